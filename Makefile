@@ -1,0 +1,82 @@
+# `make demo` and `make test` are all a newcomer needs; both set the project up on first use.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Two compiler processes need about 3 GB of memory; raise it on a larger machine.
+JOBS ?= 2
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+# Every pip, also the one that pip itself starts, is held to the PyTorch of this project.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+TORCH_STAMP := $(VENV)/.stamp-torch
+TOOLS_STAMP := $(VENV)/.stamp-tools
+INSTALL_STAMP := $(VENV)/.stamp-install
+CORE_STAMP := build/.stamp-core
+CSRC := $(shell find torch_neuronx/csrc -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
+CHECKED := $(wildcard torch_neuronx neuronxcc tests examples benchmarks)
+
+.PHONY: help setup demo test bench lint format docs clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup: $(CORE_STAMP) ## Create .venv, install PyTorch 2.13 and the rest, build the native core
+
+demo: $(CORE_STAMP) ## Train on digits, embed sentences, print what was emulated
+	$(BIN)/python examples/demo.py $(DEMO_ARGS)
+
+test: $(CORE_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal $(PYTEST_ARGS)
+
+bench: $(CORE_STAMP) ## Measure against cpu; refuses to report on a busy machine
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
+lint: $(CORE_STAMP) ## Style, types and C++ format, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CHECKED)
+	$(BIN)/clang-format --dry-run -Werror $(CSRC)
+
+format: $(INSTALL_STAMP) ## Apply the formatters
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CSRC)
+
+docs: $(CORE_STAMP) ## Build the documentation into build/site, broken links are errors
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "documentation: build/site"
+
+clean: ## Remove build products, keep .venv
+	rm -rf build dist torch_neuronx/_C*.so
+
+# PyTorch first and alone: the build below compiles against exactly this one.
+$(TORCH_STAMP): constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "TorchNeuron needs Python 3.11 or newer; run make with PYTHON=/path/to/python3.11")'
+	@command -v c++ >/dev/null || { echo "TorchNeuron needs a C++20 compiler, e.g. apt install g++" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install torch==2.13.0
+	touch $@
+
+$(TOOLS_STAMP): $(TORCH_STAMP)
+	$(BIN)/python -m pip install 'scikit-build-core>=0.11' 'cmake>=3.20' ninja numpy
+	touch $@
+
+$(INSTALL_STAMP): $(TOOLS_STAMP) pyproject.toml CMakeLists.txt
+	$(BIN)/python -m pip install --no-build-isolation -e '.[demo,test,lint,docs]'
+	touch $@
+
+# A change to the C++ is an incremental build, not an installation.
+$(CORE_STAMP): $(INSTALL_STAMP) $(CSRC)
+	$(BIN)/cmake --build build --parallel $(JOBS)
+	touch $@
