@@ -1,0 +1,235 @@
+"""The emulated machine, read from the environment variables of the Neuron SDK.
+
+Nothing here imports torch: the machine must be known before the device is registered, and a wrong
+variable must be reportable even when PyTorch is half imported. docs/environment.md is the reference.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neuronxcc.targets import DEFAULT_TARGET, Target, UnknownTargetError, get_target, target_names
+
+TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
+NUM_CORES_VARIABLE = "NEURON_RT_NUM_CORES"
+VISIBLE_CORES_VARIABLE = "NEURON_RT_VISIBLE_CORES"
+
+# More than the logical cores of any target; bounds what a typing error can allocate.
+_MOST_CORES = 4096
+_RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+
+
+class MachineConfigError(ValueError):
+    """An environment variable that describes no machine.
+
+    Attributes:
+        variable: name of the variable.
+        given: its value.
+        allowed: what would have been accepted, as text.
+        remedy: what to do.
+        code: the documented code of the same mistake in the Neuron SDK, or ``None``.
+    """
+
+    def __init__(
+        self, variable: str, given: str, allowed: str, remedy: str, code: str | None = None
+    ) -> None:
+        self.variable = variable
+        self.given = given
+        self.allowed = allowed
+        self.remedy = remedy
+        self.code = code
+        prefix = f"[{code}] " if code else ""
+        super().__init__(f"{prefix}{variable}={given!r} is not valid; allowed: {allowed}. {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineConfig:
+    """The machine that this process sees.
+
+    Attributes:
+        target: what is known about the chip.
+        lnc: physical NeuronCores in one logical core (the Logical NeuronCore configuration).
+        visible_cores: numbers of the logical cores of the machine that belong to this process; the
+            device ``neuron:i`` is ``visible_cores[i]``.
+        chips: number of chips of the emulated machine.
+    """
+
+    target: Target
+    lnc: int
+    visible_cores: tuple[int, ...]
+    chips: int
+
+    @property
+    def device_count(self) -> int:
+        """Number of devices: of logical cores visible to the process."""
+        return len(self.visible_cores)
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Device memory of one logical core, in bytes."""
+        return self.target.hbm_bytes_per_logical_core(self.lnc)
+
+
+def parse_core_list(text: str) -> tuple[int, ...]:
+    """Read a core list such as ``"3"``, ``"0-3"`` or ``"4,5,6-7"``.
+
+    Returns:
+        The core numbers, which are increasing and without gaps.
+
+    Raises:
+        MachineConfigError: the text is no list of numbers and ranges, or the cores are not
+            contiguous and increasing, which the Neuron runtime demands.
+    """
+    allowed = "numbers and ranges m,n,p-q that together are contiguous and increasing"
+    cores: list[int] = []
+    for item in text.split(","):
+        match = _RANGE.fullmatch(item.strip())
+        if match is None:
+            raise MachineConfigError(
+                VISIBLE_CORES_VARIABLE,
+                text,
+                allowed,
+                f"{item.strip()!r} is neither a core number nor a range; write e.g. 0-3 or 4.",
+                "NRT_INVALID",
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        # Checked before the range is expanded: "0-99999999999" must not fill the memory.
+        if last < first or (cores and first != cores[-1] + 1):
+            expected = f"core {cores[-1] + 1}" if cores and last >= first else "an increasing range"
+            raise MachineConfigError(
+                VISIBLE_CORES_VARIABLE,
+                text,
+                allowed,
+                f"Found {item.strip()!r} where {expected} was expected.",
+                "NRT_INVALID",
+            )
+        if last - first >= _MOST_CORES:
+            raise MachineConfigError(
+                VISIBLE_CORES_VARIABLE,
+                text,
+                f"at most {_MOST_CORES} cores",
+                f"{item.strip()!r} is more than any machine has.",
+                "NRT_LOAD_NOT_ENOUGH_NC",
+            )
+        cores.extend(range(first, last + 1))
+    return tuple(cores)
+
+
+def read_machine_config(environ: Mapping[str, str] | None = None) -> MachineConfig:
+    """Read the machine from the environment.
+
+    One chip is emulated unless cores are asked for that it does not have; then the machine grows,
+    chip by chip, up to the largest instance of the family. An empty variable counts as unset.
+
+    Args:
+        environ: the variables; ``os.environ`` if ``None``.
+
+    Raises:
+        MachineConfigError: a variable is wrong; the message names it, its value, what is allowed
+            and what to do.
+    """
+    variables = os.environ if environ is None else environ
+    target = _read_target(variables)
+    lnc = _read_lnc(variables, target)
+    per_chip = target.logical_cores_per_chip(lnc)
+    most = per_chip * target.max_chips
+
+    visible = variables.get(VISIBLE_CORES_VARIABLE, "").strip()
+    wanted = variables.get(NUM_CORES_VARIABLE, "").strip()
+    if visible:
+        cores = parse_core_list(visible)
+        if cores[-1] >= most:
+            raise MachineConfigError(
+                VISIBLE_CORES_VARIABLE,
+                visible,
+                f"cores 0-{most - 1}",
+                f"The largest {target.name} machine has {target.max_chips} chips with {per_chip} "
+                f"logical cores each at LNC={lnc}.",
+                "NRT_LOAD_NOT_ENOUGH_NC",
+            )
+    else:
+        cores = tuple(range(_read_num_cores(wanted, target, lnc) or per_chip))
+    chips = max(1, -(-(cores[-1] + 1) // per_chip))
+    return MachineConfig(target=target, lnc=lnc, visible_cores=cores, chips=chips)
+
+
+def _read_target(variables: Mapping[str, str]) -> Target:
+    name = variables.get(TARGET_VARIABLE, "").strip() or DEFAULT_TARGET
+    try:
+        return get_target(name)
+    except UnknownTargetError as error:
+        raise MachineConfigError(
+            TARGET_VARIABLE,
+            name,
+            ", ".join(target_names()),
+            f"Unset it for {DEFAULT_TARGET}, or name one of these.",
+        ) from error
+
+
+def _read_lnc(variables: Mapping[str, str], target: Target) -> int:
+    given = {name: variables.get(name, "").strip() for name in LNC_VARIABLES}
+    given = {name: value for name, value in given.items() if value}
+    if not given:
+        return target.default_lnc
+    allowed = ", ".join(str(lnc) for lnc in target.supported_lnc)
+    for name, value in given.items():
+        if not value.isascii() or not value.isdigit() or int(value) not in target.supported_lnc:
+            raise MachineConfigError(
+                name,
+                value,
+                f"{allowed} on {target.name}",
+                f"Unset it for the default of {target.name}, {target.default_lnc}, or choose a "
+                f"target that groups its cores like that with {TARGET_VARIABLE}.",
+                "NCC_EARG001",
+            )
+    if len({int(value) for value in given.values()}) > 1:
+        first, second = LNC_VARIABLES
+        raise MachineConfigError(
+            second,
+            given[second],
+            f"the value of {first}, {given[first]}",
+            "The two variables are names of one setting; set one of them, or both alike.",
+            "NCC_EARG001",
+        )
+    return int(next(iter(given.values())))
+
+
+def _read_num_cores(text: str, target: Target, lnc: int) -> int:
+    """Return how many cores were asked for, 0 for all of one chip."""
+    if not text:
+        return 0
+    most = target.logical_cores_per_chip(lnc) * target.max_chips
+    if not text.isascii() or not text.isdigit():
+        raise MachineConfigError(
+            NUM_CORES_VARIABLE,
+            text,
+            f"0-{most}, where 0 means all cores of one chip",
+            "Give the number of logical cores.",
+            "NRT_INVALID",
+        )
+    if int(text) > most:
+        raise MachineConfigError(
+            NUM_CORES_VARIABLE,
+            text,
+            f"0-{most}",
+            f"The largest {target.name} machine has {target.max_chips} chips with "
+            f"{target.logical_cores_per_chip(lnc)} logical cores each at LNC={lnc}.",
+            "NRT_LOAD_NOT_ENOUGH_NC",
+        )
+    return int(text)
+
+
+def launcher_device(device_count: int, environ: Mapping[str, str] | None = None) -> int:
+    """Return the device that a launcher such as torchrun meant this process to use.
+
+    It is ``LOCAL_RANK`` when that is one of the devices. A process that sees a single core was
+    given it by the launcher through ``NEURON_RT_VISIBLE_CORES``, and uses that whatever its rank.
+    Anything else is 0: the variable is not ours, so a value that makes no sense here is no error.
+    """
+    variables = os.environ if environ is None else environ
+    rank = variables.get("LOCAL_RANK", "").strip()
+    if rank.isascii() and rank.isdigit() and int(rank) < device_count:
+        return int(rank)
+    return 0
