@@ -1,0 +1,137 @@
+// The Python face of the native core: torch_neuronx._C (contract in _C.pyi).
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/Stream.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+#include "device/generator.h"
+#include "device/state.h"
+#include "device/stream.h"
+#include "dispatch/boxed.h"
+#include "dispatch/op_table.h"
+#include "memory/allocator.h"
+
+namespace py = pybind11;
+
+namespace torch_neuronx {
+namespace {
+
+py::list snapshot() {
+  py::list segments;
+  for (int device = 0; device < machine().device_count; ++device) {
+    const auto blocks = arena(static_cast<c10::DeviceIndex>(device)).blocks();
+    if (blocks.empty()) continue;
+    py::list items;
+    size_t in_use = 0, total = 0;
+    for (const auto& b : blocks) {
+      py::dict item;
+      item["address"] = b.address;
+      item["size"] = b.size;
+      item["requested_size"] = b.requested;
+      item["state"] = b.in_use ? "active_allocated" : "inactive";
+      item["category"] = category_name(b.category);
+      items.append(item);
+      total += b.size;
+      in_use += b.in_use ? b.size : 0;
+    }
+    py::dict segment;
+    segment["device"] = device;
+    segment["address"] = blocks.front().address;
+    segment["total_size"] = total;
+    segment["allocated_size"] = in_use;
+    segment["active_size"] = in_use;
+    segment["stream"] = 0;
+    segment["segment_type"] = "large";
+    segment["blocks"] = items;
+    segments.append(segment);
+  }
+  return segments;
+}
+
+std::map<std::string, size_t> categories(c10::DeviceIndex index) {
+  check_device_index(index);
+  std::map<std::string, size_t> result;
+  const auto bytes = arena(index).bytes_by_category();
+  for (size_t i = 0; i < bytes.size(); ++i) result[category_name(static_cast<Category>(i))] = bytes[i];
+  return result;
+}
+
+// Wraps a Python callable so that C++ threads may call it and its exceptions cross intact.
+PortabilityHandler wrap(py::object callable) {
+  if (callable.is_none()) return {};
+  auto held = std::shared_ptr<py::object>(new py::object(std::move(callable)), [](py::object* o) {
+    py::gil_scoped_acquire gil;
+    delete o;
+  });
+  return [held](const std::string& op, const std::string& dtype) {
+    py::gil_scoped_acquire gil;
+    try {
+      (*held)(op, dtype);
+    } catch (py::error_already_set& e) {
+      e.restore();
+      python_error error;
+      error.persist();
+      throw error;
+    }
+  };
+}
+
+}  // namespace
+}  // namespace torch_neuronx
+
+PYBIND11_MODULE(_C, m) {
+  using namespace torch_neuronx;  // NOLINT: the module is the namespace's public face
+  m.def("configure", [](int count, size_t hbm_bytes, std::string name) {
+    configure({count, hbm_bytes, std::move(name)});
+  }, py::arg("device_count"), py::arg("hbm_bytes"), py::arg("name"));
+  m.def("register_kernels", [] {
+    install_cpu_allocator();
+    register_boxed_kernels();
+  });
+  m.def("init", &ensure_initialized);
+  m.def("is_initialized", &is_initialized);
+  m.def("is_in_bad_fork", &is_in_bad_fork);
+  m.def("device_count", [] { return static_cast<int>(device_count()); });
+  m.def("current_device", [] { return static_cast<int>(current_device()); });
+  m.def("set_default_device", [](int i) { check_device_index(i); set_default_device(static_cast<c10::DeviceIndex>(i)); });
+  m.def("set_device", [](int i) { check_device_index(i); set_current_device(static_cast<c10::DeviceIndex>(i)); });
+  m.def("exchange_device", [](int i) {
+    check_device_index(i);
+    return static_cast<int>(exchange_device(static_cast<c10::DeviceIndex>(i)));
+  });
+  m.def("maybe_exchange_device", [](int i) {
+    if (i < 0) return static_cast<int>(current_device());
+    check_device_index(i);
+    return static_cast<int>(exchange_device(static_cast<c10::DeviceIndex>(i)));
+  });
+  m.def("synchronize", [](int i) {
+    check_device_index(i);
+    ensure_initialized();
+    synchronize(static_cast<c10::DeviceIndex>(i));
+  }, py::call_guard<py::gil_scoped_release>());
+  m.def("default_generator", [](int i) {
+    check_device_index(i);
+    return py::reinterpret_steal<py::object>(
+        THPGenerator_Wrap(default_generator(static_cast<c10::DeviceIndex>(i))));
+  });
+  m.def("default_stream", [](int i) {
+    check_device_index(i);
+    return py::reinterpret_steal<py::object>(
+        THPStream_Wrap(default_stream(static_cast<c10::DeviceIndex>(i))));
+  });
+  m.def("memory_snapshot", &snapshot);
+  m.def("memory_categories", [](int i) { return categories(static_cast<c10::DeviceIndex>(i)); });
+  m.def("set_operator_table", &set_operator_table);
+  m.def("set_portability", [](int mode, py::object handler) {
+    TORCH_CHECK(mode >= 0 && mode <= 2, "portability mode must be 0, 1 or 2, but got ", mode);
+    set_portability(static_cast<Portability>(mode), wrap(std::move(handler)));
+  });
+  m.def("operator_counts", [] {
+    std::vector<std::tuple<std::string, std::string, int64_t, bool>> rows;
+    for (auto& c : operator_counts()) rows.emplace_back(c.name, c.dtype, c.calls, c.native);
+    return rows;
+  });
+  m.def("reset_operator_counts", &reset_operator_counts);
+}

@@ -1,0 +1,312 @@
+#include "dispatch/boxed.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/ivalue.h>
+#include <torch/library.h>
+
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "device/generator.h"
+#include "device/state.h"
+#include "dispatch/alias.h"
+#include "dispatch/deferred.h"
+#include "memory/allocator.h"
+
+namespace torch_neuronx {
+namespace {
+
+using c10::IValue;
+using Kind = OpPlan::Kind;
+using torch::jit::Stack;
+
+// Operators whose PyTorch contract lets some arguments stay on the host (indices, lengths) or that
+// move data between devices.
+const std::unordered_set<std::string>& mixing_operators() {
+  static const std::unordered_set<std::string> names = {
+      "aten::index",  "aten::index_put",      "aten::index_put_",      "aten::_index_put_impl_",
+      "aten::copy_",  "aten::_unsafe_index",  "aten::_unsafe_index_put", "aten::copy",
+      "aten::copy_sparse_to_sparse_", "aten::_ctc_loss", "aten::_ctc_loss_backward",
+      "aten::_embedding_bag_per_sample_weights_backward", "aten::_pack_padded_sequence",
+      "aten::_amp_foreach_non_finite_check_and_unscale_"};
+  return names;
+}
+
+bool is_tensor(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::TensorType) return true;
+  const auto optional = type->cast<c10::OptionalType>();
+  return optional && optional->getElementType()->kind() == c10::TypeKind::TensorType;
+}
+
+c10::TypePtr strip_optional(c10::TypePtr type) {
+  if (const auto optional = type->cast<c10::OptionalType>()) return optional->getElementType();
+  return type;
+}
+
+// A CPU generator whose stream is a function of the device generator's state, for random operators
+// that run their CPU kernel.
+at::Generator host_generator(const std::optional<at::Generator>& given, c10::DeviceIndex index) {
+  constexpr uint64_t kCounters = 4;
+  const PhiloxState state = take(given, index, kCounters);
+  // splitmix64 of seed and offset: neighbouring states give unrelated Mersenne Twister streams.
+  uint64_t z = state.seed + 0x9e3779b97f4a7c15ULL * (state.offset + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return at::make_generator<at::CPUGeneratorImpl>(z ^ (z >> 31));
+}
+
+// The same functionality (dense, sparse, quantized...) on the CPU backend.
+c10::DispatchKeySet cpu_keys(c10::DispatchKeySet keys) {
+  return keys.remove_backend(c10::BackendComponent::PrivateUse1Bit) |
+         c10::DispatchKeySet(c10::BackendComponent::CPUBit);
+}
+
+const c10::DispatchKeySet& excluded_inside() {
+  static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                                          c10::DispatchKeySet({c10::DispatchKey::AutocastCPU,
+                                                               c10::DispatchKey::AutocastPrivateUse1});
+  return keys;
+}
+
+[[noreturn]] void devices_differ(const OpPlan& plan, const c10::OperatorHandle& op, size_t index,
+                                 c10::Device a, c10::Device b) {
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+              a, " and ", b, "! (when checking argument for argument ",
+              op.schema().arguments()[index].name(), " in method ", plan.entry.name, ")");
+}
+
+// The core the call runs on: that of the first device tensor, else of the device argument.
+class Placement {
+ public:
+  Placement(const OpPlan& plan, const c10::OperatorHandle& op) : plan_(plan), op_(op) {}
+
+  void see(const at::Tensor& t, size_t argument) {
+    if (!t.defined()) return;
+    if (!dtype_) dtype_ = t.scalar_type();
+    const c10::Device device = t.device();
+    if (device.is_privateuseone()) {
+      if (index_ < 0) {
+        index_ = device.index();
+        from_tensor_ = true;
+      } else if (from_tensor_ && index_ != device.index() && !plan_.mixes_devices) {
+        devices_differ(plan_, op_, argument, {kNeuron, index_}, device);
+      } else if (!from_tensor_) {
+        index_ = device.index();
+        from_tensor_ = true;
+      }
+    } else if (t.dim() > 0 && !plan_.mixes_devices) {
+      other_ = device;
+      other_argument_ = argument;
+    }
+  }
+  void see(c10::Device device) {
+    if (index_ < 0 && device.is_privateuseone()) index_ = resolve_device_index(device.index());
+  }
+  c10::DeviceIndex finish() {
+    if (index_ < 0) index_ = current_device();
+    if (other_) devices_differ(plan_, op_, other_argument_, {kNeuron, index_}, *other_);
+    return index_;
+  }
+  void dtype_argument(c10::ScalarType dtype) { named_dtype_ = dtype; }
+  c10::ScalarType dtype() const {
+    return dtype_ ? *dtype_ : named_dtype_ ? *named_dtype_ : c10::get_default_dtype_as_scalartype();
+  }
+
+ private:
+  const OpPlan& plan_;
+  const c10::OperatorHandle& op_;
+  c10::DeviceIndex index_ = -1;
+  bool from_tensor_ = false;
+  std::optional<c10::Device> other_;
+  size_t other_argument_ = 0;
+  std::optional<c10::ScalarType> dtype_, named_dtype_;
+};
+
+void adopt_value(IValue& value, c10::DeviceIndex index) {
+  if (value.isTensor()) {
+    value = adopt(value.toTensor(), index);
+  } else if (value.isTensorList()) {
+    c10::List<at::Tensor> made;
+    for (const at::Tensor& t : value.toTensorVector()) made.push_back(adopt(t, index));
+    value = std::move(made);
+  }
+}
+
+void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  flush_deferred();
+  const size_t base = stack->size() - plan.arguments;
+  Placement placement(plan, op);
+  for (const auto& arg : plan.args) {
+    const IValue& value = (*stack)[base + arg.index];
+    if (value.isTensor()) {
+      placement.see(value.toTensor(), arg.index);
+    } else if (value.isNone()) {
+      continue;
+    } else if (arg.kind == Kind::kTensorList) {
+      for (const IValue& item : value.toListRef()) placement.see(item.toTensor(), arg.index);
+    } else if (arg.kind == Kind::kOptionalTensorList) {
+      for (const IValue& item : value.toListRef())
+        if (item.isTensor()) placement.see(item.toTensor(), arg.index);
+    } else if (arg.kind == Kind::kDevice) {
+      placement.see(value.toDevice());
+    } else if (arg.kind == Kind::kDtype) {
+      placement.dtype_argument(value.toScalarType());
+    }
+  }
+  const c10::DeviceIndex index = placement.finish();
+  plan.entry.note(placement.dtype());
+
+  AliasSet aliases;
+  c10::SmallVector<IValue, 2> originals(plan.return_alias.size());
+  for (size_t r = 0; r < plan.return_alias.size(); ++r) {
+    if (plan.return_alias[r] >= 0) originals[r] = (*stack)[base + static_cast<size_t>(plan.return_alias[r])];
+  }
+  for (const auto& arg : plan.args) {
+    IValue& value = (*stack)[base + arg.index];
+    const auto alias = [&](const at::Tensor& t) { return on_neuron(t) ? aliases.cpu(t, arg.written) : t; };
+    if (value.isTensor()) {
+      if (on_neuron(value.toTensor())) value = aliases.cpu(value.toTensor(), arg.written);
+    } else if (arg.kind == Kind::kGenerator) {
+      std::optional<at::Generator> given;
+      if (!value.isNone()) given = value.toGenerator();
+      value = host_generator(given, index);
+    } else if (value.isNone()) {
+      continue;
+    } else if (arg.kind == Kind::kTensorList) {
+      c10::List<at::Tensor> list;
+      for (const IValue& item : value.toListRef()) list.push_back(alias(item.toTensor()));
+      value = std::move(list);
+    } else if (arg.kind == Kind::kOptionalTensorList) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const IValue& item : value.toListRef())
+        list.push_back(item.isTensor() ? std::optional<at::Tensor>(alias(item.toTensor())) : std::nullopt);
+      value = std::move(list);
+    } else if (arg.kind == Kind::kDevice && value.toDevice().is_privateuseone()) {
+      value = c10::Device(c10::DeviceType::CPU);
+    }
+  }
+  {
+    const ScratchScope scratch(index);
+    const c10::impl::ExcludeDispatchKeyGuard guard(excluded_inside());
+    op.redispatchBoxed(cpu_keys(keys), stack);
+  }
+  aliases.finish();
+  const size_t first = stack->size() - plan.return_alias.size();
+  for (size_t r = 0; r < plan.return_alias.size(); ++r) {
+    IValue& value = (*stack)[first + r];
+    if (plan.return_alias[r] >= 0) {
+      value = std::move(originals[r]);
+    } else {
+      adopt_value(value, index);
+    }
+  }
+}
+
+class BoxedKernel final : public c10::OperatorKernel {
+ public:
+  explicit BoxedKernel(const c10::OperatorHandle& op) : plan_(op) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    run_boxed(plan_, op, keys, stack);
+  }
+
+ private:
+  const OpPlan plan_;
+};
+
+// For operators that were registered after us (custom operators with a CPU kernel).
+void boxed_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  static std::mutex mutex;
+  static std::unordered_map<c10::OperatorName, std::unique_ptr<OpPlan>> plans;
+  const OpPlan* plan = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto& slot = plans[op.operator_name()];
+    if (!slot) slot = std::make_unique<OpPlan>(op);
+    plan = slot.get();
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.hasKernelForAnyDispatchKey(c10::DispatchKeySet(cpu_keys(keys).highestPriorityTypeId())) ||
+          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
+      "The operator '", plan->entry.name, "' is not implemented for the neuron device, and has no CPU "
+      "kernel to run instead. Register one with torch.library for \"cpu\" or \"neuron\".");
+  run_boxed(*plan, op, keys, stack);
+}
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+}  // namespace
+
+OpPlan::OpPlan(const c10::OperatorHandle& op)
+    : entry(op_entry(full_name(op.operator_name()))), mixes_devices(mixing_operators().count(op.operator_name().name) > 0) {
+  const auto& schema = op.schema();
+  arguments = schema.arguments().size();
+  for (size_t i = 0; i < arguments; ++i) {
+    const auto& argument = schema.arguments()[i];
+    const auto* info = argument.alias_info();
+    const bool written = info != nullptr && info->isWrite();
+    const c10::TypePtr type = strip_optional(argument.real_type());
+    if (is_tensor(type)) {
+      args.push_back({i, Kind::kTensor, written});
+    } else if (const auto list = type->cast<c10::ListType>()) {
+      if (list->getElementType()->kind() == c10::TypeKind::TensorType) {
+        args.push_back({i, Kind::kTensorList, written});
+      } else if (is_tensor(list->getElementType())) {
+        args.push_back({i, Kind::kOptionalTensorList, written});
+      }
+    } else if (type->kind() == c10::TypeKind::DeviceObjType) {
+      args.push_back({i, Kind::kDevice, false});
+    } else if (type->kind() == c10::TypeKind::GeneratorType) {
+      args.push_back({i, Kind::kGenerator, false});
+    } else if (type->kind() == c10::TypeKind::ScalarTypeType && argument.name() == "dtype") {
+      args.push_back({i, Kind::kDtype, false});
+    }
+  }
+  for (const auto& ret : schema.returns()) {
+    int source = -1;
+    if (const auto* info = ret.alias_info(); info != nullptr && info->isWrite()) {
+      for (size_t i = 0; i < arguments && source < 0; ++i) {
+        const auto* other = schema.arguments()[i].alias_info();
+        if (other != nullptr && *other == *info) source = static_cast<int>(i);
+      }
+    }
+    return_alias.push_back(source);
+  }
+}
+
+void register_boxed_kernels() {
+  // Lives as long as the process, as registrations do.
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1,
+                                            __FILE__, __LINE__);
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findOp(name);
+    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
+    library->impl(full_name(name).substr(6).c_str(),
+                  torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(*op)));
+  }
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+}
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+}
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+}
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+}
+TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+}
+
+}  // namespace torch_neuronx

@@ -1,0 +1,181 @@
+// Native operators on memory: allocation, views, storage, copies, reading a scalar.
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "device/state.h"
+#include "dispatch/alias.h"
+#include "dispatch/native.h"
+#include "memory/allocator.h"
+
+namespace torch_neuronx {
+namespace {
+
+c10::DeviceIndex target_index(std::optional<c10::Device> device) {
+  ensure_initialized();
+  if (!device.has_value()) return current_device();
+  TORCH_CHECK(device->is_privateuseone(), "expected a neuron device, but got ", *device);
+  return resolve_device_index(device->index());
+}
+
+// The allocator works on the current device, so an allocation elsewhere selects it for its duration.
+class OnDevice {
+ public:
+  explicit OnDevice(c10::DeviceIndex index) : previous_(current_device()) {
+    set_current_device_unchecked(index);
+  }
+  ~OnDevice() { set_current_device_unchecked(previous_); }
+
+ private:
+  c10::DeviceIndex previous_;
+};
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+
+void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
+  TORCH_CHECK(c10::layout_or_default(layout) == c10::kStrided, "Non strided layout not supported");
+  TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Pin memory can only be on CPU");
+}
+
+at::Tensor fill_if_deterministic(at::Tensor t) {
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
+                   at::globalContext().deterministicFillUninitializedMemory())) {
+    at::native::fill_empty_deterministic_(t);
+  }
+  return t;
+}
+
+at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout> layout, std::optional<at::Device> device,
+                 std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
+  check_options(layout, pin_memory);
+  const OnDevice guard(target_index(device));
+  return fill_if_deterministic(
+      at::detail::empty_generic(size, device_allocator(), kKeys, c10::dtype_or_default(dtype), format));
+}
+
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> layout, std::optional<at::Device> device,
+                         std::optional<bool> pin_memory) {
+  check_options(layout, pin_memory);
+  const OnDevice guard(target_index(device));
+  return fill_if_deterministic(at::detail::empty_strided_generic(size, stride, device_allocator(), kKeys,
+                                                                 c10::dtype_or_default(dtype)));
+}
+
+// All-zero tensors that autograd passes around without memory.
+at::Tensor efficient_zero(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                          std::optional<at::Layout>, std::optional<at::Device> device,
+                          std::optional<bool>) {
+  static at::native::ZeroTensorAllocator allocator{c10::Device(kNeuron, 0)};
+  const auto keys = kKeys.add(c10::DispatchKey::ZeroTensor);
+  const OnDevice guard(target_index(device));
+  return at::detail::empty_generic(size, &allocator, keys, c10::dtype_or_default(dtype), std::nullopt);
+}
+
+const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  const OnDevice guard(self.device().index());
+  return at::native::resize_(self, size, format);
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size,
+                        at::IntArrayRef stride) {
+  const OnDevice guard(self.device().index());
+  return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
+}
+at::Tensor& set_storage_whole(at::Tensor& self, at::Storage source) {
+  const auto elements = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
+  return set_storage(self, std::move(source), 0, {elements}, {});
+}
+at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
+  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+at::Tensor& set_nothing(at::Tensor& self) {
+  c10::DataPtr none = allocate_on(self.device().index(), 0, Category::kTensors);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, std::move(none), device_allocator(), true);
+  return set_storage(self, std::move(storage), 0, {0}, {});
+}
+
+// Both sides are host memory: alias what is on a device and let the CPU's copy do the rest, which
+// covers every pair of cores, dtypes, layouts, strides and conjugation.
+at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  AliasSet aliases;
+  at::Tensor to = on_neuron(self) ? aliases.cpu(self, true) : self;
+  const at::Tensor from = on_neuron(source) ? aliases.cpu(source, false) : source;
+  TORCH_CHECK(to.device().is_cpu() && from.device().is_cpu(), "can't copy from ", source.device(), " to ",
+              self.device());
+  {
+    const c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    to.copy_(from, non_blocking);
+  }
+  aliases.finish();
+  return self;
+}
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
+  at::Tensor out = destination;
+  return copy(out, self, non_blocking);
+}
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination) {
+  at::Tensor out = destination;
+  out.resize_(self.sizes());
+  return copy(out, self, false);
+}
+
+at::Scalar local_scalar(const at::Tensor& self) {
+  return at::native::_local_scalar_dense_cpu(self);  // reads through the data pointer
+}
+
+// Execution is in order of issue, so memory is never in use by another stream.
+void record_stream(at::Tensor&, at::Stream stream) {
+  TORCH_CHECK(stream.device_type() == kNeuron, "record_stream expects a neuron stream, but got one of ",
+              stream.device());
+}
+
+at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
+  return at::native::_reshape_alias(self, size, stride);
+}
+at::Tensor view(const at::Tensor& self, at::IntArrayRef size) { return at::native::view(self, size); }
+at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
+                      std::optional<int64_t> offset) {
+  return at::native::as_strided_tensorimpl(self, size, stride, offset);
+}
+at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
+  return at::native::unfold(self, dim, size, step);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_efficientzerotensor", TORCH_FN(efficient_zero));
+  m.impl("as_strided", TORCH_FN(as_strided));
+  m.impl("view", TORCH_FN(view));
+  m.impl("_reshape_alias", TORCH_FN(reshape_alias));
+  m.impl("unfold", TORCH_FN(unfold));
+  m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
+  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+  m.impl("record_stream", TORCH_FN(record_stream));
+  NEURON_IMPL(m, "resize_", resize);
+  NEURON_IMPL(m, "set_.source_Storage_storage_offset", set_storage);
+  NEURON_IMPL(m, "set_.source_Storage", set_storage_whole);
+  NEURON_IMPL(m, "set_.source_Tensor", set_tensor);
+  NEURON_IMPL(m, "set_", set_nothing);
+  NEURON_IMPL(m, "copy_", copy);
+  NEURON_IMPL(m, "_copy_from", copy_from);
+  NEURON_IMPL(m, "_copy_from_and_resize", copy_from_and_resize);
+  NEURON_IMPL(m, "_local_scalar_dense", local_scalar);
+}
+
+}  // namespace
+}  // namespace torch_neuronx

@@ -1,0 +1,188 @@
+#include "memory/allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "device/state.h"
+
+namespace torch_neuronx {
+namespace {
+
+// All cores share one range of addresses, each with an equal stride of it, so a pointer tells its core.
+// A core's part is twice its HBM: free holes between live blocks cost addresses, not memory.
+struct Hbm {
+  char* base = nullptr;
+  size_t stride = 0;
+  std::array<std::unique_ptr<Arena>, kMaxDevices> arenas;
+};
+Hbm g_hbm;
+std::once_flag g_hbm_once;
+std::array<std::once_flag, kMaxDevices> g_arena_once;
+std::array<std::atomic<Arena*>, kMaxDevices> g_arenas{};
+
+void reserve_hbm() {
+  const size_t stride = (2 * machine().hbm_bytes + kChunk - 1) / kChunk * kChunk;
+  const size_t bytes = stride * static_cast<size_t>(machine().device_count) + kChunk;
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+  TORCH_CHECK(p != MAP_FAILED, "can't reserve ", bytes, " bytes of addresses for the emulated HBM; ",
+              "check `ulimit -v`");
+  const auto address = (reinterpret_cast<size_t>(p) + kChunk - 1) / kChunk * kChunk;
+  g_hbm.base = reinterpret_cast<char*>(address);
+  g_hbm.stride = stride;
+  // Best effort: without huge pages everything works, slower.
+  (void)madvise(g_hbm.base, bytes - kChunk, MADV_HUGEPAGE);
+}
+
+void delete_block(void* ptr);
+
+thread_local c10::DeviceIndex t_scratch_device = -1;
+
+class CpuAllocator final : public c10::Allocator {
+ public:
+  explicit CpuAllocator(c10::Allocator* next) : next_(next) {}
+  c10::DataPtr allocate(size_t n) override {
+    if (C10_LIKELY(t_scratch_device < 0) || n == 0) return next_->allocate(n);
+    void* p = arena(t_scratch_device).allocate(n, Category::kScratchpad);
+    return {p, p, &delete_block, c10::Device(c10::DeviceType::CPU)};
+  }
+  // Raw allocations are freed without their context, so they must come from one place only.
+  c10::DeleterFnPtr raw_deleter() const override { return &CpuAllocator::raw_delete; }
+  void copy_data(void* dest, const void* src, size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
+  c10::Allocator* next() const { return next_; }
+
+ private:
+  static void raw_delete(void* ptr);
+  c10::Allocator* const next_;
+};
+CpuAllocator* g_cpu_allocator = nullptr;
+
+void CpuAllocator::raw_delete(void* ptr) {
+  if (device_of_pointer(ptr) >= 0) {
+    delete_block(ptr);
+  } else {
+    g_cpu_allocator->next()->raw_deleter()(ptr);
+  }
+}
+
+void delete_block(void* ptr) {
+  if (is_in_bad_fork()) return;  // the child owns nothing, and the arena's lock may be held
+  const auto index = device_of_pointer(ptr);
+  Arena& a = arena(index);
+  const Block* block = a.find(ptr);
+  const auto size = block ? static_cast<int64_t>(block->size) : 0;
+  a.deallocate(ptr);
+  c10::reportMemoryUsageToProfiler(ptr, -size, 0, 0, c10::Device(kNeuron, index));
+}
+
+class NeuronAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t n) override { return allocate_on(current_device(), n, Category::kTensors); }
+  c10::DeleterFnPtr raw_deleter() const override { return &delete_block; }
+  void copy_data(void* dest, const void* src, size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
+  bool initialized() override { return is_initialized(); }
+  void emptyCache(c10::MempoolId_t) override {
+    for (auto& a : g_arenas)
+      if (Arena* live = a.load()) live->empty_cache();
+  }
+  // Operators run in the order of their issue, so memory is never in use by a stream once freed.
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    check_device_index(index);
+    Arena* live = g_arenas[static_cast<size_t>(index)].load();
+    return live ? live->stats() : c10::CachingDeviceAllocator::DeviceStats{};
+  }
+  void resetAccumulatedStats(c10::DeviceIndex index) override {
+    check_device_index(index);
+    if (Arena* live = g_arenas[static_cast<size_t>(index)].load()) live->reset_accumulated_stats();
+  }
+  void resetPeakStats(c10::DeviceIndex index) override {
+    check_device_index(index);
+    if (Arena* live = g_arenas[static_cast<size_t>(index)].load()) live->reset_peak_stats();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    check_device_index(index);
+    Arena* live = g_arenas[static_cast<size_t>(index)].load();
+    const size_t total = machine().hbm_bytes;
+    return {total - (live ? live->reserved_bytes() : 0), total};
+  }
+};
+
+NeuronAllocator g_allocator;
+REGISTER_ALLOCATOR(kNeuron, &g_allocator);
+
+}  // namespace
+
+c10::DeviceAllocator* device_allocator() { return &g_allocator; }
+
+Arena& arena(c10::DeviceIndex index) {
+  auto& slot = g_arenas[static_cast<size_t>(index)];
+  if (Arena* ready = slot.load(std::memory_order_acquire); C10_LIKELY(ready != nullptr)) return *ready;
+  std::call_once(g_hbm_once, reserve_hbm);
+  std::call_once(g_arena_once[static_cast<size_t>(index)], [&] {
+    auto& owner = g_hbm.arenas[static_cast<size_t>(index)];
+    owner = std::make_unique<Arena>(g_hbm.base + g_hbm.stride * static_cast<size_t>(index), g_hbm.stride,
+                                    machine().hbm_bytes, index);
+    slot.store(owner.get(), std::memory_order_release);
+  });
+  return *slot.load();
+}
+
+c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category) {
+  ensure_initialized();
+  const c10::Device device(kNeuron, index);
+  if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, device};
+  Arena& a = arena(index);
+  void* p = a.allocate(bytes, category);
+  c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0, device);
+  return {p, p, &delete_block, device};
+}
+
+c10::DeviceIndex device_of_pointer(const void* ptr) {
+  const auto offset = static_cast<const char*>(ptr) - g_hbm.base;
+  if (g_hbm.base == nullptr || offset < 0) return -1;
+  const auto index = static_cast<size_t>(offset) / g_hbm.stride;
+  return index < static_cast<size_t>(machine().device_count) ? static_cast<c10::DeviceIndex>(index) : -1;
+}
+
+bool owns(const c10::DataPtr& data) { return data.get_deleter() == &delete_block; }
+
+void mark_written(const c10::StorageImpl& storage) {
+  const auto& data = storage.data_ptr();
+  if (!owns(data)) return;
+  const void* p = data.get_context();
+  arena(device_of_pointer(p)).find(p)->generation.store(next_generation(), std::memory_order_relaxed);
+}
+
+uint64_t generation_of(const c10::StorageImpl& storage) {
+  const auto& data = storage.data_ptr();
+  if (!owns(data)) return 0;
+  const void* p = data.get_context();
+  return arena(device_of_pointer(p)).find(p)->generation.load(std::memory_order_relaxed);
+}
+
+ScratchScope::ScratchScope(c10::DeviceIndex index) : previous_(t_scratch_device) {
+  ensure_initialized();
+  t_scratch_device = index;
+}
+ScratchScope::~ScratchScope() { t_scratch_device = previous_; }
+
+void install_cpu_allocator() {
+  TORCH_CHECK(g_cpu_allocator == nullptr, "the CPU allocator is already installed");
+  // Lives as long as the process: PyTorch keeps the pointer in every CPU storage.
+  g_cpu_allocator = new CpuAllocator(c10::GetCPUAllocator());
+  c10::SetCPUAllocator(g_cpu_allocator, /*priority=*/1);
+}
+
+}  // namespace torch_neuronx

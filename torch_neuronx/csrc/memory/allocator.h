@@ -1,0 +1,46 @@
+// The allocators PyTorch sees: device memory, and the CPU allocator's detour into it.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Storage.h>
+
+#include "memory/arena.h"
+
+namespace torch_neuronx {
+
+c10::DeviceAllocator* device_allocator();
+
+// Memory on core `index`; data pointer and context are equal, so raw_allocate works on it too.
+c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category);
+
+// The core whose HBM holds `ptr`, or -1.
+c10::DeviceIndex device_of_pointer(const void* ptr);
+
+// The arena of a core, created on first use.
+Arena& arena(c10::DeviceIndex index);
+
+// True when `data` was allocated by us on any core, as device memory or through ScratchScope.
+bool owns(const c10::DataPtr& data);
+
+// Marks the memory behind a storage as written, for caches derived from its content.
+void mark_written(const c10::StorageImpl& storage);
+// Identity of the content: changes with every write through the device; 0 for foreign memory.
+uint64_t generation_of(const c10::StorageImpl& storage);
+
+// While alive, this thread's CPU allocations come from a core's HBM, so that what a CPU kernel
+// returns already lies in device memory.
+class ScratchScope {
+ public:
+  explicit ScratchScope(c10::DeviceIndex index);
+  ~ScratchScope();
+  ScratchScope(const ScratchScope&) = delete;
+  ScratchScope& operator=(const ScratchScope&) = delete;
+
+ private:
+  c10::DeviceIndex previous_;
+};
+
+// Puts the detour in front of PyTorch's CPU allocator. Called once, at import.
+void install_cpu_allocator();
+
+}  // namespace torch_neuronx

@@ -1,0 +1,408 @@
+#include "memory/arena.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+#include "device/state.h"
+#include "memory/host_limits.h"
+
+namespace torch_neuronx {
+namespace {
+
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatType;
+
+constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Coarser rounding for larger requests keeps the best-fit set short; the waste stays under 4 %.
+size_t rounded(size_t bytes) {
+  if (bytes <= kSmallLimit) return round_up(bytes, kQuantum);
+  if (bytes <= kChunk) return round_up(bytes, 4 << 10);
+  return round_up(bytes, 64 << 10);
+}
+
+constexpr size_t kHostCheckStep = 256 << 20;  // look at the host's memory each time we grew by this
+constexpr size_t kHostMargin = 256 << 20;     // and leave this much to everybody else
+
+std::string gib(size_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f GiB", static_cast<double>(bytes) / (1ULL << 30));
+  return text;
+}
+
+void* reserve_zero_pages(size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+  TORCH_CHECK(p != MAP_FAILED, "can't reserve ", bytes, " bytes of address space");
+  return p;
+}
+
+}  // namespace
+
+const char* category_name(Category category) {
+  static constexpr const char* kNames[] = {"Tensors", "Scratchpad"};
+  return kNames[static_cast<size_t>(category)];
+}
+
+uint64_t next_generation() {
+  static std::atomic<uint64_t> counter{0};
+  return counter.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+Arena::Arena(char* base, size_t virtual_bytes, size_t hbm_bytes, int device)
+    : base_(base), virtual_bytes_(virtual_bytes), hbm_bytes_(hbm_bytes), device_(device) {
+  table_ = static_cast<Block**>(reserve_zero_pages(virtual_bytes / kQuantum * sizeof(Block*)));
+  chunk_reserved_.resize(virtual_bytes / kChunk);
+  Block* all = new_block(base_, virtual_bytes_);
+  free_.insert(all);
+}
+
+Block* Arena::new_block(char* ptr, size_t size) {
+  Block* block = nullptr;
+  if (spare_.empty()) {
+    block = &storage_.emplace_back();
+  } else {
+    block = spare_.back();
+    spare_.pop_back();
+    block->prev = block->next = block->slab = block->bin_next = nullptr;
+    block->live = 0;
+    block->is_free = true;
+    block->is_slab = block->reserved = false;
+  }
+  block->ptr = ptr;
+  block->size = size;
+  table_[index_of(ptr)] = block;
+  return block;
+}
+
+void Arena::recycle(Block* block) {
+  table_[index_of(block->ptr)] = nullptr;
+  spare_.push_back(block);
+}
+
+void Arena::count(const Block* block, bool up) {
+  const auto pool = static_cast<size_t>(block->slab ? StatType::SMALL_POOL : StatType::LARGE_POOL);
+  const auto all = static_cast<size_t>(StatType::AGGREGATE);
+  const auto apply = [&](c10::CachingAllocator::StatArray& stat, size_t amount) {
+    for (const size_t i : {all, pool}) up ? stat[i].increase(amount) : stat[i].decrease(amount);
+  };
+  apply(stats_.allocation, 1);
+  apply(stats_.active, 1);
+  apply(stats_.allocated_bytes, block->size);
+  apply(stats_.active_bytes, block->size);
+  apply(stats_.requested_bytes, block->requested);
+}
+
+void* Arena::allocate(size_t bytes, Category category) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  out_of_host_memory_ = false;
+  Block* block = nullptr;
+  if (C10_LIKELY(bytes <= hbm_bytes_)) {
+    const size_t size = rounded(bytes);
+    const auto take = [&] { return size <= kSmallLimit ? take_small(size) : take_large(size); };
+    block = take();
+    if (C10_UNLIKELY(block == nullptr)) {  // give cached memory back and try once more
+      ++stats_.num_alloc_retries;
+      release_empty_slabs();
+      decommit_free_blocks();
+      block = take();
+    }
+  }
+  if (C10_UNLIKELY(block == nullptr)) {
+    ++stats_.num_ooms;
+    out_of_memory(bytes, out_of_host_memory_);
+  }
+  block->requested = bytes;
+  block->is_free = false;
+  block->category.store(category, std::memory_order_relaxed);
+  block->generation.store(next_generation(), std::memory_order_relaxed);
+  count(block, true);
+  return block->ptr;
+}
+
+Block* Arena::take_small(size_t size) {
+  Block*& bin = bins_[size / kQuantum];
+  if (bin == nullptr) {
+    if (slab_ == nullptr || slab_used_ + size > kChunk) {
+      // Slabs that emptied meanwhile go back first: a program that moves from one tensor size to
+      // another would otherwise keep a slab for every size it ever used.
+      release_empty_slabs();
+      if (bin == nullptr) {
+        Block* slab = take_large(kChunk);
+        if (slab == nullptr) return nullptr;
+        slab->is_slab = true;
+        slab->is_free = false;
+        slabs_.push_back(slab);
+        slab_ = slab;
+        slab_used_ = 0;
+      }
+    }
+    if (bin == nullptr) {
+      Block* block = new_block(slab_->ptr + slab_used_, size);  // takes over the slab's table entry
+      block->slab = slab_;
+      slab_used_ += size;
+      ++slab_->live;
+      return block;
+    }
+  }
+  Block* block = bin;
+  bin = block->bin_next;
+  block->bin_next = nullptr;
+  ++block->slab->live;
+  return block;
+}
+
+Block* Arena::take_large(size_t size) {
+  Block key;
+  key.size = size;
+  const auto it = free_.lower_bound(&key);
+  if (it == free_.end()) return nullptr;
+  Block* block = *it;
+  free_.erase(it);
+  if (block->size > size) {
+    Block* rest = new_block(block->ptr + size, block->size - size);
+    rest->prev = block;
+    rest->next = block->next;
+    if (rest->next) rest->next->prev = rest;
+    rest->reserved = block->reserved;
+    block->next = rest;
+    block->size = size;
+    free_.insert(rest);
+  }
+  if (!block->reserved && !reserve(block)) {
+    give_back(block);
+    return nullptr;
+  }
+  return block;
+}
+
+bool Arena::reserve(Block* block) {
+  const size_t first = static_cast<size_t>(block->ptr - base_) / kChunk;
+  const size_t last = static_cast<size_t>(block->ptr - base_ + block->size - 1) / kChunk;
+  size_t fresh = 0;
+  for (size_t i = first; i <= last; ++i) fresh += chunk_reserved_[i] ? 0 : kChunk;
+  if (reserved_ + fresh > hbm_bytes_) return false;
+  if (fresh >= kHostCheckStep || reserved_ + fresh > checked_host_at_ + kHostCheckStep) {
+    const size_t available = host_available_bytes();
+    if (fresh + kHostMargin > available) {
+      out_of_host_memory_ = true;
+      return false;
+    }
+    checked_host_at_ = reserved_ + fresh;
+  }
+  for (size_t i = first; i <= last; ++i) chunk_reserved_[i] = true;
+  reserved_ += fresh;
+  if (fresh > 0) {
+    const auto all = static_cast<size_t>(StatType::AGGREGATE);
+    stats_.reserved_bytes[all].increase(fresh);
+    stats_.segment[all].increase(fresh / kChunk);
+    ++stats_.num_device_alloc;
+  }
+  block->reserved = true;
+  return true;
+}
+
+void Arena::deallocate(void* ptr) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Block* block = find(ptr);
+  // A foreign or twice freed pointer would corrupt the emulated memory: refuse loudly.
+  TORCH_INTERNAL_ASSERT(block != nullptr && !block->is_free, "invalid pointer freed on neuron:",
+                        device_);
+  count(block, false);
+  block->is_free = true;
+  if (block->slab != nullptr) {
+    --block->slab->live;
+    Block*& bin = bins_[block->size / kQuantum];
+    block->bin_next = bin;
+    bin = block;
+  } else {
+    give_back(block);
+  }
+}
+
+void Arena::give_back(Block* block) {
+  block->is_free = true;
+  block->is_slab = false;
+  const auto absorb = [&](Block* left, Block* right) {
+    left->size += right->size;
+    left->reserved = left->reserved && right->reserved;
+    left->next = right->next;
+    if (left->next) left->next->prev = left;
+    recycle(right);
+  };
+  if (Block* next = block->next; next && next->is_free) {
+    free_.erase(next);
+    absorb(block, next);
+  }
+  if (Block* prev = block->prev; prev && prev->is_free) {
+    free_.erase(prev);
+    absorb(prev, block);
+    block = prev;
+  }
+  free_.insert(block);
+}
+
+void Arena::release_slab(Block* slab) {
+  // The small block at the slab's own address owns the table entry; all small blocks go.
+  table_[index_of(slab->ptr)] = slab;
+  if (slab_ == slab) slab_ = nullptr;
+  give_back(slab);
+}
+
+bool Arena::release_empty_slabs() {
+  const auto empty = std::partition(slabs_.begin(), slabs_.end(), [](Block* s) { return s->live > 0; });
+  if (empty == slabs_.end()) return false;
+  for (Block*& bin : bins_) {
+    Block** link = &bin;
+    while (Block* block = *link) {
+      if (block->slab->live == 0) {
+        *link = block->bin_next;
+        recycle(block);
+      } else {
+        link = &block->bin_next;
+      }
+    }
+  }
+  for (auto it = empty; it != slabs_.end(); ++it) release_slab(*it);
+  slabs_.erase(empty, slabs_.end());
+  return true;
+}
+
+void Arena::decommit_free_blocks() {
+  size_t released = 0;
+  for (Block* block : free_) {
+    const size_t begin = round_up(static_cast<size_t>(block->ptr - base_), kChunk) / kChunk;
+    const size_t end = static_cast<size_t>(block->ptr - base_ + block->size) / kChunk;
+    for (size_t i = begin; i < end;) {  // runs of reserved chunks, one madvise each
+      size_t j = i;
+      while (j < end && chunk_reserved_[j]) chunk_reserved_[j++] = false;
+      if (j > i) {
+        TORCH_CHECK(madvise(base_ + i * kChunk, (j - i) * kChunk, MADV_DONTNEED) == 0,
+                    "madvise failed");
+        released += (j - i) * kChunk;
+        block->reserved = false;
+      }
+      i = j + 1;
+    }
+  }
+  if (released == 0) return;
+  reserved_ -= released;
+  checked_host_at_ = std::min(checked_host_at_, reserved_);
+  const auto all = static_cast<size_t>(StatType::AGGREGATE);
+  stats_.reserved_bytes[all].decrease(released);
+  stats_.segment[all].decrease(released / kChunk);
+  ++stats_.num_device_free;
+}
+
+void Arena::empty_cache() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  release_empty_slabs();
+  decommit_free_blocks();
+}
+
+c10::CachingDeviceAllocator::DeviceStats Arena::stats() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stats_;
+}
+
+namespace {
+template <class Fn>
+void for_each_stat(c10::CachingDeviceAllocator::DeviceStats& s, Fn fn) {
+  for (auto* array : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
+                      &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes})
+    for (Stat& stat : *array) fn(stat);
+}
+}  // namespace
+
+void Arena::reset_accumulated_stats() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for_each_stat(stats_, [](Stat& s) { s.reset_accumulated(); });
+  stats_.num_alloc_retries = stats_.num_ooms = 0;
+  stats_.num_device_alloc = stats_.num_device_free = 0;
+}
+
+void Arena::reset_peak_stats() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for_each_stat(stats_, [](Stat& s) { s.reset_peak(); });
+}
+
+size_t Arena::reserved_bytes() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return reserved_;
+}
+
+std::array<size_t, static_cast<size_t>(Category::kCount)> Arena::bytes_by_category_locked() const {
+  std::array<size_t, static_cast<size_t>(Category::kCount)> bytes{};
+  for (const Block& block : storage_) {
+    if (block.is_free || block.is_slab) continue;
+    bytes[static_cast<size_t>(block.category.load(std::memory_order_relaxed))] += block.size;
+  }
+  return bytes;
+}
+
+std::array<size_t, static_cast<size_t>(Category::kCount)> Arena::bytes_by_category() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return bytes_by_category_locked();
+}
+
+std::vector<BlockView> Arena::blocks() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<BlockView> views;
+  for (const Block& block : storage_) {
+    if (block.is_slab || block.ptr == nullptr || find(block.ptr) != &block) continue;
+    if (block.is_free && !block.reserved && block.slab == nullptr) continue;  // never touched
+    views.push_back({reinterpret_cast<size_t>(block.ptr), block.size, block.is_free ? 0 : block.requested,
+                     !block.is_free, block.category.load(std::memory_order_relaxed)});
+  }
+  std::sort(views.begin(), views.end(),
+            [](const BlockView& a, const BlockView& b) { return a.address < b.address; });
+  return views;
+}
+
+std::string Arena::memory_table(size_t bytes) {
+  std::ostringstream text;
+  const auto used = bytes_by_category_locked();
+  size_t total = 0;
+  const auto row = [&](const char* name, size_t value) {
+    char line[80];
+    std::snprintf(line, sizeof line, "  %-22s %16zu B  %s\n", name, value, gib(value).c_str());
+    text << line;
+  };
+  text << "Memory of neuron:" << device_ << " by category:\n";
+  for (size_t i = 0; i < used.size(); ++i) {
+    row(category_name(static_cast<Category>(i)), used[i]);
+    total += used[i];
+  }
+  row("Cached (free)", reserved_ - std::min(reserved_, total));
+  row("Reserved in all", reserved_);
+  row("Capacity (HBM)", hbm_bytes_);
+  row("Requested now", bytes);
+  return text.str();
+}
+
+void Arena::out_of_memory(size_t bytes, bool host) {
+  const size_t allocated = static_cast<size_t>(stats_.allocated_bytes[0].current);
+  c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), allocated, reserved_,
+                                   c10::Device(kNeuron, static_cast<c10::DeviceIndex>(device_)));
+  std::ostringstream text;
+  text << "NEURON out of memory. Tried to allocate " << gib(bytes) << " on neuron:" << device_ << ". ";
+  if (host) {
+    text << "The emulated core still has room (" << gib(hbm_bytes_ - reserved_)
+         << " of HBM), but this machine has only " << gib(host_available_bytes())
+         << " of memory left, and emulated HBM is host memory. ";
+  } else {
+    text << "The emulated " << machine().name << " NeuronCore has " << gib(hbm_bytes_)
+         << " of HBM, of which " << gib(hbm_bytes_ - std::min(hbm_bytes_, allocated)) << " is free. ";
+  }
+  text << "Use a smaller batch or sharding over more cores, or free tensors and call "
+          "torch.neuron.empty_cache(). [NRT_RESOURCE(4)]\n"
+       << memory_table(bytes);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
+}
+
+}  // namespace torch_neuronx

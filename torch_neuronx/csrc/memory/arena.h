@@ -1,0 +1,125 @@
+// The emulated HBM of one logical NeuronCore: a caching arena over host memory.
+//
+// The arena owns one contiguous range of virtual addresses, backed by the kernel on first touch and
+// by 2 MiB pages where the kernel grants them. A *chunk* is 2 MiB of it; chunks that were handed out
+// at least once are "reserved" and count against the core's HBM. Requests up to 64 KiB come from
+// slabs (2 MiB each, exact size classes of 512 bytes, O(1)); larger ones from a best-fit set of
+// free blocks that coalesces with its neighbours. Metadata is kept out of line, so a kernel that
+// writes out of bounds can't corrupt the allocator, and free chunks can be given back whole.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace torch_neuronx {
+
+inline constexpr size_t kQuantum = 512;          // smallest block, and every block's alignment
+inline constexpr size_t kSmallLimit = 64 << 10;  // largest request served from slabs
+inline constexpr size_t kChunk = 2 << 20;        // unit of reservation; a huge page
+
+// What a block is for; the rows of the out-of-memory table. Names as in the Neuron runtime's own table.
+enum class Category : uint8_t { kTensors, kScratchpad, kCount };
+const char* category_name(Category category);
+
+struct Block {
+  char* ptr = nullptr;
+  size_t size = 0;       // bytes, a multiple of kQuantum
+  size_t requested = 0;  // bytes the caller asked for
+  Block* prev = nullptr;  // address neighbours; only for blocks of the best-fit set
+  Block* next = nullptr;
+  Block* slab = nullptr;      // the slab that a small block was cut from
+  Block* bin_next = nullptr;  // next free block of the same size class
+  uint32_t live = 0;          // of a slab: blocks in use
+  bool is_free = true;
+  bool is_slab = false;
+  bool reserved = false;  // all its chunks are known to be reserved
+  std::atomic<Category> category{Category::kTensors};
+  // Changes whenever the memory is written through the device or handed out anew, so that caches
+  // derived from its content (packed weights) can tell. Never repeats within a process.
+  std::atomic<uint64_t> generation{0};
+};
+
+struct BlockView {  // for snapshots
+  size_t address, size, requested;
+  bool in_use;
+  Category category;
+};
+
+class Arena {
+ public:
+  Arena(char* base, size_t virtual_bytes, size_t hbm_bytes, int device);
+
+  // `bytes` > 0. Throws c10::OutOfMemoryError when the core's HBM or the host's memory is exhausted.
+  void* allocate(size_t bytes, Category category);
+  void deallocate(void* ptr);
+  void empty_cache();
+
+  // The block that starts at `ptr`; null if there is none.
+  Block* find(const void* ptr) const { return table_[index_of(ptr)]; }
+
+  c10::CachingDeviceAllocator::DeviceStats stats();
+  void reset_accumulated_stats();
+  void reset_peak_stats();
+  size_t reserved_bytes();
+  std::array<size_t, static_cast<size_t>(Category::kCount)> bytes_by_category();
+  std::vector<BlockView> blocks();
+  char* base() const { return base_; }
+
+ private:
+  struct BySize {
+    bool operator()(const Block* a, const Block* b) const {
+      return a->size != b->size ? a->size < b->size : a->ptr < b->ptr;
+    }
+  };
+
+  size_t index_of(const void* ptr) const {
+    return static_cast<size_t>(static_cast<const char*>(ptr) - base_) / kQuantum;
+  }
+  Block* new_block(char* ptr, size_t size);
+  void recycle(Block* block);
+  Block* take_small(size_t size);
+  Block* take_large(size_t size);
+  bool reserve(Block* block);
+  void release_slab(Block* slab);
+  bool release_empty_slabs();
+  void give_back(Block* block);
+  void decommit_free_blocks();
+  void count(const Block* block, bool up);
+  [[noreturn]] void out_of_memory(size_t bytes, bool host);
+  std::string memory_table(size_t bytes);
+  std::array<size_t, static_cast<size_t>(Category::kCount)> bytes_by_category_locked() const;
+
+  char* const base_;
+  const size_t virtual_bytes_;
+  const size_t hbm_bytes_;
+  const int device_;
+
+  std::mutex mutex_;
+  Block** table_;                  // block that starts at each quantum; demand-zero pages
+  std::deque<Block> storage_;      // owns every Block; addresses are stable
+  std::vector<Block*> spare_;      // unused Blocks of storage_
+  std::set<Block*, BySize> free_;  // free large blocks
+  std::array<Block*, kSmallLimit / kQuantum + 1> bins_{};  // free small blocks by size class
+  std::vector<Block*> slabs_;
+  Block* slab_ = nullptr;  // the slab being cut, from slab_used_
+  size_t slab_used_ = 0;
+  std::vector<bool> chunk_reserved_;
+  size_t reserved_ = 0;
+  size_t checked_host_at_ = 0;
+  bool out_of_host_memory_ = false;
+  c10::CachingDeviceAllocator::DeviceStats stats_;
+};
+
+// A number that no earlier call returned.
+uint64_t next_generation();
+
+}  // namespace torch_neuronx
