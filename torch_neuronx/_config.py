@@ -1,13 +1,15 @@
 """The emulated machine, read from the environment variables of the Neuron SDK.
 
 Nothing here imports torch: the machine must be known before the device is registered, and a wrong
-variable must be reportable even when PyTorch is half imported. docs/environment.md is the reference.
+variable must be reportable even when PyTorch is half imported. docs/environment.md is the
+reference.
 """
 
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from neuronxcc.targets import DEFAULT_TARGET, Target, UnknownTargetError, get_target, target_names
 
@@ -16,7 +18,10 @@ LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 NUM_CORES_VARIABLE = "NEURON_RT_NUM_CORES"
 VISIBLE_CORES_VARIABLE = "NEURON_RT_VISIBLE_CORES"
 
-# More than the logical cores of any target; bounds what a typing error can allocate.
+# PyTorch keeps a device index in eight bits and the native core a table of this size. Only trn2 and
+# trn3 at LNC=1 have machines with more cores, 128; a process sees at most half of those.
+MAX_DEVICES = 64
+# Bounds what a typing error in a core list can allocate: more than the cores of any machine.
 _MOST_CORES = 4096
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
@@ -151,8 +156,25 @@ def read_machine_config(environ: Mapping[str, str] | None = None) -> MachineConf
             )
     else:
         cores = tuple(range(_read_num_cores(wanted, target, lnc) or per_chip))
+    if len(cores) > MAX_DEVICES:
+        raise MachineConfigError(
+            VISIBLE_CORES_VARIABLE if visible else NUM_CORES_VARIABLE,
+            visible or wanted,
+            f"at most {MAX_DEVICES} cores in one process",
+            f"Divide the cores between processes with {VISIBLE_CORES_VARIABLE}, or use LNC=2.",
+            "NRT_RESOURCE",
+        )
     chips = max(1, -(-(cores[-1] + 1) // per_chip))
     return MachineConfig(target=target, lnc=lnc, visible_cores=cores, chips=chips)
+
+
+@cache
+def machine() -> MachineConfig:
+    """Return the machine of this process, read from the environment by the first successful call.
+
+    That is when the device is registered; a program that changes a variable later changes nothing.
+    """
+    return read_machine_config()
 
 
 def _read_target(variables: Mapping[str, str]) -> Target:

@@ -1,0 +1,54 @@
+"""The ``neuron`` device of PyTorch, on emulated NeuronCores.
+
+Importing ``torch`` is enough to have it: PyTorch calls :func:`_autoload` through the entry point
+group ``torch.backends``. ``import torch_neuronx`` does the same for processes that turned that off
+with ``TORCH_DEVICE_BACKEND_AUTOLOAD=0``, and raises :class:`NeuronUnavailableError` where the
+autoload may only warn.
+"""
+
+import sys
+
+__version__ = "0.1.0"
+__all__ = ["NeuronUnavailableError", "__version__", "neuron"]
+
+
+class NeuronUnavailableError(RuntimeError):
+    """The device could not be set up in this process; the message says why."""
+
+
+# What made the registration impossible, or None.
+_failure: Exception | None = None
+
+
+def _autoload() -> None:
+    """Register the device at the end of ``import torch``; never raises.
+
+    What went wrong is remembered: ``torch.neuron.is_available()`` is then False and warns once, and
+    ``import torch_neuronx`` raises.
+
+    Importing this module has registered the device before PyTorch can call this. When the user
+    imports torch_neuronx first, PyTorch is imported, and calls this, halfway down this file; the
+    registration then follows when that import is complete.
+    """
+    if _failure is not None:
+        # Leave no half-working module behind: `import torch_neuronx` runs this file again and,
+        # asked by the user now, raises.
+        sys.modules.pop(__name__, None)
+
+
+# Whether torch is in the middle of its own import, and so is autoloading us. It tells an autoload,
+# which must not raise, from an import by the user, which must.
+_torch_spec = getattr(sys.modules.get("torch"), "__spec__", None)
+_autoloading = bool(getattr(_torch_spec, "_initializing", False))
+
+import torch  # noqa: E402, F401
+
+from torch_neuronx import _register  # noqa: E402
+
+_failure = _register.register()
+if _failure is None:
+    from torch_neuronx import neuron
+elif not _autoloading:
+    raise NeuronUnavailableError(
+        f"the neuron device cannot be set up: {type(_failure).__name__}: {_failure}"
+    ) from _failure

@@ -1,0 +1,76 @@
+"""Makes PyTorch know the device. Done once in a process, whoever asks first."""
+
+import importlib
+import sys
+from types import ModuleType
+
+import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
+
+from torch_neuronx import _unavailable
+
+_done = False
+
+
+def register() -> Exception | None:
+    """Register the device with PyTorch, unless that was done or has failed before.
+
+    Returns:
+        What made it impossible, or ``None``. After a failure ``torch.neuron`` exists all the same
+        and says that no device is available.
+    """
+    global _done  # noqa: PLW0603
+    if _done:
+        return None
+    present = sys.modules.get("torch.neuron")
+    if isinstance(present, _unavailable.UnavailableModule):
+        return present.failure
+    try:
+        _register()
+    except Exception as error:  # noqa: BLE001
+        # Whatever it is, it must not break `import torch`; the caller decides whether to raise it.
+        _register_unavailable(error)
+        return error
+    _done = True
+    return None
+
+
+def _register() -> None:
+    # The order matters: nothing of PyTorch is changed before all that can fail has succeeded. The
+    # imports are here because each of them may be what fails.
+    config = importlib.import_module("torch_neuronx._config")
+    machine = config.machine()
+    core = importlib.import_module("torch_neuronx._C")
+    core.configure(machine.device_count, machine.hbm_bytes, machine.target.name)
+    core.set_default_device(config.launcher_device(machine.device_count))
+    ops = importlib.import_module("torch_neuronx.ops")
+    ops.install()
+    module = importlib.import_module("torch_neuronx.neuron")
+
+    # Refused when another backend has taken the one name that PyTorch has to give.
+    rename_privateuse1_backend("neuron")
+    core.register_kernels()
+    _register_module(module)
+    generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
+    # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.
+    for submodule in ("amp", "memory", "random", "streams"):
+        sys.modules[f"torch.neuron.{submodule}"] = getattr(module, submodule)
+
+
+def _register_unavailable(failure: Exception) -> None:
+    try:
+        rename_privateuse1_backend("neuron")
+        _register_module(_unavailable.UnavailableModule(failure))
+    except RuntimeError as error:
+        # There is no name to register under, so the two reasons go together to whoever imports
+        # torch_neuronx.
+        failure.add_note(f"torch.neuron could not be registered either: {error}")
+
+
+def _register_module(module: ModuleType) -> None:
+    torch._register_device_module("neuron", module)  # type: ignore[no-untyped-call]  # noqa: SLF001

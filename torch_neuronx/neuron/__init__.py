@@ -1,0 +1,158 @@
+"""``torch.neuron``: devices, streams, random numbers, memory and mixed precision.
+
+The names and meanings are those of ``torch.cuda``, so that a program changes the device and
+nothing else. What is emulated, and where it differs from a NeuronCore, is in docs/device.md.
+"""
+
+from typing import TYPE_CHECKING
+
+from torch_neuronx import _C
+from torch_neuronx.neuron import _utils, amp, memory, random, streams
+from torch_neuronx.neuron.amp import (
+    get_amp_supported_dtype,
+    get_autocast_dtype,
+    is_autocast_enabled,
+    set_autocast_dtype,
+    set_autocast_enabled,
+)
+from torch_neuronx.neuron.devices import (
+    NeuronDeviceProperties,
+    _exchange_device,
+    _is_in_bad_fork,
+    _lazy_call,
+    _lazy_init,
+    _maybe_exchange_device,
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_bf16_supported,
+    is_initialized,
+    set_device,
+    synchronize,
+)
+from torch_neuronx.neuron.memory import (
+    empty_cache,
+    empty_host_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_categories,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
+    reset_peak_memory_stats,
+)
+from torch_neuronx.neuron.random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torch_neuronx.neuron.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    _initialized: bool
+    default_generators: tuple[torch.Generator, ...]
+
+__all__ = [
+    "Event",
+    "NeuronDeviceProperties",
+    "Stream",
+    "StreamContext",
+    "_exchange_device",
+    "_is_in_bad_fork",
+    "_lazy_call",
+    "_lazy_init",
+    "_maybe_exchange_device",
+    "_utils",
+    "amp",
+    "can_device_access_peer",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "empty_host_cache",
+    "get_amp_supported_dtype",
+    "get_autocast_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_autocast_enabled",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory",
+    "memory_allocated",
+    "memory_categories",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "random",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "streams",
+    "synchronize",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Answer for the two attributes that are states and not values of the moment of import."""
+    if name == "_initialized":
+        return _C.is_initialized()
+    if name == "default_generators":
+        return tuple(_C.default_generator(index) for index in range(_C.device_count()))
+    raise AttributeError(f"module 'torch.neuron' has no attribute {name!r}")

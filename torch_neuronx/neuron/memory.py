@@ -1,0 +1,162 @@
+"""Device memory: how much is used and for what, and giving it back."""
+
+from typing import Any
+
+import torch
+
+from torch_neuronx import _C
+from torch_neuronx.neuron._utils import DeviceLike, _get_device_index
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
+    """Return the statistics of a device's allocator, empty before its first use.
+
+    The keys are PyTorch's: ``"<what>.<pool>.<when>"`` with what in ``allocated_bytes``,
+    ``reserved_bytes``, ``active_bytes``, ``requested_bytes``, ``inactive_split_bytes`` (bytes),
+    ``allocation``, ``active``, ``segment``, ``inactive_split`` (counts); pool in ``all``,
+    ``large_pool``, ``small_pool``; when in ``current``, ``peak``, ``allocated``, ``freed``; and the
+    counters ``num_alloc_retries`` and ``num_ooms``.
+    """
+    return torch.accelerator.memory_stats(_get_device_index(device, optional=True))
+
+
+def memory_stats_as_nested_dict(device: DeviceLike = None) -> dict[str, Any]:
+    """Return :func:`memory_stats` as dictionaries in dictionaries, one level for each dot."""
+    result: dict[str, Any] = {}
+    for key, value in memory_stats(device).items():
+        *path, last = key.split(".")
+        inner = result
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return result
+
+
+def memory_allocated(device: DeviceLike = None) -> int:
+    """Return the bytes that tensors occupy on a device."""
+    return torch.accelerator.memory_allocated(_get_device_index(device, optional=True))
+
+
+def max_memory_allocated(device: DeviceLike = None) -> int:
+    """Return the most bytes that tensors have occupied since the peak was last reset."""
+    return torch.accelerator.max_memory_allocated(_get_device_index(device, optional=True))
+
+
+def memory_reserved(device: DeviceLike = None) -> int:
+    """Return the bytes of HBM held for a device, in use or cached."""
+    return torch.accelerator.memory_reserved(_get_device_index(device, optional=True))
+
+
+def max_memory_reserved(device: DeviceLike = None) -> int:
+    """Return the most bytes of HBM held since the peak was last reset."""
+    return torch.accelerator.max_memory_reserved(_get_device_index(device, optional=True))
+
+
+def reset_peak_memory_stats(device: DeviceLike = None) -> None:
+    """Set all peaks to the current values."""
+    torch.accelerator.reset_peak_memory_stats(_get_device_index(device, optional=True))
+
+
+def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
+    """Set the counts of what was allocated and freed to zero."""
+    torch.accelerator.reset_accumulated_memory_stats(_get_device_index(device, optional=True))
+
+
+def reset_max_memory_allocated(device: DeviceLike = None) -> None:
+    """Do :func:`reset_peak_memory_stats`, under the older name."""
+    reset_peak_memory_stats(device)
+
+
+def reset_max_memory_cached(device: DeviceLike = None) -> None:
+    """Do :func:`reset_peak_memory_stats`, under the older name."""
+    reset_peak_memory_stats(device)
+
+
+def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
+    """Return the free and the total bytes of a device's HBM."""
+    free, total = torch.accelerator.get_memory_info(_get_device_index(device, optional=True))
+    return free, total
+
+
+def empty_cache() -> None:
+    """Give the cached memory of all devices back to the operating system."""
+    torch.accelerator.empty_cache()
+
+
+def empty_host_cache() -> None:
+    """Give the cached pinned host memory back to the operating system."""
+    torch.accelerator.empty_host_cache()
+
+
+def memory_snapshot() -> list[dict[str, Any]]:
+    """Return the segments of all devices' memory and the blocks in them, as CUDA lists them.
+
+    A segment has ``device``, ``address``, ``total_size``, ``allocated_size``, ``active_size`` and
+    ``blocks``; a block has ``address``, ``size``, ``requested_size``, ``state``, ``category``.
+    """
+    return _C.memory_snapshot()
+
+
+def memory_categories(device: DeviceLike = None) -> dict[str, int]:
+    """Return the bytes in use on a device by what they hold, e.g. ``{"Tensors": 4096}``."""
+    return _C.memory_categories(_get_device_index(device, optional=True))
+
+
+def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
+    """Return the statistics of a device's memory as a table to print.
+
+    Args:
+        device: the device; the current one if ``None``.
+        abbreviated: leave out the split by pool and by category.
+    """
+    index = _get_device_index(device, optional=True)
+    stats = memory_stats(index)
+    free, total = mem_get_info(index)
+    lines = [
+        f"neuron:{index} memory, {_size(total - free)} of {_size(total)} HBM reserved",
+        (
+            f"out of memory errors: {stats.get('num_ooms', 0)}, "
+            f"allocations retried: {stats.get('num_alloc_retries', 0)}"
+        ),
+        _row("", "current", "peak", "allocated", "freed"),
+    ]
+    pools = ("all",) if abbreviated else ("all", "large_pool", "small_pool")
+    for what, title, show in (
+        ("allocated_bytes", "Allocated memory", _size),
+        ("requested_bytes", "Requested memory", _size),
+        ("active_bytes", "Active memory", _size),
+        ("reserved_bytes", "Reserved memory", _size),
+        ("inactive_split_bytes", "Non-releasable memory", _size),
+        ("allocation", "Allocations", str),
+        ("active", "Active blocks", str),
+        ("segment", "Reserved segments", str),
+    ):
+        for pool in pools:
+            values = (
+                stats.get(f"{what}.{pool}.{when}", 0)
+                for when in ("current", "peak", "allocated", "freed")
+            )
+            name = title if pool == "all" else f"  {pool.removesuffix('_pool')} blocks"
+            lines.append(_row(name, *(show(value) for value in values)))
+    if not abbreviated:
+        lines.append("in use by category:")
+        categories = memory_categories(index)
+        lines.extend(f"  {name:<24}{_size(size):>14}" for name, size in categories.items() if size)
+    width = max(map(len, lines))
+    return "\n".join(["=" * width, *lines, "=" * width, ""])
+
+
+def _row(name: str, *cells: str) -> str:
+    return f"{name:<24}" + "".join(f"{cell:>14}" for cell in cells)
+
+
+def _size(count: int) -> str:
+    """Write a number of bytes with the largest unit that leaves at least one."""
+    value = float(count)
+    for unit in _UNITS:
+        if abs(value) < 1024 or unit == _UNITS[-1]:
+            return f"{count} B" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    raise AssertionError
