@@ -1,0 +1,54 @@
+"""`python -m torch_neuronx.ops`: the coverage report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+
+from neuronxcc.targets import target_names
+
+from .coverage import UnknownOperatorError, as_data, explain, report, select
+from .entry import DTYPE_NAMES, Engine
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the report that the arguments ask for; 2 if they ask for something unknown."""
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_neuronx.ops",
+        description="Which ATen operators a NeuronCore executes, on which engine, and what is in "
+        "the way of the others.",
+    )
+    parser.add_argument("operator", nargs="?", help="explain one operator, e.g. topk or aten::mm.out")
+    parser.add_argument("--target", choices=target_names(), help="default: the emulated machine")
+    parser.add_argument("--family", help="only one family, with a line for each operator")
+    parser.add_argument("--dtype", help="only one dtype, with a line for each operator")
+    parser.add_argument("--host-only", action="store_true", help="only what no NeuronCore executes")
+    parser.add_argument("--json", action="store_true", help="print data instead of tables")
+    given = parser.parse_args(arguments)
+    dtype = given.dtype.removeprefix("torch.") if given.dtype else None
+    if dtype is not None and dtype not in DTYPE_NAMES:
+        print(f"no dtype is called {dtype!r}; allowed: {', '.join(DTYPE_NAMES)}", file=sys.stderr)
+        return 2
+    width = min(max(shutil.get_terminal_size().columns, 80), 120)
+    try:
+        if given.operator and not given.json:
+            print(explain(given.operator, given.target))
+        elif given.json:
+            print(json.dumps(_data(given, dtype), indent=1))
+        else:
+            print(
+                report(given.target, given.family, dtype, host_only=given.host_only, width=width)
+            )
+    except UnknownOperatorError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

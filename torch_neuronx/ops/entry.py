@@ -1,0 +1,159 @@
+"""What a row of the operator table holds, and the dtype sets it is written in.
+
+A dtype set is an integer with bit `int(ScalarType)` set, which is also what the dispatch path of the
+native core tests, so that no translation happens when the table is handed over.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+# c10::ScalarType in its own order; the position is the number. A test compares this with the
+# header of the installed torch.
+DTYPE_NAMES: tuple[str, ...] = (
+    "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+    "complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32", "bfloat16",
+    "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float8_e5m2",
+    "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64", "uint1",
+    "uint2", "uint3", "uint4", "uint5", "uint6", "uint7", "int1", "int2", "int3", "int4", "int5",
+    "int6", "int7", "float8_e8m0fnu", "float4_e2m1fn_x2",
+)  # fmt: skip
+DTYPE_NUMBER: dict[str, int] = {name: number for number, name in enumerate(DTYPE_NAMES)}
+
+
+def dtype_bits(names: str) -> int:
+    """Bit mask of the dtypes in `names`, separated by blanks; KeyError for an unknown one."""
+    mask = 0
+    for name in names.split():
+        mask |= 1 << DTYPE_NUMBER[name]
+    return mask
+
+
+def dtype_list(mask: int) -> list[str]:
+    """Names of the dtypes in a bit mask, in ScalarType order."""
+    return [name for number, name in enumerate(DTYPE_NAMES) if mask >> number & 1]
+
+
+EVERY = (1 << len(DTYPE_NAMES)) - 1  # all that PyTorch has; only for work that reads no element
+FLOATS = dtype_bits("float16 bfloat16 float32 float8_e5m2 float8_e4m3fn")
+INTS = dtype_bits("uint8 int8 int16 int32 uint16 uint32")
+WIDE_INTS = dtype_bits("int64 uint64")  # carried as 32 bits, see Status.CARRIED
+BOOL = dtype_bits("bool")
+COMPLEX = dtype_bits("complex32 complex64 complex128")
+ANY = FLOATS | INTS | WIDE_INTS | BOOL  # what some engine of some target computes with
+INTEGRAL = INTS | WIDE_INTS | BOOL
+
+
+class Engine(enum.StrEnum):
+    """Where an operator executes.
+
+    `view` is work that needs no engine (metadata, allocation); `host` is the CPU of the instance,
+    that is: a NeuronCore does not execute it.
+    """
+
+    TENSOR = "tensor"
+    VECTOR = "vector"
+    SCALAR = "scalar"
+    GPSIMD = "gpsimd"
+    DMA = "dma"
+    VIEW = "view"
+    HOST = "host"
+
+
+class Basis(enum.StrEnum):
+    """How we know: AWS documents it, or it follows from what the documented operators express."""
+
+    DOCUMENTED = "documented"
+    DERIVED = "derived"
+
+
+class Status(enum.StrEnum):
+    """What becomes of one operator with one dtype on one target."""
+
+    NATIVE = "native"  # a NeuronCore executes it in that dtype
+    CARRIED = "carried"  # executes with the 64-bit integers held in 32 bits: exact below 2^31
+    GAP = "gap"  # a NeuronCore has the operator, not with this dtype
+    HOST = "host"  # no NeuronCore executes it in any dtype
+    UNDEFINED = "undefined"  # PyTorch itself defines no such operator for the dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A known limit: what is refused, why, and what to do about it.
+
+    `code` is the documented compiler code without brackets ("EVRF035"), or "" where none exists.
+    `dtypes` is a bit mask, `targets` the targets it holds on (empty: all of them). A gap with a
+    `when` depends on the arguments of the call, so it is explained but not enforced. `accept` names
+    the item of `--implicit-integer-downcast` with which a user takes the loss on purpose.
+    """
+
+    code: str
+    reason: str
+    remedy: str
+    dtypes: int = EVERY
+    targets: tuple[str, ...] = ()
+    when: str = ""
+    accept: str = ""
+    basis: Basis = Basis.DOCUMENTED
+
+    def holds_on(self, target: str) -> bool:
+        """Whether the gap exists on `target`."""
+        return not self.targets or target in self.targets
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Operators of one family that share their classification.
+
+    `names` are base names separated by blanks. `dtypes` is the set for which PyTorch defines the
+    operators, as far as a NeuronCore has the dtypes at all. `composite` marks operators that PyTorch
+    decomposes before a device sees them; their engine is that of the main part.
+    """
+
+    family: str
+    engine: Engine
+    names: str
+    note: str
+    dtypes: int = ANY
+    basis: Basis = Basis.DERIVED
+    gaps: tuple[Gap, ...] = ()
+    composite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operator of the table: `name` is its base name, the rest is that of its `Row`."""
+
+    name: str
+    family: str
+    engine: Engine
+    basis: Basis
+    dtypes: int
+    gaps: tuple[Gap, ...]
+    note: str
+    composite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer for one operator, dtype and target; `gap` is None unless something is in the way."""
+
+    status: Status
+    engine: Engine
+    gap: Gap | None = None
+
+    @property
+    def on_neuron_core(self) -> bool:
+        """Whether a NeuronCore executes it (for an undefined dtype, PyTorch's own error decides)."""
+        return self.status in {Status.NATIVE, Status.CARRIED, Status.UNDEFINED}
+
+
+def base_name(op: str) -> str:
+    """Base name of an operator: "aten::add_.Tensor" -> "add".
+
+    The namespace "aten::", the overload and one trailing in-place underscore go; names that end in
+    two underscores (`__lshift__`) keep them, other namespaces stay ("quantized::mul").
+    """
+    name = op.removeprefix("aten::").partition(".")[0]
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name

@@ -1,0 +1,1 @@
+"""The rows of the operator table, one module per family of operators."""
