@@ -134,10 +134,12 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
         ("segment", "Reserved segments", str),
     ):
         for pool in pools:
-            values = (
+            values = [
                 stats.get(f"{what}.{pool}.{when}", 0)
                 for when in ("current", "peak", "allocated", "freed")
-            )
+            ]
+            if pool != "all" and not any(values):
+                continue  # a quantity that is not kept by pool, or a pool never used
             name = title if pool == "all" else f"  {pool.removesuffix('_pool')} blocks"
             lines.append(_row(name, *(show(value) for value in values)))
     if not abbreviated:

@@ -37,21 +37,27 @@ class Stream(torch.Stream):
         return f"torch.neuron.Stream(device={self.device}, stream_id={self.stream_id})"
 
 
-class Event(torch.Event):
+class _EventType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event)
+
+
+class Event(torch.Event, metaclass=_EventType):
     """A point in the work of a stream that can be waited for and timed.
 
     Args:
         enable_timing: whether :meth:`elapsed_time` will be asked for.
         blocking: accepted for compatibility; waiting never spins.
         interprocess: whether other processes will wait for it.
+
+    What it makes is a ``torch.Event``: PyTorch's own streams and events refuse a subclass.
     """
 
-    def __new__(
+    def __new__(  # type: ignore[misc]
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> Self:
+    ) -> torch.Event:
         """Make an event of the current device; it means nothing until it is recorded."""
-        return super().__new__(
-            cls,
+        return torch.Event(
             torch.device("neuron", _C.current_device()),
             enable_timing=enable_timing,
             blocking=blocking,
