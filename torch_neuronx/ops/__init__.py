@@ -15,13 +15,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch_neuronx._config import read_machine_config
+
+from .native import native_core
 from .portability import (
     PortabilityError,
     PortabilityWarning,
+    current_policy,
     get_portability,
+    install_into,
     portability,
     set_portability,
 )
+
+if TYPE_CHECKING:
+    from .run_report import OperatorUse
 
 __all__ = [
     "PortabilityError",
@@ -36,10 +44,8 @@ __all__ = [
     "set_portability",
 ]
 
-if TYPE_CHECKING:
-    from .run_report import OperatorUse
 
-# Reports are for people and need none of the import time of torch, hence the imports inside.
+# What only reports need is imported by them: this module is read during `import torch`.
 
 
 def install() -> None:
@@ -50,37 +56,30 @@ def install() -> None:
     Raises:
         ValueError: TORCH_NEURONX_PORTABILITY or an integer option of NEURON_CC_FLAGS is wrong.
     """
-    from torch_neuronx._config import read_machine_config
-
-    from .native import native_core
-    from .portability import install as install_into
-
     install_into(native_core(), read_machine_config().target.name)
 
 
 def operator_report() -> list[OperatorUse]:
     """What ran in this process since the start or the last reset, and how a NeuronCore sees it."""
-    from . import run_report
+    from . import run_report  # noqa: PLC0415
 
-    return run_report.operator_report()
+    return run_report.summarize(native_core().operator_counts(), current_policy())
 
 
 def reset_operator_report() -> None:
     """Set the operator counts of the process to zero."""
-    from . import run_report
-
-    run_report.reset()
+    native_core().reset_operator_counts()
 
 
 def format_report(*, width: int = 100) -> str:
-    """The portability report of the run as text of at most `width` columns."""
-    from . import run_report
+    """The portability report of the run, as text of `width` columns."""
+    from . import run_report  # noqa: PLC0415
 
-    return run_report.format_report(width=width)
+    return run_report.format_uses(operator_report(), current_policy(), width=width)
 
 
 def explain(op: str, target: str | None = None) -> str:
     """What the table says about one operator, as text; `target` defaults to the emulated one."""
-    from . import coverage
+    from . import coverage  # noqa: PLC0415
 
     return coverage.explain(op, target)

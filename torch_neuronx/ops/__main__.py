@@ -9,7 +9,7 @@ import sys
 
 from neuronxcc.targets import target_names
 
-from .coverage import UnknownOperatorError, as_data, explain, report, select
+from .coverage import as_data, explain, find, policy_of, report, select
 from .entry import DTYPE_NAMES, Engine
 
 
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Which ATen operators a NeuronCore executes, on which engine, and what is in "
         "the way of the others.",
     )
-    parser.add_argument("operator", nargs="?", help="explain one operator, e.g. topk or aten::mm.out")
+    parser.add_argument("operator", nargs="?", help="explain one, e.g. topk or aten::mm.out")
     parser.add_argument("--target", choices=target_names(), help="default: the emulated machine")
     parser.add_argument("--family", help="only one family, with a line for each operator")
     parser.add_argument("--dtype", help="only one dtype, with a line for each operator")
@@ -36,14 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
         if given.operator and not given.json:
             print(explain(given.operator, given.target))
         elif given.json:
-            print(json.dumps(_data(given, dtype), indent=1))
+            chosen = [find(given.operator)] if given.operator else select(given.family)
+            if given.host_only:
+                chosen = [entry for entry in chosen if entry.engine is Engine.HOST]
+            print(json.dumps(as_data(chosen, policy_of(given.target), dtype), indent=1))
         else:
-            print(
-                report(given.target, given.family, dtype, host_only=given.host_only, width=width)
-            )
-    except UnknownOperatorError as error:
-        print(error, file=sys.stderr)
-        return 2
+            print(report(given.target, given.family, dtype, host_only=given.host_only, width=width))
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

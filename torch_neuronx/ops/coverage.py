@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .entry import ANY, DTYPE_NAMES, EVERY, Engine, Entry, Gap, Status, base_name, dtype_list
+from .entry import (
+    ANY,
+    DTYPE_NAMES,
+    EVERY,
+    Engine,
+    Gap,
+    base_name,
+    dtype_bits,
+    dtype_list,
+)
+from .lookup import Entry, Status, entries, entry_or_unknown, verdict
 from .portability import current_policy
-from .table import Policy, entries, entry_or_unknown, policy_for, verdict
+from .table import Policy, policy_for
 from .text import table
 
 if TYPE_CHECKING:
@@ -143,10 +153,13 @@ def report(
         return host_table(chosen, width) or "No operator of this choice is left to the host."
     on_core = sum(entry.engine is not Engine.HOST for entry in chosen)
     what = "ATen operators" if family is None else f"operators of the family {family}"
-    dtypes = [dtype] if dtype is not None else dtype_list(ANY | 0b111 << 7 | 1 << 10)
+    dtypes = [dtype] if dtype is not None else dtype_list(ANY | dtype_bits("float64 complex64"))
     parts = [
-        f"PyTorch {torch.__version__} on {policy.target}: {len(chosen)} {what} have a CPU kernel; "
-        f"{on_core} of them run on a NeuronCore\nin some dtype, {len(chosen) - on_core} on the host.",
+        (
+            f"PyTorch {torch.__version__} on {policy.target}: {len(chosen)} {what} have a CPU "
+            f"kernel;\n{on_core} of them run on a NeuronCore in some dtype, "
+            f"{len(chosen) - on_core} on the host."
+        ),
         engine_table(chosen, width),
         dtype_table(chosen, policy, dtypes, width),
     ]
@@ -183,12 +196,8 @@ def explain(op: str, target: str | None = None) -> str:
         UnknownOperatorError: this torch has no such operator.
     """
     policy = policy_of(target)
-    name = base_name(op)
-    if name not in entries():
-        known = cpu_operators()
-        if name not in known:
-            raise UnknownOperatorError(op, known)
-    entry = entry_or_unknown(name)
+    entry = find(op)
+    name = entry.name
     lines = [
         f"{name}: family {entry.family}, engine {entry.engine}, {entry.basis} ({entry.note})",
     ]
@@ -199,10 +208,7 @@ def explain(op: str, target: str | None = None) -> str:
         by_status[verdict(name, dtype, policy).status].append(dtype)
     if entry.dtypes == EVERY:
         lines.append(f"  {policy.target}: every dtype, no element is read")
-    for status, label in (
-        (Status.NATIVE, "runs with"),
-        (Status.CARRIED, "in 32 bits"),
-    ):
+    for status, label in ((Status.NATIVE, "runs with"), (Status.CARRIED, "in 32 bits")):
         if by_status[status]:
             lines.append(f"  {policy.target} {label}: {', '.join(by_status[status])}")
     for gap in entry.gaps:
@@ -222,13 +228,26 @@ def _gap_lines(gap: Gap, policy: Policy) -> list[str]:
     ]
 
 
-def as_data(target: str | None, family: str | None, dtype: str | None) -> dict[str, object]:
+def find(op: str) -> Entry:
+    """The entry of an operator, with or without namespace, overload and in-place underscore.
+
+    Raises:
+        UnknownOperatorError: this torch has no such operator.
+    """
+    name = base_name(op)
+    if name not in entries():
+        known = cpu_operators()
+        if name not in known:
+            raise UnknownOperatorError(op, known)
+    return entry_or_unknown(name)
+
+
+def as_data(chosen: list[Entry], policy: Policy, dtype: str | None) -> dict[str, object]:
     """The report as plain data for JSON: target, torch, and one record for each operator."""
-    policy = policy_of(target)
-    names = [dtype] if dtype is not None else DTYPE_NAMES
+    names = DTYPE_NAMES if dtype is None else (dtype,)
     records = []
-    for entry in select(family):
-        found = {name: verdict(entry.name, name, policy) for name in names}
+    for entry in chosen:
+        found = {name: verdict(entry.name, name, policy).status for name in names}
         records.append(
             {
                 "name": entry.name,
@@ -236,8 +255,8 @@ def as_data(target: str | None, family: str | None, dtype: str | None) -> dict[s
                 "engine": str(entry.engine),
                 "basis": str(entry.basis),
                 "composite": entry.composite,
-                "native": [n for n, v in found.items() if v.status is Status.NATIVE],
-                "carried": [n for n, v in found.items() if v.status is Status.CARRIED],
+                "native": [name for name in names if found[name] is Status.NATIVE],
+                "carried": [name for name in names if found[name] is Status.CARRIED],
                 "limits": [
                     {
                         "code": gap.code,

@@ -1,13 +1,16 @@
 """What a row of the operator table holds, and the dtype sets it is written in.
 
-A dtype set is an integer with bit `int(ScalarType)` set, which is also what the dispatch path of the
-native core tests, so that no translation happens when the table is handed over.
+A dtype set is an integer with bit `int(ScalarType)` set. The dispatch path of the native core tests
+the same bits, so that nothing is translated when the table is handed over.
+
+This is read during `import torch`, and named tuples are several times cheaper to define than
+dataclasses. What only reports need is in lookup.py.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # c10::ScalarType in its own order; the position is the number. A test compares this with the
 # header of the installed torch.
@@ -68,18 +71,7 @@ class Basis(enum.StrEnum):
     DERIVED = "derived"
 
 
-class Status(enum.StrEnum):
-    """What becomes of one operator with one dtype on one target."""
-
-    NATIVE = "native"  # a NeuronCore executes it in that dtype
-    CARRIED = "carried"  # executes with the 64-bit integers held in 32 bits: exact below 2^31
-    GAP = "gap"  # a NeuronCore has the operator, not with this dtype
-    HOST = "host"  # no NeuronCore executes it in any dtype
-    UNDEFINED = "undefined"  # PyTorch itself defines no such operator for the dtype
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(NamedTuple):
     """A known limit: what is refused, why, and what to do about it.
 
     `code` is the documented compiler code without brackets ("EVRF035"), or "" where none exists.
@@ -102,13 +94,12 @@ class Gap:
         return not self.targets or target in self.targets
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Operators of one family that share their classification.
 
     `names` are base names separated by blanks. `dtypes` is the set for which PyTorch defines the
-    operators, as far as a NeuronCore has the dtypes at all. `composite` marks operators that PyTorch
-    decomposes before a device sees them; their engine is that of the main part.
+    operators, as far as a NeuronCore has the dtypes at all. `composite` marks operators that
+    PyTorch takes apart before a device sees them; their engine is that of the main part.
     """
 
     family: str
@@ -119,34 +110,6 @@ class Row:
     basis: Basis = Basis.DERIVED
     gaps: tuple[Gap, ...] = ()
     composite: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One operator of the table: `name` is its base name, the rest is that of its `Row`."""
-
-    name: str
-    family: str
-    engine: Engine
-    basis: Basis
-    dtypes: int
-    gaps: tuple[Gap, ...]
-    note: str
-    composite: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer for one operator, dtype and target; `gap` is None unless something is in the way."""
-
-    status: Status
-    engine: Engine
-    gap: Gap | None = None
-
-    @property
-    def on_neuron_core(self) -> bool:
-        """Whether a NeuronCore executes it (for an undefined dtype, PyTorch's own error decides)."""
-        return self.status in {Status.NATIVE, Status.CARRIED, Status.UNDEFINED}
 
 
 def base_name(op: str) -> str:

@@ -6,7 +6,7 @@ is "" or the closest general one and the gap is marked as derived.
 
 from __future__ import annotations
 
-from .entry import BOOL, COMPLEX, EVERY, INTEGRAL, INTS, WIDE_INTS, Basis, Gap, dtype_bits
+from .entry import COMPLEX, EVERY, INTEGRAL, INTS, WIDE_INTS, Basis, Gap, dtype_bits
 
 BEFORE_TRN3 = ("trn1", "trn1n", "inf2", "trn2")
 NC_V3_ON = ("trn2", "trn3")  # NeuronCore-v3 and newer
@@ -231,7 +231,7 @@ DYNAMIC_SHAPE = _host(
 )
 DATA_LOOP = _host(
     "EUOC002",
-    "it repeats until the values of the tensor say stop, which no operator of the compiler expresses",
+    "it repeats until the values say stop, which no operator of the compiler expresses",
     "compute it on the CPU",
 )
 SPECIAL_FUNCTION = _host(

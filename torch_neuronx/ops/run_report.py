@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .entry import Engine, Status, base_name
-from .native import native_core
-from .portability import current_policy, get_portability
-from .table import Policy, verdict
+from .entry import Engine, base_name
+from .lookup import Status, verdict
+from .portability import get_portability
 from .text import table
+
+if TYPE_CHECKING:
+    from .table import Policy
 
 _CARRIED_REMEDY = "use int32, or --native-int64=enabled on trn2 and newer; exact below 2^31"
 
@@ -58,21 +61,6 @@ def summarize(counts: list[tuple[str, str, int, bool]], policy: Policy) -> list[
     return sorted(uses, key=lambda use: (rank.get(use.status, 2), -use.calls, use.op, use.dtype))
 
 
-def operator_report() -> list[OperatorUse]:
-    """What ran in this process since the start or the last reset."""
-    return summarize(native_core().operator_counts(), current_policy())
-
-
-def reset() -> None:
-    """Set the counts of the process to zero."""
-    native_core().reset_operator_counts()
-
-
-def format_report(*, width: int = 100) -> str:
-    """The report of the run as text."""
-    return format_uses(operator_report(), current_policy(), width=width)
-
-
 def format_uses(uses: list[OperatorUse], policy: Policy, *, width: int = 100) -> str:
     """A summary line, and a table of what ran on the host or with truncated integers."""
     title = f"Portability report: {policy.target}, mode {get_portability()}"
@@ -84,9 +72,11 @@ def format_uses(uses: list[OperatorUse], policy: Policy, *, width: int = 100) ->
     off, narrow = sum(use.calls for use in host), sum(use.calls for use in carried)
     lines = [
         title,
-        f"{total:,} operator calls: {_share(total - off - narrow, total)} as they are on a "
-        f"NeuronCore, {_share(narrow, total)} with 64-bit integers in 32 bits, "
-        f"{_share(off, total)} on the host",
+        (
+            f"{total:,} operator calls: {_share(total - off - narrow, total)} as they are on a "
+            f"NeuronCore, {_share(narrow, total)} with 64-bit integers in 32 bits, "
+            f"{_share(off, total)} on the host"
+        ),
     ]
     if not host and not carried:
         return "\n".join(lines)

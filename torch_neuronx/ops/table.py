@@ -1,34 +1,16 @@
-"""The whole table: look-ups, the verdict for one operator and dtype, and the masks for the core.
-
-Making the masks is part of `import torch`, so it works on rows and bit masks; the objects for people
-(`Entry`, `Verdict`) are made when somebody asks.
-"""
+"""The rows of all families, what is assumed of the compiler, and the masks for the native core."""
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from neuronxcc.targets import get_target
 
-from .entry import (
-    ANY,
-    DTYPE_NUMBER,
-    EVERY,
-    WIDE_INTS,
-    Basis,
-    Engine,
-    Entry,
-    Gap,
-    Row,
-    Status,
-    Verdict,
-)
+from .entry import ANY, EVERY, WIDE_INTS, Engine, Gap, Row
 from .families import composite, host, movement, optim, pointwise, reduction, tensor
-from .gaps import DTYPE_GAPS, NOT_IN_TABLE
+from .gaps import DTYPE_GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,11 +26,10 @@ ROWS: tuple[Row, ...] = (
 )
 
 DOWNCAST_KINDS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")
-_FLAG = re.compile(r"--(native-int64|implicit-integer-downcast)[=\s]+(\S+)")
+_FLAG = r"--(native-int64|implicit-integer-downcast)[=\s]+(\S+)"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """What is assumed of the compiler: the target and the two documented integer options.
 
     `native_int64` is `--native-int64=enabled` on a target that can; `accepted` holds the losses
@@ -87,7 +68,7 @@ def policy_for(target: str, environ: Mapping[str, str] | None = None) -> Policy:
     chip = get_target(target)
     native = False
     accepted: frozenset[str] = frozenset()
-    for option, value in _FLAG.findall(flags):
+    for option, value in re.findall(_FLAG, flags) if flags else ():
         if option == "native-int64":
             _check_items(option, [value], ("default", "enabled", "disabled"))
             native = value == "enabled"
@@ -131,72 +112,3 @@ def masks(policy: Policy, *, carried: bool = True) -> dict[str, int]:
                     mask &= ~gap.dtypes
         result.update(dict.fromkeys(row.names.split(), mask))
     return result
-
-
-@functools.cache
-def entries() -> Mapping[str, Entry]:
-    """Every entry by base name, in the order of the rows. Made at the first call."""
-    return {
-        name: Entry(
-            name,
-            row.family,
-            row.engine,
-            row.basis,
-            row.dtypes,
-            row.gaps,
-            row.note,
-            row.composite,
-        )
-        for row in ROWS
-        for name in row.names.split()
-    }
-
-
-def entry_or_unknown(name: str) -> Entry:
-    """The entry of a base name; for one that is not listed an entry that says `host`."""
-    found = entries().get(name)
-    if found is None:
-        found = Entry(
-            name,
-            "unlisted",
-            Engine.HOST,
-            Basis.DERIVED,
-            ANY,
-            (NOT_IN_TABLE,),
-            "not in the operator table",
-            composite=False,
-        )
-    return found
-
-
-def verdict(name: str, dtype: str, policy: Policy) -> Verdict:
-    """What becomes of the operator `name` (a base name) with `dtype` ("float32", no prefix).
-
-    An empty or unknown dtype stands for "no tensor": only host-only operators are refused then.
-    """
-    entry = entry_or_unknown(name)
-    if entry.dtypes == EVERY:
-        return Verdict(Status.NATIVE, entry.engine)
-    if entry.engine is Engine.HOST:
-        return Verdict(Status.HOST, Engine.HOST, entry.gaps[0])
-    number = DTYPE_NUMBER.get(dtype)
-    if number is None:
-        return Verdict(Status.NATIVE, entry.engine)
-    bit = 1 << number
-    for gap in (*DTYPE_GAPS, *(gap for gap in entry.gaps if policy.enforces(gap))):
-        if gap.dtypes & bit and gap.holds_on(policy.target):
-            return Verdict(Status.GAP, Engine.HOST, gap)
-    if not entry.dtypes & bit:
-        return Verdict(Status.UNDEFINED, entry.engine)
-    if bit & WIDE_INTS and not policy.native_int64:
-        return Verdict(Status.CARRIED, entry.engine)
-    return Verdict(Status.NATIVE, entry.engine)
-
-
-def executed_dtypes(name: str, policy: Policy) -> int:
-    """Bit mask of the dtypes for which the verdict is native or carried."""
-    mask = 0
-    for dtype, number in DTYPE_NUMBER.items():
-        if verdict(name, dtype, policy).status in {Status.NATIVE, Status.CARRIED}:
-            mask |= 1 << number
-    return mask

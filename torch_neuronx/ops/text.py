@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _GAP = "  "
 
@@ -35,9 +38,7 @@ def table(
     return "\n".join(lines)
 
 
-def _line(
-    cells: Sequence[str], sizes: Sequence[int], head: Sequence[str], right: set[str]
-) -> str:
+def _line(cells: Sequence[str], sizes: Sequence[int], head: Sequence[str], right: set[str]) -> str:
     parts = [
         cell.rjust(size) if title in right else cell.ljust(size)
         for cell, size, title in zip(cells, sizes, head, strict=True)

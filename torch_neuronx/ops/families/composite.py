@@ -8,9 +8,7 @@ from torch_neuronx.ops import gaps
 from torch_neuronx.ops.entry import ANY, EVERY, FLOATS, INTEGRAL, Basis, Engine, Gap, Row
 
 
-def _row(
-    family: str, engine: Engine, names: str, note: str, *gap: Gap, dtypes: int = ANY
-) -> Row:
+def _row(family: str, engine: Engine, names: str, note: str, *gap: Gap, dtypes: int = ANY) -> Row:
     return Row(family, engine, names, note, dtypes, Basis.DERIVED, gap, composite=True)
 
 
@@ -77,12 +75,12 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "pointwise", Engine.SCALAR,
-        "arccos arccosh arcsin arcsinh arctan arctan2 arctanh infinitely_differentiable_gelu_backward "
-        "kl_div log_sigmoid poisson_nll_loss selu special_digamma special_erf special_erfc "
-        "special_erfinv special_exp2 special_expit special_expm1 special_gammaln special_i0 "
-        "special_log1p special_logit special_logsumexp special_multigammaln special_ndtr "
-        "special_polygamma special_psi special_sinc special_xlogy special_softmax "
-        "special_log_softmax",
+        "arccos arccosh arcsin arcsinh arctan arctan2 arctanh kl_div "
+        "infinitely_differentiable_gelu_backward log_sigmoid poisson_nll_loss selu "
+        "special_digamma special_erf special_erfc special_erfinv special_exp2 special_expit "
+        "special_expm1 special_gammaln special_i0 special_log1p special_logit special_logsumexp "
+        "special_multigammaln special_ndtr special_polygamma special_psi special_sinc "
+        "special_xlogy special_softmax special_log_softmax",
         "another name for, or built on, a function of the Scalar Engine",
     ),
     _row(

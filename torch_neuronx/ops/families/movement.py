@@ -1,4 +1,4 @@
-"""Views and allocation, copies, gather and scatter, padding, resampling, creation, random values."""
+"""Views and allocation, copies, gather and scatter, resampling, creation, random values."""
 
 from torch_neuronx.ops import gaps
 from torch_neuronx.ops.entry import EVERY, FLOATS, Basis, Engine, Row

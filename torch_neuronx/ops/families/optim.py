@@ -37,4 +37,3 @@ ROWS: tuple[Row, ...] = (
         "a multiply, a check for inf and nan, and selects", dtypes=FLOATS,
     ),
 )  # fmt: skip
-

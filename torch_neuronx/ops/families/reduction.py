@@ -22,7 +22,8 @@ ROWS: tuple[Row, ...] = (
         "Reduce over pointwise values",
     ),
     Row(
-        _R, Engine.SCALAR, "logsumexp _logcumsumexp logcumsumexp", "Reduce or scan of exp, then log",
+        _R, Engine.SCALAR, "logsumexp _logcumsumexp logcumsumexp",
+        "Reduce or scan of exp, then log",
     ),
     Row(
         _R, Engine.VECTOR,
