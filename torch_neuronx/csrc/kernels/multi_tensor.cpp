@@ -1,0 +1,161 @@
+#include "kernels/multi_tensor.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/parallel.h"
+
+namespace torch_neuronx::kernels {
+namespace {
+
+// Bytes of one slot that go through all steps at a time: a handful of slots fit the first-level
+// cache, and the indirect call per step is paid per 32 vectors of 64 bytes.
+constexpr int64_t kStripBytes = 2048;
+// Elements per task, handed to threads as they become free.
+constexpr int64_t kTask = 65536;
+
+struct DtypeInfo {
+  int index;
+  int64_t size;
+};
+
+DtypeInfo dtype_info(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Float:
+      return {0, 4};
+    case c10::ScalarType::BFloat16:
+      return {1, 2};
+    case c10::ScalarType::Half:
+      return {2, 2};
+    case c10::ScalarType::Double:
+      return {3, 8};
+    default:
+      TORCH_CHECK(false, "run_program: expected float32, float64, bfloat16 or float16, got ",
+                  c10::toString(dtype));
+  }
+}
+
+// How many of a, b, c a step reads.
+int operand_count(Op op) {
+  switch (op) {
+    case Op::Fill:
+      return 0;
+    case Op::LerpTensor:
+    case Op::Addcmul:
+    case Op::Addcdiv:
+      return 3;
+    case Op::Mul:
+    case Op::Div:
+    case Op::Maximum:
+    case Op::Minimum:
+    case Op::Add:
+    case Op::LerpScalar:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+void check_group(std::span<const Step> steps, int slot_count, const TensorGroup& group) {
+  TORCH_CHECK(static_cast<int>(group.slots.size()) == slot_count, "run_program: a group has ",
+              group.slots.size(), " slots, the program has ", slot_count);
+  TORCH_CHECK(group.scalars.empty() || group.scalars.size() == steps.size(), "run_program: a group has ",
+              group.scalars.size(), " scalars for ", steps.size(), " steps");
+  TORCH_CHECK(group.numel >= 0, "run_program: negative element count ", group.numel);
+  std::array<bool, kMaxSlots> ready{};
+  for (int slot = 0; slot < slot_count; ++slot) {
+    ready[slot] = group.slots[slot] != nullptr || group.numel == 0;
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    const uint8_t operands[] = {step.a, step.b, step.c};
+    for (int k = 0; k < operand_count(step.op); ++k) {
+      TORCH_CHECK(ready[operands[k]], "run_program: step ", i, " reads temporary slot ",
+                  int{operands[k]}, " before any step wrote it");
+    }
+    ready[step.dst] = true;
+    TORCH_CHECK(!step.per_tensor || !group.scalars.empty(), "run_program: step ", i,
+                " takes its scalar from the group, which has none");
+    if (step.op == Op::PowScalar) {
+      const double exponent = step.per_tensor ? group.scalars[i] : step.scalar;
+      TORCH_CHECK(program_supports_pow(exponent), "run_program: exponent ", exponent,
+                  " is not supported");
+    }
+  }
+}
+
+void check_program(std::span<const Step> steps, int slot_count, std::span<const TensorGroup> groups) {
+  TORCH_CHECK(steps.size() <= static_cast<size_t>(kMaxSteps), "run_program: ", steps.size(),
+              " steps, at most ", kMaxSteps);
+  TORCH_CHECK(slot_count >= 0 && slot_count <= kMaxSlots, "run_program: ", slot_count,
+              " slots, at most ", kMaxSlots);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Step& step = steps[i];
+    TORCH_CHECK(step.op < Op::kCount, "run_program: step ", i, " has an unknown operator");
+    // Unused operands too: their addresses are computed all the same.
+    const uint8_t operands[] = {step.dst, step.a, step.b, step.c};
+    for (int k = 0; k < 4; ++k) {
+      TORCH_CHECK(operands[k] < slot_count, "run_program: step ", i, " names slot ",
+                  int{operands[k]}, " of ", slot_count);
+    }
+  }
+  for (const TensorGroup& group : groups) {
+    check_group(steps, slot_count, group);
+  }
+}
+
+}  // namespace
+
+bool program_supports_pow(double exponent) {
+  constexpr double kExponents[] = {0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0};
+  return std::find(std::begin(kExponents), std::end(kExponents), exponent) != std::end(kExponents);
+}
+
+void run_program(std::span<const Step> steps, int slot_count, c10::ScalarType dtype,
+                 std::span<const TensorGroup> groups) {
+  const DtypeInfo info = dtype_info(dtype);
+  check_program(steps, slot_count, groups);
+  if (steps.empty()) {
+    return;
+  }
+  const auto& functions = multi_tensor_table().step[info.index];
+  // first_task[g] is the number of tasks before group g.
+  std::vector<int64_t> first_task(groups.size() + 1, 0);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    first_task[g + 1] = first_task[g] + (groups[g].numel + kTask - 1) / kTask;
+  }
+  const int64_t strip = kStripBytes / info.size;
+
+  parallel_chunks(first_task.back(), 1, [&](int64_t task, int64_t) {
+    alignas(64) char scratch[kMaxSlots * kStripBytes];
+    const size_t g =
+        std::upper_bound(first_task.begin(), first_task.end(), task) - first_task.begin() - 1;
+    const TensorGroup& group = groups[g];
+    const int64_t begin = (task - first_task[g]) * kTask;
+    const int64_t end = std::min(group.numel, begin + kTask);
+    // Temporaries keep their place in `scratch`; the others move on by one strip at a time.
+    char* at[kMaxSlots];
+    int64_t stride[kMaxSlots];
+    for (int slot = 0; slot < slot_count; ++slot) {
+      const bool temporary = group.slots[slot] == nullptr;
+      at[slot] = temporary ? scratch + slot * kStripBytes
+                           : static_cast<char*>(group.slots[slot]) + begin * info.size;
+      stride[slot] = temporary ? 0 : kStripBytes;
+    }
+    for (int64_t i = begin; i < end; i += strip) {
+      const int64_t n = std::min(strip, end - i);
+      for (size_t s = 0; s < steps.size(); ++s) {
+        const Step& step = steps[s];
+        functions[int(step.op)](at[step.dst], at[step.a], at[step.b], at[step.c],
+                                step.per_tensor ? group.scalars[s] : step.scalar, n);
+      }
+      for (int slot = 0; slot < slot_count; ++slot) {
+        at[slot] += stride[slot];
+      }
+    }
+  });
+}
+
+}  // namespace torch_neuronx::kernels

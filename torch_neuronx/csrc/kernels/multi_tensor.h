@@ -1,0 +1,106 @@
+// Runs a small program of elementwise steps over many tensors, chunk by chunk, so that a chunk goes
+// through all steps while it is in cache.
+//
+// torch's optimizers are sequences of _foreach_ operators, each a pass over every parameter. Run one
+// after the other they are bound by memory; run as one program they touch memory once.
+//
+// Example, exp_avg.lerp_(grad, 0.1); tmp = sqrt(exp_avg) with slots 0 = exp_avg, 1 = grad, 2 = tmp:
+//   Step steps[] = {{.op = Op::LerpScalar, .dst = 0, .a = 0, .b = 1, .scalar = 0.1},
+//                   {.op = Op::Sqrt, .dst = 2, .a = 0}};
+//   run_program(steps, 3, at::kFloat, groups);
+// A group whose slots[2] is nullptr makes tmp a temporary: it lives in scratch memory only.
+//
+// Every step computes what the ATen CPU operator of the same name computes and rounds its result to
+// the dtype, so the program gives bit for bit what the separate operators give (checked by tests for
+// float32 and float64; Op comments say where bfloat16 and float16 differ).
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/isa.h"
+
+namespace torch_neuronx::kernels {
+
+/// s is the step's scalar: in opmath precision (float32 for 16-bit types), like torch's numbers.
+enum class Op : uint8_t {
+  // dst = f(a)
+  Copy,
+  Neg,
+  Abs,
+  Sqrt,
+  Rsqrt,
+  Reciprocal,
+  Sign,
+  // dst = f(s)
+  Fill,
+  // dst = f(a, s)
+  AddScalar,     // a + s
+  MulScalar,     // a * s
+  DivScalar,     // a / s
+  RevSubScalar,  // s - a
+  RevDivScalar,  // s / a
+  MaxScalar,     // clamp_min: NaN stays NaN
+  MinScalar,     // clamp_max
+  PowScalar,     // a ** s for s = 0, 0.5, 1, 2, 3, -0.5, -1, -2 (program_supports_pow)
+  // dst = f(a, b)
+  Mul,
+  Div,
+  Maximum,
+  Minimum,
+  // dst = f(a, b, s)
+  Add,         // a + s * b
+  LerpScalar,  // a + s * (b - a), the form from b for |s| >= 0.5
+  // dst = f(a, b, c)
+  LerpTensor,  // weights in c
+  // dst = f(a, b, c, s)
+  Addcmul,  // a + s * b * c
+  Addcdiv,  // a + s * b / c
+  kCount
+};
+
+/// Operands are slot numbers. A dst may be one of the operands. Leave unused operands at 0.
+struct Step {
+  Op op = Op::Copy;
+  uint8_t dst = 0, a = 0, b = 0, c = 0;
+  /// Take the scalar from TensorGroup::scalars at this step's position instead of from `scalar`.
+  bool per_tensor = false;
+  double scalar = 0.0;
+};
+
+/// One tensor position of the lists: its operands and its scalars.
+struct TensorGroup {
+  /// Address per slot, contiguous arrays of `numel` elements; nullptr for a temporary slot. Slots must
+  /// not overlap partially; equal addresses are fine.
+  std::vector<void*> slots;
+  int64_t numel = 0;
+  /// Empty, or one per step.
+  std::vector<double> scalars;
+};
+
+constexpr int kMaxSlots = 32;
+constexpr int kMaxSteps = 64;
+
+/// Whether run_program computes `a ** exponent` (exactly as torch does).
+bool program_supports_pow(double exponent);
+
+/// Runs all `steps` for every group. dtype is Float, Double, BFloat16 or Half, the same for all slots.
+/// Throws c10::Error, before anything was computed, for another dtype, more than kMaxSteps steps or
+/// kMaxSlots slots, an operand outside of [0, slot_count), a group whose slot or scalar count is
+/// wrong, a temporary that is read before it is written, or an unsupported exponent.
+void run_program(std::span<const Step> steps, int slot_count, c10::ScalarType dtype,
+                 std::span<const TensorGroup> groups);
+
+/// One table per instruction set; the first index is 0 Float, 1 BFloat16, 2 Half, 3 Double.
+struct MultiTensorTable {
+  using StepFn = void (*)(void* dst, const void* a, const void* b, const void* c, double scalar,
+                          int64_t n);
+  StepFn step[4][int(Op::kCount)];
+};
+
+TN_DECLARE_TABLES(MultiTensorTable, multi_tensor_table)
+
+}  // namespace torch_neuronx::kernels

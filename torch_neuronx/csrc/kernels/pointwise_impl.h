@@ -1,0 +1,205 @@
+// The loops behind pointwise.h for one instruction set; see isa.h for how it is compiled.
+#pragma once
+
+#include "kernels/pointwise.h"
+#include "kernels/vec_math.h"
+
+namespace torch_neuronx::kernels::TN_ISA {
+namespace {
+
+// 2 sqrt(2/pi), the cubic coefficient of the tanh approximation, 1/sqrt(2 pi).
+constexpr float kTwoBeta = 1.59576912f, kKappa = 0.044715f, kBellScale = 0.398942280f;
+
+// Every functor is f<rough>(vectors...); rough is true when the result is rounded to 16 bits.
+struct GeluF {
+  template <bool kRough>
+  static TN_INLINE vf f(vf x) {
+    vf bell;
+    return x * normal_cdf<kRough>(x, &bell);
+  }
+};
+// 0.5 x (1 + tanh(u)) = x sigmoid(2u), without the cancellation of 1 + tanh.
+TN_INLINE vf gelu_tanh_gate(vf x) {
+  return sigmoid(x * fma(x * x, kTwoBeta * kKappa, kTwoBeta));
+}
+struct GeluTanhF {
+  template <bool>
+  static TN_INLINE vf f(vf x) {
+    return x * gelu_tanh_gate(x);
+  }
+};
+struct SiluF {
+  template <bool>
+  static TN_INLINE vf f(vf x) {
+    return x / (1.0f + exp(-x));
+  }
+};
+struct SigmoidF {
+  template <bool>
+  static TN_INLINE vf f(vf x) {
+    return sigmoid(x);
+  }
+};
+struct TanhF {
+  template <bool>
+  static TN_INLINE vf f(vf x) {
+    return tanh(x);
+  }
+};
+struct ReluF {
+  template <bool>
+  static TN_INLINE vf f(vf x) {
+    return max2(splat(0.0f), x);  // second argument: keeps NaN, and -0 like torch
+  }
+};
+struct ExpF {
+  template <bool>
+  static TN_INLINE vf f(vf x) {
+    return exp(x);
+  }
+};
+
+struct GeluG {
+  template <bool kRough>
+  static TN_INLINE vf f(vf grad, vf x) {
+    vf bell;
+    const vf cdf = normal_cdf<kRough>(x, &bell);
+    return grad * fma(x * kBellScale, bell, cdf);
+  }
+};
+struct GeluTanhG {
+  template <bool>
+  static TN_INLINE vf f(vf grad, vf x) {
+    const vf s = gelu_tanh_gate(x);
+    const vf slope = fma(x * x, 3.0f * kTwoBeta * kKappa, kTwoBeta);
+    return grad * fma(x * (s * (1.0f - s)), slope, s);
+  }
+};
+struct SiluG {
+  template <bool>
+  static TN_INLINE vf f(vf grad, vf x) {
+    const vf s = sigmoid(x);
+    return grad * s * fma(x, 1.0f - s, 1.0f);
+  }
+};
+struct SigmoidG {
+  template <bool>
+  static TN_INLINE vf f(vf grad, vf y) {
+    return grad * (1.0f - y) * y;
+  }
+};
+struct TanhG {
+  template <bool>
+  static TN_INLINE vf f(vf grad, vf y) {
+    return grad * (1.0f - y * y);
+  }
+};
+struct ReluG {
+  template <bool>
+  static TN_INLINE vf f(vf grad, vf y) {
+    return y <= 0.0f ? splat(0.0f) : grad;  // NaN lets the gradient through, as torch does
+  }
+};
+
+struct AddF {
+  static TN_INLINE vf f(vf a, vf b, vf alpha) { return fma(b, alpha, a); }
+};
+struct SubF {
+  static TN_INLINE vf f(vf a, vf b, vf alpha) { return fma(b, -alpha, a); }
+};
+struct MulF {
+  static TN_INLINE vf f(vf a, vf b, vf) { return a * b; }
+};
+struct DivF {
+  static TN_INLINE vf f(vf a, vf b, vf) { return a / b; }
+};
+
+template <class T>
+constexpr bool kRoughFor = sizeof(typename T::Storage) == 2;
+
+template <class F, class T>
+void unary_loop(const void* x_, void* out_, int64_t n) {
+  using S = typename T::Storage;
+  const S* x = static_cast<const S*>(x_);
+  S* out = static_cast<S*>(out_);
+  int64_t i = 0;
+  for (; i + W <= n; i += W) T::store(out + i, F::template f<kRoughFor<T>>(T::load(x + i)));
+  if (i < n) {
+    store_part<T>(out + i, n - i, F::template f<kRoughFor<T>>(load_part<T>(x + i, n - i)));
+  }
+}
+
+template <class F, class T>
+void grad_loop(const void* grad_, const void* saved_, void* out_, int64_t n) {
+  using S = typename T::Storage;
+  const S* grad = static_cast<const S*>(grad_);
+  const S* saved = static_cast<const S*>(saved_);
+  S* out = static_cast<S*>(out_);
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    T::store(out + i, F::template f<kRoughFor<T>>(T::load(grad + i), T::load(saved + i)));
+  }
+  if (i < n) {
+    const vf g = load_part<T>(grad + i, n - i), s = load_part<T>(saved + i, n - i);
+    store_part<T>(out + i, n - i, F::template f<kRoughFor<T>>(g, s));
+  }
+}
+
+template <class F, class T>
+void binary_loop(const void* a_, const void* b_, void* out_, int64_t n, float alpha_) {
+  using S = typename T::Storage;
+  const S* a = static_cast<const S*>(a_);
+  const S* b = static_cast<const S*>(b_);
+  S* out = static_cast<S*>(out_);
+  const vf alpha = splat(alpha_);
+  int64_t i = 0;
+  for (; i + W <= n; i += W) T::store(out + i, F::f(T::load(a + i), T::load(b + i), alpha));
+  if (i < n) {
+    store_part<T>(out + i, n - i,
+                  F::f(load_part<T>(a + i, n - i), load_part<T>(b + i, n - i), alpha));
+  }
+}
+
+template <class F, class T, bool kReverse>
+void scalar_loop(const void* a_, float scalar, void* out_, int64_t n, float alpha_) {
+  using S = typename T::Storage;
+  const S* a = static_cast<const S*>(a_);
+  S* out = static_cast<S*>(out_);
+  const vf alpha = splat(alpha_), b = splat(scalar);
+  const auto apply = [&](vf x) __attribute__((always_inline)) {
+    return kReverse ? F::f(b, x, alpha) : F::f(x, b, alpha);
+  };
+  int64_t i = 0;
+  for (; i + W <= n; i += W) T::store(out + i, apply(T::load(a + i)));
+  if (i < n) store_part<T>(out + i, n - i, apply(load_part<T>(a + i, n - i)));
+}
+
+#define TN_ROW(loop, ...) \
+  { &loop<__VA_ARGS__, F32>, &loop<__VA_ARGS__, BF16>, &loop<__VA_ARGS__, F16> }
+#define TN_SCALAR_ROW(F, reverse)                                          \
+  {                                                                        \
+    &scalar_loop<F, F32, reverse>, &scalar_loop<F, BF16, reverse>,         \
+        &scalar_loop<F, F16, reverse>                                      \
+  }
+
+const PointwiseTable kPointwiseTable = {
+    {TN_ROW(unary_loop, GeluF), TN_ROW(unary_loop, GeluTanhF), TN_ROW(unary_loop, SiluF),
+     TN_ROW(unary_loop, SigmoidF), TN_ROW(unary_loop, TanhF), TN_ROW(unary_loop, ReluF),
+     TN_ROW(unary_loop, ExpF)},
+    {TN_ROW(grad_loop, GeluG), TN_ROW(grad_loop, GeluTanhG), TN_ROW(grad_loop, SiluG),
+     TN_ROW(grad_loop, SigmoidG), TN_ROW(grad_loop, TanhG), TN_ROW(grad_loop, ReluG)},
+    {TN_ROW(binary_loop, AddF), TN_ROW(binary_loop, SubF), TN_ROW(binary_loop, MulF),
+     TN_ROW(binary_loop, DivF)},
+    {TN_SCALAR_ROW(AddF, false), TN_SCALAR_ROW(SubF, false), TN_SCALAR_ROW(MulF, false),
+     TN_SCALAR_ROW(DivF, false)},
+    {TN_SCALAR_ROW(AddF, true), TN_SCALAR_ROW(SubF, true), TN_SCALAR_ROW(MulF, true),
+     TN_SCALAR_ROW(DivF, true)},
+};
+#undef TN_ROW
+#undef TN_SCALAR_ROW
+
+}  // namespace
+
+const PointwiseTable& pointwise_table() { return kPointwiseTable; }
+
+}  // namespace torch_neuronx::kernels::TN_ISA
