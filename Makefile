@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+# Where else to look for PyTorch. Where pip would fetch its CUDA build, this gets the smaller one for
+# the CPU: make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
 BENCH_ARGS ?=
 
 # Every pip, also the one that pip itself starts, is held to the PyTorch of this project.
@@ -65,7 +68,7 @@ $(TORCH_STAMP): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "TorchNeuron needs Python 3.11 or newer; run make with PYTHON=/path/to/python3.11")'
 	@command -v c++ >/dev/null || { echo "TorchNeuron needs a C++20 compiler, e.g. apt install g++" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install torch==2.13.0
+	$(BIN)/python -m pip install torch==2.13.0 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	touch $@
 
 $(TOOLS_STAMP): $(TORCH_STAMP)

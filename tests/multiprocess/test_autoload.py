@@ -1,0 +1,228 @@
+"""Loading the device: by PyTorch, by name, turned off, and when it fails. Each in a new process."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(
+    code: str, *, warnings: str = "error", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run code in a new interpreter that inherits no setting of the machine."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("NEURON_", "TORCH_", "LOCAL_RANK"))
+    }
+    return subprocess.run(
+        [sys.executable, "-W", warnings, "-c", code],
+        env=kept | {"OMP_NUM_THREADS": "1"} | variables,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def output(code: str, **variables: str) -> str:
+    done = python(code, **variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_entry_point() -> None:
+    (entry,) = (each for each in entry_points(group="torch.backends") if each.name == "neuron")
+    assert entry.value == "torch_neuronx:_autoload"
+
+
+def test_import_torch_is_enough() -> None:
+    code = "import torch; print(torch.ones(2, device='neuron').device, torch.neuron.device_count())"
+    assert output(code) == "neuron:0 4"
+
+
+@pytest.mark.parametrize("order", ["torch, torch_neuronx", "torch_neuronx, torch"])
+def test_both_orders_of_import_give_one_module(order: str) -> None:
+    code = f"import {order}; print(torch_neuronx.neuron is torch.neuron)"
+    assert output(code) == "True"
+
+
+def test_autoload_turned_off() -> None:
+    code = """
+import torch
+print(hasattr(torch, "neuron"))
+import torch_neuronx
+print(torch.neuron.is_available())
+"""
+    assert output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").split() == ["False", "True"]
+
+
+def test_importing_neither_initialises_nor_starts_threads() -> None:
+    code = """
+import threading, torch
+torch.manual_seed(0)
+print(torch.neuron.is_initialized(), torch.neuron._initialized, threading.active_count())
+"""
+    assert output(code) == "False False 1"
+
+
+def test_submodules_are_the_same_under_both_names() -> None:
+    code = """
+import torch.neuron.memory, torch_neuronx.neuron.memory
+print(torch.neuron.memory is torch_neuronx.neuron.memory)
+"""
+    assert output(code) == "True"
+
+
+BAD = {"NEURON_PLATFORM_TARGET_OVERRIDE": "h100"}
+REASON = "MachineConfigError: NEURON_PLATFORM_TARGET_OVERRIDE='h100' is not valid"
+
+
+def test_failed_autoload_leaves_torch_alone() -> None:
+    code = """
+import torch
+torch.manual_seed(0)
+print(torch.ones(2).sum().item())
+model = torch.nn.Linear(2, 2)
+model(torch.ones(1, 2)).sum().backward()
+torch.optim.AdamW(model.parameters()).step()
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 2)))
+print(len(list(loader)))
+"""
+    assert output(code, **BAD).split() == ["2.0", "4"]
+
+
+def test_failed_autoload_warns_once_when_asked_for_the_device() -> None:
+    code = """
+import torch
+neuron = torch.neuron
+for _ in range(2):
+    print(neuron.is_available(), neuron.device_count(), torch.accelerator.is_available())
+"""
+    done = python(code, warnings="always", **BAD)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["False 0 False"] * 2
+    assert done.stderr.count(REASON) == 1
+    assert "RuntimeWarning" in done.stderr
+
+
+@pytest.mark.parametrize("before", ["", "import torch\n"])
+def test_import_by_name_raises_the_failure_each_time(before: str) -> None:
+    code = (
+        before
+        + """
+for _ in range(2):
+    try:
+        import torch_neuronx
+    except RuntimeError as error:
+        print(type(error).__name__, error)
+"""
+    )
+    lines = output(code, **BAD).splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith(
+            f"NeuronUnavailableError the neuron device cannot be set up: {REASON}"
+        )
+
+
+def test_another_backend_in_the_same_process() -> None:
+    code = """
+import torch
+torch.utils.rename_privateuse1_backend("other")
+try:
+    import torch_neuronx
+except RuntimeError as error:
+    print(error)
+print(torch.ones(2).sum().item())
+"""
+    text = output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert "Current backend: other" in text
+    assert text.endswith("2.0")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "0"),
+        ({"LOCAL_RANK": "2"}, "2"),
+        ({"LOCAL_RANK": "7"}, "0"),
+        ({"LOCAL_RANK": "1", "NEURON_RT_VISIBLE_CORES": "1"}, "0"),
+    ],
+)
+def test_launcher_chooses_the_device_of_all_threads(
+    variables: dict[str, str], expected: str
+) -> None:
+    code = """
+import threading, torch
+print(torch.neuron.current_device(), torch.accelerator.current_device_index())
+print(torch.ones(1, device="neuron").get_device())
+thread = threading.Thread(target=lambda: print(torch.neuron.current_device()))
+thread.start()
+thread.join()
+"""
+    assert output(code, **variables).split() == [expected] * 4
+
+
+def test_visible_cores_are_numbered_from_zero() -> None:
+    code = """
+import torch
+print([torch.neuron.get_device_properties(i).logical_core for i in range(2)])
+print(torch.neuron.get_device_properties(1).chip, torch.neuron.device_count())
+"""
+    assert output(code, NEURON_RT_VISIBLE_CORES="6-7").splitlines() == ["[6, 7]", "1 2"]
+
+
+def test_forked_child_of_a_process_that_used_the_device() -> None:
+    code = """
+import os, sys, torch
+torch.ones(1, device="neuron")
+if os.fork() == 0:
+    torch.manual_seed(1)
+    print(torch.neuron._is_in_bad_fork(), torch.neuron.is_initialized())
+    try:
+        torch.ones(1, device="neuron")
+    except RuntimeError as error:
+        print(error)
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+"""
+    state, error = output(code).splitlines()
+    assert state == "True False"
+    assert error == (
+        "Cannot re-initialize neuron in forked subprocess. To use neuron with multiprocessing, "
+        "you must use the 'spawn' start method"
+    )
+
+
+def test_forked_child_of_a_process_that_only_imported() -> None:
+    code = """
+import os, sys, torch
+torch.manual_seed(0)
+if os.fork() == 0:
+    print(torch.ones(2, device="neuron").sum().item())
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+"""
+    assert output(code) == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [
+        ("transformers.utils.import_utils", "is_torch_neuron_available"),
+        ("accelerate.utils.imports", "is_neuron_available"),
+    ],
+)
+def test_libraries_find_the_device(module: str, function: str) -> None:
+    code = f"from {module} import {function} as found; print(found(check_device=True))"
+    done = python(code, warnings="default")  # the libraries' own warnings are not ours to fail on
+    assert done.stdout.strip() == "True", done.stderr
