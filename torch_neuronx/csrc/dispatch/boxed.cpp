@@ -278,19 +278,45 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
   }
 }
 
-void register_boxed_kernels() {
+namespace {
+
+// Composite operators that run whole on the host: what they are made of asks for CPU tensors, or
+// chooses the fastest kernel by looking at the device.
+constexpr const char* kWholeOnHost[] = {"convolution", "convolution_backward", "mode.values"};
+
+// For each operator that has a kernel under `host`, the boxed kernel under `device`. Backend by backend,
+// because a composite kernel would otherwise win over the fallback.
+void register_for(c10::DispatchKey host, c10::DispatchKey device) {
   // Lives as long as the process, as registrations do.
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1,
-                                            __FILE__, __LINE__);
+  auto* library = new torch::Library(torch::Library::IMPL, "aten", device, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
+  const auto add = [&](const c10::OperatorHandle& op) {
+    library->impl(full_name(op.operator_name()).substr(6).c_str(),
+                  torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(op)));
+  };
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
-    library->impl(full_name(name).substr(6).c_str(),
-                  torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(*op)));
+    if (op && op->hasKernelForDispatchKey(host) && !op->hasKernelForDispatchKey(device)) add(*op);
   }
+  if (device != c10::DispatchKey::PrivateUse1) return;
+  for (const char* name : kWholeOnHost) {
+    const std::string_view full(name);
+    const auto dot = full.find('.');
+    const std::string overload(dot == std::string_view::npos ? "" : full.substr(dot + 1));
+    add(dispatcher.findSchemaOrThrow(("aten::" + std::string(full.substr(0, dot))).c_str(), overload.c_str()));
+  }
+}
+
+}  // namespace
+
+void register_boxed_kernels() {
+  using c10::DispatchKey;
+  register_for(DispatchKey::CPU, DispatchKey::PrivateUse1);
+  register_for(DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1);
+  register_for(DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1);
+  register_for(DispatchKey::QuantizedCPU, DispatchKey::QuantizedPrivateUse1);
+  register_for(DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorPrivateUse1);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
