@@ -91,8 +91,8 @@ def test_rates_follow_from_clock_and_width(target: Target) -> None:
     computed = 2 * 128 * 128 * tensor.clock_ghz / 1e3
     assert computed == pytest.approx(tensor.peak_tflops["bfloat16"], rel=0.01)
     chip = target.peak_tflops["bfloat16"]
-    # The chip's figure is rounded up from its cores by at most six per cent.
-    assert 1.0 <= chip / (tensor.peak_tflops["bfloat16"] * target.cores_per_chip) < 1.06
+    # The chip's figure is rounded up from its cores by at most seven per cent.
+    assert 1.0 <= chip / (tensor.peak_tflops["bfloat16"] * target.cores_per_chip) < 1.07
 
 
 @ALL
