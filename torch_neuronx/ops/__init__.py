@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from torch_neuronx._config import read_machine_config
 
-from .native import native_core
-from .portability import (
+from .modes import (
     PortabilityError,
     PortabilityWarning,
     current_policy,
@@ -27,6 +26,7 @@ from .portability import (
     portability,
     set_portability,
 )
+from .native import native_core
 
 if TYPE_CHECKING:
     from .run_report import OperatorUse

@@ -20,7 +20,7 @@ from .entry import (
     dtype_list,
 )
 from .lookup import Entry, Status, entries, entry_or_unknown, verdict
-from .portability import current_policy
+from .modes import current_policy
 from .table import Policy, policy_for
 from .text import table
 

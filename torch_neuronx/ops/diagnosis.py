@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .entry import ANY, base_name, dtype_list
 from .lookup import Status, Verdict, executed_dtypes, verdict
-from .portability import Mode
+from .modes import Mode
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -55,23 +55,23 @@ def _walk(frame: FrameType | None) -> SourceLine | None:
     none; then it is the innermost frame outside torch and this package.
     """
     installed: FrameType | None = None
-    # Threads of the autograd engine run operators with no Python frame below them.
-    backward = True
+    backward = python = False
     while frame is not None:
         name = frame.f_code.co_filename
         if name.endswith(_PRINTING):
             return None
-        backward = frame.f_code.co_name == "_engine_run_backward" or (backward and name == __file__)
-        in_packages = any(part in name for part in _INSTALLED)
-        if in_packages:
+        backward = backward or frame.f_code.co_name == "_engine_run_backward"
+        if any(part in name for part in _INSTALLED):
             if installed is None and _TORCH not in name:
                 installed = frame
         elif not name.startswith((_PACKAGE, "<frozen ", *_standard_library())):
             return SourceLine(name, frame.f_lineno, backward)
+        python = python or not name.startswith(_PACKAGE)
         frame = frame.f_back
     if installed is not None:
         return SourceLine(installed.f_code.co_filename, installed.f_lineno, backward)
-    return SourceLine("", 0, backward)
+    # A thread of the autograd engine has no Python frame but those of the warning itself.
+    return SourceLine("", 0, backward or not python)
 
 
 def describe(op: str, dtype: str, policy: Policy, found: Verdict, where: SourceLine) -> str:

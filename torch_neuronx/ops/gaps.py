@@ -135,9 +135,9 @@ ACCUMULATE_INT = Gap(
 )
 TOPK_INT = Gap(
     "EVRF013",
-    "TopK does not support int32 or int64 input",
+    "TopK does not support 32-bit or 64-bit integer input",
     "cast to float32 first",
-    dtypes=dtype_bits("int32 int64"),
+    dtypes=dtype_bits("int32 uint32") | WIDE_INTS,
 )
 POW_INT64 = Gap(
     "EVRF062",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .entry import Engine, base_name
 from .lookup import Status, verdict
-from .portability import get_portability
+from .modes import get_portability
 from .text import table
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def format_uses(uses: list[OperatorUse], policy: Policy, *, width: int = 100) ->
         title,
         (
             f"{total:,} operator calls: {_share(total - off - narrow, total)} as they are on a "
-            f"NeuronCore, {_share(narrow, total)} with 64-bit integers in 32 bits, "
+            f"NeuronCore,\n{_share(narrow, total)} with 64-bit integers in 32 bits, "
             f"{_share(off, total)} on the host"
         ),
     ]

@@ -158,9 +158,10 @@ ROWS: tuple[Row, ...] = (
         "XLA RngUniform and RngBitGenerator", basis=Basis.DOCUMENTED,
     ),
     Row(
-        _R, Engine.VECTOR, "native_dropout native_dropout_backward _fused_dropout",
+        _R, Engine.VECTOR, "native_dropout _fused_dropout",
         "custom call AwsNeuronDropoutMaskV1", dtypes=FLOATS, basis=Basis.DOCUMENTED,
     ),
+    Row(_R, Engine.VECTOR, "native_dropout_backward", "a product with mask and scale"),
     Row(
         _R, Engine.SCALAR,
         "normal normal_functional randn randn_like log_normal exponential cauchy geometric",

@@ -42,15 +42,18 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(_R, Engine.HOST, "hash_tensor", "an XOR reduction", gaps=(gaps.REDUCTION_KIND,)),
     Row(
-        _N, Engine.SCALAR, "_softmax _log_softmax _softmax_backward_data softmax",
+        _N, Engine.SCALAR, "_softmax _log_softmax _softmax_backward_data",
         "custom calls AwsNeuronSoftmax and SoftmaxBackward", dtypes=FLOATS,
         basis=Basis.DOCUMENTED,
     ),
     Row(
         _N, Engine.SCALAR,
-        "log_softmax _log_softmax_backward_data _safe_softmax _masked_softmax "
+        "_log_softmax_backward_data _safe_softmax _masked_softmax "
         "_masked_softmax_backward",
         "max, exp and sum along one dimension", dtypes=FLOATS,
+    ),
+    Row(
+        _N, Engine.SCALAR, "softmax log_softmax", "the same after a cast, if one is asked for",
     ),
     Row(
         _N, Engine.VECTOR,

@@ -90,7 +90,7 @@ def on_operator(op: str, dtype: str) -> None:
     # Not needed to import torch, so not read then.
     from .diagnosis import diagnose  # noqa: PLC0415
 
-    finding = diagnose(op, dtype, current_policy(), sys._getframe(1), _STATE.mode)  # noqa: SLF001
+    finding = diagnose(op, dtype, current_policy(), sys._getframe(), _STATE.mode)  # noqa: SLF001
     if finding is None:
         return
     if _STATE.mode is Mode.STRICT:
