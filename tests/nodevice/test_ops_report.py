@@ -52,8 +52,9 @@ operator       dtype    calls  runs on  code         reason and remedy
 -------------  -------  -----  -------  -----------  -------------------------------------------
 mm             int64        4  host     NCC_EVRF035  a matrix product has no 64-bit integer
                                                      datapath: cast to float32 (exact to 2^24),
-                                                     or accept the loss: --implicit-integer-
-                                                     downcast=dot in NEURON_CC_FLAGS
+                                                     or accept the loss:
+                                                     --implicit-integer-downcast=dot in
+                                                     NEURON_CC_FLAGS
 mkldnn_linear  float32      1  host     -            it belongs to a library for CPUs (oneDNN,
                                                      FBGEMM, NNPACK) or uses its packed weights:
                                                      use the operator without the library's

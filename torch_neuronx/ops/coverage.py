@@ -112,7 +112,8 @@ def gap_table(chosen: list[Entry], policy: Policy, width: int) -> str:
     """Limits of operators that a NeuronCore has: which dtype or argument is refused, and why."""
     groups: dict[Gap, list[str]] = defaultdict(list)
     for entry in chosen:
-        if entry.engine is not Engine.HOST:
+        # Composite operators inherit the limits of their parts, which are listed.
+        if entry.engine is not Engine.HOST and not entry.composite:
             for gap in entry.gaps:
                 if gap.holds_on(policy.target):
                     groups[gap].append(entry.name)

@@ -6,6 +6,7 @@ import functools
 import linecache
 import os
 import sysconfig
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ class SourceLine:
     def __str__(self) -> str:
         if not self.filename:
             return "in the backward pass" if self.backward else "outside Python code"
-        text = linecache.getline(self.filename, self.line).strip()
+        text = textwrap.shorten(linecache.getline(self.filename, self.line), 100)
         place = f"{self.filename}:{self.line}" + (f": {text}" if text else "")
         return f"in the backward pass started at {place}" if self.backward else f"at {place}"
 

@@ -35,6 +35,8 @@ class Mode(enum.IntEnum):
 class PortabilityWarning(UserWarning):
     """An operator ran that a NeuronCore would truncate, refuse, or leave to the host."""
 
+    __module__ = "torch_neuronx.ops"  # where users find it
+
 
 class PortabilityError(RuntimeError):
     """An operator was refused in strict mode, before it ran.
@@ -45,6 +47,8 @@ class PortabilityError(RuntimeError):
         target: the emulated target.
         code: the documented compiler code without brackets, "" if there is none.
     """
+
+    __module__ = "torch_neuronx.ops"
 
     def __init__(self, message: str, op: str, dtype: str, target: str, code: str) -> None:
         super().__init__(message)

@@ -31,7 +31,7 @@ def table(
     sizes[-1] = min(sizes[-1], max(width - used, 24))
     lines = [_line(head, sizes, head, right), _GAP.join("-" * size for size in sizes)]
     for row in rows:
-        last = textwrap.wrap(row[-1], sizes[-1]) or [""]
+        last = textwrap.wrap(row[-1], sizes[-1], break_on_hyphens=False) or [""]
         lines.append(_line([*row[:-1], last[0]], sizes, head, right))
         blank = [""] * (len(head) - 1)
         lines.extend(_line([*blank, more], sizes, head, right) for more in last[1:])
