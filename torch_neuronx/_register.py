@@ -73,4 +73,4 @@ def _register_unavailable(failure: Exception) -> None:
 
 
 def _register_module(module: ModuleType) -> None:
-    torch._register_device_module("neuron", module)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    torch._register_device_module("neuron", module)  # noqa: SLF001
