@@ -1,0 +1,254 @@
+// AVX-512 kernels with float32 arithmetic. Half-width operands are widened while they are packed or
+// loaded, so float16 products, which the processor has no instruction for, cost the same.
+#include "gemm/avx512_templates.h"
+#include "gemm/loads_avx512.h"
+
+namespace torch_neuronx::gemm {
+namespace {
+
+// large: any element type; small: float32 rows
+template <Element E>
+struct DotF32 {
+  using Vec = __m512;
+  static constexpr int64_t kStep = 16, kLargeBytes = Load<E>::kBytes, kSmallBytes = 4;
+  static TN_INLINE Vec load_large(const char* p) { return Load<E>::full(p); }
+  static TN_INLINE Vec load_large(const char* p, int64_t n) { return Load<E>::part(p, n); }
+  static TN_INLINE Vec load_small(const char* p) { return _mm512_loadu_ps(p); }
+  static TN_INLINE Vec load_small(const char* p, int64_t n) {
+    return _mm512_maskz_loadu_ps(lanes16(n), p);
+  }
+  static TN_INLINE __m512 madd(__m512 acc, Vec a, Vec b) { return _mm512_fmadd_ps(a, b, acc); }
+};
+
+// Rows whose neighbouring columns are neighbours in memory.
+template <Element E>
+void pack_b_rows(const PackArgs& b) {
+  // A panel touches a new page with every k, which stops the hardware prefetcher: ask ahead.
+  constexpr int64_t kAhead = 12;
+  for (int64_t p = 0; p < b.k; ++p) {
+    const char* src = b.src + p * b.k_bytes;
+    float* dst = reinterpret_cast<float*>(b.dst) + p * kPanelCols;
+    if (p + kAhead < b.k) {
+      for (int64_t j = 0; j < b.other; j += 64 / Load<E>::kBytes) {
+        _mm_prefetch(src + kAhead * b.k_bytes + j * Load<E>::kBytes, _MM_HINT_T0);
+      }
+    }
+    for (int64_t j = 0; j < kPanelCols; j += 16) {
+      const int64_t left = b.other - j;
+      const char* at = src + j * Load<E>::kBytes;
+      const __m512 v = left >= 16 ? Load<E>::full(at)
+                       : left > 0 ? Load<E>::part(at, left)
+                                  : _mm512_setzero_ps();
+      _mm512_storeu_ps(dst + j, v);
+    }
+  }
+}
+
+// Columns contiguous along K: transposed 16 x 16 elements at a time.
+template <Element E>
+void pack_b_columns(const PackArgs& b) {
+  for (int64_t j = 0; j < kPanelCols; j += 16) {
+    const int64_t columns = b.other - j;
+    for (int64_t p = 0; p < b.k; p += 16) {
+      const int64_t depth = b.k - p;
+      __m512i r[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        const char* at = b.src + (j + i) * b.other_bytes + p * Load<E>::kBytes;
+        const __m512 v = i >= columns  ? _mm512_setzero_ps()
+                         : depth >= 16 ? Load<E>::full(at)
+                                       : Load<E>::part(at, depth);
+        r[i] = _mm512_castps_si512(v);
+      }
+      transpose16(r);
+      uint32_t* dst = b.dst + p * kPanelCols + j;
+      if (depth >= 16) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; ++i) _mm512_storeu_si512(dst + i * kPanelCols, r[i]);
+      } else {
+        for (int i = 0; i < depth; ++i) _mm512_storeu_si512(dst + i * kPanelCols, r[i]);
+      }
+    }
+  }
+}
+
+template <Element E>
+void pack_b(const PackArgs& b) {
+  if (b.other_bytes == Load<E>::kBytes) return pack_b_rows<E>(b);
+  if (b.k_bytes == Load<E>::kBytes) return pack_b_columns<E>(b);
+  pack_b_portable(b, 1);
+}
+
+template <Element E>
+void rows_to_f32(const PackArgs& a) {
+  if (a.k_bytes != Load<E>::kBytes) return pack_a_rows_portable(a, 1);
+  for (int64_t i = 0; i < a.other; ++i) {
+    const char* src = a.src + i * a.other_bytes;
+    float* dst = reinterpret_cast<float*>(a.dst) + i * a.k;
+    int64_t p = 0;
+    for (; p + 16 <= a.k; p += 16) _mm512_storeu_ps(dst + p, Load<E>::full(src + p * a.k_bytes));
+    if (p < a.k) {
+      _mm512_mask_storeu_ps(dst + p, lanes16(a.k - p), Load<E>::part(src + p * a.k_bytes, a.k - p));
+    }
+  }
+}
+
+// Columns of A contiguous (a transposed operand): strips of kStripRows rows.
+template <Element E>
+void strips(const PackArgs& a) {
+  for (int64_t i = 0; i < a.other; i += kStripRows) {
+    const int64_t rows = a.other - i < kStripRows ? a.other - i : kStripRows;
+    float* dst = reinterpret_cast<float*>(a.dst) + i * a.k;
+    for (int64_t p = 0; p < a.k; ++p, dst += kStripRows) {
+      const __m512 v = Load<E>::part(a.src + p * a.k_bytes + i * Load<E>::kBytes, rows);
+      // Eight lanes are stored where six are wanted (the next store mends it), except at the end.
+      if (p + 1 < a.k) {
+        _mm256_storeu_ps(dst, _mm512_castps512_ps256(v));
+      } else {
+        _mm512_mask_storeu_ps(dst, __mmask16((1U << kStripRows) - 1U), v);
+      }
+    }
+  }
+}
+
+// KU rows of `large` against SR rows of `small`, the sums kept in the result, which stays in cache.
+template <Element E, int SR, int KU>
+TN_INLINE void stream_rows(const ThinArgs& d, int64_t row, int64_t k, bool first) {
+  __m512 x[SR][KU];
+#pragma GCC unroll 8
+  for (int i = 0; i < SR; ++i) {
+    const float* small = reinterpret_cast<const float*>(d.small + (row + i) * d.small_row_bytes);
+#pragma GCC unroll 8
+    for (int u = 0; u < KU; ++u) x[i][u] = _mm512_set1_ps(small[k + u]);
+  }
+  const char* large = d.large + k * d.large_k_bytes;
+  float* result = d.result + row * d.result_row;
+  for (int64_t l = 0; l < d.lines; l += 16) {
+    const int64_t left = d.lines - l;
+    const __mmask16 mask = lanes16(left);
+    __m512 acc[SR];
+#pragma GCC unroll 8
+    for (int i = 0; i < SR; ++i) {
+      acc[i] =
+          first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, result + i * d.result_row + l);
+    }
+#pragma GCC unroll 8
+    for (int u = 0; u < KU; ++u) {
+      const char* at = large + u * d.large_k_bytes + l * Load<E>::kBytes;
+      const __m512 v = left >= 16 ? Load<E>::full(at) : Load<E>::part(at, left);
+      // The same place of the next rows, which the hardware prefetcher does not foresee.
+      if (row == 0) _mm_prefetch(at + KU * d.large_k_bytes, _MM_HINT_T0);
+#pragma GCC unroll 8
+      for (int i = 0; i < SR; ++i) acc[i] = _mm512_fmadd_ps(x[i][u], v, acc[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < SR; ++i) {
+      _mm512_mask_storeu_ps(result + i * d.result_row + l, mask, acc[i]);
+    }
+  }
+}
+
+template <Element E, int KU>
+TN_INLINE void stream_step(const ThinArgs& d, int64_t k) {
+  const bool first = k == 0;
+  int64_t row = 0;
+  if constexpr (KU == 8) {
+    if (d.small_rows == 2) return stream_rows<E, 2, KU>(d, 0, k, first);
+    return stream_rows<E, 1, KU>(d, 0, k, first);
+  }
+  for (; d.small_rows - row >= 4; row += 4) stream_rows<E, 4, KU>(d, row, k, first);
+  switch (d.small_rows - row) {
+    case 3:
+      return stream_rows<E, 3, KU>(d, row, k, first);
+    case 2:
+      return stream_rows<E, 2, KU>(d, row, k, first);
+    case 1:
+      return stream_rows<E, 1, KU>(d, row, k, first);
+    default:
+      return;
+  }
+}
+
+template <Element E>
+void stream_element(const ThinArgs& d) {
+  int64_t k = 0;
+  if (d.small_rows <= 2) {
+    for (; k + 8 <= d.k; k += 8) stream_step<E, 8>(d, k);
+  }
+  for (; k + 4 <= d.k; k += 4) stream_step<E, 4>(d, k);
+  for (; k < d.k; ++k) stream_step<E, 1>(d, k);
+}
+
+void stream_any(const ThinArgs& d) {
+  switch (d.element) {
+    case Element::kF32:
+      return stream_element<Element::kF32>(d);
+    case Element::kBf16:
+      return stream_element<Element::kBf16>(d);
+    case Element::kF16:
+      return stream_element<Element::kF16>(d);
+  }
+}
+
+void dot_any(const ThinArgs& d) {
+  switch (d.element) {
+    case Element::kF32:
+      return dot<DotF32<Element::kF32>>(d);
+    case Element::kBf16:
+      return dot<DotF32<Element::kBf16>>(d);
+    case Element::kF16:
+      return dot<DotF32<Element::kF16>>(d);
+  }
+}
+
+void pack_b_any(const PackArgs& b) {
+  switch (b.element) {
+    case Element::kF32:
+      return pack_b<Element::kF32>(b);
+    case Element::kBf16:
+      return pack_b<Element::kBf16>(b);
+    case Element::kF16:
+      return pack_b<Element::kF16>(b);
+  }
+}
+
+void pack_a_rows_any(const PackArgs& a) {
+  switch (a.element) {
+    case Element::kF32:
+      return rows_to_f32<Element::kF32>(a);
+    case Element::kBf16:
+      return rows_to_f32<Element::kBf16>(a);
+    case Element::kF16:
+      return rows_to_f32<Element::kF16>(a);
+  }
+}
+
+void pack_a_strips_any(const PackArgs& a) {
+  switch (a.element) {
+    case Element::kF32:
+      return strips<Element::kF32>(a);
+    case Element::kBf16:
+      return strips<Element::kBf16>(a);
+    case Element::kF16:
+      return strips<Element::kF16>(a);
+  }
+}
+
+}  // namespace
+
+const Kernels* avx512_kernels() {
+  static const Kernels kernels{"avx512",
+                               1,
+                               Element::kF32,
+                               true,
+                               true,
+                               &tile<UnitF32>,
+                               &pack_b_any,
+                               &pack_a_rows_any,
+                               &pack_a_strips_any,
+                               &dot_any,
+                               &stream_any};
+  return host_has_avx512() ? &kernels : nullptr;
+}
+
+}  // namespace torch_neuronx::gemm

@@ -1,0 +1,165 @@
+// Normal forms, engines, and the parts that every method shares.
+#include "gemm/gemm.h"
+
+#include <ATen/native/CPUBlas.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "gemm/methods.h"
+#include "gemm/probe.h"
+
+namespace torch_neuronx::gemm {
+namespace {
+
+enum class EngineChoice : uint8_t { kAuto, kAvx512, kBrgemm, kNone };
+
+EngineChoice engine_choice() {
+  static const EngineChoice choice = [] {
+    const char* text = std::getenv("TORCH_NEURONX_GEMM_KERNELS");
+    if (text == nullptr || *text == '\0' || std::strcmp(text, "auto") == 0) {
+      return EngineChoice::kAuto;
+    }
+    if (std::strcmp(text, "avx512") == 0) return EngineChoice::kAvx512;
+    if (std::strcmp(text, "brgemm") == 0) return EngineChoice::kBrgemm;
+    TORCH_CHECK(std::strcmp(text, "none") == 0,
+                "TORCH_NEURONX_GEMM_KERNELS must be auto, avx512, brgemm or none, got \"", text,
+                "\"");
+    return EngineChoice::kNone;
+  }();
+  return choice;
+}
+
+Engine float_engine(EngineChoice choice) {
+  if (choice == EngineChoice::kNone) return {nullptr, nullptr};
+  const Kernels* avx512 = choice == EngineChoice::kBrgemm ? nullptr : avx512_kernels();
+  if (avx512 != nullptr) return {avx512, avx512};
+  return {choice == EngineChoice::kAvx512 ? nullptr : brgemm_f32_kernels(), nullptr};
+}
+
+}  // namespace
+
+const char* method_name(Method method) {
+  switch (method) {
+    case Method::kAten:
+      return "aten";
+    case Method::kPanel:
+      return "panel";
+    case Method::kDot:
+      return "dot";
+    case Method::kStream:
+      return "stream";
+  }
+  return "?";
+}
+
+Engine engine_for(at::ScalarType dtype) {
+  const EngineChoice choice = engine_choice();
+  if (dtype == at::kFloat || dtype == at::kHalf) return float_engine(choice);
+  if (dtype != at::kBFloat16 || choice == EngineChoice::kNone) return {nullptr, nullptr};
+  const Kernels* pairs = avx512bf16_kernels();
+  // ATen packs for brgemm exactly where it has matrix tiles, which beat any vector instruction.
+  static const bool has_matrix_tiles = at::native::cpublas::could_pack(at::kBFloat16);
+  if (choice == EngineChoice::kBrgemm || (choice == EngineChoice::kAuto && has_matrix_tiles)) {
+    if (const Kernels* tiles = brgemm_bf16_kernels()) {
+      return {tiles, choice == EngineChoice::kAuto ? pairs : nullptr};
+    }
+  }
+  if (pairs != nullptr && choice != EngineChoice::kBrgemm) return {pairs, pairs};
+  return float_engine(choice);  // widened to float32
+}
+
+bool has_kernels(at::ScalarType dtype) { return engine_for(dtype).panel != nullptr; }
+
+bool writes_directly(const Problem& p) {
+  if (p.dtype != at::kFloat || p.alpha != 1.0F) return false;
+  return !reads_c0(p) || (p.beta == 1.0F && contiguous(p.n, p.c0_col_stride));
+}
+
+void store_block(const Problem& p, int64_t b, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
+                 const float* src, int64_t src_row, int64_t src_col) {
+  const Element element = element_of(p.dtype);
+  const int64_t size = element_size(element);
+  StoreArgs s{element, src, src_row, src_col, rows,  cols, nullptr, p.out_row_stride * size,
+              nullptr, 0,   0,       p.alpha, p.beta};
+  s.out = static_cast<char*>(p.out) + (b * p.out_batch_stride + i0 * p.out_row_stride + j0) * size;
+  if (reads_c0(p)) {
+    s.c0 = static_cast<const char*>(p.c0) +
+           (b * p.c0_batch_stride + i0 * p.c0_row_stride + j0 * p.c0_col_stride) * size;
+    s.c0_row_bytes = p.c0_row_stride * size;
+    s.c0_col_bytes = p.c0_col_stride * size;
+  }
+  store(s);
+}
+
+void run_empty(const Problem& p) {
+  // alpha * 0 is 0 whatever alpha is: there is no product that it could multiply.
+  Problem sum = p;
+  sum.alpha = 0.0F;
+  constexpr int64_t kCols = 256;
+  const float zeros[kCols] = {};
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t j = 0; j < p.n; j += kCols) {
+      store_block(sum, b, 0, p.m, j, std::min(kCols, p.n - j), zeros, 0, 1);
+    }
+  }
+}
+
+Problem normalised(Problem p) {
+  const auto follows = [&](int64_t batch_stride, int64_t row_stride) {
+    return batch_stride == p.m * row_stride;
+  };
+  if (p.batch > 1 && p.b_batch_stride == 0 && follows(p.a_batch_stride, p.a.row_stride) &&
+      follows(p.out_batch_stride, p.out_row_stride) &&
+      (!reads_c0(p) || follows(p.c0_batch_stride, p.c0_row_stride))) {
+    p.m *= p.batch;
+    p.a.rows = p.m;
+    p.batch = 1;
+  }
+  if (p.n == 1 && p.m > 1 && p.out_row_stride == 1 && p.packed_b == nullptr) {
+    const Matrix a = p.a;
+    p.a = {p.b.data, 1, p.k, p.b.col_stride, p.b.row_stride};
+    p.b = {a.data, p.k, p.m, a.col_stride, a.row_stride};
+    std::swap(p.a_batch_stride, p.b_batch_stride);
+    std::swap(p.m, p.n);
+    std::swap(p.c0_row_stride, p.c0_col_stride);
+    p.out_row_stride = p.n;
+  }
+  return p;
+}
+
+void run_with(const Problem& original, Method method) {
+  if (original.batch == 0 || original.m == 0 || original.n == 0) return;
+  const Problem p = normalised(original);
+  if (is_empty_sum(p)) return run_empty(p);
+  TORCH_CHECK(applicable(p, method), "the ", method_name(method),
+              " method cannot compute this matrix product on this host");
+  switch (method) {
+    case Method::kPanel:
+      return run_panel(p);
+    case Method::kDot:
+      return run_dot(p);
+    case Method::kStream:
+      return run_stream(p);
+    case Method::kAten:
+      break;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unreachable");
+}
+
+bool supported(const Problem& p) {
+  if (!has_kernels(p.dtype)) return false;
+  if (p.batch == 0 || p.m == 0 || p.n == 0 || is_empty_sum(p)) return true;
+  return choose(normalised(p)) != Method::kAten;
+}
+
+void run(const Problem& p) {
+  TORCH_CHECK(has_kernels(p.dtype), "this host has no matrix micro-kernels for ",
+              c10::toString(p.dtype));
+  if (p.batch == 0 || p.m == 0 || p.n == 0) return;
+  if (is_empty_sum(p)) return run_empty(p);
+  const Method method = choose(normalised(p));
+  run_with(p, method == Method::kAten ? Method::kPanel : method);
+}
+
+}  // namespace torch_neuronx::gemm

@@ -1,0 +1,64 @@
+// Dense matrix products on raw host memory: out[b] = alpha * A[b] @ B[b] + beta * C0[b].
+//
+// Our own tile loop over AVX-512 micro-kernels (float32 and bfloat16 pairs), or over ATen's brgemm
+// where those do not exist (AVX2 machines) or where the machine has matrix tiles (AMX). The whole
+// of K is accumulated in float32 and rounded once. The order of the additions of one output element
+// depends on the shape and the chosen method only, never on the number of threads.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace torch_neuronx::gemm {
+
+// A view of a matrix; strides count elements and may be anything, zero and negative included.
+struct Matrix {
+  const void* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_stride = 0;
+  int64_t col_stride = 0;
+};
+
+class PackedB;  // B rearranged into panels once, for several calls (packed_b.h)
+
+struct Problem {
+  at::ScalarType dtype = at::kFloat;  // of A, B, C0 and out: kFloat, kBFloat16 or kHalf
+  int64_t batch = 1, m = 0, n = 0, k = 0;
+  Matrix a;  // m x k
+  Matrix b;  // k x n
+  int64_t a_batch_stride = 0, b_batch_stride = 0;
+  void* out = nullptr;  // columns contiguous; may be the same memory as c0 with the same strides
+  int64_t out_row_stride = 0, out_batch_stride = 0;
+  const void* c0 = nullptr;  // null, or any broadcast through zero strides; not read if beta is 0
+  int64_t c0_row_stride = 0, c0_col_stride = 0, c0_batch_stride = 0;
+  float alpha = 1.0F, beta = 0.0F;
+  // Set by a caller that knows B to be a weight used again; must have been packed from this B.
+  std::shared_ptr<const PackedB> packed_b;
+};
+
+// How one problem is computed. The names appear in the probe's file and report.
+enum class Method : uint8_t {
+  kAten,    // not by us: the caller runs ATen's operator
+  kPanel,   // B rearranged into panels of 64 columns, register tiles over them
+  kDot,     // min(m, n) small, the large operand contiguous along K: read once, as it is
+  kStream,  // min(m, n) small, the large operand contiguous across K: read once, as it is
+};
+const char* method_name(Method method);
+
+// True if this host has our micro-kernels for the dtype and our method is expected to be at least
+// as fast as ATen's. May measure once per class of shapes (probe.h). Never reads or writes p.out or
+// p.c0.
+bool supported(const Problem& p);
+
+// Computes the product with the method chosen for the class of shapes of `p`, on ATen's threads
+// (serially inside a parallel region). A host without micro-kernels is an error; ask has_kernels.
+void run(const Problem& p);
+void run_with(const Problem& p, Method method);  // for the probe and tests; never kAten
+
+bool has_kernels(at::ScalarType dtype);
+bool applicable(const Problem& p, Method method);
+
+}  // namespace torch_neuronx::gemm

@@ -1,0 +1,97 @@
+// The micro-kernels as a table of plain functions, one table per instruction set and element type.
+//
+// This header and the *_avx512*.cpp files use no torch header on purpose: an inline function of
+// torch compiled for AVX-512 could be the copy that the linker keeps for the whole module.
+#pragma once
+
+#include <cstdint>
+
+namespace torch_neuronx::gemm {
+
+constexpr int64_t kPanelCols = 64;  // columns of a panel of B: four 16-lane vectors
+constexpr int64_t kStripRows = 6;   // rows of a register tile: 6 x 4 accumulators of 32 registers
+constexpr int64_t kSmallSide = 16;  // largest min(m, n) that the dot and stream kernels accept
+
+enum class Element : uint8_t { kF32, kBf16, kF16 };
+inline int64_t element_size(Element e) { return e == Element::kF32 ? 4 : 2; }
+
+// K is counted in units of four bytes of the rearranged operands: one float32, or two bfloat16
+// of neighbouring k. Strides named *_bytes count bytes, all others elements.
+
+// c[i][j] = init[i][j] + sum_p a[i][p] * b[p][j]; c and init float32 with contiguous columns.
+struct TileArgs {
+  int64_t k_units;
+  const char* a;
+  int64_t a_row_bytes, a_unit_bytes;
+  int64_t a_strip_bytes;  // from one strip of kStripRows rows to the next
+  const char* b;          // a panel: k_units x kPanelCols units
+  const float* init;      // null for zero
+  int64_t init_row;
+  float* c;
+  int64_t c_row;
+};
+
+// A matrix in the caller's memory on its way into units.
+struct PackArgs {
+  Element element;
+  const char* src;
+  int64_t k_bytes, other_bytes;  // strides along K and along the other dimension
+  int64_t k, other;              // elements; `other` is at most kPanelCols for a panel of B
+  uint32_t* dst;
+};
+
+// result[s][l] = sum_k small[s][k] * large[l][k], small side up to kSmallSide.
+struct ThinArgs {
+  Element element;  // of `large`
+  const char* large;
+  int64_t large_k_bytes, large_l_bytes;
+  const char* small;  // rows of units (dot) or of float32 (stream), K contiguous
+  int64_t small_row_bytes;
+  int64_t k, lines, small_rows;
+  float* result;
+  int64_t result_row;
+};
+
+// out = alpha * src + beta * c0, rounded once to the element type of out and c0.
+struct StoreArgs {
+  Element element;
+  const float* src;
+  int64_t src_row, src_col;
+  int64_t rows, cols;
+  char* out;
+  int64_t out_row_bytes;
+  const char* c0;  // null for none
+  int64_t c0_row_bytes, c0_col_bytes;
+  float alpha, beta;
+};
+
+struct Kernels {
+  const char* name;
+  int64_t unit;       // elements of K in one unit
+  Element direct_a;   // row-major A of this element type (whole units) is read where it is
+  bool reads_strips;  // tile() takes A in strips and at any stride; otherwise only in padded rows
+  bool thin;          // has dot() and stream()
+  void (*tile)(int64_t m, int64_t n, const TileArgs&);
+  void (*pack_b)(const PackArgs&);         // -> k_units x kPanelCols, zeros in the rest
+  void (*pack_a_rows)(const PackArgs&);    // -> other x k_units, zeros in the last unit's rest
+  void (*pack_a_strips)(const PackArgs&);  // -> strips x k_units x kStripRows; or null
+  void (*dot)(const ThinArgs&);            // large_k_bytes is the element size
+  void (*stream)(const ThinArgs&);         // large_l_bytes is the element size
+};
+
+// Null where the processor lacks the instructions or the build has no such file.
+const Kernels* avx512_kernels();      // float32 arithmetic; operands f32, f16, bf16
+const Kernels* avx512bf16_kernels();  // products of bfloat16 pairs, float32 accumulation
+const Kernels* brgemm_f32_kernels();
+const Kernels* brgemm_bf16_kernels();
+
+void store(const StoreArgs&);         // picks the vector form where there is one
+bool store_avx512(const StoreArgs&);  // false: strides it has no vector form for
+void store_portable(const StoreArgs&);
+void pack_b_portable(const PackArgs&, int64_t unit);
+void pack_a_rows_portable(const PackArgs&, int64_t unit);
+void to_f32_rows(const PackArgs&);  // other x k float32, for stream()
+
+bool host_has_avx512();
+
+}  // namespace torch_neuronx::gemm

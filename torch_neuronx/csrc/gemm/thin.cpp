@@ -1,0 +1,156 @@
+// The dot and stream methods: one side of the product has at most kSmallSide rows, so the time goes
+// into reading the other operand. It is read once, where it is, in the order of its memory.
+#include "gemm/methods.h"
+#include "gemm/scratch.h"
+
+namespace torch_neuronx::gemm {
+namespace {
+
+constexpr int64_t kPage = 4096;  // bytes
+constexpr int64_t kPad = 32;     // floats between rows of sums: rows a page apart share cache sets
+
+// The large operand with its lines (columns of B, or rows of A) and the small one with its rows.
+struct Sides {
+  bool large_is_b;
+  Matrix large;  // as lines x k
+  Matrix small;  // as rows x k
+  int64_t large_batch_stride, small_batch_stride;
+};
+
+Sides sides_of(const Problem& p, bool large_is_b) {
+  const Matrix columns_of_b{p.b.data, p.n, p.k, p.b.col_stride, p.b.row_stride};
+  if (large_is_b) return {true, columns_of_b, p.a, p.b_batch_stride, p.a_batch_stride};
+  return {false, p.a, columns_of_b, p.a_batch_stride, p.b_batch_stride};
+}
+
+bool fits(const Sides& s, bool along_k) {
+  return s.small.rows <= kSmallSide && (along_k ? contiguous(s.large.cols, s.large.col_stride)
+                                                : contiguous(s.large.rows, s.large.row_stride));
+}
+
+// B is preferred as the large side: then results are stored row by row.
+bool choose_sides(const Problem& p, bool along_k, Sides& sides) {
+  sides = sides_of(p, p.m <= p.n);
+  if (fits(sides, along_k)) return true;
+  sides = sides_of(p, p.m > p.n);
+  return fits(sides, along_k);
+}
+
+struct SmallRows {
+  const char* data;
+  int64_t batch_bytes, row_bytes;
+};
+
+// The small operand in the form the kernel multiplies: where it is, or converted once.
+SmallRows prepare_small(const Problem& p, const Sides& s, bool pairs) {
+  const Element element = element_of(p.dtype);
+  const int64_t size = element_size(element);
+  if (contiguous(s.small.cols, s.small.col_stride) && (pairs || element == Element::kF32)) {
+    return {static_cast<const char*>(s.small.data), s.small_batch_stride * size,
+            s.small.row_stride * size};
+  }
+  const int64_t unit = pairs ? 2 : 1;
+  const int64_t row_bytes = (p.k + unit - 1) / unit * 4;
+  SmallRows rows{nullptr, row_bytes * s.small.rows, row_bytes};
+  char* data = scratch(Slot::kThinSmall, size_t(p.batch) * rows.batch_bytes);
+  rows.data = data;
+  for_tasks(p.batch, worth_threads(0, double(p.batch) * rows.batch_bytes), [&](int64_t b) {
+    const PackArgs args{element,
+                        address(p, s.small, s.small_batch_stride, b, 0, 0),
+                        s.small.col_stride * size,
+                        s.small.row_stride * size,
+                        p.k,
+                        s.small.rows,
+                        reinterpret_cast<uint32_t*>(data + b * rows.batch_bytes)};
+    if (pairs) {
+      pack_a_rows_portable(args, 2);
+    } else {
+      to_f32_rows(args);
+    }
+  });
+  return rows;
+}
+
+void run_thin(const Problem& p, bool along_k) {
+  const Kernels& kernels = *engine_for(p.dtype).thin;
+  Sides s{};
+  TORCH_INTERNAL_ASSERT(choose_sides(p, along_k, s));
+  const Element element = element_of(p.dtype);
+  const int64_t size = element_size(element);
+  const SmallRows small = prepare_small(p, s, along_k && kernels.unit == 2);
+  const bool direct =
+      along_k && s.large_is_b && p.dtype == at::kFloat && p.alpha == 1.0F && !reads_c0(p);
+
+  const int64_t lines = s.large.rows;
+  const double bytes = double(p.batch) * lines * p.k * size;
+  const double multiplications = double(p.batch) * p.m * p.n * p.k;
+  const bool parallel = worth_threads(multiplications, bytes);
+  // A task reads some 64 KiB or more. Streaming wants runs of memory as long as its sums stay in
+  // the first cache levels (32 KiB of them here): every run costs the prefetcher a new start.
+  const int64_t shortest = along_k ? 16 : 64;
+  const int64_t longest = along_k ? 256 : 8192 / s.small.rows;
+  const int64_t share = lines * p.batch / ((along_k ? 4 : 2) * at::get_num_threads());
+  const int64_t enough = 65536 / std::max<int64_t>(1, p.k * size);
+  int64_t chunk = std::clamp(std::max(share, enough), shortest, longest) / 16 * 16;
+  chunk = std::max(chunk, shortest);
+  const int64_t chunks = (lines + chunk - 1) / chunk;
+
+  for_tasks(p.batch * chunks, parallel, [&](int64_t task) {
+    const int64_t b = task / chunks, l0 = task % chunks * chunk;
+    const int64_t count = std::min(chunk, lines - l0);
+    ThinArgs args{element,
+                  address(p, s.large, s.large_batch_stride, b, l0, 0),
+                  s.large.col_stride * size,
+                  s.large.row_stride * size,
+                  small.data + b * small.batch_bytes,
+                  small.row_bytes,
+                  p.k,
+                  count,
+                  s.small.rows,
+                  nullptr,
+                  chunk + kPad};
+    if (direct) {
+      args.result = static_cast<float*>(p.out) + b * p.out_batch_stride + l0;
+      args.result_row = p.out_row_stride;
+    } else {
+      char* memory = scratch(Slot::kThinResult,
+                             size_t(s.small.rows) * args.result_row * sizeof(float) + kPage);
+      // Streaming stores sums and loads operands at the same pace. If their addresses agreed in
+      // the low 12 bits, the processor would take a load for one that waits for a store.
+      const auto offset =
+          reinterpret_cast<uintptr_t>(args.large) + kPage / 4 - reinterpret_cast<uintptr_t>(memory);
+      args.result = reinterpret_cast<float*>(memory + offset % kPage / 64 * 64);
+    }
+    (along_k ? kernels.dot : kernels.stream)(args);
+    if (direct) return;
+    if (s.large_is_b) {
+      store_block(p, b, 0, p.m, l0, count, args.result, args.result_row, 1);
+    } else {
+      store_block(p, b, l0, count, 0, p.n, args.result, 1, args.result_row);
+    }
+  });
+}
+
+}  // namespace
+
+bool applicable(const Problem& p, Method method) {
+  const Engine engine = engine_for(p.dtype);
+  if (p.k == 0 || engine.panel == nullptr) return false;
+  Sides s{};
+  switch (method) {
+    case Method::kAten:
+      return false;
+    case Method::kPanel:
+      return true;
+    case Method::kDot:
+      return engine.thin != nullptr && choose_sides(p, true, s);
+    case Method::kStream:
+      return engine.thin != nullptr && choose_sides(p, false, s);
+  }
+  return false;
+}
+
+void run_dot(const Problem& p) { run_thin(p, true); }
+void run_stream(const Problem& p) { run_thin(p, false); }
+
+}  // namespace torch_neuronx::gemm
