@@ -43,12 +43,12 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     ids = torch.randint(10, (5, 3)).to(DEVICE)
     labels = torch.randint(4, (5,)).to(DEVICE)
     loss = nn.functional.cross_entropy(model(ids), labels)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
     accuracy = (model(ids).argmax(-1) == labels).float().mean()
-    return loss.item() + accuracy.item()
+    return float(loss) + float(accuracy)
 
 
 def calls() -> dict[tuple[str, str], int]:
@@ -97,16 +97,14 @@ def test_permissive_counts_what_runs_on_the_host() -> None:
     assert "NCC_EUOC002" in text
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
-def test_an_ordinary_model_trains_in_strict_mode(
-    optimizer: type[torch.optim.Optimizer],
-) -> None:
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_an_ordinary_model_trains_in_strict_mode(name: str) -> None:
     torch.manual_seed(0)
     model = Classifier().to(DEVICE)
     with ops.portability("strict"):
-        steps = optimizer(model.parameters(), lr=1e-2)  # type: ignore[call-arg]
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2)
         for _ in range(2):
-            train_step(model, steps)
+            train_step(model, optimizer)
     assert [use for use in ops.operator_report() if use.engine == "host"] == []
 
 
@@ -198,9 +196,9 @@ def test_backward_is_checked() -> None:
     x = torch.eye(3, device=DEVICE, requires_grad=True)
     y = torch.linalg.det(x)
     with ops.portability("strict"), pytest.raises(PortabilityError, match="in the backward pass"):
-        y.backward()  # type: ignore[no-untyped-call]
+        y.backward()
     y = torch.linalg.det(x)
-    y.backward()  # type: ignore[no-untyped-call]
+    y.backward()
     assert x.grad is not None
 
 

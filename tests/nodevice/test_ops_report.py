@@ -131,7 +131,8 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         "  trn2 runs with: uint8, int8, int16, float16, float32, bool, bfloat16, float8_e5m2, "
         "uint16\n"
         "  limit [NCC_EVRF013, documented] for int32, int64, uint32, uint64: "
-        "TopK does not support 32-bit or 64-bit integer input\n"
+        "TopK does not support 32-bit or\n"
+        "      64-bit integer input\n"
         "    remedy: cast to float32 first\n"
     )
     assert "every dtype, no element is read" in explain("view", "trn1")

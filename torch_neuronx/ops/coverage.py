@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _STATUSES = (Status.NATIVE, Status.CARRIED, Status.GAP, Status.HOST, Status.UNDEFINED)
 
 
+_WIDTH = 100
+
+
 class UnknownOperatorError(ValueError):
     """A name that is no operator of this torch."""
 
@@ -215,7 +218,10 @@ def explain(op: str, target: str | None = None) -> str:
     for gap in entry.gaps:
         if gap.holds_on(policy.target):
             lines.extend(_gap_lines(gap, policy))
-    return "\n".join(lines)
+    return "\n".join(
+        textwrap.fill(line, _WIDTH, subsequent_indent=" " * 6, break_on_hyphens=False)
+        for line in lines
+    )
 
 
 def _gap_lines(gap: Gap, policy: Policy) -> list[str]:
