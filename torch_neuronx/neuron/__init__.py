@@ -4,7 +4,7 @@ The names and meanings are those of ``torch.cuda``, so that a program changes th
 nothing else. What is emulated, and where it differs from a NeuronCore, is in docs/device.md.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_neuronx import _C
 from torch_neuronx.neuron import _utils, amp, memory, random, streams
@@ -149,10 +149,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Answer for the two attributes that are states and not values of the moment of import."""
+def __getattr__(name: str) -> Any:
+    """Answer for the attributes that are states, and for what few programs need."""
     if name == "_initialized":
         return _C.is_initialized()
     if name == "default_generators":
         return tuple(_C.default_generator(index) for index in range(_C.device_count()))
+    if name.endswith("Storage"):
+        from torch_neuronx.neuron import storages  # noqa: PLC0415
+
+        if (found := storages.storage_class(name)) is not None:
+            return found
     raise AttributeError(f"module 'torch.neuron' has no attribute {name!r}")

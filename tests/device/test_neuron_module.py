@@ -1,0 +1,242 @@
+"""The functions of torch.neuron that PyTorch and its users call by name."""
+
+import re
+import threading
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from torch_neuronx import neuron
+
+CALLS_WITH_A_DEVICE = [
+    neuron.get_device_properties,
+    neuron.get_device_name,
+    neuron.get_device_capability,
+    neuron.set_device,
+    neuron.synchronize,
+    neuron.current_stream,
+    neuron.default_stream,
+    neuron.Stream,
+    neuron.get_rng_state,
+    neuron.memory_stats,
+    neuron.memory_allocated,
+    neuron.mem_get_info,
+    neuron.memory_categories,
+    neuron.memory_summary,
+    neuron.reset_peak_memory_stats,
+]
+
+
+@pytest.mark.parametrize("function", CALLS_WITH_A_DEVICE, ids=lambda f: f.__name__)
+def test_any_spelling_of_a_device(function: Callable[[object], object]) -> None:
+    for device in (1, "neuron:1", torch.device("neuron", 1), "neuron", "privateuseone:1"):
+        function(device)
+
+
+@pytest.mark.parametrize("function", CALLS_WITH_A_DEVICE, ids=lambda f: f.__name__)
+def test_a_device_that_does_not_exist(function: Callable[[object], object]) -> None:
+    text = "The device index is out of range. It must be in [0, 4), but got 9."
+    with pytest.raises(RuntimeError, match=re.escape(text)):
+        function(9)
+
+
+@pytest.mark.parametrize("function", CALLS_WITH_A_DEVICE, ids=lambda f: f.__name__)
+def test_what_is_no_neuron_device(function: Callable[[object], object]) -> None:
+    with pytest.raises(ValueError, match="expected a neuron device, but got: cpu"):
+        function("cpu")
+    with pytest.raises(TypeError, match="expected a device, a string, an index or None"):
+        function(1.5)
+
+
+def test_index_of_a_device() -> None:
+    index = neuron._utils._get_device_index
+    assert index("neuron:3") == 3
+    assert index("cpu", allow_cpu=True) == -1
+    assert index(None, optional=True) == neuron.current_device()
+    with pytest.raises(ValueError, match="expected a neuron device with an index"):
+        index("neuron")
+
+
+def test_negative_and_missing_devices_select_nothing() -> None:
+    neuron.set_device(2)
+    neuron.set_device(-1)
+    for device in (None, -1):
+        with neuron.device(device):
+            assert neuron.current_device() == 2
+    assert neuron._exchange_device(-1) == -1
+    assert neuron._maybe_exchange_device(-1) == -1
+    assert neuron._exchange_device(3) == 2
+    assert neuron._maybe_exchange_device(2) == 3
+
+
+def test_device_of() -> None:
+    neuron.set_device(0)
+    with neuron.device_of(torch.ones(1, device="neuron:3")):
+        assert neuron.current_device() == 3
+    with neuron.device_of(torch.ones(1)):
+        assert neuron.current_device() == 0
+
+
+def test_contexts_nest_and_may_be_used_again() -> None:
+    neuron.set_device(0)
+    context = neuron.device(1)
+    for _ in range(2):
+        with context, neuron.device(2):
+            assert neuron.current_device() == 2
+        assert neuron.current_device() == 0
+
+
+def test_deferred_calls_run_at_once() -> None:
+    ran = []
+    neuron._lazy_call(lambda: ran.append(1), seed_all=True)
+    assert ran == [1]
+
+
+def test_initialisation() -> None:
+    neuron.init()
+    neuron._lazy_init()
+    assert neuron.is_initialized()
+    assert neuron._initialized
+    assert not neuron._is_in_bad_fork()
+
+
+def test_peer_access() -> None:
+    assert neuron.can_device_access_peer(0, "neuron:3")
+    with pytest.raises(RuntimeError, match="out of range"):
+        neuron.can_device_access_peer(0, 4)
+
+
+def test_stream_constructors() -> None:
+    assert neuron.Stream(2, -1).device == torch.device("neuron:2")
+    stream = neuron.Stream(device="neuron:1", priority=0)
+    same = neuron.Stream(
+        stream_id=stream.stream_id,
+        device_index=stream.device_index,
+        device_type=stream.device_type,
+    )
+    assert stream == same
+    assert hash(stream) == hash(same)
+    assert repr(stream) == f"torch.neuron.Stream(device=neuron:1, stream_id={stream.stream_id})"
+    assert isinstance(neuron.current_stream(), neuron.Stream)
+
+
+def test_streams_nest() -> None:
+    outer, inner = neuron.Stream(0), neuron.Stream(0)
+    neuron.set_device(1)
+    default = neuron.current_stream(0)
+    with neuron.stream(outer):
+        with neuron.stream(inner), neuron.stream(None):
+            assert neuron.current_stream() == inner
+        assert neuron.current_stream() == outer
+        assert neuron.current_device() == 0
+    assert neuron.current_stream(0) == default
+    assert neuron.current_device() == 1
+    neuron.set_stream(None)
+    assert neuron.current_stream(0) == default
+
+
+def test_events_of_every_origin_work_together() -> None:
+    stream = neuron.Stream()
+    first = neuron.Event(enable_timing=True)
+    last = torch.Event("neuron", enable_timing=True)
+    first.record()
+    stream.wait_event(first)
+    last.record(stream)
+    assert isinstance(first, neuron.Event)
+    assert isinstance(last, neuron.Event)
+    assert not isinstance(stream, neuron.Event)
+    last.synchronize()
+    assert first.elapsed_time(last) >= 0
+    assert stream.record_event().query()
+    assert stream.record_event(first) is first
+
+
+def test_seeds() -> None:
+    neuron.set_device(1)
+    neuron.manual_seed(11)
+    assert neuron.initial_seed() == 11
+    neuron.manual_seed_all(12)
+    assert [generator.initial_seed() for generator in neuron.default_generators] == [12] * 4
+    neuron.seed()
+    assert neuron.initial_seed() != 12
+    neuron.seed_all()
+    assert len({generator.initial_seed() for generator in neuron.default_generators}) == 1
+    states = neuron.get_rng_state_all()
+    torch.rand(5, device="neuron:1")
+    neuron.set_rng_state_all(states)
+    assert all(map(torch.equal, states, neuron.get_rng_state_all()))
+
+
+def test_memory_statistics_as_a_tree() -> None:
+    tensor = torch.ones(1000, device="neuron:1")
+    flat = neuron.memory_stats(1)
+    tree = neuron.memory_stats_as_nested_dict(1)
+    assert tree["allocated_bytes"]["all"]["current"] == flat["allocated_bytes.all.current"]
+    assert tree["num_ooms"] == flat["num_ooms"]
+    assert neuron.memory_categories(tensor.device)["Tensors"] >= 4000
+
+
+def test_memory_summary() -> None:
+    tensor = torch.ones(3 << 18, device="neuron:2")  # 3 MiB
+    full = neuron.memory_summary(tensor.device)
+    short = neuron.memory_summary(tensor.device, abbreviated=True)
+    assert full.splitlines()[1].startswith("neuron:2 memory, ")
+    assert "of 24.00 GiB HBM reserved" in full
+    assert re.search(r"^  Tensors +3\.\d\d MiB$", full, re.MULTILINE)
+    assert "Tensors" not in short
+    assert re.search(r"^Allocated memory +3\.\d\d MiB", short, re.MULTILINE)
+
+
+def test_autocast_state_under_older_names() -> None:
+    assert not neuron.is_autocast_enabled()
+    neuron.set_autocast_enabled(True)
+    try:
+        assert torch.is_autocast_enabled("neuron")
+        assert neuron.is_autocast_enabled()
+    finally:
+        neuron.set_autocast_enabled(False)
+    before = neuron.get_autocast_dtype()
+    neuron.set_autocast_dtype(torch.float16)
+    try:
+        assert torch.get_autocast_dtype("neuron") == torch.float16
+    finally:
+        neuron.set_autocast_dtype(before)
+
+
+def test_typed_storages() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch deprecates them
+        storage = torch.ones(3, device="neuron:1").storage()
+        assert storage.type() == "torch.neuron.FloatStorage"
+        assert isinstance(storage, neuron.FloatStorage)
+        assert not isinstance(torch.ones(3).storage(), neuron.FloatStorage)
+        assert neuron.LongStorage([1, 2]).tolist() == [1, 2]
+        with pytest.raises(RuntimeError, match="from_buffer: not available"):
+            neuron.FloatStorage.from_buffer(b"")
+
+
+def test_unknown_attribute() -> None:
+    with pytest.raises(AttributeError, match=r"module 'torch\.neuron' has no attribute 'nvtx'"):
+        neuron.nvtx  # noqa: B018
+
+
+def test_every_public_name_exists() -> None:
+    missing = [name for name in neuron.__all__ if not hasattr(neuron, name)]
+    assert not missing
+
+
+def test_threads_start_on_the_default_device() -> None:
+    neuron.set_device(2)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(neuron.current_device()))
+    thread.start()
+    thread.join()
+    assert seen == [0]
+
+
+def test_torchrun_counts_the_devices() -> None:
+    from torch.distributed.run import determine_local_world_size  # noqa: PLC0415
+
+    assert determine_local_world_size("neuron") == 4
