@@ -127,7 +127,7 @@ def train(device: torch.device, epochs: int = EPOCHS) -> Run:
                 with torch.autocast(device.type, torch.bfloat16):
                     loss = functional.cross_entropy(model(images), labels)
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
                 schedule.step()
                 bar.update()

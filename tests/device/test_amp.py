@@ -93,17 +93,18 @@ def test_decorator_and_custom_functions() -> None:
             ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor
         ) -> torch.Tensor:
             (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
-            return gradients[0] @ x.mT + x.mT @ gradients[0]
+            gradient: torch.Tensor = gradients[0] @ x.mT + x.mT @ gradients[0]
+            return gradient
 
     @torch.autocast("neuron", torch.bfloat16)
     def product(x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = Product.apply(x)
+        result: torch.Tensor = Product.apply(x)  # type: ignore[no-untyped-call]
         return result
 
     x = torch.randn(4, 4, device=DEVICE, requires_grad=True)
     y = product(x)
     assert y.dtype == torch.bfloat16
-    y.float().sum().backward()  # type: ignore[no-untyped-call]
+    y.float().sum().backward()
     assert x.grad is not None
     assert x.grad.dtype == torch.float32
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from torch_neuronx import neuron
 
@@ -34,9 +35,9 @@ def test_tensor_without_index_is_on_the_current_device() -> None:
 def test_generated_methods() -> None:
     tensor = torch.ones(2)
     assert not tensor.is_neuron  # type: ignore[attr-defined]
-    on_device = tensor.neuron()  # type: ignore[operator]
+    on_device = tensor.neuron()  # type: ignore[attr-defined]
     assert on_device.is_neuron
-    assert tensor.neuron(1).device == torch.device("neuron:1")  # type: ignore[operator]
+    assert tensor.neuron(1).device == torch.device("neuron:1")  # type: ignore[attr-defined]
     model = nn.Linear(2, 2).neuron()  # type: ignore[operator]
     assert {p.device.type for p in model.parameters()} == {"neuron"}
     assert tensor.untyped_storage().neuron().device.type == "neuron"  # type: ignore[attr-defined]
@@ -153,9 +154,9 @@ def test_printing_and_type_name() -> None:
 
 
 def test_registration_is_final() -> None:
-    torch.utils.rename_privateuse1_backend("neuron")
+    rename_privateuse1_backend("neuron")
     with pytest.raises(RuntimeError, match="already been set"):
-        torch.utils.rename_privateuse1_backend("other")
+        rename_privateuse1_backend("other")
     with pytest.raises(RuntimeError, match="already been registered"):
         torch._register_device_module("neuron", neuron)
     assert torch.get_device_module("neuron") is neuron

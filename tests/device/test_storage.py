@@ -22,7 +22,7 @@ def test_untyped_storage() -> None:
 def test_storage_on_a_device_by_name() -> None:
     storage = torch.UntypedStorage(16, device="neuron:1")
     assert storage.device == torch.device("neuron:1")
-    assert storage.fill_(3).tolist() == [3] * 16
+    assert storage.fill_(3).tolist() == [3] * 16  # type: ignore[attr-defined]
     assert storage[2] == 3
     storage[2] = 7
     assert storage[2] == 7
@@ -85,13 +85,13 @@ def test_resize_to_channels_last() -> None:
 def test_set() -> None:
     x = torch.arange(6.0, device=DEVICE)
     y = torch.empty(0, device=DEVICE)
-    y.set_(x)
+    y.set_(x)  # type: ignore[call-overload]
     assert y.data_ptr() == x.data_ptr()
     y.set_(x.untyped_storage(), 2, (2, 2), (1, 2))
     assert y.tolist() == [[2, 4], [3, 5]]
     y.set_(x.untyped_storage())
     assert y.numel() == 6
-    y.set_()
+    y.set_()  # type: ignore[call-overload]
     assert y.numel() == 0
     assert y.device == torch.device("neuron:0")
 
@@ -124,7 +124,8 @@ def test_swap_tensors() -> None:
 
 
 def test_typed_storage_is_of_the_device() -> None:
-    storage = torch.ones(3, device=DEVICE)._typed_storage()
+    with pytest.warns(UserWarning, match="TypedStorage is deprecated"):
+        storage = torch.ones(3, device=DEVICE).storage()
     assert storage.device == torch.device("neuron:0")
     assert storage.dtype == torch.float32
-    assert storage._size() == 3
+    assert len(storage) == 3
