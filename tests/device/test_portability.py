@@ -48,7 +48,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     optimizer.step()
     optimizer.zero_grad()
     accuracy = (model(ids).argmax(-1) == labels).float().mean()
-    return float(loss) + float(accuracy)
+    return float(loss.detach()) + float(accuracy)
 
 
 def calls() -> dict[tuple[str, str], int]:
