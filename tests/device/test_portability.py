@@ -159,6 +159,17 @@ def test_strict_refuses_what_hardware_would(call: Callable[[], object], code: st
     assert f"  at {__file__}:" in str(caught.value)
 
 
+def test_a_custom_operator_is_not_the_aten_one_of_that_name() -> None:
+    library = torch.library.Library("portability_test", "DEF")
+    library.define("add(Tensor x) -> Tensor")
+    library.impl("add", torch.clone, "CPU")
+    x = torch.ones(2, device=DEVICE)
+    assert torch.ops.portability_test.add(x).device == x.device
+    assert ("portability_test::add", "float32") in calls()
+    with ops.portability("strict"), pytest.raises(PortabilityError, match="not in the operator ta"):
+        torch.ops.portability_test.add(x)
+
+
 def test_printing_works_in_strict_mode() -> None:
     x = torch.arange(3, device=DEVICE) / 2
     with ops.portability("strict"):

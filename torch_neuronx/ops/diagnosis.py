@@ -37,7 +37,8 @@ class SourceLine:
         return f"in the backward pass started at {place}" if self.backward else f"at {place}"
 
 
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+# Not resolved: code objects carry the path they were imported by, links and all.
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _PRINTING = os.sep + os.path.join("torch", "_tensor_str.py")  # noqa: PTH118  (a suffix, not a path)
 _TORCH = os.sep + "torch" + os.sep
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
