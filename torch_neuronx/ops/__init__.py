@@ -5,10 +5,13 @@ engine, and what is known to be in the way. From it come the coverage report
 (`python -m torch_neuronx.ops`), the report of a run (`format_report`) and the portability modes.
 docs/operators.md is the guide.
 
->>> import torch_neuronx.ops
->>> with torch_neuronx.ops.portability("strict"):
-...     train()                                        # doctest: +SKIP
->>> print(torch_neuronx.ops.format_report())           # doctest: +SKIP
+Example::
+
+    from torch_neuronx import ops
+
+    with ops.portability("strict"):
+        train()
+    print(ops.format_report())
 """
 
 from __future__ import annotations
