@@ -79,6 +79,7 @@ bool parse_line(const std::string& line, Decisions& decisions) {
 
 std::string body_of(const Decisions& decisions) {
   std::ostringstream out;
+  out.precision(9);  // enough for any float to come back the same
   for (const auto& [c, d] : decisions) {
     out << dtype_name(c.dtype) << ' ' << int(c.batch) << ' ' << int(c.m) << ' ' << int(c.n) << ' '
         << int(c.k) << ' ' << int(c.a) << ' ' << int(c.b) << ' ' << c.threads << ' '
