@@ -65,7 +65,14 @@ def _register() -> None:
 def _register_unavailable(failure: Exception) -> None:
     try:
         rename_privateuse1_backend("neuron")
-        _register_module(_unavailable.UnavailableModule(failure))
+        module = _unavailable.UnavailableModule(failure)
+        _register_module(module)
+        core = sys.modules.get("torch_neuronx._C")
+        if core is None:
+            module.refuse_allocation()
+        else:
+            # What came after the core failed. Without the rest it must not work by halves.
+            core.configure(0, 0, "")
     except RuntimeError as error:
         # There is no name to register under, so the two reasons go together to whoever imports
         # torch_neuronx.

@@ -20,6 +20,21 @@ class UnavailableModule(ModuleType):
         super().__init__("torch.neuron", "The neuron device is not available in this process.")
         self.failure = failure
         self._warned = False
+        self._library: torch.library.Library | None = None
+
+    def refuse_allocation(self) -> None:
+        """Let ``device="neuron"`` fail with the reason instead of PyTorch's list of backends.
+
+        To be called only when the native core, which has kernels of its own, was not loaded.
+        """
+
+        def refuse(*_args: object, **_kwargs: object) -> None:
+            raise RuntimeError(self._message()) from self.failure
+
+        # The registrations last as long as this object.
+        self._library = torch.library.Library("aten", "IMPL")
+        for operator in ("empty.memory_format", "empty_strided"):
+            self._library.impl(operator, refuse, "PrivateUse1")
 
     # PyTorch reads these names from every device module.
     _initialized = False

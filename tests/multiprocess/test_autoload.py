@@ -113,6 +113,33 @@ for _ in range(2):
     assert "RuntimeWarning" in done.stderr
 
 
+@pytest.mark.parametrize("use", ["torch.ones(2, device='neuron')", "torch.neuron.init()"])
+def test_use_after_a_failed_autoload_names_the_reason(use: str) -> None:
+    code = f"""
+import torch
+try:
+    {use}
+except RuntimeError as error:
+    print(error)
+"""
+    prefix = "the neuron device is not available in this process: "
+    assert output(code, **BAD).startswith(prefix + REASON)
+
+
+def test_failure_after_the_core_was_loaded_leaves_no_devices() -> None:
+    code = """
+import torch
+print(torch.neuron.device_count(), torch.ones(2).sum().item())
+try:
+    torch.ones(2, device="neuron")
+except RuntimeError as error:
+    print(type(error).__name__)
+"""
+    done = python(code, warnings="default", TORCH_NEURONX_PORTABILITY="sloppy")
+    assert done.stdout.split() == ["0", "2.0", "RuntimeError"], done.stderr
+    assert "TORCH_NEURONX_PORTABILITY" in done.stderr
+
+
 @pytest.mark.parametrize("before", ["", "import torch\n"])
 def test_import_by_name_raises_the_failure_each_time(before: str) -> None:
     code = (
