@@ -87,7 +87,7 @@ void softmax_row(const void* x_, void* out_, int64_t cols, float* scratch) {
   float* e = sizeof(S) == 4 ? reinterpret_cast<float*>(out) : scratch;
   const vf top = splat(row_max<T>(x, cols));
   const double total = row_sum(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
-    const vf y = exp(load_some<T>(x + i, count) - top);
+    const vf y = exp_negative<T>(load_some<T>(x + i, count) - top);
     if constexpr (!kLog) store_some<F32>(e + i, count, y);
     return zero_beyond(y, count);
   });
@@ -117,7 +117,7 @@ void softmax_grad_row(const void* grad_, const void* y_, void* out_, int64_t col
       })));
   row_each(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
     const vf g = load_some<T>(grad + i, count), v = load_some<T>(y + i, count);
-    store_some<T>(out + i, count, kLog ? fma(exp(v), -total, g) : (g - total) * v);
+    store_some<T>(out + i, count, kLog ? fma(exp_negative<T>(v), -total, g) : (g - total) * v);
   });
 }
 

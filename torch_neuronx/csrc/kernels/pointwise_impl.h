@@ -10,92 +10,97 @@ namespace {
 // 2 sqrt(2/pi), the cubic coefficient of the tanh approximation, 1/sqrt(2 pi).
 constexpr float kTwoBeta = 1.59576912f, kKappa = 0.044715f, kBellScale = 0.398942280f;
 
-// Every functor is f<rough>(vectors...); rough is true when the result is rounded to 16 bits.
+// Every functor is f<T>(vectors...); T is the storage format that the result is rounded to.
 struct GeluF {
-  template <bool kRough>
+  template <class T>
   static TN_INLINE vf f(vf x) {
-    vf bell;
-    return x * normal_cdf<kRough>(x, &bell);
+    if constexpr (T::bits < 24) {
+      return x * normal_cdf_rough<T>(x);
+    } else {
+      vf bell;
+      return x * normal_cdf(x, &bell);
+    }
   }
 };
 // 0.5 x (1 + tanh(u)) = x sigmoid(2u), without the cancellation of 1 + tanh.
+template <class T>
 TN_INLINE vf gelu_tanh_gate(vf x) {
-  return sigmoid(x * fma(x * x, kTwoBeta * kKappa, kTwoBeta));
+  return sigmoid<T>(x * fma(x * x, kTwoBeta * kKappa, kTwoBeta));
 }
 struct GeluTanhF {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf x) {
-    return x * gelu_tanh_gate(x);
+    return x * gelu_tanh_gate<T>(x);
   }
 };
 struct SiluF {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf x) {
-    return x / (1.0f + exp(-x));
+    return x * sigmoid<T>(x);
   }
 };
 struct SigmoidF {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf x) {
-    return sigmoid(x);
+    return sigmoid<T>(x);
   }
 };
 struct TanhF {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf x) {
-    return tanh(x);
+    return tanh<T>(x);
   }
 };
 struct ReluF {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf x) {
     return max2(splat(0.0f), x);  // second argument: keeps NaN, and -0 like torch
   }
 };
 struct ExpF {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf x) {
     return exp(x);
   }
 };
 
 struct GeluG {
-  template <bool kRough>
+  template <class T>
   static TN_INLINE vf f(vf grad, vf x) {
     vf bell;
-    const vf cdf = normal_cdf<kRough>(x, &bell);
+    const vf cdf = normal_cdf(x, &bell);
     return grad * fma(x * kBellScale, bell, cdf);
   }
 };
 struct GeluTanhG {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf grad, vf x) {
-    const vf s = gelu_tanh_gate(x);
+    const vf s = gelu_tanh_gate<T>(x);
     const vf slope = fma(x * x, 3.0f * kTwoBeta * kKappa, kTwoBeta);
     return grad * fma(x * (s * (1.0f - s)), slope, s);
   }
 };
 struct SiluG {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf grad, vf x) {
-    const vf s = sigmoid(x);
+    const vf s = sigmoid<T>(x);
     return grad * s * fma(x, 1.0f - s, 1.0f);
   }
 };
 struct SigmoidG {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf grad, vf y) {
     return grad * (1.0f - y) * y;
   }
 };
 struct TanhG {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf grad, vf y) {
     return grad * (1.0f - y * y);
   }
 };
 struct ReluG {
-  template <bool>
+  template <class T>
   static TN_INLINE vf f(vf grad, vf y) {
     return y <= 0.0f ? splat(0.0f) : grad;  // NaN lets the gradient through, as torch does
   }
@@ -114,8 +119,8 @@ struct DivF {
   static TN_INLINE vf f(vf a, vf b, vf) { return a / b; }
 };
 
-template <class T>
-constexpr bool kRoughFor = sizeof(typename T::Storage) == 2;
+// The NaN that arithmetic makes instead of any other (see store_pair).
+TN_INLINE float canonical(float x) { return x != x ? __builtin_nanf("") : x; }
 
 template <class F, class T>
 void unary_loop(const void* x_, void* out_, int64_t n) {
@@ -123,9 +128,13 @@ void unary_loop(const void* x_, void* out_, int64_t n) {
   const S* x = static_cast<const S*>(x_);
   S* out = static_cast<S*>(out_);
   int64_t i = 0;
-  for (; i + W <= n; i += W) T::store(out + i, F::template f<kRoughFor<T>>(T::load(x + i)));
+  for (; i + 2 * W <= n; i += 2 * W) {
+    const Pair v = T::load_pair(x + i);
+    T::store_pair(out + i, {F::template f<T>(v.a), F::template f<T>(v.b)});
+  }
+  for (; i + W <= n; i += W) T::store(out + i, F::template f<T>(T::load(x + i)));
   if (i < n) {
-    store_part<T>(out + i, n - i, F::template f<kRoughFor<T>>(load_part<T>(x + i, n - i)));
+    store_part<T>(out + i, n - i, F::template f<T>(load_part<T>(x + i, n - i)));
   }
 }
 
@@ -136,12 +145,16 @@ void grad_loop(const void* grad_, const void* saved_, void* out_, int64_t n) {
   const S* saved = static_cast<const S*>(saved_);
   S* out = static_cast<S*>(out_);
   int64_t i = 0;
+  for (; i + 2 * W <= n; i += 2 * W) {
+    const Pair g = T::load_pair(grad + i), s = T::load_pair(saved + i);
+    T::store_pair(out + i, {F::template f<T>(g.a, s.a), F::template f<T>(g.b, s.b)});
+  }
   for (; i + W <= n; i += W) {
-    T::store(out + i, F::template f<kRoughFor<T>>(T::load(grad + i), T::load(saved + i)));
+    T::store(out + i, F::template f<T>(T::load(grad + i), T::load(saved + i)));
   }
   if (i < n) {
     const vf g = load_part<T>(grad + i, n - i), s = load_part<T>(saved + i, n - i);
-    store_part<T>(out + i, n - i, F::template f<kRoughFor<T>>(g, s));
+    store_part<T>(out + i, n - i, F::template f<T>(g, s));
   }
 }
 
@@ -151,8 +164,12 @@ void binary_loop(const void* a_, const void* b_, void* out_, int64_t n, float al
   const S* a = static_cast<const S*>(a_);
   const S* b = static_cast<const S*>(b_);
   S* out = static_cast<S*>(out_);
-  const vf alpha = splat(alpha_);
+  const vf alpha = splat(canonical(alpha_));
   int64_t i = 0;
+  for (; i + 2 * W <= n; i += 2 * W) {
+    const Pair x = T::load_pair(a + i), y = T::load_pair(b + i);
+    T::store_pair(out + i, {F::f(x.a, y.a, alpha), F::f(x.b, y.b, alpha)});
+  }
   for (; i + W <= n; i += W) T::store(out + i, F::f(T::load(a + i), T::load(b + i), alpha));
   if (i < n) {
     store_part<T>(out + i, n - i,
@@ -165,11 +182,15 @@ void scalar_loop(const void* a_, float scalar, void* out_, int64_t n, float alph
   using S = typename T::Storage;
   const S* a = static_cast<const S*>(a_);
   S* out = static_cast<S*>(out_);
-  const vf alpha = splat(alpha_), b = splat(scalar);
+  const vf alpha = splat(canonical(alpha_)), b = splat(canonical(scalar));
   const auto apply = [&](vf x) __attribute__((always_inline)) {
     return kReverse ? F::f(b, x, alpha) : F::f(x, b, alpha);
   };
   int64_t i = 0;
+  for (; i + 2 * W <= n; i += 2 * W) {
+    const Pair x = T::load_pair(a + i);
+    T::store_pair(out + i, {apply(x.a), apply(x.b)});
+  }
   for (; i + W <= n; i += W) T::store(out + i, apply(T::load(a + i)));
   if (i < n) store_part<T>(out + i, n - i, apply(load_part<T>(a + i, n - i)));
 }

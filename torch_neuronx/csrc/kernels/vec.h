@@ -47,6 +47,7 @@ typedef float vf_any __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef double vd_any __attribute__((vector_size(W * 4), aligned(8), may_alias));
 typedef uint32_t vu_any __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef uint16_t vh_any __attribute__((vector_size(W * 2), aligned(2), may_alias));
+typedef uint32_t vu_any16 __attribute__((vector_size(W * 4), aligned(2), may_alias));
 
 #define TN_INLINE inline __attribute__((always_inline))
 
@@ -150,20 +151,33 @@ TN_INLINE float sum(vf x) {
 #endif
 }
 
-// Storage formats: load to and store from one vector of float (or of double) per step.
+struct Pair {
+  vf a, b;
+};
+
+// Storage formats: load to and store from one vector of float (or of double) per step. load_pair and
+// store_pair move two vectors in an order of their own, for elementwise work. store_pair wants NaNs
+// to come from values of the format or from arithmetic (for BF16 others could round to zero).
 struct F32 {
   using Scalar = float;
   using Vector = vf;
   using Storage = float;
+  static constexpr int bits = 24;  // of the significand
   static constexpr int width = W;
   static TN_INLINE vf load(const float* p) { return *(const vf_any*)p; }
   static TN_INLINE void store(float* p, vf x) { *(vf_any*)p = x; }
+  static TN_INLINE Pair load_pair(const float* p) { return {load(p), load(p + W)}; }
+  static TN_INLINE void store_pair(float* p, Pair x) {
+    store(p, x.a);
+    store(p + W, x.b);
+  }
 };
 
 struct F64 {
   using Scalar = double;
   using Vector = vd;
   using Storage = double;
+  static constexpr int bits = 53;  // of the significand
   static constexpr int width = W / 2;
   static TN_INLINE vd load(const double* p) { return *(const vd_any*)p; }
   static TN_INLINE void store(double* p, vd x) { *(vd_any*)p = x; }
@@ -173,18 +187,53 @@ struct BF16 {
   using Scalar = float;
   using Vector = vf;
   using Storage = uint16_t;
+  static constexpr int bits = 8;  // of the significand
   static constexpr int width = W;
   static TN_INLINE vf load(const uint16_t* p) {
-    const vu wide = __builtin_convertvector(*(const vh_any*)p, vu);
-    return (vf)(wide << 16);
+#if defined(__AVX512F__)
+    const __m256i narrow = _mm256_loadu_si256((const __m256i*)p);
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16);
+#elif defined(__AVX2__)
+    const __m128i narrow = _mm_loadu_si128((const __m128i*)p);
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16);
+#else
+    return (vf)(__builtin_convertvector(*(const vh_any*)p, vu) << 16);
+#endif
   }
   // Round to nearest, ties to even; every NaN becomes a quiet one. The AVX512_BF16 instruction is
   // not used because it flushes denormals to zero whatever the processor's mode is.
   static TN_INLINE void store(uint16_t* p, vf x) {
+#if defined(__AVX512F__)
+    const __m512i u = (__m512i)x;
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    r = _mm512_mask_mov_epi32(r, nan, _mm512_set1_epi32(0x7fc00000));
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16)));
+#else
     const vu u = (vu)x;
     const vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     const vu safe = (x != x) ? splat(uint32_t{0x7fc0}) : rounded;
+#if defined(__AVX2__)
+    const __m256i packed = _mm256_packus_epi32((__m256i)safe, (__m256i)safe);
+    const __m256i ordered = _mm256_permute4x64_epi64(packed, 0x08);
+    _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(ordered));
+#else
     *(vh_any*)p = __builtin_convertvector(safe, vh);
+#endif
+#endif
+  }
+  // Even elements in one vector, odd ones in the other: no lane ever moves.
+  static TN_INLINE Pair load_pair(const uint16_t* p) {
+    const vu both = *(const vu_any16*)p;
+    return {(vf)(both << 16), (vf)(both & 0xffff0000u)};
+  }
+  static TN_INLINE vu rounded(vf x) {
+    const vu u = (vu)x;
+    return u + 0x7fffu + ((u >> 16) & 1u);
+  }
+  static TN_INLINE void store_pair(uint16_t* p, Pair x) {
+    *(vu_any16*)p = (rounded(x.a) >> 16) | (rounded(x.b) & 0xffff0000u);
   }
 };
 
@@ -192,6 +241,7 @@ struct F16 {
   using Scalar = float;
   using Vector = vf;
   using Storage = uint16_t;
+  static constexpr int bits = 11;  // of the significand
   static constexpr int width = W;
 #if defined(__AVX512F__)
   static TN_INLINE vf load(const uint16_t* p) {
@@ -217,6 +267,11 @@ struct F16 {
     for (int i = 0; i < W; ++i) p[i] = c10::detail::fp16_ieee_from_fp32_value(x[i]);
   }
 #endif
+  static TN_INLINE Pair load_pair(const uint16_t* p) { return {load(p), load(p + W)}; }
+  static TN_INLINE void store_pair(uint16_t* p, Pair x) {
+    store(p, x.a);
+    store(p + W, x.b);
+  }
 };
 
 // The first `count` (< width) elements; the rest of the vector is `fill`.
