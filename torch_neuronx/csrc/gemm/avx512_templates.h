@@ -59,7 +59,7 @@ TN_INLINE void micro_tile(const TileArgs& t, __mmask16 mask) {
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) acc[i][j] = Unit::madd(acc[i][j], av, bv[j]);
     }
-    a += t.a_unit_bytes;
+    a += 4;
     b += kPanelCols * 4;
   }
 #pragma GCC unroll 8
@@ -76,7 +76,7 @@ template <class Unit, int NV>
 void tile_columns(int64_t m, __mmask16 mask, TileArgs t) {
   for (; m >= kStripRows; m -= kStripRows) {
     micro_tile<Unit, kStripRows, NV>(t, mask);
-    t.a += t.a_strip_bytes;
+    t.a += kStripRows * t.a_row_bytes;
     t.c += kStripRows * t.c_row;
     if (t.init != nullptr) t.init += kStripRows * t.init_row;
   }
@@ -137,6 +137,20 @@ TN_INLINE void transpose16(__m512i r[16]) {
   for (int i = 0; i < 8; ++i) {
     r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
     r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+  }
+}
+
+// Transposes and stores the first `rows` rows (of the result) with the lanes of `mask`.
+TN_INLINE void store_transposed(__m512i r[16], uint32_t* dst, int64_t dst_row, int64_t rows,
+                                __mmask16 mask) {
+  transpose16(r);
+  if (rows >= 16 && mask == 0xffff) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) _mm512_storeu_si512(dst + i * dst_row, r[i]);
+  } else {
+    for (int i = 0; i < (rows < 16 ? rows : 16); ++i) {
+      _mm512_mask_storeu_epi32(dst + i * dst_row, mask, r[i]);
+    }
   }
 }
 

@@ -116,8 +116,7 @@ void bind_gemm(py::module& m) {
   m.def("gemm_probe_save", &save_decisions, "Write new decisions now",
         py::call_guard<py::gil_scoped_release>());
   m.def("gemm_cache_stats", &gemm_cache_stats, "Counters of the packed-weight cache");
-  m.def(
-      "gemm_clear_packed", [] { PackedCache::instance().clear(); }, "Forget packed weights");
+  m.def("gemm_clear_packed", [] { PackedCache::instance().clear(); }, "Forget packed weights");
   m.def("gemm_clear", &gemm_clear, "Forget packed weights, decisions and this thread's scratch");
 }
 

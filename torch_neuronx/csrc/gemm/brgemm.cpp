@@ -71,8 +71,7 @@ const Kernels* brgemm_f32_kernels() {
 #if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   static const Kernels kernels{"brgemm_f32", 1,          Element::kF32, false,   false,
-                               &tile<float>, &pack_b<1>, &pack_a<1>,    nullptr, nullptr,
-                               nullptr};
+                               &tile<float>, &pack_b<1>, &pack_a<1>,    nullptr, nullptr};
   return has && at::globalContext().userEnabledMkldnn() ? &kernels : nullptr;
 #else
   return nullptr;
@@ -82,9 +81,8 @@ const Kernels* brgemm_f32_kernels() {
 const Kernels* brgemm_bf16_kernels() {
 #if defined(__x86_64__)
   static const bool has = host_has_avx512();
-  static const Kernels kernels{
-      "brgemm_bf16", 2,          Element::kBf16, false,   false,  &tile<c10::BFloat16>,
-      &pack_b<2>,    &pack_a<2>, nullptr,        nullptr, nullptr};
+  static const Kernels kernels{"brgemm_bf16",        2,          Element::kBf16, false,   false,
+                               &tile<c10::BFloat16>, &pack_b<2>, &pack_a<2>,     nullptr, nullptr};
   return has && at::globalContext().userEnabledMkldnn() ? &kernels : nullptr;
 #else
   return nullptr;

@@ -79,34 +79,40 @@ void pack_b(const PackArgs& b) {
   pack_b_portable(b, 1);
 }
 
+// Neighbours along the other dimension (a transposed operand): 16 x 16 transpositions.
 template <Element E>
-void rows_to_f32(const PackArgs& a) {
-  if (a.k_bytes != Load<E>::kBytes) return pack_a_rows_portable(a, 1);
-  for (int64_t i = 0; i < a.other; ++i) {
-    const char* src = a.src + i * a.other_bytes;
-    float* dst = reinterpret_cast<float*>(a.dst) + i * a.k;
-    int64_t p = 0;
-    for (; p + 16 <= a.k; p += 16) _mm512_storeu_ps(dst + p, Load<E>::full(src + p * a.k_bytes));
-    if (p < a.k) {
-      _mm512_mask_storeu_ps(dst + p, lanes16(a.k - p), Load<E>::part(src + p * a.k_bytes, a.k - p));
+void rows_across(const PackArgs& a) {
+  for (int64_t p = 0; p < a.k; p += 16) {
+    const int64_t depth = a.k - p;
+    for (int64_t i = 0; i < a.other; i += 16) {
+      const int64_t rows = a.other - i;
+      __m512i r[16];
+#pragma GCC unroll 16
+      for (int u = 0; u < 16; ++u) {
+        const char* at = a.src + (p + u) * a.k_bytes + i * Load<E>::kBytes;
+        const __m512 v = u >= depth   ? _mm512_setzero_ps()
+                         : rows >= 16 ? Load<E>::full(at)
+                                      : Load<E>::part(at, rows);
+        r[u] = _mm512_castps_si512(v);
+      }
+      store_transposed(r, a.dst + i * a.dst_row + p, a.dst_row, rows, lanes16(depth));
     }
   }
 }
 
-// Columns of A contiguous (a transposed operand): strips of kStripRows rows.
 template <Element E>
-void strips(const PackArgs& a) {
-  for (int64_t i = 0; i < a.other; i += kStripRows) {
-    const int64_t rows = a.other - i < kStripRows ? a.other - i : kStripRows;
-    float* dst = reinterpret_cast<float*>(a.dst) + i * a.k;
-    for (int64_t p = 0; p < a.k; ++p, dst += kStripRows) {
-      const __m512 v = Load<E>::part(a.src + p * a.k_bytes + i * Load<E>::kBytes, rows);
-      // Eight lanes are stored where six are wanted (the next store mends it), except at the end.
-      if (p + 1 < a.k) {
-        _mm256_storeu_ps(dst, _mm512_castps512_ps256(v));
-      } else {
-        _mm512_mask_storeu_ps(dst, __mmask16((1U << kStripRows) - 1U), v);
-      }
+void rows_to_f32(const PackArgs& a) {
+  if (a.k_bytes != Load<E>::kBytes) {
+    if (a.other_bytes == Load<E>::kBytes) return rows_across<E>(a);
+    return pack_a_rows_portable(a, 1);
+  }
+  for (int64_t i = 0; i < a.other; ++i) {
+    const char* src = a.src + i * a.other_bytes;
+    float* dst = reinterpret_cast<float*>(a.dst) + i * a.dst_row;
+    int64_t p = 0;
+    for (; p + 16 <= a.k; p += 16) _mm512_storeu_ps(dst + p, Load<E>::full(src + p * a.k_bytes));
+    if (p < a.k) {
+      _mm512_mask_storeu_ps(dst + p, lanes16(a.k - p), Load<E>::part(src + p * a.k_bytes, a.k - p));
     }
   }
 }
@@ -223,31 +229,12 @@ void pack_a_rows_any(const PackArgs& a) {
   }
 }
 
-void pack_a_strips_any(const PackArgs& a) {
-  switch (a.element) {
-    case Element::kF32:
-      return strips<Element::kF32>(a);
-    case Element::kBf16:
-      return strips<Element::kBf16>(a);
-    case Element::kF16:
-      return strips<Element::kF16>(a);
-  }
-}
-
 }  // namespace
 
 const Kernels* avx512_kernels() {
-  static const Kernels kernels{"avx512",
-                               1,
-                               Element::kF32,
-                               true,
-                               true,
-                               &tile<UnitF32>,
-                               &pack_b_any,
-                               &pack_a_rows_any,
-                               &pack_a_strips_any,
-                               &dot_any,
-                               &stream_any};
+  static const Kernels kernels{
+      "avx512",       1,           Element::kF32,    true,     true,
+      &tile<UnitF32>, &pack_b_any, &pack_a_rows_any, &dot_any, &stream_any};
   return host_has_avx512() ? &kernels : nullptr;
 }
 

@@ -22,10 +22,9 @@ inline int64_t element_size(Element e) { return e == Element::kF32 ? 4 : 2; }
 struct TileArgs {
   int64_t k_units;
   const char* a;
-  int64_t a_row_bytes, a_unit_bytes;
-  int64_t a_strip_bytes;  // from one strip of kStripRows rows to the next
-  const char* b;          // a panel: k_units x kPanelCols units
-  const float* init;      // null for zero
+  int64_t a_row_bytes;  // units of a row are neighbours
+  const char* b;        // a panel: k_units x kPanelCols units
+  const float* init;    // null for zero
   int64_t init_row;
   float* c;
   int64_t c_row;
@@ -38,6 +37,7 @@ struct PackArgs {
   int64_t k_bytes, other_bytes;  // strides along K and along the other dimension
   int64_t k, other;              // elements; `other` is at most kPanelCols for a panel of B
   uint32_t* dst;
+  int64_t dst_row;  // units from one row of A to the next; of a panel always kPanelCols
 };
 
 // result[s][l] = sum_k small[s][k] * large[l][k], small side up to kSmallSide.
@@ -67,16 +67,15 @@ struct StoreArgs {
 
 struct Kernels {
   const char* name;
-  int64_t unit;       // elements of K in one unit
-  Element direct_a;   // row-major A of this element type (whole units) is read where it is
-  bool reads_strips;  // tile() takes A in strips and at any stride; otherwise only in padded rows
-  bool thin;          // has dot() and stream()
+  int64_t unit;      // elements of K in one unit
+  Element direct_a;  // row-major A of this element type (whole units) is read where it is
+  bool any_row;      // tile() takes A at any row stride; otherwise only as pack_a_rows leaves it
+  bool thin;         // has dot() and stream()
   void (*tile)(int64_t m, int64_t n, const TileArgs&);
-  void (*pack_b)(const PackArgs&);         // -> k_units x kPanelCols, zeros in the rest
-  void (*pack_a_rows)(const PackArgs&);    // -> other x k_units, zeros in the last unit's rest
-  void (*pack_a_strips)(const PackArgs&);  // -> strips x k_units x kStripRows; or null
-  void (*dot)(const ThinArgs&);            // large_k_bytes is the element size
-  void (*stream)(const ThinArgs&);         // large_l_bytes is the element size
+  void (*pack_b)(const PackArgs&);       // -> k_units x kPanelCols, zeros in the rest
+  void (*pack_a_rows)(const PackArgs&);  // -> other x k_units, zeros in the last unit's rest
+  void (*dot)(const ThinArgs&);          // large_k_bytes is the element size
+  void (*stream)(const ThinArgs&);       // large_l_bytes is the element size
 };
 
 // Null where the processor lacks the instructions or the build has no such file.

@@ -64,7 +64,7 @@ void pack_a_rows_portable(const PackArgs& a, int64_t unit) {
     for (int64_t u0 = 0; u0 < units; u0 += kBlock) {
       for (int64_t i = i0; i < std::min(i0 + kBlock, a.other); ++i) {
         for (int64_t u = u0; u < std::min(u0 + kBlock, units); ++u) {
-          a.dst[i * units + u] = unit_at(a, unit, u * unit, i);
+          a.dst[i * a.dst_row + u] = unit_at(a, unit, u * unit, i);
         }
       }
     }

@@ -1,5 +1,7 @@
 // AVX-512 BF16 kernels: vdpbf16ps multiplies two neighbouring bfloat16 of K per lane and adds both
 // products to a float32 accumulator. As in every use of that instruction, subnormals count as zero.
+#include <cstring>
+
 #include "gemm/avx512_templates.h"
 #include "gemm/loads_avx512.h"
 
@@ -89,22 +91,30 @@ void pack_b(const PackArgs& b) {
   pack_b_portable(b, 2);
 }
 
-void pack_a_rows(const PackArgs& a) { pack_a_rows_portable(a, 2); }
-
-void pack_a_strips(const PackArgs& a) {
-  const int64_t units = (a.k + 1) / 2;
-  for (int64_t i = 0; i < a.other; i += kStripRows) {
-    const int64_t rows = a.other - i < kStripRows ? a.other - i : kStripRows;
-    uint32_t* dst = a.dst + i * units;
-    for (int64_t p = 0; p < a.k; p += 2, dst += kStripRows) {
-      const char* row0 = a.src + p * a.k_bytes + 2 * i;
-      const char* row1 = p + 1 < a.k ? row0 + a.k_bytes : nullptr;
-      const __m512i v = interleave(row0, row1, lanes16(rows));
-      if (p + 2 < a.k) {  // see strips() of the float32 kernels
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst), _mm512_castsi512_si256(v));
-      } else {
-        _mm512_mask_storeu_epi32(dst, __mmask16((1U << kStripRows) - 1U), v);
+void pack_a_rows(const PackArgs& a) {
+  if (a.k_bytes == 2) {
+    for (int64_t i = 0; i < a.other; ++i) {
+      uint32_t* dst = a.dst + i * a.dst_row;
+      dst[(a.k - 1) / 2] = 0;  // the second half of the last pair, if k is odd
+      std::memcpy(dst, a.src + i * a.other_bytes, size_t(2 * a.k));
+    }
+    return;
+  }
+  if (a.other_bytes != 2) return pack_a_rows_portable(a, 2);
+  for (int64_t p = 0; p < a.k; p += 32) {
+    const int64_t depth = a.k - p;
+    for (int64_t i = 0; i < a.other; i += 16) {
+      const int64_t rows = a.other - i;
+      const __mmask16 mask = lanes16(rows);
+      __m512i r[16];
+#pragma GCC unroll 16
+      for (int u = 0; u < 16; ++u) {
+        const char* row0 = a.src + (p + 2 * u) * a.k_bytes + 2 * i;
+        r[u] = 2 * u < depth
+                   ? interleave(row0, 2 * u + 1 < depth ? row0 + a.k_bytes : nullptr, mask)
+                   : _mm512_setzero_si512();
       }
+      store_transposed(r, a.dst + i * a.dst_row + p / 2, a.dst_row, rows, lanes16((depth + 1) / 2));
     }
   }
 }
@@ -115,9 +125,8 @@ const Kernels* avx512bf16_kernels() {
   const Kernels* base = avx512_kernels();
   if (base == nullptr || !__builtin_cpu_supports("avx512bf16")) return nullptr;
   static const Kernels kernels{
-      "avx512bf16",    2,       Element::kBf16, true,           true,
-      &tile<UnitPair>, &pack_b, &pack_a_rows,   &pack_a_strips, &dot<DotPair>,
-      base->stream};
+      "avx512bf16",    2,       Element::kBf16, true,          true,
+      &tile<UnitPair>, &pack_b, &pack_a_rows,   &dot<DotPair>, base->stream};
   return &kernels;
 }
 

@@ -18,49 +18,47 @@ int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to;
 // A as the micro-kernels read it: in place, or rearranged for a range of batches and rows.
 struct OperandA {
   const char* data;
-  int64_t batch_bytes, row_bytes, unit_bytes, strip_bytes;
+  int64_t batch_bytes, row_bytes;
 
-  const char* at(int64_t batch, int64_t row, int64_t unit) const {  // row: first of a strip
-    return data + batch * batch_bytes + row / kStripRows * strip_bytes + unit * unit_bytes;
+  const char* at(int64_t batch, int64_t row, int64_t unit) const {
+    return data + batch * batch_bytes + row * row_bytes + unit * 4;
   }
 };
 
 bool reads_in_place(const Kernels& kernels, const Problem& p) {
-  return kernels.reads_strips && kernels.direct_a == element_of(p.dtype) &&
+  return kernels.any_row && kernels.direct_a == element_of(p.dtype) &&
          contiguous(p.k, p.a.col_stride) && p.k % kernels.unit == 0;
 }
 
 OperandA in_place(const Problem& p) {
   const int64_t size = element_size(element_of(p.dtype));
-  const int64_t row = p.a.row_stride * size;
-  return {static_cast<const char*>(p.a.data), p.a_batch_stride * size, row, 4, kStripRows * row};
+  return {static_cast<const char*>(p.a.data), p.a_batch_stride * size, p.a.row_stride * size};
+}
+
+// Rows a multiple of a page apart would fight for the same few places of the first cache.
+int64_t padded_row(int64_t units) { return round_up(units, 16) % 256 == 0 ? units + 16 : units; }
+
+// Rearranges rows [i, i + rows) and units [u, u + depth) of A of batch b.
+void pack_a(const Kernels& kernels, const Problem& p, int64_t b, int64_t i, int64_t rows, int64_t u,
+            int64_t depth, char* dst, int64_t dst_row) {
+  const Element element = element_of(p.dtype);
+  const int64_t size = element_size(element), k0 = u * kernels.unit;
+  kernels.pack_a_rows({element, address(p, p.a, p.a_batch_stride, b, i, k0), p.a.col_stride * size,
+                       p.a.row_stride * size, std::min(p.k - k0, depth * kernels.unit), rows,
+                       reinterpret_cast<uint32_t*>(dst), dst_row});
 }
 
 OperandA rearrange(const Kernels& kernels, const Problem& p, int64_t units) {
-  const Element element = element_of(p.dtype);
-  const int64_t size = element_size(element);
-  const bool strips = kernels.pack_a_strips != nullptr && contiguous(p.m, p.a.row_stride) &&
-                      !contiguous(p.k, p.a.col_stride);
-  const int64_t rows = round_up(p.m, kStripRows);
-  OperandA a{nullptr, rows * units * 4, units * 4, 4, kStripRows * units * 4};
-  if (strips) {
-    a.row_bytes = 4;
-    a.unit_bytes = kStripRows * 4;
-  }
+  const int64_t row = padded_row(units);
+  OperandA a{nullptr, p.m * row * 4, row * 4};
   char* data = scratch(Slot::kOperandA, size_t(p.batch) * a.batch_bytes);
   a.data = data;
   const int64_t groups = (p.m + kMinRows - 1) / kMinRows;
   const bool parallel = worth_threads(0, double(p.batch) * a.batch_bytes);
   for_tasks(p.batch * groups, parallel, [&](int64_t task) {
     const int64_t b = task / groups, i = task % groups * kMinRows;
-    const PackArgs args{element,
-                        address(p, p.a, p.a_batch_stride, b, i, 0),
-                        p.a.col_stride * size,
-                        p.a.row_stride * size,
-                        p.k,
-                        std::min(kMinRows, p.m - i),
-                        reinterpret_cast<uint32_t*>(data + b * a.batch_bytes + i * units * 4)};
-    (strips ? kernels.pack_a_strips : kernels.pack_a_rows)(args);
+    pack_a(kernels, p, b, i, std::min(kMinRows, p.m - i), 0, units,
+           data + b * a.batch_bytes + i * a.row_bytes, row);
   });
   return a;
 }
@@ -68,7 +66,7 @@ OperandA rearrange(const Kernels& kernels, const Problem& p, int64_t units) {
 struct Driver {
   const Kernels& kernels;
   const Problem& p;
-  OperandA a;
+  OperandA a;  // no data: every task rearranges its own block
   int64_t units;
   bool direct;
 
@@ -100,12 +98,17 @@ struct Driver {
       } else {
         panel_b = p.packed_b->at(panel, u);
       }
+      int64_t a_row = a.row_bytes;
+      const char* block_a = a.data == nullptr ? nullptr : a.at(b, i0, u);
+      if (block_a == nullptr) {
+        const int64_t row = padded_row(depth);
+        char* memory = scratch(Slot::kBlockA, size_t(rows) * row * 4);
+        pack_a(kernels, p, b, i0, rows, u, depth, memory, row);
+        a_row = row * 4;
+        block_a = memory;
+      }
       for (int64_t i = 0; i < rows; i += step) {
-        TileArgs t{depth,         a.at(b, i0 + i, u),
-                   a.row_bytes,   a.unit_bytes,
-                   a.strip_bytes, panel_b,
-                   nullptr,       0,
-                   sums,          sums_row};
+        TileArgs t{depth, block_a + i * a_row, a_row, panel_b, nullptr, 0, sums, sums_row};
         if (u > 0) {
           t.init = sums;
           t.init_row = sums_row;
@@ -134,9 +137,12 @@ int64_t rows_of_task(const Problem& p, int64_t panels) {
 }
 
 void run_part(const Kernels& kernels, const Problem& p, int64_t units, bool a_in_place) {
-  const OperandA a = a_in_place ? in_place(p) : rearrange(kernels, p, units);
-  const Driver driver{kernels, p, a, units, writes_directly(p)};
   const int64_t panels = (p.n + kPanelCols - 1) / kPanelCols;
+  // With one panel a block of A has one reader, which finds it in its own cache.
+  const OperandA a = a_in_place    ? in_place(p)
+                     : panels == 1 ? OperandA{nullptr, 0, 0}
+                                   : rearrange(kernels, p, units);
+  const Driver driver{kernels, p, a, units, writes_directly(p)};
   const int64_t rows = rows_of_task(p, panels);
   const int64_t blocks = (p.m + rows - 1) / rows;
   const double multiplications = double(p.batch) * p.m * p.n * p.k;
@@ -171,7 +177,8 @@ void pack_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, 
   const int64_t k0 = u0 * kernels.unit, j0 = j * kPanelCols;
   kernels.pack_b({element_of(p.dtype), address(p, p.b, p.b_batch_stride, b, k0, j0),
                   p.b.row_stride * size, p.b.col_stride * size,
-                  std::min(u1 * kernels.unit, p.k) - k0, std::min(kPanelCols, p.n - j0), dst});
+                  std::min(u1 * kernels.unit, p.k) - k0, std::min(kPanelCols, p.n - j0), dst,
+                  kPanelCols});
 }
 
 void run_panel(const Problem& p) {
@@ -181,9 +188,8 @@ void run_panel(const Problem& p) {
   // Rearranged A is bounded: several batches at a time, or several rows of one.
   const auto limit_units = int64_t(kMaxOperandBytes / 4);
   const int64_t rows =
-      std::min(p.m, std::max(kMaxRows, limit_units / units / kStripRows * kStripRows));
-  const int64_t batches =
-      std::clamp<int64_t>(limit_units / (units * round_up(rows, kStripRows)), 1, p.batch);
+      std::min(p.m, std::max(kMaxRows, limit_units / padded_row(units) / kStripRows * kStripRows));
+  const int64_t batches = std::clamp<int64_t>(limit_units / (padded_row(units) * rows), 1, p.batch);
   for (int64_t b = 0; b < p.batch; b += batches) {
     for (int64_t i = 0; i < p.m; i += rows) {
       run_part(kernels, part_of(p, b, std::min(batches, p.batch - b), i, std::min(rows, p.m - i)),

@@ -9,6 +9,7 @@ namespace torch_neuronx::gemm {
 
 enum class Slot : uint8_t {
   kOperandA,
+  kBlockA,
   kPanel,
   kAccumulator,
   kThinSmall,

@@ -61,7 +61,8 @@ SmallRows prepare_small(const Problem& p, const Sides& s, bool pairs) {
                         s.small.row_stride * size,
                         p.k,
                         s.small.rows,
-                        reinterpret_cast<uint32_t*>(data + b * rows.batch_bytes)};
+                        reinterpret_cast<uint32_t*>(data + b * rows.batch_bytes),
+                        row_bytes / 4};
     if (pairs) {
       pack_a_rows_portable(args, 2);
     } else {
