@@ -54,7 +54,8 @@ std::map<std::string, size_t> categories(c10::DeviceIndex index) {
   check_device_index(index);
   std::map<std::string, size_t> result;
   const auto bytes = arena(index).bytes_by_category();
-  for (size_t i = 0; i < bytes.size(); ++i) result[category_name(static_cast<Category>(i))] = bytes[i];
+  for (size_t i = 0; i < bytes.size(); ++i)
+    result[category_name(static_cast<Category>(i))] = bytes[i];
   return result;
 }
 
@@ -62,6 +63,7 @@ std::map<std::string, size_t> categories(c10::DeviceIndex index) {
 PortabilityHandler wrap(py::object callable) {
   if (callable.is_none()) return {};
   auto held = std::shared_ptr<py::object>(new py::object(std::move(callable)), [](py::object* o) {
+    if (!Py_IsInitialized()) return;  // the static handler outlives the interpreter
     py::gil_scoped_acquire gil;
     delete o;
   });
@@ -83,9 +85,12 @@ PortabilityHandler wrap(py::object callable) {
 
 PYBIND11_MODULE(_C, m) {
   using namespace torch_neuronx;  // NOLINT: the module is the namespace's public face
-  m.def("configure", [](int count, size_t hbm_bytes, std::string name) {
-    configure({count, hbm_bytes, std::move(name)});
-  }, py::arg("device_count"), py::arg("hbm_bytes"), py::arg("name"));
+  m.def(
+      "configure",
+      [](int count, size_t hbm_bytes, std::string name) {
+        configure({count, hbm_bytes, std::move(name)});
+      },
+      py::arg("device_count"), py::arg("hbm_bytes"), py::arg("name"));
   m.def("register_kernels", [] {
     install_cpu_allocator();
     register_boxed_kernels();
@@ -95,8 +100,14 @@ PYBIND11_MODULE(_C, m) {
   m.def("is_in_bad_fork", &is_in_bad_fork);
   m.def("device_count", [] { return static_cast<int>(device_count()); });
   m.def("current_device", [] { return static_cast<int>(current_device()); });
-  m.def("set_default_device", [](int i) { check_device_index(i); set_default_device(static_cast<c10::DeviceIndex>(i)); });
-  m.def("set_device", [](int i) { check_device_index(i); set_current_device(static_cast<c10::DeviceIndex>(i)); });
+  m.def("set_default_device", [](int i) {
+    check_device_index(i);
+    set_default_device(static_cast<c10::DeviceIndex>(i));
+  });
+  m.def("set_device", [](int i) {
+    check_device_index(i);
+    set_current_device(static_cast<c10::DeviceIndex>(i));
+  });
   m.def("exchange_device", [](int i) {
     check_device_index(i);
     return static_cast<int>(exchange_device(static_cast<c10::DeviceIndex>(i)));
@@ -106,11 +117,14 @@ PYBIND11_MODULE(_C, m) {
     check_device_index(i);
     return static_cast<int>(exchange_device(static_cast<c10::DeviceIndex>(i)));
   });
-  m.def("synchronize", [](int i) {
-    check_device_index(i);
-    ensure_initialized();
-    synchronize(static_cast<c10::DeviceIndex>(i));
-  }, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "synchronize",
+      [](int i) {
+        check_device_index(i);
+        ensure_initialized();
+        synchronize(static_cast<c10::DeviceIndex>(i));
+      },
+      py::call_guard<py::gil_scoped_release>());
   m.def("default_generator", [](int i) {
     check_device_index(i);
     return py::reinterpret_steal<py::object>(

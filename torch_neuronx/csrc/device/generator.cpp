@@ -1,7 +1,7 @@
 #include "device/generator.h"
 
-#include <ATen/core/TensorBase.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/TensorBase.h>
 #include <c10/util/irange.h>
 
 #include <array>
@@ -16,13 +16,17 @@ constexpr size_t kStateBytes = 2 * sizeof(uint64_t);
 }
 
 NeuronGenerator::NeuronGenerator(c10::DeviceIndex index)
-    : c10::GeneratorImpl(c10::Device(kNeuron, index), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+    : c10::GeneratorImpl(c10::Device(kNeuron, index),
+                         c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
       state_{c10::default_rng_seed_val, 0} {}
 
 c10::DeviceType NeuronGenerator::device_type() { return kNeuron; }
 
 void NeuronGenerator::set_current_seed(uint64_t seed) { state_ = {seed, 0}; }
-void NeuronGenerator::set_offset(uint64_t offset) { state_.offset = offset; }
+void NeuronGenerator::set_offset(uint64_t offset) {
+  TORCH_CHECK(offset % 4 == 0, "offset must be a multiple of 4, but got ", offset);
+  state_.offset = offset;
+}
 uint64_t NeuronGenerator::get_offset() const { return state_.offset; }
 uint64_t NeuronGenerator::current_seed() const { return state_.seed; }
 
@@ -34,16 +38,18 @@ uint64_t NeuronGenerator::seed() {
 
 void NeuronGenerator::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
-  TORCH_CHECK(state.numel() == kStateBytes, "RNG state of a neuron generator must have ", kStateBytes,
-              " bytes (seed and offset), but got ", state.numel());
+  TORCH_CHECK(state.numel() == kStateBytes, "RNG state of a neuron generator must have ",
+              kStateBytes, " bytes (seed and offset), but got ", state.numel());
   uint64_t words[2];
   std::memcpy(words, state.data(), kStateBytes);
-  state_ = {words[0], words[1]};
+  set_current_seed(words[0]);
+  set_offset(words[1]);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> NeuronGenerator::get_state() const {
-  at::TensorBase tensor = at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, at::kByte,
-                                                std::nullopt, std::nullopt, std::nullopt, std::nullopt);
+  at::TensorBase tensor =
+      at::detail::empty_cpu({static_cast<int64_t>(kStateBytes)}, at::kByte, std::nullopt,
+                            std::nullopt, std::nullopt, std::nullopt);
   const uint64_t words[2] = {state_.seed, state_.offset};
   std::memcpy(tensor.mutable_data_ptr(), words, kStateBytes);
   return tensor.getIntrusivePtr();
@@ -55,17 +61,12 @@ NeuronGenerator* NeuronGenerator::clone_impl() const {
   return copy;
 }
 
-PhiloxState NeuronGenerator::advance(uint64_t counters) {
-  const PhiloxState before = state_;
-  state_.offset += counters;
-  return before;
-}
-
 const at::Generator& default_generator(c10::DeviceIndex index) {
   static const auto generators = [] {
     std::array<at::Generator, kMaxDevices> all;
     for (const auto i : c10::irange(kMaxDevices))
-      all[static_cast<size_t>(i)] = at::make_generator<NeuronGenerator>(static_cast<c10::DeviceIndex>(i));
+      all[static_cast<size_t>(i)] =
+          at::make_generator<NeuronGenerator>(static_cast<c10::DeviceIndex>(i));
     return all;
   }();
   return generators[static_cast<size_t>(resolve_device_index(index))];
@@ -75,14 +76,13 @@ at::Generator new_generator(c10::DeviceIndex index) {
   return at::make_generator<NeuronGenerator>(resolve_device_index(index));
 }
 
-PhiloxState take(const std::optional<at::Generator>& generator, c10::DeviceIndex index,
-                 uint64_t counters) {
-  at::Generator chosen =
-      generator.has_value() && generator->defined() ? *generator : default_generator(index);
-  TORCH_CHECK(chosen.device().type() == kNeuron, "Expected a 'neuron' device type for generator but found '",
-              chosen.device().type(), "'");
-  std::lock_guard<std::mutex> lock(chosen.mutex());
-  return chosen.get<NeuronGenerator>()->advance(counters);
+at::Generator choose_generator(const std::optional<at::Generator>& generator,
+                               c10::DeviceIndex index) {
+  if (!generator.has_value() || !generator->defined()) return default_generator(index);
+  TORCH_CHECK(generator->device().type() == kNeuron,
+              "Expected a 'neuron' device type for generator but found '",
+              generator->device().type(), "'");
+  return *generator;
 }
 
 }  // namespace torch_neuronx

@@ -5,13 +5,14 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <mutex>
 #include <optional>
 
 namespace torch_neuronx {
 
 struct PhiloxState {
   uint64_t seed;
-  uint64_t offset;  // 128-bit counters are consumed from here on
+  uint64_t offset;  // 32-bit words of the stream used so far, a multiple of 4
 };
 
 class NeuronGenerator final : public c10::GeneratorImpl {
@@ -26,8 +27,9 @@ class NeuronGenerator final : public c10::GeneratorImpl {
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
   static c10::DeviceType device_type();
 
-  // Takes `counters` from the sequence; the caller holds mutex_.
-  PhiloxState advance(uint64_t counters);
+  // The caller holds mutex_.
+  PhiloxState philox() const { return state_; }
+  void advance(uint64_t words) { state_.offset += words; }
 
  private:
   NeuronGenerator* clone_impl() const override;
@@ -37,9 +39,18 @@ class NeuronGenerator final : public c10::GeneratorImpl {
 const at::Generator& default_generator(c10::DeviceIndex index);
 at::Generator new_generator(c10::DeviceIndex index);
 
-// The state for one random operator that uses up to `counters`, from `generator` or the default one
-// of core `index`. Locks the generator.
-PhiloxState take(const std::optional<at::Generator>& generator, c10::DeviceIndex index,
-                 uint64_t counters);
+// `generator`, or the default one of core `index`; throws for a generator of another device.
+at::Generator choose_generator(const std::optional<at::Generator>& generator,
+                               c10::DeviceIndex index);
+
+// Calls draw(state) with the generator locked; `draw` returns how far the offset advances (of
+// 32-bit words, a multiple of 4).
+template <class Draw>
+void with_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex index, Draw draw) {
+  at::Generator chosen = choose_generator(generator, index);
+  std::lock_guard<std::mutex> lock(chosen.mutex());
+  auto* impl = chosen.get<NeuronGenerator>();
+  impl->advance(draw(impl->philox()));
+}
 
 }  // namespace torch_neuronx

@@ -32,7 +32,9 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 
-  c10::Stream getStream(c10::Device device) const override { return current_stream(device.index()); }
+  c10::Stream getStream(c10::Device device) const override {
+    return current_stream(device.index());
+  }
   c10::Stream getDefaultStream(c10::Device device) const override {
     return default_stream(device.index());
   }
@@ -88,8 +90,8 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
     return std::chrono::duration<double, std::milli>(b.when - a.when).count();
   }
 
-  // The dtypes a tensor may have; which of them a real NeuronCore computes in is the operator table's
-  // matter (torch_neuronx.ops).
+  // The dtypes a tensor may have; which of them a real NeuronCore computes in is the operator
+  // table's matter (torch_neuronx.ops).
   c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
     resolve_device_index(device.index());
     return {};

@@ -1,5 +1,5 @@
-// Process-wide state of the emulated machine: how many NeuronCores there are, whether the device was
-// used yet, which core a thread has selected, and whether this process is a forked child.
+// Process-wide state of the emulated machine: how many NeuronCores there are, whether the device
+// was used yet, which core a thread has selected, and whether this process is a forked child.
 #pragma once
 
 #include <c10/core/Device.h>

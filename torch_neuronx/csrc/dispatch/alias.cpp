@@ -35,8 +35,8 @@ c10::StorageImpl* alias_owner(const c10::DataPtr& data) {
 }
 
 c10::Storage make_storage(size_t bytes, c10::DataPtr data, c10::Allocator* allocator) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                            std::move(data), allocator,
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                            bytes, std::move(data), allocator,
                                                             /*resizable=*/true));
 }
 
@@ -63,7 +63,8 @@ void copy_flags(const at::Tensor& from, Impl* to) {
 at::Tensor dense_like(c10::Storage storage, const at::Tensor& like, bool device) {
   at::Tensor result;
   if (like.is_quantized()) {
-    const DispatchKeySet keys(device ? DispatchKey::QuantizedPrivateUse1 : DispatchKey::QuantizedCPU);
+    const DispatchKeySet keys(device ? DispatchKey::QuantizedPrivateUse1
+                                     : DispatchKey::QuantizedCPU);
     result = at::detail::make_tensor<at::QTensorImpl>(std::move(storage), keys, like.dtype(),
                                                       at::get_qtensorimpl(like)->quantizer());
   } else {
@@ -81,7 +82,8 @@ template <class Convert>
 at::Tensor rebuild(const at::Tensor& t, bool device, Convert convert) {
   if (t.is_nested()) {
     const auto* impl = at::native::get_nested_tensor_impl(t);
-    const DispatchKeySet keys(device ? DispatchKey::NestedTensorPrivateUse1 : DispatchKey::NestedTensorCPU);
+    const DispatchKeySet keys(device ? DispatchKey::NestedTensorPrivateUse1
+                                     : DispatchKey::NestedTensorCPU);
     const at::Tensor buffer = convert(impl->get_unsafe_storage_as_tensor());
     // The shapes of a nested tensor live on the host on every device.
     return at::detail::make_tensor<at::native::NestedTensorImpl>(
@@ -101,8 +103,8 @@ at::Tensor rebuild(const at::Tensor& t, bool device, Convert convert) {
   const auto* impl = at::sparse_csr::get_sparse_csr_impl(t);
   const DispatchKeySet keys(device ? DispatchKey::SparseCsrPrivateUse1 : DispatchKey::SparseCsrCPU);
   const at::Tensor values = convert(impl->values());
-  at::Tensor result = at::detail::make_tensor<at::SparseCsrTensorImpl>(keys, values.device(), t.layout(),
-                                                                       t.dtype());
+  at::Tensor result = at::detail::make_tensor<at::SparseCsrTensorImpl>(keys, values.device(),
+                                                                       t.layout(), t.dtype());
   at::sparse_csr::get_sparse_csr_impl(result)->set_member_tensors(
       convert(impl->compressed_indices()), convert(impl->plain_indices()), values, t.sizes());
   return result;
@@ -115,14 +117,15 @@ bool is_plain(const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_
 c10::Storage AliasSet::storage(const c10::Storage& device_storage, bool written) {
   c10::StorageImpl* owner = device_storage.unsafeGetStorageImpl();
   if (written) {
-    if (c10::impl::cow::is_cow_data_ptr(owner->data_ptr())) owner->mutable_data();  // materialise a lazy clone before it is written
+    if (c10::impl::cow::is_cow_data_ptr(owner->data_ptr()))
+      owner->mutable_data();  // materialise a lazy clone before it is written
     mark_written(*owner);
   }
   for (const auto& [device, cpu] : storages_)
     if (device == owner) return cpu;
   void* data = const_cast<void*>(owner->data());
-  storages_.emplace_back(owner, make_storage(owner->nbytes(), alias_pointer(owner, data),
-                                             c10::GetCPUAllocator()));
+  storages_.emplace_back(
+      owner, make_storage(owner->nbytes(), alias_pointer(owner, data), c10::GetCPUAllocator()));
   return storages_.back().second;
 }
 
@@ -172,7 +175,8 @@ void AliasSet::finish() {
       // The kernel gave the alias new memory (resize_) or another storage (set_).
       bool own_alias = false;
       for (const auto& [o, alias] : storages_)
-        own_alias = own_alias || (o == owner && alias.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl());
+        own_alias = own_alias ||
+                    (o == owner && alias.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl());
       if (own_alias && owns(storage.data_ptr())) {
         const size_t bytes = storage.nbytes();
         c10::DataPtr data = steal(*storage.unsafeGetStorageImpl(), index);
@@ -216,10 +220,9 @@ at::Tensor adopt(const at::Tensor& cpu, c10::DeviceIndex index) {
                                 " can't live on neuron");
     return dense_like(adopt_storage(cpu.storage(), index), cpu, /*device=*/true);
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(cpu.layout() != at::kMkldnn && cpu.layout() != at::kJagged, "a result of layout ",
-                              cpu.layout(), " can't live on neuron");
-  return rebuild(cpu, /*device=*/true,
-                 [&](const at::Tensor& part) { return adopt(part, index); });
+  TORCH_CHECK_NOT_IMPLEMENTED(cpu.layout() != at::kMkldnn && cpu.layout() != at::kJagged,
+                              "a result of layout ", cpu.layout(), " can't live on neuron");
+  return rebuild(cpu, /*device=*/true, [&](const at::Tensor& part) { return adopt(part, index); });
 }
 
 }  // namespace torch_neuronx

@@ -1,7 +1,7 @@
 // CPU views of device tensors and back. Device memory is host memory, so a CPU kernel can run on it
-// through an alias: a CPU tensor that shares the device storage's bytes and keeps that storage alive.
-// What the kernel returns is adopted: its memory already lies in the core's HBM (ScratchScope), so
-// only the ownership moves.
+// through an alias: a CPU tensor that shares the device storage's bytes and keeps that storage
+// alive. What the kernel returns is adopted: its memory already lies in the core's HBM
+// (ScratchScope), so only the ownership moves.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +32,8 @@ class AliasSet {
   c10::SmallVector<std::pair<c10::StorageImpl*, c10::Storage>, 4> storages_;
 };
 
-// The device tensor for a CPU tensor that a kernel returned, on core `index`. Shares memory where it
-// can (see above), copies only memory that isn't ours.
+// The device tensor for a CPU tensor that a kernel returned, on core `index`. Shares memory where
+// it can (see above), copies only memory that isn't ours.
 at::Tensor adopt(const at::Tensor& cpu_tensor, c10::DeviceIndex index);
 
 // The same for a bare storage.

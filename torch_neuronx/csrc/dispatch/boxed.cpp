@@ -26,10 +26,19 @@ using torch::jit::Stack;
 // move data between devices.
 const std::unordered_set<std::string>& mixing_operators() {
   static const std::unordered_set<std::string> names = {
-      "aten::index",  "aten::index_put",      "aten::index_put_",      "aten::_index_put_impl_",
-      "aten::copy_",  "aten::_unsafe_index",  "aten::_unsafe_index_put", "aten::copy",
-      "aten::copy_sparse_to_sparse_", "aten::_ctc_loss", "aten::_ctc_loss_backward",
-      "aten::_embedding_bag_per_sample_weights_backward", "aten::_pack_padded_sequence",
+      "aten::index",
+      "aten::index_put",
+      "aten::index_put_",
+      "aten::_index_put_impl_",
+      "aten::copy_",
+      "aten::_unsafe_index",
+      "aten::_unsafe_index_put",
+      "aten::copy",
+      "aten::copy_sparse_to_sparse_",
+      "aten::_ctc_loss",
+      "aten::_ctc_loss_backward",
+      "aten::_embedding_bag_per_sample_weights_backward",
+      "aten::_pack_padded_sequence",
       "aten::_amp_foreach_non_finite_check_and_unscale_"};
   return names;
 }
@@ -48,8 +57,11 @@ c10::TypePtr strip_optional(c10::TypePtr type) {
 // A CPU generator whose stream is a function of the device generator's state, for random operators
 // that run their CPU kernel.
 at::Generator host_generator(const std::optional<at::Generator>& given, c10::DeviceIndex index) {
-  constexpr uint64_t kCounters = 4;
-  const PhiloxState state = take(given, index, kCounters);
+  PhiloxState state{};
+  with_philox(given, index, [&](PhiloxState now) {
+    state = now;
+    return uint64_t{4};
+  });
   // splitmix64 of seed and offset: neighbouring states give unrelated Mersenne Twister streams.
   uint64_t z = state.seed + 0x9e3779b97f4a7c15ULL * (state.offset + 1);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -64,16 +76,17 @@ c10::DispatchKeySet cpu_keys(c10::DispatchKeySet keys) {
 }
 
 const c10::DispatchKeySet& excluded_inside() {
-  static const c10::DispatchKeySet keys = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                                          c10::DispatchKeySet({c10::DispatchKey::AutocastCPU,
-                                                               c10::DispatchKey::AutocastPrivateUse1});
+  static const c10::DispatchKeySet keys =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+      c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1});
   return keys;
 }
 
 [[noreturn]] void devices_differ(const OpPlan& plan, const c10::OperatorHandle& op, size_t index,
                                  c10::Device a, c10::Device b) {
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
-              a, " and ", b, "! (when checking argument for argument ",
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ", a,
+              " and ", b, "! (when checking argument for argument ",
               op.schema().arguments()[index].name(), " in method ", plan.entry.name, ")");
 }
 
@@ -84,8 +97,9 @@ class Placement {
 
   void see(const at::Tensor& t, size_t argument) {
     if (!t.defined()) return;
-    if (!dtype_) dtype_ = t.scalar_type();
     const c10::Device device = t.device();
+    // A Python number is a float64 tensor that says nothing about the data: (2.0 - x), mul_(0.5).
+    if (!dtype_ && !t.unsafeGetTensorImpl()->is_wrapped_number()) dtype_ = t.scalar_type();
     if (device.is_privateuseone()) {
       if (index_ < 0) {
         index_ = device.index();
@@ -134,7 +148,8 @@ void adopt_value(IValue& value, c10::DeviceIndex index) {
   }
 }
 
-void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+               Stack* stack) {
   flush_deferred();
   const size_t base = stack->size() - plan.arguments;
   Placement placement(plan, op);
@@ -161,11 +176,14 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
   AliasSet aliases;
   c10::SmallVector<IValue, 2> originals(plan.return_alias.size());
   for (size_t r = 0; r < plan.return_alias.size(); ++r) {
-    if (plan.return_alias[r] >= 0) originals[r] = (*stack)[base + static_cast<size_t>(plan.return_alias[r])];
+    if (plan.return_alias[r] >= 0)
+      originals[r] = (*stack)[base + static_cast<size_t>(plan.return_alias[r])];
   }
   for (const auto& arg : plan.args) {
     IValue& value = (*stack)[base + arg.index];
-    const auto alias = [&](const at::Tensor& t) { return on_neuron(t) ? aliases.cpu(t, arg.written) : t; };
+    const auto alias = [&](const at::Tensor& t) {
+      return on_neuron(t) ? aliases.cpu(t, arg.written) : t;
+    };
     if (value.isTensor()) {
       if (on_neuron(value.toTensor())) value = aliases.cpu(value.toTensor(), arg.written);
     } else if (arg.kind == Kind::kGenerator) {
@@ -181,7 +199,8 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
     } else if (arg.kind == Kind::kOptionalTensorList) {
       c10::List<std::optional<at::Tensor>> list;
       for (const IValue& item : value.toListRef())
-        list.push_back(item.isTensor() ? std::optional<at::Tensor>(alias(item.toTensor())) : std::nullopt);
+        list.push_back(item.isTensor() ? std::optional<at::Tensor>(alias(item.toTensor()))
+                                       : std::nullopt);
       value = std::move(list);
     } else if (arg.kind == Kind::kDevice && value.toDevice().is_privateuseone()) {
       value = c10::Device(c10::DeviceType::CPU);
@@ -230,7 +249,8 @@ void boxed_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Sta
       op.hasKernelForAnyDispatchKey(c10::DispatchKeySet(cpu_keys(keys).highestPriorityTypeId())) ||
           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
           op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd),
-      "The operator '", plan->entry.name, "' is not implemented for the neuron device, and has no CPU "
+      "The operator '", plan->entry.name,
+      "' is not implemented for the neuron device, and has no CPU "
       "kernel to run instead. Register one with torch.library for \"cpu\" or \"neuron\".");
   run_boxed(*plan, op, keys, stack);
 }
@@ -242,7 +262,8 @@ std::string full_name(const c10::OperatorName& name) {
 }  // namespace
 
 OpPlan::OpPlan(const c10::OperatorHandle& op)
-    : entry(op_entry(full_name(op.operator_name()))), mixes_devices(mixing_operators().count(op.operator_name().name) > 0) {
+    : entry(op_entry(full_name(op.operator_name()))),
+      mixes_devices(mixing_operators().count(op.operator_name().name) > 0) {
   const auto& schema = op.schema();
   arguments = schema.arguments().size();
   for (size_t i = 0; i < arguments; ++i) {
@@ -284,8 +305,8 @@ namespace {
 // chooses the fastest kernel by looking at the device.
 constexpr const char* kWholeOnHost[] = {"convolution", "convolution_backward", "mode.values"};
 
-// For each operator that has a kernel under `host`, the boxed kernel under `device`. Backend by backend,
-// because a composite kernel would otherwise win over the fallback.
+// For each operator that has a kernel under `host`, the boxed kernel under `device`. Backend by
+// backend, because a composite kernel would otherwise win over the fallback.
 void register_for(c10::DispatchKey host, c10::DispatchKey device) {
   // Lives as long as the process, as registrations do.
   auto* library = new torch::Library(torch::Library::IMPL, "aten", device, __FILE__, __LINE__);
@@ -304,7 +325,8 @@ void register_for(c10::DispatchKey host, c10::DispatchKey device) {
     const std::string_view full(name);
     const auto dot = full.find('.');
     const std::string overload(dot == std::string_view::npos ? "" : full.substr(dot + 1));
-    add(dispatcher.findSchemaOrThrow(("aten::" + std::string(full.substr(0, dot))).c_str(), overload.c_str()));
+    add(dispatcher.findSchemaOrThrow(("aten::" + std::string(full.substr(0, dot))).c_str(),
+                                     overload.c_str()));
   }
 }
 

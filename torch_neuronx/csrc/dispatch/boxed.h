@@ -13,7 +13,14 @@ namespace torch_neuronx {
 
 // What the boxed kernel needs to know about an operator, read off its schema once.
 struct OpPlan {
-  enum class Kind : uint8_t { kTensor, kTensorList, kOptionalTensorList, kDevice, kGenerator, kDtype };
+  enum class Kind : uint8_t {
+    kTensor,
+    kTensorList,
+    kOptionalTensorList,
+    kDevice,
+    kGenerator,
+    kDtype
+  };
   struct Arg {
     size_t index;
     Kind kind;
@@ -28,8 +35,8 @@ struct OpPlan {
   bool mixes_devices;             // CPU tensors of any shape may stand beside device tensors
 };
 
-// Registers the boxed kernel for each operator that the CPU has and `neuron` doesn't yet, and as the
-// fallback for operators that appear later. Called once, at import.
+// Registers the boxed kernel for each operator that the CPU has and `neuron` doesn't yet, and as
+// the fallback for operators that appear later. Called once, at import.
 void register_boxed_kernels();
 
 }  // namespace torch_neuronx

@@ -43,7 +43,8 @@ auto run_on_host(c10::DeviceIndex index, Fn&& fn) {
     const ScratchScope scratch(index);
     const c10::impl::ExcludeDispatchKeyGuard guard(
         c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-        c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
+        c10::DispatchKeySet(
+            {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
     return fn(args);
   };
   auto results = compute();

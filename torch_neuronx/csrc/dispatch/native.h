@@ -14,12 +14,15 @@ namespace torch_neuronx {
 template <size_t N>
 struct FixedString {
   char text[N]{};
-  constexpr FixedString(const char (&s)[N]) { std::copy_n(s, N, text); }  // NOLINT: implicit on purpose
+  constexpr FixedString(const char (&s)[N]) {
+    std::copy_n(s, N, text);
+  }  // NOLINT: implicit on purpose
 };
 
 namespace detail {
 // The dtype an operator is judged by: that of its first tensor argument.
 inline bool note_dtype(OpEntry& entry, const at::Tensor& t) {
+  if (!t.defined() || t.unsafeGetTensorImpl()->is_wrapped_number()) return false;
   entry.note(t.scalar_type());
   return true;
 }

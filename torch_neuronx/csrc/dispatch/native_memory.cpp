@@ -1,5 +1,6 @@
 // Native operators on memory: allocation, views, storage, copies, reading a scalar.
 #include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
@@ -14,6 +15,8 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
+
+#include <cstring>
 
 #include "device/state.h"
 #include "dispatch/alias.h"
@@ -30,7 +33,8 @@ c10::DeviceIndex target_index(std::optional<c10::Device> device) {
   return resolve_device_index(device->index());
 }
 
-// The allocator works on the current device, so an allocation elsewhere selects it for its duration.
+// The allocator works on the current device, so an allocation elsewhere selects it for its
+// duration.
 class OnDevice {
  public:
   explicit OnDevice(c10::DeviceIndex index) : previous_(current_device()) {
@@ -62,17 +66,17 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   check_options(layout, pin_memory);
   const OnDevice guard(target_index(device));
-  return fill_if_deterministic(
-      at::detail::empty_generic(size, device_allocator(), kKeys, c10::dtype_or_default(dtype), format));
+  return fill_if_deterministic(at::detail::empty_generic(size, device_allocator(), kKeys,
+                                                         c10::dtype_or_default(dtype), format));
 }
 
-at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                         std::optional<at::Layout> layout, std::optional<at::Device> device,
-                         std::optional<bool> pin_memory) {
+at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                         std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
   const OnDevice guard(target_index(device));
-  return fill_if_deterministic(at::detail::empty_strided_generic(size, stride, device_allocator(), kKeys,
-                                                                 c10::dtype_or_default(dtype)));
+  return fill_if_deterministic(at::detail::empty_strided_generic(
+      size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
 // All-zero tensors that autograd passes around without memory.
@@ -82,10 +86,12 @@ at::Tensor efficient_zero(at::IntArrayRef size, std::optional<at::ScalarType> dt
   static at::native::ZeroTensorAllocator allocator{c10::Device(kNeuron, 0)};
   const auto keys = kKeys.add(c10::DispatchKey::ZeroTensor);
   const OnDevice guard(target_index(device));
-  return at::detail::empty_generic(size, &allocator, keys, c10::dtype_or_default(dtype), std::nullopt);
+  return at::detail::empty_generic(size, &allocator, keys, c10::dtype_or_default(dtype),
+                                   std::nullopt);
 }
 
-const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
+                         std::optional<at::MemoryFormat> format) {
   const OnDevice guard(self.device().index());
   return at::native::resize_(self, size, format);
 }
@@ -100,24 +106,49 @@ at::Tensor& set_storage_whole(at::Tensor& self, at::Storage source) {
   return set_storage(self, std::move(source), 0, {elements}, {});
 }
 at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
-  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+  return set_storage(self, source.storage(), source.storage_offset(), source.sizes(),
+                     source.strides());
 }
 at::Tensor& set_nothing(at::Tensor& self) {
   c10::DataPtr none = allocate_on(self.device().index(), 0, Category::kTensors);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, std::move(none), device_allocator(), true);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, std::move(none), device_allocator(),
+                       true);
   return set_storage(self, std::move(storage), 0, {0}, {});
+}
+
+// The plain case: equal types and shapes, both sides contiguous strided memory.
+bool copy_bytes(const at::Tensor& self, const at::Tensor& source) {
+  const auto plain = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided && (t.device().is_cpu() || on_neuron(t)) &&
+           t.is_contiguous() && !t.is_conj() && !t.is_neg() && !t.is_quantized() &&
+           !t._is_zerotensor();
+  };
+  if (self.scalar_type() != source.scalar_type() || self.is_nested() || source.is_nested() ||
+      !plain(self) || !plain(source) || self.sizes() != source.sizes()) {
+    return false;
+  }
+  auto* to = static_cast<char*>(self.mutable_data_ptr());
+  const auto* from = static_cast<const char*>(source.const_data_ptr());
+  constexpr int64_t kGrain = 1 << 20;  // bytes; below that one thread is faster
+  at::parallel_for(0, static_cast<int64_t>(self.nbytes()), kGrain, [&](int64_t begin, int64_t end) {
+    std::memmove(to + begin, from + begin, static_cast<size_t>(end - begin));
+  });
+  if (on_neuron(self)) mark_written(*self.storage().unsafeGetStorageImpl());
+  return true;
 }
 
 // Both sides are host memory: alias what is on a device and let the CPU's copy do the rest, which
 // covers every pair of cores, dtypes, layouts, strides and conjugation.
 at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  if (copy_bytes(self, source)) return self;
   AliasSet aliases;
   at::Tensor to = on_neuron(self) ? aliases.cpu(self, true) : self;
   const at::Tensor from = on_neuron(source) ? aliases.cpu(source, false) : source;
-  TORCH_CHECK(to.device().is_cpu() && from.device().is_cpu(), "can't copy from ", source.device(), " to ",
-              self.device());
+  TORCH_CHECK(to.device().is_cpu() && from.device().is_cpu(), "can't copy from ", source.device(),
+              " to ", self.device());
   {
-    const c10::impl::ExcludeDispatchKeyGuard guard(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    const c10::impl::ExcludeDispatchKeyGuard guard(
+        c10::autograd_dispatch_keyset_with_ADInplaceOrView);
     to.copy_(from, non_blocking);
   }
   aliases.finish();
@@ -139,14 +170,16 @@ at::Scalar local_scalar(const at::Tensor& self) {
 
 // Execution is in order of issue, so memory is never in use by another stream.
 void record_stream(at::Tensor&, at::Stream stream) {
-  TORCH_CHECK(stream.device_type() == kNeuron, "record_stream expects a neuron stream, but got one of ",
-              stream.device());
+  TORCH_CHECK(stream.device_type() == kNeuron,
+              "record_stream expects a neuron stream, but got one of ", stream.device());
 }
 
 at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
   return at::native::_reshape_alias(self, size, stride);
 }
-at::Tensor view(const at::Tensor& self, at::IntArrayRef size) { return at::native::view(self, size); }
+at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
+  return at::native::view(self, size);
+}
 at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
                       std::optional<int64_t> offset) {
   return at::native::as_strided_tensorimpl(self, size, stride, offset);

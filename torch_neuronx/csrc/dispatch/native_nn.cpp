@@ -15,35 +15,37 @@
 namespace torch_neuronx {
 namespace {
 
-at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                       bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                       at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, int64_t groups) {
   return run_on_host(input.device().index(), [&](HostArgs& host) {
-    return at::convolution(host(input), host(weight), host(bias), stride, padding, dilation, transposed,
-                           output_padding, groups);
+    return at::convolution(host(input), host(weight), host(bias), stride, padding, dilation,
+                           transposed, output_padding, groups);
   });
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
-    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
-    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
-    int64_t groups, std::array<bool, 3> mask) {
+    const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
+    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+    at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
   return run_on_host(input.device().index(), [&](HostArgs& host) {
-    return at::convolution_backward(host(grad), host(input), host(weight), at::IntArrayRef{channels}, stride,
-                                    padding, dilation, transposed, output_padding, groups, mask);
+    return at::convolution_backward(host(grad), host(input), host(weight),
+                                    at::IntArrayRef{channels}, stride, padding, dilation,
+                                    transposed, output_padding, groups, mask);
   });
 }
 
-// The CPU's own rule says whether its flash kernel takes the case; that kernel is reached through the
-// "overrideable" operator that PyTorch keeps for devices like this one.
+// The CPU's own rule says whether its flash kernel takes the case; that kernel is reached through
+// the "overrideable" operator that PyTorch keeps for devices like this one.
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool causal,
                          std::optional<double> scale, bool enable_gqa) {
   const bool mask_needs_grad = mask.has_value() && mask->requires_grad();
   if (mask_needs_grad) return static_cast<int64_t>(sdp::SDPBackend::math);
-  const auto choice = at::native::_fused_sdp_choice_stub(at::kCPU, query, key, value, mask, dropout, causal, scale,
-                                                         enable_gqa);
+  const auto choice = at::native::_fused_sdp_choice_stub(at::kCPU, query, key, value, mask, dropout,
+                                                         causal, scale, enable_gqa);
   return choice == static_cast<int64_t>(sdp::SDPBackend::flash_attention)
              ? static_cast<int64_t>(sdp::SDPBackend::overrideable)
              : choice;
@@ -55,38 +57,43 @@ int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const a
   return choose_attention(query, key, value, mask, dropout, causal, scale, enable_gqa);
 }
 
-using AttentionResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt,
-                                   at::Tensor, at::Tensor, at::Tensor>;
+using AttentionResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
+                                   c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
 
 AttentionResult attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const std::optional<at::Tensor>& bias, double dropout, bool causal, bool,
                           std::optional<double> scale) {
   TORCH_CHECK(dropout == 0.0, "fused attention on neuron has no dropout; PyTorch's math path does");
   auto [out, logsumexp] = run_on_host(query.device().index(), [&](HostArgs& host) {
-    return at::_scaled_dot_product_flash_attention_for_cpu(host(query), host(key), host(value), dropout, causal,
-                                                           host(bias), scale);
+    return at::_scaled_dot_product_flash_attention_for_cpu(host(query), host(key), host(value),
+                                                           dropout, causal, host(bias), scale);
   });
-  return {out, logsumexp, at::Tensor(), at::Tensor(), query.sym_size(2), key.sym_size(2),
-          at::Tensor(), at::Tensor(), at::Tensor()};
+  return {out,          logsumexp,         at::Tensor(),
+          at::Tensor(), query.sym_size(2), key.sym_size(2),
+          at::Tensor(), at::Tensor(),      at::Tensor()};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& bias, std::array<bool, 4> mask, const at::Tensor& out, const at::Tensor& logsumexp,
-    const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt, double dropout, bool causal,
-    const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
-  TORCH_CHECK(!mask[3], "fused attention on neuron has no gradient of the mask; PyTorch's math path does");
-  const std::optional<at::Tensor> optional_bias = bias.defined() ? std::optional(bias) : std::nullopt;
+    const at::Tensor& bias, std::array<bool, 4> mask, const at::Tensor& out,
+    const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt,
+    double dropout, bool causal, const at::Tensor&, const at::Tensor&,
+    std::optional<double> scale) {
+  TORCH_CHECK(!mask[3],
+              "fused attention on neuron has no gradient of the mask; PyTorch's math path does");
+  const std::optional<at::Tensor> optional_bias =
+      bias.defined() ? std::optional(bias) : std::nullopt;
   auto [q, k, v] = run_on_host(query.device().index(), [&](HostArgs& host) {
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        host(grad), host(query), host(key), host(value), host(out), host(logsumexp), dropout, causal,
-        host(optional_bias), scale);
+        host(grad), host(query), host(key), host(value), host(out), host(logsumexp), dropout,
+        causal, host(optional_bias), scale);
   });
   return {q, k, v, at::Tensor()};
 }
 
 // The split points must be read on the host, wherever they are.
-std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& points, int64_t dim) {
+std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& points,
+                                     int64_t dim) {
   return at::native::tensor_split(self, points.cpu(), dim);
 }
 

@@ -17,7 +17,7 @@ PortabilityHandler g_handler;
 
 // "aten::add_.Tensor" -> "add"; "aten::_foreach_add_.List" -> "_foreach_add"
 std::string base_name(std::string_view name) {
-  if (const auto colon = name.find("::"); colon != std::string_view::npos) name.remove_prefix(colon + 2);
+  if (name.starts_with("aten::")) name.remove_prefix(6);  // mylib::add is not add
   name = name.substr(0, name.find('.'));
   if (name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') name.remove_suffix(1);
   return std::string(name);

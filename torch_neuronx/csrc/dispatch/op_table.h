@@ -22,7 +22,7 @@ using PortabilityHandler = std::function<void(const std::string& op, const std::
 extern std::atomic<int> g_portability;
 
 struct OpEntry {
-  std::string name;              // "aten::add.Tensor"
+  std::string name;               // "aten::add.Tensor"
   std::atomic<uint64_t> mask{0};  // bit i: ScalarType i runs on a NeuronCore
   std::array<std::atomic<int64_t>, 64> calls{};
 
@@ -41,7 +41,8 @@ struct OpEntry {
 // The entry of an operator with its overload, made on first use. Stable address.
 OpEntry& op_entry(std::string_view name_with_overload);
 
-// Base ATen names (no namespace, overload or trailing underscore) -> mask; others count as host only.
+// Base ATen names (no namespace, overload or trailing underscore) -> mask; others count as host
+// only.
 void set_operator_table(std::unordered_map<std::string, uint64_t> masks);
 void set_portability(Portability mode, PortabilityHandler handler);
 

@@ -1,5 +1,6 @@
 #include "memory/allocator.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
@@ -15,8 +16,8 @@
 namespace torch_neuronx {
 namespace {
 
-// All cores share one range of addresses, each with an equal stride of it, so a pointer tells its core.
-// A core's part is twice its HBM: free holes between live blocks cost addresses, not memory.
+// All cores share one range of addresses, each with an equal stride of it, so a pointer tells its
+// core. A core's part is twice its HBM: free holes between live blocks cost addresses, not memory.
 struct Hbm {
   char* base = nullptr;
   size_t stride = 0;
@@ -30,10 +31,10 @@ std::array<std::atomic<Arena*>, kMaxDevices> g_arenas{};
 void reserve_hbm() {
   const size_t stride = (2 * machine().hbm_bytes + kChunk - 1) / kChunk * kChunk;
   const size_t bytes = stride * static_cast<size_t>(machine().device_count) + kChunk;
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                 -1, 0);
-  TORCH_CHECK(p != MAP_FAILED, "can't reserve ", bytes, " bytes of addresses for the emulated HBM; ",
-              "check `ulimit -v`");
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TORCH_CHECK(p != MAP_FAILED, "can't reserve ", bytes,
+              " bytes of addresses for the emulated HBM; ", "check `ulimit -v`");
   const auto address = (reinterpret_cast<size_t>(p) + kChunk - 1) / kChunk * kChunk;
   g_hbm.base = reinterpret_cast<char*>(address);
   g_hbm.stride = stride;
@@ -86,7 +87,9 @@ void delete_block(void* ptr) {
 
 class NeuronAllocator final : public c10::DeviceAllocator {
  public:
-  c10::DataPtr allocate(size_t n) override { return allocate_on(current_device(), n, Category::kTensors); }
+  c10::DataPtr allocate(size_t n) override {
+    return allocate_on(current_device(), n, Category::kTensors);
+  }
   c10::DeleterFnPtr raw_deleter() const override { return &delete_block; }
   void copy_data(void* dest, const void* src, size_t count) const override {
     default_copy_data(dest, src, count);
@@ -128,12 +131,13 @@ c10::DeviceAllocator* device_allocator() { return &g_allocator; }
 
 Arena& arena(c10::DeviceIndex index) {
   auto& slot = g_arenas[static_cast<size_t>(index)];
-  if (Arena* ready = slot.load(std::memory_order_acquire); C10_LIKELY(ready != nullptr)) return *ready;
+  if (Arena* ready = slot.load(std::memory_order_acquire); C10_LIKELY(ready != nullptr))
+    return *ready;
   std::call_once(g_hbm_once, reserve_hbm);
   std::call_once(g_arena_once[static_cast<size_t>(index)], [&] {
     auto& owner = g_hbm.arenas[static_cast<size_t>(index)];
-    owner = std::make_unique<Arena>(g_hbm.base + g_hbm.stride * static_cast<size_t>(index), g_hbm.stride,
-                                    machine().hbm_bytes, index);
+    owner = std::make_unique<Arena>(g_hbm.base + g_hbm.stride * static_cast<size_t>(index),
+                                    g_hbm.stride, machine().hbm_bytes, index);
     slot.store(owner.get(), std::memory_order_release);
   });
   return *slot.load();
@@ -149,11 +153,25 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category
   return {p, p, &delete_block, device};
 }
 
+at::Tensor empty_on(c10::DeviceIndex index, at::IntArrayRef sizes, at::IntArrayRef strides,
+                    at::ScalarType dtype) {
+  constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
+  const c10::DeviceIndex previous = current_device();
+  if (C10_UNLIKELY(index != previous)) set_current_device_unchecked(index);
+  at::Tensor t = strides.empty()
+                     ? at::detail::empty_generic(sizes, &g_allocator, kKeys, dtype, std::nullopt)
+                     : at::Tensor(at::detail::empty_strided_generic(sizes, strides, &g_allocator,
+                                                                    kKeys, dtype));
+  if (C10_UNLIKELY(index != previous)) set_current_device_unchecked(previous);
+  return t;
+}
+
 c10::DeviceIndex device_of_pointer(const void* ptr) {
   const auto offset = static_cast<const char*>(ptr) - g_hbm.base;
   if (g_hbm.base == nullptr || offset < 0) return -1;
   const auto index = static_cast<size_t>(offset) / g_hbm.stride;
-  return index < static_cast<size_t>(machine().device_count) ? static_cast<c10::DeviceIndex>(index) : -1;
+  return index < static_cast<size_t>(machine().device_count) ? static_cast<c10::DeviceIndex>(index)
+                                                             : -1;
 }
 
 bool owns(const c10::DataPtr& data) { return data.get_deleter() == &delete_block; }
@@ -162,7 +180,9 @@ void mark_written(const c10::StorageImpl& storage) {
   const auto& data = storage.data_ptr();
   if (!owns(data)) return;
   const void* p = data.get_context();
-  arena(device_of_pointer(p)).find(p)->generation.store(next_generation(), std::memory_order_relaxed);
+  arena(device_of_pointer(p))
+      .find(p)
+      ->generation.store(next_generation(), std::memory_order_relaxed);
 }
 
 uint64_t generation_of(const c10::StorageImpl& storage) {

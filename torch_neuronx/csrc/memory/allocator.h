@@ -1,6 +1,7 @@
 // The allocators PyTorch sees: device memory, and the CPU allocator's detour into it.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Storage.h>
 
@@ -12,6 +13,10 @@ c10::DeviceAllocator* device_allocator();
 
 // Memory on core `index`; data pointer and context are equal, so raw_allocate works on it too.
 c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category);
+
+// An uninitialised dense tensor on core `index`; empty strides mean contiguous.
+at::Tensor empty_on(c10::DeviceIndex index, at::IntArrayRef sizes, at::IntArrayRef strides,
+                    at::ScalarType dtype);
 
 // The core whose HBM holds `ptr`, or -1.
 c10::DeviceIndex device_of_pointer(const void* ptr);

@@ -36,8 +36,8 @@ std::string gib(size_t bytes) {
 }
 
 void* reserve_zero_pages(size_t bytes) {
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                 -1, 0);
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   TORCH_CHECK(p != MAP_FAILED, "can't reserve ", bytes, " bytes of address space");
   return p;
 }
@@ -211,8 +211,8 @@ void Arena::deallocate(void* ptr) {
   std::lock_guard<std::mutex> lock(mutex_);
   Block* block = find(ptr);
   // A foreign or twice freed pointer would corrupt the emulated memory: refuse loudly.
-  TORCH_INTERNAL_ASSERT(block != nullptr && !block->is_free, "invalid pointer freed on neuron:",
-                        device_);
+  TORCH_INTERNAL_ASSERT(block != nullptr && !block->is_free,
+                        "invalid pointer freed on neuron:", device_);
   count(block, false);
   block->is_free = true;
   if (block->slab != nullptr) {
@@ -255,7 +255,8 @@ void Arena::release_slab(Block* slab) {
 }
 
 bool Arena::release_empty_slabs() {
-  const auto empty = std::partition(slabs_.begin(), slabs_.end(), [](Block* s) { return s->live > 0; });
+  const auto empty =
+      std::partition(slabs_.begin(), slabs_.end(), [](Block* s) { return s->live > 0; });
   if (empty == slabs_.end()) return false;
   for (Block*& bin : bins_) {
     Block** link = &bin;
@@ -313,8 +314,9 @@ c10::CachingDeviceAllocator::DeviceStats Arena::stats() {
 namespace {
 template <class Fn>
 void for_each_stat(c10::CachingDeviceAllocator::DeviceStats& s, Fn fn) {
-  for (auto* array : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
-                      &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes})
+  for (auto* array :
+       {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
+        &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes})
     for (Stat& stat : *array) fn(stat);
 }
 }  // namespace
@@ -356,8 +358,9 @@ std::vector<BlockView> Arena::blocks() {
   for (const Block& block : storage_) {
     if (block.is_slab || block.ptr == nullptr || find(block.ptr) != &block) continue;
     if (block.is_free && !block.reserved && block.slab == nullptr) continue;  // never touched
-    views.push_back({reinterpret_cast<size_t>(block.ptr), block.size, block.is_free ? 0 : block.requested,
-                     !block.is_free, block.category.load(std::memory_order_relaxed)});
+    views.push_back({reinterpret_cast<size_t>(block.ptr), block.size,
+                     block.is_free ? 0 : block.requested, !block.is_free,
+                     block.category.load(std::memory_order_relaxed)});
   }
   std::sort(views.begin(), views.end(),
             [](const BlockView& a, const BlockView& b) { return a.address < b.address; });
@@ -390,14 +393,16 @@ void Arena::out_of_memory(size_t bytes, bool host) {
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), allocated, reserved_,
                                    c10::Device(kNeuron, static_cast<c10::DeviceIndex>(device_)));
   std::ostringstream text;
-  text << "NEURON out of memory. Tried to allocate " << gib(bytes) << " on neuron:" << device_ << ". ";
+  text << "NEURON out of memory. Tried to allocate " << gib(bytes) << " on neuron:" << device_
+       << ". ";
   if (host) {
     text << "The emulated core still has room (" << gib(hbm_bytes_ - reserved_)
          << " of HBM), but this machine has only " << gib(host_available_bytes())
          << " of memory left, and emulated HBM is host memory. ";
   } else {
     text << "The emulated " << machine().name << " NeuronCore has " << gib(hbm_bytes_)
-         << " of HBM, of which " << gib(hbm_bytes_ - std::min(hbm_bytes_, allocated)) << " is free. ";
+         << " of HBM, of which " << gib(hbm_bytes_ - std::min(hbm_bytes_, allocated))
+         << " is free. ";
   }
   text << "Use a smaller batch or sharding over more cores, or free tensors and call "
           "torch.neuron.empty_cache(). [NRT_RESOURCE(4)]\n"

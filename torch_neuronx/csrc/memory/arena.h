@@ -1,10 +1,10 @@
 // The emulated HBM of one logical NeuronCore: a caching arena over host memory.
 //
 // The arena owns one contiguous range of virtual addresses, backed by the kernel on first touch and
-// by 2 MiB pages where the kernel grants them. A *chunk* is 2 MiB of it; chunks that were handed out
-// at least once are "reserved" and count against the core's HBM. Requests up to 64 KiB come from
-// slabs (2 MiB each, exact size classes of 512 bytes, O(1)); larger ones from a best-fit set of
-// free blocks that coalesces with its neighbours. Metadata is kept out of line, so a kernel that
+// by 2 MiB pages where the kernel grants them. A *chunk* is 2 MiB of it; chunks that were handed
+// out at least once are "reserved" and count against the core's HBM. Requests up to 64 KiB come
+// from slabs (2 MiB each, exact size classes of 512 bytes, O(1)); larger ones from a best-fit set
+// of free blocks that coalesces with its neighbours. Metadata is kept out of line, so a kernel that
 // writes out of bounds can't corrupt the allocator, and free chunks can be given back whole.
 #pragma once
 
@@ -26,14 +26,15 @@ inline constexpr size_t kQuantum = 512;          // smallest block, and every bl
 inline constexpr size_t kSmallLimit = 64 << 10;  // largest request served from slabs
 inline constexpr size_t kChunk = 2 << 20;        // unit of reservation; a huge page
 
-// What a block is for; the rows of the out-of-memory table. Names as in the Neuron runtime's own table.
+// What a block is for; the rows of the out-of-memory table. Names as in the Neuron runtime's own
+// table.
 enum class Category : uint8_t { kTensors, kScratchpad, kCount };
 const char* category_name(Category category);
 
 struct Block {
   char* ptr = nullptr;
-  size_t size = 0;       // bytes, a multiple of kQuantum
-  size_t requested = 0;  // bytes the caller asked for
+  size_t size = 0;        // bytes, a multiple of kQuantum
+  size_t requested = 0;   // bytes the caller asked for
   Block* prev = nullptr;  // address neighbours; only for blocks of the best-fit set
   Block* next = nullptr;
   Block* slab = nullptr;      // the slab that a small block was cut from
@@ -58,7 +59,8 @@ class Arena {
  public:
   Arena(char* base, size_t virtual_bytes, size_t hbm_bytes, int device);
 
-  // `bytes` > 0. Throws c10::OutOfMemoryError when the core's HBM or the host's memory is exhausted.
+  // `bytes` > 0. Throws c10::OutOfMemoryError when the core's HBM or the host's memory is
+  // exhausted.
   void* allocate(size_t bytes, Category category);
   void deallocate(void* ptr);
   void empty_cache();

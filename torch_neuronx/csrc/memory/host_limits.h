@@ -1,5 +1,5 @@
-// How much memory the host can still give us, so that an emulated HBM that is larger than the host's
-// RAM fails with an exception instead of the kernel's out-of-memory killer.
+// How much memory the host can still give us, so that an emulated HBM that is larger than the
+// host's RAM fails with an exception instead of the kernel's out-of-memory killer.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,225 @@
+// Random operators on the device's own counter-based generator. Argument checks are PyTorch's
+// (DistributionTemplates.h); the numbers are kernels/philox.h's.
+#include <ATen/native/DistributionTemplates.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/library.h>
+
+#include <mutex>
+
+#include "device/generator.h"
+#include "device/state.h"
+#include "dispatch/native.h"
+#include "kernels/philox.h"
+#include "memory/allocator.h"
+
+namespace torch_neuronx {
+namespace {
+
+using OptionalGenerator = std::optional<at::Generator>;
+
+// Calls fill(state, contiguous tensor), which returns how far the generator must advance.
+template <class Fill>
+void fill_random(const at::Tensor& t, const OptionalGenerator& generator, Fill fill) {
+  const at::Tensor target = t.is_contiguous() ? t : at::empty_like(t, at::MemoryFormat::Contiguous);
+  with_philox(generator, t.device().index(), [&](PhiloxState state) {
+    return fill(kernels::PhiloxState{state.seed, state.offset}, target);
+  });
+  if (!target.is_same(t)) {
+    t.copy_(target);
+  } else {
+    mark_written(*t.storage().unsafeGetStorageImpl());
+  }
+}
+
+at::Tensor tensor_of(at::TensorIteratorBase& iter) { return at::Tensor(iter.tensor(0)); }
+const at::Tensor& tensor_of(const at::Tensor& t) { return t; }
+
+// The shape that PyTorch's templates expect of a distribution: default-constructible, called with
+// an iterator or tensor, two parameters and a generator.
+#define TN_TWO_PARAMETER(Name, function)                                                           \
+  template <class>                                                                                 \
+  struct Name {                                                                                    \
+    template <class Target>                                                                        \
+    void operator()(Target& target, double a, double b, const OptionalGenerator& generator) {      \
+      fill_random(tensor_of(target), generator, [&](kernels::PhiloxState s, const at::Tensor& t) { \
+        return kernels::function(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(), a, b);       \
+      });                                                                                          \
+    }                                                                                              \
+  };
+#define TN_ONE_PARAMETER(Name, function)                                                           \
+  template <class>                                                                                 \
+  struct Name {                                                                                    \
+    template <class Target>                                                                        \
+    void operator()(Target& target, double a, const OptionalGenerator& generator) {                \
+      fill_random(tensor_of(target), generator, [&](kernels::PhiloxState s, const at::Tensor& t) { \
+        return kernels::function(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(), a);          \
+      });                                                                                          \
+    }                                                                                              \
+  };
+TN_TWO_PARAMETER(Uniform, philox_uniform)
+TN_TWO_PARAMETER(Normal, philox_normal)
+TN_TWO_PARAMETER(LogNormal, philox_log_normal)
+TN_TWO_PARAMETER(Cauchy, philox_cauchy)
+TN_ONE_PARAMETER(Exponential, philox_exponential)
+TN_ONE_PARAMETER(Geometric, philox_geometric)
+TN_ONE_PARAMETER(BernoulliScalar, philox_bernoulli)
+#undef TN_TWO_PARAMETER
+#undef TN_ONE_PARAMETER
+
+template <class>
+struct BernoulliTensor {
+  void operator()(const at::Tensor& self, const at::Tensor& p, const OptionalGenerator& generator) {
+    const at::Tensor wide = p.to(self.device(), at::kDouble).expand_as(self).contiguous();
+    TORCH_CHECK(
+        wide.numel() == 0 || (wide.min().item<double>() >= 0 && wide.max().item<double>() <= 1),
+        "Expected all elements of p to be in [0, 1]");
+    fill_random(self, generator, [&](kernels::PhiloxState s, const at::Tensor& t) {
+      return kernels::philox_bernoulli_tensor(s, t.scalar_type(), t.mutable_data_ptr(), at::kDouble,
+                                              wide.const_data_ptr(), t.numel());
+    });
+  }
+};
+
+template <class>
+struct RandomFull {
+  void operator()(at::TensorIteratorBase& iter, const OptionalGenerator& generator) {
+    fill_random(tensor_of(iter), generator, [&](kernels::PhiloxState s, const at::Tensor& t) {
+      return kernels::philox_random_full(s, t.scalar_type(), t.mutable_data_ptr(), t.numel());
+    });
+  }
+};
+
+template <class>
+struct RandomFromTo {
+  void operator()(at::TensorIteratorBase& iter, uint64_t range, int64_t base,
+                  const OptionalGenerator& generator) {
+    fill_random(tensor_of(iter), generator, [&](kernels::PhiloxState s, const at::Tensor& t) {
+      return kernels::philox_random_from_to(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(),
+                                            range, base);
+    });
+  }
+  // The whole 64-bit range.
+  void operator()(at::TensorIteratorBase& iter, const OptionalGenerator& generator) {
+    (*this)(iter, 0, std::numeric_limits<int64_t>::min(), generator);
+  }
+};
+
+namespace templates = at::native::templates;
+using G = NeuronGenerator;
+
+at::Tensor& uniform(at::Tensor& self, double from, double to, OptionalGenerator generator) {
+  return templates::uniform_impl_<Uniform, G>(self, from, to, std::move(generator));
+}
+at::Tensor& normal(at::Tensor& self, double mean, double std, OptionalGenerator generator) {
+  return templates::normal_impl_<Normal, G>(self, mean, std, std::move(generator));
+}
+at::Tensor& log_normal(at::Tensor& self, double mean, double std, OptionalGenerator generator) {
+  return templates::log_normal_impl_<LogNormal, G>(self, mean, std, std::move(generator));
+}
+at::Tensor& cauchy(at::Tensor& self, double median, double sigma, OptionalGenerator generator) {
+  return templates::cauchy_impl_<Cauchy, G>(self, median, sigma, std::move(generator));
+}
+at::Tensor& exponential(at::Tensor& self, double lambda, OptionalGenerator generator) {
+  return templates::exponential_impl_<Exponential, G>(self, lambda, std::move(generator));
+}
+at::Tensor& geometric(at::Tensor& self, double p, OptionalGenerator generator) {
+  return templates::geometric_impl_<Geometric, G>(self, p, std::move(generator));
+}
+at::Tensor& bernoulli_scalar(at::Tensor& self, double p, OptionalGenerator generator) {
+  return templates::bernoulli_impl_<BernoulliScalar, G>(self, p, std::move(generator));
+}
+at::Tensor& bernoulli_tensor(at::Tensor& self, const at::Tensor& p, OptionalGenerator generator) {
+  return templates::bernoulli_impl_<BernoulliTensor, G>(self, p, std::move(generator));
+}
+at::Tensor& bernoulli_out(const at::Tensor& self, OptionalGenerator generator, at::Tensor& out) {
+  return templates::bernoulli_out_impl<BernoulliTensor, G>(out, self, std::move(generator));
+}
+at::Tensor& random_full(at::Tensor& self, OptionalGenerator generator) {
+  return templates::random_impl<RandomFull, G>(self, std::move(generator));
+}
+at::Tensor& random_from(at::Tensor& self, int64_t from, std::optional<int64_t> to,
+                        OptionalGenerator generator) {
+  return templates::random_from_to_impl<RandomFromTo, G>(self, from, to, std::move(generator));
+}
+at::Tensor& random_to(at::Tensor& self, int64_t to, OptionalGenerator generator) {
+  return random_from(self, 0, to, std::move(generator));
+}
+at::Tensor normal_tensor_double(const at::Tensor& mean, double std, OptionalGenerator generator) {
+  return templates::normal_impl<Normal, G>(mean, std, std::move(generator));
+}
+at::Tensor normal_double_tensor(double mean, const at::Tensor& std, OptionalGenerator generator) {
+  return templates::normal_impl<Normal, G>(mean, std, std::move(generator));
+}
+at::Tensor normal_tensor_tensor(const at::Tensor& mean, const at::Tensor& std,
+                                OptionalGenerator generator) {
+  return templates::normal_impl<Normal, G>(mean, std, std::move(generator));
+}
+at::Tensor& normal_tensor_double_out(const at::Tensor& mean, double std,
+                                     OptionalGenerator generator, at::Tensor& out) {
+  return templates::normal_out_impl<Normal, G>(out, mean, std, std::move(generator));
+}
+at::Tensor& normal_double_tensor_out(double mean, const at::Tensor& std,
+                                     OptionalGenerator generator, at::Tensor& out) {
+  return templates::normal_out_impl<Normal, G>(out, mean, std, std::move(generator));
+}
+at::Tensor& normal_tensor_tensor_out(const at::Tensor& mean, const at::Tensor& std,
+                                     OptionalGenerator generator, at::Tensor& out) {
+  return templates::normal_out_impl<Normal, G>(out, mean, std, std::move(generator));
+}
+
+at::Tensor& randperm_out(int64_t n, OptionalGenerator generator, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  at::native::check_supported_max_int_with_precision(n, out);
+  out.resize_({n});
+  if (n > 0) {
+    fill_random(out, generator, [&](kernels::PhiloxState s, const at::Tensor& t) {
+      return kernels::philox_randperm(s, t.scalar_type(), t.mutable_data_ptr(), n);
+    });
+  }
+  return out;
+}
+
+std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
+                                           std::optional<bool> train) {
+  if (!train.value_or(true) || input.numel() == 0) {
+    return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  }
+  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
+  const at::Tensor x = input.contiguous();
+  const at::Tensor out = at::empty_like(x);
+  const at::Tensor keep = at::empty_like(x, x.options().dtype(at::kBool));
+  const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
+  with_philox(std::nullopt, x.device().index(), [&](PhiloxState state) {
+    return kernels::philox_dropout(
+        {state.seed, state.offset}, x.scalar_type(), x.const_data_ptr(), out.mutable_data_ptr(),
+        static_cast<uint8_t*>(keep.mutable_data_ptr()), x.numel(), p, scale);
+  });
+  return {out, keep};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  NEURON_IMPL(m, "uniform_", uniform);
+  NEURON_IMPL(m, "normal_", normal);
+  NEURON_IMPL(m, "log_normal_", log_normal);
+  NEURON_IMPL(m, "cauchy_", cauchy);
+  NEURON_IMPL(m, "exponential_", exponential);
+  NEURON_IMPL(m, "geometric_", geometric);
+  NEURON_IMPL(m, "bernoulli_.float", bernoulli_scalar);
+  NEURON_IMPL(m, "bernoulli_.Tensor", bernoulli_tensor);
+  NEURON_IMPL(m, "bernoulli.out", bernoulli_out);
+  NEURON_IMPL(m, "random_", random_full);
+  NEURON_IMPL(m, "random_.from", random_from);
+  NEURON_IMPL(m, "random_.to", random_to);
+  NEURON_IMPL(m, "normal.Tensor_float", normal_tensor_double);
+  NEURON_IMPL(m, "normal.float_Tensor", normal_double_tensor);
+  NEURON_IMPL(m, "normal.Tensor_Tensor", normal_tensor_tensor);
+  NEURON_IMPL(m, "normal.Tensor_float_out", normal_tensor_double_out);
+  NEURON_IMPL(m, "normal.float_Tensor_out", normal_double_tensor_out);
+  NEURON_IMPL(m, "normal.Tensor_Tensor_out", normal_tensor_tensor_out);
+  NEURON_IMPL(m, "randperm.generator_out", randperm_out);
+  NEURON_IMPL(m, "native_dropout", dropout);
+}
+
+}  // namespace
+}  // namespace torch_neuronx

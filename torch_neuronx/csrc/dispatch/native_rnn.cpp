@@ -1,0 +1,103 @@
+// The fused recurrent cells that PyTorch asks accelerators for, written with ATen's CPU operators.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include "dispatch/host_call.h"
+#include "dispatch/native.h"
+
+namespace torch_neuronx {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+at::Tensor plus(const at::Tensor& gates, const OptionalTensor& bias) {
+  return bias.has_value() && bias->defined() ? gates + *bias : gates;
+}
+bool given(const OptionalTensor& t) { return t.has_value() && t->defined(); }
+
+// Gates i, f, g, o; the workspace [N, 4 H] keeps them after their activations.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input_gates,
+                                                         const at::Tensor& hidden_gates,
+                                                         const at::Tensor& cx,
+                                                         const OptionalTensor& input_bias,
+                                                         const OptionalTensor& hidden_bias) {
+  return run_on_host(cx.device().index(), [&](HostArgs& host) {
+    const at::Tensor gates =
+        plus(plus(host(input_gates), host(input_bias)) + host(hidden_gates), host(hidden_bias));
+    const auto part = gates.chunk(4, 1);
+    const at::Tensor i = part[0].sigmoid(), f = part[1].sigmoid(), g = part[2].tanh(),
+                     o = part[3].sigmoid();
+    const at::Tensor cy = f * host(cx) + i * g;
+    return std::make_tuple(o * cy.tanh(), cy, at::cat({i, f, g, o}, 1));
+  });
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
+    const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, const at::Tensor& cx,
+    const at::Tensor& cy, const at::Tensor& workspace, bool has_bias) {
+  if (!given(grad_hy) && !given(grad_cy)) return {};
+  return run_on_host(cx.device().index(), [&](HostArgs& host) {
+    const auto part = host(workspace).chunk(4, 1);
+    const at::Tensor &i = part[0], &f = part[1], &g = part[2], &o = part[3];
+    const at::Tensor tanh_cy = host(cy).tanh();
+    at::Tensor grad_c = given(grad_cy) ? host(*grad_cy) : at::Tensor();
+    at::Tensor grad_o = at::zeros_like(o);
+    if (given(grad_hy)) {
+      const at::Tensor gh = host(*grad_hy);
+      grad_o = gh * tanh_cy * o * (1 - o);
+      const at::Tensor through = gh * o * (1 - tanh_cy * tanh_cy);
+      grad_c = grad_c.defined() ? grad_c + through : through;
+    }
+    const at::Tensor gates = at::cat({grad_c * g * i * (1 - i), grad_c * host(cx) * f * (1 - f),
+                                      grad_c * i * (1 - g * g), grad_o},
+                                     1);
+    return std::make_tuple(gates, grad_c * f, has_bias ? gates.sum(0) : at::Tensor());
+  });
+}
+
+// Gates r, z, n; the workspace [N, 5 H] keeps r, z, n, the old state and the hidden part of n.
+std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& input_gates,
+                                            const at::Tensor& hidden_gates, const at::Tensor& hx,
+                                            const OptionalTensor& input_bias,
+                                            const OptionalTensor& hidden_bias) {
+  return run_on_host(hx.device().index(), [&](HostArgs& host) {
+    const auto in = plus(host(input_gates), host(input_bias)).chunk(3, 1);
+    const auto hidden = plus(host(hidden_gates), host(hidden_bias)).chunk(3, 1);
+    const at::Tensor state = host(hx);
+    const at::Tensor r = (in[0] + hidden[0]).sigmoid(), z = (in[1] + hidden[1]).sigmoid();
+    const at::Tensor n = (in[2] + r * hidden[2]).tanh();
+    return std::make_tuple((state - n) * z + n, at::cat({r, z, n, state, hidden[2]}, 1));
+  });
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_backward(
+    const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
+  return run_on_host(grad_hy.device().index(), [&](HostArgs& host) {
+    const at::Tensor grad = host(grad_hy);
+    const auto part = host(workspace).chunk(5, 1);
+    const at::Tensor &r = part[0], &z = part[1], &n = part[2], &state = part[3],
+                     &hidden_n = part[4];
+    const at::Tensor grad_n = grad * (1 - z) * (1 - n * n);
+    const at::Tensor grad_z = grad * (state - n) * z * (1 - z);
+    const at::Tensor grad_r = grad_n * hidden_n * r * (1 - r);
+    const at::Tensor input_gates = at::cat({grad_r, grad_z, grad_n}, 1);
+    const at::Tensor hidden_gates = at::cat({grad_r, grad_z, grad_n * r}, 1);
+    return std::make_tuple(input_gates, hidden_gates, grad * z,
+                           has_bias ? input_gates.sum(0) : at::Tensor(),
+                           has_bias ? hidden_gates.sum(0) : at::Tensor());
+  });
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  NEURON_IMPL(m, "_thnn_fused_lstm_cell", lstm_cell);
+  NEURON_IMPL(m, "_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
+  NEURON_IMPL(m, "_thnn_fused_gru_cell", gru_cell);
+  NEURON_IMPL(m, "_thnn_fused_gru_cell_backward", gru_cell_backward);
+}
+
+}  // namespace
+}  // namespace torch_neuronx
