@@ -11,8 +11,8 @@
 // A group whose slots[2] is nullptr makes tmp a temporary: it lives in scratch memory only.
 //
 // Every step computes what the ATen CPU operator of the same name computes and rounds its result to
-// the dtype, so the program gives bit for bit what the separate operators give (checked by tests for
-// float32 and float64; Op comments say where bfloat16 and float16 differ).
+// the dtype, so the program gives what the separate operators give: bit for bit in float32 and
+// float64 except for Sqrt (see Op), within 1 ulp in 16-bit types.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -25,7 +25,9 @@
 
 namespace torch_neuronx::kernels {
 
-/// s is the step's scalar: in opmath precision (float32 for 16-bit types), like torch's numbers.
+/// s is the step's scalar, float32 for 16-bit types; AddScalar, RevSubScalar and Add round it to the
+/// dtype first, as torch does. torch's `s / a` is Reciprocal and MulScalar. Sqrt is rounded correctly,
+/// where ATen's (from MKL) can be 1 ulp off.
 enum class Op : uint8_t {
   // dst = f(a)
   Copy,
@@ -42,10 +44,9 @@ enum class Op : uint8_t {
   MulScalar,     // a * s
   DivScalar,     // a / s
   RevSubScalar,  // s - a
-  RevDivScalar,  // s / a
   MaxScalar,     // clamp_min: NaN stays NaN
   MinScalar,     // clamp_max
-  PowScalar,     // a ** s for s = 0, 0.5, 1, 2, 3, -0.5, -1, -2 (program_supports_pow)
+  PowScalar,     // a ** s where program_supports_pow
   // dst = f(a, b)
   Mul,
   Div,
@@ -84,8 +85,9 @@ struct TensorGroup {
 constexpr int kMaxSlots = 32;
 constexpr int kMaxSteps = 64;
 
-/// Whether run_program computes `a ** exponent` (exactly as torch does).
-bool program_supports_pow(double exponent);
+/// Whether run_program computes `a ** exponent` as torch does: 0, 0.5, 1, 2, -1, and in Float and Double
+/// 3, -0.5 and -2 (which torch rounds after each multiplication in 16-bit types).
+bool program_supports_pow(double exponent, c10::ScalarType dtype);
 
 /// Runs all `steps` for every group. dtype is Float, Double, BFloat16 or Half, the same for all slots.
 /// Throws c10::Error, before anything was computed, for another dtype, more than kMaxSteps steps or

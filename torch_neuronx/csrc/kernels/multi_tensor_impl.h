@@ -62,7 +62,6 @@ TN_INLINE V apply(V a, V b, V c, V s) {
   if constexpr (op == Op::MulScalar) return a * s;
   if constexpr (op == Op::DivScalar) return a / s;
   if constexpr (op == Op::RevSubScalar) return s - a;
-  if constexpr (op == Op::RevDivScalar) return s / a;
   if constexpr (op == Op::MaxScalar) return nan_or(a, s, a > s ? a : s);
   if constexpr (op == Op::MinScalar) return nan_or(a, s, a < s ? a : s);
   if constexpr (op == Op::PowScalar) return power(a, s);
@@ -86,7 +85,9 @@ void step(void* dst_, const void* a_, const void* b_, const void* c_, double sca
   const S* a = static_cast<const S*>(a_);
   const S* b = static_cast<const S*>(b_);
   const S* c = static_cast<const S*>(c_);
-  const V s = splat(static_cast<typename T::Scalar>(scalar));
+  V s = splat(static_cast<typename T::Scalar>(scalar));
+  // torch rounds the scalars of additions to a 16-bit dtype first, but not those of products.
+  if constexpr (op == Op::AddScalar || op == Op::RevSubScalar || op == Op::Add) s = rounded_to<T>(s);
   int64_t i = 0;
   for (; i + T::width <= n; i += T::width) {
     V x{}, y{}, z{};
@@ -110,12 +111,12 @@ void step(void* dst_, const void* a_, const void* b_, const void* c_, double sca
    &step<T, Op::Sqrt>,         &step<T, Op::Rsqrt>,        &step<T, Op::Reciprocal>,              \
    &step<T, Op::Sign>,         &step<T, Op::Fill>,         &step<T, Op::AddScalar>,               \
    &step<T, Op::MulScalar>,    &step<T, Op::DivScalar>,    &step<T, Op::RevSubScalar>,            \
-   &step<T, Op::RevDivScalar>, &step<T, Op::MaxScalar>,    &step<T, Op::MinScalar>,               \
+   &step<T, Op::MaxScalar>,    &step<T, Op::MinScalar>,               \
    &step<T, Op::PowScalar>,    &step<T, Op::Mul>,          &step<T, Op::Div>,                     \
    &step<T, Op::Maximum>,      &step<T, Op::Minimum>,      &step<T, Op::Add>,                     \
    &step<T, Op::LerpScalar>,   &step<T, Op::LerpTensor>,   &step<T, Op::Addcmul>,                 \
    &step<T, Op::Addcdiv>}
-static_assert(int(Op::Addcdiv) == 24 && int(Op::kCount) == 25, "keep TN_STEPS in step with Op");
+static_assert(int(Op::Addcdiv) == 23 && int(Op::kCount) == 24, "keep TN_STEPS in step with Op");
 
 const MultiTensorTable kMultiTensorTable = {
     {TN_STEPS(F32), TN_STEPS(BF16), TN_STEPS(F16), TN_STEPS(F64)}};

@@ -76,23 +76,19 @@ double unit_open_zero(uint64_t w) {
 // Standard normal pairs for Double: elements i and i + 16 of a group of 32 share a radius.
 template <class Store>
 uint64_t normal_double(PhiloxState state, int64_t n, const Store& store) {
-  const auto words = philox_table().words;
+  const PhiloxTable& table = philox_table();
   return each_strip(state, n, 32, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
     alignas(64) uint32_t buffer[kStripGroups * 64];
-    words(state.seed, block, groups, buffer);
-    for (int64_t g = 0; g < groups; ++g) {
-      for (int64_t lane = 0; lane < 16; ++lane) {
-        const int64_t i = 32 * g + lane;
-        const double radius = std::sqrt(-2.0 * std::log(unit_open_zero(detail::word64(buffer, i))));
-        const double turn = static_cast<double>(detail::word64(buffer, i + 16) >> 11) * 0x1p-53;
-        const double angle = 2.0 * std::numbers::pi * turn;
-        if (i < count) {
-          store(first + i, radius * std::cos(angle));
-        }
-        if (i + 16 < count) {
-          store(first + i + 16, radius * std::sin(angle));
-        }
-      }
+    table.words(state.seed, block, groups, buffer);
+    alignas(64) double values[2][kStripGroups * 16];
+    for (int64_t k = 0; k < groups * 16; ++k) {
+      const int64_t i = (k / 16) * 32 + k % 16;
+      values[0][k] = unit_open_zero(detail::word64(buffer, i));
+      values[1][k] = static_cast<double>(static_cast<int64_t>(detail::word64(buffer, i + 16)) >> 11) * 0x1p-52;
+    }
+    table.normal_pairs(values[0], values[1], groups * 16);
+    for (int64_t i = 0; i < count; ++i) {
+      store(first + i, values[(i / 16) % 2][(i / 32) * 16 + i % 16]);
     }
   });
 }

@@ -92,6 +92,9 @@ struct PhiloxTable {
   using Bernoulli = void (*)(uint64_t seed, uint64_t block, int64_t groups, uint64_t threshold,
                              uint8_t* out);
   using Round = void (*)(const float* x, void* out, int64_t n);
+  /// Box-Muller in Double: a = u in (0, 1], b = angle / pi in [-1, 1] become the two normals; n is a
+  /// multiple of 8.
+  using Pairs = void (*)(double* a, double* b, int64_t n);
   using Mask = void (*)(const void* x, const uint8_t* keep, float scale, void* out, int64_t n);
   Words words;
   Fill uniform;      // a = from, b = to - from
@@ -101,6 +104,7 @@ struct PhiloxTable {
   Fill cauchy;       // a = median, b = sigma
   Fill geometric;    // a = 1 / log(1 - p)
   Bernoulli bernoulli;
+  Pairs normal_pairs;
   Round round[3];  // by kernel_dtype_index()
   Mask mask[3];
 };

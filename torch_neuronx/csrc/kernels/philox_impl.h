@@ -3,6 +3,7 @@
 
 #include "kernels/philox.h"
 #include "kernels/vec_math.h"
+#include "kernels/vec_math_double.h"
 
 namespace torch_neuronx::kernels::TN_ISA {
 namespace {
@@ -134,6 +135,16 @@ void normal(uint64_t seed, uint64_t block, int64_t groups, float a, float b, flo
   });
 }
 
+void normal_pairs(double* a, double* b, int64_t n) {
+  for (int64_t i = 0; i < n; i += F64::width) {
+    const vd radius = sqrt(log(F64::load(a + i)) * -2.0);
+    vd s, c;
+    sincospi(F64::load(b + i), &s, &c);
+    F64::store(a + i, radius * c);
+    F64::store(b + i, radius * s);
+  }
+}
+
 void exponential(uint64_t seed, uint64_t block, int64_t groups, float a, float, float* out) {
   const vf scale = splat(a);
   fill(seed, block, groups, out, [&](vu w) __attribute__((always_inline)) {
@@ -228,6 +239,7 @@ const PhiloxTable kPhiloxTable = {
     &cauchy,
     &geometric,
     &bernoulli,
+    &normal_pairs,
     {&round_to<F32>, &round_to<BF16>, &round_to<F16>},
     {&mask<F32>, &mask<BF16>, &mask<F16>},
 };

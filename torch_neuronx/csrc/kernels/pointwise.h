@@ -37,7 +37,8 @@ void binary(BinaryOp op, c10::ScalarType dtype, const void* a, const void* b, vo
             double alpha = 1.0);
 
 /// out[i] = a[i] op scalar, or scalar op a[i] when `reverse` (alpha then scales a).
-/// The scalar takes part as float32, as torch's wrapped numbers do, whatever the dtype of a.
+/// Rounding of the scalar as in torch: Mul and Div take it as float32 whatever the dtype of a, Add and
+/// Sub round it (and alpha) to that dtype.
 void binary_scalar(BinaryOp op, c10::ScalarType dtype, const void* a, double scalar, void* out, int64_t n,
                    double alpha = 1.0, bool reverse = false);
 

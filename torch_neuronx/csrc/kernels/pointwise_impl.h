@@ -106,21 +106,30 @@ struct ReluG {
   }
 };
 
+// kNarrow: torch rounds scalar and alpha to a 16-bit dtype of the array first.
 struct AddF {
+  static constexpr bool kNarrow = true;
   static TN_INLINE vf f(vf a, vf b, vf alpha) { return fma(b, alpha, a); }
 };
 struct SubF {
+  static constexpr bool kNarrow = true;
   static TN_INLINE vf f(vf a, vf b, vf alpha) { return fma(b, -alpha, a); }
 };
 struct MulF {
+  static constexpr bool kNarrow = false;
   static TN_INLINE vf f(vf a, vf b, vf) { return a * b; }
 };
 struct DivF {
+  static constexpr bool kNarrow = false;
   static TN_INLINE vf f(vf a, vf b, vf) { return a / b; }
 };
 
-// The NaN that arithmetic makes instead of any other (see store_pair).
-TN_INLINE float canonical(float x) { return x != x ? __builtin_nanf("") : x; }
+// A scalar operand: rounded if the operator wants that, and free of unusual NaNs (see store_pair).
+template <class F, class T>
+TN_INLINE vf scalar_operand(float x) {
+  const vf v = splat(x != x ? __builtin_nanf("") : x);
+  return F::kNarrow ? rounded_to<T>(v) : v;
+}
 
 template <class F, class T>
 void unary_loop(const void* x_, void* out_, int64_t n) {
@@ -164,7 +173,7 @@ void binary_loop(const void* a_, const void* b_, void* out_, int64_t n, float al
   const S* a = static_cast<const S*>(a_);
   const S* b = static_cast<const S*>(b_);
   S* out = static_cast<S*>(out_);
-  const vf alpha = splat(canonical(alpha_));
+  const vf alpha = scalar_operand<F, T>(alpha_);
   int64_t i = 0;
   for (; i + 2 * W <= n; i += 2 * W) {
     const Pair x = T::load_pair(a + i), y = T::load_pair(b + i);
@@ -182,7 +191,7 @@ void scalar_loop(const void* a_, float scalar, void* out_, int64_t n, float alph
   using S = typename T::Storage;
   const S* a = static_cast<const S*>(a_);
   S* out = static_cast<S*>(out_);
-  const vf alpha = splat(canonical(alpha_)), b = splat(canonical(scalar));
+  const vf alpha = scalar_operand<F, T>(alpha_), b = scalar_operand<F, T>(scalar);
   const auto apply = [&](vf x) __attribute__((always_inline)) {
     return kReverse ? F::f(b, x, alpha) : F::f(x, b, alpha);
   };

@@ -274,6 +274,14 @@ struct F16 {
   }
 };
 
+// x rounded to the storage format.
+template <class T>
+TN_INLINE typename T::Vector rounded_to(typename T::Vector x) {
+  typename T::Storage buffer[T::width];
+  T::store(buffer, x);
+  return T::load(buffer);
+}
+
 // The first `count` (< width) elements; the rest of the vector is `fill`.
 template <class T>
 TN_INLINE typename T::Vector load_part(const typename T::Storage* p, int64_t count,
