@@ -170,8 +170,6 @@ TN_INLINE __m128 sum4(__m512 a, __m512 b, __m512 c, __m512 d) {
 // operand becomes a vector and how two of them are multiplied and added.
 template <class Dot, int SR, int LINES>
 TN_INLINE void dot_block(const ThinArgs& d, int64_t line, int64_t row) {
-  // The hardware prefetcher has to learn every line anew, so the next ones are asked for here.
-  const int64_t ahead = row == 0 ? LINES * d.large_l_bytes : 0;
   __m512 acc[SR][LINES];
 #pragma GCC unroll 8
   for (int i = 0; i < SR; ++i) {
@@ -184,10 +182,7 @@ TN_INLINE void dot_block(const ThinArgs& d, int64_t line, int64_t row) {
   for (; k >= Dot::kStep; k -= Dot::kStep) {
     typename Dot::Vec lv[LINES];
 #pragma GCC unroll 4
-    for (int j = 0; j < LINES; ++j) {
-      lv[j] = Dot::load_large(large + j * d.large_l_bytes);
-      _mm_prefetch(large + j * d.large_l_bytes + ahead, _MM_HINT_T0);
-    }
+    for (int j = 0; j < LINES; ++j) lv[j] = Dot::load_large(large + j * d.large_l_bytes);
 #pragma GCC unroll 8
     for (int i = 0; i < SR; ++i) {
       const typename Dot::Vec sv = Dot::load_small(small + i * d.small_row_bytes);

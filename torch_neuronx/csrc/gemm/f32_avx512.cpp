@@ -142,8 +142,6 @@ TN_INLINE void stream_rows(const ThinArgs& d, int64_t row, int64_t k, bool first
     for (int u = 0; u < KU; ++u) {
       const char* at = large + u * d.large_k_bytes + l * Load<E>::kBytes;
       const __m512 v = left >= 16 ? Load<E>::full(at) : Load<E>::part(at, left);
-      // The same place of the next rows, which the hardware prefetcher does not foresee.
-      if (row == 0) _mm_prefetch(at + KU * d.large_k_bytes, _MM_HINT_T0);
 #pragma GCC unroll 8
       for (int i = 0; i < SR; ++i) acc[i] = _mm512_fmadd_ps(x[i][u], v, acc[i]);
     }

@@ -103,7 +103,10 @@ struct Driver {
       if (block_a == nullptr) {
         const int64_t row = padded_row(depth);
         char* memory = scratch(Slot::kBlockA, size_t(rows) * row * 4);
-        pack_a(kernels, p, b, i0, rows, u, depth, memory, row);
+        for (int64_t i = 0; i < rows; i += kMinRows) {
+          pack_a(kernels, p, b, i0 + i, std::min(kMinRows, rows - i), u, depth,
+                 memory + i * row * 4, row);
+        }
         a_row = row * 4;
         block_a = memory;
       }
