@@ -1,5 +1,6 @@
 #include "device/generator.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/TensorBase.h>
 #include <c10/util/irange.h>
@@ -83,6 +84,21 @@ at::Generator choose_generator(const std::optional<at::Generator>& generator,
               "Expected a 'neuron' device type for generator but found '",
               generator->device().type(), "'");
   return *generator;
+}
+
+at::Generator host_generator(const std::optional<at::Generator>& generator,
+                             c10::DeviceIndex index) {
+  PhiloxState state{};
+  with_philox(generator, index, [&](PhiloxState now) {
+    state = now;
+    return uint64_t{4};
+  });
+  if (state.offset == 0) return at::make_generator<at::CPUGeneratorImpl>(state.seed);
+  // splitmix64 of seed and offset: neighbouring states give unrelated Mersenne Twister streams.
+  uint64_t z = state.seed + 0x9e3779b97f4a7c15ULL * (state.offset + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return at::make_generator<at::CPUGeneratorImpl>(z ^ (z >> 31));
 }
 
 }  // namespace torch_neuronx

@@ -53,4 +53,9 @@ void with_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex
   impl->advance(draw(impl->philox()));
 }
 
+// A CPU generator whose stream is a function of the device generator's state, for random operators
+// that run their CPU kernel. Right after manual_seed(s) it is what the CPU's own generator is after
+// manual_seed(s), so such an operator then gives the CPU's numbers.
+at::Generator host_generator(const std::optional<at::Generator>& generator, c10::DeviceIndex index);
+
 }  // namespace torch_neuronx

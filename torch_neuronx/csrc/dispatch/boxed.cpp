@@ -1,6 +1,5 @@
 #include "dispatch/boxed.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/ivalue.h>
 #include <torch/library.h>
@@ -52,21 +51,6 @@ bool is_tensor(const c10::TypePtr& type) {
 c10::TypePtr strip_optional(c10::TypePtr type) {
   if (const auto optional = type->cast<c10::OptionalType>()) return optional->getElementType();
   return type;
-}
-
-// A CPU generator whose stream is a function of the device generator's state, for random operators
-// that run their CPU kernel.
-at::Generator host_generator(const std::optional<at::Generator>& given, c10::DeviceIndex index) {
-  PhiloxState state{};
-  with_philox(given, index, [&](PhiloxState now) {
-    state = now;
-    return uint64_t{4};
-  });
-  // splitmix64 of seed and offset: neighbouring states give unrelated Mersenne Twister streams.
-  uint64_t z = state.seed + 0x9e3779b97f4a7c15ULL * (state.offset + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return at::make_generator<at::CPUGeneratorImpl>(z ^ (z >> 31));
 }
 
 // The same functionality (dense, sparse, quantized...) on the CPU backend.

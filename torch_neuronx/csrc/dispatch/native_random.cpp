@@ -9,6 +9,7 @@
 
 #include "device/generator.h"
 #include "device/state.h"
+#include "dispatch/host_call.h"
 #include "dispatch/native.h"
 #include "kernels/philox.h"
 #include "memory/allocator.h"
@@ -186,16 +187,16 @@ std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
     return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
   }
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
-  const at::Tensor x = input.contiguous();
-  const at::Tensor out = at::empty_like(x);
-  const at::Tensor keep = at::empty_like(x, x.options().dtype(at::kBool));
-  const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
-  with_philox(std::nullopt, x.device().index(), [&](PhiloxState state) {
-    return kernels::philox_dropout(
-        {state.seed, state.offset}, x.scalar_type(), x.const_data_ptr(), out.mutable_data_ptr(),
-        static_cast<uint8_t*>(keep.mutable_data_ptr()), x.numel(), p, scale);
+  const auto index = input.device().index();
+  const at::Generator generator = host_generator(std::nullopt, index);
+  return run_on_host(index, [&](HostArgs& host) {
+    const at::Tensor x = host(input);
+    // Drawn as the CPU's dropout draws it, so that a seeded model drops the same elements on both.
+    const at::Tensor keep =
+        at::empty_like(x, x.options().dtype(at::kBool)).bernoulli_(1 - p, generator);
+    const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
+    return std::make_tuple(x.mul(keep).mul_(scale), keep);
   });
-  return {out, keep};
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
