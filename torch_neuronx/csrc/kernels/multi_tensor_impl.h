@@ -72,7 +72,7 @@ TN_INLINE V apply(V a, V b, V c, V s) {
   if constexpr (op == Op::Add) return fma(b, s, a);
   if constexpr (op == Op::LerpScalar) return lerp(a, b, s);
   if constexpr (op == Op::LerpTensor) return lerp(a, b, c);
-  if constexpr (op == Op::Addcmul) return a + s * b * c;
+  if constexpr (op == Op::Addcmul) return fma(s * b, c, a);
   if constexpr (op == Op::Addcdiv) return a + s * b / c;
 }
 

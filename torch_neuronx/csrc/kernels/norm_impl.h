@@ -78,6 +78,15 @@ TN_INLINE float row_max(const typename T::Storage* x, int64_t cols) {
   return best;
 }
 
+template <bool kCondition, class A, class B>
+struct Choose {
+  using type = A;
+};
+template <class A, class B>
+struct Choose<false, A, B> {
+  using type = B;
+};
+
 template <class T, bool kLog>
 void softmax_row(const void* x_, void* out_, int64_t cols, float* scratch) {
   using S = typename T::Storage;
@@ -87,7 +96,8 @@ void softmax_row(const void* x_, void* out_, int64_t cols, float* scratch) {
   float* e = sizeof(S) == 4 ? reinterpret_cast<float*>(out) : scratch;
   const vf top = splat(row_max<T>(x, cols));
   const double total = row_sum(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
-    const vf y = exp_negative<T>(load_some<T>(x + i, count) - top);
+    // The logarithm of the sum must be exact to float32 where a dominant element makes it nearly 0.
+    const vf y = exp_negative<typename Choose<kLog, F32, T>::type>(load_some<T>(x + i, count) - top);
     if constexpr (!kLog) store_some<F32>(e + i, count, y);
     return zero_beyond(y, count);
   });

@@ -110,7 +110,8 @@ TN_INLINE void fill(uint64_t seed, uint64_t block, int64_t groups, float* out, F
 void uniform(uint64_t seed, uint64_t block, int64_t groups, float a, float b, float* out) {
   const vf from = splat(a), width = splat(b);
   fill(seed, block, groups, out, [&](vu w) __attribute__((always_inline)) {
-    return from + unit(w) * width;  // not fused: the same on all instruction sets
+    // The barrier keeps the compiler from fusing, so that all instruction sets agree.
+    return from + __builtin_assoc_barrier(unit(w) * width);
   });
 }
 

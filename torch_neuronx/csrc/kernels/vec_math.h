@@ -143,8 +143,8 @@ TN_INLINE vf normal_cdf(vf x, vf* bell) {
   return x < 0.0f ? tail : 1.0f - tail;
 }
 
-// The normal distribution function for results rounded to 16 bits: P(-t) = 2^p(t) with a polynomial p,
-// within 0.06 ulp (BF16) and 0.02 ulp (F16) before that rounding, down to denormal results.
+// x times this is gelu. The normal distribution function for results rounded to 16 bits:
+// P(-t) = 2^p(t) with a polynomial p, within 0.06 ulp (BF16) and 0.02 ulp (F16) before that rounding, down to denormal results.
 template <class T>
 TN_INLINE vf normal_cdf_rough(vf x) {
   const vf t = min2(splat(T::bits == 8 ? 14.6f : 8.0f), abs(x));
@@ -154,8 +154,10 @@ TN_INLINE vf normal_cdf_rough(vf x) {
                             -1.0001924f)
                    : horner(t, -1.82875021e-06f, 6.14953024e-05f, -0.000929850503f, 0.00850575045f,
                             -0.0539566763f, -0.458466858f, -1.15125036f, -0.999995291f);
-  const vf tail = exp2_rough<T>(p);
-  return x < 0.0f ? tail : 1.0f - tail;
+  vf tail = exp2_rough<T>(p);
+  // The polynomial does not reach 0, which the product with an infinite x needs.
+  if constexpr (T::bits == 11) tail = t < 8.0f ? tail : vf{};
+  return x < 0.0f ? tail : 1.0f - tail;  // a NaN comes back with the factor x
 }
 
 }  // namespace torch_neuronx::kernels::TN_ISA

@@ -1,0 +1,321 @@
+"""The counter-based random number kernels: known answers, layout, distributions, independence."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+# The developer's side build of the kernels alone can stand in for the whole core.
+core: Any = importlib.import_module(
+    os.environ.get("TORCH_NEURONX_KERNELS_TEST_MODULE", "torch_neuronx._C")
+)
+
+ISAS: list[str] = core.kernel_isas()
+FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+FULL = 1 << 64
+# Chance of a false alarm per statistical test; seeds are fixed, so a pass is a pass for ever.
+LEAST_P = 1e-3
+# Vectors from the authors' Random123 distribution (kat_vectors, philox4x32 10): counter, key, result.
+KNOWN = [
+    ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+    ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+    (
+        [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+        [0xA4093822, 0x299F31D0],
+        [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+    ),
+]
+
+Fill = Callable[[int, int, torch.Tensor], int]
+
+
+def _fill(name: str, a: float = 0.0, b: float = 0.0) -> Fill:
+    function = getattr(core, f"kernel_philox_{name}")
+    return lambda seed, offset, out: int(function(seed, offset, out, a, b))
+
+
+FILLS: dict[str, Fill] = {
+    "uniform": _fill("uniform", -2.0, 3.0),
+    "normal": _fill("normal", 1.0, 2.0),
+    "log_normal": _fill("log_normal", 0.1, 0.5),
+    "exponential": _fill("exponential", 0.5),
+    "cauchy": _fill("cauchy", 1.0, 2.0),
+    "geometric": _fill("geometric", 0.3),
+    "bernoulli": _fill("bernoulli", 0.3),
+    "random_full": _fill("random_full"),
+    "random_from_to": lambda seed, offset, out: int(
+        core.kernel_philox_random_from_to(seed, offset, out, 100, -7)
+    ),
+}
+CONTINUOUS = {
+    "uniform": scipy.stats.uniform(-2, 5),
+    "normal": scipy.stats.norm(1, 2),
+    "log_normal": scipy.stats.lognorm(0.5, scale=math.exp(0.1)),
+    "exponential": scipy.stats.expon(0, 2),
+    "cauchy": scipy.stats.cauchy(1, 2),
+}
+
+
+@pytest.fixture(params=ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = core.kernel_isa()
+    core.kernel_force_isa(request.param)
+    yield str(request.param)
+    core.kernel_force_isa(before)
+
+
+def drawn(
+    name: str, n: int, dtype: torch.dtype, seed: int = 7, offset: int = 0
+) -> tuple[torch.Tensor, int]:
+    out = torch.empty(n, dtype=dtype)
+    return out, FILLS[name](seed, offset, out)
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_block_gives_the_published_answers(
+    counter: list[int], key: list[int], expected: list[int]
+) -> None:
+    assert core.kernel_philox_block(counter, key) == expected
+
+
+@pytest.mark.parametrize("offset", [0, 4, 4 * ((1 << 32) - 7), (1 << 64) - 400])
+def test_words_are_the_documented_blocks(isa: str, offset: int) -> None:
+    n, seed = 700, (0xDEADBEEF << 32) | 12345
+    words = torch.empty(n, dtype=torch.int32)
+    assert core.kernel_philox_words(seed, offset, words) == 64 * math.ceil(n / 64), isa
+    values = words.numpy().view(np.uint32)
+    for i in range(0, n, 13):
+        block = (offset // 4 + 16 * (i // 64) + i % 16) % FULL
+        counter = [block & 0xFFFFFFFF, block >> 32, 0, 0]
+        key = [seed & 0xFFFFFFFF, seed >> 32]
+        assert core.kernel_philox_block(counter, key)[(i % 64) // 16] == values[i]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", FILLS)
+def test_result_does_not_depend_on_threads_or_length(
+    isa: str, name: str, dtype: torch.dtype
+) -> None:
+    n = 100_003
+    long, used = drawn(name, n, dtype)
+    assert used % 4 == 0
+    assert used >= n, isa
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(drawn(name, n, dtype)[0], long)
+        for shorter in (0, 1, 31, 64, 4097):
+            assert torch.equal(drawn(name, shorter, dtype)[0], long[:shorter])
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", FILLS)
+def test_next_call_continues_the_stream(name: str, dtype: torch.dtype) -> None:
+    whole, _ = drawn(name, 640, dtype, offset=40)
+    first, used = drawn(name, 320, dtype, offset=40)
+    second, _ = drawn(name, 320, dtype, offset=40 + used)
+    assert torch.equal(torch.cat([first, second]), whole)
+
+
+@pytest.mark.skipif(len(ISAS) == 1, reason="only one instruction set to compare")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", FILLS)
+def test_instruction_sets_agree(name: str, dtype: torch.dtype) -> None:
+    before = core.kernel_isa()
+    results = []
+    try:
+        for isa in ISAS:
+            core.kernel_force_isa(isa)
+            results.append(drawn(name, 5000, dtype)[0])
+    finally:
+        core.kernel_force_isa(before)
+    exact = name in {"uniform", "bernoulli", "random_full", "random_from_to"}
+    for other in results[1:]:
+        if exact:
+            assert torch.equal(other, results[0])
+        else:
+            torch.testing.assert_close(other, results[0])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_continuous_distributions(isa: str, name: str, dtype: torch.dtype) -> None:
+    # 16-bit formats have steps of their own, which a larger sample would make visible.
+    n = 200_000 if dtype in (torch.float32, torch.float64) else 20_000
+    values = drawn(name, n, dtype, seed=2)[0].double().numpy()
+    assert scipy.stats.kstest(values, CONTINUOUS[name].cdf).pvalue > LEAST_P, isa
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normals_are_uncorrelated(dtype: torch.dtype) -> None:
+    z = drawn("normal", 400_000, dtype)[0].double().numpy()
+    limit = 4.5 / math.sqrt(z.size)
+    for lag in (1, 2, 16, 17, 32, 48, 64):
+        assert abs(np.corrcoef(z[:-lag], z[lag:])[0, 1]) < limit
+        # A shared Box-Muller radius would show in the squares if the angle were poor.
+        squares = (z - z.mean()) ** 2
+        assert abs(np.corrcoef(squares[:-lag], squares[lag:])[0, 1]) < limit
+    assert np.abs((z - 1) / 2).max() < (6.7 if dtype == torch.float32 else 9.3)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.uint8])
+def test_geometric(isa: str, dtype: torch.dtype) -> None:
+    values = drawn("geometric", 100_000, dtype)[0].double().numpy()
+    assert values.min() == 1, isa
+    cells = np.array([(values == k).sum() for k in range(1, 11)] + [(values > 10).sum()])
+    chances = np.array([0.3 * 0.7 ** (k - 1) for k in range(1, 11)] + [0.7**10])
+    assert scipy.stats.chisquare(cells, chances * values.size).pvalue > LEAST_P
+
+
+@given(
+    low=st.floats(-1e4, 1e4),
+    width=st.floats(0, 1e4),
+    dtype=st.sampled_from(FLOATS),
+    seed=st.integers(0, FULL - 1),
+)
+def test_uniform_stays_inside(low: float, width: float, dtype: torch.dtype, seed: int) -> None:
+    out = torch.empty(3000, dtype=dtype)
+    low = torch.tensor(low, dtype=dtype).item()
+    high = torch.tensor(low + width, dtype=dtype).item()
+    core.kernel_philox_uniform(seed, 0, out, low, high)
+    assert out.min().item() >= low
+    assert out.max().item() < high or (low == high == out.max().item())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_exponential_is_never_zero(dtype: torch.dtype) -> None:
+    out = torch.empty(1 << 21, dtype=dtype)
+    core.kernel_philox_exponential(3, 0, out, 1.0, 0.0)
+    assert out.min().item() > 0
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool])
+@pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 1.0])
+def test_bernoulli(isa: str, dtype: torch.dtype, p: float) -> None:
+    n = 100_000
+    out = torch.empty(n, dtype=dtype)
+    core.kernel_philox_bernoulli(11, 0, out, p, 0.0)
+    values = out.double()
+    assert set(values.unique().tolist()) <= {0.0, 1.0}, isa
+    assert abs(values.mean().item() - p) <= 4.5 * math.sqrt(p * (1 - p) / n)
+    for p_dtype in FLOATS:
+        other = torch.empty_like(out)
+        core.kernel_philox_bernoulli_tensor(11, 0, other, torch.full((n,), p, dtype=p_dtype))
+        assert torch.equal(other, out)
+
+
+def test_bernoulli_takes_each_element_s_probability() -> None:
+    p = torch.linspace(0, 1, 50_001, dtype=torch.float64)
+    out = torch.empty(50_001)
+    core.kernel_philox_bernoulli_tensor(5, 0, out, p)
+    assert out[0] == 0
+    assert out[-1] == 1
+    for part, chance in zip(out.chunk(10), p.chunk(10), strict=True):
+        assert abs(part.mean().item() - chance.mean().item()) < 4.5 * 0.5 / math.sqrt(5000)
+
+
+@pytest.mark.parametrize("range_", [1, 2, 10, 1 << 16, (1 << 16) + 1, 3 << 30, 1 << 40, FULL - 1])
+def test_random_integers_are_uniform(isa: str, range_: int) -> None:
+    out = torch.empty(100_000, dtype=torch.int64)
+    core.kernel_philox_random_from_to(21, 0, out, range_, -5)
+    values = out.numpy().astype(np.int64).view(np.uint64) + np.uint64(5)
+    assert int(values.max()) < range_, isa
+    cells = min(range_, 16)
+    # Integer arithmetic on purpose: a float64 quotient would round at the edges of the cells.
+    counts = np.bincount([int(v) * cells // range_ for v in values], minlength=cells)
+    edges = [-(-k * range_ // cells) for k in range(cells + 1)]
+    chances = np.array([(b - a) / range_ for a, b in itertools.pairwise(edges)])
+    expected = chances * values.size
+    assert scipy.stats.chisquare(counts, expected).pvalue > LEAST_P or cells == 1
+
+
+def test_random_over_all_64_bits() -> None:
+    out = torch.empty(4000, dtype=torch.int64)
+    core.kernel_philox_random_from_to(3, 0, out, 0, -(1 << 63))
+    assert out.min().item() < -(1 << 62)
+    assert out.max().item() > 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most"),
+    [
+        (torch.uint8, 255),
+        (torch.int8, 127),
+        (torch.int16, 32767),
+        (torch.int32, (1 << 31) - 1),
+        (torch.int64, (1 << 63) - 1),
+        (torch.bool, 1),
+        (torch.float32, 1 << 24),
+        (torch.float64, 1 << 53),
+        (torch.bfloat16, 1 << 8),
+        (torch.float16, 1 << 11),
+    ],
+)
+def test_random_over_the_whole_type(dtype: torch.dtype, most: int) -> None:
+    values = drawn("random_full", 200_000, dtype)[0].double()
+    assert values.min().item() >= 0
+    assert 0.99 * most <= values.max().item() <= float(most)
+    assert values.mean().item() == pytest.approx(most / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 50_001])
+def test_dropout(isa: str, dtype: torch.dtype, n: int) -> None:
+    x = torch.linspace(-3, 3, n).to(dtype)
+    x[::7] = math.inf
+    x[3::7] = math.nan
+    out, keep = torch.empty_like(x), torch.empty(n, dtype=torch.bool)
+    used = core.kernel_philox_dropout(9, 0, x, out, keep, 0.4, 1 / 0.6)
+    expected = torch.empty(n, dtype=torch.bool)
+    assert core.kernel_philox_bernoulli(9, 0, expected, 0.6, 0.0) == used
+    assert torch.equal(keep, expected), isa
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    reference = (x.to(wide) * keep * torch.tensor(1 / 0.6, dtype=wide)).to(dtype)
+    torch.testing.assert_close(out, reference, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [0, 1, 2, 31, 5000])
+def test_randperm_is_a_permutation(isa: str, dtype: torch.dtype, n: int) -> None:
+    out = torch.empty(n, dtype=dtype)
+    core.kernel_philox_randperm(4, 8, out, 0.0, 0.0)
+    assert torch.equal(out.sort().values, torch.arange(n, dtype=dtype)), isa
+
+
+def test_randperm_gives_all_orders_equally() -> None:
+    counts: dict[tuple[int, ...], int] = {}
+    out = torch.empty(4, dtype=torch.int64)
+    for seed in range(4800):
+        core.kernel_philox_randperm(seed, 0, out, 0.0, 0.0)
+        order = tuple(out.tolist())
+        counts[order] = counts.get(order, 0) + 1
+    assert len(counts) == math.factorial(4)
+    assert scipy.stats.chisquare(list(counts.values())).pvalue > LEAST_P
+
+
+def test_offset_must_be_a_multiple_of_four() -> None:
+    with pytest.raises(RuntimeError, match="Philox offset must be a multiple of 4, got 6"):
+        core.kernel_philox_uniform(0, 6, torch.empty(4), 0.0, 1.0)
+
+
+def test_complex_is_refused() -> None:
+    out = torch.empty(4, dtype=torch.complex64)
+    with pytest.raises(RuntimeError, match="bernoulli is not implemented for ComplexFloat"):
+        core.kernel_philox_bernoulli(0, 0, out, 0.5, 0.0)
+    with pytest.raises(RuntimeError, match="normal_: expected float32, bfloat16 or float16, got"):
+        core.kernel_philox_normal(0, 0, out, 0.0, 1.0)
