@@ -11,6 +11,8 @@
 #include "device/stream.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
+#include "gemm/bindings_gemm.h"
+#include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
 
 namespace py = pybind11;
@@ -148,4 +150,6 @@ PYBIND11_MODULE(_C, m) {
     return rows;
   });
   m.def("reset_operator_counts", &reset_operator_counts);
+  gemm::bind_gemm(m);
+  kernels::bind_kernels(m);
 }

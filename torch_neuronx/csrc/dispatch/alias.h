@@ -41,4 +41,9 @@ c10::Storage adopt_storage(const c10::Storage& cpu_storage, c10::DeviceIndex ind
 
 inline bool on_neuron(const at::Tensor& t) { return t.defined() && t.device().is_privateuseone(); }
 
+// The core of whichever of the two is on one.
+inline c10::DeviceIndex core_of(const at::Tensor& a, const at::Tensor& b) {
+  return (on_neuron(a) ? a : b).device().index();
+}
+
 }  // namespace torch_neuronx

@@ -12,6 +12,7 @@
 #include "device/state.h"
 #include "dispatch/alias.h"
 #include "dispatch/deferred.h"
+#include "dispatch/foreach.h"
 #include "memory/allocator.h"
 
 namespace torch_neuronx {
@@ -132,6 +133,8 @@ void adopt_value(IValue& value, c10::DeviceIndex index) {
   }
 }
 
+}  // namespace
+
 void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                Stack* stack) {
   flush_deferred();
@@ -206,6 +209,8 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
     }
   }
 }
+
+namespace {
 
 class BoxedKernel final : public c10::OperatorKernel {
  public:
@@ -318,6 +323,10 @@ void register_for(c10::DispatchKey host, c10::DispatchKey device) {
 
 void register_boxed_kernels() {
   using c10::DispatchKey;
+  // Lives as long as the process, as registrations do.
+  static auto* foreach = new torch::Library(torch::Library::IMPL, "aten", DispatchKey::PrivateUse1,
+                                            __FILE__, __LINE__);
+  register_foreach(*foreach);
   register_for(DispatchKey::CPU, DispatchKey::PrivateUse1);
   register_for(DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1);
   register_for(DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1);

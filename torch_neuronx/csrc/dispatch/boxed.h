@@ -4,6 +4,7 @@
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 #include <vector>
 
@@ -34,6 +35,9 @@ struct OpPlan {
   std::vector<int> return_alias;  // for each return, the argument it is (in-place and out=), or -1
   bool mixes_devices;             // CPU tensors of any shape may stand beside device tensors
 };
+
+void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+               torch::jit::Stack* stack);
 
 // Registers the boxed kernel for each operator that the CPU has and `neuron` doesn't yet, and as
 // the fallback for operators that appear later. Called once, at import.

@@ -56,13 +56,9 @@ bool direct_div(const at::Tensor& a, const at::Tensor& b) {
   return direct(a, b) &&
          (c10::isFloatingType(a.scalar_type()) || c10::isComplexType(a.scalar_type()));
 }
-c10::DeviceIndex core(const at::Tensor& a, const at::Tensor& b) {
-  return (on_neuron(a) ? a : b).device().index();
-}
-
 template <class Fn>
 at::Tensor converted(const at::Tensor& a, const at::Tensor& b, Fn fn) {
-  return run_on_host(core(a, b), [&](HostArgs& host) { return fn(host(a), host(b)); });
+  return run_on_host(core_of(a, b), [&](HostArgs& host) { return fn(host(a), host(b)); });
 }
 template <class Fn>
 at::Tensor& converted_(at::Tensor& a, const at::Tensor& b, Fn fn) {

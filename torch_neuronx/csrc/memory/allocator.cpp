@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "device/state.h"
+#include "dispatch/deferred.h"
 
 namespace torch_neuronx {
 namespace {
@@ -96,6 +97,7 @@ class NeuronAllocator final : public c10::DeviceAllocator {
   }
   bool initialized() override { return is_initialized(); }
   void emptyCache(c10::MempoolId_t) override {
+    flush_deferred();
     for (auto& a : g_arenas)
       if (Arena* live = a.load()) live->empty_cache();
   }
@@ -103,6 +105,7 @@ class NeuronAllocator final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     check_device_index(index);
+    flush_deferred();
     Arena* live = g_arenas[static_cast<size_t>(index)].load();
     return live ? live->stats() : c10::CachingDeviceAllocator::DeviceStats{};
   }
@@ -143,12 +146,25 @@ Arena& arena(c10::DeviceIndex index) {
   return *slot.load();
 }
 
+namespace {
+// Deferred operators keep their temporaries; running them may make the room that is missing.
+void* allocate_or_flush(Arena& a, size_t bytes, Category category) {
+  try {
+    return a.allocate(bytes, category);
+  } catch (const c10::OutOfMemoryError&) {
+    if (!g_deferred_pending.load()) throw;
+    flush_deferred();
+    return a.allocate(bytes, category);
+  }
+}
+}  // namespace
+
 c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category) {
   ensure_initialized();
   const c10::Device device(kNeuron, index);
   if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, device};
   Arena& a = arena(index);
-  void* p = a.allocate(bytes, category);
+  void* p = allocate_or_flush(a, bytes, category);
   c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0, device);
   return {p, p, &delete_block, device};
 }

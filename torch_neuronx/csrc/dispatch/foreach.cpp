@@ -1,0 +1,317 @@
+#include "dispatch/foreach.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+
+#include "device/state.h"
+#include "dispatch/alias.h"
+#include "dispatch/boxed.h"
+#include "dispatch/deferred.h"
+#include "kernels/multi_tensor.h"
+#include "memory/allocator.h"
+
+namespace torch_neuronx {
+
+std::atomic<bool> g_deferred_pending{false};
+
+namespace {
+
+using kernels::Op;
+using torch::jit::Stack;
+
+// How an operator's arguments make a step: the first `lists` arguments are tensor lists (a, b, c);
+// `scalar` is the index of the argument that holds its number or numbers, or -1.
+struct Rule {
+  const char* name;  // without "aten::"
+  Op op;
+  int lists;
+  int scalar;
+  bool negate = false;    // subtraction is addition of the negative
+  double constant = 1.0;  // the scalar where there is no argument for it
+};
+
+constexpr Rule kRules[] = {
+    {"_foreach_add.Scalar", Op::AddScalar, 1, 1},
+    {"_foreach_add.ScalarList", Op::AddScalar, 1, 1},
+    {"_foreach_add.List", Op::Add, 2, 2},
+    {"_foreach_sub.Scalar", Op::AddScalar, 1, 1, true},
+    {"_foreach_sub.ScalarList", Op::AddScalar, 1, 1, true},
+    {"_foreach_sub.List", Op::Add, 2, 2, true},
+    {"_foreach_mul.Scalar", Op::MulScalar, 1, 1},
+    {"_foreach_mul.ScalarList", Op::MulScalar, 1, 1},
+    {"_foreach_mul.List", Op::Mul, 2, -1},
+    {"_foreach_div.Scalar", Op::DivScalar, 1, 1},
+    {"_foreach_div.ScalarList", Op::DivScalar, 1, 1},
+    {"_foreach_div.List", Op::Div, 2, -1},
+    {"_foreach_lerp.Scalar", Op::LerpScalar, 2, 2},
+    {"_foreach_lerp.List", Op::LerpTensor, 3, -1},
+    {"_foreach_addcmul.Scalar", Op::Addcmul, 3, 3},
+    {"_foreach_addcmul.ScalarList", Op::Addcmul, 3, 3},
+    {"_foreach_addcdiv.Scalar", Op::Addcdiv, 3, 3},
+    {"_foreach_addcdiv.ScalarList", Op::Addcdiv, 3, 3},
+    {"_foreach_maximum.Scalar", Op::MaxScalar, 1, 1},
+    {"_foreach_maximum.ScalarList", Op::MaxScalar, 1, 1},
+    {"_foreach_maximum.List", Op::Maximum, 2, -1},
+    {"_foreach_minimum.Scalar", Op::MinScalar, 1, 1},
+    {"_foreach_minimum.ScalarList", Op::MinScalar, 1, 1},
+    {"_foreach_minimum.List", Op::Minimum, 2, -1},
+    {"_foreach_sqrt", Op::Sqrt, 1, -1},
+    {"_foreach_rsqrt", Op::Rsqrt, 1, -1},
+    {"_foreach_neg", Op::Neg, 1, -1},
+    {"_foreach_abs", Op::Abs, 1, -1},
+    {"_foreach_reciprocal", Op::Reciprocal, 1, -1},
+    {"_foreach_sign", Op::Sign, 1, -1},
+};
+
+// A bound on what is kept waiting: an optimizer's step is some ten operators.
+constexpr size_t kMaxPendingSteps = 24;
+
+using List = std::vector<at::Tensor>;
+
+// The operators waiting to run. A slot is one tensor list; all lists of a program are equally long,
+// with equal shapes position by position.
+class Program {
+ public:
+  // Whether the lists may run in one program with what is pending.
+  bool accepts(const List& first, const std::vector<const List*>& others);
+  void add(Op op, const List& dst, const std::vector<const List*>& sources, double scalar,
+           std::vector<double> scalars);
+  void run();
+  bool full() const {
+    return steps_.size() >= kMaxPendingSteps || slots_.size() + 4 > kernels::kMaxSlots;
+  }
+
+ private:
+  bool fits(const List& list);
+  uint8_t slot_of(const List& list);
+
+  std::vector<kernels::Step> steps_;
+  std::vector<std::vector<double>> scalars_;  // by step; empty where the step has its own
+  std::vector<List> slots_;
+  // Where each known tensor begins: its position in the lists, and where it ends. Memory must not
+  // be shared between positions, which run in any order.
+  struct Range {
+    size_t position;
+    const char* end;
+  };
+  std::map<const char*, Range> ranges_;
+};
+
+bool Program::fits(const List& list) {
+  const List& like = slots_.empty() ? list : slots_.front();
+  if (list.size() != like.size()) return false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const at::Tensor& t = list[i];
+    if (t.scalar_type() != like[0].scalar_type() || t.device() != like[0].device() ||
+        t.sizes() != like[i].sizes()) {
+      return false;
+    }
+    const auto* begin = static_cast<const char*>(t.const_data_ptr());
+    const auto* end = begin + t.nbytes();
+    if (begin == end) continue;
+    auto next = ranges_.lower_bound(begin);
+    if (next != ranges_.end() && next->first == begin) {
+      if (next->second.position != i || next->second.end != end) return false;
+      continue;
+    }
+    if (next != ranges_.end() && next->first < end) return false;
+    if (next != ranges_.begin() && std::prev(next)->second.end > begin) return false;
+    ranges_.emplace_hint(next, begin, Range{i, end});
+  }
+  return true;
+}
+
+bool Program::accepts(const List& first, const std::vector<const List*>& others) {
+  if (!fits(first)) return false;
+  if (slots_.empty()) slots_.push_back(first);
+  return std::all_of(others.begin(), others.end(), [&](const List* list) { return fits(*list); });
+}
+
+uint8_t Program::slot_of(const List& list) {
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const auto same = [](const at::Tensor& a, const at::Tensor& b) {
+      return a.const_data_ptr() == b.const_data_ptr();
+    };
+    if (std::equal(list.begin(), list.end(), slots_[s].begin(), same))
+      return static_cast<uint8_t>(s);
+  }
+  slots_.push_back(list);
+  return static_cast<uint8_t>(slots_.size() - 1);
+}
+
+void Program::add(Op op, const List& dst, const std::vector<const List*>& sources, double scalar,
+                  std::vector<double> scalars) {
+  kernels::Step step;
+  step.op = op;
+  step.scalar = scalar;
+  step.per_tensor = !scalars.empty();
+  uint8_t* const operands[] = {&step.a, &step.b, &step.c};
+  for (size_t i = 0; i < sources.size(); ++i) *operands[i] = slot_of(*sources[i]);
+  step.dst = slot_of(dst);
+  steps_.push_back(step);
+  scalars_.push_back(std::move(scalars));
+}
+
+void Program::run() {
+  const size_t tensors = slots_.front().size();
+  std::vector<kernels::TensorGroup> groups(tensors);
+  const bool any_scalars =
+      std::any_of(scalars_.begin(), scalars_.end(), [](const auto& s) { return !s.empty(); });
+  // A slot whose first use is a write needs no memory if nobody can read it any more.
+  std::vector<bool> written_first(slots_.size(), false), seen(slots_.size(), false);
+  const auto sources = [](const kernels::Step& s) { return std::array<uint8_t, 3>{s.a, s.b, s.c}; };
+  for (const auto& step : steps_) {
+    for (const uint8_t s : sources(step)) seen[s] = true;  // unused operands name slot 0: an input
+    if (!seen[step.dst]) written_first[step.dst] = seen[step.dst] = true;
+  }
+  for (size_t i = 0; i < tensors; ++i) {
+    auto& group = groups[i];
+    group.numel = slots_.front()[i].numel();
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const at::Tensor& t = slots_[s][i];
+      const bool dead = written_first[s] && t.use_count() == 1 && t.storage().use_count() == 1;
+      group.slots.push_back(dead ? nullptr : t.mutable_data_ptr());
+    }
+    if (!any_scalars) continue;
+    for (size_t k = 0; k < steps_.size(); ++k) {
+      group.scalars.push_back(scalars_[k].empty() ? steps_[k].scalar : scalars_[k][i]);
+    }
+  }
+  kernels::run_program(steps_, static_cast<int>(slots_.size()), slots_.front()[0].scalar_type(),
+                       groups);
+}
+
+std::recursive_mutex g_mutex;
+std::unique_ptr<Program>& pending() {
+  static auto* program = new std::unique_ptr<Program>;  // never destroyed: tensors outlive statics
+  return *program;
+}
+
+// The list argument, if its tensors can be deferred: dense float tensors on one core.
+bool read_list(const c10::IValue& value, List* list) {
+  *list = value.toTensorVector();
+  if (list->empty()) return false;
+  for (const at::Tensor& t : *list) {
+    if (!on_neuron(t) || t.device() != list->front().device() || t.layout() != at::kStrided ||
+        !t.is_contiguous() || t.is_neg() || t._is_zerotensor() || t.is_nested()) {
+      return false;
+    }
+    const auto dtype = t.scalar_type();
+    if (dtype != at::kFloat && dtype != at::kDouble && dtype != at::kBFloat16 && dtype != at::kHalf)
+      return false;
+  }
+  return true;
+}
+
+bool read_scalars(const c10::IValue& value, size_t count, bool negate, double* scalar,
+                  std::vector<double>* scalars) {
+  const double sign = negate ? -1.0 : 1.0;
+  if (value.isScalar()) {
+    if (value.toScalar().isComplex()) return false;
+    *scalar = sign * value.toScalar().toDouble();
+    return true;
+  }
+  if (!value.isList()) return false;
+  for (const c10::IValue& item : value.toListRef()) {
+    if (!item.isScalar() || item.toScalar().isComplex()) return false;
+    scalars->push_back(sign * item.toScalar().toDouble());
+  }
+  return scalars->size() == count;
+}
+
+class ForeachKernel final : public c10::OperatorKernel {
+ public:
+  ForeachKernel(const c10::OperatorHandle& op, const Rule& rule, bool in_place)
+      : plan_(op), rule_(rule), in_place_(in_place) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    if (!defer(stack)) run_boxed(plan_, op, keys, stack);
+  }
+
+ private:
+  bool defer(Stack* stack) {
+    const size_t base = stack->size() - plan_.arguments;
+    std::array<List, 3> lists;
+    std::vector<const List*> sources;
+    for (int i = 0; i < rule_.lists; ++i) {
+      const auto& value = (*stack)[base + static_cast<size_t>(i)];
+      auto& list = lists[static_cast<size_t>(i)];
+      if (!value.isTensorList() || !read_list(value, &list)) return false;
+      sources.push_back(&list);
+    }
+    double scalar = rule_.constant;
+    std::vector<double> scalars;
+    if (rule_.scalar >= 0 && !read_scalars((*stack)[base + static_cast<size_t>(rule_.scalar)],
+                                           lists[0].size(), rule_.negate, &scalar, &scalars)) {
+      return false;
+    }
+    std::lock_guard<std::recursive_mutex> lock(g_mutex);
+    auto& program = pending();
+    if (program && (program->full() || !program->accepts(lists[0], sources))) flush_deferred_slow();
+    if (!program) {
+      auto fresh = std::make_unique<Program>();
+      if (!fresh->accepts(lists[0], sources)) return false;
+      program = std::move(fresh);
+    }
+    List made;
+    if (!in_place_) {
+      for (const at::Tensor& t : lists[0]) {
+        made.push_back(empty_on(t.device().index(), t.sizes(), {}, t.scalar_type()));
+      }
+      if (!program->accepts(lists[0], {&made})) {
+        flush_deferred_slow();
+        return false;
+      }
+    }
+    plan_.entry.note(lists[0].front().scalar_type());
+    const List& dst = in_place_ ? lists[0] : made;
+    program->add(rule_.op, dst, sources, scalar, std::move(scalars));
+    for (const at::Tensor& t : dst) mark_written(*t.storage().unsafeGetStorageImpl());
+    g_deferred_pending.store(true, std::memory_order_release);
+    torch::jit::drop(*stack, plan_.arguments);
+    if (!in_place_) stack->emplace_back(std::move(made));
+    return true;
+  }
+
+  const OpPlan plan_;
+  const Rule rule_;
+  const bool in_place_;
+};
+
+}  // namespace
+
+void flush_deferred_slow() {
+  // Destroyed after the lock is released: dropping a tensor may need Python's lock, which a thread
+  // that waits here may hold.
+  std::unique_ptr<Program> program;
+  std::lock_guard<std::recursive_mutex> lock(g_mutex);
+  program = std::move(pending());
+  if (program == nullptr || is_in_bad_fork()) return;
+  // The flag falls only when the work is done, so that other threads wait for it.
+  struct Done {
+    ~Done() { g_deferred_pending.store(false, std::memory_order_release); }
+  } done;
+  program->run();
+}
+
+void register_foreach(torch::Library& library) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const Rule& rule : kRules) {
+    const std::string_view full(rule.name);
+    const auto dot = full.find('.');
+    const std::string overload(dot == std::string_view::npos ? "" : full.substr(dot + 1));
+    for (const bool in_place : {false, true}) {
+      const std::string base = std::string(full.substr(0, dot)) + (in_place ? "_" : "");
+      const auto op = dispatcher.findSchemaOrThrow(("aten::" + base).c_str(), overload.c_str());
+      library.impl((overload.empty() ? base : base + "." + overload).c_str(),
+                   torch::CppFunction::makeFromBoxedFunctor(
+                       std::make_unique<ForeachKernel>(op, rule, in_place)));
+    }
+  }
+}
+
+}  // namespace torch_neuronx
