@@ -13,9 +13,9 @@
 namespace torch_neuronx::gemm {
 namespace {
 
-// Bounds of one made-up product: about 0.3 ms of arithmetic and a few MiB of memory.
-constexpr double kMaxMultiplications = 16e6;
-constexpr int64_t kMaxBytes = int64_t(4) << 20;
+// Bounds of one made-up product: about half a millisecond of arithmetic and a few MiB of memory.
+constexpr double kMaxMultiplications = 48e6;
+constexpr int64_t kMaxBytes = int64_t(6) << 20;
 constexpr int64_t kSmallestCut = 128;  // no dimension is cut below this
 // Rounds over all methods of a class: the fastest of each is kept, so that one disturbed by other
 // work on the machine does not decide. Two are made even if they exceed the budget.

@@ -136,7 +136,8 @@ int64_t rows_of_task(const Problem& p, int64_t panels) {
   while (rows > kMinRows && p.batch * panels * ((p.m + rows - 1) / rows) < wanted) {
     rows = std::max(kMinRows, round_up(rows / 2, kStripRows));
   }
-  return rows;
+  const int64_t blocks = (p.m + rows - 1) / rows;  // as many blocks, but of equal size
+  return round_up((p.m + blocks - 1) / blocks, kStripRows);
 }
 
 void run_part(const Kernels& kernels, const Problem& p, int64_t units, bool a_in_place) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "gemm/methods.h"
 
@@ -14,8 +15,15 @@ namespace torch_neuronx::gemm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// ATen is preferred only if it is clearly faster: equal times should not flip between two runs.
-constexpr double kMargin = 0.97;
+// The rule is given up only for something clearly faster: equal times should not flip between two
+// runs. On a busy machine, where times say little, only for something faster by far.
+constexpr double kMargin = 0.97, kBusyMargin = 0.75;
+
+double margin() {
+  double load = 0;
+  const bool known = ::getloadavg(&load, 1) == 1;
+  return known && load > std::thread::hardware_concurrency() ? kBusyMargin : kMargin;
+}
 
 class Book {
  public:
@@ -96,6 +104,7 @@ class Book {
     methods.push_back(Method::kAten);
     const std::vector<Timing> timings = measure(p, methods);
     // The rule's method is given up only for a clearly faster one, ours for ATen likewise.
+    const double factor = margin();
     Decision decision{choose_by_rule(p), 0, 0};
     double best = 0;
     for (const Timing& timing : timings) {
@@ -103,7 +112,7 @@ class Book {
     }
     for (const Timing& timing : timings) {
       if (timing.method == Method::kAten) decision.aten_us = float(timing.microseconds);
-      if (timing.microseconds < kMargin * best) {
+      if (timing.microseconds < factor * best) {
         best = timing.microseconds;
         decision.method = timing.method;
       }
@@ -168,11 +177,12 @@ size_t ShapeClassHash::operator()(const ShapeClass& c) const {
 }
 
 Method choose_by_rule(const Problem& p) {
-  if (p.m <= kSmallSide || p.n <= kSmallSide) {
-    if (applicable(p, Method::kDot)) return Method::kDot;
-    if (applicable(p, Method::kStream)) return Method::kStream;
-  }
-  return Method::kPanel;
+  if (applicable(p, Method::kDot)) return Method::kDot;
+  // Streaming multiplies in float32 and goes over its sums for every few rows: with more rows on
+  // the small side, rearranging pays, and sooner where pairs of bfloat16 are multiplied.
+  const int64_t few = engine_for(p.dtype).panel->unit == 2 ? 4 : 8;
+  const bool thin = std::min(p.m, p.n) <= few;
+  return thin && applicable(p, Method::kStream) ? Method::kStream : Method::kPanel;
 }
 
 bool probe_enabled() {
