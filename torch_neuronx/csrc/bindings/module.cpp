@@ -151,5 +151,5 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("reset_operator_counts", &reset_operator_counts);
   gemm::bind_gemm(m);
-  kernels::bind_kernels(m);
+  bind_kernels(m);
 }
