@@ -8,6 +8,7 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/COW.h>
 
 #include <cstring>
@@ -157,6 +158,8 @@ at::Tensor AliasSet::cpu(const at::Tensor& t, bool written) {
     }
   }
   tensors_.push_back({t, make(t, written), written});
+  // A few CPU kernels keep more for a backward pass that they see coming.
+  if (at::GradMode::is_enabled() && t.requires_grad()) tensors_.back().cpu.set_requires_grad(true);
   return tensors_.back().cpu;
 }
 
