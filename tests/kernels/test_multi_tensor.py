@@ -23,10 +23,32 @@ ISAS: list[str] = core.kernel_isas()
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 WIDE = (torch.float32, torch.float64)
 # The order of enum class Op in csrc/kernels/multi_tensor.h.
-NAMES = (
-    "Copy Neg Abs Sqrt Rsqrt Reciprocal Sign Fill AddScalar MulScalar DivScalar RevSubScalar "
-    "MaxScalar MinScalar PowScalar Mul Div Maximum Minimum Add LerpScalar LerpTensor Addcmul Addcdiv"
-).split()
+NAMES = [
+    "Copy",
+    "Neg",
+    "Abs",
+    "Sqrt",
+    "Rsqrt",
+    "Reciprocal",
+    "Sign",
+    "Fill",
+    "AddScalar",
+    "MulScalar",
+    "DivScalar",
+    "RevSubScalar",
+    "MaxScalar",
+    "MinScalar",
+    "PowScalar",
+    "Mul",
+    "Div",
+    "Maximum",
+    "Minimum",
+    "Add",
+    "LerpScalar",
+    "LerpTensor",
+    "Addcmul",
+    "Addcdiv",
+]
 OP = {name: number for number, name in enumerate(NAMES)}
 # dst, then a, b, c and the scalar (None: from the group).
 Step = tuple[int, int, int, int, int, float | None]
@@ -70,7 +92,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     core.kernel_force_isa(before)
 
 
-def step(
+def step(  # noqa: PLR0917
     op: str, dst: int, a: int = 0, b: int = 0, c: int = 0, scalar: float | None = 0.0
 ) -> Step:
     return (OP[op], dst, a, b, c, scalar)
@@ -117,7 +139,7 @@ def test_powers(dtype: torch.dtype, exponent: float) -> None:
             run(program, [[a, out]])
     else:
         run(program, [[a, out]])
-        same(out, a**exponent, 2 if abs(exponent) == 0.5 else 0)  # noqa: PLR2004
+        same(out, a**exponent, 2 if abs(exponent) == 0.5 else 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -149,7 +171,9 @@ def programs(draw: st.DrawFn) -> list[Step]:
 @given(steps=programs(), sizes=st.lists(st.integers(0, 700), min_size=1, max_size=4))
 def test_programs_are_their_steps_one_by_one(steps: list[Step], sizes: list[int]) -> None:
     groups = [operands(n, torch.float64) for n in sizes]
-    expected = [[*(t.clone() for t in group), *map(torch.empty_like, group[:2])] for group in groups]
+    expected = [
+        [*(t.clone() for t in group), *map(torch.empty_like, group[:2])] for group in groups
+    ]
     for group in expected:
         for op, dst, a, b, c, scalar in steps:
             assert scalar is not None
@@ -272,7 +296,12 @@ def test_result_does_not_depend_on_threads() -> None:
         ([step("Neg", 0, 2)], 2, None, "step 0 names slot 2 of 2"),
         ([step("Neg", 0, 1)], 2, None, "step 0 reads temporary slot 1 before any step wrote it"),
         ([step("Neg", 0)] * 65, 1, None, "65 steps, at most 64"),
-        ([step("AddScalar", 0, scalar=None)], 1, None, "takes its scalar from the group, which has"),
+        (
+            [step("AddScalar", 0, scalar=None)],
+            1,
+            None,
+            "takes its scalar from the group, which has",
+        ),
         ([step("Neg", 0)], 1, [[1.0, 2.0]], "a group has 2 scalars for 1 steps"),
         ([step("PowScalar", 0, scalar=1.7)], 1, None, "exponent 1.7 is not supported for Float"),
         ([step("Neg", 0)], 33, None, "33 slots, at most 32"),

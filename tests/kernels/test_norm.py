@@ -10,11 +10,13 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # The developer's side build of the kernels alone can stand in for the whole core.
 core: Any = importlib.import_module(
@@ -65,14 +67,16 @@ def test_softmax(isa: str, dtype: torch.dtype, shape: tuple[int, int], scale: fl
     out = torch.empty_like(x)
     wide = x.double()
     reach = (wide.amax(1, keepdim=True) - wide).abs()
-    core.kernel_softmax(x, out, False)
+    core.kernel_softmax(x, out, log=False)
     exact = wide.softmax(1)
     # In float32 e^-104 and less is 0.
     assert within(out, exact, exact * UNIT * (12 + 3 * reach) + 1e-45), isa
     # Two results within half a step each may be a step apart, which the defaults do not allow.
-    steps = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 1e-5} if dtype != torch.float32 else {}
+    steps: dict[str, Any] = (
+        {"rtol": 2 * torch.finfo(dtype).eps, "atol": 1e-5} if dtype != torch.float32 else {}
+    )
     torch.testing.assert_close(out, x.softmax(1), **steps)
-    core.kernel_softmax(x, out, True)
+    core.kernel_softmax(x, out, log=True)
     exact = wide.log_softmax(1)
     assert within(out, exact, UNIT * (8 + 4 * reach)), isa
     if dtype != torch.float32:
@@ -90,7 +94,7 @@ def test_softmax_special_rows(isa: str, dtype: torch.dtype, log: bool) -> None:
     x[3, :36] = -math.inf
     x[4, ::2] = -math.inf
     out = torch.empty_like(x)
-    core.kernel_softmax(x, out, log)
+    core.kernel_softmax(x, out, log=log)
     expected = x.log_softmax(1) if log else x.softmax(1)
     torch.testing.assert_close(out, expected, equal_nan=True, msg=lambda m: isa + m)
     assert out[0].isnan().all()
@@ -104,7 +108,7 @@ def test_softmax_backward(isa: str, dtype: torch.dtype, shape: tuple[int, int], 
     y = (y.log_softmax(1) if log else y.softmax(1)).to(dtype)
     grad = draw(shape, dtype, 3)
     out = torch.empty_like(y)
-    core.kernel_softmax_backward(grad, y, out, log)
+    core.kernel_softmax_backward(grad, y, out, log=log)
     g, v = grad.double(), y.double()
     size = (g.abs() if log else (g * v).abs()).sum(1, keepdim=True)
     if log:
@@ -240,7 +244,7 @@ def test_results_do_not_depend_on_threads(rows: int) -> None:
         grads = [torch.empty_like(x), torch.empty(100), torch.empty(100)]
         core.kernel_layer_norm_backward(grad, x, mean, rstd, weight, *grads)
         soft = torch.empty_like(x)
-        core.kernel_softmax(x, soft, False)
+        core.kernel_softmax(x, soft, log=False)
         return [out, mean, rstd, soft, *grads]
 
     threads = torch.get_num_threads()
@@ -258,16 +262,16 @@ def test_results_do_not_depend_on_threads(rows: int) -> None:
 def test_in_place() -> None:
     x = draw((33, 500), torch.float32, 15)
     out = torch.empty_like(x)
-    core.kernel_softmax(x, out, False)
+    core.kernel_softmax(x, out, log=False)
     inside = x.clone()
-    core.kernel_softmax(inside, inside, False)
+    core.kernel_softmax(inside, inside, log=False)
     assert torch.equal(inside, out)
 
 
 def test_dtypes_are_checked() -> None:
     x = torch.zeros(2, 3, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="softmax: expected float32, bfloat16 or float16"):
-        core.kernel_softmax(x, x, False)
+        core.kernel_softmax(x, x, log=False)
     x = torch.zeros(2, 3)
     weight = torch.zeros(3, dtype=torch.bfloat16)
     with pytest.raises(

@@ -27,7 +27,7 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FULL = 1 << 64
 # Chance of a false alarm per statistical test; seeds are fixed, so a pass is a pass for ever.
 LEAST_P = 1e-3
-# Vectors from the authors' Random123 distribution (kat_vectors, philox4x32 10): counter, key, result.
+# Vectors of the authors' Random123 distribution (kat_vectors): counter, key, result.
 KNOWN = [
     ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
     ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),

@@ -10,15 +10,17 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 # The developer's side build of the kernels alone can stand in for the whole core.
 core: Any = importlib.import_module(
@@ -49,7 +51,8 @@ def tanh_argument(x: Tensor) -> Tensor:
 
 
 def ndtr(x: Tensor) -> Tensor:
-    return 0.5 * torch.special.erfc(-x * math.sqrt(0.5))
+    result: Tensor = 0.5 * torch.special.erfc(-x * math.sqrt(0.5))
+    return result
 
 
 def bell(x: Tensor) -> Tensor:
@@ -189,7 +192,7 @@ def test_all_16_bit_patterns_survive(isa: str, dtype: torch.dtype) -> None:
         pytest.skip("16-bit formats only")
     x = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
     out = torch.empty_like(x)
-    core.kernel_binary_scalar(2, x, 1.0, out, 1.0, False)
+    core.kernel_binary_scalar(2, x, 1.0, out, 1.0, reverse=False)
     torch.testing.assert_close(out, x, rtol=0, atol=0, equal_nan=True, msg=lambda m: isa + m)
     number = ~x.isnan()
     assert torch.equal(out.view(torch.int16)[number], x.view(torch.int16)[number])
@@ -213,8 +216,10 @@ GRADS: dict[str, tuple[int, Callable[[Tensor], Tensor], bool]] = {
     "gelu": (0, lambda x: ndtr(x) + x * bell(x), False),
     "gelu_tanh": (
         1,
-        lambda x: (s := torch.sigmoid(tanh_argument(x)))
-        + x * s * (1 - s) * 2 * BETA * (1 + 3 * KAPPA * x * x),
+        lambda x: (
+            (s := torch.sigmoid(tanh_argument(x)))
+            + x * s * (1 - s) * 2 * BETA * (1 + 3 * KAPPA * x * x)
+        ),
         False,
     ),
     "silu": (2, lambda x: (s := torch.sigmoid(x)) * (1 + x * (1 - s)), False),
@@ -266,7 +271,7 @@ def test_binary_is_torch_s(
         core.kernel_binary(number, a, b, out, alpha)
         expected = reference(a, b, alpha=alpha) if number < 2 else reference(a, b)
         # torch's own vector body and scalar tail round a scaled addition differently.
-        tolerance = 0.0 if alpha != 0.3 else 2 * torch.finfo(dtype).eps  # noqa: PLR2004
+        tolerance = 0.0 if alpha != 0.3 else 2 * torch.finfo(dtype).eps
         torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
@@ -278,11 +283,11 @@ def test_scalar_is_torch_s(
 ) -> None:
     a = torch.randn(1003, generator=torch.Generator().manual_seed(4)).to(dtype)
     out = torch.empty_like(a)
-    core.kernel_binary_scalar(number, a, scalar, out, 1.0, False)
+    core.kernel_binary_scalar(number, a, scalar, out, 1.0, reverse=False)
     expected = reference(a, scalar)
     torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
     if number == 1:
-        core.kernel_binary_scalar(number, a, scalar, out, 1.0, True)
+        core.kernel_binary_scalar(number, a, scalar, out, 1.0, reverse=True)
         expected = torch.rsub(a, scalar)
         torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
 
@@ -297,9 +302,9 @@ def test_row_is_torch_s(
     a = torch.randn(rows, cols, generator=generator).to(dtype)
     row = torch.randn(cols, generator=generator).to(dtype)
     out = torch.empty_like(a)
-    core.kernel_binary_row(number, a, row, out, 1.0, False)
+    core.kernel_binary_row(number, a, row, out, 1.0, reverse=False)
     torch.testing.assert_close(out, reference(a, row), rtol=0, atol=0)
-    core.kernel_binary_row(number, a, row, out, 1.0, True)
+    core.kernel_binary_row(number, a, row, out, 1.0, reverse=True)
     torch.testing.assert_close(out, reference(row, a), rtol=0, atol=0)
 
 
@@ -315,7 +320,7 @@ def test_in_place_threads_and_bounds(isa: str, name: str, dtype: torch.dtype) ->
     finally:
         torch.set_num_threads(threads)
     for n in (0, 1, 17, 31, 32, 100):
-        guarded = x[:n + 40].clone()
+        guarded = x[: n + 40].clone()
         core.kernel_unary(UNARY[name].number, guarded[:n], guarded[:n])
         assert torch.equal(guarded[:n], run_unary(name, x[:n].clone()))
         assert torch.equal(guarded[n:], x[n : n + 40])

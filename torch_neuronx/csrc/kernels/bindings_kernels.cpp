@@ -25,9 +25,9 @@ void check(const Tensor& t, const char* name) {
 }
 void check_like(const Tensor& t, const Tensor& like, const char* name) {
   check(t, name);
-  TORCH_CHECK(t.numel() == like.numel() && t.scalar_type() == like.scalar_type(), name, " must have ",
-              like.numel(), " elements of ", like.scalar_type(), ", has ", t.numel(), " of ",
-              t.scalar_type());
+  TORCH_CHECK(t.numel() == like.numel() && t.scalar_type() == like.scalar_type(), name,
+              " must have ", like.numel(), " elements of ", like.scalar_type(), ", has ", t.numel(),
+              " of ", t.scalar_type());
 }
 void check_float(const Tensor& t, int64_t n, const char* name) {
   check(t, name);
@@ -51,8 +51,8 @@ Shape shape_of(const Tensor& x) {
 void check_weight(const Optional& w, const Tensor& x, at::ScalarType dtype, const char* name) {
   if (w) {
     check(*w, name);
-    TORCH_CHECK(w->numel() == x.size(1) && w->scalar_type() == dtype, name, " must have ", x.size(1),
-                " elements of ", dtype);
+    TORCH_CHECK(w->numel() == x.size(1) && w->scalar_type() == dtype, name, " must have ",
+                x.size(1), " elements of ", dtype);
   }
 }
 at::ScalarType weight_dtype(const Tensor& x, const Optional& w) {
@@ -83,58 +83,71 @@ void bind_pointwise(py::module_& m) {
           k::binary(enum_of<k::BinaryOp>(op), a.scalar_type(), a.data_ptr(), b.data_ptr(),
                     out.data_ptr(), a.numel(), alpha);
         });
-  m.def("kernel_binary_scalar", [](int op, const Tensor& a, double scalar, const Tensor& out,
-                                   double alpha, bool reverse) {
-    check(a, "a");
-    check_like(out, a, "out");
-    py::gil_scoped_release release;
-    k::binary_scalar(enum_of<k::BinaryOp>(op), a.scalar_type(), a.data_ptr(), scalar,
-                     out.data_ptr(), a.numel(), alpha, reverse);
-  });
-  m.def("kernel_binary_row", [](int op, const Tensor& a, const Tensor& row, const Tensor& out,
-                                double alpha, bool reverse) {
-    const auto [rows, cols] = shape_of(a);
-    check(a, "a");
-    check_weight(row, a, a.scalar_type(), "row");
-    check_like(out, a, "out");
-    py::gil_scoped_release release;
-    k::binary_row(enum_of<k::BinaryOp>(op), a.scalar_type(), a.data_ptr(), row.data_ptr(),
-                  out.data_ptr(), rows, cols, alpha, reverse);
-  });
+  m.def(
+      "kernel_binary_scalar",
+      [](int op, const Tensor& a, double scalar, const Tensor& out, double alpha, bool reverse) {
+        check(a, "a");
+        check_like(out, a, "out");
+        py::gil_scoped_release release;
+        k::binary_scalar(enum_of<k::BinaryOp>(op), a.scalar_type(), a.data_ptr(), scalar,
+                         out.data_ptr(), a.numel(), alpha, reverse);
+      },
+      py::arg("op"), py::arg("a"), py::arg("scalar"), py::arg("out"), py::arg("alpha"),
+      py::arg("reverse"));
+  m.def(
+      "kernel_binary_row",
+      [](int op, const Tensor& a, const Tensor& row, const Tensor& out, double alpha,
+         bool reverse) {
+        const auto [rows, cols] = shape_of(a);
+        check(a, "a");
+        check_weight(row, a, a.scalar_type(), "row");
+        check_like(out, a, "out");
+        py::gil_scoped_release release;
+        k::binary_row(enum_of<k::BinaryOp>(op), a.scalar_type(), a.data_ptr(), row.data_ptr(),
+                      out.data_ptr(), rows, cols, alpha, reverse);
+      },
+      py::arg("op"), py::arg("a"), py::arg("row"), py::arg("out"), py::arg("alpha"),
+      py::arg("reverse"));
 }
 
 void bind_norm(py::module_& m) {
-  m.def("kernel_softmax", [](const Tensor& x, const Tensor& out, bool log) {
-    const auto [rows, cols] = shape_of(x);
-    check(x, "x");
-    check_like(out, x, "out");
-    py::gil_scoped_release release;
-    k::softmax(x.scalar_type(), x.data_ptr(), out.data_ptr(), rows, cols, log);
-  });
-  m.def("kernel_softmax_backward",
-        [](const Tensor& grad, const Tensor& y, const Tensor& out, bool log) {
-          const auto [rows, cols] = shape_of(y);
-          check(y, "y");
-          check_like(grad, y, "grad");
-          check_like(out, y, "out");
+  m.def(
+      "kernel_softmax",
+      [](const Tensor& x, const Tensor& out, bool log) {
+        const auto [rows, cols] = shape_of(x);
+        check(x, "x");
+        check_like(out, x, "out");
+        py::gil_scoped_release release;
+        k::softmax(x.scalar_type(), x.data_ptr(), out.data_ptr(), rows, cols, log);
+      },
+      py::arg("x"), py::arg("out"), py::arg("log"));
+  m.def(
+      "kernel_softmax_backward",
+      [](const Tensor& grad, const Tensor& y, const Tensor& out, bool log) {
+        const auto [rows, cols] = shape_of(y);
+        check(y, "y");
+        check_like(grad, y, "grad");
+        check_like(out, y, "out");
+        py::gil_scoped_release release;
+        k::softmax_backward(y.scalar_type(), grad.data_ptr(), y.data_ptr(), out.data_ptr(), rows,
+                            cols, log);
+      },
+      py::arg("grad"), py::arg("y"), py::arg("out"), py::arg("log"));
+  m.def("kernel_layer_norm",
+        [](const Tensor& x, const Optional& weight, const Optional& bias, double eps,
+           const Tensor& out, const Tensor& mean, const Tensor& rstd) {
+          const auto [rows, cols] = shape_of(x);
+          const at::ScalarType w = weight_dtype(x, weight ? weight : bias);
+          check(x, "x");
+          check_weight(weight, x, w, "weight");
+          check_weight(bias, x, w, "bias");
+          check_like(out, x, "out");
+          check_float(mean, rows, "mean");
+          check_float(rstd, rows, "rstd");
           py::gil_scoped_release release;
-          k::softmax_backward(y.scalar_type(), grad.data_ptr(), y.data_ptr(), out.data_ptr(), rows,
-                              cols, log);
+          k::layer_norm(x.scalar_type(), w, x.data_ptr(), data(weight), data(bias), eps,
+                        out.data_ptr(), mean.data_ptr<float>(), rstd.data_ptr<float>(), rows, cols);
         });
-  m.def("kernel_layer_norm", [](const Tensor& x, const Optional& weight, const Optional& bias,
-                                double eps, const Tensor& out, const Tensor& mean, const Tensor& rstd) {
-    const auto [rows, cols] = shape_of(x);
-    const at::ScalarType w = weight_dtype(x, weight ? weight : bias);
-    check(x, "x");
-    check_weight(weight, x, w, "weight");
-    check_weight(bias, x, w, "bias");
-    check_like(out, x, "out");
-    check_float(mean, rows, "mean");
-    check_float(rstd, rows, "rstd");
-    py::gil_scoped_release release;
-    k::layer_norm(x.scalar_type(), w, x.data_ptr(), data(weight), data(bias), eps, out.data_ptr(),
-                  mean.data_ptr<float>(), rstd.data_ptr<float>(), rows, cols);
-  });
   m.def("kernel_layer_norm_backward",
         [](const Tensor& grad, const Tensor& x, const Tensor& mean, const Tensor& rstd,
            const Optional& weight, const Optional& grad_in, const Optional& grad_weight,
@@ -166,25 +179,25 @@ void bind_norm(py::module_& m) {
     k::rms_norm(x.scalar_type(), w, x.data_ptr(), data(weight), eps, out.data_ptr(),
                 rstd.data_ptr<float>(), rows, cols);
   });
-  m.def("kernel_rms_norm_backward",
-        [](const Tensor& grad, const Tensor& x, const Tensor& rstd, const Optional& weight,
-           const Optional& grad_in, const Optional& grad_weight) {
-          const auto [rows, cols] = shape_of(x);
-          const at::ScalarType w = weight_dtype(x, weight ? weight : grad_weight);
-          check(x, "x");
-          check_like(grad, x, "grad");
-          check_float(rstd, rows, "rstd");
-          check_weight(weight, x, w, "weight");
-          check_weight(grad_weight, x, w, "grad_weight");
-          if (grad_in) check_like(*grad_in, x, "grad_in");
-          py::gil_scoped_release release;
-          k::rms_norm_backward(x.scalar_type(), w, grad.data_ptr(), x.data_ptr(),
-                               rstd.data_ptr<float>(), data(weight), data(grad_in),
-                               data(grad_weight), rows, cols);
-        });
+  m.def("kernel_rms_norm_backward", [](const Tensor& grad, const Tensor& x, const Tensor& rstd,
+                                       const Optional& weight, const Optional& grad_in,
+                                       const Optional& grad_weight) {
+    const auto [rows, cols] = shape_of(x);
+    const at::ScalarType w = weight_dtype(x, weight ? weight : grad_weight);
+    check(x, "x");
+    check_like(grad, x, "grad");
+    check_float(rstd, rows, "rstd");
+    check_weight(weight, x, w, "weight");
+    check_weight(grad_weight, x, w, "grad_weight");
+    if (grad_in) check_like(*grad_in, x, "grad_in");
+    py::gil_scoped_release release;
+    k::rms_norm_backward(x.scalar_type(), w, grad.data_ptr(), x.data_ptr(), rstd.data_ptr<float>(),
+                         data(weight), data(grad_in), data(grad_weight), rows, cols);
+  });
 }
 
-// fill(state, dtype, out, n, a, b) -> counters consumed, as kernel_philox_<name>(seed, offset, out, a, b)
+// fill(state, dtype, out, n, a, b) -> counters consumed, as kernel_philox_<name>(seed, offset, out,
+// a, b)
 template <class Fill>
 void def_fill(py::module_& m, const char* name, Fill fill) {
   m.def(name, [fill](uint64_t seed, uint64_t offset, const Tensor& out, double a, double b) {
@@ -239,8 +252,8 @@ void bind_philox(py::module_& m) {
           return k::philox_bernoulli_tensor({seed, offset}, out.scalar_type(), out.data_ptr(),
                                             p.scalar_type(), p.data_ptr(), out.numel());
         });
-  m.def("kernel_philox_dropout", [](uint64_t seed, uint64_t offset, const Tensor& x, const Tensor& out,
-                                    const Tensor& keep, double p, double scale) {
+  m.def("kernel_philox_dropout", [](uint64_t seed, uint64_t offset, const Tensor& x,
+                                    const Tensor& out, const Tensor& keep, double p, double scale) {
     check(x, "x");
     check_like(out, x, "out");
     check(keep, "keep");
@@ -260,7 +273,8 @@ void bind_multi_tensor(py::module_& m) {
                                  const std::vector<std::vector<double>>& scalars) {
     std::vector<k::Step> program;
     for (const auto& [op, dst, a, b, c, scalar] : steps) {
-      program.push_back({enum_of<k::Op>(op), dst, a, b, c, !scalar.has_value(), scalar.value_or(0)});
+      program.push_back(
+          {enum_of<k::Op>(op), dst, a, b, c, !scalar.has_value(), scalar.value_or(0)});
     }
     at::ScalarType dtype = at::kFloat;
     std::vector<k::TensorGroup> list;

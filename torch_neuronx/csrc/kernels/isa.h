@@ -1,6 +1,7 @@
 // Which instruction set the host kernels run with, decided once per process.
 //
-// Every kernel family comes as one template file (*_impl.h) compiled by three sources: *_avx512.cpp,
+// Every kernel family comes as one template file (*_impl.h) compiled by three sources:
+// *_avx512.cpp,
 // *_avx2.cpp and *_portable.cpp. Each of them exports one constant table of functions; the public
 // functions of the family pick the table of `active_isa()`.
 #pragma once
@@ -27,7 +28,8 @@ const char* isa_name(Isa isa);
 /// Picks the function table for the active instruction set. `Avx512`, `Avx2` and `Portable` are the
 /// families' table getters; the first two are absent (nullptr) on other architectures.
 template <class Table>
-const Table& pick_table(const Table& (*portable)(), const Table& (*avx2)(), const Table& (*avx512)()) {
+const Table& pick_table(const Table& (*portable)(), const Table& (*avx2)(),
+                        const Table& (*avx512)()) {
   switch (active_isa()) {
     case Isa::Avx512:
       return avx512();
@@ -43,25 +45,23 @@ const Table& pick_table(const Table& (*portable)(), const Table& (*avx2)(), cons
 
 // Declares the three table getters of a kernel family and the dispatching `name()`.
 #if defined(__x86_64__)
-#define TN_DECLARE_TABLES(Table, name)                                   \
-  namespace avx512 {                                                     \
-  const Table& name();                                                   \
-  }                                                                      \
-  namespace avx2 {                                                       \
-  const Table& name();                                                   \
-  }                                                                      \
-  namespace portable {                                                   \
-  const Table& name();                                                   \
-  }                                                                      \
-  inline const Table& name() {                                           \
+#define TN_DECLARE_TABLES(Table, name)                                     \
+  namespace avx512 {                                                       \
+  const Table& name();                                                     \
+  }                                                                        \
+  namespace avx2 {                                                         \
+  const Table& name();                                                     \
+  }                                                                        \
+  namespace portable {                                                     \
+  const Table& name();                                                     \
+  }                                                                        \
+  inline const Table& name() {                                             \
     return pick_table<Table>(&portable::name, &avx2::name, &avx512::name); \
   }
 #else
-#define TN_DECLARE_TABLES(Table, name)                         \
-  namespace portable {                                         \
-  const Table& name();                                         \
-  }                                                            \
-  inline const Table& name() {                                 \
-    return pick_table<Table>(&portable::name, nullptr, nullptr); \
-  }
+#define TN_DECLARE_TABLES(Table, name) \
+  namespace portable {                 \
+  const Table& name();                 \
+  }                                    \
+  inline const Table& name() { return pick_table<Table>(&portable::name, nullptr, nullptr); }
 #endif

@@ -11,8 +11,8 @@ namespace torch_neuronx::kernels {
 namespace {
 
 // Bytes of one slot that go through all steps at a time. Measured on AdamW (Zen 4): 512 beats 1024,
-// 2048 and 4096 by 10, 25 and 70 %, since the steps of a strip then overlap the fetching of the next
-// one; prefetching by hand only costs.
+// 2048 and 4096 by 10, 25 and 70 %, since the steps of a strip then overlap the fetching of the
+// next one; prefetching by hand only costs.
 constexpr int64_t kStripBytes = 512;
 // Elements per task, handed to threads as they become free.
 constexpr int64_t kTask = 65536;
@@ -63,8 +63,9 @@ void check_group(std::span<const Step> steps, int slot_count, c10::ScalarType dt
                  const TensorGroup& group) {
   TORCH_CHECK(static_cast<int>(group.slots.size()) == slot_count, "run_program: a group has ",
               group.slots.size(), " slots, the program has ", slot_count);
-  TORCH_CHECK(group.scalars.empty() || group.scalars.size() == steps.size(), "run_program: a group has ",
-              group.scalars.size(), " scalars for ", steps.size(), " steps");
+  TORCH_CHECK(group.scalars.empty() || group.scalars.size() == steps.size(),
+              "run_program: a group has ", group.scalars.size(), " scalars for ", steps.size(),
+              " steps");
   TORCH_CHECK(group.numel >= 0, "run_program: negative element count ", group.numel);
   std::array<bool, kMaxSlots> ready{};
   for (int slot = 0; slot < slot_count; ++slot) {

@@ -1,8 +1,8 @@
 // Runs a small program of elementwise steps over many tensors, chunk by chunk, so that a chunk goes
 // through all steps while it is in cache.
 //
-// torch's optimizers are sequences of _foreach_ operators, each a pass over every parameter. Run one
-// after the other they are bound by memory; run as one program they touch memory once.
+// torch's optimizers are sequences of _foreach_ operators, each a pass over every parameter. Run
+// one after the other they are bound by memory; run as one program they touch memory once.
 //
 // Example, exp_avg.lerp_(grad, 0.1); tmp = sqrt(exp_avg) with slots 0 = exp_avg, 1 = grad, 2 = tmp:
 //   Step steps[] = {{.op = Op::LerpScalar, .dst = 0, .a = 0, .b = 1, .scalar = 0.1},
@@ -25,9 +25,9 @@
 
 namespace torch_neuronx::kernels {
 
-/// s is the step's scalar, float32 for 16-bit types; AddScalar, RevSubScalar and Add round it to the
-/// dtype first, as torch does. torch's `s / a` is Reciprocal and MulScalar. Sqrt is rounded correctly,
-/// where ATen's (from MKL) can be 1 ulp off.
+/// s is the step's scalar, float32 for 16-bit types; AddScalar, RevSubScalar and Add round it to
+/// the dtype first, as torch does. torch's `s / a` is Reciprocal and MulScalar. Sqrt is rounded
+/// correctly, where ATen's (from MKL) can be 1 ulp off.
 enum class Op : uint8_t {
   // dst = f(a)
   Copy,
@@ -74,8 +74,8 @@ struct Step {
 
 /// One tensor position of the lists: its operands and its scalars.
 struct TensorGroup {
-  /// Address per slot, contiguous arrays of `numel` elements; nullptr for a temporary slot. Slots must
-  /// not overlap partially; equal addresses are fine.
+  /// Address per slot, contiguous arrays of `numel` elements; nullptr for a temporary slot. Slots
+  /// must not overlap partially; equal addresses are fine.
   std::vector<void*> slots;
   int64_t numel = 0;
   /// Empty, or one per step.
@@ -85,14 +85,14 @@ struct TensorGroup {
 constexpr int kMaxSlots = 32;
 constexpr int kMaxSteps = 64;
 
-/// Whether run_program computes `a ** exponent` as torch does: 0, 0.5, 1, 2, -1, and in Float and Double
-/// 3, -0.5 and -2 (which torch rounds after each multiplication in 16-bit types).
+/// Whether run_program computes `a ** exponent` as torch does: 0, 0.5, 1, 2, -1, and in Float and
+/// Double 3, -0.5 and -2 (which torch rounds after each multiplication in 16-bit types).
 bool program_supports_pow(double exponent, c10::ScalarType dtype);
 
-/// Runs all `steps` for every group. dtype is Float, Double, BFloat16 or Half, the same for all slots.
-/// Throws c10::Error, before anything was computed, for another dtype, more than kMaxSteps steps or
-/// kMaxSlots slots, an operand outside of [0, slot_count), a group whose slot or scalar count is
-/// wrong, a temporary that is read before it is written, or an unsupported exponent.
+/// Runs all `steps` for every group. dtype is Float, Double, BFloat16 or Half, the same for all
+/// slots. Throws c10::Error, before anything was computed, for another dtype, more than kMaxSteps
+/// steps or kMaxSlots slots, an operand outside of [0, slot_count), a group whose slot or scalar
+/// count is wrong, a temporary that is read before it is written, or an unsupported exponent.
 void run_program(std::span<const Step> steps, int slot_count, c10::ScalarType dtype,
                  std::span<const TensorGroup> groups);
 

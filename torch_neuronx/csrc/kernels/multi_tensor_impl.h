@@ -87,7 +87,8 @@ void step(void* dst_, const void* a_, const void* b_, const void* c_, double sca
   const S* c = static_cast<const S*>(c_);
   V s = splat(static_cast<typename T::Scalar>(scalar));
   // torch rounds the scalars of additions to a 16-bit dtype first, but not those of products.
-  if constexpr (op == Op::AddScalar || op == Op::RevSubScalar || op == Op::Add) s = rounded_to<T>(s);
+  if constexpr (op == Op::AddScalar || op == Op::RevSubScalar || op == Op::Add)
+    s = rounded_to<T>(s);
   int64_t i = 0;
   for (; i + T::width <= n; i += T::width) {
     V x{}, y{}, z{};
@@ -106,16 +107,15 @@ void step(void* dst_, const void* a_, const void* b_, const void* c_, double sca
 }
 
 // Op by op in the order of the enumeration.
-#define TN_STEPS(T)                                                                               \
-  {&step<T, Op::Copy>,         &step<T, Op::Neg>,          &step<T, Op::Abs>,                     \
-   &step<T, Op::Sqrt>,         &step<T, Op::Rsqrt>,        &step<T, Op::Reciprocal>,              \
-   &step<T, Op::Sign>,         &step<T, Op::Fill>,         &step<T, Op::AddScalar>,               \
-   &step<T, Op::MulScalar>,    &step<T, Op::DivScalar>,    &step<T, Op::RevSubScalar>,            \
-   &step<T, Op::MaxScalar>,    &step<T, Op::MinScalar>,               \
-   &step<T, Op::PowScalar>,    &step<T, Op::Mul>,          &step<T, Op::Div>,                     \
-   &step<T, Op::Maximum>,      &step<T, Op::Minimum>,      &step<T, Op::Add>,                     \
-   &step<T, Op::LerpScalar>,   &step<T, Op::LerpTensor>,   &step<T, Op::Addcmul>,                 \
-   &step<T, Op::Addcdiv>}
+#define TN_STEPS(T)                                                               \
+  {&step<T, Op::Copy>,       &step<T, Op::Neg>,       &step<T, Op::Abs>,          \
+   &step<T, Op::Sqrt>,       &step<T, Op::Rsqrt>,     &step<T, Op::Reciprocal>,   \
+   &step<T, Op::Sign>,       &step<T, Op::Fill>,      &step<T, Op::AddScalar>,    \
+   &step<T, Op::MulScalar>,  &step<T, Op::DivScalar>, &step<T, Op::RevSubScalar>, \
+   &step<T, Op::MaxScalar>,  &step<T, Op::MinScalar>, &step<T, Op::PowScalar>,    \
+   &step<T, Op::Mul>,        &step<T, Op::Div>,       &step<T, Op::Maximum>,      \
+   &step<T, Op::Minimum>,    &step<T, Op::Add>,       &step<T, Op::LerpScalar>,   \
+   &step<T, Op::LerpTensor>, &step<T, Op::Addcmul>,   &step<T, Op::Addcdiv>}
 static_assert(int(Op::Addcdiv) == 23 && int(Op::kCount) == 24, "keep TN_STEPS in step with Op");
 
 const MultiTensorTable kMultiTensorTable = {

@@ -29,8 +29,9 @@ struct Rows {
 Rows rows_of(int dtype_index, int64_t cols) { return {cols * (dtype_index == 0 ? 4 : 2)}; }
 
 int weight_index(c10::ScalarType dtype, c10::ScalarType weight_dtype, const char* what) {
-  TORCH_CHECK(weight_dtype == dtype || weight_dtype == c10::ScalarType::Float, what, ": weights must be ",
-              c10::toString(dtype), " like the input, or Float, got ", c10::toString(weight_dtype));
+  TORCH_CHECK(weight_dtype == dtype || weight_dtype == c10::ScalarType::Float, what,
+              ": weights must be ", c10::toString(dtype), " like the input, or Float, got ",
+              c10::toString(weight_dtype));
   return weight_dtype == dtype ? 0 : 1;
 }
 
@@ -70,8 +71,7 @@ void norm_backward(NormTable::NormGrad f, int dtype_index, const NormGradArgs& a
     each_row(a.rows, a.cols, 0, [&](int64_t row, float*) { run(row, nullptr, nullptr); });
     return;
   }
-  const int64_t per_block =
-      std::max<int64_t>(1, (a.rows + kGradBlocks - 1) / kGradBlocks);
+  const int64_t per_block = std::max<int64_t>(1, (a.rows + kGradBlocks - 1) / kGradBlocks);
   const int64_t blocks = (a.rows + per_block - 1) / per_block;
   // [block][weight, bias][cols]
   std::vector<float> partial(static_cast<size_t>(std::max<int64_t>(1, blocks) * 2 * a.cols), 0.0f);
@@ -79,8 +79,7 @@ void norm_backward(NormTable::NormGrad f, int dtype_index, const NormGradArgs& a
     float* grad_weight = partial.data() + block * 2 * a.cols;
     const int64_t end = std::min(a.rows, (block + 1) * per_block);
     for (int64_t row = block * per_block; row < end; ++row) {
-      run(row, a.grad_weight ? grad_weight : nullptr,
-          a.grad_bias ? grad_weight + a.cols : nullptr);
+      run(row, a.grad_weight ? grad_weight : nullptr, a.grad_bias ? grad_weight + a.cols : nullptr);
     }
   });
   for (int64_t block = 1; block < blocks; ++block) {
@@ -99,7 +98,8 @@ void norm_backward(NormTable::NormGrad f, int dtype_index, const NormGradArgs& a
 
 }  // namespace
 
-void softmax(c10::ScalarType dtype, const void* x, void* out, int64_t rows, int64_t cols, bool log) {
+void softmax(c10::ScalarType dtype, const void* x, void* out, int64_t rows, int64_t cols,
+             bool log) {
   const int index = kernel_dtype_index(dtype, "softmax");
   const NormTable& table = norm_table();
   const auto f = log ? table.log_softmax[index] : table.softmax[index];
@@ -120,9 +120,9 @@ void softmax_backward(c10::ScalarType dtype, const void* grad_out, const void* y
   });
 }
 
-void layer_norm(c10::ScalarType dtype, c10::ScalarType weight_dtype, const void* x, const void* weight,
-                const void* bias, double eps, void* out, float* mean, float* rstd, int64_t rows,
-                int64_t cols) {
+void layer_norm(c10::ScalarType dtype, c10::ScalarType weight_dtype, const void* x,
+                const void* weight, const void* bias, double eps, void* out, float* mean,
+                float* rstd, int64_t rows, int64_t cols) {
   const int index = kernel_dtype_index(dtype, "layer_norm");
   const auto f = norm_table().layer_norm[index][weight_index(dtype, weight_dtype, "layer_norm")];
   const Rows row_of = rows_of(index, cols);
@@ -134,16 +134,17 @@ void layer_norm(c10::ScalarType dtype, c10::ScalarType weight_dtype, const void*
 
 void layer_norm_backward(c10::ScalarType dtype, c10::ScalarType weight_dtype, const void* grad_out,
                          const void* x, const float* mean, const float* rstd, const void* weight,
-                         void* grad_in, void* grad_weight, void* grad_bias, int64_t rows, int64_t cols) {
+                         void* grad_in, void* grad_weight, void* grad_bias, int64_t rows,
+                         int64_t cols) {
   const int index = kernel_dtype_index(dtype, "layer_norm_backward");
   const int w = weight_index(dtype, weight_dtype, "layer_norm_backward");
-  norm_backward(norm_table().layer_norm_grad[index][w], index,
-                {weight_dtype, grad_out, x, mean, rstd, weight, grad_in, grad_weight, grad_bias, rows,
-                 cols});
+  norm_backward(
+      norm_table().layer_norm_grad[index][w], index,
+      {weight_dtype, grad_out, x, mean, rstd, weight, grad_in, grad_weight, grad_bias, rows, cols});
 }
 
-void rms_norm(c10::ScalarType dtype, c10::ScalarType weight_dtype, const void* x, const void* weight,
-              double eps, void* out, float* rstd, int64_t rows, int64_t cols) {
+void rms_norm(c10::ScalarType dtype, c10::ScalarType weight_dtype, const void* x,
+              const void* weight, double eps, void* out, float* rstd, int64_t rows, int64_t cols) {
   const int index = kernel_dtype_index(dtype, "rms_norm");
   const auto f = norm_table().rms_norm[index][weight_index(dtype, weight_dtype, "rms_norm")];
   const Rows row_of = rows_of(index, cols);
@@ -159,8 +160,8 @@ void rms_norm_backward(c10::ScalarType dtype, c10::ScalarType weight_dtype, cons
   const int index = kernel_dtype_index(dtype, "rms_norm_backward");
   const int w = weight_index(dtype, weight_dtype, "rms_norm_backward");
   norm_backward(norm_table().rms_norm_grad[index][w], index,
-                {weight_dtype, grad_out, x, nullptr, rstd, weight, grad_in, grad_weight, nullptr, rows,
-                 cols});
+                {weight_dtype, grad_out, x, nullptr, rstd, weight, grad_in, grad_weight, nullptr,
+                 rows, cols});
 }
 
 }  // namespace torch_neuronx::kernels

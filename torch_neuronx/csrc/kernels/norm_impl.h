@@ -98,7 +98,8 @@ void softmax_row(const void* x_, void* out_, int64_t cols, float* scratch) {
   const vf top = splat(row_max<T>(x, cols));
   const double total = row_sum(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
     // The logarithm of the sum must be exact to float32 where a dominant element makes it nearly 0.
-    const vf y = exp_negative<typename Choose<kLog, F32, T>::type>(load_some<T>(x + i, count) - top);
+    const vf y =
+        exp_negative<typename Choose<kLog, F32, T>::type>(load_some<T>(x + i, count) - top);
     if constexpr (!kLog) store_some<F32>(e + i, count, y);
     return zero_beyond(y, count);
   });
@@ -146,17 +147,17 @@ void norm_row(const void* x_, const void* weight_, const void* bias_, float eps,
   float mean = 0;
   if constexpr (kMean) {
     mean = static_cast<float>(
-        row_sum(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
-          return load_some<T>(x + i, count);
-        }) /
+        row_sum(cols, [&](int64_t i, int64_t count)
+                          __attribute__((always_inline)) { return load_some<T>(x + i, count); }) /
         static_cast<double>(cols));
     *mean_out = mean;
   }
   const vf center = splat(mean);
-  const double squares = row_sum(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
-    const vf d = load_some<T>(x + i, count) - center;
-    return zero_beyond(d * d, count);
-  });
+  const double squares =
+      row_sum(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+        const vf d = load_some<T>(x + i, count) - center;
+        return zero_beyond(d * d, count);
+      });
   const float rstd = static_cast<float>(
       1.0 / __builtin_sqrt(squares / static_cast<double>(cols) + static_cast<double>(eps)));
   *rstd_out = rstd;
@@ -217,12 +218,12 @@ void norm_grad_row(const void* grad_, const void* x_, float mean, float rstd, co
   const double n = static_cast<double>(cols);
   float mean_g = 0;
   if constexpr (kMean) mean_g = static_cast<float>(row_sum(cols, scaled) / n);
-  const float mean_gx = static_cast<float>(
-      row_sum(cols,
-              [&](int64_t i, int64_t count) __attribute__((always_inline)) {
-                return zero_beyond(scaled(i, count) * normal(i, count), count);
-              }) /
-      n);
+  const float mean_gx =
+      static_cast<float>(row_sum(cols,
+                                 [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+                                   return zero_beyond(scaled(i, count) * normal(i, count), count);
+                                 }) /
+                         n);
   const vf first = splat(mean_g), second = splat(-mean_gx);
   row_each(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
     const vf d = fma(normal(i, count), second, scaled(i, count) - first);
@@ -239,10 +240,12 @@ void from_float(const float* x, void* out_, int64_t n) {
 }
 
 #define TN_TYPES(f, flag) {&f<F32, flag>, &f<BF16, flag>, &f<F16, flag>}
-#define TN_WEIGHTED(f, flag)                               \
-  {{&f<F32, F32, flag>, &f<F32, F32, flag>},               \
-   {&f<BF16, BF16, flag>, &f<BF16, F32, flag>},            \
-   {&f<F16, F16, flag>, &f<F16, F32, flag>}}
+#define TN_WEIGHTED(f, flag)                                                                 \
+  {                                                                                          \
+    {&f<F32, F32, flag>, &f<F32, F32, flag>}, {&f<BF16, BF16, flag>, &f<BF16, F32, flag>}, { \
+      &f<F16, F16, flag>, &f<F16, F32, flag>                                                 \
+    }                                                                                        \
+  }
 
 const NormTable kNormTable = {
     TN_TYPES(softmax_row, false),

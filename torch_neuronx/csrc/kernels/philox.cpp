@@ -52,45 +52,47 @@ uint64_t fill_float(PhiloxState state, c10::ScalarType dtype, void* out, int64_t
   const int index = kernel_dtype_index(dtype, what);
   const auto round = philox_table().round[index];
   const bool limited = limit < std::numeric_limits<float>::infinity();
-  return each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-    alignas(64) float buffer[kStripGroups * 64];
-    const bool direct = index == 0 && count == groups * 64;
-    float* values = direct ? static_cast<float*>(out) + first : buffer;
-    fill(state.seed, block, groups, a, b, values);
-    if (limited) {
-      for (int64_t i = 0; i < count; ++i) {
-        values[i] = std::min(values[i], limit);
-      }
-    }
-    if (!direct) {
-      round(buffer, static_cast<char*>(out) + first * (index == 0 ? 4 : 2), count);
-    }
-  });
+  return each_strip(
+      state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+        alignas(64) float buffer[kStripGroups * 64];
+        const bool direct = index == 0 && count == groups * 64;
+        float* values = direct ? static_cast<float*>(out) + first : buffer;
+        fill(state.seed, block, groups, a, b, values);
+        if (limited) {
+          for (int64_t i = 0; i < count; ++i) {
+            values[i] = std::min(values[i], limit);
+          }
+        }
+        if (!direct) {
+          round(buffer, static_cast<char*>(out) + first * (index == 0 ? 4 : 2), count);
+        }
+      });
 }
 
 // In (0, 1]; the smallest is 2^-54.
-double unit_open_zero(uint64_t w) {
-  return static_cast<double>(w >> 11) * 0x1p-53 + 0x1p-54;
-}
+double unit_open_zero(uint64_t w) { return static_cast<double>(w >> 11) * 0x1p-53 + 0x1p-54; }
 
 // Standard normal pairs for Double: elements i and i + 16 of a group of 32 share a radius.
 template <class Store>
 uint64_t normal_double(PhiloxState state, int64_t n, const Store& store) {
   const PhiloxTable& table = philox_table();
-  return each_strip(state, n, 32, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-    alignas(64) uint32_t buffer[kStripGroups * 64];
-    table.words(state.seed, block, groups, buffer);
-    alignas(64) double values[2][kStripGroups * 16];
-    for (int64_t k = 0; k < groups * 16; ++k) {
-      const int64_t i = (k / 16) * 32 + k % 16;
-      values[0][k] = unit_open_zero(detail::word64(buffer, i));
-      values[1][k] = static_cast<double>(static_cast<int64_t>(detail::word64(buffer, i + 16)) >> 11) * 0x1p-52;
-    }
-    table.normal_pairs(values[0], values[1], groups * 16);
-    for (int64_t i = 0; i < count; ++i) {
-      store(first + i, values[(i / 16) % 2][(i / 32) * 16 + i % 16]);
-    }
-  });
+  return each_strip(
+      state, n, 32, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+        alignas(64) uint32_t buffer[kStripGroups * 64];
+        table.words(state.seed, block, groups, buffer);
+        alignas(64) double values[2][kStripGroups * 16];
+        for (int64_t k = 0; k < groups * 16; ++k) {
+          const int64_t i = (k / 16) * 32 + k % 16;
+          values[0][k] = unit_open_zero(detail::word64(buffer, i));
+          values[1][k] =
+              static_cast<double>(static_cast<int64_t>(detail::word64(buffer, i + 16)) >> 11) *
+              0x1p-52;
+        }
+        table.normal_pairs(values[0], values[1], groups * 16);
+        for (int64_t i = 0; i < count; ++i) {
+          store(first + i, values[(i / 16) % 2][(i / 32) * 16 + i % 16]);
+        }
+      });
 }
 
 }  // namespace
@@ -112,11 +114,12 @@ void philox_block(const uint32_t counter[4], const uint32_t key[2], uint32_t out
 
 uint64_t philox_words(PhiloxState state, uint32_t* out, int64_t n) {
   const auto words = philox_table().words;
-  return each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-    alignas(64) uint32_t buffer[kStripGroups * 64];
-    words(state.seed, block, groups, buffer);
-    std::copy(buffer, buffer + count, out + first);
-  });
+  return each_strip(state, n, 64,
+                    [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+                      alignas(64) uint32_t buffer[kStripGroups * 64];
+                      words(state.seed, block, groups, buffer);
+                      std::copy(buffer, buffer + count, out + first);
+                    });
 }
 
 uint64_t philox_uniform(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double from,
@@ -129,7 +132,8 @@ uint64_t philox_uniform(PhiloxState state, c10::ScalarType dtype, void* out, int
       values[i] = std::min(limit, from + static_cast<double>(w >> 11) * 0x1p-53 * (to - from));
     });
   }
-  const float low = dtype == c10::ScalarType::Float ? static_cast<float>(from) : round16(dtype, from);
+  const float low =
+      dtype == c10::ScalarType::Float ? static_cast<float>(from) : round16(dtype, from);
   const float limit = std::max(low, below(dtype, to));
   return fill_float(state, dtype, out, n, philox_table().uniform, static_cast<float>(from),
                     static_cast<float>(to - from), "uniform_", limit);
@@ -145,8 +149,8 @@ uint64_t philox_normal(PhiloxState state, c10::ScalarType dtype, void* out, int6
                     static_cast<float>(std), "normal_");
 }
 
-uint64_t philox_log_normal(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double mean,
-                           double std) {
+uint64_t philox_log_normal(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                           double mean, double std) {
   if (dtype == c10::ScalarType::Double) {
     double* values = static_cast<double*>(out);
     return normal_double(state, n,
@@ -168,8 +172,8 @@ uint64_t philox_exponential(PhiloxState state, c10::ScalarType dtype, void* out,
                     static_cast<float>(1.0 / lambda), 0.0f, "exponential_");
 }
 
-uint64_t philox_cauchy(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double median,
-                       double sigma) {
+uint64_t philox_cauchy(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                       double median, double sigma) {
   if (dtype == c10::ScalarType::Double) {
     double* values = static_cast<double*>(out);
     return each_word64(state, n, [&](int64_t i, uint64_t w) {
@@ -182,7 +186,8 @@ uint64_t philox_cauchy(PhiloxState state, c10::ScalarType dtype, void* out, int6
                     static_cast<float>(sigma), "cauchy_");
 }
 
-uint64_t philox_geometric(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double p) {
+uint64_t philox_geometric(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                          double p) {
   const double scale = 1.0 / std::log1p(-p);
   if (pointwise_supports(dtype)) {
     return fill_float(state, dtype, out, n, philox_table().geometric, static_cast<float>(scale),

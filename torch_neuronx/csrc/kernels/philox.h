@@ -32,8 +32,8 @@ void philox_block(const uint32_t counter[4], const uint32_t key[2], uint32_t out
 /// The raw stream of 32-bit words.
 uint64_t philox_words(PhiloxState state, uint32_t* out, int64_t n);
 
-/// Uniform on [from, to): 24 random bits for Float, 53 for Double; BFloat16 and Half are rounded from
-/// Float. Never gives `to` unless from == to.
+/// Uniform on [from, to): 24 random bits for Float, 53 for Double; BFloat16 and Half are rounded
+/// from Float. Never gives `to` unless from == to.
 uint64_t philox_uniform(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double from,
                         double to);
 
@@ -42,25 +42,27 @@ uint64_t philox_normal(PhiloxState state, c10::ScalarType dtype, void* out, int6
                        double std);
 
 /// exp(mean + std * z).
-uint64_t philox_log_normal(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double mean,
-                           double std);
+uint64_t philox_log_normal(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                           double mean, double std);
 
 /// -log(u) / lambda, u in (0, 1]; positive before rounding to the dtype.
 uint64_t philox_exponential(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
                             double lambda);
 
 /// median + sigma * tan(pi (u - 1/2)).
-uint64_t philox_cauchy(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double median,
-                       double sigma);
+uint64_t philox_cauchy(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                       double median, double sigma);
 
 /// Number of trials until the first success, >= 1. Integral types too (values clamped to the type).
 uint64_t philox_geometric(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double p);
 
-/// 1 with probability p, else 0, in any real dtype or Bool. The probability is p rounded to 32 bits.
+/// 1 with probability p, else 0, in any real dtype or Bool. The probability is p rounded to 32
+/// bits.
 uint64_t philox_bernoulli(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double p);
 
-/// The same with a probability per element; p_dtype is Float, Double, BFloat16 or Half. Gives exactly
-/// what philox_bernoulli gives for a constant p. Values outside [0, 1] are the caller's to refuse.
+/// The same with a probability per element; p_dtype is Float, Double, BFloat16 or Half. Gives
+/// exactly what philox_bernoulli gives for a constant p. Values outside [0, 1] are the caller's to
+/// refuse.
 uint64_t philox_bernoulli_tensor(PhiloxState state, c10::ScalarType dtype, void* out,
                                  c10::ScalarType p_dtype, const void* p, int64_t n);
 
@@ -74,7 +76,8 @@ uint64_t philox_random_from_to(PhiloxState state, c10::ScalarType dtype, void* o
 /// 0 .. 2^digits for floating-point types (2^24, 2^53, 2^8, 2^11).
 uint64_t philox_random_full(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n);
 
-/// keep[i] = 1 with probability 1 - p, out[i] = x[i] * keep[i] * scale. Float, Double, BFloat16, Half.
+/// keep[i] = 1 with probability 1 - p, out[i] = x[i] * keep[i] * scale. Float, Double, BFloat16,
+/// Half.
 uint64_t philox_dropout(PhiloxState state, c10::ScalarType dtype, const void* x, void* out,
                         uint8_t* keep, int64_t n, double p, double scale);
 
@@ -87,13 +90,14 @@ uint64_t philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, in
 struct PhiloxTable {
   using Words = void (*)(uint64_t seed, uint64_t block, int64_t groups, uint32_t* out);
   /// a, b: the distribution's parameters.
-  using Fill = void (*)(uint64_t seed, uint64_t block, int64_t groups, float a, float b, float* out);
+  using Fill = void (*)(uint64_t seed, uint64_t block, int64_t groups, float a, float b,
+                        float* out);
   /// out[i] = word < threshold.
   using Bernoulli = void (*)(uint64_t seed, uint64_t block, int64_t groups, uint64_t threshold,
                              uint8_t* out);
   using Round = void (*)(const float* x, void* out, int64_t n);
-  /// Box-Muller in Double: a = u in (0, 1], b = angle / pi in [-1, 1] become the two normals; n is a
-  /// multiple of 8.
+  /// Box-Muller in Double: a = u in (0, 1], b = angle / pi in [-1, 1] become the two normals; n is
+  /// a multiple of 8.
   using Pairs = void (*)(double* a, double* b, int64_t n);
   using Mask = void (*)(const void* x, const uint8_t* keep, float scale, void* out, int64_t n);
   Words words;

@@ -25,8 +25,8 @@ inline uint64_t check_block(PhiloxState state) {
 
 inline int64_t groups_for(int64_t n, int64_t per_group) { return (n + per_group - 1) / per_group; }
 
-/// Calls body(first element, element count, block of the first group, groups) over strips of at most
-/// kStripGroups groups of `per_group` elements, in parallel. Returns the counters consumed.
+/// Calls body(first element, element count, block of the first group, groups) over strips of at
+/// most kStripGroups groups of `per_group` elements, in parallel. Returns the counters consumed.
 template <class Body>
 uint64_t each_strip(PhiloxState state, int64_t n, int64_t per_group, const Body& body) {
   const uint64_t block = check_block(state);
@@ -52,13 +52,14 @@ inline uint64_t word64(const uint32_t* words, int64_t i) {
 template <class Body>
 uint64_t each_word64(PhiloxState state, int64_t n, const Body& body) {
   const auto words = philox_table().words;
-  return each_strip(state, n, 32, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-    alignas(64) uint32_t buffer[kStripGroups * 64];
-    words(state.seed, block, groups, buffer);
-    for (int64_t i = 0; i < count; ++i) {
-      body(first + i, word64(buffer, i));
-    }
-  });
+  return each_strip(state, n, 32,
+                    [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+                      alignas(64) uint32_t buffer[kStripGroups * 64];
+                      words(state.seed, block, groups, buffer);
+                      for (int64_t i = 0; i < count; ++i) {
+                        body(first + i, word64(buffer, i));
+                      }
+                    });
 }
 
 /// Calls body.template operator()<T>() with the C++ type of a real dtype or Bool.

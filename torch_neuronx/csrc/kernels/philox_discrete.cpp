@@ -38,21 +38,22 @@ uint64_t high_product(uint64_t a, uint64_t b) {
 template <class P>
 void compare(const uint32_t* words, const P* p, uint8_t* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    const double middle = static_cast<double>(static_cast<int32_t>(words[i] ^ 0x80000000u)) + 2147483648.5;
+    const double middle =
+        static_cast<double>(static_cast<int32_t>(words[i] ^ 0x80000000u)) + 2147483648.5;
     out[i] = middle <= static_cast<double>(p[i]) * kTwo32;
   }
 }
 
-// Calls mask(first, count, block, groups, bytes) to make 0/1 bytes strip by strip and stores them as
-// dtype.
+// Calls mask(first, count, block, groups, bytes) to make 0/1 bytes strip by strip and stores them
+// as dtype.
 template <class Mask>
 uint64_t store_mask(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
                     const Mask& mask) {
   uint64_t used = 0;
   detail::with_type(dtype, "bernoulli", [&]<class T>() {
     T* values = static_cast<T*>(out);
-    used = each_strip(
-        state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+    used =
+        each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
           alignas(64) uint8_t bytes[kStripGroups * 64];
           const bool direct = sizeof(T) == 1 && count == groups * 64;
           uint8_t* target = direct ? reinterpret_cast<uint8_t*>(values + first) : bytes;
@@ -70,7 +71,8 @@ uint64_t store_mask(PhiloxState state, c10::ScalarType dtype, void* out, int64_t
 
 }  // namespace
 
-uint64_t philox_bernoulli(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double p) {
+uint64_t philox_bernoulli(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                          double p) {
   const auto fill = philox_table().bernoulli;
   const uint64_t limit = threshold(p);
   return store_mask(state, dtype, out, n,
@@ -103,19 +105,19 @@ uint64_t philox_random_from_to(PhiloxState state, c10::ScalarType dtype, void* o
     // Unsigned additions wrap where signed ones would overflow.
     const auto store = [&](int64_t i, uint64_t value) {
       const uint64_t sum = static_cast<uint64_t>(base) + value;
-      values[i] = std::is_same_v<T, uint64_t> ? convert<T>(sum)
-                                              : convert<T>(static_cast<int64_t>(sum));
+      values[i] =
+          std::is_same_v<T, uint64_t> ? convert<T>(sum) : convert<T>(static_cast<int64_t>(sum));
     };
     if (range != 0 && range <= (1u << 16)) {
       const auto words = philox_table().words;
-      used = each_strip(
-          state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-            alignas(64) uint32_t buffer[kStripGroups * 64];
-            words(state.seed, block, groups, buffer);
-            for (int64_t i = 0; i < count; ++i) {
-              store(first + i, (buffer[i] * range) >> 32);
-            }
-          });
+      used = each_strip(state, n, 64,
+                        [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+                          alignas(64) uint32_t buffer[kStripGroups * 64];
+                          words(state.seed, block, groups, buffer);
+                          for (int64_t i = 0; i < count; ++i) {
+                            store(first + i, (buffer[i] * range) >> 32);
+                          }
+                        });
     } else {
       used = each_word64(state, n, [&](int64_t i, uint64_t w) {
         store(i, range == 0 ? w : high_product(w, range));
@@ -146,27 +148,28 @@ uint64_t philox_dropout(PhiloxState state, c10::ScalarType dtype, const void* x,
   const int64_t size = is_double ? 8 : (index == 0 ? 4 : 2);
   const PhiloxTable& table = philox_table();
   const uint64_t limit = threshold(1.0 - p);
-  return each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-    alignas(64) uint8_t bytes[kStripGroups * 64];
-    const bool direct = count == groups * 64;
-    uint8_t* mask = direct ? keep + first : bytes;
-    table.bernoulli(state.seed, block, groups, limit, mask);
-    if (!direct) {
-      std::copy(bytes, bytes + count, keep + first);
-    }
-    const char* from = static_cast<const char*>(x) + first * size;
-    char* to = static_cast<char*>(out) + first * size;
-    if (is_double) {
-      for (int64_t i = 0; i < count; ++i) {
-        double value;
-        std::memcpy(&value, from + 8 * i, 8);
-        value *= mask[i] ? scale : 0.0;
-        std::memcpy(to + 8 * i, &value, 8);
-      }
-    } else {
-      table.mask[index](from, mask, static_cast<float>(scale), to, count);
-    }
-  });
+  return each_strip(state, n, 64,
+                    [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+                      alignas(64) uint8_t bytes[kStripGroups * 64];
+                      const bool direct = count == groups * 64;
+                      uint8_t* mask = direct ? keep + first : bytes;
+                      table.bernoulli(state.seed, block, groups, limit, mask);
+                      if (!direct) {
+                        std::copy(bytes, bytes + count, keep + first);
+                      }
+                      const char* from = static_cast<const char*>(x) + first * size;
+                      char* to = static_cast<char*>(out) + first * size;
+                      if (is_double) {
+                        for (int64_t i = 0; i < count; ++i) {
+                          double value;
+                          std::memcpy(&value, from + 8 * i, 8);
+                          value *= mask[i] ? scale : 0.0;
+                          std::memcpy(to + 8 * i, &value, 8);
+                        }
+                      } else {
+                        table.mask[index](from, mask, static_cast<float>(scale), to, count);
+                      }
+                    });
 }
 
 uint64_t philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n) {

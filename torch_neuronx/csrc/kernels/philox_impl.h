@@ -39,8 +39,8 @@ TN_INLINE Keys make_keys(uint64_t seed) {
   return keys;
 }
 
-// The blocks whose counters are the 64-bit lanes of `c`. A word is the low half of its lane; the upper
-// halves hold rubbish, which no multiplication sees.
+// The blocks whose counters are the 64-bit lanes of `c`. A word is the low half of its lane; the
+// upper halves hold rubbish, which no multiplication sees.
 TN_INLINE void rounds(vul c, const Keys& keys, vul out[4]) {
   const vul m0 = vul{} + uint64_t{kMul0}, m1 = vul{} + uint64_t{kMul1};
   vul c0 = c, c1 = c >> 32, c2 = vul{}, c3 = vul{};
@@ -91,9 +91,7 @@ void words(uint64_t seed, uint64_t block, int64_t groups, uint32_t* out) {
 }
 
 // Multiples of 2^-24 in [0, 1).
-TN_INLINE vf unit(vu w) {
-  return __builtin_convertvector((vi)(w >> 8), vf) * 0x1p-24f;
-}
+TN_INLINE vf unit(vu w) { return __builtin_convertvector((vi)(w >> 8), vf) * 0x1p-24f; }
 // In [2^-32, 1]; fine near 0, where logarithms need it.
 TN_INLINE vf unit_open_zero(vu w) {
   return __builtin_convertvector((vi)(w >> 1), vf) * 0x1p-31f + 0x1p-32f;

@@ -26,7 +26,8 @@ int kernel_dtype_index(c10::ScalarType dtype, const char* what) {
     case c10::ScalarType::Half:
       return 2;
     default:
-      TORCH_CHECK(false, what, ": expected float32, bfloat16 or float16, got ", c10::toString(dtype));
+      TORCH_CHECK(false, what, ": expected float32, bfloat16 or float16, got ",
+                  c10::toString(dtype));
   }
 }
 
@@ -44,8 +45,8 @@ void unary(UnaryOp op, c10::ScalarType dtype, const void* x, void* out, int64_t 
   });
 }
 
-void unary_grad(UnaryGradOp op, c10::ScalarType dtype, const void* grad, const void* saved, void* out,
-                int64_t n) {
+void unary_grad(UnaryGradOp op, c10::ScalarType dtype, const void* grad, const void* saved,
+                void* out, int64_t n) {
   const int index = kernel_dtype_index(dtype, "unary_grad");
   const int64_t size = item_size(index);
   const auto f = pointwise_table().grad[int(op)][index];
@@ -66,8 +67,8 @@ void binary(BinaryOp op, c10::ScalarType dtype, const void* a, const void* b, vo
   });
 }
 
-void binary_scalar(BinaryOp op, c10::ScalarType dtype, const void* a, double scalar, void* out, int64_t n,
-                   double alpha, bool reverse) {
+void binary_scalar(BinaryOp op, c10::ScalarType dtype, const void* a, double scalar, void* out,
+                   int64_t n, double alpha, bool reverse) {
   const int index = kernel_dtype_index(dtype, "binary_scalar");
   const int64_t size = item_size(index);
   const PointwiseTable& table = pointwise_table();

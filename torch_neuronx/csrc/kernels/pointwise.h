@@ -29,18 +29,18 @@ bool pointwise_supports(c10::ScalarType dtype);
 void unary(UnaryOp op, c10::ScalarType dtype, const void* x, void* out, int64_t n);
 
 /// out[i] = grad[i] * d op/dx, where `saved` is the input or the result (see UnaryGradOp).
-void unary_grad(UnaryGradOp op, c10::ScalarType dtype, const void* grad, const void* saved, void* out,
-                int64_t n);
+void unary_grad(UnaryGradOp op, c10::ScalarType dtype, const void* grad, const void* saved,
+                void* out, int64_t n);
 
 /// out[i] = a[i] op b[i]; Add and Sub scale b by alpha first, with torch's rounding.
 void binary(BinaryOp op, c10::ScalarType dtype, const void* a, const void* b, void* out, int64_t n,
             double alpha = 1.0);
 
 /// out[i] = a[i] op scalar, or scalar op a[i] when `reverse` (alpha then scales a).
-/// Rounding of the scalar as in torch: Mul and Div take it as float32 whatever the dtype of a, Add and
-/// Sub round it (and alpha) to that dtype.
-void binary_scalar(BinaryOp op, c10::ScalarType dtype, const void* a, double scalar, void* out, int64_t n,
-                   double alpha = 1.0, bool reverse = false);
+/// Rounding of the scalar as in torch: Mul and Div take it as float32 whatever the dtype of a, Add
+/// and Sub round it (and alpha) to that dtype.
+void binary_scalar(BinaryOp op, c10::ScalarType dtype, const void* a, double scalar, void* out,
+                   int64_t n, double alpha = 1.0, bool reverse = false);
 
 /// out[r][c] = a[r][c] op row[c] for a of rows x cols, or row[c] op a[r][c] when `reverse`.
 void binary_row(BinaryOp op, c10::ScalarType dtype, const void* a, const void* row, void* out,

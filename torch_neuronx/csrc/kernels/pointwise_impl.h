@@ -205,12 +205,9 @@ void scalar_loop(const void* a_, float scalar, void* out_, int64_t n, float alph
 }
 
 #define TN_ROW(loop, ...) \
-  { &loop<__VA_ARGS__, F32>, &loop<__VA_ARGS__, BF16>, &loop<__VA_ARGS__, F16> }
-#define TN_SCALAR_ROW(F, reverse)                                          \
-  {                                                                        \
-    &scalar_loop<F, F32, reverse>, &scalar_loop<F, BF16, reverse>,         \
-        &scalar_loop<F, F16, reverse>                                      \
-  }
+  {&loop<__VA_ARGS__, F32>, &loop<__VA_ARGS__, BF16>, &loop<__VA_ARGS__, F16>}
+#define TN_SCALAR_ROW(F, reverse) \
+  {&scalar_loop<F, F32, reverse>, &scalar_loop<F, BF16, reverse>, &scalar_loop<F, F16, reverse>}
 
 const PointwiseTable kPointwiseTable = {
     {TN_ROW(unary_loop, GeluF), TN_ROW(unary_loop, GeluTanhF), TN_ROW(unary_loop, SiluF),

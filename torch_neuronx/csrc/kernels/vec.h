@@ -155,9 +155,9 @@ struct Pair {
   vf a, b;
 };
 
-// Storage formats: load to and store from one vector of float (or of double) per step. load_pair and
-// store_pair move two vectors in an order of their own, for elementwise work. store_pair wants NaNs
-// to come from values of the format or from arithmetic (for BF16 others could round to zero).
+// Storage formats: load to and store from one vector of float (or of double) per step. load_pair
+// and store_pair move two vectors in an order of their own, for elementwise work. store_pair wants
+// NaNs to come from values of the format or from arithmetic (for BF16 others could round to zero).
 struct F32 {
   using Scalar = float;
   using Vector = vf;

@@ -46,12 +46,10 @@ TN_INLINE vf exp_reduced(vf x, Low... low) {
 }
 
 // e^x, at most 1.1 ulp; NaN stays NaN, overflow gives inf, underflow goes through denormals to 0.
-TN_INLINE vf exp(vf x) {
-  return exp_reduced(min2(splat(104.0f), max2(splat(-104.0f), x)));
-}
+TN_INLINE vf exp(vf x) { return exp_reduced(min2(splat(104.0f), max2(splat(-104.0f), x))); }
 
-// 2^x for -160 <= x <= 0 (or NaN), for results that are rounded to the 16-bit format T: the relative
-// error is below 8e-5 for BF16 (0.02 ulp) and 3e-6 for F16 (0.006 ulp).
+// 2^x for -160 <= x <= 0 (or NaN), for results that are rounded to the 16-bit format T: the
+// relative error is below 8e-5 for BF16 (0.02 ulp) and 3e-6 for F16 (0.006 ulp).
 template <class T>
 TN_INLINE vf exp2_rough(vf x) {
   const vf biased = x + kRound;
@@ -144,16 +142,17 @@ TN_INLINE vf normal_cdf(vf x, vf* bell) {
 }
 
 // x times this is gelu. The normal distribution function for results rounded to 16 bits:
-// P(-t) = 2^p(t) with a polynomial p, within 0.06 ulp (BF16) and 0.02 ulp (F16) before that rounding, down to denormal results.
+// P(-t) = 2^p(t) with a polynomial p, within 0.06 ulp (BF16) and 0.02 ulp (F16) before that
+// rounding, down to denormal results.
 template <class T>
 TN_INLINE vf normal_cdf_rough(vf x) {
   const vf t = min2(splat(T::bits == 8 ? 14.6f : 8.0f), abs(x));
-  const vf p = T::bits == 8
-                   ? horner(t, 2.64682996e-08f, -1.69719408e-06f, 4.68757062e-05f, -0.000736589485f,
-                            0.00737751555f, -0.0506776497f, -0.462962478f, -1.14894021f,
-                            -1.0001924f)
-                   : horner(t, -1.82875021e-06f, 6.14953024e-05f, -0.000929850503f, 0.00850575045f,
-                            -0.0539566763f, -0.458466858f, -1.15125036f, -0.999995291f);
+  const vf p =
+      T::bits == 8
+          ? horner(t, 2.64682996e-08f, -1.69719408e-06f, 4.68757062e-05f, -0.000736589485f,
+                   0.00737751555f, -0.0506776497f, -0.462962478f, -1.14894021f, -1.0001924f)
+          : horner(t, -1.82875021e-06f, 6.14953024e-05f, -0.000929850503f, 0.00850575045f,
+                   -0.0539566763f, -0.458466858f, -1.15125036f, -0.999995291f);
   vf tail = exp2_rough<T>(p);
   // The polynomial does not reach 0, which the product with an infinite x needs.
   if constexpr (T::bits == 11) tail = t < 8.0f ? tail : vf{};

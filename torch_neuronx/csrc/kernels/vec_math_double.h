@@ -5,7 +5,8 @@
 
 namespace torch_neuronx::kernels::TN_ISA {
 
-// ln x for finite normal x > 0, within 2 ulp: 2 atanh((m - 1) / (m + 1)) by its series, |argument| < 0.172.
+// ln x for finite normal x > 0, within 2 ulp: 2 atanh((m - 1) / (m + 1)) by its series, |argument|
+// < 0.172.
 TN_INLINE vd log(vd x) {
   const vl shifted = (vl)x - 0x3fe6a09e667f3bcdL;  // sqrt(1/2)
   const vl exponent = shifted >> 52;
