@@ -23,6 +23,22 @@ TN_INLINE __mmask32 lanes32(int64_t n) {
   return n >= 32 ? ~__mmask32(0) : (__mmask32(1) << n) - 1U;
 }
 
+// Round to nearest even by integer arithmetic: the conversion instruction would flush subnormals.
+TN_INLINE __m256i to_bf16(__m512 v) {
+  const __m512i bits = _mm512_castps_si512(v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  const __m512i safe = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(safe, 16));
+}
+
+TN_INLINE __m256i to_half(Element element, __m512 v) {
+  return element == Element::kBf16
+             ? to_bf16(v)
+             : _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
 // Float32 units. Arithmetic: one fused multiply-add per element.
 struct UnitF32 {
   using Vec = __m512;
@@ -67,7 +83,12 @@ TN_INLINE void micro_tile(const TileArgs& t, __mmask16 mask) {
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
       const __mmask16 lanes = j == NV - 1 ? mask : __mmask16(0xffff);
-      _mm512_mask_storeu_ps(t.c + i * t.c_row + 16 * j, lanes, acc[i][j]);
+      if (t.out_element == Element::kF32) {
+        _mm512_mask_storeu_ps(static_cast<float*>(t.c) + i * t.c_row + 16 * j, lanes, acc[i][j]);
+      } else {
+        _mm256_mask_storeu_epi16(static_cast<uint16_t*>(t.c) + i * t.c_row + 16 * j, lanes,
+                                 to_half(t.out_element, acc[i][j]));
+      }
     }
   }
 }
@@ -77,7 +98,7 @@ void tile_columns(int64_t m, __mmask16 mask, TileArgs t) {
   for (; m >= kStripRows; m -= kStripRows) {
     micro_tile<Unit, kStripRows, NV>(t, mask);
     t.a += kStripRows * t.a_row_bytes;
-    t.c += kStripRows * t.c_row;
+    t.c = static_cast<char*>(t.c) + kStripRows * t.c_row * element_size(t.out_element);
     if (t.init != nullptr) t.init += kStripRows * t.init_row;
   }
   switch (m) {

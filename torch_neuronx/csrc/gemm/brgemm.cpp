@@ -49,7 +49,8 @@ void tile(int64_t m, int64_t n, const TileArgs& t) {
       }
       product<T>(rows, depth, kDepth, a_block, t.b + p * kPanelCols * 4, c);
     }
-    for (int64_t r = 0; r < rows; ++r) std::copy_n(c + r * kPanelCols, n, t.c + (i + r) * t.c_row);
+    for (int64_t r = 0; r < rows; ++r)
+      std::copy_n(c + r * kPanelCols, n, static_cast<float*>(t.c) + (i + r) * t.c_row);
     i += rows;
   }
   cpublas::brgemm_release(sizeof(T) == 2);
@@ -70,7 +71,7 @@ void pack_a(const PackArgs& a) {
 const Kernels* brgemm_f32_kernels() {
 #if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  static const Kernels kernels{"brgemm_f32", 1,          Element::kF32, false,   false,
+  static const Kernels kernels{"brgemm_f32", 1,          Element::kF32, false,   false,  false,
                                &tile<float>, &pack_b<1>, &pack_a<1>,    nullptr, nullptr};
   return has && at::globalContext().userEnabledMkldnn() ? &kernels : nullptr;
 #else
@@ -81,8 +82,9 @@ const Kernels* brgemm_f32_kernels() {
 const Kernels* brgemm_bf16_kernels() {
 #if defined(__x86_64__)
   static const bool has = host_has_avx512();
-  static const Kernels kernels{"brgemm_bf16",        2,          Element::kBf16, false,   false,
-                               &tile<c10::BFloat16>, &pack_b<2>, &pack_a<2>,     nullptr, nullptr};
+  static const Kernels kernels{
+      "brgemm_bf16",        2,          Element::kBf16, false,   false,  false,
+      &tile<c10::BFloat16>, &pack_b<2>, &pack_a<2>,     nullptr, nullptr};
   return has && at::globalContext().userEnabledMkldnn() ? &kernels : nullptr;
 #else
   return nullptr;

@@ -231,7 +231,7 @@ void pack_a_rows_any(const PackArgs& a) {
 
 const Kernels* avx512_kernels() {
   static const Kernels kernels{
-      "avx512",       1,           Element::kF32,    true,     true,
+      "avx512",       1,           Element::kF32,    true,     true,       true,
       &tile<UnitF32>, &pack_b_any, &pack_a_rows_any, &dot_any, &stream_any};
   return host_has_avx512() ? &kernels : nullptr;
 }

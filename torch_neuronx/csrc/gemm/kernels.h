@@ -18,7 +18,7 @@ inline int64_t element_size(Element e) { return e == Element::kF32 ? 4 : 2; }
 // K is counted in units of four bytes of the rearranged operands: one float32, or two bfloat16
 // of neighbouring k. Strides named *_bytes count bytes, all others elements.
 
-// c[i][j] = init[i][j] + sum_p a[i][p] * b[p][j]; c and init float32 with contiguous columns.
+// c[i][j] = init[i][j] + sum_p a[i][p] * b[p][j]; columns of c and of float32 init contiguous.
 struct TileArgs {
   int64_t k_units;
   const char* a;
@@ -26,8 +26,9 @@ struct TileArgs {
   const char* b;        // a panel: k_units x kPanelCols units
   const float* init;    // null for zero
   int64_t init_row;
-  float* c;
+  void* c;
   int64_t c_row;
+  Element out_element;  // of c: float32, or rounded once to the dtype (if rounds_itself)
 };
 
 // A matrix in the caller's memory on its way into units.
@@ -67,10 +68,11 @@ struct StoreArgs {
 
 struct Kernels {
   const char* name;
-  int64_t unit;      // elements of K in one unit
-  Element direct_a;  // row-major A of this element type (whole units) is read where it is
-  bool any_row;      // tile() takes A at any row stride; otherwise only as pack_a_rows leaves it
-  bool thin;         // has dot() and stream()
+  int64_t unit;        // elements of K in one unit
+  Element direct_a;    // row-major A of this element type (whole units) is read where it is
+  bool any_row;        // tile() takes A at any row stride; otherwise only as pack_a_rows leaves it
+  bool rounds_itself;  // tile() writes half-width results too
+  bool thin;           // has dot() and stream()
   void (*tile)(int64_t m, int64_t n, const TileArgs&);
   void (*pack_b)(const PackArgs&);       // -> k_units x kPanelCols, zeros in the rest
   void (*pack_a_rows)(const PackArgs&);  // -> other x k_units, zeros in the last unit's rest

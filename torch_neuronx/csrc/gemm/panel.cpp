@@ -68,7 +68,8 @@ struct Driver {
   const Problem& p;
   OperandA a;  // no data: every task rearranges its own block
   int64_t units;
-  bool direct;
+  bool direct;   // float32 sums grow in `out` itself
+  bool rounded;  // the last depth writes half-width results to `out`
 
   void task(int64_t b, int64_t i0, int64_t rows, int64_t panel) const {
     const int64_t j0 = panel * kPanelCols, cols = std::min(kPanelCols, p.n - j0);
@@ -111,7 +112,8 @@ struct Driver {
         block_a = memory;
       }
       for (int64_t i = 0; i < rows; i += step) {
-        TileArgs t{depth, block_a + i * a_row, a_row, panel_b, nullptr, 0, sums, sums_row};
+        TileArgs t{depth,    block_a + i * a_row, a_row, panel_b, nullptr, 0, sums,
+                   sums_row, Element::kF32};
         if (u > 0) {
           t.init = sums;
           t.init_row = sums_row;
@@ -121,11 +123,19 @@ struct Driver {
           t.init_row = p.c0_row_stride;
         }
         const int64_t count = std::min(step, rows - i);
+        if (rounded && u + depth == units) {
+          t.out_element = element_of(p.dtype);
+          t.c_row = p.out_row_stride;
+          t.c = static_cast<char*>(p.out) +
+                (b * p.out_batch_stride + (i0 + i) * p.out_row_stride + j0) *
+                    element_size(t.out_element);
+        }
         kernels.tile(count, cols, t);
-        if (!direct && one_depth) store_block(p, b, i0 + i, count, j0, cols, sums, sums_row, 1);
+        if (!direct && !rounded && one_depth)
+          store_block(p, b, i0 + i, count, j0, cols, sums, sums_row, 1);
       }
     }
-    if (!direct && !one_depth) store_block(p, b, i0, rows, j0, cols, sums, sums_row, 1);
+    if (!direct && !rounded && !one_depth) store_block(p, b, i0, rows, j0, cols, sums, sums_row, 1);
   }
 };
 
@@ -146,7 +156,9 @@ void run_part(const Kernels& kernels, const Problem& p, int64_t units, bool a_in
   const OperandA a = a_in_place    ? in_place(p)
                      : panels == 1 ? OperandA{nullptr, 0, 0}
                                    : rearrange(kernels, p, units);
-  const Driver driver{kernels, p, a, units, writes_directly(p)};
+  const bool rounded =
+      kernels.rounds_itself && p.dtype != at::kFloat && p.alpha == 1.0F && !reads_c0(p);
+  const Driver driver{kernels, p, a, units, writes_directly(p), rounded};
   const int64_t rows = rows_of_task(p, panels);
   const int64_t blocks = (p.m + rows - 1) / rows;
   const double multiplications = double(p.batch) * p.m * p.n * p.k;

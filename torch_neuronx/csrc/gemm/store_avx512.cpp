@@ -4,25 +4,12 @@
 namespace torch_neuronx::gemm {
 namespace {
 
-// Round to nearest even by integer arithmetic: the conversion instruction would flush subnormals.
-TN_INLINE __m256i to_bf16(__m512 v) {
-  const __m512i bits = _mm512_castps_si512(v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  const __m512i safe = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(safe, 16));
-}
-
 template <Element E>
 TN_INLINE void store_lanes(char* p, __mmask16 mask, __m512 v) {
   if constexpr (E == Element::kF32) {
     _mm512_mask_storeu_ps(p, mask, v);
   } else {
-    const __m256i half = E == Element::kBf16
-                             ? to_bf16(v)
-                             : _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm256_mask_storeu_epi16(p, mask, half);
+    _mm256_mask_storeu_epi16(p, mask, to_half(E, v));
   }
 }
 
