@@ -266,9 +266,8 @@ def main() -> int:
         )
     busy = others.cores()
     missed = sum(not row.met for row in rows)
-    print(
-        f"{len(rows)} rows, {missed} below target; {options.threads} threads, {core.kernel_isa()}"
-    )
+    isa = core.kernel_isa()
+    print(f"{len(rows)} rows, {missed} below target; {options.threads} threads, {isa}")
     print(f"load {at_start:.2f} at the start; other processes used {busy:.2f} cores meanwhile")
     if options.json is not None:
         result = {
