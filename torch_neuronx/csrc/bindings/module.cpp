@@ -22,32 +22,31 @@ namespace {
 
 py::list snapshot() {
   py::list segments;
-  for (int device = 0; device < machine().device_count; ++device) {
-    const auto blocks = arena(static_cast<c10::DeviceIndex>(device)).blocks();
-    if (blocks.empty()) continue;
-    py::list items;
-    size_t in_use = 0, total = 0;
-    for (const auto& b : blocks) {
-      py::dict item;
-      item["address"] = b.address;
-      item["size"] = b.size;
-      item["requested_size"] = b.requested;
-      item["state"] = b.in_use ? "active_allocated" : "inactive";
-      item["category"] = category_name(b.category);
-      items.append(item);
-      total += b.size;
-      in_use += b.in_use ? b.size : 0;
+  for (int device = 0; is_initialized() && device < machine().device_count; ++device) {
+    for (const auto& view : arena(static_cast<c10::DeviceIndex>(device)).segments()) {
+      py::list items;
+      size_t in_use = 0;
+      for (const auto& b : view.blocks) {
+        py::dict item;
+        item["address"] = b.address;
+        item["size"] = b.size;
+        item["requested_size"] = b.requested;
+        item["state"] = b.in_use ? "active_allocated" : "inactive";
+        item["category"] = category_name(b.category);
+        items.append(item);
+        in_use += b.in_use ? b.size : 0;
+      }
+      py::dict segment;
+      segment["device"] = device;
+      segment["address"] = view.address;
+      segment["total_size"] = view.size;
+      segment["allocated_size"] = in_use;
+      segment["active_size"] = in_use;
+      segment["stream"] = 0;
+      segment["segment_type"] = "large";
+      segment["blocks"] = items;
+      segments.append(segment);
     }
-    py::dict segment;
-    segment["device"] = device;
-    segment["address"] = blocks.front().address;
-    segment["total_size"] = total;
-    segment["allocated_size"] = in_use;
-    segment["active_size"] = in_use;
-    segment["stream"] = 0;
-    segment["segment_type"] = "large";
-    segment["blocks"] = items;
-    segments.append(segment);
   }
   return segments;
 }

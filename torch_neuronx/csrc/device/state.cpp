@@ -59,6 +59,7 @@ void check_device_index(int64_t index) {
 }
 
 void set_current_device(c10::DeviceIndex index) {
+  if (g_bad_fork.load(std::memory_order_relaxed)) ensure_initialized();  // says why not
   check_device_index(index);
   t_device = index;
 }

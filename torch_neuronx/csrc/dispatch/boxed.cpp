@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "device/generator.h"
+#include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/alias.h"
 #include "dispatch/deferred.h"
@@ -137,7 +138,9 @@ void adopt_value(IValue& value, c10::DeviceIndex index) {
 
 void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                Stack* stack) {
+  ensure_initialized();  // refuses a forked child
   flush_deferred();
+  ActivityScope activity(plan.entry.name);
   const size_t base = stack->size() - plan.arguments;
   Placement placement(plan, op);
   for (const auto& arg : plan.args) {
@@ -158,6 +161,7 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
     }
   }
   const c10::DeviceIndex index = placement.finish();
+  activity.on(index);
   plan.entry.note(placement.dtype());
 
   AliasSet aliases;

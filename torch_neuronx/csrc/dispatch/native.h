@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "device/profiler.h"
+#include "device/state.h"
 #include "dispatch/deferred.h"
 #include "dispatch/op_table.h"
 
@@ -33,6 +35,16 @@ template <class T>
 bool note_dtype(OpEntry&, const T&) {
   return false;
 }
+// The core it runs on: that of its first tensor argument on one.
+inline bool see_device(ActivityScope& activity, const at::Tensor& t) {
+  if (!t.defined() || !t.device().is_privateuseone()) return false;
+  activity.on(t.device().index());
+  return true;
+}
+template <class T>
+bool see_device(ActivityScope&, const T&) {
+  return false;
+}
 }  // namespace detail
 
 template <FixedString Name, auto Fn>
@@ -42,7 +54,10 @@ template <FixedString Name, class R, class... Args, R (*Fn)(Args...)>
 struct Native<Name, Fn> {
   static R call(Args... args) {
     static OpEntry& entry = op_entry(Name.text);
+    ensure_initialized();  // refuses a forked child
     flush_deferred();
+    ActivityScope activity(entry.name);
+    (void)(detail::see_device(activity, args) || ...);
     (void)(detail::note_dtype(entry, args) || ...);
     return Fn(std::forward<Args>(args)...);
   }

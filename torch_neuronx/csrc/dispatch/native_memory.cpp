@@ -1,6 +1,7 @@
 // Native operators on memory: allocation, views, storage, copies, reading a scalar.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
@@ -174,6 +175,19 @@ void record_stream(at::Tensor&, at::Stream stream) {
               "record_stream expects a neuron stream, but got one of ", stream.device());
 }
 
+// PyTorch's question before `x.data = y`, which Module.to uses: may y's memory take the place of
+// x's?
+bool compatible(const at::Tensor& self, const at::Tensor& from) {
+  const auto kind = [](const at::Tensor& t) {
+    return t.is_nested()                             ? -1
+           : at::sparse_csr::is_sparse_compressed(t) ? 2
+                                                     : static_cast<int>(t.is_sparse());
+  };
+  const auto known = [](const at::Tensor& t) { return t.device().is_cpu() || on_neuron(t); };
+  return self.key_set() == from.key_set() ||
+         (known(self) && known(from) && kind(self) >= 0 && kind(self) == kind(from));
+}
+
 at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
   return at::native::_reshape_alias(self, size, stride);
 }
@@ -198,6 +212,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("unfold", TORCH_FN(unfold));
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible));
   m.impl("record_stream", TORCH_FN(record_stream));
   NEURON_IMPL(m, "resize_", resize);
   NEURON_IMPL(m, "set_.source_Storage_storage_offset", set_storage);

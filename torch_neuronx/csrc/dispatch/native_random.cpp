@@ -22,6 +22,9 @@ using OptionalGenerator = std::optional<at::Generator>;
 // Calls fill(state, contiguous tensor), which returns how far the generator must advance.
 template <class Fill>
 void fill_random(const at::Tensor& t, const OptionalGenerator& generator, Fill fill) {
+  // A neuron generator brings a CPU tensor here.
+  TORCH_CHECK(on_neuron(t), "Expected a '", t.device().type(),
+              "' device type for generator but found 'neuron'");
   const at::Tensor target = t.is_contiguous() ? t : at::empty_like(t, at::MemoryFormat::Contiguous);
   with_philox(generator, t.device().index(), [&](PhiloxState state) {
     return fill(kernels::PhiloxState{state.seed, state.offset}, target);

@@ -52,7 +52,10 @@ class CpuAllocator final : public c10::Allocator {
   explicit CpuAllocator(c10::Allocator* next) : next_(next) {}
   c10::DataPtr allocate(size_t n) override {
     if (C10_LIKELY(t_scratch_device < 0) || n == 0) return next_->allocate(n);
-    void* p = arena(t_scratch_device).allocate(n, Category::kScratchpad);
+    Arena& a = arena(t_scratch_device);
+    void* p = a.allocate(n, Category::kScratchpad);
+    c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0,
+                                     c10::Device(kNeuron, t_scratch_device));
     return {p, p, &delete_block, c10::Device(c10::DeviceType::CPU)};
   }
   // Raw allocations are freed without their context, so they must come from one place only.

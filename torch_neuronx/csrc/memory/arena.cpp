@@ -82,6 +82,7 @@ Block* Arena::new_block(char* ptr, size_t size) {
 
 void Arena::recycle(Block* block) {
   table_[index_of(block->ptr)] = nullptr;
+  block->ptr = nullptr;
   spare_.push_back(block);
 }
 
@@ -352,19 +353,62 @@ std::array<size_t, static_cast<size_t>(Category::kCount)> Arena::bytes_by_catego
   return bytes_by_category_locked();
 }
 
-std::vector<BlockView> Arena::blocks() {
+// The views of one large block: itself, or what its slab is cut into.
+void Arena::view(const Block& block, std::vector<BlockView>* views) const {
+  const auto add = [&](char* ptr, size_t size, const Block* b) {
+    const bool in_use = b != nullptr && !b->is_free;
+    views->push_back({reinterpret_cast<size_t>(ptr), size, in_use ? b->requested : 0, in_use,
+                      b ? b->category.load(std::memory_order_relaxed) : Category::kTensors});
+  };
+  if (!block.is_slab) {
+    add(block.ptr, block.size, &block);
+    return;
+  }
+  char* const end = block.ptr + block.size;
+  char* p = block.ptr;
+  while (p < end) {
+    const Block* small = find(p);
+    if (small == nullptr || small == &block) break;  // not cut yet from here on
+    add(p, small->size, small);
+    p += small->size;
+  }
+  if (p < end) add(p, static_cast<size_t>(end - p), nullptr);
+}
+
+std::vector<SegmentView> Arena::segments() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<BlockView> views;
+  std::vector<const Block*> large;
   for (const Block& block : storage_) {
-    if (block.is_slab || block.ptr == nullptr || find(block.ptr) != &block) continue;
-    if (block.is_free && !block.reserved && block.slab == nullptr) continue;  // never touched
-    views.push_back({reinterpret_cast<size_t>(block.ptr), block.size,
-                     block.is_free ? 0 : block.requested, !block.is_free,
-                     block.category.load(std::memory_order_relaxed)});
+    if (block.slab == nullptr && block.ptr != nullptr &&
+        (block.is_slab || find(block.ptr) == &block)) {
+      large.push_back(&block);
+    }
   }
-  std::sort(views.begin(), views.end(),
-            [](const BlockView& a, const BlockView& b) { return a.address < b.address; });
-  return views;
+  std::sort(large.begin(), large.end(),
+            [](const Block* a, const Block* b) { return a->ptr < b->ptr; });
+  for (const Block* block : large) view(*block, &views);
+  std::vector<SegmentView> segments;
+  size_t next = 0;
+  for (size_t i = 0; i < chunk_reserved_.size(); ++i) {
+    if (!chunk_reserved_[i]) continue;
+    size_t j = i;
+    while (j < chunk_reserved_.size() && chunk_reserved_[j]) ++j;
+    const size_t begin = reinterpret_cast<size_t>(base_) + i * kChunk;
+    const size_t end = begin + (j - i) * kChunk;
+    SegmentView segment{begin, end - begin, {}};
+    while (next < views.size() && views[next].address + views[next].size <= begin) ++next;
+    for (size_t k = next; k < views.size() && views[k].address < end; ++k) {
+      BlockView v = views[k];  // a free block may reach beyond what is reserved
+      const size_t from = std::max(v.address, begin), to = std::min(v.address + v.size, end);
+      v.address = from;
+      v.size = to - from;
+      segment.blocks.push_back(v);
+    }
+    segments.push_back(std::move(segment));
+    i = j;
+  }
+  return segments;
 }
 
 std::string Arena::memory_table(size_t bytes) {

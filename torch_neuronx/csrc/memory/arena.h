@@ -54,6 +54,10 @@ struct BlockView {  // for snapshots
   bool in_use;
   Category category;
 };
+struct SegmentView {  // a run of reserved chunks; its blocks fill it
+  size_t address, size;
+  std::vector<BlockView> blocks;
+};
 
 class Arena {
  public:
@@ -73,7 +77,7 @@ class Arena {
   void reset_peak_stats();
   size_t reserved_bytes();
   std::array<size_t, static_cast<size_t>(Category::kCount)> bytes_by_category();
-  std::vector<BlockView> blocks();
+  std::vector<SegmentView> segments();
   char* base() const { return base_; }
 
  private:
@@ -93,6 +97,7 @@ class Arena {
   bool reserve(Block* block);
   void release_slab(Block* slab);
   bool release_empty_slabs();
+  void view(const Block& block, std::vector<BlockView>* views) const;
   void give_back(Block* block);
   void decommit_free_blocks();
   void count(const Block* block, bool up);

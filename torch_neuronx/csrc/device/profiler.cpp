@@ -1,0 +1,164 @@
+#include "device/profiler.h"
+
+#include <libkineto.h>
+#include <output_base.h>
+#include <torch/csrc/profiler/stubs/base.h>
+
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "device/state.h"
+#include "device/stream.h"
+
+namespace torch_neuronx {
+
+std::atomic<bool> g_profiling{false};
+
+namespace {
+
+struct Activity {
+  std::string name;
+  int64_t start, end;
+  int32_t device, stream, correlation;
+};
+
+std::mutex g_mutex;
+std::vector<Activity> g_activities;
+// The operator that PyTorch is in, as kineto numbers it, innermost last.
+thread_local std::vector<int32_t> t_correlation;
+
+class Session final : public libkineto::IActivityProfilerSession {
+ public:
+  void start() override {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    g_activities.clear();
+    g_profiling.store(true);
+    status_ = libkineto::TraceStatus::RECORDING;
+  }
+  void stop() override {
+    g_profiling.store(false);
+    std::lock_guard<std::mutex> lock(g_mutex);
+    recorded_.swap(g_activities);
+    status_ = libkineto::TraceStatus::PROCESSING;
+  }
+  std::vector<std::string> errors() override { return {}; }
+  void processTrace(libkineto::ActivityLogger& logger) override {
+    processTrace(logger, [](int32_t) { return nullptr; }, 0, 0);
+  }
+  void processTrace(libkineto::ActivityLogger& logger, libkineto::getLinkedActivityCallback linked,
+                    int64_t, int64_t) override {
+    for (const Activity& a : recorded_) {
+      libkineto::GenericTraceActivity event(span_, libkineto::ActivityType::CONCURRENT_KERNEL,
+                                            a.name);
+      event.startTime = a.start;
+      event.endTime = a.end;
+      event.device = a.device;
+      event.resource = a.stream;
+      event.id = a.correlation;
+      event.linked = linked(a.correlation);
+      event.log(logger);
+    }
+  }
+  std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
+    return std::make_unique<libkineto::DeviceInfo>(libkineto::DeviceInfo{
+        0, libkineto::kExceedMaxPid, "neuron:0", "emulated " + machine().name + " NeuronCore"});
+  }
+  std::vector<libkineto::ResourceInfo> getResourceInfos() override { return {}; }
+  std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override {
+    auto buffer = std::make_unique<libkineto::CpuTraceBuffer>();
+    buffer->span = span_;
+    buffer->gpuOpCount = static_cast<int>(recorded_.size());
+    return buffer;
+  }
+  void pushCorrelationId(uint64_t id) override {
+    t_correlation.push_back(static_cast<int32_t>(id));
+  }
+  void popCorrelationId() override {
+    if (!t_correlation.empty()) t_correlation.pop_back();
+  }
+
+ private:
+  std::vector<Activity> recorded_;
+  libkineto::TraceSpan span_{0, 0, "NeuronCores"};
+};
+
+class Profiler final : public libkineto::IActivityProfiler {
+ public:
+  const std::string& name() const override {
+    static const std::string name = "neuron";
+    return name;
+  }
+  const std::set<libkineto::ActivityType>& availableActivities() const override {
+    static const std::set<libkineto::ActivityType> types{
+        libkineto::ActivityType::CONCURRENT_KERNEL, libkineto::ActivityType::PRIVATEUSE1_RUNTIME};
+    return types;
+  }
+  std::unique_ptr<libkineto::IActivityProfilerSession> configure(
+      const std::set<libkineto::ActivityType>& types, const libkineto::Config&) override {
+    for (const auto type : availableActivities())
+      if (types.count(type) > 0) return std::make_unique<Session>();
+    return nullptr;
+  }
+  std::unique_ptr<libkineto::IActivityProfilerSession> configure(
+      int64_t, int64_t, const std::set<libkineto::ActivityType>& types,
+      const libkineto::Config& config) override {
+    return configure(types, config);
+  }
+};
+
+// The marker interface of torch.autograd.profiler without kineto: a mark is a time stamp.
+struct Marks final : torch::profiler::impl::ProfilerStubs {
+  using Event = torch::profiler::impl::ProfilerVoidEventStub;
+  void record(c10::DeviceIndex* device, Event* event, int64_t* cpu_ns) const override {
+    if (device != nullptr) *device = current_device();
+    if (is_initialized()) ::torch_neuronx::synchronize(current_device());
+    auto now =
+        std::make_shared<std::chrono::steady_clock::time_point>(std::chrono::steady_clock::now());
+    if (cpu_ns != nullptr) *cpu_ns = now->time_since_epoch().count();
+    *event = now;
+  }
+  float elapsed(const Event* a, const Event* b) const override {
+    const auto at = [](const Event& e) {
+      return *std::static_pointer_cast<std::chrono::steady_clock::time_point>(e);
+    };
+    return std::chrono::duration<float, std::micro>(at(*b) - at(*a)).count();
+  }
+  void mark(const char*) const override {}
+  void rangePush(const char*) const override {}
+  void rangePop() const override {}
+  bool enabled() const override { return true; }
+  void onEachDevice(std::function<void(int)> op) const override {
+    for (int i = 0; i < device_count(); ++i) op(i);
+  }
+  void synchronize() const override {
+    if (is_initialized()) ::torch_neuronx::synchronize(current_device());
+  }
+};
+
+[[maybe_unused]] const bool g_registered = [] {
+  torch::profiler::impl::registerPrivateUse1Methods(new Marks);  // kept for the process's life
+  libkineto::api().registerProfilerFactory([] { return std::make_unique<Profiler>(); });
+  return true;
+}();
+
+}  // namespace
+
+int64_t ActivityScope::now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void ActivityScope::finish() const {
+  const auto index = index_ >= 0 ? index_ : current_device();
+  const int64_t end = now();
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (!g_profiling.load()) return;  // the profile ended meanwhile
+  g_activities.push_back({name_, start_, end, index,
+                          static_cast<int32_t>(current_stream(index).id()),
+                          t_correlation.empty() ? 0 : t_correlation.back()});
+}
+
+}  // namespace torch_neuronx

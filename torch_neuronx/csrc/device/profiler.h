@@ -1,0 +1,37 @@
+// Device activity for torch.profiler: while a profile is recorded, every operator that runs on a
+// NeuronCore leaves an interval, which appears on the core's own track and as device time.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace torch_neuronx {
+
+extern std::atomic<bool> g_profiling;
+
+// One operator on a core, from construction to destruction. Costs one load when nobody profiles.
+class ActivityScope {
+ public:
+  explicit ActivityScope(const std::string& name) : name_(name) {
+    if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed))) start_ = now();
+  }
+  ~ActivityScope() {
+    if (C10_UNLIKELY(start_ != 0)) finish();
+  }
+  ActivityScope(const ActivityScope&) = delete;
+  ActivityScope& operator=(const ActivityScope&) = delete;
+  void on(c10::DeviceIndex index) { index_ = index; }
+
+ private:
+  static int64_t now();  // nanoseconds since the epoch
+  void finish() const;
+
+  const std::string& name_;
+  int64_t start_ = 0;
+  c10::DeviceIndex index_ = -1;
+};
+
+}  // namespace torch_neuronx
