@@ -267,6 +267,26 @@ def test_sgd_with_momentum_is_torch_s() -> None:
         same(group[0], parameter.detach(), 1)
 
 
+def test_steps_that_are_merged_see_aliases() -> None:
+    """The gradient slot is the same array as the average: the second step reads the first's."""
+    for alias in (False, True):
+        d, g = operands(1000, torch.float32)[:2]
+        expected = d * 0.5
+        other = expected if alias else g
+        expected = torch.addcmul(expected, other, other, value=0.25)
+        steps = [step("MulScalar", 0, 0, scalar=0.5), step("Addcmul", 0, 0, 1, 1, 0.25)]
+        run(steps, [[d, d if alias else g]])
+        same(d, expected)
+
+
+def test_a_temporary_that_is_read_again_is_kept() -> None:
+    p, m, v = (t.abs() for t in operands(3000, torch.float32))
+    last = torch.empty_like(p)
+    root = [step("Sqrt", 3, 2), step("DivScalar", 3, 3, scalar=0.5), step("AddScalar", 3, 3)]
+    run([*root, step("Addcdiv", 0, 0, 1, 3, -0.1), step("Copy", 4, 3)], [[p, m, v, None, last]])
+    same(last, v.sqrt() / 0.5, 4)
+
+
 def test_scalars_per_tensor() -> None:
     tensors = [torch.ones(5), torch.ones(70_000)]
     steps = [step("MulScalar", 0, 0, scalar=2.0), step("AddScalar", 0, 0, scalar=None)]

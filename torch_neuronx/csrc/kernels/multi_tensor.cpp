@@ -110,6 +110,99 @@ void check_program(std::span<const Step> steps, int slot_count, c10::ScalarType 
   }
 }
 
+// What is left to do per strip: one function, its operands, its scalars.
+struct Call {
+  MultiTensorTable::StepFn function;
+  uint8_t dst, a, b, c;
+  double scalars[3];
+};
+
+bool reads(const Step& step, uint8_t slot) {
+  const uint8_t operands[] = {step.a, step.b, step.c};
+  const int count = operand_count(step.op);
+  return std::find(operands, operands + count, slot) != operands + count;
+}
+
+// Whether no step reads `slot` before it is written again.
+bool is_dead(std::span<const Step> later, uint8_t slot) {
+  for (const Step& step : later) {
+    if (reads(step, slot)) {
+      return false;
+    }
+    if (step.dst == slot) {
+      return true;
+    }
+  }
+  return true;
+}
+
+bool on(const Step& step, Op op, uint8_t dst, uint8_t a) {
+  return step.op == op && step.dst == dst && step.a == a;
+}
+
+// Two slots that hold the same array.
+bool is_alias(const TensorGroup& group, uint8_t x, uint8_t y) {
+  return x == y || (group.slots[x] != nullptr && group.slots[x] == group.slots[y]);
+}
+
+bool is_decay_addcmul(std::span<const Step> s, const TensorGroup& group) {
+  if (s.size() < 2 || s[0].op != Op::MulScalar || s[0].a != s[0].dst) {
+    return false;
+  }
+  const uint8_t d = s[0].dst;
+  return on(s[1], Op::Addcmul, d, d) && !is_alias(group, s[1].b, d) && !is_alias(group, s[1].c, d);
+}
+
+bool is_adam_parameter(std::span<const Step> s, const TensorGroup& group) {
+  if (s.size() < 4 || s[0].op != Op::Sqrt || group.slots[s[0].dst] != nullptr) {
+    return false;
+  }
+  const uint8_t t = s[0].dst, d = s[3].dst;
+  return s[0].a != t && d != t && on(s[1], Op::DivScalar, t, t) && on(s[2], Op::AddScalar, t, t) &&
+         on(s[3], Op::Addcdiv, d, d) && s[3].b != t && s[3].c == t && is_dead(s.subspan(4), t);
+}
+
+// The calls of one group; runs are merged where the slots allow.
+std::vector<Call> compile(std::span<const Step> steps, int dtype_index, const TensorGroup& group) {
+  const MultiTensorTable& table = multi_tensor_table();
+  const auto& runs = table.run[dtype_index];
+  const auto scalar = [&](size_t i) {
+    return steps[i].per_tensor ? group.scalars[i] : steps[i].scalar;
+  };
+  std::vector<Call> calls;
+  for (size_t i = 0; i < steps.size();) {
+    const auto rest = steps.subspan(i);
+    const Step& first = rest[0];
+    if (is_decay_addcmul(rest, group)) {
+      calls.push_back({runs[int(Run::DecayAddcmul)],
+                       first.dst,
+                       first.dst,
+                       rest[1].b,
+                       rest[1].c,
+                       {scalar(i), scalar(i + 1), 0}});
+      i += 2;
+    } else if (is_adam_parameter(rest, group)) {
+      const Step& last = rest[3];
+      calls.push_back({runs[int(Run::AdamParameter)],
+                       last.dst,
+                       first.a,
+                       last.b,
+                       last.b,
+                       {scalar(i + 1), scalar(i + 2), scalar(i + 3)}});
+      i += 4;
+    } else {
+      calls.push_back({table.step[dtype_index][int(first.op)],
+                       first.dst,
+                       first.a,
+                       first.b,
+                       first.c,
+                       {scalar(i), 0, 0}});
+      i += 1;
+    }
+  }
+  return calls;
+}
+
 }  // namespace
 
 bool program_supports_pow(double exponent, c10::ScalarType dtype) {
@@ -127,7 +220,6 @@ void run_program(std::span<const Step> steps, int slot_count, c10::ScalarType dt
   if (steps.empty()) {
     return;
   }
-  const auto& functions = multi_tensor_table().step[info.index];
   // first_task[g] is the number of tasks before group g.
   std::vector<int64_t> first_task(groups.size() + 1, 0);
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -140,6 +232,7 @@ void run_program(std::span<const Step> steps, int slot_count, c10::ScalarType dt
     const size_t g =
         std::upper_bound(first_task.begin(), first_task.end(), task) - first_task.begin() - 1;
     const TensorGroup& group = groups[g];
+    const std::vector<Call> calls = compile(steps, info.index, group);
     const int64_t begin = (task - first_task[g]) * kTask;
     const int64_t end = std::min(group.numel, begin + kTask);
     // Temporaries keep their place in `scratch`; the others move on by one strip at a time.
@@ -153,10 +246,8 @@ void run_program(std::span<const Step> steps, int slot_count, c10::ScalarType dt
     }
     for (int64_t i = begin; i < end; i += strip) {
       const int64_t n = std::min(strip, end - i);
-      for (size_t s = 0; s < steps.size(); ++s) {
-        const Step& step = steps[s];
-        functions[int(step.op)](at[step.dst], at[step.a], at[step.b], at[step.c],
-                                step.per_tensor ? group.scalars[s] : step.scalar, n);
+      for (const Call& call : calls) {
+        call.function(at[call.dst], at[call.a], at[call.b], at[call.c], call.scalars, n);
       }
       for (int slot = 0; slot < slot_count; ++slot) {
         at[slot] += stride[slot];

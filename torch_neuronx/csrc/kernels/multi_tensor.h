@@ -96,11 +96,19 @@ bool program_supports_pow(double exponent, c10::ScalarType dtype);
 void run_program(std::span<const Step> steps, int slot_count, c10::ScalarType dtype,
                  std::span<const TensorGroup> groups);
 
+/// Runs of steps that occur together and are done in one pass, in registers.
+enum class Run : uint8_t {
+  DecayAddcmul,   // d = d * s0; d = d + s1 * b * c
+  AdamParameter,  // t = sqrt(a); t = t / s0; t = t + s1; d = d + s2 * b / t, t a temporary
+  kCount
+};
+
 /// One table per instruction set; the first index is 0 Float, 1 BFloat16, 2 Half, 3 Double.
 struct MultiTensorTable {
-  using StepFn = void (*)(void* dst, const void* a, const void* b, const void* c, double scalar,
-                          int64_t n);
+  using StepFn = void (*)(void* dst, const void* a, const void* b, const void* c,
+                          const double* scalars, int64_t n);
   StepFn step[4][int(Op::kCount)];
+  StepFn run[4][int(Run::kCount)];
 };
 
 TN_DECLARE_TABLES(MultiTensorTable, multi_tensor_table)

@@ -76,8 +76,18 @@ TN_INLINE V apply(V a, V b, V c, V s) {
   if constexpr (op == Op::Addcdiv) return a + s * b / c;
 }
 
+// torch rounds the scalars of additions to a 16-bit dtype first, but not those of products.
 template <class T, Op op>
-void step(void* dst_, const void* a_, const void* b_, const void* c_, double scalar, int64_t n) {
+TN_INLINE typename T::Vector step_scalar(double scalar) {
+  const typename T::Vector s = splat(static_cast<typename T::Scalar>(scalar));
+  constexpr bool kAddition = op == Op::AddScalar || op == Op::RevSubScalar || op == Op::Add;
+  if constexpr (kAddition && T::bits < 24) return rounded_to<T>(s);
+  return s;
+}
+
+template <class T, Op op>
+void step(void* dst_, const void* a_, const void* b_, const void* c_, const double* scalars,
+          int64_t n) {
   using S = typename T::Storage;
   using V = typename T::Vector;
   constexpr Reads need = reads<op>();
@@ -85,10 +95,7 @@ void step(void* dst_, const void* a_, const void* b_, const void* c_, double sca
   const S* a = static_cast<const S*>(a_);
   const S* b = static_cast<const S*>(b_);
   const S* c = static_cast<const S*>(c_);
-  V s = splat(static_cast<typename T::Scalar>(scalar));
-  // torch rounds the scalars of additions to a 16-bit dtype first, but not those of products.
-  if constexpr (op == Op::AddScalar || op == Op::RevSubScalar || op == Op::Add)
-    s = rounded_to<T>(s);
+  const V s = step_scalar<T, op>(scalars[0]);
   int64_t i = 0;
   for (; i + T::width <= n; i += T::width) {
     V x{}, y{}, z{};
@@ -106,6 +113,62 @@ void step(void* dst_, const void* a_, const void* b_, const void* c_, double sca
   }
 }
 
+// A step's result as the next step would load it.
+template <class T>
+TN_INLINE typename T::Vector stored(typename T::Vector x) {
+  if constexpr (T::bits < 24) return rounded_to<T>(x);
+  return x;
+}
+
+template <class T>
+struct DecayAddcmulRun {
+  typename T::Vector s0, s1;
+  TN_INLINE explicit DecayAddcmulRun(const double* scalars)
+      : s0(step_scalar<T, Op::MulScalar>(scalars[0])),
+        s1(step_scalar<T, Op::Addcmul>(scalars[1])) {}
+  template <class V>
+  TN_INLINE V operator()(V d, V, V b, V c) const {
+    d = stored<T>(apply<Op::MulScalar, V>(d, d, d, s0));
+    return apply<Op::Addcmul, V>(d, b, c, s1);
+  }
+};
+
+template <class T>
+struct AdamParameterRun {
+  typename T::Vector s0, s1, s2;
+  TN_INLINE explicit AdamParameterRun(const double* scalars)
+      : s0(step_scalar<T, Op::DivScalar>(scalars[0])),
+        s1(step_scalar<T, Op::AddScalar>(scalars[1])),
+        s2(step_scalar<T, Op::Addcdiv>(scalars[2])) {}
+  template <class V>
+  TN_INLINE V operator()(V d, V a, V b, V) const {
+    V t = stored<T>(sqrt(a));
+    t = stored<T>(apply<Op::DivScalar, V>(t, t, t, s0));
+    t = stored<T>(apply<Op::AddScalar, V>(t, t, t, s1));
+    return apply<Op::Addcdiv, V>(d, b, t, s2);
+  }
+};
+
+template <class T, template <class> class R>
+void run(void* dst_, const void* a_, const void* b_, const void* c_, const double* scalars,
+         int64_t n) {
+  using S = typename T::Storage;
+  S* dst = static_cast<S*>(dst_);
+  const S* a = static_cast<const S*>(a_);
+  const S* b = static_cast<const S*>(b_);
+  const S* c = static_cast<const S*>(c_);
+  const R<T> f(scalars);
+  int64_t i = 0;
+  for (; i + T::width <= n; i += T::width) {
+    T::store(dst + i, f(T::load(dst + i), T::load(a + i), T::load(b + i), T::load(c + i)));
+  }
+  if (i < n) {
+    store_part<T>(dst + i, n - i,
+                  f(load_part<T>(dst + i, n - i), load_part<T>(a + i, n - i),
+                    load_part<T>(b + i, n - i), load_part<T>(c + i, n - i)));
+  }
+}
+
 // Op by op in the order of the enumeration.
 #define TN_STEPS(T)                                                               \
   {&step<T, Op::Copy>,       &step<T, Op::Neg>,       &step<T, Op::Abs>,          \
@@ -119,7 +182,11 @@ void step(void* dst_, const void* a_, const void* b_, const void* c_, double sca
 static_assert(int(Op::Addcdiv) == 23 && int(Op::kCount) == 24, "keep TN_STEPS in step with Op");
 
 const MultiTensorTable kMultiTensorTable = {
-    {TN_STEPS(F32), TN_STEPS(BF16), TN_STEPS(F16), TN_STEPS(F64)}};
+    {TN_STEPS(F32), TN_STEPS(BF16), TN_STEPS(F16), TN_STEPS(F64)},
+    {{&run<F32, DecayAddcmulRun>, &run<F32, AdamParameterRun>},
+     {&run<BF16, DecayAddcmulRun>, &run<BF16, AdamParameterRun>},
+     {&run<F16, DecayAddcmulRun>, &run<F16, AdamParameterRun>},
+     {&run<F64, DecayAddcmulRun>, &run<F64, AdamParameterRun>}}};
 #undef TN_STEPS
 
 }  // namespace
