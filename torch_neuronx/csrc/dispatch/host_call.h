@@ -1,6 +1,7 @@
 // Running ATen's own CPU implementation from inside a native operator.
 #pragma once
 
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <tuple>
@@ -41,6 +42,7 @@ auto run_on_host(c10::DeviceIndex index, Fn&& fn) {
   HostArgs args;
   const auto compute = [&] {
     const ScratchScope scratch(index);
+    const at::DisableRecordFunctionGuard quiet;  // a profile shows the device's operator, once
     const c10::impl::ExcludeDispatchKeyGuard guard(
         c10::autograd_dispatch_keyset_with_ADInplaceOrView |
         c10::DispatchKeySet(

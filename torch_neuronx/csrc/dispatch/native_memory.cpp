@@ -54,6 +54,14 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_me
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Pin memory can only be on CPU");
 }
 
+// Allocation is no operator of a NeuronCore, but strict portability refuses a dtype at its first
+// sight.
+void check_dtype(at::ScalarType dtype) {
+  if (C10_LIKELY(g_portability.load(std::memory_order_relaxed) == 0)) return;
+  static OpEntry& entry = op_entry("aten::empty.memory_format");
+  entry.note(dtype);
+}
+
 at::Tensor fill_if_deterministic(at::Tensor t) {
   if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms() &&
                    at::globalContext().deterministicFillUninitializedMemory())) {
@@ -66,6 +74,7 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   check_options(layout, pin_memory);
+  check_dtype(c10::dtype_or_default(dtype));
   const OnDevice guard(target_index(device));
   return fill_if_deterministic(at::detail::empty_generic(size, device_allocator(), kKeys,
                                                          c10::dtype_or_default(dtype), format));
@@ -75,6 +84,7 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
+  check_dtype(c10::dtype_or_default(dtype));
   const OnDevice guard(target_index(device));
   return fill_if_deterministic(at::detail::empty_strided_generic(
       size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
