@@ -10,8 +10,8 @@
 namespace torch_neuronx::kernels {
 namespace {
 
-// Bytes of one slot that go through all steps at a time. Measured on AdamW over 50 x 1M floats (Zen 4,
-// one thread): 512 29.4, 1024 30.6, 2048 33.0 ms of CPU; prefetching by hand only cost.
+// Bytes of one slot that go through all steps at a time. Measured on AdamW over 50 x 1M floats (Zen
+// 4, one thread): 512 29.4, 1024 30.6, 2048 33.0 ms of CPU; prefetching by hand only cost.
 constexpr int64_t kStripBytes = 512;
 // Elements per task, handed to threads as they become free.
 constexpr int64_t kTask = 65536;
