@@ -154,9 +154,12 @@ int64_t ActivityScope::now() {
 void ActivityScope::finish() const {
   const auto index = index_ >= 0 ? index_ : current_device();
   const int64_t end = now();
+  // "aten::mm" is the operator on the host's track; "neuron::mm" what the core did for it.
+  const auto colon = name_.find("::");
+  std::string kernel = "neuron" + (colon == std::string::npos ? "::" + name_ : name_.substr(colon));
   std::lock_guard<std::mutex> lock(g_mutex);
   if (!g_profiling.load()) return;  // the profile ended meanwhile
-  g_activities.push_back({name_, start_, end, index,
+  g_activities.push_back({std::move(kernel), start_, end, index,
                           static_cast<int32_t>(current_stream(index).id()),
                           t_correlation.empty() ? 0 : t_correlation.back()});
 }
