@@ -279,7 +279,8 @@ def test_lines_where_no_user_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     backward = _at("/site-packages/torch/autograd/graph.py", "_engine_run_backward")
     assert backward.startswith(f"in the backward pass started at {__file__}:")
     # An installed program has no user's line: its own innermost one is the next best.
-    monkeypatch.setattr(diagnosis, "_PACKAGE", "")  # matches any name, also the "<string>" that pytest-xdist runs from
+    # "" matches any name, also the "<string>" that pytest-xdist runs from.
+    monkeypatch.setattr(diagnosis, "_PACKAGE", "")
     assert _at("/venv/site-packages/app/main.py") == "at /venv/site-packages/app/main.py:2"
     assert _at("/venv/site-packages/torch/functional.py") != "in the backward pass"
 
