@@ -164,6 +164,17 @@ print(interrupted)
     assert run_python(code).strip() == "4"
 
 
+def test_a_program_that_ends_right_after_backward(run_python: Callable[..., str]) -> None:
+    """The threads of autograd must not want the interpreter while it is taken down."""
+    code = """
+import torch
+x = torch.zeros(100, device="neuron", requires_grad=True)
+x.clone().backward(torch.ones_like(x))
+"""
+    for _ in range(5):  # a race: without care four of five runs abort
+        run_python(code)
+
+
 def test_an_exception_inside_backward() -> None:
     class Failing(torch.autograd.Function):
         @staticmethod
