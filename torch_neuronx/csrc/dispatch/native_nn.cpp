@@ -9,6 +9,7 @@
 #include <ATen/ops/tensor_split_native.h>
 #include <torch/library.h>
 
+#include "dispatch/attention_backward.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
 
@@ -84,6 +85,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
   const std::optional<at::Tensor> optional_bias =
       bias.defined() ? std::optional(bias) : std::nullopt;
   auto [q, k, v] = run_on_host(query.device().index(), [&](HostArgs& host) {
+    if (!optional_bias) {
+      auto gradients = attention_backward_by_scores(host(grad), host(query), host(key), host(value),
+                                                    causal, scale);
+      if (gradients) return *gradients;
+    }
     return at::_scaled_dot_product_flash_attention_for_cpu_backward(
         host(grad), host(query), host(key), host(value), host(out), host(logsumexp), dropout,
         causal, host(optional_bias), scale);

@@ -1,0 +1,73 @@
+"""Fused attention: forward and gradients against float64 arithmetic on the host."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    """softmax(Q K^T / sqrt(width)) V by its definition; [batch, heads, length, width]."""
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    if causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    return scores.softmax(-1) @ v
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    heads=st.integers(1, 4),
+    queries=st.integers(1, 40),
+    width=st.sampled_from([1, 8, 17, 32]),
+    causal=st.booleans(),
+    strided=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_gradients(  # noqa: PLR0913
+    *,
+    batch: int,
+    heads: int,
+    queries: int,
+    width: int,
+    causal: bool,
+    strided: bool,
+    dtype: torch.dtype,
+) -> None:
+    generator = torch.Generator().manual_seed(queries)
+    shape = (batch, queries, heads, width) if strided else (batch, heads, queries, width)
+    host = [torch.randn(shape, generator=generator).to(dtype) for _ in range(4)]
+    if strided:
+        host = [t.transpose(1, 2) for t in host]
+    exact = [t.double().requires_grad_() for t in host[:3]]
+    device = [t.to("neuron").requires_grad_() for t in host[:3]]
+    expected = reference(exact[0], exact[1], exact[2], causal=causal)
+    got = functional.scaled_dot_product_attention(*device, is_causal=causal)
+    wanted = torch.autograd.grad(expected, exact, host[3].double())
+    grads = torch.autograd.grad(got, device, host[3].to("neuron"))
+    # Each result is a sum over at most `queries` keys or `width` features of values of order one,
+    # with intermediate results rounded to the dtype.
+    eps = torch.finfo(dtype).eps
+    bound = 16 * eps * math.sqrt(max(queries, width))
+    torch.testing.assert_close(got.cpu().double(), expected.detach(), rtol=8 * eps, atol=bound)
+    for mine, theirs in zip(grads, wanted, strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine.cpu().double(), theirs, rtol=16 * eps, atol=bound)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_goes_through(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 9, 16, generator=generator).to(dtype) for _ in range(3))
+    mask = torch.rand(9, 9, generator=generator) < 0.7
+    mask.fill_diagonal_(True)  # noqa: FBT003
+    expected = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    got = functional.scaled_dot_product_attention(
+        q.to("neuron"), k.to("neuron"), v.to("neuron"), attn_mask=mask.to("neuron")
+    )
+    torch.testing.assert_close(got.cpu(), expected)
