@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,9 @@ def test_safetensors_truncated(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(SafetensorError, match="incomplete metadata, file not fully covered"):
         load_file(path, device=1)
+
+
+def test_sharing_with_another_process_is_refused() -> None:
+    """PyTorch 2.13 gives out-of-tree devices no way to do it; the remedy is a host tensor."""
+    with pytest.raises(RuntimeError, match="_share_fd_: only available on CPU"):
+        ForkingPickler.dumps(values())
