@@ -29,7 +29,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
     strided=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
 )
-def test_gradients(  # noqa: PLR0913
+def test_gradients(
     *,
     batch: int,
     heads: int,
