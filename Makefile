@@ -37,13 +37,13 @@ help: ## Show this list
 setup: $(CORE_STAMP) ## Create .venv, install PyTorch 2.13 and the rest, build the native core
 
 demo: $(CORE_STAMP) ## Train on digits, embed sentences, print what was emulated
-	$(BIN)/python examples/demo.py $(DEMO_ARGS)
+	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(CORE_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal $(PYTEST_ARGS)
 
 bench: $(CORE_STAMP) ## Measure against cpu; refuses to report on a busy machine
-	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
 lint: $(CORE_STAMP) ## Style, types and C++ format, changing nothing
 	$(BIN)/ruff check .

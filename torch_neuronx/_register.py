@@ -57,6 +57,7 @@ def _register() -> None:
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    importlib.import_module("torch_neuronx.neuron._exit").register()
     # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.
     for submodule in ("amp", "memory", "random", "streams"):
         sys.modules[f"torch.neuron.{submodule}"] = getattr(module, submodule)

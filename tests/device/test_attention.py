@@ -47,7 +47,7 @@ def test_gradients(
     exact = [t.double().requires_grad_() for t in host[:3]]
     device = [t.to("neuron").requires_grad_() for t in host[:3]]
     expected = reference(exact[0], exact[1], exact[2], causal=causal)
-    got = functional.scaled_dot_product_attention(*device, is_causal=causal)
+    got = functional.scaled_dot_product_attention(device[0], device[1], device[2], is_causal=causal)
     wanted = torch.autograd.grad(expected, exact, host[3].double())
     grads = torch.autograd.grad(got, device, host[3].to("neuron"))
     # Each result is a sum over at most `queries` keys or `width` features of values of order one,
