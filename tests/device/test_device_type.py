@@ -1,0 +1,95 @@
+"""PyTorch's device-generic test harness and its operator samples, instantiated for `neuron`.
+
+The harness (`instantiate_device_type_tests`) finds the device by itself; what is left out stands in
+harness_exclusions.py with its reason.
+"""
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_device_type import instantiate_device_type_tests, ops
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import TestCase, noncontiguous_like
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_map
+
+from .harness_exclusions import BFLOAT16_ATOL, EXCLUDED, EXCLUDED_STRIDED
+
+# PyTorch's sample generators use deprecated calls on purpose; their warnings aren't ours.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SAMPLES = 4  # per operator and dtype; the runner of all samples takes minutes
+
+compared = [op for op in op_db if not {op.name, op.full_name, op.formatted_name} & set(EXCLUDED)]
+
+
+def to(tree: Any, device: str) -> Any:
+    """Copy the tensors of a tree of arguments to a device; name it where one is named."""
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach().to(device)
+        return device if isinstance(leaf, (str, torch.device)) and str(leaf) == "cpu" else leaf
+
+    return tree_map(move, tree)
+
+
+def run(op: OpInfo, sample: SampleInput, device: str) -> Any:
+    torch.manual_seed(0)
+    tensor, args, kwargs = to((sample.input, sample.args, sample.kwargs), device)
+    return op(tensor, *args, **kwargs)
+
+
+def on_host(tree: Any) -> Any:
+    def bring(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        leaf = leaf.detach().cpu()
+        return leaf.to_dense() if leaf.layout != torch.strided else leaf
+
+    return tree_map(bring, tree)
+
+
+class TestOperators(TestCase):
+    @ops(compared, allowed_dtypes=(torch.float32, torch.bfloat16, torch.int64, torch.bool))
+    def test_values_are_those_of_the_cpu(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+        if dtype not in op.supported_dtypes("cpu"):
+            self.skipTest(f"{op.name} has no {dtype} kernel on the CPU either")
+        for sample in islice(op.sample_inputs("cpu", dtype), SAMPLES):
+            try:
+                expected = run(op, sample, "cpu")
+            except (RuntimeError, NotImplementedError):
+                continue  # a sample that the CPU refuses has nothing to compare with
+            atol = BFLOAT16_ATOL.get(op.name) if dtype == torch.bfloat16 else None
+            rtol = None if atol is None else 1.6e-2
+            got = run(op, sample, device)
+            self.assertEqual(on_host(got), on_host(expected), atol=atol, rtol=rtol)  # noqa: PT009
+
+    @ops(
+        [op for op in compared if op.name not in EXCLUDED_STRIDED],
+        allowed_dtypes=(torch.float32, torch.int64),
+    )
+    def test_strided_operands(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+        if dtype not in op.supported_dtypes("cpu"):
+            self.skipTest(f"{op.name} has no {dtype} kernel on the CPU either")
+        for sample in islice(op.sample_inputs("cpu", dtype), SAMPLES):
+            try:
+                expected = run(op, sample, "cpu")
+            except (RuntimeError, NotImplementedError):
+                continue  # as above
+            tensor, args, kwargs = tree_map(
+                strided_like, to((sample.input, sample.args, sample.kwargs), device)
+            )
+            torch.manual_seed(0)
+            got = op(tensor, *args, **kwargs)
+            self.assertEqual(on_host(got), on_host(expected))  # noqa: PT009
+
+
+def strided_like(x: Any) -> Any:
+    dense = isinstance(x, torch.Tensor) and x.layout == torch.strided and x.numel() > 0
+    return noncontiguous_like(x) if dense else x
+
+
+instantiate_device_type_tests(TestOperators, globals(), only_for=("privateuse1",))
