@@ -1,17 +1,20 @@
 // Convolution and attention on the fastest host kernel, and operators whose CPU version insists on
 // CPU tensors.
+#include <ATen/native/Pool.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/tensor_split_native.h>
 #include <torch/library.h>
 
 #include "dispatch/attention_backward.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
+#include "kernels/pool.h"
 
 namespace torch_neuronx {
 namespace {
@@ -97,6 +100,57 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
   return {q, k, v, at::Tensor()};
 }
 
+// The shape of a pooling that our kernel takes: contiguous float32 images. Arguments that PyTorch
+// refuses are left to its own kernel, which says why.
+std::optional<kernels::PoolShape> pool_shape(const at::Tensor& x, at::IntArrayRef kernel,
+                                             at::IntArrayRef stride, at::IntArrayRef padding,
+                                             at::IntArrayRef dilation, bool ceil_mode) {
+  const auto usable = [](at::IntArrayRef v) { return v.size() == 1 || v.size() == 2; };
+  if (x.scalar_type() != at::kFloat || (x.dim() != 3 && x.dim() != 4) || !x.is_contiguous() ||
+      x.numel() == 0 || !usable(kernel) || !(stride.empty() || usable(stride)) ||
+      !usable(padding) || !usable(dilation)) {
+    return {};
+  }
+  const at::IntArrayRef steps = stride.empty() ? kernel : stride;
+  kernels::PoolShape s;
+  s.height = x.size(-2);
+  s.width = x.size(-1);
+  std::tie(s.kernel_h, s.kernel_w) = std::pair(kernel.front(), kernel.back());
+  std::tie(s.stride_h, s.stride_w) = std::pair(steps.front(), steps.back());
+  std::tie(s.pad_h, s.pad_w) = std::pair(padding.front(), padding.back());
+  std::tie(s.dilation_h, s.dilation_w) = std::pair(dilation.front(), dilation.back());
+  if (s.kernel_h < 1 || s.kernel_w < 1 || s.stride_h < 1 || s.stride_w < 1 || s.dilation_h < 1 ||
+      s.dilation_w < 1 || s.pad_h < 0 || s.pad_w < 0 || s.pad_h * 2 > s.kernel_h ||
+      s.pad_w * 2 > s.kernel_w) {
+    return {};
+  }
+  s.out_height = at::native::pooling_output_shape<int64_t>(s.height, s.kernel_h, s.pad_h,
+                                                           s.stride_h, s.dilation_h, ceil_mode);
+  s.out_width = at::native::pooling_output_shape<int64_t>(s.width, s.kernel_w, s.pad_w, s.stride_w,
+                                                          s.dilation_w, ceil_mode);
+  return kernels::max_pool2d_supports(s) ? std::optional(s) : std::nullopt;
+}
+
+std::tuple<at::Tensor, at::Tensor> max_pool2d(const at::Tensor& x, at::IntArrayRef kernel,
+                                              at::IntArrayRef stride, at::IntArrayRef padding,
+                                              at::IntArrayRef dilation, bool ceil_mode) {
+  const auto shape = pool_shape(x, kernel, stride, padding, dilation, ceil_mode);
+  const auto index = x.device().index();
+  if (!shape) {
+    return run_on_host(index, [&](HostArgs& host) {
+      return at::max_pool2d_with_indices(host(x), kernel, stride, padding, dilation, ceil_mode);
+    });
+  }
+  at::DimVector sizes(x.sizes().begin(), x.sizes().end());
+  sizes[sizes.size() - 2] = shape->out_height;
+  sizes[sizes.size() - 1] = shape->out_width;
+  at::Tensor out = empty_on(index, sizes, {}, at::kFloat);
+  at::Tensor indices = empty_on(index, sizes, {}, at::kLong);
+  kernels::max_pool2d(*shape, x.numel() / (shape->height * shape->width), x.const_data_ptr<float>(),
+                      out.mutable_data_ptr<float>(), indices.mutable_data_ptr<int64_t>());
+  return {out, indices};
+}
+
 // The split points must be read on the host, wherever they are.
 std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& points,
                                      int64_t dim) {
@@ -113,6 +167,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "convolution_backward_overrideable", convolution_backward);
   NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable", attention);
   NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable_backward", attention_backward);
+  NEURON_IMPL(m, "max_pool2d_with_indices", max_pool2d);
   m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
   m.impl("tensor_split.tensor_indices_or_sections", TORCH_FN(tensor_split));
 }
