@@ -5,12 +5,17 @@
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sigmoid_backward.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/tanh_backward.h>
 #include <torch/library.h>
 
 #include "dispatch/host_call.h"
@@ -72,6 +77,25 @@ at::Tensor silu_backward(const at::Tensor& grad, const at::Tensor& x) {
   return run_on_host(x.device().index(),
                      [&](HostArgs& host) { return at::silu_backward(host(grad), host(x)); });
 }
+
+// Unary operators without options, and their gradients from the forward's result.
+template <kernels::UnaryOp kOp, at::Tensor (*kAten)(const at::Tensor&)>
+at::Tensor simple(const at::Tensor& x) {
+  if (plain(x)) return unary(kOp, x);
+  return run_on_host(x.device().index(), [&](HostArgs& host) { return kAten(host(x)); });
+}
+template <kernels::UnaryGradOp kOp, at::Tensor (*kAten)(const at::Tensor&, const at::Tensor&)>
+at::Tensor simple_backward(const at::Tensor& grad, const at::Tensor& y) {
+  if (alike(grad, y)) return unary_grad(kOp, grad, y);
+  return run_on_host(y.device().index(),
+                     [&](HostArgs& host) { return kAten(host(grad), host(y)); });
+}
+constexpr auto tanh = simple<kernels::UnaryOp::Tanh, at::tanh>;
+constexpr auto sigmoid = simple<kernels::UnaryOp::Sigmoid, at::sigmoid>;
+constexpr auto exp = simple<kernels::UnaryOp::Exp, at::exp>;
+constexpr auto tanh_backward = simple_backward<kernels::UnaryGradOp::Tanh, at::tanh_backward>;
+constexpr auto sigmoid_backward =
+    simple_backward<kernels::UnaryGradOp::Sigmoid, at::sigmoid_backward>;
 
 bool last_dim(const at::Tensor& t, int64_t dim) {
   return t.dim() > 0 && (dim == -1 || dim == t.dim() - 1) && t.size(-1) > 0 && t.numel() > 0;
@@ -198,6 +222,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "gelu_backward", gelu_backward);
   NEURON_IMPL(m, "silu", silu);
   NEURON_IMPL(m, "silu_backward", silu_backward);
+  NEURON_IMPL(m, "tanh", *tanh);
+  NEURON_IMPL(m, "tanh_backward", *tanh_backward);
+  NEURON_IMPL(m, "sigmoid", *sigmoid);
+  NEURON_IMPL(m, "sigmoid_backward", *sigmoid_backward);
+  NEURON_IMPL(m, "exp", *exp);
   NEURON_IMPL(m, "_softmax", softmax<false>);
   NEURON_IMPL(m, "_log_softmax", softmax<true>);
   NEURON_IMPL(m, "_softmax_backward_data", softmax_backward<false>);
