@@ -67,6 +67,8 @@ EXCLUDED_STRIDED: Final[dict[str, str]] = {
     "as_strided": "addresses memory by strides, so a strided input means other elements",
     "as_strided_copy": "addresses memory by strides, so a strided input means other elements",
     "as_strided_scatter": "addresses memory by strides, so a strided input means other elements",
+    "native_group_norm": "asks for contiguous memory, on the CPU too",
+    "view_as_complex": "asks for a last dimension of stride 1, on the CPU too",
     "view": "defined for contiguous memory only",
     "view_copy": "defined for contiguous memory only",
 }
