@@ -4,6 +4,7 @@ The harness (`instantiate_device_type_tests`) finds the device by itself; what i
 harness_exclusions.py with its reason.
 """
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -53,8 +54,7 @@ def on_host(tree: Any) -> Any:
 
 
 class TestOperators(TestCase):
-    @ops(compared, allowed_dtypes=(torch.float32, torch.bfloat16, torch.int64, torch.bool))
-    def test_values_are_those_of_the_cpu(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+    def results_on_cpu(self, op: OpInfo, dtype: torch.dtype) -> Iterator[tuple[SampleInput, Any]]:
         if dtype not in op.supported_dtypes("cpu"):
             self.skipTest(f"{op.name} has no {dtype} kernel on the CPU either")
         for sample in islice(op.sample_inputs("cpu", dtype), SAMPLES):
@@ -62,6 +62,11 @@ class TestOperators(TestCase):
                 expected = run(op, sample, "cpu")
             except (RuntimeError, NotImplementedError):
                 continue  # a sample that the CPU refuses has nothing to compare with
+            yield sample, expected
+
+    @ops(compared, allowed_dtypes=(torch.float32, torch.bfloat16, torch.int64, torch.bool))
+    def test_values_are_those_of_the_cpu(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+        for sample, expected in self.results_on_cpu(op, dtype):
             atol = BFLOAT16_ATOL.get(op.name) if dtype == torch.bfloat16 else None
             rtol = None if atol is None else 1.6e-2
             got = run(op, sample, device)
@@ -72,13 +77,7 @@ class TestOperators(TestCase):
         allowed_dtypes=(torch.float32, torch.int64),
     )
     def test_strided_operands(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        if dtype not in op.supported_dtypes("cpu"):
-            self.skipTest(f"{op.name} has no {dtype} kernel on the CPU either")
-        for sample in islice(op.sample_inputs("cpu", dtype), SAMPLES):
-            try:
-                expected = run(op, sample, "cpu")
-            except (RuntimeError, NotImplementedError):
-                continue  # as above
+        for sample, expected in self.results_on_cpu(op, dtype):
             tensor, args, kwargs = tree_map(
                 strided_like, to((sample.input, sample.args, sample.kwargs), device)
             )

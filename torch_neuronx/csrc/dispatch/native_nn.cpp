@@ -55,12 +55,6 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
              : choice;
 }
 
-int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         const std::optional<at::Tensor>& mask, double dropout, bool causal,
-                         std::optional<double> scale, bool enable_gqa) {
-  return choose_attention(query, key, value, mask, dropout, causal, scale, enable_gqa);
-}
-
 using AttentionResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
                                    c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -168,7 +162,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable", attention);
   NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable_backward", attention_backward);
   NEURON_IMPL(m, "max_pool2d_with_indices", max_pool2d);
-  m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
+  m.impl("_fused_sdp_choice", TORCH_FN(choose_attention));
   m.impl("tensor_split.tensor_indices_or_sections", TORCH_FN(tensor_split));
 }
 // tensor_split is composite: its derivative is that of the slices it is made of.
