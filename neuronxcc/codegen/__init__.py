@@ -1,0 +1,1 @@
+"""From tensor IR to machine code: loop kernels, their reference meaning, and LLVM."""

@@ -1,0 +1,19 @@
+"""Tensor IR: SSA on whole tensors with static shapes, operators aligned with XLA's."""
+
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import Graph, Loc, parameter
+from neuronxcc.ir.node import Literal, Node, TensorType, topological
+from neuronxcc.ir.op import Group, Op
+
+__all__ = [
+    "DType",
+    "Graph",
+    "Group",
+    "Literal",
+    "Loc",
+    "Node",
+    "Op",
+    "TensorType",
+    "parameter",
+    "topological",
+]

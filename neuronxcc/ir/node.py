@@ -1,0 +1,204 @@
+"""The node of the tensor IR: one class, hash-consed, so that equality is identity.
+
+A node is a pure function of its operands. Effects (random numbers, host operators that must not be
+merged) are told apart by an attribute of their own, `sequence`, that makes every occurrence unique.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from neuronxcc.ir.dtypes import DType, from_numpy
+from neuronxcc.ir.op import Op
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and static shape of a tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense tensor of this type."""
+        return self.size * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
+
+
+class Literal:
+    """An immutable array, compared by type, shape and bits (so NaN equals itself, 0.0 not -0.0)."""
+
+    __slots__ = ("_hash", "_key", "array")
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = np.array(array, order="C", copy=True)
+        self.array.setflags(write=False)
+        self._key = (self.array.dtype.name, self.array.shape, self.array.tobytes())
+        self._hash = hash(self._key)
+
+    @property
+    def type(self) -> TensorType:
+        """Element type and shape."""
+        return TensorType(from_numpy(self.array.dtype), self.array.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Literal({self.type})"
+
+
+class Node:
+    """One operation on whole tensors. `Node.make` creates it or returns the existing one."""
+
+    __slots__ = ("__weakref__", "_attrs", "op", "serial", "srcs", "types")
+
+    op: Op
+    types: tuple[TensorType, ...]
+    srcs: tuple[Node, ...]
+    serial: int  # order of creation, for stable printing and sorting
+
+    _attrs: tuple[tuple[str, Any], ...]
+
+    _table: ClassVar[weakref.WeakValueDictionary[tuple[Any, ...], Node]] = (
+        weakref.WeakValueDictionary()
+    )
+    _lock = threading.Lock()
+    _serials = itertools.count()
+
+    @classmethod
+    def make(
+        cls,
+        op: Op,
+        types: TensorType | tuple[TensorType, ...],
+        srcs: Iterable[Node] = (),
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Node:
+        """Return the node of these parts.
+
+        Args:
+            op: The operator.
+            types: The type of the result, or of each result for operators of several.
+            srcs: Operands. Each must have one result; take a part of a tuple with Op.GET.
+            attrs: Attributes by name. Values must be hashable; lists are taken as tuples.
+        """
+        type_tuple = types if isinstance(types, tuple) else (types,)
+        src_tuple = tuple(srcs)
+        attr_items = tuple(sorted((k, _freeze(v)) for k, v in (attrs or {}).items()))
+        # Types of equal value (1 and True, 1.0 and 1) must not share a node.
+        key = (op, type_tuple, tuple(map(id, src_tuple)), attr_items, _kinds(attr_items))
+        with cls._lock:
+            node = cls._table.get(key)
+            if node is None:
+                node = object.__new__(cls)
+                node.op = op
+                node.types = type_tuple
+                node.srcs = src_tuple
+                node._attrs = attr_items
+                node.serial = next(cls._serials)
+                cls._table[key] = node
+            return node
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the only result."""
+        if len(self.types) != 1:
+            raise TypeError(f"{self.op.value} has {len(self.types)} results")
+        return self.types[0]
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the only result."""
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the only result."""
+        return self.type.shape
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """A copy of the attributes."""
+        return dict(self._attrs)
+
+    def __getitem__(self, name: str) -> Any:
+        for key, value in self._attrs:
+            if key == name:
+                return value
+        raise KeyError(f"{self.op.value} has no attribute {name!r}")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The attribute, or `default`."""
+        for key, value in self._attrs:
+            if key == name:
+                return value
+        return default
+
+    def replace(self, srcs: Iterable[Node]) -> Node:
+        """The same operation on other operands of the same types."""
+        src_tuple = tuple(srcs)
+        if all(a is b for a, b in zip(src_tuple, self.srcs, strict=True)):
+            return self
+        return Node.make(self.op, self.types, src_tuple, dict(self._attrs))
+
+    def __repr__(self) -> str:
+        types = ", ".join(map(str, self.types))
+        return f"<{self.op.value} {types} #{self.serial}>"
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_freeze, value))
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _kinds(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_kinds, value))
+    # repr tells 0.0 from -0.0 and makes NaN equal to itself.
+    return (float, repr(value)) if isinstance(value, float) else type(value)
+
+
+def topological(roots: Iterable[Node]) -> Iterator[Node]:
+    """All nodes that the roots need, operands before users, without recursion."""
+    done: set[int] = set()
+    for root in roots:
+        stack: list[tuple[Node, bool]] = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if id(node) in done:
+                continue
+            if expanded:
+                done.add(id(node))
+                yield node
+                continue
+            stack.append((node, True))
+            stack.extend((src, False) for src in reversed(node.srcs) if id(src) not in done)

@@ -1,0 +1,148 @@
+"""A program: the third IR. A flat list of steps over planned buffers; what a NEFF stores.
+
+Nothing here is machine code or Python: loop kernels are kept as data and compiled for the host
+when a program is loaded. `torch_neuronx.dynamo.executable` hands a program to the native executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from neuronxcc.codegen.loop import Kernel
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory that steps refer to by its position in `Program.buffers`.
+
+    kind:
+      "input"     argument number `index`; its strides (elements) are fixed by the program
+      "output"    result number `index`, allocated by the executor with these strides
+      "temp"      `offset` bytes into the scratchpad, which the executor allocates once per call
+      "constant"  `literal`, placed in device memory when the program is loaded
+    """
+
+    kind: str
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    index: int = -1
+    offset: int = -1
+    literal: Literal | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A strided window onto a buffer; strides and offset count elements of `dtype`."""
+
+    buffer: int
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStep:
+    """Runs a loop kernel; `operands[i]` is its i-th slot: buffer, offset in elements."""
+
+    kernel: Kernel
+    operands: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GemmStep:
+    """out[b] = a[b] @ b[b] (+ c0[b]), or the epilogue's stores instead of out.
+
+    a, b, out, c0 are views of rank 3 (batch, rows, columns); a batch stride of 0 repeats a matrix.
+    Operands are float32, bfloat16 or float16, all of one type; sums are float32.
+    """
+
+    a: View
+    b: View
+    out: View | None
+    c0: View | None = None
+    # Set: a kernel over dims (batch, m, n) whose slot 0 is the accumulator tile (Slot.tile). It
+    # does all storing, `out` is None, `epilogue_operands[i]` is slot i + 1.
+    epilogue: Kernel | None = None
+    epilogue_operands: tuple[tuple[int, int], ...] = ()
+    # B is (a view of) an input that callers pass unchanged many times: keep its packed form.
+    constant_b: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AtenStep:
+    """Runs an ATen operator of PyTorch's CPU library on views of the program's memory.
+
+    `args` and `kwargs` mirror the operator's schema; a View stands for a tensor, everything else is
+    None, bool, int, float, str, a DType, or a tuple of these. Results go to `outs` (None: unused);
+    the executor copies them unless the operator could write there.
+
+    Attributes:
+        target: Qualified name with overload, "aten::sort.stable".
+        host: True if this step stands for an operator that has no lowering: counted, named in
+            reports, refused in strict portability. False if ATen's kernel is merely how we execute an
+            operation that a NeuronCore has (sort, convolution, random numbers).
+        device: True to call it on neuron tensors (random operators: they take their numbers from
+            the device's generator), False to call the CPU kernel on aliases.
+    """
+
+    target: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outs: tuple[View | None, ...]
+    host: bool = False
+    device: bool = False
+    loc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStep:
+    """out = src, equal shapes and dtypes, any strides."""
+
+    src: View
+    out: View
+
+
+@dataclass(frozen=True, slots=True)
+class CallStep:
+    """Runs one of `bodies` on operands; control flow.
+
+    kind:
+      "call"   bodies[0]
+      "cond"   bodies[selector]: the selector is a pred (True takes body 0) or s32 scalar view
+      "while"  bodies[0] computes a pred from the state, bodies[1] the next state; operands are the
+               initial state, outs the final one
+    """
+
+    kind: str
+    bodies: tuple[Program, ...]
+    operands: tuple[View, ...]
+    outs: tuple[View, ...]
+    selector: View | None = None
+
+
+Step = LoopStep | GemmStep | AtenStep | CopyStep | CallStep
+
+
+@dataclass(eq=False)
+class Program:
+    """Steps in the order of execution.
+
+    Attributes:
+        results: For every result, the buffer that holds it: an "output" buffer, or an "input"
+            buffer if that argument (updated in place or untouched) is the result.
+        scratch_bytes: Size of the scratchpad that temp buffers lie in.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    results: tuple[int, ...]
+    scratch_bytes: int = 0
+    meta: Mapping[str, Any] = field(default_factory=dict)
