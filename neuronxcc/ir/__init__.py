@@ -2,7 +2,7 @@
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc, parameter
-from neuronxcc.ir.node import Literal, Node, TensorType, topological
+from neuronxcc.ir.node import Literal, Node, Operand, TensorType, topological
 from neuronxcc.ir.op import Group, Op
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Loc",
     "Node",
     "Op",
+    "Operand",
     "TensorType",
     "parameter",
     "topological",

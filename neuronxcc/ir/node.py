@@ -48,6 +48,13 @@ class TensorType:
         return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
 
 
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """In the `args` and `kwargs` of a call: the operand of that number stands here."""
+
+    index: int
+
+
 class Literal:
     """An immutable array, compared by type, shape and bits (so NaN equals itself, 0.0 not -0.0)."""
 

@@ -115,8 +115,11 @@ class Op(enum.Enum):
     WHILE = "while"  # cond, body: Graph
     CONDITIONAL = "conditional"  # branches: tuple of Graph; first operand selects
     CALL = "call"  # body: Graph
-    CUSTOM_CALL = "custom_call"  # target, config; types of the results given
-    HOST_CALL = "host_call"  # target: an ATen operator by name, config: how operands are passed
+    # target "aten::name.overload", args and kwargs (pairs) as in its schema with Operand(i) for
+    # tensors, device: bool (see neff.program.AtenStep), sequence for effects. CUSTOM_CALL: how we run
+    # something that a NeuronCore has; HOST_CALL: an operator without a lowering.
+    CUSTOM_CALL = "custom_call"
+    HOST_CALL = "host_call"
 
     # Collectives
     ALL_REDUCE = "all_reduce"  # kind, group
