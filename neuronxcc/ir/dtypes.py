@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -35,7 +36,7 @@ class DType(enum.Enum):
         return self.value
 
     @property
-    def numpy(self) -> np.dtype:
+    def numpy(self) -> np.dtype[Any]:
         """The NumPy type (ml_dtypes' for those that NumPy lacks)."""
         return _NUMPY[self]
 
@@ -76,7 +77,7 @@ FLOATS8 = frozenset({DType.F8E4M3, DType.F8E4M3FN, DType.F8E5M2, DType.F8E8M0})
 FLOATS = FLOATS8 | {DType.F16, DType.BF16, DType.F32, DType.F64}
 COMPLEX = frozenset({DType.C64, DType.C128})
 
-_NUMPY = {
+_NUMPY: dict[DType, np.dtype[Any]] = {
     DType.PRED: np.dtype(np.bool_),
     DType.S8: np.dtype(np.int8),
     DType.S16: np.dtype(np.int16),
@@ -100,6 +101,6 @@ _NUMPY = {
 _FROM_NUMPY = {value: key for key, value in _NUMPY.items()}
 
 
-def from_numpy(dtype: np.dtype) -> DType:
+def from_numpy(dtype: np.dtype[Any]) -> DType:
     """The IR's type of a NumPy type; KeyError if it has none."""
     return _FROM_NUMPY[np.dtype(dtype)]

@@ -116,8 +116,8 @@ class Op(enum.Enum):
     CONDITIONAL = "conditional"  # branches: tuple of Graph; first operand selects
     CALL = "call"  # body: Graph
     # target "aten::name.overload", args and kwargs (pairs) as in its schema with Operand(i) for
-    # tensors, device: bool (see neff.program.AtenStep), sequence for effects. CUSTOM_CALL: how we run
-    # something that a NeuronCore has; HOST_CALL: an operator without a lowering.
+    # tensors, device: bool (see neff.program.AtenStep), sequence for effects. CUSTOM_CALL: how we
+    # run something that a NeuronCore has; HOST_CALL: an operator without a lowering.
     CUSTOM_CALL = "custom_call"
     HOST_CALL = "host_call"
 

@@ -86,8 +86,8 @@ class AtenStep:
     Attributes:
         target: Qualified name with overload, "aten::sort.stable".
         host: True if this step stands for an operator that has no lowering: counted, named in
-            reports, refused in strict portability. False if ATen's kernel is merely how we execute an
-            operation that a NeuronCore has (sort, convolution, random numbers).
+            reports, refused in strict portability. False if ATen's kernel is merely how we execute
+            an operation that a NeuronCore has (sort, convolution, random numbers).
         device: True to call it on neuron tensors (random operators: they take their numbers from
             the device's generator), False to call the CPU kernel on aliases.
     """
