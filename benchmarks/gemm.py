@@ -1,6 +1,6 @@
 """Matrix products of the native core against torch on cpu, over a long list of shapes.
 
-    python -m benchmarks.gemm [--only REGEX] [--threads N] [--json FILE]
+    python -m benchmarks.gemm [--only REGEX] [--threads N]
 
 Each row is one product, timed in turn by both, in one process, keeping the fastest sample of each.
 `ratio` is cpu time / our time. A row whose shape is left to ATen runs the same code on both sides
@@ -13,24 +13,20 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
-import platform
 import re
 import sys
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.harness import OtherWork, load
+from benchmarks import quiet, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LARGEST_LOAD = 1.0
 LEAST = 0.95  # of every row that has no target of its own
 SAMPLE_SECONDS = 0.002
 FLOAT32, BFLOAT16, FLOAT16 = torch.float32, torch.bfloat16, torch.float16
@@ -120,7 +116,7 @@ def cases() -> list[Case]:
 
 
 def operand(case: Case, rows: int, cols: int, transposed: bool) -> torch.Tensor:
-    batch = [case.batch] if case.batch else []
+    batch = [case.batch] if case.batch else
     if transposed:
         return torch.randn(*batch, cols, rows).to(case.dtype).transpose(-1, -2)
     return torch.randn(*batch, rows, cols).to(case.dtype)
@@ -128,7 +124,7 @@ def operand(case: Case, rows: int, cols: int, transposed: bool) -> torch.Tensor:
 
 def fastest(steps: list[Callable[[], object]], repeats: int, seconds: float) -> list[float]:
     """Seconds per call of each step: the minimum over samples taken in turn."""
-    counts = []
+    counts =
     for step in steps:
         step()
         start = time.perf_counter()
@@ -150,7 +146,7 @@ def fastest(steps: list[Callable[[], object]], repeats: int, seconds: float) -> 
 def measure(core: Any, case: Case, repeats: int, peak: float) -> Row:
     a = operand(case, case.m, case.k, case.layout[0] == "T")
     b = operand(case, case.k, case.n, case.layout[1] == "T")
-    batch = [case.batch] if case.batch else []
+    batch = [case.batch] if case.batch else
     out = torch.empty(*batch, case.m, case.n, dtype=case.dtype)
     generation = int(case.weight)
     method = core.gemm_method(a, b, out)
@@ -190,29 +186,11 @@ def measured_peak(core: Any) -> float:
     return 2e-9 * copies * m * n * k / fastest([step], 20, 0.3)[0]
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default="", metavar="REGEX", help="rows whose name matches")
-    parser.add_argument("--repeats", type=int, default=7, help="samples at least (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="host threads (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
-    parser.add_argument("--allow-load", action="store_true", help="measure on a busy machine")
-    return parser.parse_args()
-
-
-def main() -> int:
-    options = arguments()
-    if load() > LARGEST_LOAD and not options.allow_load:
-        print(f"not measured: load {load():.2f}. Wait, or use --allow-load.", file=sys.stderr)
-        return 2
-    torch.set_num_threads(options.threads)
+def measure_all(options: argparse.Namespace, watch: quiet.Watch) -> int:
     module = os.environ.get("TORCH_NEURONX_GEMM_TEST_MODULE", "torch_neuronx._C")
     core: Any = importlib.import_module(module)
-    others = OtherWork()
     peak = measured_peak(core)
-    rows = []
+    rows =
     print(
         f"{'product (MxKxN)':38} {'method':7} {'cpu us':>10} {'ours us':>10} ratio  GFLOP/s %peak"
     )
@@ -227,24 +205,22 @@ def main() -> int:
             f" {row.gflops:8.1f} {row.percent_of_peak:5.0f}{verdict}",
             flush=True,
         )
-    busy = others.cores()
     missed = sum(not row.met for row in rows)
+    facts = {
+        **report.machine(),
+        **watch.facts(),
+        "peak_gflops_float32": peak,
+        "kernels": core.gemm_kernels(),
+    }
     print(f"{len(rows)} rows, {missed} below target; {options.threads} threads, micro-kernel peak")
-    print(f"{peak:.0f} GFLOP/s float32; other processes used {busy:.2f} cores meanwhile")
-    if options.json is not None:
-        result = {
-            "torch": torch.__version__,
-            "processor": platform.processor() or platform.machine(),
-            "threads": options.threads,
-            "peak_gflops_float32": peak,
-            "kernels": core.gemm_kernels(),
-            "cores_used_by_others": busy,
-            "rows": [asdict(row) for row in rows],
-        }
-        temporary = options.json.with_suffix(".tmp")
-        temporary.write_text(json.dumps(result, indent=1) + "\n")
-        temporary.replace(options.json)
+    print(f"{peak:.0f} GFLOP/s float32")
+    print(f"written to {report.write(rows, facts)}")
     return 1 if missed else 0
+
+
+def main() -> int:
+    options = quiet.parser(__doc__, repeats=7).parse_args()
+    return quiet.main(options, lambda watch: measure_all(options, watch))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
-"""Interleaved timing of one workload on two devices, and whether the machine was quiet."""
+"""Interleaved timing of one workload on two devices."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -80,32 +78,3 @@ def measure(workload: Workload, repeats: int) -> Timing:
     samples = [[sample(step, times) for step in steps] for _ in range(repeats)]
     cpu, neuron = (1000 * min(column) for column in zip(*samples, strict=True))
     return Timing(cpu, neuron)
-
-
-def load() -> float:
-    """The machine's load average over the last minute."""
-    return os.getloadavg()[0]
-
-
-class OtherWork:
-    """How many cores the rest of the machine kept busy since this object was made."""
-
-    def __init__(self) -> None:
-        self._wall = time.monotonic()
-        self._others = self._others_seconds()
-
-    def cores(self) -> float:
-        """Mean number of cores used by other processes; 0.0 on an otherwise idle machine."""
-        elapsed = max(time.monotonic() - self._wall, 1e-9)
-        return max(0.0, (self._others_seconds() - self._others) / elapsed)
-
-    @staticmethod
-    def _others_seconds() -> float:
-        """CPU seconds used by all other processes since the machine started (proc(5), stat)."""
-        user, nice, system, _idle, _iowait, irq, softirq, steal = (
-            int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:9]
-        )
-        busy = user + nice + system + irq + softirq + steal
-        own = os.times()
-        mine = own.user + own.system + own.children_user + own.children_system
-        return busy / os.sysconf("SC_CLK_TCK") - mine

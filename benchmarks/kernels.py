@@ -1,6 +1,6 @@
 """The elementwise, norm, random and optimizer kernels of the native core against torch on cpu.
 
-    python -m benchmarks.kernels [--only REGEX] [--threads N] [--json FILE]
+    python -m benchmarks.kernels [--only REGEX] [--threads N]
 
 Each row runs torch's operator on CPU tensors (which allocates its result, as eager mode does) and
 our kernel into reused memory (as the device's allocator gives it) in turn, in one process, keeping
@@ -13,23 +13,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
-import platform
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from benchmarks.harness import OtherWork, load
+from benchmarks import quiet, report
 
-LARGEST_LOAD = 1.0
 SIZE = 4096  # rows and columns
 RANDOM = 1 << 22  # elements
 PARAMETERS, ELEMENTS = 50, 1_000_000
@@ -230,29 +226,10 @@ def measure(case: Case, repeats: int) -> Row:
     return Row(case.name, best[0], best[1], ratio, case.target, ratio >= case.target)
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default="", metavar="REGEX", help="rows whose name matches")
-    parser.add_argument("--repeats", type=int, default=10, help="samples (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="host threads (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
-    parser.add_argument("--allow-load", action="store_true", help="measure on a busy machine")
-    return parser.parse_args()
-
-
-def main() -> int:
-    options = arguments()
-    at_start = load()
-    if at_start > LARGEST_LOAD and not options.allow_load:
-        print(f"not measured: load {at_start:.2f}. Wait, or use --allow-load.", file=sys.stderr)
-        return 2
-    torch.set_num_threads(options.threads)
+def measure_all(options: argparse.Namespace, watch: quiet.Watch) -> int:
     module = os.environ.get("TORCH_NEURONX_KERNELS_TEST_MODULE", "torch_neuronx._C")
     core: Any = importlib.import_module(module)
-    others = OtherWork()
-    rows = []
+    rows =
     print(f"{'kernel':32} {'cpu ms':>9} {'ours ms':>9} ratio")
     for case in cases(core):
         if re.search(options.only, case.name) is None:
@@ -264,25 +241,16 @@ def main() -> int:
             f"{row.name:32} {row.cpu_ms:9.2f} {row.ours_ms:9.2f} {row.ratio:5.2f}{verdict}",
             flush=True,
         )
-    busy = others.cores()
     missed = sum(not row.met for row in rows)
-    isa = core.kernel_isa()
-    print(f"{len(rows)} rows, {missed} below target; {options.threads} threads, {isa}")
-    print(f"load {at_start:.2f} at the start; other processes used {busy:.2f} cores meanwhile")
-    if options.json is not None:
-        result = {
-            "torch": torch.__version__,
-            "processor": platform.processor() or platform.machine(),
-            "threads": options.threads,
-            "instruction_set": isa,
-            "load_at_start": at_start,
-            "cores_used_by_others": busy,
-            "rows": [asdict(row) for row in rows],
-        }
-        temporary = options.json.with_suffix(".tmp")
-        temporary.write_text(json.dumps(result, indent=1) + "\n")
-        temporary.replace(options.json)
+    facts = {**report.machine(), **watch.facts(), "instruction_set": core.kernel_isa()}
+    print(f"{len(rows)} rows, {missed} below target; {options.threads} threads")
+    print(f"written to {report.write(rows, facts)}")
     return 1 if missed else 0
+
+
+def main() -> int:
+    options = quiet.parser(__doc__, repeats=10).parse_args()
+    return quiet.main(options, lambda watch: measure_all(options, watch))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from _typeshed import DataclassInstance
 
     from benchmarks.harness import Timing, Workload
     from benchmarks.memory import Memory
@@ -94,7 +96,9 @@ def machine() -> dict[str, object]:
     }
 
 
-def write(rows: list[Row], facts: dict[str, object], folder: Path = RESULTS) -> Path:
+def write(
+    rows: Sequence[DataclassInstance], facts: dict[str, object], folder: Path = RESULTS
+) -> Path:
     """Write the run as JSON under a name made of its date; returns the path.
 
     The file appears under its name only when it is whole.

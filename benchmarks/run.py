@@ -9,33 +9,15 @@ targets are met, 1 when one is missed, 2 when the machine was too busy to measur
 
 from __future__ import annotations
 
-import argparse
 import gc
 import re
 import sys
 
 import torch
 
-from benchmarks import harness, memory, report, workloads
+from benchmarks import harness, memory, quiet, report, workloads
 
 MEMORY = "memory over 1000 training steps"
-LARGEST_LOAD = 1.0
-# More than a tenth of a core taken by others shows in the ratios.
-LARGEST_OTHER_WORK = 0.1
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", default="", metavar="REGEX", help="workloads whose name matches")
-    parser.add_argument("--list", action="store_true", help="print the names and stop")
-    parser.add_argument("--repeats", type=int, default=15, help="samples per device (%(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="host threads (%(default)s)")
-    parser.add_argument(
-        "--allow-load", action="store_true", help="measure on a busy machine, and say so"
-    )
-    return parser.parse_args()
 
 
 def run(work: list[harness.Workload], with_memory: bool, repeats: int) -> list[report.Row]:
@@ -53,13 +35,10 @@ def run(work: list[harness.Workload], with_memory: bool, repeats: int) -> list[r
     return rows
 
 
-def busy(what: str) -> int:
-    print(f"not measured: {what}. Wait, or use --allow-load.", file=sys.stderr)
-    return 2
-
-
 def main() -> int:
-    args = arguments()
+    options = quiet.parser(__doc__, repeats=15)
+    options.add_argument("--list", action="store_true", help="print the names and stop")
+    args = options.parse_args()
     chosen = [w for w in workloads.table() if re.search(args.only, w.name)]
     with_memory = re.search(args.only, MEMORY) is not None
     names = [w.name for w in chosen] + [MEMORY] * with_memory
@@ -69,28 +48,15 @@ def main() -> int:
     if not names:
         print(f"no workload matches {args.only!r}; see --list", file=sys.stderr)
         return 2
-    load = harness.load()
-    if load > LARGEST_LOAD and not args.allow_load:
-        return busy(f"the machine's load is {load:.2f}, over {LARGEST_LOAD:g}")
-    torch.set_num_threads(args.threads)
-    others = harness.OtherWork()
-    rows = run(chosen, with_memory, args.repeats)
-    other_cores = others.cores()
-    loaded = load > LARGEST_LOAD or other_cores > LARGEST_OTHER_WORK
-    if loaded and not args.allow_load:
-        return busy(f"other processes kept {other_cores:.2f} cores busy meanwhile")
-    facts = {
-        **report.machine(),
-        "load_at_start": load,
-        "other_cores": round(other_cores, 3),
-        "loaded": loaded,
-        "repeats": args.repeats,
-    }
-    print(report.table(rows))
-    if loaded:
-        print("MEASURED ON A BUSY MACHINE: these numbers say little.")
-    print(f"written to {report.write(rows, facts)}")
-    return 0 if all(row.met for row in rows) else 1
+
+    def measure(watch: quiet.Watch) -> int:
+        rows = run(chosen, with_memory, args.repeats)
+        facts = {**report.machine(), **watch.facts(), "repeats": args.repeats}
+        print(report.table(rows))
+        print(f"written to {report.write(rows, facts)}")
+        return 0 if all(row.met for row in rows) else 1
+
+    return quiet.main(args, measure)
 
 
 if __name__ == "__main__":

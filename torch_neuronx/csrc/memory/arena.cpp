@@ -255,10 +255,10 @@ void Arena::release_slab(Block* slab) {
   give_back(slab);
 }
 
-bool Arena::release_empty_slabs() {
+void Arena::release_empty_slabs() {
   const auto empty =
       std::partition(slabs_.begin(), slabs_.end(), [](Block* s) { return s->live > 0; });
-  if (empty == slabs_.end()) return false;
+  if (empty == slabs_.end()) return;
   for (Block*& bin : bins_) {
     Block** link = &bin;
     while (Block* block = *link) {
@@ -272,7 +272,6 @@ bool Arena::release_empty_slabs() {
   }
   for (auto it = empty; it != slabs_.end(); ++it) release_slab(*it);
   slabs_.erase(empty, slabs_.end());
-  return true;
 }
 
 void Arena::decommit_free_blocks() {

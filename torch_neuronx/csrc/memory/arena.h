@@ -96,7 +96,7 @@ class Arena {
   Block* take_large(size_t size);
   bool reserve(Block* block);
   void release_slab(Block* slab);
-  bool release_empty_slabs();
+  void release_empty_slabs();
   void view(const Block& block, std::vector<BlockView>* views) const;
   void give_back(Block* block);
   void decommit_free_blocks();
