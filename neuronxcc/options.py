@@ -1,0 +1,397 @@
+"""The compiler's options: read from flags, from the environment, and from `torch.compile`.
+
+>>> parse("--auto-cast=all -O1 --auto-cast matmult", environ={}).auto_cast
+'matmult'
+>>> parse("-O1", {"optlevel": 3, "auto_cast_type": "tf32"}, environ={}).optlevel
+3
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from neuronxcc.option_table import (
+    BY_NAME,
+    DOWNCASTS,
+    FLAGS,
+    LEVELS,
+    Flag,
+    Status,
+    Value,
+    find,
+    find_key,
+)
+from neuronxcc.targets import DEFAULT_TARGET, Target, UnknownTargetError, get_target, target_names
+
+TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
+FLAGS_VARIABLE = "NEURON_CC_FLAGS"
+
+Source = str | Sequence[str] | Mapping[str, object]
+
+
+class OptionError(ValueError):
+    """An option that the compiler does not take.
+
+    Attributes:
+        option: Name of the option or variable.
+        given: Its value as text, "" if it has none.
+        allowed: What would have been accepted, as text.
+        code: The documented code, "" where the documentation has none.
+    """
+
+    def __init__(self, option: str, given: str, allowed: str, remedy: str, code: str = "") -> None:
+        self.option, self.given, self.allowed, self.code = option, given, allowed, code
+        prefix = f"[{code}] " if code else ""
+        what = f"{option}={given}" if given else option
+        super().__init__(f"{prefix}{what} is not valid; allowed: {allowed}. {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """What the cache reads from the flags; the compiler never sees it.
+
+    Attributes:
+        cache_dir: Directory or URL of the cache; "" to let the environment decide.
+        no_cache: Compile always and keep nothing.
+        retry_failed_compilation: Accepted; failed compilations are never cached here.
+        log_level: "WARNING", "INFO" or "ERROR", "" if not given.
+    """
+
+    cache_dir: str = ""
+    no_cache: bool = False
+    retry_failed_compilation: bool = False
+    log_level: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one compilation, with the documented defaults.
+
+    Attributes:
+        framework: "XLA".
+        target: Name of the target: "trn1", "trn1n", "inf2", "trn2", "trn3".
+        lnc: Physical cores of a logical core.
+        model_type: "generic", "transformer", "unet-inference".
+        auto_cast: "none", "matmult", "all": which float32 operators compute in `auto_cast_type`.
+        auto_cast_type: "bf16", "fp16", "tf32", "fp8_e4m3".
+        native_int64: As given: "default", "enabled", "disabled"; see `int64_is_native`.
+        implicit_integer_downcast: As given: ("default",), ("all",), ("none",) or sorted operators;
+            see `integer_downcasts`.
+        distribution_strategy: "", "llm-training", "fsdp".
+        optlevel: 1, 2 or 3.
+        enable_mixed_precision_accumulation: Sums of 16-bit types accumulate in float32.
+        enable_saturate_infinity: The compiler's transposes turn infinities into the largest value.
+        enable_fast_context_switch: Weights are loaded when the model starts.
+        enable_fast_loading_neuron_binaries: The NEFF is not compressed.
+        logfile: File of the log.
+        output: File of the NEFF.
+        verbose: Level of messages as in `logging`; 30 is "warning".
+        recorded: Internal options as (name, value), "" for none, in the order given.
+        wrapper: What the cache reads.
+        notes: What the user should be told: deprecated options, options without effect.
+    """
+
+    framework: str = "XLA"
+    target: str = DEFAULT_TARGET
+    lnc: int = get_target(DEFAULT_TARGET).default_lnc
+    model_type: str = "generic"
+    auto_cast: str = "none"
+    auto_cast_type: str = "bf16"
+    native_int64: str = "default"
+    implicit_integer_downcast: tuple[str, ...] = ("default",)
+    distribution_strategy: str = ""
+    optlevel: int = 2
+    enable_mixed_precision_accumulation: bool = True
+    enable_saturate_infinity: bool = False
+    enable_fast_context_switch: bool = False
+    enable_fast_loading_neuron_binaries: bool = False
+    logfile: str = "log-neuron-cc.txt"
+    output: str = "file.neff"
+    verbose: int = LEVELS["warning"]
+    recorded: tuple[tuple[str, str], ...] = ()
+    wrapper: Wrapper = Wrapper()
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def target_spec(self) -> Target:
+        """What is known about the target."""
+        return get_target(self.target)
+
+    @property
+    def int64_is_native(self) -> bool:
+        """Whether 64-bit integers are computed in 64 bits on the target."""
+        return self.native_int64 == "enabled" and self.target_spec.native_int64
+
+    @property
+    def integer_downcasts(self) -> frozenset[str]:
+        """Operators that may compute integers with loss. Today's default is all of them."""
+        given = self.implicit_integer_downcast
+        if given in {("default",), ("all",)}:
+            return frozenset(DOWNCASTS)
+        return frozenset(given) - {"none"}
+
+    @property
+    def unsafe_fp8(self) -> bool:
+        """Whether float8_e4m3fn may be taken for float8_e4m3, by its own option or a stage's."""
+        name = "--experimental-unsafe-fp8e4m3fn-as-fp8e4m3"
+        return any(name == option or name in value.split() for option, value in self.recorded)
+
+    def canonical(self) -> dict[str, str]:
+        """What a compiled program depends on, by option, equal for flags of equal meaning.
+
+        This is a part of the cache's key. Target and LNC are in it; paths and verbosity are not.
+        """
+        parts = {
+            flag.field: str(getattr(self, flag.field))
+            for flag in FLAGS
+            if flag.program and flag.field and flag.status is Status.DOCUMENTED
+        }
+        if self.auto_cast == "none":
+            del parts["auto_cast_type"]
+        parts["native_int64"] = str(self.int64_is_native)
+        parts["implicit_integer_downcast"] = ",".join(sorted(self.integer_downcasts))
+        relevant = [
+            f"{name}={value}"
+            for name, value in self.recorded
+            if (flag := find(name)) is None or flag.program
+        ]
+        parts["recorded"] = shlex.join(relevant)
+        return parts
+
+    def flags(self) -> tuple[str, ...]:
+        """A command line for these options: `parse(options.flags(), environ={}) == options`.
+
+        Options at their default are left out, except the target and LNC, which depend on the
+        environment.
+        """
+        found = [f"--target={self.target}", f"--lnc={self.lnc}"]
+        for flag in FLAGS:
+            source = self.wrapper if flag.status is Status.WRAPPER else self
+            if flag.field in {"", "target", "lnc"} or flag.status is Status.DEPRECATED:
+                continue
+            value = getattr(source, flag.field)
+            if value == getattr(
+                _DEFAULT_WRAPPER if source is self.wrapper else _DEFAULT, flag.field
+            ):
+                continue
+            if flag.value in {Value.ON, Value.OFF}:
+                found += [flag.name] if value is (flag.value is Value.ON) else []
+            else:
+                text = ",".join(value) if isinstance(value, tuple) else str(value)
+                found.append(f"{flag.name}={text}")
+        for name, value in self.recorded:
+            known = find(name)
+            bare = not value and known is not None and known.value is not Value.TEXT
+            found.append(name if bare else f"{name}={value}")
+        return tuple(found)
+
+
+_DEFAULT = Options()
+_DEFAULT_WRAPPER = Wrapper()
+
+
+def parse(*sources: Source, environ: Mapping[str, str] | None = None) -> Options:
+    """Read options; the right-most of several wins, and a later source over an earlier one.
+
+    Args:
+        sources: Flags as one text with shell quoting, as words, or by name as in
+            `torch.compile(options=...)`, with dashes or underscores.
+        environ: Variables that decide target and LNC where no flag does; `os.environ` if None.
+            NEURON_CC_FLAGS is not read: see `from_environment`.
+
+    Raises:
+        OptionError: An unknown option, a wrong value, or a combination that is not possible; the
+            message names the option, its value, what is allowed, and what to do.
+    """
+    variables = os.environ if environ is None else environ
+    values: dict[str, object] = {}
+    wrapper: dict[str, object] = {}
+    recorded: list[tuple[str, str]] = []
+    notes: list[str] = []
+    for source in sources:
+        for flag, name, text in _read(source):
+            if not flag.field:
+                recorded.append((name, text))
+                continue
+            into = wrapper if flag.status is Status.WRAPPER else values
+            into[flag.field] = _convert(flag, name, text)
+            if flag.status is Status.DEPRECATED:
+                notes.append(f"{name} is deprecated; use {flag.instead}")
+    target = _target(values, variables)
+    lnc = _lnc(values, variables, target)
+    if values.get("native_int64") == "enabled" and not target.native_int64:
+        notes.append(f"--native-int64=enabled has no effect: {target.name} has no 64-bit integers")
+    settings = {**values, "target": target.name, "lnc": lnc, "recorded": tuple(recorded)}
+    made = Wrapper(**wrapper)  # type: ignore[arg-type]  # _convert gives each field its type
+    return Options(**settings, wrapper=made, notes=tuple(notes))  # type: ignore[arg-type]
+
+
+def from_environment(
+    options: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None
+) -> Options:
+    """The options of a process: NEURON_CC_FLAGS, then those given to `torch.compile`.
+
+    Raises:
+        OptionError: As `parse`.
+    """
+    variables = os.environ if environ is None else environ
+    return parse(variables.get(FLAGS_VARIABLE, ""), options or {}, environ=variables)
+
+
+def _read(source: Source) -> Iterator[tuple[Flag, str, str]]:
+    """Options of a source: the option, the name as written, the text of its value."""
+    if isinstance(source, Mapping):
+        return _read_mapping(source)
+    try:
+        words = shlex.split(source) if isinstance(source, str) else list(source)
+    except ValueError as error:
+        raise OptionError(
+            "flags", repr(source), "words as a shell reads them", f"Here: {error}."
+        ) from error
+    return _read_words(words)
+
+
+def _read_words(words: Sequence[str]) -> Iterator[tuple[Flag, str, str]]:
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        name, equals, text = word.partition("=")
+        if word[:2] == "-O" and word[2:3] not in {"", "="}:
+            name, equals, text = "-O", "=", word[2:]
+        flag = find(name)
+        if flag is None:
+            raise _unknown(word, name)
+        if flag.value in {Value.ON, Value.OFF}:
+            if equals:
+                raise OptionError(name, text, flag.value.value, "Write it without a value.")
+        elif not equals:
+            end = position + 1
+            if flag.value is Value.MANY:
+                end = position
+                while end < len(words) and not words[end].startswith("-"):
+                    end += 1
+            elif end > len(words):
+                raise OptionError(name, "", flag.allowed, "It needs a value.")
+            text = " ".join(words[position:end])
+            position = end
+        yield flag, name, text
+
+
+def _read_mapping(source: Mapping[str, object]) -> Iterator[tuple[Flag, str, str]]:
+    for key, value in source.items():
+        flag = find_key(key)
+        if flag is None:
+            raise _unknown(key, key)
+        switch = flag.value in {Value.ON, Value.OFF}
+        if isinstance(value, bool):
+            if value and (switch or not flag.field):
+                yield flag, flag.name, ""
+                continue
+            if not value and switch:
+                # Off: the same field the other way round, nothing for what is only recorded.
+                other = Value.OFF if flag.value is Value.ON else Value.ON
+                if flag.field and not flag.sets:
+                    yield Flag(flag.names, flag.field, other, flag.help), flag.name, ""
+                continue
+        elif not switch and isinstance(value, int | str):
+            yield flag, flag.name, str(value)
+            continue
+        elif flag.value in {Value.DOWNCASTS, Value.MANY} and isinstance(value, list | tuple):
+            separator = "," if flag.value is Value.DOWNCASTS else " "
+            yield flag, flag.name, separator.join(map(str, value))
+            continue
+        allowed = "True or False" if switch else flag.allowed
+        raise OptionError(key, repr(value), allowed, "Give a value of that form.")
+
+
+def _unknown(word: str, name: str) -> OptionError:
+    bare = name.strip().lstrip("-").replace("_", "-")
+    by_bare = {known.lstrip("-").replace("_", "-"): known for known in BY_NAME}
+    near = difflib.get_close_matches(bare, by_bare, n=1, cutoff=0.75)
+    hint = f"Did you mean {by_bare[near[0]]}?" if near else "See `neuronx-cc compile --help`."
+    return OptionError(word, "", "the documented options and --internal-...", hint)
+
+
+def _convert(flag: Flag, name: str, text: str) -> object:
+    """The value of a field from its text."""
+    value: object = None
+    match flag.value:
+        case Value.ON | Value.OFF:
+            value = int(flag.sets) if flag.sets else flag.value is Value.ON
+        case Value.CHOICE:
+            choice = dict(flag.aliases).get(text, text)
+            value = choice if choice in flag.choices else None
+        case Value.INT:
+            value = int(text) if text in flag.choices else None
+        case Value.LEVEL:
+            number = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
+            value = LEVELS.get(text, number)
+        case Value.DOWNCASTS:
+            items = set(text.split(","))
+            if text in {"default", "all", "none"} or items <= set(DOWNCASTS):
+                value = tuple(sorted(items))
+        case _:
+            value = text
+    if value is None:
+        raise OptionError(name, text or "''", flag.allowed, "Choose one of these.")
+    return value
+
+
+def _target(values: Mapping[str, object], variables: Mapping[str, str]) -> Target:
+    given = values.get("target")
+    name = "--target" if given is not None else TARGET_VARIABLE
+    text = str(given) if given is not None else variables.get(TARGET_VARIABLE, "").strip()
+    try:
+        return get_target(text if given is not None else text or DEFAULT_TARGET)
+    except UnknownTargetError as error:
+        raise OptionError(
+            name, text or "''", ", ".join(target_names()), "Name one of these."
+        ) from error
+
+
+def _lnc(values: Mapping[str, object], variables: Mapping[str, str], target: Target) -> int:
+    given = values.get("lnc")
+    allowed = ", ".join(map(str, target.supported_lnc))
+    for variable in LNC_VARIABLES:
+        text = variables.get(variable, "").strip()
+        if not text:
+            continue
+        if given is None:
+            if text not in {str(lnc) for lnc in target.supported_lnc}:
+                raise _wrong_lnc(variable, text, target, allowed)
+            return int(text)
+        if text != str(given):
+            raise OptionError(
+                "--lnc",
+                str(given),
+                f"the value of {variable}, {text}",
+                "Compiler and runtime must agree; set both alike.",
+                "NCC_EARG001",
+            )
+    if given is None:
+        return target.default_lnc
+    if given not in target.supported_lnc:
+        raise _wrong_lnc("--lnc", str(given), target, allowed)
+    return int(str(given))
+
+
+def _wrong_lnc(option: str, text: str, target: Target, allowed: str) -> OptionError:
+    return OptionError(
+        option,
+        text,
+        f"{allowed} on {target.name}",
+        f"Unsupported Logical Neuron Core (LNC) configuration: use {target.default_lnc}, or a "
+        "target that groups its cores like that.",
+        "NCC_EARG001",
+    )
+
+
+assert {flag.field for flag in FLAGS if flag.field and flag.status is not Status.WRAPPER} <= {
+    item.name for item in fields(Options)
+}
