@@ -58,6 +58,8 @@ class Op(enum.Enum):
     IMAG = "imag"
     CONVERT = "convert"  # type of the result: `dtype`
     BITCAST_CONVERT = "bitcast_convert"  # dtype
+    # Rounds to a format of fewer bits, keeps the type: exponent_bits, mantissa_bits (tf32: 8, 10)
+    REDUCE_PRECISION = "reduce_precision"
 
     # Two operands of one type, elementwise
     ADD = "add"
@@ -144,9 +146,13 @@ class Group:
             Op.POPCNT, Op.CONJ,
         }
     )  # fmt: skip
+    # Unary too, but the type of the result differs or an attribute matters.
     CONVERSION = frozenset(
-        {Op.IS_FINITE, Op.IS_NAN, Op.REAL, Op.IMAG, Op.CONVERT, Op.BITCAST_CONVERT}
-    )
+        {
+            Op.IS_FINITE, Op.IS_NAN, Op.REAL, Op.IMAG, Op.CONVERT, Op.BITCAST_CONVERT,
+            Op.REDUCE_PRECISION,
+        }
+    )  # fmt: skip
     BINARY = frozenset(
         {
             Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.DIVIDE, Op.REMAINDER, Op.POWER, Op.MAXIMUM,
