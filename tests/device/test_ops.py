@@ -190,3 +190,15 @@ def test_fake_tensors_know_the_device() -> None:
 def test_torchrun_counts_the_devices() -> None:
     assert determine_local_world_size("neuron") == torch.accelerator.device_count()
     assert determine_local_world_size("auto") == torch.accelerator.device_count()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+def test_histogram_of_integers(dtype: torch.dtype) -> None:
+    # Accelerators have it, PyTorch's CPU does not; transformers' mixtures of experts use it.
+    experts = torch.tensor([0, 3, 3, 1, 7, 0, 9], dtype=dtype, device="neuron")
+    counts = torch.histc(experts, bins=8, min=0, max=7)
+    assert counts.dtype == dtype
+    assert counts.tolist() == [2, 1, 0, 2, 0, 0, 0, 1]
+    assert torch.histc(experts, bins=3).tolist() == [3, 2, 2]
+    with pytest.raises(RuntimeError, match="max must be larger than min"):
+        torch.histc(experts, bins=3, min=4, max=1)

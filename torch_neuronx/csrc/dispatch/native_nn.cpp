@@ -7,8 +7,10 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/histc.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/tensor_split_native.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "dispatch/attention_backward.h"
@@ -151,6 +153,36 @@ std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& p
   return at::native::tensor_split(self, points.cpu(), dim);
 }
 
+// Histograms of integers, which PyTorch has for accelerators but not for the CPU. Bins are found in
+// integer arithmetic, so an element on the border of two is never put into the wrong one.
+at::Tensor integer_histc(const at::Tensor& x, int64_t bins, int64_t low, int64_t high) {
+  TORCH_CHECK(bins > 0, "bins must be > 0, but got ", bins);
+  const at::Tensor values = x.to(at::kLong).contiguous();
+  const int64_t* v = values.const_data_ptr<int64_t>();
+  const int64_t n = values.numel();
+  if (low == high && n > 0)
+    std::tie(low, high) = std::pair(*std::min_element(v, v + n), *std::max_element(v, v + n));
+  if (low == high) --low, ++high;
+  TORCH_CHECK(low < high, "max must be larger than min");
+  at::Tensor counts = at::zeros({bins}, at::kLong);
+  int64_t* count = counts.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < n; ++i) {
+    if (v[i] < low || v[i] > high) continue;
+    const auto bin = static_cast<int64_t>(static_cast<__int128>(v[i] - low) * bins / (high - low));
+    ++count[std::min(bin, bins - 1)];
+  }
+  return counts.to(x.scalar_type());
+}
+
+at::Tensor histc(const at::Tensor& x, int64_t bins, const at::Scalar& low, const at::Scalar& high) {
+  return run_on_host(x.device().index(), [&](HostArgs& host) {
+    if (at::isIntegralType(x.scalar_type(), /*includeBool=*/false)) {
+      return integer_histc(host(x), bins, low.toLong(), high.toLong());
+    }
+    return at::histc(host(x), bins, low, high);
+  });
+}
+
 [[maybe_unused]] const bool g_choice_registered = [] {
   at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose_attention);
   return true;
@@ -162,6 +194,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable", attention);
   NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable_backward", attention_backward);
   NEURON_IMPL(m, "max_pool2d_with_indices", max_pool2d);
+  NEURON_IMPL(m, "histc", histc);
   m.impl("_fused_sdp_choice", TORCH_FN(choose_attention));
   m.impl("tensor_split.tensor_indices_or_sections", TORCH_FN(tensor_split));
 }
