@@ -19,6 +19,7 @@ import numpy as np
 
 from neuronxcc.ir.dtypes import FLOATS8, DType
 from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.meaning.elementwise import cast
 from neuronxcc.ir.node import Literal, Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.shapes import ShapeError, infer
@@ -76,7 +77,7 @@ def constant(
         ShapeError: an integer type cannot hold the number, or the number's type is not given.
     """
     if isinstance(value, np.ndarray):
-        array = value if dtype is None else value.astype(dtype.numpy)
+        array = value if dtype is None else cast(value, dtype)
         return make(Op.CONSTANT, (), literal=Literal(array))
     if dtype is None:
         raise ShapeError(Op.CONSTANT, f"number {value!r} without a dtype")
@@ -99,8 +100,7 @@ def _exact(value: Number, dtype: DType) -> np.ndarray:
     if dtype in (DType.F64, DType.C64, DType.C128):
         return np.array(value, dtype.numpy)
     with np.errstate(over="ignore"):  # infinity is what rounding gives
-        # By way of float32, as PyTorch rounds numbers to its 16-bit types.
-        return np.array(value, np.float64).astype(np.float32).astype(dtype.numpy)
+        return cast(np.array(value, np.float64), dtype)
 
 
 def _range(dtype: DType) -> tuple[int, int]:
@@ -245,9 +245,10 @@ def clamp(low: Operand, x: Node, high: Operand) -> Node:
 def convert(x: Node, dtype: DType) -> Node:
     """Convert to another type; `x` itself if it has it.
 
-    Floats round to nearest even (to 16 and 8-bit types by way of float32, as PyTorch does), float
-    to integer goes toward zero, saturates, and takes NaN to 0; to pred is `x != 0`; complex to real
-    drops the imaginary part; integers wrap.
+    Floats round to nearest even, to 16 and 8-bit types by way of float32, as PyTorch does; too
+    large is infinite, but f8e4m3fn saturates at 448 and f8e8m0fnu holds |x|, at least 2**-127.
+    Float to integer goes toward zero, saturates, and takes NaN to 0; to pred is `x != 0`; complex
+    to real drops the imaginary part; integers wrap.
     """
     return x if x.dtype is dtype else make(Op.CONVERT, (x,), dtype=dtype)
 

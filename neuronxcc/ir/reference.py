@@ -1,0 +1,222 @@
+"""The reference executor: evaluates a graph node by node with the meanings in `ir/meaning`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from neuronxcc.ir.dtypes import from_numpy
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.meaning import contraction, elementwise, movement, reduction
+from neuronxcc.ir.meaning.elementwise import Array, cast
+from neuronxcc.ir.node import Node, TensorType
+from neuronxcc.ir.op import Group, Op
+
+# Runs a CUSTOM_CALL or HOST_CALL: the node, its operands -> its results.
+Caller = Callable[[Node, Sequence[Array]], Sequence[Array]]
+Meaning = Callable[..., Any]
+
+MEANINGS: dict[Op, Meaning] = {
+    Op.CONSTANT: lambda node: node["literal"].array,
+    Op.IOTA: movement.iota,
+    **dict.fromkeys(Group.UNARY, elementwise.unary),
+    **dict.fromkeys(Group.BINARY, elementwise.binary),
+    Op.IS_FINITE: elementwise.predicate,
+    Op.IS_NAN: elementwise.predicate,
+    Op.REAL: elementwise.part,
+    Op.IMAG: elementwise.part,
+    Op.CONVERT: elementwise.convert,
+    Op.BITCAST_CONVERT: elementwise.bitcast,
+    Op.REDUCE_PRECISION: elementwise.reduce_precision,
+    Op.COMPLEX: elementwise.complex_,
+    Op.COMPARE: elementwise.compare,
+    Op.SELECT: elementwise.select,
+    Op.CLAMP: elementwise.clamp,
+    Op.BROADCAST_IN_DIM: movement.broadcast,
+    Op.RESHAPE: movement.reshape,
+    Op.TRANSPOSE: movement.transpose,
+    Op.SLICE: movement.slice_,
+    Op.PAD: movement.pad,
+    Op.CONCATENATE: movement.concatenate,
+    Op.REVERSE: movement.reverse,
+    Op.DYNAMIC_SLICE: movement.dynamic_slice,
+    Op.DYNAMIC_UPDATE_SLICE: movement.dynamic_update_slice,
+    Op.GATHER: movement.gather,
+    Op.SCATTER: movement.scatter,
+    Op.DOT_GENERAL: contraction.dot,
+    Op.CONVOLUTION: contraction.convolution,
+    Op.REDUCE: reduction.reduce,
+    Op.ARG_REDUCE: reduction.arg_reduce,
+    Op.REDUCE_WINDOW: reduction.reduce_window,
+    Op.SELECT_AND_SCATTER: reduction.select_and_scatter,
+    Op.CUMULATIVE: reduction.cumulative,
+    Op.SORT: reduction.sort,
+    Op.TOPK: reduction.topk,
+}
+
+
+def evaluate(
+    graph: Graph, args: Sequence[np.ndarray], call: Caller | None = None
+) -> list[np.ndarray]:
+    """Return the results of a graph.
+
+    Args:
+        graph: A valid graph.
+        args: One array per parameter, of its type.
+        call: Runs custom and host calls.
+
+    Raises:
+        TypeError: an argument is not of its parameter's type.
+        NotImplementedError: there is a custom or host call, and no `call` to run it.
+    """
+    return _Rank(call=call).run(graph, args)
+
+
+def evaluate_ranks(
+    graph: Graph, args: Sequence[Sequence[np.ndarray]], call: Caller | None = None
+) -> list[list[np.ndarray]]:
+    """Run a graph with collectives on several ranks: arguments and results per rank."""
+    world = _World(len(args))
+    results: list[list[np.ndarray]] = [[] for _ in args]
+    errors: list[BaseException] = []
+
+    def work(rank: int) -> None:
+        try:
+            results[rank] = _Rank(call, rank, world).run(graph, args[rank])
+        except threading.BrokenBarrierError:
+            return  # another rank failed, and says why
+        except BaseException as error:  # noqa: BLE001 - carried to the caller's thread
+            errors.append(error)
+            world.barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(args))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def apply(node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
+    """The results of one node without attributes that hold graphs, by its meaning.
+
+    Raises:
+        KeyError: the operator has no meaning of its own (parameters, calls, collectives).
+    """
+    with np.errstate(all="ignore"):
+        value = MEANINGS[node.op](node, *operands)
+    return _checked(node, value if isinstance(value, tuple) else (value,))
+
+
+def _checked(node: Node, values: Sequence[Any]) -> tuple[Array, ...]:
+    arrays = tuple(np.asarray(value) for value in values)
+    found = tuple(TensorType(from_numpy(a.dtype), a.shape) for a in arrays)
+    if found != node.types:
+        raise AssertionError(f"the reference of {node!r} gave {', '.join(map(str, found))}")
+    return arrays
+
+
+class _World:
+    """Where ranks meet: each leaves its tensor, then reads those of the others."""
+
+    def __init__(self, ranks: int) -> None:
+        self.barrier = threading.Barrier(ranks, timeout=60)
+        self.slots: list[Any] = [None] * ranks
+
+    def exchange(self, rank: int, value: Array) -> list[Array]:
+        self.slots[rank] = value
+        self.barrier.wait()
+        everyone = list(self.slots)
+        self.barrier.wait()
+        return everyone
+
+
+@dataclass
+class _Rank:
+    call: Caller | None = None
+    rank: int = 0
+    world: _World = field(default_factory=lambda: _World(1))
+
+    def run(self, graph: Graph, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if len(args) != len(graph.params):
+            raise TypeError(f"{graph.name!r} takes {len(graph.params)} arguments, got {len(args)}")
+        values: dict[Node, tuple[Array, ...]] = {}
+        for param, arg in zip(graph.params, args, strict=True):
+            array = np.asarray(arg)
+            found = TensorType(from_numpy(array.dtype), array.shape)
+            if found != param.type:
+                raise TypeError(f"argument {param['index']} is {found}; it must be {param.type}")
+            values[param] = (array,)
+        for node in graph.nodes():
+            if node not in values:
+                if node.op is Op.PARAMETER:
+                    raise ValueError(f"{node!r} is no parameter of {graph.name!r}")
+                values[node] = self._node(node, values)
+        return [values[result][0] for result in graph.results]
+
+    def _node(self, node: Node, values: dict[Node, tuple[Array, ...]]) -> tuple[Array, ...]:
+        if node.op is Op.GET:
+            return (values[node.srcs[0]][node["index"]],)
+        operands = [values[src][0] for src in node.srcs]
+        if node.op in Group.COLLECTIVE:
+            with np.errstate(all="ignore"):
+                return _checked(node, (self._collective(node, operands[0]),))
+        if node.op in _CONTROL:
+            return _checked(node, _CONTROL[node.op](self, node, operands))
+        return apply(node, operands)
+
+    def _call(self, node: Node, operands: list[Array]) -> Sequence[Array]:
+        return self.run(node["body"], operands)
+
+    def _while(self, node: Node, state: list[Array]) -> Sequence[Array]:
+        while self.run(node["cond"], state)[0]:
+            state = self.run(node["body"], state)
+        return state
+
+    def _conditional(self, node: Node, operands: list[Array]) -> Sequence[Array]:
+        selector, *rest = operands
+        branches = node["branches"]
+        number = int(not selector) if selector.dtype == np.bool_ else int(selector)
+        inside = 0 <= number < len(branches)
+        return self.run(branches[number if inside else len(branches) - 1], rest)
+
+    def _external(self, node: Node, operands: list[Array]) -> Sequence[Array]:
+        if self.call is None:
+            raise NotImplementedError(f"{node!r} calls {node['target']}; pass `call` to run it")
+        return self.call(node, operands)
+
+    def _collective(self, node: Node, x: Array) -> Array:
+        everyone = self.world.exchange(self.rank, x)
+        if node.op is Op.COLLECTIVE_PERMUTE:
+            sources = [a for a, b in node["pairs"] if b == self.rank]
+            return everyone[sources[0]] if sources else np.zeros_like(x)
+        group = next(g for g in node["group"] if self.rank in g)
+        place, tensors = group.index(self.rank), [everyone[rank] for rank in group]
+        if node.op is Op.ALL_GATHER:
+            return np.concatenate(tensors, node["dim"])
+        if node.op is Op.ALL_TO_ALL:
+            parts = [np.split(t, len(group), node["split_dim"])[place] for t in tensors]
+            return np.concatenate(parts, node["concat_dim"])
+        total = elementwise.arithmetic(tensors[0])
+        for tensor in tensors[1:]:
+            combine = reduction.COMBINE[node["kind"]]
+            total = combine(total, elementwise.arithmetic(tensor))
+        reduced = cast(np.asarray(total), node.dtype)
+        if node.op is Op.REDUCE_SCATTER:
+            return np.asarray(np.split(reduced, len(group), node["dim"])[place])
+        return reduced
+
+
+_CONTROL: dict[Op, Callable[[_Rank, Node, list[Array]], Sequence[Array]]] = {
+    Op.CALL: _Rank._call,  # noqa: SLF001 - a table of its own methods
+    Op.WHILE: _Rank._while,  # noqa: SLF001
+    Op.CONDITIONAL: _Rank._conditional,  # noqa: SLF001
+    Op.CUSTOM_CALL: _Rank._external,  # noqa: SLF001
+    Op.HOST_CALL: _Rank._external,  # noqa: SLF001
+}
