@@ -43,10 +43,15 @@ Blob = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A program as bytes: the JSON document, and the content of each literal (C order)."""
+    """A program as bytes: the JSON document, and the literals in its order."""
 
     document: bytes
-    literals: tuple[bytes, ...]
+    literals: tuple[Literal, ...]
+
+    @property
+    def contents(self) -> tuple[bytes, ...]:
+        """The elements of each literal, in C order."""
+        return tuple(literal.array.tobytes() for literal in self.literals)
 
 
 def encode(program: Program) -> Encoded:
@@ -62,8 +67,8 @@ def encode(program: Program) -> Encoded:
         raise NeffError("the program's values are nested too deeply") from None
 
 
-def decode(document: Blob, literals: Sequence[Blob]) -> Program:
-    """Read what `encode` wrote.
+def decode(document: Blob, contents: Sequence[Blob]) -> Program:
+    """Read what `encode` wrote: the document and the contents of its literals.
 
     Raises:
         NeffError: Anything else.
@@ -71,7 +76,7 @@ def decode(document: Blob, literals: Sequence[Blob]) -> Program:
     if len(document) > MOST_DOCUMENT_BYTES:
         raise NeffError(f"the document has {len(document)} bytes, more than {MOST_DOCUMENT_BYTES}")
     try:
-        program = _Reader(literals).read(json.loads(bytes(document)))
+        program = _Reader(contents).read(json.loads(bytes(document)))
         check_program(program)
     except (RecursionError, MemoryError) as error:
         raise NeffError(f"the document is too deep or too large: {type(error).__name__}") from None
@@ -122,7 +127,7 @@ class _Writer:
             **self.rows,
         }
         text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-        return Encoded(text.encode(), tuple(item.array.tobytes() for item in self.literals))
+        return Encoded(text.encode(), tuple(self.literals))
 
     def literal(self, literal: Any) -> int:
         if type(literal) is not Literal:

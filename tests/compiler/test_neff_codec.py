@@ -29,7 +29,7 @@ F32 = DType.F32
 @given(programs())
 def test_round_trip(program: Program) -> None:
     encoded = codec.encode(program)
-    decoded = codec.decode(encoded.document, encoded.literals)
+    decoded = codec.decode(encoded.document, encoded.contents)
     assert same(program, decoded)
     assert codec.encode(decoded) == encoded
 
@@ -37,7 +37,7 @@ def test_round_trip(program: Program) -> None:
 def test_large_program_shares_its_scalars() -> None:
     program = large_program(layers=2)
     encoded = codec.encode(program)
-    assert same(codec.decode(encoded.document, encoded.literals), program)
+    assert same(codec.decode(encoded.document, encoded.contents), program)
     document = json.loads(encoded.document)
     assert len(document["kernels"]) == 20
     assert len(document["scalars"]) == 20 * 60 + 1  # the load is the same in all
@@ -53,7 +53,7 @@ def test_literals_of_every_type(dtype: DType, shape: tuple[int, ...]) -> None:
     step = CopyStep(View(0, dtype, shape, strides), View(1, dtype, shape, strides))
     program = Program("p", (constant, output), (step,), (1,))
     encoded = codec.encode(program)
-    read = codec.decode(encoded.document, encoded.literals).buffers[0].literal
+    read = codec.decode(encoded.document, encoded.contents).buffers[0].literal
     assert read == value
     assert read is not None
     assert read.array.dtype == dtype.numpy
@@ -65,7 +65,7 @@ def test_literals_of_every_type(dtype: DType, shape: tuple[int, ...]) -> None:
 def test_floats_are_exact(value: float) -> None:
     program = _program(value)
     encoded = codec.encode(program)
-    step = codec.decode(encoded.document, encoded.literals).steps[0]
+    step = codec.decode(encoded.document, encoded.contents).steps[0]
     assert isinstance(step, AtenStep)
     assert repr(step.args[1]) == repr(value)
 
@@ -177,7 +177,7 @@ def _edited(edit: str) -> bytes:
     ],
 )
 def test_wrong_documents(edit: str, text: str) -> None:
-    contents = codec.encode(_program()).literals
+    contents = codec.encode(_program()).contents
     with pytest.raises(NeffError, match=re.escape(text)):
         codec.decode(_edited(edit), contents)
 
@@ -205,7 +205,7 @@ def test_a_truth_value_is_zero_or_one() -> None:
     with pytest.raises(NeffError, match="neither 0 nor 1"):
         codec.decode(document, [b"\x02"])
     with pytest.raises(NeffError, match="1 literals, but 2 contents"):
-        codec.decode(_edited(""), [*codec.encode(_program()).literals, b""])
+        codec.decode(_edited(""), [*codec.encode(_program()).contents, b""])
 
 
 def _mutants(value: Any) -> st.SearchStrategy[Any]:
@@ -231,7 +231,7 @@ def test_mutated_documents_are_errors_or_programs(data: Any, program: Program) -
         key = data.draw(st.sampled_from(keys))
     container[key] = data.draw(_mutants(container[key]))
     try:
-        changed = codec.decode(json.dumps(root["root"]).encode(), encoded.literals)
+        changed = codec.decode(json.dumps(root["root"]).encode(), encoded.contents)
     except NeffError:
         return
     codec.encode(changed)
