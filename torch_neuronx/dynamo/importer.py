@@ -1,0 +1,338 @@
+"""An FX graph of ATen operators, as AOTAutograd leaves it, to a graph of tensor IR."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from neuronxcc.ir import build
+from neuronxcc.ir.graph import Graph, Loc, parameter
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.shapes import ShapeError
+from torch._ops import HigherOrderOperator, OpOverload
+
+from torch_neuronx.dynamo.dtypes import tensor_type
+from torch_neuronx.dynamo.errors import DynamicShapeError, LoweringError
+from torch_neuronx.dynamo.literals import literal_of
+from torch_neuronx.dynamo.locations import location, operator_name
+from torch_neuronx.dynamo.lowerings import TABLE
+from torch_neuronx.dynamo.outputs import Output, plan_outputs
+from torch_neuronx.dynamo.registry import Context, flat
+
+aten = torch.ops.aten
+
+# They check or hint something when run in Python, and compute nothing.
+SKIPPED = frozenset(
+    {
+        aten._assert_async.default,
+        aten._assert_async.msg,
+        aten._assert_scalar.default,
+        aten._assert_tensor_metadata.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """An operator that the host runs because it has no lowering.
+
+    Attributes:
+        op: Qualified name with overload, "aten::linalg_svd".
+        loc: The user's line.
+        reason: Why there is none, "" if nobody wrote one.
+    """
+
+    op: str
+    loc: Loc | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What the compiler and the caller of the program need to know.
+
+    Attributes:
+        graph: The tensor IR.
+        arguments: For each parameter of the graph: the number of the FX graph's argument, or a
+            tensor that the FX graph holds itself.
+        outputs: For each output of the FX graph: where it comes from.
+        param_strides: Strides of the parameters, in elements.
+        result_strides: Strides that the results must have, in elements.
+        result_devices: Where the FX graph has the results: "neuron" or "cpu".
+        host_calls: Operators without a lowering.
+    """
+
+    graph: Graph
+    arguments: tuple[int | torch.Tensor, ...]
+    outputs: tuple[Output, ...]
+    param_strides: tuple[tuple[int, ...], ...]
+    result_strides: tuple[tuple[int, ...], ...]
+    result_devices: tuple[str, ...]
+    host_calls: tuple[HostCall, ...]
+
+
+def import_graph(gm: torch.fx.GraphModule, name: str = "graph") -> Imported:
+    """Translate a graph whose nodes carry fake tensors in `meta["val"]`.
+
+    Args:
+        gm: Functional ATen operators, static shapes; `copy_` to arguments at the end is allowed.
+        name: For people.
+
+    Raises:
+        DynamicShapeError: a size is symbolic.
+        UnsupportedDTypeError: a tensor has a type that the compiler does not have.
+        LoweringError: a lowering does not give what PyTorch says.
+    """
+    return _Importer(gm, name).run()
+
+
+class _Importer:
+    def __init__(self, gm: torch.fx.GraphModule, name: str) -> None:
+        self.gm = gm
+        self.name = name
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.params: list[Node] = []
+        self.arguments: list[int | torch.Tensor] = []
+        self.param_strides: list[tuple[int, ...]] = []
+        self.placeholders: dict[torch.fx.Node, int] = {}  # tensors: number of the FX argument
+        self.parameter_of: dict[torch.fx.Node, int] = {}
+        self.written: dict[torch.fx.Node, Node] = {}
+        self.locs: dict[Node, Loc] = {}
+        self.host_calls: list[HostCall] = []
+        self.sequences = itertools.count()
+
+    # ---- nodes ----------------------------------------------------------------------------------
+
+    def run(self) -> Imported:
+        argument = itertools.count()
+        returned: Sequence[Any] = ()
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node, next(argument))
+            elif node.op == "get_attr":
+                self.values[node] = self._attribute(node)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                returned = node.args[0] if isinstance(node.args[0], list | tuple) else node.args
+            else:
+                raise LoweringError(str(node.target), location(node), f"FX node of kind {node.op}")
+        return self._finish(list(returned))
+
+    def _parameter(self, value: torch.Tensor, source: int | torch.Tensor, name: str) -> Node:
+        node = parameter(len(self.params), tensor_type(value), name)
+        self.params.append(node)
+        self.arguments.append(source)
+        self.param_strides.append(tuple(map(int, value.stride())))
+        return node
+
+    def _placeholder(self, node: torch.fx.Node, number: int) -> None:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = _static(node, value)
+            return
+        _static_shape(node, value)
+        self.placeholders[node] = number
+        self.parameter_of[node] = len(self.params)
+        self.values[node] = self._parameter(value, number, node.name)
+
+    def _attribute(self, node: torch.fx.Node) -> Any:
+        value: Any = self.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value
+        literal = literal_of(value)
+        return literal if literal is not None else self._parameter(value, value, node.name)
+
+    def _call(self, node: torch.fx.Node) -> None:
+        target = node.target
+        if target is operator.getitem:
+            source, index = node.args
+            self.values[node] = self.values[source][index]  # type: ignore[index]
+            return
+        if target is aten.copy_.default:
+            self._copy(node)
+            return
+        if target in SKIPPED:
+            self.values[node] = None
+            return
+        value = node.meta.get("val")
+        if isinstance(target, OpOverload | HigherOrderOperator):
+            if flat(value) and not any(isinstance(v, torch.Tensor) for v in flat(value)):
+                if value is not None:
+                    self.values[node] = _static(node, value)
+                    return
+            self.values[node] = self._lower(node, target, value)
+            return
+        self.values[node] = target(*self._mapped(node.args), **self._mapped(node.kwargs))  # type: ignore[operator,misc]
+
+    def _copy(self, node: torch.fx.Node) -> None:
+        target, source = node.args[0], self._mapped(node.args[1])
+        assert isinstance(target, torch.fx.Node)
+        if target not in self.placeholders:
+            raise LoweringError("aten.copy_.default", location(node), "it writes no argument")
+        kept = self.values[target].type
+        value = build.broadcast_to(build.convert(source, kept.dtype), kept.shape)
+        self.written[target] = value
+        self.values[node] = value
+
+    def _mapped(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return self.values[value]
+        if isinstance(value, list | tuple):
+            return [self._mapped(v) for v in value]
+        if isinstance(value, dict):
+            return {k: self._mapped(v) for k, v in value.items()}
+        if isinstance(value, slice):
+            return slice(*self._mapped((value.start, value.stop, value.step)))
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise DynamicShapeError("argument", str(value))
+        return value
+
+    def _lower(self, node: torch.fx.Node, target: Any, value: Any) -> Any:
+        loc = location(node)
+        context = Context(node, value, loc, self.sequences, self._body)
+        for leaf in flat(value):
+            if isinstance(leaf, torch.Tensor):
+                _static_shape(node, leaf)
+        args, kwargs = self._arguments(node, target)
+        lowering: Callable[..., Any] | None = TABLE.get(target)
+        reason = ""
+        if lowering is not None:
+            try:
+                result = lowering(context, *args, **kwargs)
+            except NotImplementedError as error:
+                reason = str(error)
+            except ShapeError as error:
+                raise LoweringError(operator_name(target), loc, str(error)) from error
+            else:
+                self._check(target, loc, value, result)
+                self._locate(result, loc)
+                return result
+        return self._host(context, target, args, kwargs, reason)
+
+    def _arguments(self, node: torch.fx.Node, target: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments with names only where the schema wants them."""
+        args, kwargs = self._mapped(node.args), self._mapped(node.kwargs)
+        if kwargs and isinstance(target, OpOverload):
+            names = [a for a in target._schema.arguments if not a.kwarg_only]
+            for argument in names[len(args) :]:
+                if argument.name in kwargs:
+                    args.append(kwargs.pop(argument.name))
+                elif any(a.name in kwargs for a in names[len(args) :]):
+                    args.append(argument.default_value)
+        return args, kwargs
+
+    def _host(
+        self, context: Context, target: Any, args: Any, kwargs: Any, reason: str
+    ) -> Any:
+        if not isinstance(target, OpOverload):
+            raise LoweringError(operator_name(target), context.loc, reason or "no lowering")
+        self.host_calls.append(HostCall(target._name, context.loc, reason))
+        foreign = target.namespace not in {"aten", "prims"}
+        results = iter(
+            context.call(
+                target, args, kwargs, outs=_positions(context.value), host=True, device=foreign,
+                effect=not _is_pure(target),
+            )
+        )  # fmt: skip
+        result = _rebuild(context.value, results)
+        self._locate(result, context.loc)
+        return result
+
+    def _body(self, gm: torch.fx.GraphModule, operands: Sequence[Any]) -> Graph:
+        """The graph of a control flow operator's branch or body; operands give missing types."""
+        from torch_neuronx.dynamo.bodies import import_body  # noqa: PLC0415
+
+        graph, calls = import_body(gm, operands, self.name)
+        self.host_calls.extend(calls)
+        return graph
+
+    def _locate(self, result: Any, loc: Loc | None) -> None:
+        if loc is None:
+            return
+        for leaf in flat(result):
+            if isinstance(leaf, Node):
+                self.locs.setdefault(leaf, loc)
+
+    def _check(self, target: Any, loc: Loc | None, value: Any, result: Any) -> None:
+        for expected, got in zip(flat(value), flat(result), strict=False):
+            if not isinstance(got, Node) or not isinstance(expected, torch.Tensor):
+                continue
+            wanted = tensor_type(expected)
+            if got.types != (wanted,):
+                text = f"it gives {got.types[0]}, PyTorch {wanted}"
+                raise LoweringError(operator_name(target), loc, text)
+
+    # ---- the whole ------------------------------------------------------------------------------
+
+    def _finish(self, returned: list[Any]) -> Imported:
+        plan = plan_outputs(returned, self.placeholders, self.written, self.values.__getitem__)
+        results = [self.values[root] for root in plan.roots]
+        vals = [root.meta["val"] for root in plan.roots]
+        strides = [tuple(map(int, v.stride())) for v in vals]
+        devices = [v.device.type for v in vals]
+        aliases: dict[int, int] = {}
+        for node, value in self.written.items():
+            number = self.parameter_of[node]
+            if value is self.params[number]:
+                continue
+            aliases[len(results)] = number
+            results.append(value)
+            strides.append(self.param_strides[number])
+            devices.append(node.meta["val"].device.type)
+        graph = build.graph(self.name, self.params, results, aliases)
+        graph.locs.update(self.locs)
+        return Imported(
+            graph,
+            tuple(self.arguments),
+            plan.outputs,
+            tuple(self.param_strides),
+            tuple(strides),
+            tuple(devices),
+            tuple(self.host_calls),
+        )
+
+
+def _static(node: torch.fx.Node, value: Any) -> Any:
+    """A value that is not a tensor, which must be known now."""
+    for leaf in flat(value):
+        if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise DynamicShapeError(node.name, str(leaf), location(node))
+    return value
+
+
+def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:
+    for extent in value.shape:
+        if not isinstance(extent, int):
+            shape = f"[{', '.join(map(str, value.shape))}]"
+            raise DynamicShapeError(node.name, shape, location(node))
+
+
+def _is_pure(target: OpOverload) -> bool:
+    tags = target.tags
+    return torch.Tag.nondeterministic_seeded not in tags and target.namespace in {"aten", "prims"}
+
+
+def _positions(value: Any) -> list[int | None]:
+    """For each value that the operator returns: the number of its tensor among the tensors."""
+    numbers = itertools.count()
+    return [next(numbers) if isinstance(v, torch.Tensor) else None for v in flat(value)]
+
+
+def _rebuild(value: Any, results: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return next(results)
+    if isinstance(value, list | tuple):
+        return tuple(_rebuild(v, results) for v in value)
+    return value
+
+
+

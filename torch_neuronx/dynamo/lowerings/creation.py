@@ -1,0 +1,111 @@
+"""Tensors out of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from neuronxcc.ir import build as b
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node
+
+from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.dtypes import Scalar
+from torch_neuronx.dynamo.emit import Value
+from torch_neuronx.dynamo.registry import Context, lowers
+
+aten = torch.ops.aten
+
+
+@lowers(aten.full.default)
+def full(cx: Context, _size: Sequence[int], fill: Value, **_options: object) -> Node:
+    return b.broadcast_to(e.value(fill, cx.dtype), cx.shape)
+
+
+@lowers(aten.full_like.default, aten.fill.Scalar, aten.fill.Tensor)
+def full_like(cx: Context, _x: Node, fill: Value, **_options: object) -> Node:
+    return b.broadcast_to(e.value(fill, cx.dtype), cx.shape)
+
+
+@lowers(aten.new_full.default)
+def new_full(cx: Context, _x: Node, _size: Sequence[int], fill: Value, **_options: object) -> Node:
+    return b.broadcast_to(e.value(fill, cx.dtype), cx.shape)
+
+
+@lowers(aten.scalar_tensor.default)
+def scalar_tensor(cx: Context, fill: Scalar, **_options: object) -> Node:
+    return e.number(fill, cx.dtype)
+
+
+# What is in uninitialised memory is anybody's guess; zeros are as good a guess as any.
+@lowers(
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_strided.default,
+    aten.empty_permuted.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+    aten._efficientzerotensor.default,
+)
+def zeros(cx: Context, *_args: Any, **_options: Any) -> Node:
+    return e.number(0, cx.dtype, cx.shape)
+
+
+@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(cx: Context, *_args: Any, **_options: Any) -> Node:
+    return e.number(1, cx.dtype, cx.shape)
+
+
+@lowers(aten.arange.start_step)
+def arange(
+    cx: Context, start: Scalar, end: Scalar, step: Scalar = 1, **_options: object
+) -> Node:
+    del end
+    # PyTorch counts in float64 for floats and in int64 for integers.
+    exact = DType.F64 if cx.dtype.is_float else DType.S64
+    if exact is DType.S64 and start == 0 and step == 1:
+        return b.iota(cx.dtype, cx.shape, 0)
+    steps = e.scaled(b.iota(exact, cx.shape, 0), step)
+    return b.convert(b.add(steps, e.like(steps, start)), cx.dtype)
+
+
+@lowers(aten.arange.default)
+def arange_end(cx: Context, end: Scalar, **options: object) -> Node:
+    return arange(cx, 0, end, 1, **options)
+
+
+@lowers(aten.arange.start)
+def arange_start(cx: Context, start: Scalar, end: Scalar, **options: object) -> Node:
+    return arange(cx, start, end, 1, **options)
+
+
+@lowers(torch.ops.prims.iota.default)
+def iota(cx: Context, _length: int, *, start: int, step: int, **_options: object) -> Node:
+    return arange(cx, start, 0, step)
+
+
+@lowers(aten.eye.default, aten.eye.m)
+def eye(cx: Context, *_size: int, **_options: object) -> Node:
+    same = b.equal(b.iota(DType.S64, cx.shape, 0), b.iota(DType.S64, cx.shape, 1))
+    return b.convert(same, cx.dtype)
+
+
+def _triangle(cx: Context, x: Node, diagonal: int, *, upper: bool) -> Node:
+    rows, columns = (e.positions(x.shape, d) for d in (x.type.rank - 2, x.type.rank - 1))
+    edge = b.add(rows, e.like(rows, diagonal))
+    keep = b.greater_equal(columns, edge) if upper else b.less_equal(columns, edge)
+    return b.select(keep, x, e.number(0, cx.dtype, x.shape))
+
+
+@lowers(aten.tril.default)
+def tril(cx: Context, x: Node, diagonal: int = 0) -> Node:
+    return _triangle(cx, x, diagonal, upper=False)
+
+
+@lowers(aten.triu.default)
+def triu(cx: Context, x: Node, diagonal: int = 0) -> Node:
+    return _triangle(cx, x, diagonal, upper=True)

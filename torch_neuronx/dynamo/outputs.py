@@ -1,0 +1,168 @@
+"""What a compiled function returns: results of the program, its own arguments, or views of these.
+
+AOTAutograd's graphs return many tensors that are views: transposed weights that the backward pass
+wants, three slices of one product. The program computes the tensor that they are views of, once; the
+views are made when the program returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Sizes, strides and offset (elements) of a view into a tensor's storage."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One value that the compiled function returns.
+
+    kind "result": number `index` of the program's results; "argument": number `index` of the
+    function's own arguments; "constant": `value`. With `view`, a view of that tensor.
+    """
+
+    kind: str
+    index: int = -1
+    view: Strided | None = None
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """How to return everything: one entry per output, and the FX nodes to compute for them."""
+
+    outputs: tuple[Output, ...]
+    roots: tuple[torch.fx.Node, ...]
+
+
+def strided(value: torch.Tensor) -> Strided:
+    """The layout of a (fake) tensor."""
+    return Strided(
+        tuple(map(int, value.shape)), tuple(map(int, value.stride())), int(value.storage_offset())
+    )
+
+
+def plan_outputs(
+    returned: Sequence[Any],
+    placeholders: Mapping[torch.fx.Node, int],
+    mutated: Collection[torch.fx.Node],
+    constant: Callable[[torch.fx.Node], Any],
+) -> OutputPlan:
+    """Decide what to compute and how to return it.
+
+    Args:
+        returned: What the FX graph returns: nodes and constants.
+        placeholders: Tensor arguments and their numbers.
+        mutated: Those that the graph updates in place.
+        constant: The value of a node that is not a tensor.
+    """
+    owners = {_storage(node): node for node in placeholders}
+    bases = _bases(returned, owners, mutated)
+    roots: dict[torch.fx.Node, int] = {}
+    outputs: list[Output] = []
+    for item in returned:
+        node = _written(item)
+        if not isinstance(node, torch.fx.Node) or not _is_tensor(node):
+            value = constant(node) if isinstance(node, torch.fx.Node) else node
+            outputs.append(Output("constant", value=value))
+            continue
+        if node in placeholders:
+            outputs.append(Output("argument", placeholders[node]))
+            continue
+        base = bases[node]
+        value = node.meta["val"]
+        view = strided(value)
+        if base in placeholders:
+            outputs.append(Output("argument", placeholders[base], view))
+            continue
+        number = roots.setdefault(base, len(roots))
+        whole = node is base or view == strided(base.meta["val"])
+        outputs.append(Output("result", number, None if whole else view))
+    return OutputPlan(tuple(outputs), tuple(roots))
+
+
+def _written(item: Any) -> Any:
+    """`copy_` at the end of a graph returns the argument that it wrote."""
+    while isinstance(item, torch.fx.Node) and item.target is torch.ops.aten.copy_.default:
+        item = item.args[0]
+    return item
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _storage(node: torch.fx.Node) -> int:
+    return int(node.meta["val"].untyped_storage()._cdata)
+
+
+def _bases(
+    returned: Sequence[Any],
+    owners: Mapping[int, torch.fx.Node],
+    mutated: Collection[torch.fx.Node],
+) -> dict[torch.fx.Node, torch.fx.Node]:
+    """For every returned tensor the node whose tensor is computed for it: itself, or its base."""
+    bases: dict[torch.fx.Node, torch.fx.Node] = {}
+    groups: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    nodes = dict.fromkeys(
+        n for n in map(_written, returned) if isinstance(n, torch.fx.Node) and _is_tensor(n)
+    )
+    for node in nodes:
+        bases[node] = node
+        owner = owners.get(_storage(node))
+        if owner is not None:
+            # A view of an argument that is overwritten was meant to show the old values.
+            if owner not in mutated and _viewable(node, owner):
+                bases[node] = owner
+            continue
+        root = _root(node)
+        if _viewable(node, root) and _is_whole(root.meta["val"]):
+            groups.setdefault(root, []).append(node)
+    for root, members in groups.items():
+        kept = sum(n.meta["val"].numel() for n in members)
+        if root in members or 2 * kept >= root.meta["val"].numel():
+            bases.update(dict.fromkeys(members, root))
+    return bases
+
+
+def _viewable(node: torch.fx.Node, base: torch.fx.Node) -> bool:
+    """Whether a strided view of `base` can stand for `node`."""
+    one, other = node.meta["val"], base.meta["val"]
+    flags = (one.is_conj(), one.is_neg()) == (other.is_conj(), other.is_neg())
+    return bool(one.dtype == other.dtype and flags)
+
+
+def _is_whole(value: torch.Tensor) -> bool:
+    """Whether a tensor fills its storage, so that computing it makes all that views can show."""
+    size = value.untyped_storage().nbytes()
+    return value.storage_offset() == 0 and int(size) == value.numel() * value.element_size()
+
+
+def _root(node: torch.fx.Node) -> torch.fx.Node:
+    """Follow views back to the node that made the memory."""
+    storage = _storage(node)
+    while True:
+        source = _source(node)
+        if source is None or _storage(source) != storage:
+            return node
+        node = source
+
+
+def _source(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The tensor that this node may be a view of."""
+    if node.op != "call_function" or not node.args:
+        return None
+    first = node.args[0]
+    if isinstance(first, torch.fx.Node) and not _is_tensor(first) and first.args:
+        first = first.args[0]  # an element of what a splitting operator returned
+    return first if isinstance(first, torch.fx.Node) and _is_tensor(first) else None

@@ -1,0 +1,89 @@
+"""Runs an imported graph by the NumPy meaning of the IR: slow, obvious, for tests.
+
+It has the interface of `executable.Executable`, and is chosen with TORCH_NEURONX_EXECUTOR=reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node, Operand
+from neuronxcc.ir.reference import evaluate
+
+from torch_neuronx.dynamo.dtypes import TO_TORCH
+from torch_neuronx.dynamo.importer import Imported
+from torch_neuronx.dynamo.literals import from_numpy, to_numpy
+from torch_neuronx.dynamo.registry import flat
+
+
+class ReferenceExecutable:
+    """Calls a graph with a list of tensors, in the order of its parameters.
+
+    Returns the results in the order of the graph's, with the strides that PyTorch expects; those
+    that are aliased to a parameter are written there and returned as that parameter.
+    """
+
+    def __init__(self, imported: Imported) -> None:
+        self.imported = imported
+
+    def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run once."""
+        graph = self.imported.graph
+        arrays = evaluate(graph, [to_numpy(a) for a in args], call_aten)
+        layouts = zip(
+            graph.results, self.imported.result_strides, self.imported.result_devices, strict=True
+        )
+        results = []
+        for number, (array, (node, stride, device)) in enumerate(zip(arrays, layouts, strict=True)):
+            value = from_numpy(array, TO_TORCH[node.dtype])
+            parameter = graph.aliases.get(number)
+            if parameter is None:
+                target = torch.empty_strided(node.shape, stride, dtype=value.dtype, device=device)
+            else:
+                target = args[parameter].detach()
+            target.copy_(value)
+            results.append(target)
+        return results
+
+
+def operator(target: str) -> Callable[..., Any]:
+    """The operator of a qualified name with overload."""
+    namespace, rest = target.split("::")
+    name, _, overload = rest.partition(".")
+    found: Callable[..., Any] = getattr(
+        getattr(getattr(torch.ops, namespace), name), overload or "default"
+    )
+    return found
+
+
+def call_aten(node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run a custom or host call of the IR; what the executor's ATen step does."""
+    device = "neuron" if node.get("device") else "cpu"
+    tensors = [
+        from_numpy(array, TO_TORCH[src.dtype]).to(device)
+        for array, src in zip(arrays, node.srcs, strict=True)
+    ]
+
+    def thaw(value: Any) -> Any:
+        if isinstance(value, Operand):
+            return tensors[value.index]
+        if isinstance(value, DType):
+            return TO_TORCH[value]
+        if isinstance(value, tuple):
+            return [thaw(v) for v in value]
+        return value
+
+    target = operator(node["target"])
+    kwargs = {name: thaw(value) for name, value in node["kwargs"]}
+    if any(a.name == "device" for a in target._schema.arguments):  # type: ignore[attr-defined]
+        kwargs["device"] = device
+    returned = flat(target(*map(thaw, node["args"]), **kwargs))
+    places = node.get("outs", tuple(range(len(node.types))))
+    chosen: dict[int, torch.Tensor] = {
+        place: value for place, value in zip(places, returned, strict=False) if place is not None
+    }
+    return [to_numpy(chosen[i]) for i in range(len(node.types))]

@@ -1,0 +1,167 @@
+"""The table of lowerings: ATen operator -> function that emits tensor IR for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from neuronxcc.ir import build
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import Graph, Loc
+from neuronxcc.ir.node import Node, Operand, TensorType
+from neuronxcc.ir.op import Op
+from torch._ops import HigherOrderOperator, OpOverload
+
+from torch_neuronx.dynamo.dtypes import tensor_type, to_ir
+
+Lowering = Callable[..., Any]
+Target = OpOverload | HigherOrderOperator
+F = TypeVar("F", bound=Lowering)
+
+TABLE: dict[Target, Lowering] = {}
+
+
+def lowers(*targets: Target) -> Callable[[F], F]:
+    """Enter a function in the table.
+
+    It is called with a `Context` and the arguments of the FX node, tensors replaced by IR nodes, and
+    returns the IR node of the result, or a tuple of them (None where PyTorch's result has None).
+    """
+
+    def enter(function: F) -> F:
+        for target in targets:
+            assert target not in TABLE, f"two lowerings for {target}"
+            TABLE[target] = function
+        return function
+
+    return enter
+
+
+@dataclass(slots=True)
+class Context:
+    """What a lowering may ask about the call that it lowers.
+
+    Attributes:
+        fx: The FX node.
+        value: `fx.meta["val"]`: fake tensors, or a tuple of them, as PyTorch computed them.
+        loc: The user's line.
+        sequences: Numbers for calls with effects, in order.
+        import_body: Imports a GraphModule of a control flow operator, given its operands.
+    """
+
+    fx: torch.fx.Node
+    value: Any
+    loc: Loc | None
+    sequences: itertools.count[int]
+    import_body: Callable[[torch.fx.GraphModule, Sequence[Any]], Graph]
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """Types of all tensors of the result, in order; None and numbers are left out."""
+        return tuple(tensor_type(v) for v in flat(self.value) if isinstance(v, torch.Tensor))
+
+    @property
+    def type(self) -> TensorType:
+        """Type of the only (or first) tensor of the result."""
+        return tensor_type(self.first)
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the only (or first) tensor of the result."""
+        return to_ir(self.first.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the only (or first) tensor of the result."""
+        return tuple(map(int, self.first.shape))
+
+    @property
+    def first(self) -> torch.Tensor:
+        """The only (or first) tensor of the result, fake."""
+        value = self.value
+        while not isinstance(value, torch.Tensor):
+            value = next(v for v in value if v is not None)
+        return value
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the operator runs on the neuron device, not on a graph of CPU tensors."""
+        return any(v.device.type == "neuron" for v in flat(self.value) if torch.is_tensor(v))
+
+    def call(
+        self,
+        target: OpOverload,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        types: Sequence[TensorType] | None = None,
+        outs: Sequence[int | None] | None = None,
+        host: bool = False,
+        device: bool = False,
+        effect: bool = False,
+    ) -> tuple[Node, ...]:
+        """Have an operator of PyTorch's library run as a step of the program.
+
+        Args:
+            target: The operator; `args` and `kwargs` follow its schema, tensors as IR nodes.
+            args: Positional arguments.
+            kwargs: Arguments by name.
+            types: Types of the results; by default those of the FX node.
+            outs: For each value that the operator returns (a list of tensors counts once per
+                tensor): the number of the result that it is, None for values that nobody wants.
+                By default all are results in order.
+            host: The operator has no lowering.
+            device: Run the `neuron` operator rather than the CPU kernel, if the graph is for it.
+            effect: It must run once and in order (random numbers).
+        """
+        operands: list[Node] = []
+        frozen_args = _freeze(args, operands)
+        frozen_kwargs = tuple(
+            sorted((k, _freeze(v, operands)) for k, v in (kwargs or {}).items() if _wanted(k, v))
+        )
+        attrs: dict[str, Any] = {
+            "target": target._name if "." in target._name else f"{target._name}.default",
+            "args": frozen_args,
+            "kwargs": frozen_kwargs,
+            "device": device and self.on_device,
+        }
+        if effect:
+            attrs["sequence"] = next(self.sequences)
+        wanted = tuple(self.types if types is None else types)
+        if outs is not None and tuple(outs) != tuple(range(len(wanted))):
+            attrs["outs"] = tuple(outs)
+        op = Op.HOST_CALL if host else Op.CUSTOM_CALL
+        node = Node.make(op, wanted, operands, attrs)
+        return build.results(node)
+
+
+def flat(value: Any) -> list[Any]:
+    """The leaves of nested lists and tuples."""
+    if isinstance(value, list | tuple):
+        return [leaf for part in value for leaf in flat(part)]
+    return [value]
+
+
+def _wanted(name: str, value: Any) -> bool:
+    """Layout, pinning and memory formats are the program's own business."""
+    return name not in {"layout", "pin_memory", "memory_format", "device", "generator"} or (
+        name == "generator" and value is not None
+    )
+
+
+def _freeze(value: Any, operands: list[Node]) -> Any:
+    if isinstance(value, Node):
+        operands.append(value)
+        return Operand(len(operands) - 1)
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(v, operands) for v in value)
+    if isinstance(value, torch.dtype):
+        return to_ir(value)
+    if isinstance(value, torch.device):
+        return value.type
+    if isinstance(value, torch.memory_format | torch.layout):
+        return None
+    return value
