@@ -1,0 +1,161 @@
+"""Elementary functions of float32 vectors. The bounds are what test_codegen_math.py measures."""
+
+from __future__ import annotations
+
+import math
+
+from neuronxcc.codegen.llvm.emitter import Emitter, Val, vector_type
+from neuronxcc.codegen.llvm.num import Num, horner
+
+LOG2E = 1.44269504
+# ln 2 in two parts; the first has 10 bits, so that its product with an exponent is exact.
+LN2_HI, LN2_LO = 0.693359375, -2.12194440e-4
+# Adding this to |x| < 2^22 rounds x to an integer and leaves it in the low bits of the sum.
+ROUND = 12582912.0
+_ROUND_BITS = 0x4B400000
+_TINY = 1.17549435e-38  # the smallest normal number
+
+
+def copy_sign(magnitude: Num, sign: Num) -> Num:
+    """A non-negative magnitude with the sign bit of `sign`."""
+    integer, bit = ("i32", -(2**31)) if magnitude.val.elem == "float" else ("i64", -(2**63))
+    return (magnitude.bits(integer) | (sign.bits(integer) & bit)).bits(magnitude.val.elem)
+
+
+def _scalef(em: Emitter, p: Val, n: Val) -> Val:
+    """AVX-512's p * 2^n, 16 lanes at a time."""
+    name = "@llvm.x86.avx512.mask.scalef.ps.512"
+    vec = vector_type("float", 16)
+    em.declarations[name] = f"declare {vec} {name}({vec}, {vec}, {vec}, i16, i32)"
+    parts = []
+    for first in range(0, p.lanes, 16):
+        index = range(first, first + 16)
+        a, b = (v if v.lanes == 16 else em.shuffle(v, None, index) for v in em.join(p, n))
+        call = f"call {vec} {name}({a.typed}, {b.typed}, {vec} zeroinitializer, i16 -1, i32 4)"
+        parts.append(em.pure("float", 16, call, a, b))
+    while len(parts) > 1:
+        lanes = 2 * parts[0].lanes
+        parts = [em.shuffle(parts[i], parts[i + 1], range(lanes)) for i in range(0, len(parts), 2)]
+    return parts[0]
+
+
+def _scale(p: Num, n: Num, biased: Num) -> Num:
+    """p * 2^n for integral n in [-300, 300], rounded once; `biased` is n + ROUND."""
+    em, lanes = p.em, p.val.lanes
+    if em.host.has("avx512f") and lanes in (16, 32, 64):
+        return Num(em, _scalef(em, p.val, n.val))
+    power = biased.bits("i32") - _ROUND_BITS
+    half = power >> 1
+    first = ((half + 127) << 23).bits("float")
+    second = ((power - half + 127) << 23).bits("float")
+    return p * first * second
+
+
+def _exp_parts(x: Num) -> tuple[Num, Num, Num]:
+    biased = x.mad(LOG2E, ROUND)
+    n = biased - ROUND
+    r = n.mad(-LN2_LO, n.mad(-LN2_HI, x))
+    return biased, n, r
+
+
+_EXP = (1.38144614e-3, 8.36878084e-3, 4.16683927e-2, 1.66665196e-1, 4.9999994e-1)
+
+
+def exp(x: Num) -> Num:
+    """e^x, at most 1.1 ulp; overflow gives inf, underflow goes through denormals to 0."""
+    biased, n, r = _exp_parts(x.upper(-104.0).lower(104.0))
+    p = (horner(r, *_EXP) * r).mad(r, r) + 1.0
+    return _scale(p, n, biased)
+
+
+def exp2(x: Num) -> Num:
+    """2^x, at most 1.1 ulp."""
+    x = x.upper(-151.0).lower(130.0)
+    biased = x + ROUND
+    n = biased - ROUND
+    r = (x - n) * math.log(2)
+    p = (horner(r, *_EXP) * r).mad(r, r) + 1.0
+    return _scale(p, n, biased)
+
+
+def expm1(x: Num) -> Num:
+    """e^x - 1, at most 1.5 ulp; keeps the sign of zero."""
+    biased, _, r = _exp_parts(x.upper(-30.0).lower(89.0))
+    p = (horner(r, *_EXP) * r).mad(r, r)
+    # 2^(n-1), so that results near the largest number don't overflow on the way.
+    half = ((biased.bits("i32") - (_ROUND_BITS - 126)) << 23).bits("float")
+    result = half.mad(p, half - 0.5) * 2.0
+    return (x.abs() < 2.0**-40).where(x, result)
+
+
+def _log_kernel(x: Num) -> Num:
+    """ln x for finite normal x > 0."""
+    shifted = x.bits("i32") - 0x3F3504F3  # sqrt(1/2)
+    exponent = shifted >> 23
+    f = (x.bits("i32") - (exponent << 23)).bits("float") - 1.0
+    return _log_of(f, exponent.to("float"))
+
+
+def _log_of(f: Num, e: Num) -> Num:
+    """ln((1 + f) 2^e) for 1 + f in [sqrt(1/2), sqrt(2)]."""
+    z = f * f
+    y = horner(
+        f, 7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+        -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+    )  # fmt: skip
+    y = y * f * z
+    y = e.mad(LN2_LO, y)
+    y = z.mad(-0.5, y)
+    return e.mad(LN2_HI, f + y)
+
+
+def _log_ends(x: Num, result: Num, pole: Num) -> Num:
+    """`result`, but -inf where pole == 0, NaN where pole < 0 or NaN, inf where it is inf."""
+    inside = (pole > 0.0) & (pole < math.inf)
+    outside = pole.equals(0.0).where(-math.inf, (pole < 0.0).where(math.nan, x))
+    return inside.where(result, outside)
+
+
+def log(x: Num) -> Num:
+    """ln x, at most 1.1 ulp."""
+    small = x < _TINY
+    scaled = small.where(x * 2.0**23, x)
+    shifted = scaled.bits("i32") - 0x3F3504F3
+    exponent = shifted >> 23
+    f = (scaled.bits("i32") - (exponent << 23)).bits("float") - 1.0
+    e = small.where(exponent - 23, exponent).to("float")
+    return _log_ends(x, _log_of(f, e), x)
+
+
+def log1p(x: Num) -> Num:
+    """ln(1 + x), at most 1.5 ulp; keeps the sign of zero."""
+    u = 1.0 + x
+    # What 1 + x lost in rounding, to first order.
+    lost = (x - (u - 1.0)) / u
+    result = _log_kernel(u) + lost
+    result = (x.abs() < 2.0**-25).where(x, result)
+    return _log_ends(x, result, u)
+
+
+def tanh(x: Num) -> Num:
+    """At most 1.4 ulp; keeps the sign of zero."""
+    t = x.abs()
+    z = t * t
+    p = horner(
+        z, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
+        -3.33332819422e-1,
+    )  # fmt: skip
+    small = (p * z).mad(t, t)
+    large = 1.0 - 2.0 / (exp(t + t) + 1.0)
+    return copy_sign((t < 0.625).where(small, large), x)
+
+
+def logistic(x: Num) -> Num:
+    """1 / (1 + e^-x), at most 2.5 ulp, denormal results included: e^-|x| cannot overflow."""
+    e = exp(-x.abs())
+    return (x < 0.0).where(e, 1.0) / (1.0 + e)
+
+
+def rsqrt(x: Num) -> Num:
+    """1 / sqrt(x), both correctly rounded."""
+    return 1.0 / x.sqrt()

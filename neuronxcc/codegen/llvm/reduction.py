@@ -1,0 +1,390 @@
+"""Kernels with reductions: passes over the reduced dimensions, one per link of the chain.
+
+The first pass accumulates what needs no other reduction, the second what needs the first's results,
+and so on; values that vary along reduced dimensions are stored in the last pass. The lanes lie along
+a reduced dimension (rows: partial results are joined at the end) or along a parallel one (columns:
+every lane is a result of its own), whichever reads memory better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from neuronxcc.codegen.llvm.accumulate import Accumulator, accumulator
+from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
+from neuronxcc.codegen.llvm.formats import register_elem
+from neuronxcc.codegen.llvm.function import (
+    LOOP_PARAMETERS,
+    Emitted,
+    decode,
+    each_item,
+    grain,
+    pointers,
+    traffic,
+    wrap,
+)
+from neuronxcc.codegen.llvm.host import Host
+from neuronxcc.codegen.llvm.passes import Passes, complexity, passes_of
+from neuronxcc.codegen.llvm.points import Points
+from neuronxcc.codegen.llvm.pointwise import power_of_two_above, prefix_mask
+from neuronxcc.codegen.loop import Kind, Scalar, Store
+from neuronxcc.codegen.space import Space, accesses
+
+# Row buffers larger than this are not kept: computing again is cheaper than reading far memory.
+_SCRATCH_BYTES = 512 << 10
+
+
+def choose_vector(space: Space, host: Host) -> int | None:
+    """The dimension that the lanes lie along: the cheapest one to read memory by."""
+    best: tuple[float, int] | None = None
+    reduced_size = 1
+    for dim in space.reduced:
+        reduced_size *= space.extent(dim)
+    for dim in reversed(range(space.rank)):
+        extent = space.extent(dim)
+        vectors = -(-extent // host.lanes)
+        waste = vectors * host.lanes / extent
+        cost = 0.0
+        for access in accesses(space.kernel):
+            stride = abs(space.stride(access, dim))
+            per_element = {0: 0.25, 1: 1.0}.get(stride, 4.0 if stride <= 4 else 10.0)
+            cost += per_element * waste
+        if space.kind(dim) is Kind.REDUCE:
+            cost += 2.0 * host.lanes / reduced_size  # joining the lanes of each row
+        if best is None or cost < best[0]:
+            best = (cost, dim)
+    return None if best is None else best[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Strip:
+    """Vectors along the vector dimension: `main` lanes in a loop up to `full`, then a tail."""
+
+    extent: int
+    main: int
+    tail: int  # lanes of the tail vector, 0 for none
+
+    @property
+    def full(self) -> int:
+        return self.extent // self.main * self.main
+
+
+def _strip(extent: int, lanes: int, widest: int) -> _Strip:
+    """Lanes for a row: several vectors at once hide the latency of the accumulation."""
+    best: tuple[float, _Strip] | None = None
+    factor = 1
+    while factor <= widest:
+        main = lanes * factor
+        rest = extent % main
+        tail = power_of_two_above(rest) if rest else 0
+        trips = extent // main
+        cost = trips * (factor + 1.5) + max(1.0, tail / lanes) * bool(tail)
+        if best is None or cost <= best[0]:
+            best = (cost, _Strip(extent, main, tail))
+        factor *= 2
+    assert best is not None
+    return best[1]
+
+
+@dataclass
+class _Schedule:
+    """A kernel's emission in progress."""
+
+    points: Points
+    passes: Passes
+    loops: tuple[int, ...]  # reduced dimensions that are plain loops
+    strip: _Strip | None  # of the vector dimension if that is reduced
+    keep_lanes: int = 0
+    buffers: dict[Scalar, int] = field(default_factory=dict)  # byte offsets in scratch
+
+    @property
+    def em(self) -> Emitter:
+        """The function."""
+        return self.points.em
+
+    # -- one item -----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """All passes at the current parallel position."""
+        points, space = self.points, self.points.space
+        stores = space.kernel.stores
+        reduced = set(space.reduced)
+        varying = [s for s in stores if _store_varies(space, s, reduced)]
+        steady = [s for s in stores if not _store_varies(space, s, reduced)]
+        points.kept = {}
+        for number in range(self.passes.count):
+            found = self.passes.reductions[number]
+            last = number == self.passes.count - 1
+            accumulators = [accumulator(self.em, space, scalar) for scalar in found]
+
+            def body(states: list[list[Val]], number: int = number, last: bool = last,
+                     accumulators: Sequence[Accumulator] = accumulators) -> list[list[Val]]:  # fmt: skip
+                result = [a.step(points, s) for a, s in zip(accumulators, states, strict=True)]
+                for scalar in self.passes.kept_by(number):
+                    self._keep(scalar)
+                if last:
+                    points.prepare(varying)
+                    for store in varying:
+                        points.store(store)
+                return result
+
+            finished = self._sweep(accumulators, body)
+            for one, state in zip(accumulators, finished, strict=True):
+                points.define(one.scalar, one.finish(points, state))
+            for scalar in self.passes.kept_by(number):
+                points.kept[scalar] = self._loader(scalar)
+        points.prepare(steady)
+        for store in steady:
+            points.store(store)
+
+    # -- loops over the reduced dimensions ----------------------------------------------------
+
+    def _sweep(
+        self,
+        accumulators: Sequence[Accumulator],
+        body: Callable[[list[list[Val]]], list[list[Val]]],
+    ) -> list[list[Val]]:
+        points = self.points
+        if self.strip is None:
+            lanes = points.lanes if points.vec is not None else 0
+            return self._nest(0, [a.start(lanes) for a in accumulators], body)
+        main, tail = self.strip.main, self.strip.tail
+        has_main = self.strip.full > 0
+        states: list[list[Val]] = []
+        if has_main:
+            states += [a.start(main) for a in accumulators]
+        if tail:
+            states += [a.start(tail) for a in accumulators]
+        states = self._nest(0, states, lambda s: self._row(s, body, len(accumulators)))
+        count = len(accumulators)
+        if has_main and tail:
+            return [
+                a.join(a.fold(m, tail), t)
+                for a, m, t in zip(accumulators, states[:count], states[count:], strict=True)
+            ]
+        return states
+
+    def _nest(
+        self,
+        depth: int,
+        states: list[list[Val]],
+        body: Callable[[list[list[Val]]], list[list[Val]]],
+    ) -> list[list[Val]]:
+        """Runs the body for all points of self.loops[depth:]."""
+        if depth == len(self.loops):
+            return body(states)
+        em, dim = self.em, self.loops[depth]
+        stop = em.const("i64", self.points.space.extent(dim))
+        flat = [v for state in states for v in state]
+        shape = [len(state) for state in states]
+        with em.loop(em.const("i64", 0), stop, 1, flat) as loop:
+            self.points.position[dim] = loop.index
+            result = self._nest(depth + 1, _split(loop.carried, shape), body)
+            loop.next = [v for state in result for v in state]
+        return _split(loop.results, shape)
+
+    def _row(
+        self,
+        states: list[list[Val]],
+        body: Callable[[list[list[Val]]], list[list[Val]]],
+        count: int,
+    ) -> list[list[Val]]:
+        """The vector dimension, which is reduced."""
+        points, em, strip = self.points, self.em, self.strip
+        assert strip is not None
+        assert points.vec is not None
+        vec = points.vec
+        points.mask = None
+        result: list[list[Val]] = []
+        if strip.full:
+            points.lanes = strip.main
+            if strip.full > strip.main:
+                flat = [v for state in states[:count] for v in state]
+                shape = [len(state) for state in states[:count]]
+                stop = em.const("i64", strip.full)
+                with em.loop(em.const("i64", 0), stop, strip.main, flat) as loop:
+                    points.position[vec] = loop.index
+                    new = body(_split(loop.carried, shape))
+                    loop.next = [v for state in new for v in state]
+                result += _split(loop.results, shape)
+            else:
+                points.position[vec] = em.const("i64", 0)
+                result += self._isolated(bool(strip.tail), states[:count], body)
+        if strip.tail:
+            points.lanes = strip.tail
+            points.mask = prefix_mask(em, strip.tail, strip.extent - strip.full)
+            points.position[vec] = em.const("i64", strip.full)
+            result += self._isolated(bool(strip.full), states[-count:] if count else [], body)
+            points.mask = None
+        return result
+
+    def _isolated(
+        self,
+        apart: bool,
+        states: list[list[Val]],
+        body: Callable[[list[list[Val]]], list[list[Val]]],
+    ) -> list[list[Val]]:
+        # If one vector holds the whole row its values stay in registers from pass to pass.
+        if not apart:
+            return body(states)
+        with self.em.region():
+            result = body(states)
+        return [[Val(v.elem, v.lanes, v.text, self.em.level) for v in s] for s in result]
+
+    # -- row buffers --------------------------------------------------------------------------
+
+    def _place(self, scalar: Scalar) -> tuple[Val, str]:
+        """Pointer to the kept value of the current points, and the type of its elements."""
+        points, em, space = self.points, self.em, self.points.space
+        elem = register_elem(scalar.dtype)
+        elem = "i8" if elem == "i1" else elem
+        pointer = em.gep("i8", Val("ptr", 0, "%scratch", 0), em.const("i64", self.buffers[scalar]))
+        width = self.keep_lanes if self.strip is None else _padded(self.strip)
+        row: Val | None = None
+        for dim in self.loops:
+            position = points.position[dim]
+            if row is not None:
+                size = em.const("i64", space.extent(dim))
+                position = em.binary("add", em.binary("mul", row, size), position)
+            row = position
+        if row is not None:
+            pointer = em.gep(elem, pointer, em.binary("mul", row, em.const("i64", width)))
+        if self.strip is not None:
+            assert points.vec is not None
+            pointer = em.gep(elem, pointer, points.position[points.vec])
+        return pointer, elem
+
+    def _keep(self, scalar: Scalar) -> None:
+        em = self.em
+        value = self.points.real(scalar)
+        if self.points.lanes:
+            value = em.splat(value, self.points.lanes)
+        pointer, elem = self._place(scalar)
+        if elem == "i8" and value.elem == "i1":
+            value = em.integer(value, "i8", signed=False)
+        em.line(f"store {value.typed}, {pointer.typed}, align {BITS[elem] // 8}")
+
+    def _loader(self, scalar: Scalar) -> Callable[[], Val]:
+        def load() -> Val:
+            em = self.em
+            pointer, elem = self._place(scalar)
+            value = em.here(elem, self.points.lanes, em.load_rhs(elem, self.points.lanes, pointer))
+            if register_elem(scalar.dtype) == "i1":
+                return em.compare("ne", value, em.like(value, 0))
+            return value
+
+        return load
+
+
+def _padded(strip: _Strip) -> int:
+    return strip.full + strip.tail
+
+
+def _split(flat: Sequence[Val], shape: Sequence[int]) -> list[list[Val]]:
+    result, start = [], 0
+    for size in shape:
+        result.append(list(flat[start : start + size]))
+        start += size
+    return result
+
+
+def _store_varies(space: Space, store: Store, reduced: set[int]) -> bool:
+    dims = {d for d in range(space.rank) if space.stride(store.access, d)}
+    dims |= space.vary(store.value)
+    if store.mask is not None:
+        dims |= space.vary(store.mask)
+    for index, _ in store.access.indices:
+        dims |= space.vary(index)
+    return bool(dims & reduced)
+
+
+def emit(space: Space, host: Host, name: str) -> Emitted:
+    """The loop function of a kernel with REDUCE dimensions."""
+    em = Emitter(host)
+    points = Points(em, space, pointers(em, len(space.kernel.slots)))
+    vec = choose_vector(space, host)
+    points.vec = vec
+    widest = 4 if complexity(space) <= 24 else 2
+    rows = vec is not None and space.kind(vec) is Kind.REDUCE
+    strip = None
+    outer = [d for d in space.parallel if d != vec]
+    extents = [space.extent(d) for d in outer]
+    block, blocks, columns = 0, 1, 0
+    if rows:
+        assert vec is not None
+        strip = _strip(space.extent(vec), host.lanes, widest)
+    elif vec is not None:
+        columns = space.extent(vec)
+        block = min(host.lanes * widest, power_of_two_above(columns))
+        blocks = -(-columns // block)
+    loops = tuple(d for d in space.reduced if d != vec)
+    schedule = _Schedule(points, passes_of(space), loops, strip, block)
+    scratch = _allocate(schedule, space)
+    items = blocks
+    for size in extents:
+        items *= size
+
+    with each_item(em) as item:
+        indices = decode(em, item, [*extents, blocks])
+        for dim, index in zip(outer, indices, strict=False):
+            points.position[dim] = index
+        if rows or vec is None:
+            schedule.run()
+        else:
+            _columns(schedule, indices[-1], block, blocks, columns)
+    item_dims = [*space.reduced] if rows or vec is None else [*space.reduced, vec]
+    item_bytes = traffic(space, item_dims)
+    if columns:
+        item_bytes = max(1, item_bytes * block // columns)
+    text = wrap(em, name, LOOP_PARAMETERS)
+    return Emitted(text, em.declarations, items, grain(item_bytes, items), scratch)
+
+
+def _columns(schedule: _Schedule, index: Val, block: int, blocks: int, columns: int) -> None:
+    """A block of columns: the lanes are `block` neighbouring ones."""
+    points, em = schedule.points, schedule.em
+    vec = points.vec
+    assert vec is not None
+    start = em.binary("mul", index, em.const("i64", block))
+    rest = columns % block
+    points.position[vec] = start
+    if not rest:
+        points.lanes = block
+        schedule.run()
+        return
+    if blocks > 1:
+        with em.when(em.compare("slt", index, em.const("i64", blocks - 1))):
+            points.lanes = block
+            schedule.run()
+    last = em.compare("eq", index, em.const("i64", blocks - 1))
+    with em.when(last) if blocks > 1 else em.region():
+        points.position[vec] = em.const("i64", columns - rest)
+        points.lanes = power_of_two_above(rest)
+        points.mask = prefix_mask(em, points.lanes, rest)
+        schedule.run()
+        points.mask = None
+
+
+def _allocate(schedule: _Schedule, space: Space) -> int:
+    """Places the row buffers; drops those that would not fit. Returns the bytes of scratch."""
+    points_kept = 1
+    for dim in schedule.loops:
+        points_kept *= space.extent(dim)
+    strip = schedule.strip
+    points_kept *= schedule.keep_lanes if strip is None else _padded(strip)
+    offset = 0
+    for scalar in schedule.passes.candidates():
+        size = max(1, BITS[register_elem(scalar.dtype)] // 8) * points_kept
+        if offset + size > _SCRATCH_BYTES:
+            schedule.passes.drop(scalar)
+            continue
+        schedule.buffers[scalar] = offset
+        offset += -(-size // 64) * 64
+    one_vector = strip is not None and bool(strip.full) + bool(strip.tail) == 1
+    if one_vector and strip is not None and strip.full <= strip.main and not schedule.loops:
+        # The row is one vector: its values stay in registers.
+        for scalar in schedule.passes.candidates():
+            schedule.passes.drop(scalar)
+        return 0
+    return offset
