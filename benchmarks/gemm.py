@@ -116,7 +116,7 @@ def cases() -> list[Case]:
 
 
 def operand(case: Case, rows: int, cols: int, transposed: bool) -> torch.Tensor:
-    batch = [case.batch] if case.batch else
+    batch = [case.batch] if case.batch else []
     if transposed:
         return torch.randn(*batch, cols, rows).to(case.dtype).transpose(-1, -2)
     return torch.randn(*batch, rows, cols).to(case.dtype)
@@ -124,7 +124,7 @@ def operand(case: Case, rows: int, cols: int, transposed: bool) -> torch.Tensor:
 
 def fastest(steps: list[Callable[[], object]], repeats: int, seconds: float) -> list[float]:
     """Seconds per call of each step: the minimum over samples taken in turn."""
-    counts =
+    counts = []
     for step in steps:
         step()
         start = time.perf_counter()
@@ -146,7 +146,7 @@ def fastest(steps: list[Callable[[], object]], repeats: int, seconds: float) -> 
 def measure(core: Any, case: Case, repeats: int, peak: float) -> Row:
     a = operand(case, case.m, case.k, case.layout[0] == "T")
     b = operand(case, case.k, case.n, case.layout[1] == "T")
-    batch = [case.batch] if case.batch else
+    batch = [case.batch] if case.batch else []
     out = torch.empty(*batch, case.m, case.n, dtype=case.dtype)
     generation = int(case.weight)
     method = core.gemm_method(a, b, out)
@@ -190,7 +190,7 @@ def measure_all(options: argparse.Namespace, watch: quiet.Watch) -> int:
     module = os.environ.get("TORCH_NEURONX_GEMM_TEST_MODULE", "torch_neuronx._C")
     core: Any = importlib.import_module(module)
     peak = measured_peak(core)
-    rows =
+    rows = []
     print(
         f"{'product (MxKxN)':38} {'method':7} {'cpu us':>10} {'ours us':>10} ratio  GFLOP/s %peak"
     )

@@ -229,7 +229,7 @@ def measure(case: Case, repeats: int) -> Row:
 def measure_all(options: argparse.Namespace, watch: quiet.Watch) -> int:
     module = os.environ.get("TORCH_NEURONX_KERNELS_TEST_MODULE", "torch_neuronx._C")
     core: Any = importlib.import_module(module)
-    rows =
+    rows = []
     print(f"{'kernel':32} {'cpu ms':>9} {'ours ms':>9} ratio")
     for case in cases(core):
         if re.search(options.only, case.name) is None:

@@ -1,0 +1,1 @@
+"""torch.compile(backend="neuron") against Inductor and XLA on the same machine."""
