@@ -1,0 +1,131 @@
+"""The local tier of the compile cache: a directory on this machine.
+
+    <root>/neuronxcc-0.1.0/MODULE_<graph>+<flags>/
+        model.neff       the program; complete in itself and checked by its own hash
+        key.json         the parts of the key, for people and for explanations only
+        <name>.neff      a link to model.neff, if the model was given a name
+        .lock            held by whoever compiles this entry
+
+A file is written under a temporary name and renamed, so a reader sees all of it or nothing. It is
+not forced to the disk: what a power failure leaves half written doesn't have its hash.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any
+
+from neuronxcc.neff.key import CacheKey
+from neuronxcc.neff.locks import file_lock
+
+NEFF_NAME = "model.neff"
+KEY_NAME = "key.json"
+LOCK_NAME = ".lock"
+_TEMPORARY = ".tmp-"
+_FILE_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class LocalStore:
+    """Entries in a directory.
+
+    Args:
+        root: The directory, created by the first write.
+        version: Name of the directory of this version's entries.
+    """
+
+    def __init__(self, root: Path, version: str) -> None:
+        self.root = root
+        self.home = root / version
+
+    def path(self, key: CacheKey) -> Path:
+        """Where the NEFF of a key is or would be."""
+        return self.home / key.folder / NEFF_NAME
+
+    def read(self, key: CacheKey) -> bytes | None:
+        """The NEFF of a key, None if there is none.
+
+        Raises:
+            OSError: It is there and cannot be read.
+        """
+        try:
+            return self.path(key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, key: CacheKey, data: bytes, name: str) -> Path:
+        """Put the NEFF of a key in place, over one that is there.
+
+        Raises:
+            OSError: The directory cannot be written to, or the disk is full. Nothing has changed.
+        """
+        path = self.path(key)
+        self._make(path.parent)
+        for leftover in path.parent.glob(f"{_TEMPORARY}*"):
+            # The caller holds the entry's lock, so this one's writer is dead.
+            leftover.unlink(missing_ok=True)
+        description = {
+            "key": key.digest,
+            "name": name,
+            "parts": {
+                label: {"hash": part.hash, "text": part.shown} for label, part in key.parts.items()
+            },
+        }
+        _replace(path.with_name(KEY_NAME), json.dumps(description, indent=1).encode())
+        _replace(path, data)
+        if name:
+            self._link(path, name)
+        return path
+
+    def lock(self, key: CacheKey, on_wait: Callable[[str], None]) -> AbstractContextManager[None]:
+        """The lock of an entry.
+
+        Raises:
+            OSError: There can be none.
+        """
+        folder = self.path(key).parent
+        self._make(folder)
+        return file_lock(folder / LOCK_NAME, on_wait)
+
+    def entries(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Folders of the entries of all versions and what their keys were made of, newest first."""
+        files = [(path.stat().st_mtime, path) for path in self.root.glob(f"*/MODULE_*/{KEY_NAME}")]
+        for _, path in sorted(files, reverse=True):
+            with suppress(OSError, ValueError):  # being written, or damaged: nothing to explain by
+                description = json.loads(path.read_bytes())
+                if isinstance(description, dict):
+                    yield path.parent, description
+
+    def _make(self, folder: Path) -> None:
+        self.root.parent.mkdir(parents=True, exist_ok=True)
+        for directory in (self.root, self.home, folder):
+            directory.mkdir(mode=0o700, exist_ok=True)
+
+    @staticmethod
+    def _link(path: Path, name: str) -> None:
+        link = path.with_name(_FILE_NAME.sub("_", name).strip(".")[:100] + ".neff")
+        if link.name not in {NEFF_NAME, ".neff"} and not link.is_symlink():
+            with suppress(OSError):  # a file system without links: the name is in key.json too
+                link.symlink_to(NEFF_NAME)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that its name stands for all of the old content or all of the new."""
+    temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
