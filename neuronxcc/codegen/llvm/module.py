@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import itertools
+import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
-import numpy as np
 
-from neuronxcc.codegen.llvm import libm, pointwise, reduction
+from neuronxcc.codegen.errors import CodegenUnsupported
+from neuronxcc.codegen.llvm import epilogue, libm, pointwise, reduction, scatter
 from neuronxcc.codegen.llvm.function import Emitted, attributes
 from neuronxcc.codegen.llvm.host import Host, target_machine
 from neuronxcc.codegen.loop import Kernel, Kind
+from neuronxcc.codegen.objects import ObjectCache, code_version, default_cache
 from neuronxcc.codegen.space import simplify
+from neuronxcc.codegen.text import to_text
+from neuronxcc.ir.meaning.elementwise import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,7 @@ class Function:
             epilogue: void (void* const* bufs, int64_t batch, int64_t row0, int64_t rows,
             int64_t col0, int64_t cols, const float* tile, int64_t tile_stride).
         items: Work items in all; a call does those of [begin, end). Calls on disjoint ranges may
-            run at once. 0 for epilogues.
+            run at once. 0 for epilogues, and for kernels that have nothing to do.
         grain: Items that make a chunk worth handing to a thread.
         scratch_bytes: Memory that every concurrent call needs for itself, aligned to 64.
     """
@@ -44,7 +50,7 @@ class CompiledModule:
         self.functions = functions
         self._owner = owner
 
-    def run(self, number: int, buffers: Sequence[np.ndarray]) -> None:
+    def run(self, number: int, buffers: Sequence[Array]) -> None:
         """Calls loop function `number` on this thread, chunk by chunk.
 
         Args:
@@ -53,8 +59,8 @@ class CompiledModule:
         """
         function = self.functions[number]
         table = (ctypes.c_void_p * max(1, len(buffers)))(*(b.ctypes.data for b in buffers))
-        scratch = np.empty(function.scratch_bytes + 64, np.uint8)
-        aligned = (scratch.ctypes.data + 63) & ~63
+        scratch = ctypes.create_string_buffer(function.scratch_bytes + 64)
+        aligned = (ctypes.addressof(scratch) + 63) & ~63
         call = _LOOP(function.address)
         for begin in range(0, function.items, function.grain):
             call(table, begin, min(begin + function.grain, function.items), aligned)
@@ -66,10 +72,21 @@ _serial = itertools.count()
 
 def emit_kernel(kernel: Kernel, host: Host, name: str) -> Emitted:
     """LLVM IR of one kernel."""
+    reduced = any(dim.kind is Kind.REDUCE for dim in kernel.dims)
+    if any(dim.extent == 0 for dim in kernel.dims):
+        if any(dim.extent == 0 and dim.kind is Kind.REDUCE for dim in kernel.dims):
+            raise CodegenUnsupported("a reduction over nothing: its value is a constant")
+        return Emitted(_nothing(name), {}, 0, 1, 0)
+    if kernel.slots and kernel.slots[0].tile:
+        return epilogue.emit(kernel, host, name)
     space = simplify(kernel)
-    if any(dim.kind is Kind.REDUCE for dim in kernel.dims):
-        return reduction.emit(space, host, name)
-    return pointwise.emit(space, host, name)
+    if any(scatter.meets(store) for store in kernel.stores):
+        return scatter.emit(space, host, name)
+    return (reduction if reduced else pointwise).emit(space, host, name)
+
+
+def _nothing(name: str) -> str:
+    return f"define void @{name}(ptr %b, i64 %i, i64 %j, ptr %s) #0 {{\n  ret void\n}}\n"
 
 
 def module_text(emitted: Sequence[Emitted], host: Host) -> str:
@@ -83,31 +100,67 @@ def module_text(emitted: Sequence[Emitted], host: Host) -> str:
     return "\n".join(parts)
 
 
-def compile_kernels(kernels: Sequence[Kernel], host: Host | None = None) -> CompiledModule:
-    """Compiles kernels for this computer, or for a `host` whose code it can run.
+def compile_kernels(
+    kernels: Sequence[Kernel], host: Host | None = None, cache: ObjectCache | None = None
+) -> CompiledModule:
+    """Compiles kernels, equal ones once, or loads them from the user's cache of machine code.
+
+    Args:
+        kernels: Loop kernels and epilogues (those whose first slot is a tile).
+        host: Compile for this one; this computer by default, and it must be able to run the code.
+        cache: Where machine code is kept; the user's by default.
+
+    Returns:
+        A module whose functions[i] is kernels[i].
 
     Raises:
         CodegenUnsupported: There is no schedule or instruction for one of them.
     """
     host = host or Host.detect()
+    cache = cache or default_cache()
+    texts = [to_text(kernel, name=False) for kernel in kernels]
+    distinct = {text: kernel for text, kernel in zip(texts, kernels, strict=True)}
+    if not distinct:
+        return CompiledModule((), None)
+    key = _key(list(distinct), host)
+    stored = cache.get(key)
+    if stored is None:
+        stored = _compile(list(distinct.values()), host)
+        cache.put(key, stored)
+    head, _, image = stored.partition(b"\n")
+    shapes = [tuple(shape) for shape in json.loads(head)]
+    tracker = link(image, [f"k{i}" for i in range(len(shapes))], host)
+    functions = {
+        text: Function(tracker[f"k{i}"], *shape)
+        for i, (text, shape) in enumerate(zip(distinct, shapes, strict=True))
+    }
+    return CompiledModule(tuple(functions[text] for text in texts), tracker)
+
+
+def _key(texts: Sequence[str], host: Host) -> str:
+    parts = [code_version(), repr(host), *texts]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _compile(kernels: Sequence[Kernel], host: Host) -> bytes:
+    """How each function wants to be called, as a line of JSON, and the object file."""
     emitted = [emit_kernel(kernel, host, f"k{i}") for i, kernel in enumerate(kernels)]
     machine = target_machine(host)
-    image = machine.emit_object(llvm.parse_assembly(module_text(emitted, host)))
-    tracker = link(image, [f"k{i}" for i in range(len(kernels))], host)
-    functions = tuple(
-        Function(tracker[f"k{i}"], e.items, e.grain, e.scratch_bytes) for i, e in enumerate(emitted)
-    )
-    return CompiledModule(functions, tracker)
+    image: bytes = machine.emit_object(llvm.parse_assembly(module_text(emitted, host)))
+    shapes = [(e.items, e.grain, e.scratch_bytes) for e in emitted]
+    return json.dumps(shapes).encode() + b"\n" + image
 
 
 _jits: dict[Host, llvm.LLJIT] = {}
+_jits_lock = threading.Lock()
 
 
 def link(image: bytes, names: Sequence[str], host: Host) -> llvm.ResourceTracker:
     """Loads an object into the process; it stays until the tracker is dropped."""
-    jit = _jits.get(host)
-    if jit is None:
-        jit = _jits[host] = llvm.create_lljit_compiler(target_machine(host), use_jit_link=True)
+    with _jits_lock:
+        jit = _jits.get(host)
+        if jit is None:
+            jit = _jits[host] = llvm.create_lljit_compiler(target_machine(host), use_jit_link=True)
     builder = llvm.JITLibraryBuilder().add_object_img(image)
     for symbol, address in libm.symbols().items():
         builder.import_symbol(symbol, address)

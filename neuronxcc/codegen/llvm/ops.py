@@ -37,7 +37,8 @@ def apply(
     """The operator's result, of type `dtype`, rounded to it."""
     first = src_dtypes[0] if src_dtypes else dtype
     if op is Op.SELECT:
-        return _select(em, srcs)
+        assert isinstance(srcs[0], Val)
+        return select(em, srcs[0], srcs[1], srcs[2])
     if any(d.is_complex for d in src_dtypes) or dtype.is_complex:
         raise CodegenUnsupported(f"{op.value} on complex numbers")
     vals = [s for s in srcs if isinstance(s, Val)]
@@ -82,9 +83,8 @@ def _library(em: Emitter, op: Op, vals: Sequence[Val], dtype: DType) -> Val:
     return em.call_each(name if elem == "double" else name + "f", elem, *vals)
 
 
-def _select(em: Emitter, srcs: Sequence[Value]) -> Value:
-    condition, yes, no = srcs
-    assert isinstance(condition, Val)
+def select(em: Emitter, condition: Val, yes: Value, no: Value) -> Value:
+    """`yes` where the condition holds, else `no`."""
     if isinstance(yes, Pair) and isinstance(no, Pair):
         return Pair(em.select(condition, yes.re, no.re), em.select(condition, yes.im, no.im))
     assert isinstance(yes, Val)

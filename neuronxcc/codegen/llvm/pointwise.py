@@ -75,7 +75,7 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
                 points.position[vec] = em.const("i64", full)
                 points.lanes = min(lanes, power_of_two_above(extent - full))
                 points.mask = prefix_mask(em, points.lanes, extent - full)
-                _visit(points)
+                visit(points)
     item_bytes = traffic(space, [vec]) * min(block, extent) // extent
     text = wrap(em, name, LOOP_PARAMETERS)
     return Emitted(text, em.declarations, items, grain(item_bytes, items), 0)
@@ -89,7 +89,8 @@ def _block(space: Space, vec: int, lanes: int) -> int:
     return block if extent >= 2 * block else -(-extent // lanes) * lanes
 
 
-def _visit(points: Points) -> None:
+def visit(points: Points) -> None:
+    """Loads, computes and stores at the current points."""
     stores = points.space.kernel.stores
     points.prepare(stores)
     for store in stores:
@@ -108,14 +109,14 @@ def _run(points: Points, start: Val, stop: Val, lanes: int, *, may_be_empty: boo
         if trips == 1:
             with em.region():
                 points.position[points.vec] = start
-                _visit(points)
+                visit(points)
             return
     with em.loop(start, stop, lanes, may_be_empty=may_be_empty) as loop:
         points.position[points.vec] = loop.index
-        _visit(points)
+        visit(points)
 
 
 def _single(em: Emitter, points: Points, name: str) -> Emitted:
     with each_item(em):
-        _visit(points)
+        visit(points)
     return Emitted(wrap(em, name, LOOP_PARAMETERS), em.declarations, 1, 1, 0)

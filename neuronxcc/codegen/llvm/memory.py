@@ -1,0 +1,224 @@
+"""Vectors of elements from and to memory: contiguous, reversed, strided or anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val, vector_type
+
+# The largest constant stride that a wide load and a shuffle serve better than a gather.
+_SHUFFLED_STRIDE = 4
+_NOWHERE = Val("ptr", 0, "%nowhere", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the lanes' elements are.
+
+    Attributes:
+        elem: LLVM's type of an element.
+        pointer: The element of lane 0 (but for `extra`).
+        stride: Elements from lane to lane.
+        extra: Elements to add for each lane; None for none.
+        lanes: 0 for a single element.
+    """
+
+    elem: str
+    pointer: Val
+    stride: int
+    extra: Val | None
+    lanes: int
+
+    @property
+    def single(self) -> bool:
+        """All lanes have one address."""
+        return self.extra is None and (self.stride == 0 or not self.lanes)
+
+    @property
+    def align(self) -> int:
+        """Bytes."""
+        return BITS[self.elem] // 8
+
+    @property
+    def vector(self) -> str:
+        """LLVM's type of the vector."""
+        return vector_type(self.elem, self.lanes)
+
+
+def _both(em: Emitter, a: Val | None, b: Val | None) -> Val | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return em.binary("and", a, b)
+
+
+def reverse(em: Emitter, vector: Val) -> Val:
+    """The lanes in the opposite order."""
+    return em.shuffle(vector, None, range(vector.lanes - 1, -1, -1))
+
+
+def _pointers(em: Emitter, place: Place) -> Val:
+    offsets = em.lane_constants("i64", [lane * place.stride for lane in range(place.lanes)])
+    if place.extra is not None:
+        offsets = place.extra if not place.stride else em.binary("add", place.extra, offsets)
+    return em.gep(place.elem, place.pointer, offsets)
+
+
+def _from_low_end(
+    em: Emitter, place: Place, mask: Val | None, lanes: int
+) -> tuple[Val, Val | None]:
+    """For stride -1: the pointer to the last lane's element, and the mask reversed."""
+    pointer = em.gep(place.elem, place.pointer, em.const("i64", 1 - lanes))
+    return pointer, None if mask is None else reverse(em, mask)
+
+
+def _emit(em: Emitter, elem: str, lanes: int, rhs: str, *operands: Val, fresh: bool) -> Val:
+    return em.here(elem, lanes, rhs) if fresh else em.pure(elem, lanes, rhs, *operands)
+
+
+def read(
+    em: Emitter, place: Place, mask: Val | None, condition: Val | None, *, fresh: bool = False
+) -> Val:
+    """The elements.
+
+    Args:
+        em: The function.
+        place: Where.
+        mask: Lanes that may be read (i1 vector); None for all.
+        condition: Elements that may be read besides (i1, a scalar for all lanes); None for all.
+        fresh: The memory may have been written since it was last read.
+
+    Returns:
+        A scalar if all lanes have one address, else a vector. Lanes not read hold anything.
+    """
+    elem, lanes = place.elem, place.lanes
+    if place.single and (condition is None or not condition.lanes):
+        pointer = place.pointer
+        if condition is not None:
+            pointer = em.select(condition, pointer, _NOWHERE)
+        return _emit(em, elem, 0, em.load_rhs(elem, 0, pointer), pointer, fresh=fresh)
+    if condition is not None:
+        condition = em.splat(condition, lanes)
+    mask = _both(em, mask, condition)
+    if place.extra is None and place.stride in (1, -1):
+        return _read_contiguous(em, place, mask, fresh=fresh)
+    if place.extra is None and mask is None and 1 < place.stride <= _SHUFFLED_STRIDE:
+        span = (lanes - 1) * place.stride + 1
+        rhs = em.load_rhs(elem, span, place.pointer)
+        wide = _emit(em, elem, span, rhs, place.pointer, fresh=fresh)
+        return em.shuffle(wide, None, range(0, span, place.stride))
+    pointers = _pointers(em, place)
+    mask = mask or em.const("i1", 1, lanes)
+    name = f"@llvm.masked.gather.v{lanes}{_name(elem)}.v{lanes}p0"
+    em.declarations[name] = (
+        f"declare {place.vector} {name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {place.vector})"
+    )
+    rhs = (
+        f"call {place.vector} {name}({pointers.typed}, i32 {place.align}, {mask.typed},"
+        f" {place.vector} zeroinitializer)"
+    )
+    return _emit(em, elem, lanes, rhs, pointers, mask, fresh=fresh)
+
+
+def _read_contiguous(em: Emitter, place: Place, mask: Val | None, *, fresh: bool) -> Val:
+    elem, lanes, pointer = place.elem, place.lanes, place.pointer
+    if place.stride < 0:
+        pointer, mask = _from_low_end(em, place, mask, lanes)
+    operands = [pointer]
+    if mask is None:
+        rhs = em.load_rhs(elem, lanes, pointer)
+    else:
+        name = f"@llvm.masked.load.v{lanes}{_name(elem)}.p0"
+        em.declarations[name] = (
+            f"declare {place.vector} {name}(ptr, i32, <{lanes} x i1>, {place.vector})"
+        )
+        rhs = (
+            f"call {place.vector} {name}({pointer.typed}, i32 {place.align}, {mask.typed},"
+            f" {place.vector} zeroinitializer)"
+        )
+        operands.append(mask)
+    vector = _emit(em, elem, lanes, rhs, *operands, fresh=fresh)
+    return reverse(em, vector) if place.stride < 0 else vector
+
+
+def write(em: Emitter, place: Place, value: Val, mask: Val | None, condition: Val | None) -> None:
+    """Stores the elements of the lanes in `mask` for which `condition` holds (None: all)."""
+    if place.single and not value.lanes and (condition is None or not condition.lanes):
+        pointer = place.pointer
+        if condition is not None:
+            pointer = em.select(condition, pointer, _NOWHERE)
+        em.line(f"store {value.typed}, {pointer.typed}, align {place.align}")
+        return
+    lanes = place.lanes
+    value = em.splat(value, lanes)
+    if condition is not None:
+        condition = em.splat(condition, lanes)
+    mask = _both(em, mask, condition)
+    if place.extra is None and place.stride in (1, -1):
+        _write_contiguous(em, place, value, mask)
+        return
+    pointers = _pointers(em, place)
+    mask = mask or em.const("i1", 1, lanes)
+    name = f"@llvm.masked.scatter.v{lanes}{_name(place.elem)}.v{lanes}p0"
+    em.declarations[name] = (
+        f"declare void {name}({place.vector}, <{lanes} x ptr>, i32, <{lanes} x i1>)"
+    )
+    em.line(f"call void {name}({value.typed}, {pointers.typed}, i32 {place.align}, {mask.typed})")
+
+
+def _write_contiguous(em: Emitter, place: Place, value: Val, mask: Val | None) -> None:
+    pointer, lanes = place.pointer, place.lanes
+    if place.stride < 0:
+        pointer, mask = _from_low_end(em, place, mask, lanes)
+        value = reverse(em, value)
+    if mask is None:
+        em.line(f"store {value.typed}, {pointer.typed}, align {place.align}")
+        return
+    name = f"@llvm.masked.store.v{lanes}{_name(place.elem)}.p0"
+    em.declarations[name] = f"declare void {name}({place.vector}, ptr, i32, <{lanes} x i1>)"
+    em.line(f"call void {name}({value.typed}, {pointer.typed}, i32 {place.align}, {mask.typed})")
+
+
+def _doubled(em: Emitter, value: Val | None, lanes: int) -> Val | None:
+    if value is None or not value.lanes:
+        return value
+    return em.shuffle(value, None, [lane // 2 for lane in range(2 * lanes)])
+
+
+def read_pair(
+    em: Emitter, place: Place, mask: Val | None, condition: Val | None, *, fresh: bool = False
+) -> tuple[Val, Val]:
+    """Neighbouring elements (real, imaginary); strides and extras of `place` count elements."""
+    lanes = place.lanes
+    if place.extra is None and place.stride == 2 and lanes:
+        both = Place(place.elem, place.pointer, 1, None, 2 * lanes)
+        wide = read(
+            em, both, _doubled(em, mask, lanes), _doubled(em, condition, lanes), fresh=fresh
+        )
+        even, odd = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+        return em.shuffle(wide, None, even), em.shuffle(wide, None, odd)
+    second = em.gep(place.elem, place.pointer, em.const("i64", 1))
+    other = Place(place.elem, second, place.stride, place.extra, lanes)
+    re = read(em, place, mask, condition, fresh=fresh)
+    return re, read(em, other, mask, condition, fresh=fresh)
+
+
+def write_pair(
+    em: Emitter, place: Place, re: Val, im: Val, mask: Val | None, condition: Val | None
+) -> None:
+    """Stores (real, imaginary) as neighbours."""
+    lanes = place.lanes
+    if place.extra is None and place.stride == 2 and lanes:
+        re, im = em.splat(re, lanes), em.splat(im, lanes)
+        order = [lane // 2 + lanes * (lane % 2) for lane in range(2 * lanes)]
+        both = Place(place.elem, place.pointer, 1, None, 2 * lanes)
+        wide = em.shuffle(re, im, order)
+        write(em, both, wide, _doubled(em, mask, lanes), _doubled(em, condition, lanes))
+        return
+    second = em.gep(place.elem, place.pointer, em.const("i64", 1))
+    other = Place(place.elem, second, place.stride, place.extra, lanes)
+    write(em, place, re, mask, condition)
+    write(em, other, im, mask, condition)
+
+
+def _name(elem: str) -> str:
+    return {"float": "f32", "double": "f64", "half": "f16"}.get(elem, elem)
