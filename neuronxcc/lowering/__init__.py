@@ -1,0 +1,5 @@
+"""Lowering: tensor IR to a program of loop kernels, matrix products and calls."""
+
+from neuronxcc.lowering.lower import lower
+
+__all__ = ["lower"]

@@ -1,0 +1,339 @@
+"""Turns a finished cluster into a loop kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Group, Op
+from neuronxcc.lowering import index as ix
+from neuronxcc.lowering.cluster import Cluster, Storage
+from neuronxcc.lowering.index import At, Cond, Index, Quotient, Term, Value
+from neuronxcc.lowering.layout import Layout
+
+Place = Callable[[Node], tuple[Storage, Layout]]
+Key = tuple[Node, At]
+
+_REDUCE = {
+    "add": Op.ADD,
+    "mul": Op.MULTIPLY,
+    "min": Op.MINIMUM,
+    "max": Op.MAXIMUM,
+    "and": Op.AND,
+    "or": Op.OR,
+    "xor": Op.XOR,
+}
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A kernel and the storage behind each slot, with the element the slot starts at.
+
+    The tile of an epilogue is slot 0 of the kernel and not listed.
+    """
+
+    kernel: Kernel
+    operands: tuple[tuple[Storage, int], ...]
+
+
+def emit(cluster: Cluster, place: Place) -> Emitted:
+    """Build the kernel of a cluster; `place` tells where a tensor it loads lies."""
+    return _Emitter(cluster, place).run()
+
+
+class _Emitter:
+    def __init__(self, cluster: Cluster, place: Place) -> None:
+        self.cluster = cluster
+        self.place = place
+        self.addresses: dict[Key, tuple[Storage, Index]] = {}
+        self.slots: dict[Storage, int] = {}
+        self.starts: dict[Storage, int] = {}
+        self.scalars: dict[Key, Scalar] = {}
+        self.dims: dict[int, int] = {}
+        self.first = 0
+        self._numbers: dict[tuple[Index, DType], Scalar] = {}
+
+    def run(self) -> Emitted:
+        cluster = self.cluster
+        keys = list(self._reachable())
+        writes = [(w.storage.resolve(), w.address) for w in cluster.writes]
+        accesses = [*self.addresses.values(), *writes]
+        slots: list[Slot] = []
+        if cluster.kind == "gemm":
+            slots.append(Slot(DType.F32, tile=True))
+            self.first = 1
+        for storage, address in accesses:
+            if storage not in self.slots:
+                self.slots[storage] = len(slots)
+                slots.append(Slot(storage.node.dtype))
+                self.starts[storage] = address.offset
+            self.starts[storage] = min(self.starts[storage], address.offset)
+        order = self._dim_order(accesses)
+        self.dims = {axis: dim for dim, axis in enumerate(order)}
+        for key in keys:
+            self.scalars[key] = self._scalar(*key)
+        stores = tuple(
+            Store(
+                self._access(storage, address),
+                self.scalars[write.node, write.at],
+                write.combine,
+                self._mask(write.mask),
+            )
+            for write, (storage, address) in zip(cluster.writes, writes, strict=True)
+        )
+        dims = tuple(
+            Dim(cluster.extents[a], Kind.REDUCE if a in cluster.reduced else Kind.PARALLEL)
+            for a in order
+        )
+        kernel = Kernel(_name(cluster), dims, tuple(slots), stores)
+        operands = tuple((storage, self.starts[storage]) for storage in self.slots)
+        return Emitted(kernel, operands)
+
+    # ---- what is needed ---------------------------------------------------------------------
+
+    def _reachable(self) -> Iterator[Key]:
+        """Every value the writes need, operands first. Notes the addresses of loads."""
+        seen: set[Key] = set()
+        stack: list[tuple[Key, bool]] = []
+        for write in reversed(self.cluster.writes):
+            stack.append(((write.node, write.at), False))
+            stack.extend((key, False) for key in _values(At(write.coords, write.mask)))
+        while stack:
+            key, expanded = stack.pop()
+            if key in seen:
+                continue
+            if expanded:
+                seen.add(key)
+                yield key
+                continue
+            stack.append((key, True))
+            stack.extend((need, False) for need in reversed(self._needs(key)) if need not in seen)
+
+    def _needs(self, key: Key) -> list[Key]:
+        node, at = key
+        traced = self.cluster.inside.get(node)
+        if traced is None:
+            storage, layout = self.place(node)
+            parts = list(zip(at.coords, layout.strides, strict=True))
+            address = ix.shift(ix.weighted(parts), layout.offset)
+            self.addresses[key] = (storage.resolve(), address)
+            return _values(at)
+        needs = list(traced[at])
+        if node.op in (Op.PAD, Op.CONCATENATE):
+            for _, where in traced[at]:
+                needs.extend(_values(At((), where.mask)))
+        return needs
+
+    # ---- the shape of the kernel --------------------------------------------------------------
+
+    def _dim_order(self, accesses: list[tuple[Storage, Index]]) -> list[int]:
+        """Axes from the outermost to the innermost, in one of the forms that kernels have."""
+        cluster = self.cluster
+        if not cluster.reduced:
+            return cluster.order
+        weight = dict.fromkeys(cluster.order, 0)
+        for storage, address in accesses:
+            for term, coefficient in address.terms:
+                if isinstance(term, int) and abs(coefficient) == 1:
+                    varying = [t for t, _ in address.terms if isinstance(t, int)]
+                    weight[term] += storage.node.dtype.itemsize * cluster.points(varying)
+        best = max(cluster.order, key=lambda axis: weight[axis])
+        reduced = [a for a in cluster.order if a in cluster.reduced]
+        parallel = cluster.parallel
+        if best in cluster.reduced or not weight[best]:
+            return [*parallel, *reduced]
+        # Columns: what lies between neighbours of a reduced axis stays innermost.
+        step = dict.fromkeys(cluster.order, 0)
+        for _, address in accesses:
+            strides = {t: abs(a) for t, a in address.terms if isinstance(t, int)}
+            if strides.get(best) == 1 and set(strides) & cluster.reduced:
+                step.update(strides)
+                break
+        limit = min((step[a] for a in reduced if step[a]), default=1)
+        inner = [a for a in parallel if a == best or 0 < step[a] < limit]
+        return [*(a for a in parallel if a not in inner), *reduced, *inner]
+
+    # ---- expressions ----------------------------------------------------------------------------
+
+    def _access(self, storage: Storage, address: Index) -> Access:
+        strides = [0] * len(self.dims)
+        indices: list[tuple[Scalar, int]] = []
+        for term, coefficient in address.terms:
+            if isinstance(term, int):
+                strides[self.dims[term]] = coefficient
+            else:
+                indices.append((self._term(term, None), coefficient))
+        offset = address.offset - self.starts[storage]
+        return Access(self.slots[storage], tuple(strides), offset, tuple(indices))
+
+    def _number(self, index: Index, dtype: DType) -> Scalar:
+        """The value of an index, computed in an integer type."""
+        found = self._numbers.get((index, dtype))
+        if found is not None:
+            return found
+        total: Scalar | None = None
+        for term, coefficient in index.terms:
+            part = self._term(term, dtype)
+            if coefficient != 1:
+                part = _op(Op.MULTIPLY, dtype, part, _const(coefficient, dtype))
+            total = part if total is None else _op(Op.ADD, dtype, total, part)
+        if total is None:
+            total = _const(index.offset, dtype)
+        elif index.offset:
+            total = _op(Op.ADD, dtype, total, _const(index.offset, dtype))
+        self._numbers[index, dtype] = total
+        return total
+
+    def _term(self, term: Term, dtype: DType | None) -> Scalar:
+        """A term in an integer type; None: in whichever it is at hand."""
+        if isinstance(term, int):
+            wanted = dtype or DType.S64
+            if self.cluster.extents[term] == 1:
+                return _const(0, wanted)
+            return Scalar.make("index", wanted, dim=self.dims[term])
+        if isinstance(term, Value):
+            value = self.scalars[term.node, term.at]
+            if term.low <= term.high:
+                value = _clamped(value, term.low, term.high)
+            return value if dtype is None else _converted(value, dtype)
+        wanted = dtype or self._width(term.of)
+        op = Op.DIVIDE if isinstance(term, Quotient) else Op.REMAINDER
+        return _op(op, wanted, self._number(term.of, wanted), _const(term.by, wanted))
+
+    def _width(self, index: Index) -> DType:
+        """32 bits if they hold the index and every part of it."""
+        limits = ix.bounds(index, self.cluster.extents)
+        if limits is None or max(abs(limits[0]), abs(limits[1]), abs(index.offset)) >= 1 << 30:
+            return DType.S64
+        return DType.S32
+
+    def _mask(self, conds: tuple[Cond, ...]) -> Scalar | None:
+        mask: Scalar | None = None
+        for cond in conds:
+            limits = ix.bounds(cond.of, self.cluster.extents)
+            dtype = self._width(cond.of)
+            value = self._number(cond.of, dtype)
+            for bound, direction, implied in (
+                (cond.low, "GE", limits is not None and limits[0] >= cond.low),
+                (cond.high, "LT", limits is not None and limits[1] < cond.high),
+            ):
+                if implied:
+                    continue
+                part = _op(Op.COMPARE, DType.PRED, value, _const(bound, dtype), direction=direction)
+                mask = part if mask is None else _op(Op.AND, DType.PRED, mask, part)
+        return mask
+
+    def _scalar(self, node: Node, at: At) -> Scalar:
+        traced = self.cluster.inside.get(node)
+        if traced is None:
+            access = self._access(*self.addresses[node, at])
+            mask = self._mask(at.mask)
+            other = () if mask is None else (mask, _const(0, node.dtype))
+            return Scalar.make("load", node.dtype, other, access=access)
+        srcs = [self.scalars[key] for key in traced[at]]
+        if node.op in Group.ELEMENTWISE:
+            return _elementwise(node, srcs)
+        rule = _RULES.get(node.op)
+        # Else movement: the element that was found.
+        return srcs[0] if rule is None else rule(self, node, at, srcs)
+
+    def _reduce(self, node: Node, _at: At, srcs: list[Scalar]) -> Scalar:
+        what = "reduce" if node.op is Op.REDUCE else "arg"
+        return Scalar.make(what, node.dtype, tuple(srcs), op=_REDUCE[node["kind"]])
+
+    def _constant(self, node: Node, _at: At, _srcs: list[Scalar]) -> Scalar:
+        return Scalar.make("const", node.dtype, value=node["literal"].array.flat[0].item())
+
+    def _pad(self, node: Node, at: At, srcs: list[Scalar]) -> Scalar:
+        ((_, where), _) = self.cluster.inside[node][at]
+        return self._chosen(where, at, srcs[0], srcs[1])
+
+    def _concatenate(self, node: Node, at: At, srcs: list[Scalar]) -> Scalar:
+        traced = self.cluster.inside[node][at]
+        value = srcs[-1]
+        for src, (_, where) in zip(reversed(srcs[:-1]), reversed(traced[:-1]), strict=True):
+            value = self._chosen(where, at, src, value)
+        return value
+
+    def _chosen(self, where: At, at: At, value: Scalar, other: Scalar) -> Scalar:
+        """The value where its position is inside, else the other."""
+        mask = self._mask(tuple(cond for cond in where.mask if cond not in at.mask))
+        return value if mask is None else _op(Op.SELECT, value.dtype, mask, value, other)
+
+    def _iota(self, node: Node, at: At, _srcs: list[Scalar]) -> Scalar:
+        index = at.coords[node["dim"]]
+        if node.dtype in (DType.S32, DType.S64):
+            return self._number(index, node.dtype)
+        return _converted(self._number(index, self._width(index)), node.dtype)
+
+    def _tile(self, node: Node, _at: At, _srcs: list[Scalar]) -> Scalar:
+        extents = [self.cluster.extents[axis] for axis in (0, 1, 2)]
+        strides = (extents[1] * extents[2], extents[2], 1)
+        tile = Scalar.make("load", DType.F32, access=Access(0, strides))
+        return _converted(tile, node.dtype)
+
+
+_RULES: dict[Op, Callable[[_Emitter, Node, At, list[Scalar]], Scalar]] = {
+    Op.REDUCE: _Emitter._reduce,  # noqa: SLF001 - a table of its own methods
+    Op.ARG_REDUCE: _Emitter._reduce,  # noqa: SLF001
+    Op.IOTA: _Emitter._iota,  # noqa: SLF001
+    Op.CONSTANT: _Emitter._constant,  # noqa: SLF001
+    Op.DOT_GENERAL: _Emitter._tile,  # noqa: SLF001
+    Op.PAD: _Emitter._pad,  # noqa: SLF001
+    Op.CONCATENATE: _Emitter._concatenate,  # noqa: SLF001
+}
+
+
+def _elementwise(node: Node, srcs: list[Scalar]) -> Scalar:
+    if node.op is Op.REDUCE_PRECISION:
+        bits = (node["exponent_bits"], node["mantissa_bits"])
+        srcs = [*srcs, *(_const(count, DType.S32) for count in bits)]
+    return _op(node.op, node.dtype, *srcs, direction=node.get("direction", ""))
+
+
+def _values(at: At) -> list[Key]:
+    found: dict[Key, None] = {}
+    ix.values_of(at, lambda value: found.setdefault((value.node, value.at)))
+    return list(found)
+
+
+def _const(value: bool | complex, dtype: DType) -> Scalar:
+    if dtype.is_float:
+        value = float(value.real)
+    elif dtype is DType.PRED:
+        value = bool(value)
+    elif dtype.is_complex:
+        value = complex(value)
+    return Scalar.make("const", dtype, value=value)
+
+
+def _op(op: Op, dtype: DType, *srcs: Scalar, direction: str = "") -> Scalar:
+    return Scalar.make("op", dtype, srcs, op=op, direction=direction)
+
+
+def _converted(value: Scalar, dtype: DType) -> Scalar:
+    return value if value.dtype is dtype else _op(Op.CONVERT, dtype, value)
+
+
+def _clamped(value: Scalar, low: int, high: int) -> Scalar:
+    """An index read from a tensor, made to lie in [low, high]; in 64 bits if its type is short."""
+    limit = 1 << (8 * value.dtype.itemsize - (0 if value.dtype.is_unsigned else 1))
+    if high >= limit or (value.dtype.is_unsigned and low < 0):
+        value = _converted(value, DType.S64)
+    bounds = _const(low, value.dtype), _const(high, value.dtype)
+    return _op(Op.CLAMP, value.dtype, bounds[0], value, bounds[1])
+
+
+def _name(cluster: Cluster) -> str:
+    """Says what the kernel does; equal kernels have equal names."""
+    names = [
+        node.op.value
+        for node in cluster.inside
+        if node.op in Group.ELEMENTWISE or node.op in (Op.REDUCE, Op.ARG_REDUCE, Op.GATHER)
+    ]
+    notable = list(dict.fromkeys(reversed(names)))
+    shown = "_".join(notable[:4]) or "copy"
+    return f"{cluster.kind}_{shown}"

@@ -1,0 +1,90 @@
+"""Lowering: the list of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.node import Node
+from neuronxcc.lowering.cluster import Storage
+from neuronxcc.lowering.fuse import Fuser
+from neuronxcc.lowering.layout import Strides, contiguous, span
+from neuronxcc.lowering.plan import Interval, peak, plan
+from neuronxcc.lowering.steps import Draft, Drafter
+from neuronxcc.neff.program import Buffer, Program
+from neuronxcc.options import Options
+
+
+def lower(
+    graph: Graph,
+    options: Options,
+    param_strides: Sequence[Strides] | None = None,
+    result_strides: Sequence[Strides] | None = None,
+) -> Program:
+    """Turn a graph into a program.
+
+    Args:
+        graph: Canonical, verified.
+        options: Of the compilation.
+        param_strides: Of every parameter, in elements; None: all are contiguous.
+        result_strides: Of every result; those of aliased results are the parameter's. None: all
+            are contiguous.
+    """
+    if param_strides is None:
+        param_strides = [contiguous(p.shape) for p in graph.params]
+    if result_strides is None:
+        result_strides = [contiguous(r.shape) for r in graph.results]
+    fuser = Fuser(graph, param_strides, result_strides)
+    fuser.run()
+
+    def lower_body(body: Graph, strides: Sequence[Strides]) -> Program:
+        return lower(body, options, strides, None)
+
+    def loc(node: Node) -> str:
+        return str(graph.locs.get(node, ""))
+
+    drafter = Drafter(fuser, lower_body, loc)
+    drafts = [drafter.draft(unit) for unit in reversed(fuser.units)]
+    return _assemble(graph, fuser, [draft for draft in drafts if draft is not None])
+
+
+def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
+    """Number the buffers, place the temporaries, and build the steps."""
+    lives: dict[Storage, Interval] = {}
+    numbers: dict[Storage, int] = {}
+    for storage in (*fuser.params, *fuser.results):
+        numbers.setdefault(storage, len(numbers))
+    for position, draft in enumerate(drafts):
+        for storage in (*draft.reads, *draft.writes):
+            numbers.setdefault(storage, len(numbers))
+            if storage.kind == "temp":
+                nbytes = span(storage.shape, storage.strides) * storage.node.dtype.itemsize
+                life = lives.setdefault(storage, Interval(nbytes, position, position))
+                life.last = position
+    scratch = plan(list(lives.values()))
+    buffers = tuple(_buffer(storage, lives.get(storage)) for storage in numbers)
+    steps = tuple(draft.build(numbers.__getitem__) for draft in drafts)
+    meta: dict[str, Any] = {
+        "memory": {
+            "scratch_bytes": scratch,
+            "live_bytes": peak(list(lives.values())),
+            "temporaries": len(lives),
+        }
+    }
+    results = tuple(numbers[storage] for storage in fuser.results)
+    return Program(graph.name, buffers, steps, results, scratch, meta)
+
+
+def _buffer(storage: Storage, life: Interval | None) -> Buffer:
+    node = storage.node
+    return Buffer(
+        storage.kind,
+        node.dtype,
+        storage.shape,
+        storage.strides,
+        index=storage.index,
+        offset=-1 if life is None else life.offset,
+        literal=node["literal"] if storage.kind == "constant" else None,
+        name=node["name"] if storage.kind == "input" else "",
+    )

@@ -1,0 +1,170 @@
+"""The order in which fusion visits nodes, and the pointwise regions that follow matrix products.
+
+Hard nodes (products, reductions, calls) are numbered in program order. The stage of any other node
+is the last hard node that it depends on; what follows a product within its stage depends on that
+product and on nothing later, so it can be computed while the product's tile is in the cache.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Group, Op
+from neuronxcc.lowering import index as ix
+from neuronxcc.lowering.classify import BIJECTIVE, VIEWS, is_hard, is_slow, origin
+from neuronxcc.lowering.index import Index, Space
+
+MAX_REGION = 96  # operations of an epilogue
+
+Users = Mapping[Node, list[Node]]
+
+
+def program_order(graph: Graph) -> list[Node]:
+    """All nodes, operands first, otherwise as the front end made them; effects in sequence."""
+    nodes = sorted(graph.nodes(), key=lambda node: node.serial)
+    effects = [n for n in nodes if n.get("sequence") is not None]
+    wanted = sorted(effects, key=lambda n: n["sequence"])
+    if effects == wanted:
+        return nodes
+    return _ordered(nodes, {b: a for a, b in pairwise(wanted)})
+
+
+def _ordered(nodes: list[Node], after: Mapping[Node, Node]) -> list[Node]:
+    waiting = {}
+    users: dict[Node, list[Node]] = {}
+    ready: list[tuple[int, Node]] = []
+    for node in nodes:
+        needs = {*node.srcs, *({after[node]} if node in after else ())}
+        waiting[node] = len(needs)
+        for need in needs:
+            users.setdefault(need, []).append(node)
+        if not needs:
+            ready.append((node.serial, node))
+    heapq.heapify(ready)
+    result = []
+    while ready:
+        _, node = heapq.heappop(ready)
+        result.append(node)
+        for user in users.get(node, ()):
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, (user.serial, user))
+    return result
+
+
+def stages(order: Iterable[Node]) -> dict[Node, int]:
+    """The stage of every node."""
+    stage: dict[Node, int] = {}
+    count = 0
+    for node in order:
+        if is_hard(node):
+            count += 1
+            stage[node] = count
+        else:
+            stage[node] = max((stage[src] for src in node.srcs), default=0)
+    return stage
+
+
+class Region:
+    """A matrix product and the pointwise nodes that are computed with it.
+
+    Attributes:
+        dot: The product.
+        batch, m, n: Extents of the epilogue's axes 0, 1 and 2.
+        frames: For every node of the region its position in terms of these axes.
+    """
+
+    def __init__(self, dot: Node) -> None:
+        self.dot = dot
+        lhs = dot.srcs[0]
+        batch, left = len(dot["lhs_batch"]), lhs.type.rank - len(dot["lhs_contract"])
+        groups = (dot.shape[:batch], dot.shape[batch:left], dot.shape[left:])
+        self.batch, self.m, self.n = (math.prod(group) for group in groups)
+        self.extents = {0: self.batch, 1: self.m, 2: self.n}
+        self.space = Space(self.extents, splittable=False)
+        coords: list[Index] = []
+        for axis, group in enumerate(groups):
+            flat = ix.ZERO if self.extents[axis] == 1 else ix.of_axis(axis)
+            coords.extend(ix.unflatten(flat, group, self.space))
+        self.frames: dict[Node, tuple[Index, ...]] = {dot: tuple(coords)}
+
+    def frame_of(self, node: Node) -> tuple[Index, ...] | None:
+        """The position of a node of the same number of elements; None if it does not follow."""
+        if node.op in Group.ELEMENTWISE:
+            found = {self.frames[src] for src in node.srcs if src in self.frames}
+            return found.pop() if len(found) == 1 else None
+        frame = self.frames[node.srcs[0]]
+        if node.op is Op.TRANSPOSE:
+            return tuple(frame[d] for d in node["permutation"])
+        return ix.reshape(frame, node.srcs[0].shape, node.shape, self.space)
+
+    def grow(self, candidates: Iterable[Node], stage: Mapping[Node, int]) -> None:
+        """Take in what can be computed per element of the product.
+
+        Args:
+            candidates: The other nodes of the product's stage, operands first.
+            stage: Of every node.
+        """
+        own = stage[self.dot]
+        for node in candidates:
+            if node.op not in Group.ELEMENTWISE and node.op not in BIJECTIVE:
+                continue
+            if not any(src in self.frames for src in node.srcs):
+                continue
+            if len(self.frames) > MAX_REGION or node.type.size != self.dot.type.size:
+                continue
+            if node.dtype.is_complex or not all(
+                src in self.frames or stage[src] < own for src in node.srcs
+            ):
+                continue
+            frame = self.frame_of(node)
+            if frame is not None:
+                self.frames[node] = frame
+
+    def trim(self, users: Users, kept: Iterable[Node]) -> None:
+        """Give up what its consumers compute as well from what has to be stored anyway."""
+        needed = set(kept)
+        stored = {
+            node
+            for node in self.frames
+            if node in needed or any(u not in self.frames for u in _consumers(node, users))
+        }
+        for node in reversed(list(self.frames)):
+            if node is self.dot or node in needed or any(u in self.frames for u in users[node]):
+                continue
+            cheap = node.op in VIEWS or not is_slow(node)
+            if cheap and all(origin(src) in stored for src in node.srcs if src in self.frames):
+                del self.frames[node]
+
+
+def _consumers(node: Node, users: Users) -> list[Node]:
+    """The nodes that compute with a node, or with a view of it."""
+    found: list[Node] = []
+    for user in users[node]:
+        found.extend(_consumers(user, users) if user.op in VIEWS else (user,))
+    return found
+
+
+def regions(
+    order: Iterable[Node], stage: Mapping[Node, int], users: Users, kept: Iterable[Node]
+) -> dict[Node, Region]:
+    """The region of every node that is in one, the products of floats themselves included."""
+    by_stage: dict[int, Region] = {}
+    followers: dict[int, list[Node]] = {}
+    for node in order:
+        if node.op is Op.DOT_GENERAL:
+            by_stage[stage[node]] = Region(node)
+        elif stage[node] in by_stage:
+            followers.setdefault(stage[node], []).append(node)
+    result: dict[Node, Region] = {}
+    needed = set(kept)
+    for number, region in by_stage.items():
+        region.grow(followers.get(number, ()), stage)
+        region.trim(users, needed)
+        result.update(dict.fromkeys(region.frames, region))
+    return result

@@ -1,0 +1,163 @@
+"""Runs a program in NumPy: every step by its obvious meaning, memory where the plan has it.
+
+The scratchpad is one array of bytes, so a plan that lets tensors overlap gives wrong results here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from neuronxcc.codegen.reference import run_kernel
+from neuronxcc.ir.meaning.elementwise import Array, cast, precise
+from neuronxcc.lowering.layout import span
+from neuronxcc.neff.program import (
+    AtenStep,
+    Buffer,
+    CallStep,
+    CopyStep,
+    GemmStep,
+    LoopStep,
+    Program,
+    Step,
+    View,
+)
+
+# Runs an operator: the step, its arguments with arrays for views -> its results.
+Aten = Callable[[AtenStep, tuple[Any, ...], Mapping[str, Any]], Sequence[Array]]
+
+
+def run_program(program: Program, args: Sequence[Array], aten: Aten | None = None) -> list[Array]:
+    """Return the results of a program.
+
+    Args:
+        program: To run.
+        args: One array per input, of its type and shape; not written to.
+        aten: Runs operators of PyTorch.
+
+    Raises:
+        NotImplementedError: there is an AtenStep, and no `aten` to run it.
+    """
+    return _Run(program, args, aten).run()
+
+
+class _Run:
+    def __init__(self, program: Program, args: Sequence[Array], aten: Aten | None) -> None:
+        self.program = program
+        self.aten = aten
+        # Not zeros: what is read before it is written must not look right by chance.
+        self.scratch = np.full(program.scratch_bytes, 0xA5, np.uint8)
+        self.memory = [self._memory(buffer, args) for buffer in program.buffers]
+
+    def _memory(self, buffer: Buffer, args: Sequence[Array]) -> Array:
+        dtype, count = buffer.dtype.numpy, span(buffer.shape, buffer.strides)
+        if buffer.kind == "temp":
+            nbytes = count * dtype.itemsize
+            return self.scratch[buffer.offset : buffer.offset + nbytes].view(dtype)
+        memory = np.full(count * dtype.itemsize, 0xA5, np.uint8).view(dtype)
+        if buffer.kind == "output":
+            return memory
+        if buffer.kind == "input":
+            value = np.asarray(args[buffer.index])
+        else:
+            assert buffer.literal is not None
+            value = buffer.literal.array
+        if value.dtype != dtype or value.shape != buffer.shape:
+            raise TypeError(f"{value.dtype}{list(value.shape)} for {buffer}")
+        if value.size:
+            _strided(memory, buffer.shape, buffer.strides, 0)[...] = value
+        return memory
+
+    def run(self) -> list[Array]:
+        """All steps."""
+        for step in self.program.steps:
+            _STEPS[type(step)](self, step)
+        results = []
+        for number in self.program.results:
+            buffer = self.program.buffers[number]
+            results.append(_strided(self.memory[number], buffer.shape, buffer.strides, 0).copy())
+        return results
+
+    def array(self, view: View) -> Array:
+        """The elements of a view, in place."""
+        memory = self.memory[view.buffer]
+        return _strided(memory, view.shape, view.strides, view.offset)
+
+    def _slots(self, operands: Sequence[tuple[int, int]]) -> list[Array]:
+        return [self.memory[buffer][offset:] for buffer, offset in operands]
+
+    def loop(self, step: LoopStep) -> None:
+        run_kernel(step.kernel, self._slots(step.operands))
+
+    def gemm(self, step: GemmStep) -> None:
+        a, b = (precise(self.array(view)) for view in (step.a, step.b))
+        sums = np.matmul(a, b)
+        if step.c0 is not None:
+            sums = sums + precise(self.array(step.c0))
+        tile = sums.astype(np.float32)
+        if step.epilogue is None:
+            assert step.out is not None
+            self.array(step.out)[...] = cast(tile, step.out.dtype)
+        else:
+            run_kernel(step.epilogue, [tile.reshape(-1), *self._slots(step.epilogue_operands)])
+
+    def call_aten(self, step: AtenStep) -> None:
+        if self.aten is None:
+            raise NotImplementedError(f"{step.target}; pass `aten` to run it")
+
+        def filled(value: Any) -> Any:
+            if isinstance(value, View):
+                return self.array(value).copy()
+            return tuple(map(filled, value)) if isinstance(value, tuple) else value
+
+        kwargs = {name: filled(value) for name, value in step.kwargs.items()}
+        results = self.aten(step, filled(step.args), kwargs)
+        for out, result in zip(step.outs, results, strict=True):
+            if out is not None:
+                self.array(out)[...] = result
+
+    def copy(self, step: CopyStep) -> None:
+        self.array(step.out)[...] = self.array(step.src).copy()
+
+    def call(self, step: CallStep) -> None:
+        state = [self.array(view).copy() for view in step.operands]
+        if step.kind == "while":
+            cond, body = step.bodies
+            while run_program(cond, state, self.aten)[0]:
+                state = run_program(body, state, self.aten)
+        else:
+            state = run_program(step.bodies[self._chosen(step)], state, self.aten)
+        for out, value in zip(step.outs, state, strict=True):
+            if out is not None:
+                self.array(out)[...] = value
+
+    def _chosen(self, step: CallStep) -> int:
+        if step.selector is None:
+            return 0
+        value = self.array(step.selector)[()]
+        if value.dtype == np.bool_:
+            return int(not value)
+        last = len(step.bodies) - 1
+        return int(value) if 0 <= value <= last else last
+
+
+_STEPS: dict[type[Step], Callable[[_Run, Any], None]] = {
+    LoopStep: _Run.loop,
+    GemmStep: _Run.gemm,
+    AtenStep: _Run.call_aten,
+    CopyStep: _Run.copy,
+    CallStep: _Run.call,
+}
+
+
+def _strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
+    if 0 in shape:
+        return np.empty(shape, memory.dtype)
+    last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
+    first = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
+    if first < 0 or last >= len(memory):
+        raise IndexError(f"shape {shape} strides {strides} offset {offset} of {len(memory)}")
+    size = memory.dtype.itemsize
+    return np.lib.stride_tricks.as_strided(memory[offset:], shape, tuple(s * size for s in strides))

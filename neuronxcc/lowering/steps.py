@@ -1,0 +1,290 @@
+"""From fused units to the program's steps, still over storages instead of buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neuronxcc.codegen.loop import scalars
+from neuronxcc.ir.node import Node, Operand
+from neuronxcc.ir.op import Op
+from neuronxcc.lowering.classify import CONTROL, origin
+from neuronxcc.lowering.cluster import Cluster, Storage
+from neuronxcc.lowering.emit import Emitted, emit
+from neuronxcc.lowering.fuse import Fuser, Home, Opaque, Product, Unit, matrix
+from neuronxcc.lowering.layout import Layout, collapsed
+from neuronxcc.neff.program import (
+    AtenStep,
+    CallStep,
+    CopyStep,
+    GemmStep,
+    LoopStep,
+    Program,
+    Step,
+    View,
+)
+
+BufferOf = Callable[[Storage], int]
+
+
+@dataclass(eq=False)
+class Draft:
+    """A step before buffers have numbers.
+
+    Attributes:
+        unit: What it came from.
+        reads: Storages it reads.
+        writes: Storages it writes.
+        build: Makes the step, given the number of each storage's buffer.
+    """
+
+    unit: Unit
+    reads: list[Storage]
+    writes: list[Storage]
+    build: Callable[[BufferOf], Step]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A View over a storage."""
+
+    storage: Storage
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def view(self, buffer_of: BufferOf) -> View:
+        """The same over a numbered buffer."""
+        dtype = self.storage.node.dtype
+        return View(buffer_of(self.storage), dtype, self.shape, self.strides, self.offset)
+
+
+class Drafter:
+    """Makes the draft of every unit.
+
+    Args:
+        fuser: Has run.
+        lower_body: Lowers the graph of a body with these strides of parameters.
+        loc: Of a node, as text.
+    """
+
+    def __init__(
+        self,
+        fuser: Fuser,
+        lower_body: Callable[..., Program],
+        loc: Callable[[Node], str],
+    ) -> None:
+        self.fuser = fuser
+        self.lower_body = lower_body
+        self.loc = loc
+        updated = set(fuser.graph.aliases.values())
+        self._fixed = {p for i, p in enumerate(fuser.graph.params) if i not in updated}
+
+    def place(self, node: Node) -> tuple[Storage, Layout]:
+        """Where a node lies."""
+        layout = self.fuser.layout(node)
+        while node not in self.fuser.storages:
+            node = node.srcs[0]
+        return self.fuser.storages[node].resolve(), layout
+
+    def window(self, node: Node) -> Window:
+        """The whole of a node."""
+        storage, layout = self.place(node)
+        return Window(storage, node.shape, layout.strides, layout.offset)
+
+    def draft(self, unit: Unit) -> Draft | None:
+        """The step of a unit; None if there is nothing to do."""
+        if isinstance(unit, Cluster):
+            return self._loop(unit)
+        if isinstance(unit, Product):
+            return self._product(unit)
+        if isinstance(unit, Home):
+            return self._home(unit)
+        return self._control(unit) if unit.node.op in CONTROL else self._call(unit)
+
+    def _loop(self, cluster: Cluster) -> Draft | None:
+        if not all(cluster.extents.values()):
+            return None
+        emitted = emit(cluster, self.place)
+        reads, writes = _split(cluster, emitted)
+
+        def build(buffer_of: BufferOf) -> Step:
+            return LoopStep(emitted.kernel, _numbered(emitted, buffer_of))
+
+        return Draft(cluster, reads, writes, build)
+
+    def _home(self, unit: Home) -> Draft | None:
+        storage = unit.storage.resolve()
+        param = self.fuser.params[unit.storage.home]
+        if storage is param or not param.node.type.size:
+            return None
+        strides = param.strides
+        windows = [Window(s, param.shape, strides, 0) for s in (storage, param)]
+
+        def build(buffer_of: BufferOf) -> Step:
+            return CopyStep(windows[0].view(buffer_of), windows[1].view(buffer_of))
+
+        return Draft(unit, [storage], [param], build)
+
+    # ---- products -----------------------------------------------------------------------------
+
+    def _product(self, unit: Product) -> Draft | None:
+        region, cluster = unit.region, unit.cluster
+        dot = region.dot
+        if not dot.type.size or not cluster.writes:
+            return None
+        k = _size(dot.srcs[0].shape[d] for d in dot["lhs_contract"])
+        sides = [self._matrix(dot, side, operand) for side, operand in enumerate(unit.operands)]
+        (a_storage, a_offset, a), (b_storage, b_offset, b) = sides
+        a_view = Window(a_storage, (region.batch, region.m, k), a, a_offset)
+        b_view = Window(b_storage, (region.batch, k, region.n), (b[0], b[2], b[1]), b_offset)
+        rhs = unit.operands[1]
+        constant = isinstance(rhs, Node) and origin(rhs) in self._fixed
+        reads = [a_storage, b_storage]
+        out = self._plain_out(unit)
+        if out is not None:
+
+            def build(buffer_of: BufferOf) -> Step:
+                views = [w.view(buffer_of) for w in (a_view, b_view, out)]
+                return GemmStep(views[0], views[1], views[2], constant_b=constant)
+
+            return Draft(unit, reads, [out.storage], build)
+        emitted = emit(cluster, self.place)
+        more, writes = _split(cluster, emitted)
+
+        def build_fused(buffer_of: BufferOf) -> Step:
+            return GemmStep(
+                a_view.view(buffer_of),
+                b_view.view(buffer_of),
+                None,
+                epilogue=emitted.kernel,
+                epilogue_operands=_numbered(emitted, buffer_of),
+                constant_b=constant,
+            )
+
+        return Draft(unit, [*reads, *more], writes, build_fused)
+
+    def _matrix(
+        self, dot: Node, side: int, operand: Node | Storage
+    ) -> tuple[Storage, int, tuple[int, ...]]:
+        if isinstance(operand, Storage):
+            storage, layout = operand.resolve(), Layout(operand.strides)
+        else:
+            storage, layout = self.place(operand)
+        strides = matrix(dot, side, layout)
+        assert strides is not None
+        return storage, layout.offset, strides
+
+    def _plain_out(self, unit: Product) -> Window | None:
+        """The matrix that takes the product as it is; None if a kernel has to store it."""
+        dot, region = unit.region.dot, unit.region
+        if len(unit.cluster.writes) != 1 or unit.cluster.writes[0].node is not dot:
+            return None
+        if dot.dtype is not dot.srcs[0].dtype:
+            return None
+        (write,) = unit.cluster.writes
+        batch, rows = len(dot["lhs_batch"]), dot.srcs[0].type.rank - len(dot["lhs_contract"])
+        strides = []
+        for begin, end in ((0, batch), (batch, rows), (rows, dot.type.rank)):
+            stride = collapsed(dot.shape[begin:end], write.strides[begin:end])
+            if stride is None:
+                return None
+            strides.append(stride)
+        if region.n == 1:
+            strides[2] = 1
+        if region.m == 1:
+            strides[1] = region.n
+        if strides[2] != 1 and strides[1] != 1:
+            return None
+        shape = (region.batch, region.m, region.n)
+        return Window(write.storage.resolve(), shape, tuple(strides), write.offset)
+
+    # ---- calls --------------------------------------------------------------------------------
+
+    def _call(self, unit: Opaque) -> Draft:
+        node = unit.node
+        operands = [self.window(src) for src in node.srcs]
+        # What the operator returns, in its order; `outs` says which result of the node each one is.
+        places = node.get("outs", tuple(range(len(unit.outs))))
+        wanted = [None if place is None else unit.outs[place] for place in places]
+        outs = [None if out is None else self.window(out) for out in wanted]
+        loc = self.loc(node)
+
+        def build(buffer_of: BufferOf) -> Step:
+            def filled(value: Any) -> Any:
+                if isinstance(value, Operand):
+                    return operands[value.index].view(buffer_of)
+                return tuple(map(filled, value)) if isinstance(value, tuple) else value
+
+            return AtenStep(
+                node["target"],
+                filled(node["args"]),
+                {name: filled(value) for name, value in node["kwargs"]},
+                tuple(None if out is None else out.view(buffer_of) for out in outs),
+                host=node.op is Op.HOST_CALL,
+                device=node["device"],
+                loc=loc,
+            )
+
+        return Draft(
+            unit,
+            [window.storage for window in operands],
+            [window.storage for window in outs if window is not None],
+            build,
+        )
+
+    def _control(self, unit: Opaque) -> Draft:
+        node = unit.node
+        windows = [self.window(src) for src in node.srcs]
+        selector = windows.pop(0) if node.op is Op.CONDITIONAL else None
+        strides = [window.strides for window in windows]
+        bodies = [self.lower_body(body, strides) for body in _bodies(node)]
+        kind = {Op.WHILE: "while", Op.CONDITIONAL: "cond", Op.CALL: "call"}[node.op]
+        outs = [self.window(out) for out in unit.outs if out is not None]
+
+        def build(buffer_of: BufferOf) -> Step:
+            return CallStep(
+                kind,
+                tuple(bodies),
+                tuple(window.view(buffer_of) for window in windows),
+                tuple(out.view(buffer_of) for out in outs),
+                None if selector is None else selector.view(buffer_of),
+            )
+
+        reads = [window.storage for window in windows]
+        reads += [] if selector is None else [selector.storage]
+        return Draft(unit, reads, [out.storage for out in outs], build)
+
+
+def _bodies(node: Node) -> Sequence[Any]:
+    if node.op is Op.WHILE:
+        return (node["cond"], node["body"])
+    return tuple(node["branches"]) if node.op is Op.CONDITIONAL else (node["body"],)
+
+
+def _size(extents: Any) -> int:
+    size = 1
+    for extent in extents:
+        size *= extent
+    return size
+
+
+def _split(cluster: Cluster, emitted: Emitted) -> tuple[list[Storage], list[Storage]]:
+    """Storages of an emitted kernel that it reads, and those that it writes."""
+    writes = list(dict.fromkeys(write.storage.resolve() for write in cluster.writes))
+    # What is written in parts keeps its other elements, so it counts as read too.
+    partly = {w.storage.resolve() for w in cluster.writes if cluster.has_updates or w.mask}
+    reads = [s for s, _ in emitted.operands if s not in writes or s in partly]
+    loaded = _loaded_slots(emitted)
+    reads += [s for i, (s, _) in enumerate(emitted.operands) if i in loaded and s not in reads]
+    return reads, writes
+
+
+def _loaded_slots(emitted: Emitted) -> set[int]:
+    shift = len(emitted.kernel.slots) - len(emitted.operands)
+    return {s.access.slot - shift for s in scalars(emitted.kernel) if s.access is not None}
+
+
+def _numbered(emitted: Emitted, buffer_of: BufferOf) -> tuple[tuple[int, int], ...]:
+    return tuple((buffer_of(storage), start) for storage, start in emitted.operands)

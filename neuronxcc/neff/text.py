@@ -1,0 +1,160 @@
+"""Programs as text, for people and golden tests: a line per buffer, per step, per expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, scalars
+from neuronxcc.neff.program import (
+    AtenStep,
+    Buffer,
+    CallStep,
+    CopyStep,
+    GemmStep,
+    LoopStep,
+    Program,
+    Step,
+    View,
+)
+
+
+def program_to_text(program: Program, *, kernels: bool = True) -> str:
+    """One line per buffer and per step, kernels below the step.
+
+    Args:
+        program: To print.
+        kernels: Whether to print what loop kernels compute.
+    """
+    return "\n".join(_program(program, kernels, "")) + "\n"
+
+
+def _program(program: Program, kernels: bool, margin: str) -> Iterator[str]:
+    results = ", ".join(f"%{number}" for number in program.results)
+    yield f"{margin}program {program.name} -> ({results}) scratch {program.scratch_bytes}"
+    for number, buffer in enumerate(program.buffers):
+        yield f"{margin}  %{number} = {_buffer(buffer)}"
+    for step in program.steps:
+        for line in _step(step, kernels):
+            yield f"{margin}  {line}"
+
+
+def _buffer(buffer: Buffer) -> str:
+    text = f"{buffer.kind} {_typed(buffer)}"
+    if buffer.kind == "temp":
+        return f"{text} at {buffer.offset}"
+    if buffer.kind in ("input", "output"):
+        return f"{text} #{buffer.index} {buffer.name}".rstrip()
+    return text
+
+
+def _is_contiguous(thing: Buffer | View) -> bool:
+    step = 1
+    for extent, stride in zip(reversed(thing.shape), reversed(thing.strides), strict=True):
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def _typed(thing: Buffer | View) -> str:
+    shape = ",".join(map(str, thing.shape))
+    text = f"{thing.dtype.value}[{shape}]"
+    if _is_contiguous(thing):
+        return text
+    return f"{text}{{{','.join(map(str, thing.strides))}}}"
+
+
+def _view(view: View) -> str:
+    offset = f"+{view.offset}" if view.offset else ""
+    return f"%{view.buffer}{offset}:{_typed(view)}"
+
+
+def _operands(operands: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(f"%{buffer}" + (f"+{offset}" if offset else "") for buffer, offset in operands)
+
+
+def _step(step: Step, kernels: bool) -> Iterator[str]:
+    if isinstance(step, LoopStep):
+        yield f"loop {step.kernel.name} {_dims(step.kernel)} ({_operands(step.operands)})"
+        if kernels:
+            yield from _kernel(step.kernel)
+    elif isinstance(step, GemmStep):
+        yield from _gemm(step, kernels)
+    elif isinstance(step, AtenStep):
+        args = [_value(arg) for arg in step.args]
+        args += [f"{name}={_value(value)}" for name, value in sorted(step.kwargs.items())]
+        outs = ", ".join("_" if out is None else _view(out) for out in step.outs)
+        where = " host" if step.host else " device" if step.device else ""
+        yield f"aten{where} {step.target}({', '.join(args)}) -> {outs}"
+    elif isinstance(step, CopyStep):
+        yield f"copy {_view(step.src)} -> {_view(step.out)}"
+    else:
+        yield from _call(step, kernels)
+
+
+def _gemm(step: GemmStep, kernels: bool) -> Iterator[str]:
+    packed = " constant" if step.constant_b else ""
+    extra = "" if step.c0 is None else f" + {_view(step.c0)}"
+    text = f"gemm {_view(step.a)} @ {_view(step.b)}{packed}{extra}"
+    if step.epilogue is None:
+        assert step.out is not None
+        yield f"{text} -> {_view(step.out)}"
+        return
+    yield f"{text} -> {step.epilogue.name}(tile, {_operands(step.epilogue_operands)})"
+    if kernels:
+        yield from _kernel(step.epilogue)
+
+
+def _call(step: CallStep, kernels: bool) -> Iterator[str]:
+    operands = ", ".join(map(_view, step.operands))
+    outs = ", ".join(_view(out) for out in step.outs)
+    selector = "" if step.selector is None else f" by {_view(step.selector)}"
+    yield f"{step.kind}{selector} ({operands}) -> {outs}"
+    for body in step.bodies:
+        yield from _program(body, kernels, "  ")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, View):
+        return _view(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return repr(value)
+
+
+def _dims(kernel: Kernel) -> str:
+    marks = {Kind.PARALLEL: "", Kind.REDUCE: "+"}
+    return f"[{','.join(f'{dim.extent}{marks[dim.kind]}' for dim in kernel.dims)}]"
+
+
+def _kernel(kernel: Kernel) -> Iterator[str]:
+    names: dict[Scalar, str] = {}
+
+    def access(where: Access) -> str:
+        parts = [f"d{d}*{s}" if s != 1 else f"d{d}" for d, s in enumerate(where.strides) if s]
+        parts += [f"{names[index]}*{stride}" for index, stride in where.indices]
+        if where.offset or not parts:
+            parts.append(str(where.offset))
+        return f"s{where.slot}[{' + '.join(parts)}]"
+
+    for scalar in scalars(kernel):
+        srcs = ", ".join(names[src] for src in scalar.srcs)
+        if scalar.what == "const":
+            names[scalar] = f"{scalar.value}:{scalar.dtype.value}"
+            continue
+        if scalar.what == "load":
+            assert scalar.access is not None
+            text = f"load {access(scalar.access)}" + (f" if {srcs}" if srcs else "")
+        elif scalar.what == "index":
+            text = f"index d{scalar.dim}"
+        else:
+            assert scalar.op is not None
+            kind = "" if scalar.what == "op" else f"{scalar.what} "
+            text = f"{kind}{scalar.op.value}{scalar.direction and '.' + scalar.direction}({srcs})"
+        names[scalar] = f"v{len(names)}"
+        yield f"  {names[scalar]}: {scalar.dtype.value} = {text}"
+    for store in kernel.stores:
+        sign = "=" if store.combine is None else f"{store.combine.value}="
+        mask = "" if store.mask is None else f" if {names[store.mask]}"
+        yield f"  {access(store.access)} {sign} {names[store.value]}{mask}"
