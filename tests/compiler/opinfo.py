@@ -22,14 +22,16 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from functorch.compile import aot_function
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 
 from torch_neuronx.dynamo.decompositions import decompositions
-from torch_neuronx.dynamo.importer import Imported, import_graph
+from torch_neuronx.dynamo.importer import import_graph
+from torch_neuronx.dynamo.partition import partition
 from torch_neuronx.dynamo.reference import ReferenceExecutable
+from torch_neuronx.dynamo.wrapper import boxed
 
 
 @dataclass
@@ -58,32 +60,28 @@ def calls(graph: Graph) -> Iterator[tuple[Op, str]]:
                 yield from calls(body)
 
 
-def trace(function: Any, tensors: Sequence[torch.Tensor]) -> Imported:
-    """Trace with our decompositions and import."""
-    gm = make_fx(
-        torch.func.functionalize(function, remove="mutations_and_views"),
-        decomposition_table=dict(decompositions()),
-        tracing_mode="fake",
-    )(*tensors)
-    gm.graph.eliminate_dead_code()
-    return import_graph(gm)
+def compiled(function: Any, report: Report) -> Any:
+    """The function through AOTAutograd, our import and the reference executor."""
 
+    def compiler(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        del inputs
+        imported = import_graph(gm)
+        for op, target in calls(imported.graph):
+            (report.host if op is Op.HOST_CALL else report.custom)[target] += 1
+        for host in imported.host_calls:
+            if host.reason:
+                report.detail = host.reason
+        return boxed(imported, ReferenceExecutable(imported))
 
-def returned(imported: Imported, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Run by the reference and put the outputs together."""
-    args = [a if isinstance(a, torch.Tensor) else tensors[a] for a in imported.arguments]
-    results = ReferenceExecutable(imported)(args)
-    outputs: list[Any] = []
-    for output in imported.outputs:
-        if output.kind == "constant":
-            outputs.append(output.value)
-            continue
-        base = results[output.index] if output.kind == "result" else tensors[output.index]
-        view = output.view
-        outputs.append(
-            base if view is None else torch.as_strided(base, view.size, view.stride, view.offset)
-        )
-    return outputs
+    return aot_function(
+        function,
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        inference_compiler=compiler,
+        decompositions=dict(decompositions()),
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
 
 
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:
@@ -96,7 +94,7 @@ def tolerance(dtype: torch.dtype) -> tuple[float, float]:
 
 def compare(got: Any, expected: Any) -> str:
     """What differs, "" if nothing."""
-    if not isinstance(expected, torch.Tensor):
+    if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
         return "" if got == expected or expected is None else f"{got!r} for {expected!r}"
     rtol, atol = tolerance(expected.dtype)
     try:
@@ -131,11 +129,7 @@ def check(info: Any, dtype: torch.dtype, samples: int, *, backward: bool) -> Rep
 def one(info: Any, sample: Any, report: Report, *, backward: bool) -> None:
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    tensors = [leaves[i].detach().clone() if backward else leaves[i] for i in where]
-    tensors = [
-        t.requires_grad_(leaves[i].requires_grad) if backward else t
-        for i, t in zip(where, tensors, strict=True)
-    ]
+    tensors = [leaves[i] for i in where]
 
     def forward(*args: torch.Tensor) -> list[Any]:
         filled = list(leaves)
@@ -147,39 +141,32 @@ def one(info: Any, sample: Any, report: Report, *, backward: bool) -> None:
             result = sample.output_process_fn_grad(result)
         return pytree.tree_leaves(result)
 
-    def both(*args: torch.Tensor) -> list[Any]:
-        outputs = forward(*args)
+    def both(function: Any) -> list[Any]:
+        args = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
+        torch.manual_seed(42)  # what wrapper_set_seed of the OpInfos sets
+        outputs = list(function(*args))
+        if not backward:
+            return [*outputs, *args]
         wanted = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
         needing = [a for a in args if a.requires_grad]
-        if not wanted or not needing:
-            return outputs
-        total = [torch.ones_like(o) for o in wanted]
-        grads = torch.autograd.grad(wanted, needing, total, allow_unused=True)
+        grads: Sequence[Any] = ()
+        if wanted and needing:
+            ones = [torch.ones_like(o) for o in wanted]
+            grads = torch.autograd.grad(wanted, needing, ones, allow_unused=True)
         return [*(o.detach() if isinstance(o, torch.Tensor) else o for o in outputs), *grads]
 
-    function = both if backward else forward
-    # Fresh copies: some operators write their input.
-    mine = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
     try:
-        torch.manual_seed(0)
-        expected = function(*[t.detach().clone().requires_grad_(t.requires_grad) for t in tensors])
+        expected = both(forward)
     except Exception as error:  # noqa: BLE001
         report.status, report.detail = "eager", f"{type(error).__name__}: {error}"
         return
     report.samples += 1
     try:
-        imported = trace(function, mine)
-        for op, target in calls(imported.graph):
-            (report.host if op is Op.HOST_CALL else report.custom)[target] += 1
-        for host in imported.host_calls:
-            if host.reason:
-                report.detail = host.reason
-        torch.manual_seed(0)
-        got = returned(imported, mine)
+        got = both(compiled(forward, report))
     except Exception as error:  # noqa: BLE001
         text = f"{type(error).__name__}: {error}"
         kind = "error"
-        if any(s in text for s in ("DynamicOutputShape", "DataDependentOutput", "EMOD025")):
+        if any(s in text for s in DYNAMIC):
             kind = "dynamic"
         report.status, report.detail = kind, text[:600]
         if "--trace" in sys.argv:
@@ -192,6 +179,12 @@ def one(info: Any, sample: Any, report: Report, *, backward: bool) -> None:
         if text:
             report.status, report.detail = "wrong", f"output {number}: {text}"
             return
+
+
+DYNAMIC = (
+    "DynamicOutputShape", "DataDependentOutput", "EMOD025", "GuardOnDataDependent",
+    "data-dependent",
+)  # fmt: skip
 
 
 def main() -> None:

@@ -2,11 +2,14 @@
 
 from torch_neuronx.dynamo.lowerings import (
     activation,
+    attention,
+    conv,
     creation,
     index,
     linear,
     norm,
     pointwise,
+    random,
     reduce,
     shape,
 )
@@ -15,11 +18,14 @@ from torch_neuronx.dynamo.registry import TABLE
 __all__ = [
     "TABLE",
     "activation",
+    "attention",
+    "conv",
     "creation",
     "index",
     "linear",
     "norm",
     "pointwise",
+    "random",
     "reduce",
     "shape",
 ]

@@ -253,10 +253,13 @@ def index_reduce(
     *,
     include_self: bool = True,
 ) -> Node:
+    whole = x.shape
+    if not x.type.rank:
+        x = b.reshape(x, (1,))
     axis, places = _rows(x, dim, indices)
     shape = (*x.shape[:axis], indices.type.size, *x.shape[axis + 1 :])
     source = b.reshape(b.convert(source, cx.dtype), shape)
-    return _combine(x, places, source, reduce, include_self=include_self)
+    return b.reshape(_combine(x, places, source, reduce, include_self=include_self), whole)
 
 
 # ---- element by element: gather and scatter -----------------------------------------------------

@@ -325,7 +325,7 @@ def _softmax(log: bool, cx: Context, x: Node, dim: int, half_to_float: bool = Fa
     del half_to_float
     x = b.convert(x, compute_dtype(x.dtype))
     if not x.type.rank:
-        return finish(cx, softmax_of(b.reshape(x, (1,)), 0) if not log else b.subtract(x, x))
+        return finish(cx, b.subtract(x, x) if log else b.exp(b.subtract(x, x)))
     axis = e.dim(dim, x.type.rank)
     if not log:
         return finish(cx, softmax_of(x, axis))

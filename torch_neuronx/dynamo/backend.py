@@ -1,0 +1,123 @@
+"""The backend "neuron" of `torch.compile`, found through the entry points of pyproject.toml."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch._dynamo import disable
+from torch._dynamo.backends.common import aot_module_simplified
+from torch._dynamo.utils import flatten_graph_inputs
+
+from torch_neuronx.dynamo.decompositions import decompositions
+from torch_neuronx.dynamo.executors import make_executable
+from torch_neuronx.dynamo.importer import Imported, import_graph
+from torch_neuronx.dynamo.partition import partition
+from torch_neuronx.dynamo.portability import check_graph, check_host_calls
+from torch_neuronx.dynamo.shapes import Specializer, has_symbolic
+from torch_neuronx.dynamo.wrapper import boxed
+
+Compiled = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGraph:
+    """One graph that was compiled, for those who watch.
+
+    Attributes:
+        name: "graph3.forward" and so on.
+        kind: "inference", "forward" or "backward".
+        gm: The FX graph.
+        imported: The tensor IR and how it is called.
+        executable: What runs it.
+    """
+
+    name: str
+    kind: str
+    gm: torch.fx.GraphModule
+    imported: Imported
+    executable: Any
+
+
+# Called with every compiled graph; `torch_neuronx.explain` and tests listen here.
+OBSERVERS: list[Callable[[CompiledGraph], None]] = []
+_numbers = itertools.count()
+
+
+def neuron(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Compiled:
+    """Compile what Dynamo captured: forward and backward into one native program each.
+
+    Args:
+        gm: Dynamo's graph.
+        example_inputs: Fake tensors, and integers for sizes.
+        options: What `torch.compile(options=...)` was given; see docs/compiler.md.
+        mode: Accepted for code that passes one; there is one mode.
+
+    Raises:
+        DynamicShapeError: symbolic sizes in strict portability.
+    """
+    del mode
+    if any(isinstance(x, list | tuple | dict) for x in example_inputs):
+        return flatten_graph_inputs(gm, example_inputs, partial(neuron, options=options))
+    frozen = dict(options or {})
+    if has_symbolic(example_inputs):
+        specializer = Specializer(gm, partial(compile_static, options=frozen))
+        return disable(specializer, reason="it compiles for the sizes that it is called with")  # type: ignore[no-any-return]
+    return compile_static(gm, example_inputs, options=frozen)
+
+
+def compile_static(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any]
+) -> Compiled:
+    """Run AOTAutograd, which calls `compile_graph` for the forward and the backward graph."""
+    number = next(_numbers)
+
+    def compiler(kind: str) -> Callable[..., Compiled]:
+        return partial(compile_graph, kind=kind, name=f"graph{number}.{kind}", options=options)
+
+    def backward(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        # Called while Dynamo or autograd is at work: neither may trace it or what it returns.
+        compiled = disable(compiler("backward"), reason="compiles the backward graph")(gm, inputs)
+        return disable(compiled, reason="runs the backward graph")  # type: ignore[no-any-return]
+
+    compiled = aot_module_simplified(
+        gm,
+        example_inputs,
+        fw_compiler=compiler("forward"),
+        bw_compiler=backward,
+        inference_compiler=compiler("inference"),
+        decompositions=dict(decompositions()),
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
+    return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    kind: str = "inference",
+    name: str = "graph",
+    options: Mapping[str, Any] | None = None,
+) -> Compiled:
+    """Compile one functional ATen graph; takes its arguments as a list, which it empties."""
+    del example_inputs  # the placeholders carry them
+    check_graph(gm)
+    imported = import_graph(gm, name)
+    check_host_calls(imported.host_calls)
+    executable = make_executable(imported, dict(options or {}))
+    compiled = CompiledGraph(name, kind, gm, imported, executable)
+    for observer in OBSERVERS:
+        observer(compiled)
+    return boxed(imported, executable)

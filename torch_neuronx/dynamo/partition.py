@@ -1,0 +1,28 @@
+"""Splitting the joint graph of AOTAutograd into forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
+
+
+def partition(
+    joint: torch.fx.GraphModule, inputs: Any, **options: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """PyTorch's min-cut partitioner; random numbers are always saved, never drawn again.
+
+    Drawing them again would need the generator's state of the first time; what they were used
+    for (dropout masks) is small.
+    """
+    for node in joint.graph.nodes:
+        target = node.target
+        if (
+            "recompute" in node.meta
+            and isinstance(target, torch._ops.OpOverload)
+            and torch.Tag.nondeterministic_seeded in target.tags
+        ):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return min_cut_rematerialization_partition(joint, inputs, **options)  # type: ignore[no-any-return]
