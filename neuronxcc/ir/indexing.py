@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neuronxcc.ir import build
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.shapes import ShapeError
 
@@ -97,6 +97,11 @@ def wrap(indices: Node, extent: int) -> Node:
     return build.select(negative, build.add(indices, extent), indices)
 
 
+def _empty(x: Node, shape: tuple[int, ...]) -> Node:
+    """Nothing taken, possibly from a dimension that has nothing: no gather can say that."""
+    return build.splat(0, TensorType(x.dtype, shape))
+
+
 def take(x: Node, indices: Node, dim: int) -> Node:
     """Index one dimension with a tensor of any shape (index_select, embedding).
 
@@ -104,6 +109,9 @@ def take(x: Node, indices: Node, dim: int) -> Node:
     """
     dim = build.axis(Op.GATHER, dim, x.type.rank)
     count = indices.type.rank
+    shape = (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :])
+    if 0 in shape:
+        return _empty(x, shape)
     offset = [d if d < dim else d - 1 + count for d in range(x.type.rank) if d != dim]
     return gather(
         x,
@@ -146,6 +154,8 @@ def take_along(x: Node, indices: Node, dim: int) -> Node:
     """
     dim = build.axis(Op.GATHER, dim, x.type.rank)
     others = _others(Op.GATHER, x, indices, dim)
+    if 0 in indices.shape:
+        return _empty(x, indices.shape)
     x = build.slice_(
         x,
         [0] * x.type.rank,
@@ -157,7 +167,7 @@ def take_along(x: Node, indices: Node, dim: int) -> Node:
         offset_dims=(),
         collapsed_slice_dims=(dim,),
         start_index_map=(dim,),
-        slice_sizes=[min(1, n) for n in x.shape],
+        slice_sizes=(1,) * x.type.rank,
         index_vector_dim=x.type.rank,
         operand_batching_dims=others,
         start_indices_batching_dims=others,
@@ -207,11 +217,14 @@ def take_nd(x: Node, indices: Node, dims: Sequence[int]) -> Node:
     """
     where = build.axes(Op.GATHER, tuple(dims), x.type.rank)
     lead = indices.type.rank - 1
-    kept = x.type.rank - len(where)
+    kept = [d for d in range(x.type.rank) if d not in where]
+    shape = (*indices.shape[:-1], *(x.shape[d] for d in kept))
+    if 0 in shape:
+        return _empty(x, shape)
     return gather(
         x,
         indices,
-        offset_dims=range(lead, lead + kept),
+        offset_dims=range(lead, lead + len(kept)),
         collapsed_slice_dims=sorted(where),
         start_index_map=where,
         slice_sizes=[1 if d in where else n for d, n in enumerate(x.shape)],

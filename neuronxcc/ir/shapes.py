@@ -392,8 +392,8 @@ def _gather(op: Op, types: Types, attrs: Attrs) -> Types:
     if len(start_map) != length:
         raise ShapeError(op, f"start_index_map {start_map}; indices hold {length} per slice")
     dropped = {*collapsed, *batching}
-    if len(dropped) != len(collapsed) + len(batching) or any(sizes[d] > 1 for d in dropped):
-        raise ShapeError(op, f"dims {sorted(dropped)} must be distinct and of slice size 1 or 0")
+    if len(dropped) != len(collapsed) + len(batching) or any(sizes[d] != 1 for d in dropped):
+        raise ShapeError(op, f"dims {sorted(dropped)} must be distinct and of slice size 1")
     if set(start_map) & set(batching):
         raise ShapeError(op, f"start_index_map {start_map} overlaps batching dims {batching}")
     window = [sizes[d] for d in range(x.rank) if d not in dropped]

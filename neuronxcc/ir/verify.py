@@ -1,0 +1,146 @@
+"""Checks that a graph is valid: "valid in, valid out" is held between all passes in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.node import Node, Operand
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.shapes import ShapeError, infer
+from neuronxcc.ir.table import TABLE
+
+
+class VerifierError(ValueError):
+    """A graph breaks a rule of the IR: a bug of the front end or of the pass that made it.
+
+    Attributes:
+        node: The node at fault, None if it is the graph as a whole.
+    """
+
+    code = "NCC_EVRF064"
+
+    def __init__(self, graph: Graph, node: Node | None, text: str) -> None:
+        where = ""
+        if node is not None:
+            where = f"{node!r}: "
+            if node in graph.locs:
+                where = f"{node!r} from {graph.locs[node]}: "
+        super().__init__(f"[{self.code}] graph {graph.name!r} is invalid: {where}{text}")
+        self.node = node
+
+
+def verify(graph: Graph) -> None:
+    """Check a graph and the graphs it calls.
+
+    Raises:
+        VerifierError: which node breaks which rule.
+    """
+    _verify(graph, set())
+
+
+def _verify(graph: Graph, done: set[int]) -> None:
+    if id(graph) in done:
+        return
+    done.add(id(graph))
+    _signature(graph)
+    params = set(graph.params)
+    sequences: set[int] = set()
+    for node in graph.nodes():
+        _attributes(graph, node)
+        for src in node.srcs:
+            if len(src.types) != 1 and node.op is not Op.GET:
+                raise VerifierError(graph, node, f"uses all results of {src!r}; take one by `get`")
+        if node.op is Op.PARAMETER and node not in params:
+            raise VerifierError(graph, node, "is no parameter of the graph")
+        if node.get("sequence") in sequences:
+            raise VerifierError(graph, node, f"sequence {node['sequence']} is used twice")
+        if node.get("sequence") is not None:
+            sequences.add(node["sequence"])
+        _types(graph, node)
+        for called in called_graphs(node):
+            _verify(called, done)
+
+
+def called_graphs(node: Node) -> tuple[Graph, ...]:
+    """The graphs in a node's attributes."""
+    single = (node.get("cond"), node.get("body"))
+    return (*(graph for graph in single if graph is not None), *node.get("branches", ()))
+
+
+def _signature(graph: Graph) -> None:
+    for number, param in enumerate(graph.params):
+        if param.op is not Op.PARAMETER or param["index"] != number:
+            raise VerifierError(graph, param, f"stands as parameter {number}")
+    for result in graph.results:
+        if len(result.types) != 1:
+            raise VerifierError(graph, result, "returned with all its results; take one by `get`")
+    if len(set(graph.aliases.values())) != len(graph.aliases):
+        raise VerifierError(graph, None, "two results update one parameter")
+    for position, updated in graph.aliases.items():
+        if not (0 <= position < len(graph.results) and 0 <= updated < len(graph.params)):
+            raise VerifierError(graph, None, f"alias {position}: {updated} names nothing")
+        if graph.results[position].type != graph.params[updated].type:
+            found, wanted = graph.results[position].type, graph.params[updated].type
+            raise VerifierError(graph, None, f"result {position}, {found}, updates a {wanted}")
+
+
+def _attributes(graph: Graph, node: Node) -> None:
+    entry, names = TABLE[node.op], frozenset(node.attrs)
+    if missing := entry.attrs - names:
+        raise VerifierError(graph, node, f"lacks {', '.join(sorted(missing))}")
+    if unknown := names - entry.attrs - entry.optional:
+        raise VerifierError(graph, node, f"has unknown attributes {', '.join(sorted(unknown))}")
+
+
+def _types(graph: Graph, node: Node) -> None:
+    """The types of the results are those of the rule; operators without one have a check."""
+    check = _CHECKS.get(node.op)
+    if check is not None:
+        if (text := check(node)) is not None:
+            raise VerifierError(graph, node, text)
+        return
+    try:
+        types = infer(node.op, tuple(src.types[0] for src in node.srcs), node.attrs)
+    except ShapeError as error:
+        raise VerifierError(graph, node, str(error)) from error
+    if types != node.types:
+        raise VerifierError(graph, node, f"must be {', '.join(map(str, types))}")
+
+
+def _get(node: Node) -> str | None:
+    (src,) = node.srcs
+    if 0 <= node["index"] < len(src.types) and node.types == (src.types[node["index"]],):
+        return None
+    return f"is not result {node['index']} of {src!r}"
+
+
+def _iota(node: Node) -> str | None:
+    inside = 0 <= node["dim"] < node.type.rank
+    return None if inside else f"dim {node['dim']} is not one of {node.type}"
+
+
+def _call(node: Node) -> str | None:
+    for number in _operands((node["args"], node["kwargs"])):
+        if not 0 <= number < len(node.srcs):
+            return f"names operand {number} of {len(node.srcs)}"
+    return None
+
+
+_CHECKS: dict[Op, Callable[[Node], str | None]] = {
+    Op.PARAMETER: lambda _: None,
+    Op.GET: _get,
+    Op.IOTA: _iota,
+    Op.CUSTOM_CALL: _call,
+    Op.HOST_CALL: _call,
+}
+
+
+def _operands(value: Any) -> list[int]:
+    """The numbers of all operands in the arguments of a call."""
+    if isinstance(value, Operand):
+        return [value.index]
+    if isinstance(value, tuple):
+        return [number for item in value for number in _operands(item)]
+    return []
