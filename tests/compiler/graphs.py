@@ -20,15 +20,24 @@ from hypothesis import strategies as st
 
 from neuronxcc.ir import DType, Graph, Group, Node, Op, TensorType, build, indexing, parameter
 from neuronxcc.ir.samples import values
-from neuronxcc.ir.shapes import ShapeError
+from neuronxcc.ir.shapes import REDUCE_KINDS, ShapeError, infer
 from neuronxcc.ir.text import to_text
 
 DTYPES = (DType.F32, DType.BF16, DType.F16, DType.F64, DType.S32, DType.S64, DType.U8, DType.PRED)
 LARGEST = 512  # elements of a node
 
 # What is exact on small whole numbers, whatever the order in which it is done.
-EXACT_UNARY = (Op.ABS, Op.NEGATE, Op.SIGN, Op.CEIL, Op.FLOOR, Op.ROUND_EVEN, Op.TRUNC, Op.NOT)
-EXACT_BINARY = (
+EXACT_UNARY: Sequence[Op] = (
+    Op.ABS,
+    Op.NEGATE,
+    Op.SIGN,
+    Op.CEIL,
+    Op.FLOOR,
+    Op.ROUND_EVEN,
+    Op.TRUNC,
+    Op.NOT,
+)
+EXACT_BINARY: Sequence[Op] = (
     *(Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.MAXIMUM, Op.MINIMUM, Op.COPYSIGN),
     *(Op.AND, Op.OR, Op.XOR),
 )
@@ -119,9 +128,11 @@ def elementwise(m: Maker) -> Node:  # noqa: PLR0911 - one per form
     x = m.pick()
     form = m.one(("binary", "unary", "compare", "select", "convert", "clamp", "precision", "is"))
     if form == "unary":
-        return build.unary(m.one(EXACT_UNARY if m.exact else _sorted(Group.UNARY)), x)
+        ops = EXACT_UNARY if m.exact else _sorted(Group.UNARY)
+        return build.unary(m.one([op for op in ops if _takes(op, x)]), x)
     if form == "binary":
-        op = m.one(EXACT_BINARY if m.exact else _sorted(Group.BINARY))
+        ops = EXACT_BINARY if m.exact else _sorted(Group.BINARY)
+        op = m.one([op for op in ops if _takes(op, x, x)])
         pair = [x, m.of(x.type)]
         return build.binary(op, *(pair if m.flag() else reversed(pair)))
     if form == "compare":
@@ -139,6 +150,14 @@ def elementwise(m: Maker) -> Node:  # noqa: PLR0911 - one per form
 
 def _sorted(ops: frozenset[Op]) -> list[Op]:
     return [op for op in Op if op in ops]
+
+
+def _takes(op: Op, *operands: Node, **attrs: Any) -> bool:
+    try:
+        infer(op, tuple(node.type for node in operands), attrs)
+    except ShapeError:
+        return False
+    return True
 
 
 def movement(m: Maker) -> Node:  # noqa: PLR0911 - one per form
@@ -203,10 +222,11 @@ def _other_shape(m: Maker, shape: tuple[int, ...]) -> list[int]:
 def reduction(m: Maker) -> Node:
     x = m.pick()
     form = m.one(("reduce", "arg", "cumulative", "window"))
-    kinds = ["add", "max", "min", "and", "or", "xor"] + ["mul"] * (not m.exact)
     if form == "reduce":
-        dims = [d for d in range(x.type.rank) if m.flag()]
-        return build.reduce(x, m.one(kinds), dims, keep=m.flag())
+        kinds = [k for k in REDUCE_KINDS if _takes(Op.REDUCE, x, kind=k, dims=())]
+        kind = m.one([k for k in kinds if not (m.exact and k == "mul")])
+        dims = {m.dim(x), *(d for d in range(x.type.rank) if m.flag())}
+        return build.reduce(x, kind, sorted(dims), keep=m.flag())
     if form == "arg":
         return build.arg_reduce(x, m.one(("max", "min")), m.dim(x), m.one((DType.S32, DType.S64)))
     if form == "cumulative":

@@ -75,7 +75,7 @@ def test_strategy_reaches_every_family() -> None:
     seen: set[Op] = set()
 
     @given(graphs())
-    @settings(max_examples=300, database=None)
+    @settings(max_examples=400, database=None, derandomize=True)
     def collect(case: Case) -> None:
         seen.update(node.op for node in case.graph.nodes())
 
