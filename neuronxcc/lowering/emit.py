@@ -69,8 +69,9 @@ class _Emitter:
             if storage not in self.slots:
                 self.slots[storage] = len(slots)
                 slots.append(Slot(storage.node.dtype))
-                self.starts[storage] = address.offset
-            self.starts[storage] = min(self.starts[storage], address.offset)
+                self.starts[storage] = max(address.offset, 0)
+            # Under a condition an address may lie in front of the storage; a slot does not.
+            self.starts[storage] = min(self.starts[storage], max(address.offset, 0))
         order = self._dim_order(accesses)
         self.dims = {axis: dim for dim, axis in enumerate(order)}
         for key in keys:

@@ -341,6 +341,9 @@ class Fuser:
     def _store_alone(self, node: Node) -> None:
         """Store a node by a cluster of its own, which computes it if it is wanted nowhere else."""
         storage, layout = self._store(node)
+        if node.op is Op.CONCATENATE:
+            self._store_parts(node, storage, layout)
+            return
         cluster = Cluster(self.number())
         self.units.append(cluster)
         at = cluster.identity(node.shape)
@@ -353,6 +356,18 @@ class Fuser:
             for extent in reduced_extents(node):
                 cluster.new_axis(extent, reduced=True)
         self._admit(cluster, node)
+
+    def _store_parts(self, node: Node, storage: Storage, layout: Layout) -> None:
+        """Store each operand of a concatenation by a cluster of its own, where it belongs."""
+        offset = layout.offset
+        for src in node.srcs:
+            cluster = Cluster(self.number())
+            self.units.append(cluster)
+            at = cluster.identity(src.shape)
+            cluster.writes.append(Write(src, at, storage, at.coords, layout.strides, offset))
+            cluster.want(src, at)
+            self._want(cluster, (src,))
+            offset += src.shape[node["dim"]] * layout.strides[node["dim"]]
 
     def _visit_computed(self, node: Node) -> None:
         clusters = self.demanders.get(node, [])
@@ -371,7 +386,8 @@ class Fuser:
         newest = max((c.number for c in clusters), default=-1)
         newest = max(newest, self.required.get(node, -1))
         cluster = next((c for c in clusters if c.number == newest), None)
-        if cluster is None or cluster.kind != "loop" or not self._accepts(cluster, node):
+        can = cluster is not None and cluster.kind == "loop" and node.op is not Op.CONCATENATE
+        if cluster is None or not can or not self._accepts(cluster, node):
             self._store_alone(node)
             return
         at = self._covering(cluster, node)

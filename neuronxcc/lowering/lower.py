@@ -11,6 +11,7 @@ from neuronxcc.lowering.cluster import Storage
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.layout import Strides, contiguous, span
 from neuronxcc.lowering.plan import Interval, peak, plan
+from neuronxcc.lowering.settle import Settler
 from neuronxcc.lowering.steps import Draft, Drafter
 from neuronxcc.neff.program import Buffer, Program
 from neuronxcc.options import Options
@@ -45,7 +46,10 @@ def lower(
         return str(graph.locs.get(node, ""))
 
     drafter = Drafter(fuser, lower_body, loc)
-    drafts = [drafter.draft(unit) for unit in reversed(fuser.units)]
+    settler = Settler(fuser, drafter.place)
+    settler.run()
+    kept = [unit for unit in reversed(fuser.units) if unit not in settler.dropped]
+    drafts = [drafter.draft(unit) for unit in kept]
     return _assemble(graph, fuser, [draft for draft in drafts if draft is not None])
 
 
@@ -54,6 +58,7 @@ def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
     lives: dict[Storage, Interval] = {}
     numbers: dict[Storage, int] = {}
     for storage in (*fuser.params, *fuser.results):
+        assert storage.merged is None
         numbers.setdefault(storage, len(numbers))
     for position, draft in enumerate(drafts):
         for storage in (*draft.reads, *draft.writes):

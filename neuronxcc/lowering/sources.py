@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.index import At, Cond, Index, Remainder, Space, Value
+from neuronxcc.lowering.index import At, Cond, Index, Quotient, Remainder, Space, Value
 
 Source = tuple[Node, At]
 Rule = Callable[[Node, At, Space], tuple[Source, ...]]
@@ -99,11 +99,14 @@ def _pad(node: Node, at: At, space: Space) -> tuple[Source, ...]:
     edges = zip(at.coords, x.shape, node["low"], node["interior"], strict=True)
     for coordinate, extent, low, holes in edges:
         index = ix.shift(coordinate, -low)
-        mask = joined(mask, within(index, 0, (extent - 1) * (holes + 1) + 1, space))
+        step = holes + 1
+        mask = joined(mask, within(index, 0, (extent - 1) * step + 1, space))
         if holes:
-            # Of a negative index, outside by the condition above, any remainder will do.
-            mask = joined(mask, (Cond(ix.of_term(Remainder(index, holes + 1)), 0, 1),))
-            index = ix.of_term(ix.Quotient(index, holes + 1))
+            # Moved by whole steps so that it is nowhere negative.
+            moved = max(0, -(-low // step))
+            positive = ix.shift(index, moved * step)
+            mask = joined(mask, (Cond(ix.of_term(Remainder(positive, step)), 0, 1),))
+            index = ix.shift(ix.of_term(Quotient(positive, step)), -moved)
         coords.append(index)
     return ((x, At(tuple(coords), mask)), (fill, At((), at.mask)))
 

@@ -1,0 +1,227 @@
+"""Which storages are one memory: updates in place, and results over operands that die.
+
+All units are known here, with what they read and write and in which order they run, so every
+question is answered by looking at the uses of two storages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neuronxcc.ir.node import Node
+from neuronxcc.lowering import index as ix
+from neuronxcc.lowering.classify import VIEWS
+from neuronxcc.lowering.cluster import Cluster, Storage
+from neuronxcc.lowering.fuse import Fuser, Home, Opaque, Product, Unit
+from neuronxcc.lowering.index import Index
+from neuronxcc.lowering.layout import Layout, span
+
+Place = Callable[[Node], tuple[Storage, Layout]]
+
+
+class Use(NamedTuple):
+    """A unit reads or writes a storage, at one element per point or (None) anywhere."""
+
+    number: int
+    address: Index | None
+
+
+@dataclass(eq=False)
+class _Uses:
+    reads: list[Use]
+    writes: list[Use]
+
+
+class Settler:
+    """See the module. `dropped` are the units that turn out to have nothing to do."""
+
+    def __init__(self, fuser: Fuser, place: Place) -> None:
+        self.fuser = fuser
+        self.place = place
+        self.uses: dict[Storage, _Uses] = {}
+        self.dropped: set[Unit] = set()
+        self.reads: dict[Unit, list[tuple[Storage, Index | None]]] = {}
+        for unit in fuser.units:
+            self.reads[unit] = list(self._reads(unit))
+            for storage, address in self.reads[unit]:
+                self._of(storage).reads.append(Use(unit.number, address))
+            for storage, address in self._writes(unit):
+                self._of(storage).writes.append(Use(unit.number, address))
+        # The caller reads results when all has run.
+        for storage in fuser.results:
+            if storage.kind == "output":
+                self._of(storage).reads.append(Use(-1, None))
+
+    def run(self) -> None:
+        """Merge what can be merged."""
+        for unit in reversed(self.fuser.units):
+            if isinstance(unit, Cluster) and self._is_copy(unit):
+                self._elide(unit)
+        for unit in self.fuser.units:
+            if isinstance(unit, Home):
+                self._settle_home(unit)
+        for unit in reversed(self.fuser.units):
+            if isinstance(unit, Cluster | Product) and unit not in self.dropped:
+                self._reuse(unit)
+
+    # ---- uses ---------------------------------------------------------------------------------
+
+    def _of(self, storage: Storage) -> _Uses:
+        return self.uses.setdefault(storage.resolve(), _Uses([], []))
+
+    def _reads(self, unit: Unit) -> Iterator[tuple[Storage, Index | None]]:
+        if isinstance(unit, Home):
+            yield unit.storage, None
+        elif isinstance(unit, Opaque):
+            for src in unit.node.srcs:
+                yield self.place(src)[0], None
+        else:
+            if isinstance(unit, Product):
+                for operand in unit.operands:
+                    found = operand if isinstance(operand, Storage) else self.place(operand)[0]
+                    yield found, None
+                unit = unit.cluster
+            for node, ats in unit.wants.items():
+                if node in unit.inside:
+                    continue
+                storage, layout = self.place(node)
+                for at in ats:
+                    parts = list(zip(at.coords, layout.strides, strict=True))
+                    address = ix.shift(ix.weighted(parts), layout.offset)
+                    # Under a condition the element may be anywhere, as far as we look.
+                    yield storage, None if at.mask else address
+
+    def _writes(self, unit: Unit) -> Iterator[tuple[Storage, Index | None]]:
+        if isinstance(unit, Home):
+            return  # it runs last of all
+        if isinstance(unit, Opaque):
+            for out in unit.outs:
+                if out is not None:
+                    yield self.place(out)[0], None
+        else:
+            cluster = unit.cluster if isinstance(unit, Product) else unit
+            for write in cluster.writes:
+                whole = not (cluster.has_updates or write.mask)
+                yield write.storage, write.address if whole else None
+
+    def _merge(self, gone: Storage, kept: Storage) -> None:
+        uses = self.uses.pop(gone)
+        gone.merged = kept
+        self._of(kept).reads.extend(uses.reads)
+        self._of(kept).writes.extend(uses.writes)
+
+    # ---- copies that need not be made -----------------------------------------------------------
+
+    def _is_copy(self, cluster: Cluster) -> bool:
+        """Whether it writes one whole storage, each element from the same place of another."""
+        if len(cluster.writes) != 1 or cluster.has_updates:
+            return False
+        (write,) = cluster.writes
+        loads = self.reads[cluster]
+        return (
+            len(loads) == 1
+            and loads[0][1] == write.address
+            and all(node.op in VIEWS for node in cluster.inside)
+            and cluster.points(cluster.order) == write.node.type.size
+        )
+
+    def _elide(self, unit: Cluster) -> None:
+        (write,) = unit.writes
+        target, source = write.storage.resolve(), self.reads[unit][0][0].resolve()
+        if target is source or not _same_extent(target, source):
+            return
+        later = [use.number for use in self._of(target).writes if use.number != unit.number]
+        # The source is complete, and is not needed any more when the target changes.
+        if any(use.number < unit.number for use in self._of(source).writes):
+            return
+        limit = max(later, default=-2)
+        if any(u.number <= limit for u in self._of(source).reads if u.number != unit.number):
+            return
+        if source.kind == "input" and source.index == target.home:
+            self._merge(target, source)
+        elif source.kind != "temp":
+            return
+        elif target.kind == "output" and source.home < 0:
+            self._merge(source, target)
+        elif target.kind == "temp" and (source.home < 0 or target.home < 0):
+            source.home = max(source.home, target.home)
+            self._merge(target, source)
+        else:
+            return
+        uses = self._of(target)
+        uses.reads = [use for use in uses.reads if use.number != unit.number]
+        uses.writes = [use for use in uses.writes if use.number != unit.number]
+        self.dropped.add(unit)
+
+    # ---- parameters that get new content ----------------------------------------------------------
+
+    def _settle_home(self, unit: Home) -> None:
+        """Write straight to the parameter if its old content is not read after that."""
+        param, storage = self.fuser.params[unit.storage.home], unit.storage.resolve()
+        if storage is param:
+            self.dropped.add(unit)
+            return
+        if storage.kind != "temp" or not _same_extent(storage, param):
+            return
+        writes = self._of(storage).writes
+        first = max((use.number for use in writes), default=-1)
+        for use in self._of(param).reads:
+            if use.number > first:
+                continue
+            if use.number < first or not self._in_step(use, writes):
+                return
+        self._merge(storage, param)
+        uses = self._of(param)
+        uses.reads = [use for use in uses.reads if use.number != unit.number]
+        self.dropped.add(unit)
+
+    def _in_step(self, read: Use, writes: list[Use]) -> bool:
+        """Whether a kernel reads every element just where it then writes it."""
+        own = [use for use in writes if use.number == read.number]
+        if read.address is None or any(use.address != read.address for use in own):
+            return False
+        unit = self.fuser.units[read.number]
+        cluster = unit.cluster if isinstance(unit, Product) else unit
+        assert isinstance(cluster, Cluster)
+        axes: set[int] = set()
+        ix.axes_of(read.address, axes)
+        # A kernel with reductions may visit a row more than once.
+        return not axes & cluster.reduced
+
+    # ---- results over operands that die -----------------------------------------------------------
+
+    def _reuse(self, unit: Cluster | Product) -> None:
+        cluster = unit.cluster if isinstance(unit, Product) else unit
+        for write in cluster.writes:
+            target = write.storage.resolve()
+            uses = self._of(target)
+            if target.kind not in ("temp", "output") or len(uses.writes) != 1:
+                continue
+            for loaded, _ in self.reads[unit]:
+                source = loaded.resolve()
+                if self._dies(source, target, unit.number):
+                    if target.kind == "output":
+                        self._merge(source, target)
+                    else:
+                        self._merge(target, source)
+                    break
+
+    def _dies(self, source: Storage, target: Storage, number: int) -> bool:
+        """Whether a unit is the last to use a temporary, and reads it just where it writes."""
+        if source is target or source.kind != "temp" or source.home >= 0 or target.home >= 0:
+            return False
+        if not _same_extent(source, target):
+            return False
+        uses = self._of(source)
+        if any(use.number < number for use in (*uses.reads, *uses.writes)):
+            return False
+        if any(use.number == number for use in uses.writes):
+            return False
+        writes = self._of(target).writes
+        return all(self._in_step(use, writes) for use in uses.reads if use.number == number)
+
+
+def _same_extent(a: Storage, b: Storage) -> bool:
+    return a.node.dtype is b.node.dtype and span(a.shape, a.strides) == span(b.shape, b.strides)
