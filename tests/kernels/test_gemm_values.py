@@ -2,7 +2,8 @@
 
 The bound of an element is derived, not fitted. With u = 2^-24, a float32 sum of k products in any
 order is off by at most (k + 2) u |alpha| |A||B| (first order; the 2 are alpha and the last
-addition), c0 adds 2 u |beta| |c0|, and rounding to the result's dtype adds u_out |result|.
+addition), c0, which the sum may start from, adds (k + 2) u |beta| |c0|, and rounding to the
+result's dtype adds u_out |result|.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def assert_close(
     bound = (k + 2) * UNIT * size
     if c0 is not None:
         expected = expected + beta * c0.double()
-        bound = bound + 2 * UNIT * (abs(beta) * c0.double().abs() + size)
+        bound = bound + (k + 2) * UNIT * abs(beta) * c0.double().abs() + 2 * UNIT * size
     relative, absolute = ROUNDING[out.dtype]
     bound = bound + relative * (expected.abs() + bound) + absolute
     error = (out.double() - expected).abs()

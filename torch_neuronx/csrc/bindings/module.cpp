@@ -14,6 +14,7 @@
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
+#include "program/build.h"
 
 namespace py = pybind11;
 
@@ -151,4 +152,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("reset_operator_counts", &reset_operator_counts);
   gemm::bind_gemm(m);
   bind_kernels(m);
+  program::bind_program(m);
 }

@@ -55,7 +55,9 @@ Matrix last_two(const at::Tensor& t) {
 
 Matrix transposed(const Matrix& x) { return {x.data, x.cols, x.rows, x.col_stride, x.row_stride}; }
 
-bool run_if_faster(const Problem& original, bool b_is_weight, uint64_t generation) {
+}  // namespace
+
+bool run_if_faster(const Problem& original, uint64_t generation) {
   if (!has_kernels(original.dtype)) return false;
   if (original.batch == 0 || original.m == 0 || original.n == 0) return true;
   Problem p = normalised(original);
@@ -63,18 +65,17 @@ bool run_if_faster(const Problem& original, bool b_is_weight, uint64_t generatio
     run_empty(p);
     return true;
   }
-  const Method method = choose(p);
+  const bool fused = p.epilogue.function != nullptr;
+  const Method method = fused ? choose_ours(p) : choose(p);
   if (method == Method::kAten) return false;
   const bool same_b = p.b.data == original.b.data && p.n == original.n;
-  if (generation != 0 && b_is_weight && same_b && method == Method::kPanel && p.batch == 1 &&
+  if (generation != 0 && same_b && method == Method::kPanel && p.batch == 1 &&
       p.m <= kMaxRowsForCache) {
     p.packed_b = PackedCache::instance().find(p, generation);
   }
-  run_with(p, method);
+  run_normalised(p, method);
   return true;
 }
-
-}  // namespace
 
 std::optional<Problem> problem_of(const at::Tensor& out, const at::Tensor& self,
                                   const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
@@ -138,14 +139,15 @@ bool try_addmm(const at::Tensor& out, const at::Tensor& self, const at::Tensor& 
                uint64_t generation) {
   if (out.dim() != 2) return false;
   const std::optional<Problem> p = problem_of(out, self, mat1, mat2, beta, alpha);
-  return p && run_if_faster(*p, p->b.data == mat2.const_data_ptr(), generation);
+  const bool b_is_weight = p && p->b.data == mat2.const_data_ptr();
+  return p && run_if_faster(*p, b_is_weight ? generation : 0);
 }
 
 bool try_baddbmm(const at::Tensor& out, const at::Tensor& self, const at::Tensor& batch1,
                  const at::Tensor& batch2, const at::Scalar& beta, const at::Scalar& alpha) {
   if (out.dim() != 3) return false;
   const std::optional<Problem> p = problem_of(out, self, batch1, batch2, beta, alpha);
-  return p && run_if_faster(*p, false, 0);
+  return p && run_if_faster(*p, 0);
 }
 
 bool try_bmm(const at::Tensor& out, const at::Tensor& batch1, const at::Tensor& batch2) {

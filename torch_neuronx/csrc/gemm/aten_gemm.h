@@ -18,6 +18,10 @@ namespace torch_neuronx::gemm {
 // whenever the memory of mat2 was written or given to another tensor. It allows the packed form of
 // mat2 to be kept between calls.
 
+// False if ATen's operator is the faster one for `p`, or there are no kernels for its dtype here. A
+// product with an epilogue is always ours if there are kernels. `generation` is that of p.b.
+bool run_if_faster(const Problem& p, uint64_t generation);
+
 // out[m,n] = beta * self + alpha * mat1[m,k] @ mat2[k,n]; self undefined, or expandable to out.
 bool try_addmm(const at::Tensor& out, const at::Tensor& self, const at::Tensor& mat1,
                const at::Tensor& mat2, const at::Scalar& beta, const at::Scalar& alpha,

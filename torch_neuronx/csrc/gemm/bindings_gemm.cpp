@@ -42,11 +42,12 @@ Method method_of(const std::string& name) {
 // False: the method does not apply. The rule and the probe are not asked.
 bool gemm_run_method(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
                      const std::optional<at::Tensor>& c0, double alpha, double beta,
-                     const std::string& method, bool packed) {
+                     const std::string& method, bool packed, uintptr_t epilogue) {
   const Method chosen = method_of(method);
   const py::gil_scoped_release nogil;
   auto p = problem_of(out, undefined_or(c0), a, b, beta, alpha);
   TORCH_CHECK_VALUE(p, "these operands do not make a problem");
+  p->epilogue.function = reinterpret_cast<EpilogueFunction>(epilogue);
   if (p->batch == 0 || p->m == 0 || p->n == 0 || is_empty_sum(*p)) {
     run_with(*p, chosen);
     return true;
@@ -107,8 +108,9 @@ void bind_gemm(py::module& m) {
         "beta"_a = 0.0, "generation"_a = 0,
         "out = alpha * a @ b + beta * c0 on CPU tensors; False if ATen should do it");
   m.def("gemm_run_method", &gemm_run_method, "a"_a, "b"_a, "out"_a, "c0"_a = py::none(),
-        "alpha"_a = 1.0, "beta"_a = 0.0, "method"_a = "panel", "packed"_a = false,
-        "The same with a method of the caller's choice; False if it does not apply");
+        "alpha"_a = 1.0, "beta"_a = 0.0, "method"_a = "panel", "packed"_a = false, "epilogue"_a = 0,
+        "The same with a method of the caller's choice; False if it does not apply. `epilogue`: the "
+        "address of an EpilogueFunction that gets the sums instead of `out`");
   m.def("gemm_method", &gemm_method, "a"_a, "b"_a, "out"_a, "The method that gemm_run would take");
   m.def("gemm_kernels", &gemm_kernels, "Names of the micro-kernels in use, by dtype");
   m.def("gemm_probe_report", &gemm_probe_report, "What is decided so far, a dict per class");

@@ -72,6 +72,7 @@ Engine engine_for(at::ScalarType dtype) {
 bool has_kernels(at::ScalarType dtype) { return engine_for(dtype).panel != nullptr; }
 
 bool writes_directly(const Problem& p) {
+  if (p.epilogue.function != nullptr) return false;
   if (p.dtype != at::kFloat || p.alpha != 1.0F) return false;
   return !reads_c0(p) || (p.beta == 1.0F && contiguous(p.n, p.c0_col_stride));
 }
@@ -95,12 +96,14 @@ void store_block(const Problem& p, int64_t b, int64_t i0, int64_t rows, int64_t 
 void run_empty(const Problem& p) {
   // alpha * 0 is 0 whatever alpha is: there is no product that it could multiply.
   Problem sum = p;
-  sum.alpha = 0.0F;
-  constexpr int64_t kCols = 256;
+  sum.alpha = 1.0F;
+  constexpr int64_t kCols = 256, kRows = 64;
   const float zeros[kCols] = {};
   for (int64_t b = 0; b < p.batch; ++b) {
-    for (int64_t j = 0; j < p.n; j += kCols) {
-      store_block(sum, b, 0, p.m, j, std::min(kCols, p.n - j), zeros, 0, 1);
+    for (int64_t i = 0; i < p.m; i += kRows) {
+      for (int64_t j = 0; j < p.n; j += kCols) {
+        finish_block(sum, b, i, std::min(kRows, p.m - i), j, std::min(kCols, p.n - j), zeros, 0, 1);
+      }
     }
   }
 }
@@ -109,14 +112,16 @@ Problem normalised(Problem p) {
   const auto follows = [&](int64_t batch_stride, int64_t row_stride) {
     return batch_stride == p.m * row_stride;
   };
+  const bool fused = p.epilogue.function != nullptr;
   if (p.batch > 1 && p.b_batch_stride == 0 && follows(p.a_batch_stride, p.a.row_stride) &&
-      follows(p.out_batch_stride, p.out_row_stride) &&
+      (fused || follows(p.out_batch_stride, p.out_row_stride)) &&
       (!reads_c0(p) || follows(p.c0_batch_stride, p.c0_row_stride))) {
+    p.epilogue.folded_rows = p.m;
     p.m *= p.batch;
     p.a.rows = p.m;
     p.batch = 1;
   }
-  if (p.n == 1 && p.m > 1 && p.out_row_stride == 1 && p.packed_b == nullptr) {
+  if (p.n == 1 && p.m > 1 && (fused || p.out_row_stride == 1) && p.packed_b == nullptr) {
     const Matrix a = p.a;
     p.a = {p.b.data, 1, p.k, p.b.col_stride, p.b.row_stride};
     p.b = {a.data, p.k, p.m, a.col_stride, a.row_stride};
@@ -124,6 +129,7 @@ Problem normalised(Problem p) {
     std::swap(p.m, p.n);
     std::swap(p.c0_row_stride, p.c0_col_stride);
     p.out_row_stride = p.n;
+    p.epilogue.swapped = true;
   }
   return p;
 }
@@ -132,6 +138,10 @@ void run_with(const Problem& original, Method method) {
   if (original.batch == 0 || original.m == 0 || original.n == 0) return;
   const Problem p = normalised(original);
   if (is_empty_sum(p)) return run_empty(p);
+  run_normalised(p, method);
+}
+
+void run_normalised(const Problem& p, Method method) {
   TORCH_CHECK(applicable(p, method), "the ", method_name(method),
               " method cannot compute this matrix product on this host");
   switch (method) {
@@ -158,8 +168,7 @@ void run(const Problem& p) {
               c10::toString(p.dtype));
   if (p.batch == 0 || p.m == 0 || p.n == 0) return;
   if (is_empty_sum(p)) return run_empty(p);
-  const Method method = choose(normalised(p));
-  run_with(p, method == Method::kAten ? Method::kPanel : method);
+  run_with(p, choose_ours(normalised(p)));
 }
 
 }  // namespace torch_neuronx::gemm

@@ -22,6 +22,22 @@ struct Matrix {
   int64_t col_stride = 0;
 };
 
+// What becomes of finished sums instead of being stored in `out`. Called from several threads, for
+// blocks that cover the product once: rows [row0, row0 + rows) x columns [col0, col0 + cols) of
+// matrix `batch`, whose sums are tile[r * tile_stride + c]. Rows and columns are the caller's,
+// whatever form the product is computed in. (This is the signature of generated code.)
+using EpilogueFunction = void (*)(void* const* buffers, int64_t batch, int64_t row0, int64_t rows,
+                                  int64_t col0, int64_t cols, const float* tile,
+                                  int64_t tile_stride);
+struct Epilogue {
+  EpilogueFunction function = nullptr;
+  void* const* buffers = nullptr;
+  // How a row of the Problem becomes the caller's; see normalised().
+  int64_t folded_rows = 0;       // rows of one batch, if batches were laid one after another
+  bool swapped = false;          // the only row is the caller's only column
+  int64_t batch0 = 0, row0 = 0;  // of a part of a Problem
+};
+
 class PackedB;  // B rearranged into panels once, for several calls (packed_b.h)
 
 struct Problem {
@@ -35,6 +51,7 @@ struct Problem {
   const void* c0 = nullptr;  // null, or any broadcast through zero strides; not read if beta is 0
   int64_t c0_row_stride = 0, c0_col_stride = 0, c0_batch_stride = 0;
   float alpha = 1.0F, beta = 0.0F;
+  Epilogue epilogue;  // set: `out` is not used
   // Set by a caller that knows B to be a weight used again; must have been packed from this B.
   std::shared_ptr<const PackedB> packed_b;
 };
@@ -57,6 +74,9 @@ bool supported(const Problem& p);
 // (serially inside a parallel region). A host without micro-kernels is an error; ask has_kernels.
 void run(const Problem& p);
 void run_with(const Problem& p, Method method);  // for the probe and tests; never kAten
+
+// The method for a product with an epilogue: as `choose`, but never kAten.
+Method choose_ours(const Problem& p);  // p normalised, nothing in it empty
 
 bool has_kernels(at::ScalarType dtype);
 bool applicable(const Problem& p, Method method);

@@ -67,10 +67,18 @@ inline const char* address(const Problem& p, const Matrix& x, int64_t batch_stri
 void pack_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, int64_t u0,
                 int64_t u1, uint32_t* dst);
 
+// Gives the sums of rows [i0, i0 + rows) x columns [j0, j0 + cols) to the epilogue, or scales, adds
+// c0, rounds and stores them.
+void finish_block(const Problem& p, int64_t b, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
+                  const float* src, int64_t src_row, int64_t src_col);
+
 // Scales, adds c0, rounds and stores: rows [i0, i0 + rows) x columns [j0, j0 + cols) of `out`.
 void store_block(const Problem& p, int64_t b, int64_t i0, int64_t rows, int64_t j0, int64_t cols,
                  const float* src, int64_t src_row, int64_t src_col);
 
+// run_with() for a problem that is normalised (once: an epilogue's coordinates follow it) and not
+// empty.
+void run_normalised(const Problem& p, Method method);
 void run_panel(const Problem& p);
 void run_dot(const Problem& p);
 void run_stream(const Problem& p);

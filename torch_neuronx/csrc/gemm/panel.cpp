@@ -73,7 +73,7 @@ struct Driver {
 
   void task(int64_t b, int64_t i0, int64_t rows, int64_t panel) const {
     const int64_t j0 = panel * kPanelCols, cols = std::min(kPanelCols, p.n - j0);
-    const bool one_depth = units <= kDepthUnits;
+    const bool one_depth = units <= kDepthUnits, fused = p.epilogue.function != nullptr;
     char* packed = nullptr;
     if (p.packed_b == nullptr) {
       packed = scratch(Slot::kPanel, size_t(std::min(units, kDepthUnits)) * kPanelCols * 4);
@@ -111,19 +111,23 @@ struct Driver {
         a_row = row * 4;
         block_a = memory;
       }
-      for (int64_t i = 0; i < rows; i += step) {
-        TileArgs t{depth,    block_a + i * a_row, a_row, panel_b, nullptr, 0, sums,
+      const bool last = u + depth == units;
+      // An epilogue gets its sums while they are in L1, even if they grew in a larger block.
+      const int64_t visit = fused && last ? std::min(step, kStoreRows) : step;
+      for (int64_t i = 0; i < rows; i += visit) {
+        float* block = step == rows ? sums + i * sums_row : sums;
+        TileArgs t{depth,    block_a + i * a_row, a_row, panel_b, nullptr, 0, block,
                    sums_row, Element::kF32};
         if (u > 0) {
-          t.init = sums;
+          t.init = block;
           t.init_row = sums_row;
         } else if (direct && reads_c0(p)) {
           t.init = static_cast<const float*>(p.c0) + b * p.c0_batch_stride + i0 * p.c0_row_stride +
                    j0 * p.c0_col_stride;
           t.init_row = p.c0_row_stride;
         }
-        const int64_t count = std::min(step, rows - i);
-        if (rounded && u + depth == units) {
+        const int64_t count = std::min(visit, rows - i);
+        if (rounded && last) {
           t.out_element = element_of(p.dtype);
           t.c_row = p.out_row_stride;
           t.c = static_cast<char*>(p.out) +
@@ -131,11 +135,14 @@ struct Driver {
                     element_size(t.out_element);
         }
         kernels.tile(count, cols, t);
-        if (!direct && !rounded && one_depth)
-          store_block(p, b, i0 + i, count, j0, cols, sums, sums_row, 1);
+        if (!direct && !rounded && (one_depth || (fused && last))) {
+          finish_block(p, b, i0 + i, count, j0, cols, block, sums_row, 1);
+        }
       }
     }
-    if (!direct && !rounded && !one_depth) store_block(p, b, i0, rows, j0, cols, sums, sums_row, 1);
+    if (!direct && !rounded && !one_depth && !fused) {
+      finish_block(p, b, i0, rows, j0, cols, sums, sums_row, 1);
+    }
   }
 };
 
@@ -156,8 +163,8 @@ void run_part(const Kernels& kernels, const Problem& p, int64_t units, bool a_in
   const OperandA a = a_in_place    ? in_place(p)
                      : panels == 1 ? OperandA{nullptr, 0, 0}
                                    : rearrange(kernels, p, units);
-  const bool rounded =
-      kernels.rounds_itself && p.dtype != at::kFloat && p.alpha == 1.0F && !reads_c0(p);
+  const bool rounded = kernels.rounds_itself && p.dtype != at::kFloat && p.alpha == 1.0F &&
+                       !reads_c0(p) && p.epilogue.function == nullptr;
   const Driver driver{kernels, p, a, units, writes_directly(p), rounded};
   const int64_t rows = rows_of_task(p, panels);
   const int64_t blocks = (p.m + rows - 1) / rows;
@@ -173,6 +180,8 @@ void run_part(const Kernels& kernels, const Problem& p, int64_t units, bool a_in
 Problem part_of(const Problem& p, int64_t b0, int64_t batches, int64_t i0, int64_t rows) {
   const int64_t size = element_size(element_of(p.dtype));
   Problem part = p;
+  part.epilogue.batch0 += b0;
+  part.epilogue.row0 += i0;
   part.batch = batches;
   part.m = rows;
   part.a.data = address(p, p.a, p.a_batch_stride, b0, i0, 0);

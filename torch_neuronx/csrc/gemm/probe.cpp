@@ -212,6 +212,11 @@ Method choose(const Problem& p) {
   return slot.method;
 }
 
+Method choose_ours(const Problem& p) {
+  const Method method = choose(p);
+  return method == Method::kAten ? choose_by_rule(p) : method;
+}
+
 Decisions decisions() { return Book::instance().copy(); }
 
 void forget_decisions() {

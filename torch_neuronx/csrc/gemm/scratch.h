@@ -15,6 +15,8 @@ enum class Slot : uint8_t {
   kThinSmall,
   kThinResult,
   kProbe,
+  kEpilogueTile,
+  kLoopKernel,
   kCount
 };
 

@@ -79,8 +79,7 @@ void run_thin(const Problem& p, bool along_k) {
   const Element element = element_of(p.dtype);
   const int64_t size = element_size(element);
   const SmallRows small = prepare_small(p, s, along_k && kernels.unit == 2);
-  const bool direct =
-      along_k && s.large_is_b && p.dtype == at::kFloat && p.alpha == 1.0F && !reads_c0(p);
+  const bool direct = along_k && s.large_is_b && writes_directly(p) && !reads_c0(p);
 
   const int64_t lines = s.large.rows;
   const double bytes = double(p.batch) * lines * p.k * size;
@@ -125,9 +124,9 @@ void run_thin(const Problem& p, bool along_k) {
     (along_k ? kernels.dot : kernels.stream)(args);
     if (direct) return;
     if (s.large_is_b) {
-      store_block(p, b, 0, p.m, l0, count, args.result, args.result_row, 1);
+      finish_block(p, b, 0, p.m, l0, count, args.result, args.result_row, 1);
     } else {
-      store_block(p, b, l0, count, 0, p.n, args.result, 1, args.result_row);
+      finish_block(p, b, l0, count, 0, p.n, args.result, 1, args.result_row);
     }
   });
 }

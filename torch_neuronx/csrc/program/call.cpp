@@ -1,0 +1,123 @@
+#include "program/call.h"
+
+#include "device/state.h"
+#include "dispatch/deferred.h"
+#include "memory/allocator.h"
+
+namespace torch_neuronx::program {
+namespace {
+
+// Strides of dimensions of one element, or of a tensor without any, mean nothing.
+bool strides_fit(const Geometry& wanted, at::IntArrayRef strides) {
+  if (strides == at::IntArrayRef(wanted.strides) || wanted.numel == 0) return true;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    if (wanted.sizes[d] != 1 && strides[d] != wanted.strides[d]) return false;
+  }
+  return true;
+}
+
+// Plain memory: no subclass with a __torch_dispatch__, nothing lazy, sparse, quantised or nested.
+bool is_plain(const c10::TensorImpl& impl) {
+  constexpr c10::DispatchKeySet kUnfit(
+      {c10::DispatchKey::Python, c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+  const c10::DispatchKeySet keys = impl.key_set();
+  return keys.has(c10::DispatchKey::Dense) && !keys.has_any(kUnfit) && impl.has_storage();
+}
+
+bool device_fits(const Program& program, c10::Device device) {
+  // Device memory is host memory, so a tensor on the host is read where it is.
+  return device.is_cpu() ||
+         (device.is_privateuseone() && program.on_neuron() && device.index() == program.device);
+}
+
+bool memory_fits(const Geometry& wanted, const c10::TensorImpl& impl) {
+  if (wanted.numel == 0) return true;
+  const c10::StorageImpl* storage = impl.unsafe_storage().unsafeGetStorageImpl();
+  const auto end = static_cast<size_t>(impl.storage_offset() * wanted.itemsize() + wanted.high);
+  return storage->data() != nullptr && storage->nbytes() >= end;
+}
+
+[[noreturn]] void refuse(const Program& program, size_t i, const at::Tensor& tensor) {
+  const Buffer& buffer = program.buffers[program.arguments[i]];
+  const Geometry& g = buffer.geometry;
+  const std::string name = buffer.name.empty() ? "" : " (" + buffer.name + ")";
+  const std::string wanted =
+      c10::str(g.dtype, " ", at::IntArrayRef(g.sizes), " with strides ", at::IntArrayRef(g.strides),
+               " on ", program.on_neuron() ? c10::str("neuron:", int(program.device)) : "cpu");
+  if (!tensor.defined() || !is_plain(*tensor.unsafeGetTensorImpl())) {
+    TORCH_CHECK_VALUE(false, "program ", program.name, ": argument ", i, name, " must be a plain ",
+                      wanted, ", got ", tensor.toString(),
+                      tensor.defined() && tensor.is_conj() ? " that is lazily conjugated" : "",
+                      tensor.defined() && tensor.is_neg() ? " that is lazily negated" : "");
+  }
+  if (tensor.scalar_type() == g.dtype && tensor.sizes() == at::IntArrayRef(g.sizes) &&
+      strides_fit(g, tensor.strides()) && device_fits(program, tensor.device())) {
+    TORCH_CHECK_VALUE(false, "program ", program.name, ": argument ", i, name,
+                      " reaches beyond its storage of ", tensor.storage().nbytes(), " bytes");
+  }
+  TORCH_CHECK_VALUE(false, "program ", program.name, ": argument ", i, name, " must be ", wanted,
+                    ", got ", tensor.scalar_type(), " ", tensor.sizes(), " with strides ",
+                    tensor.strides(), " on ", tensor.device());
+}
+
+// Caches that were made from an argument must notice that a step wrote to it, even if a later step
+// failed.
+struct Marks {
+  const Program& program;
+  const Tensors& inputs;
+  ~Marks() {
+    for (const int32_t i : program.written_arguments) {
+      if (inputs[i].defined()) mark_written(*inputs[i].storage().unsafeGetStorageImpl());
+    }
+  }
+};
+
+}  // namespace
+
+void check_argument(const Program& program, size_t i, const at::Tensor& tensor) {
+  const Geometry& wanted = program.buffers[program.arguments[i]].geometry;
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (C10_LIKELY(is_plain(*impl) && device_fits(program, impl->device()) &&
+                 impl->dtype() == c10::scalarTypeToTypeMeta(wanted.dtype) &&
+                 impl->sizes() == at::IntArrayRef(wanted.sizes) &&
+                 strides_fit(wanted, impl->strides()) && memory_fits(wanted, *impl))) {
+    return;
+  }
+  refuse(program, i, tensor);
+}
+
+Tensors call(const Program& program, Tensors& inputs) {
+  if (program.on_neuron()) ensure_initialized();  // refuses a forked child
+  flush_deferred();
+  c10::SmallVector<Argument, 8> arguments(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool written = program.buffers[program.arguments[i]].written;
+    // Asking for writable memory makes a lazy copy real.
+    const void* data = written ? inputs[i].mutable_data_ptr() : inputs[i].const_data_ptr();
+    arguments[i] = {static_cast<char*>(const_cast<void*>(data)),
+                    inputs[i].storage().unsafeGetStorageImpl(), true};
+  }
+  // Two arguments may share memory, and one of them be written to.
+  for (const int32_t w : program.written_arguments) {
+    if (!program.packs) break;
+    for (Argument& other : arguments) {
+      if (other.owner == arguments[w].owner) other.stable = false;
+    }
+  }
+  const Marks marks{program, inputs};
+  Frame frame(program, arguments);
+  frame.run(inputs);
+  Tensors results;
+  for (const int32_t buffer : program.results) {
+    const Buffer& facts = program.buffers[buffer];
+    if (facts.kind == BufferKind::kInput) {
+      results.push_back(inputs[facts.index]);
+    } else {
+      frame.ensure(buffer);
+      results.push_back(frame.output(buffer));
+    }
+  }
+  return results;
+}
+
+}  // namespace torch_neuronx::program

@@ -1,0 +1,113 @@
+// The kinds of steps. Built and checked by build.cpp; each kind's run() has a file of its own.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gemm/gemm.h"
+#include "program/program.h"
+
+namespace torch_neuronx {
+struct OpEntry;
+}
+
+namespace torch_neuronx::program {
+
+// One pointer of a loop kernel.
+struct Operand {
+  int32_t buffer = 0;
+  int64_t offset = 0;  // bytes
+  bool written = false;
+};
+using Operands = std::vector<Operand>;
+
+// Fills `pointers`, which has room for all operands.
+void resolve(const Frame& frame, const Operands& operands, void** pointers);
+
+// void fn(void* const* bufs, int64_t begin, int64_t end, void* scratch)
+using LoopFunction = void (*)(void* const*, int64_t, int64_t, void*);
+
+struct LoopStep final : Step {
+  using Step::Step;
+  void run(Frame& frame) const override;
+
+  LoopFunction function = nullptr;
+  int64_t items = 0, grain = 1;
+  int64_t scratch_bytes = 0;  // per thread
+  Operands operands;
+};
+
+struct GemmStep final : Step {
+  using Step::Step;
+  void run(Frame& frame) const override;
+
+  View a, b;
+  std::optional<View> out, c0;
+  gemm::EpilogueFunction epilogue = nullptr;
+  Operands operands;  // of the epilogue
+  bool constant_b = false;
+
+  // Derived by prepare(): a Problem without addresses. `transposed`: it computes out^T.
+  void prepare();
+  gemm::Problem problem;
+  bool transposed = false;
+  bool plain = false;  // out can be written by the product itself
+
+ private:
+  void run_aten(Frame& frame) const;
+};
+
+// One argument of an operator: a constant, or made anew for every call from views.
+struct AtenArgument {
+  enum class Kind : uint8_t { kConstant, kTensor, kTensorList, kOptionalTensorList };
+  Kind kind = Kind::kConstant;
+  c10::IValue constant;
+  std::vector<std::optional<View>> views;  // one for a tensor
+};
+
+struct AtenStep final : Step {
+  AtenStep(std::string name, std::string loc, c10::OperatorHandle op)
+      : Step(std::move(name), std::move(loc)), op(std::move(op)) {}
+  void run(Frame& frame) const override;
+
+  c10::OperatorHandle op;
+  std::vector<AtenArgument> arguments;
+  std::vector<std::optional<View>> outs;  // by flattened return
+  std::vector<bool> whole;                // outs[i] is the whole of its buffer, same strides
+  bool on_core = false;                   // call it on neuron tensors
+  OpEntry* counted = nullptr;             // a host step
+  at::ScalarType counted_as = at::kFloat;
+
+ private:
+  void store(Frame& frame, size_t index, at::Tensor&& result) const;
+};
+
+struct CopyStep final : Step {
+  using Step::Step;
+  void run(Frame& frame) const override;
+  View src, out;
+};
+
+// Copies between views of equal shape and element size, in parallel when large.
+void copy_view(char* out, const Geometry& to, const char* src, const Geometry& from);
+
+struct CallStep final : Step {
+  enum class Kind : uint8_t { kCall, kCond, kWhile };
+  using Step::Step;
+  void run(Frame& frame) const override;
+
+  Kind kind = Kind::kCall;
+  std::vector<std::shared_ptr<const Program>> bodies;
+  std::vector<View> operands, outs;
+  std::optional<View> selector;
+
+ private:
+  void call(Frame& frame, const Program& body) const;
+  void loop(Frame& frame) const;
+};
+
+}  // namespace torch_neuronx::program

@@ -1,0 +1,318 @@
+"""A program made ready to run: its kernels compiled, its steps in the native executor.
+
+What the executor is given is plain data (`_C.Program`, built here); it checks every number of it,
+since a program may come from a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from neuronxcc.codegen.llvm import CompiledModule, Function, compile_kernels
+from neuronxcc.codegen.loop import Kernel
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.neff.program import (
+    AtenStep,
+    Buffer,
+    CallStep,
+    CopyStep,
+    GemmStep,
+    LoopStep,
+    Program,
+    Step,
+    View,
+)
+
+from torch_neuronx import _C
+from torch_neuronx.dynamo.dtypes import TO_TORCH
+from torch_neuronx.dynamo.kernel_bounds import Reach, reaches
+
+# Neuron's own 8-bit float has no name in PyTorch; memory of it can be held, and only kernels use it.
+_TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """Bytes that a program uses, the bodies of its loops and branches included where they differ.
+
+    Attributes:
+        inputs: Of the arguments.
+        outputs: Of the results that are allocated by a call.
+        constants: Held as long as the program is loaded.
+        scratch: Of the scratchpad, allocated by every call.
+    """
+
+    inputs: int
+    outputs: int
+    constants: int
+    scratch: int
+
+
+class Executable:
+    """A loaded program. Thread-safe; calls may run at the same time.
+
+    Attributes:
+        program: What it was made of.
+        device: Where its results and its working memory lie.
+        run: The native entry, for callers that want no Python in between.
+        memory: How much memory it needs.
+        host_steps: Operators that have no lowering and run on the host, one entry per occurrence.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, program: Program, device: torch.device | str) -> None:
+        """Compile and load.
+
+        Args:
+            program: The program; it is not changed.
+            device: A neuron device (without an index: the current one) or "cpu".
+
+        Raises:
+            ValueError: The program contradicts itself or names memory that is not there.
+        """
+        self.program = program
+        self.device = _resolve(torch.device(device))
+        kernels = list(dict.fromkeys(_kernels(program)))
+        self._module = compile_kernels(kernels) if kernels else None
+        maker = _SpecMaker(self.device, kernels, self._module)
+        self.run = _C.Program(maker.program(program), self._module)
+        self.memory = _memory(program)
+        self.host_steps = tuple(_host_steps(program))
+
+    def __call__(self, args: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        """Run it.
+
+        Args:
+            args: Tensors of the shapes, dtypes and strides that the program was compiled for, on its
+                device or the CPU. A list is emptied, so that memory can be given back as soon as
+                it is not needed any more; a tuple is left alone.
+
+        Returns:
+            The results, in the order of `program.results`.
+
+        Raises:
+            ValueError: A tensor is not what the program was compiled for.
+        """
+        return self.run(args)
+
+
+def _resolve(device: torch.device) -> torch.device:
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "neuron":
+        raise ValueError(f"programs run on neuron devices and on the CPU, not on {device}")
+    return device if device.index is not None else torch.device("neuron", _C.current_device())
+
+
+def _programs(program: Program) -> Iterator[Program]:
+    """The program and all bodies in it."""
+    yield program
+    for step in program.steps:
+        if isinstance(step, CallStep):
+            for body in step.bodies:
+                yield from _programs(body)
+
+
+def _kernels(program: Program) -> Iterator[Kernel]:
+    for part in _programs(program):
+        for step in part.steps:
+            if isinstance(step, LoopStep):
+                yield step.kernel
+            elif isinstance(step, GemmStep) and step.epilogue is not None:
+                yield step.epilogue
+
+
+def _host_steps(program: Program) -> Iterator[str]:
+    for part in _programs(program):
+        for step in part.steps:
+            if isinstance(step, AtenStep) and step.host:
+                yield step.target
+
+
+def _buffer_bytes(buffer: Buffer) -> int:
+    if 0 in buffer.shape:
+        return 0
+    reach = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
+    return (reach + 1) * buffer.dtype.itemsize
+
+
+def _memory(program: Program) -> MemoryFacts:
+    def total(kind: str, parts: Sequence[Program]) -> int:
+        return sum(_buffer_bytes(b) for p in parts for b in p.buffers if b.kind == kind)
+
+    everything = tuple(_programs(program))
+    scratch = sum(part.scratch_bytes for part in everything)
+    return MemoryFacts(
+        total("input", (program,)),
+        total("output", (program,)),
+        total("constant", everything),
+        scratch,
+    )
+
+
+class _SpecMaker:
+    """The plain data that `_C.Program` is built from."""
+
+    def __init__(
+        self, device: torch.device, kernels: Sequence[Kernel], module: CompiledModule | None
+    ) -> None:
+        self.device = -1 if device.type == "cpu" else device.index
+        functions = () if module is None else module.functions
+        self.functions: dict[Kernel, Function] = dict(zip(kernels, functions, strict=True))
+
+    def program(self, program: Program) -> dict[str, object]:
+        return {
+            "name": program.name,
+            "device": self.device,
+            "scratch_bytes": program.scratch_bytes,
+            "buffers": [_buffer(buffer) for buffer in program.buffers],
+            "steps": [self.step(step) for step in program.steps],
+            "results": program.results,
+        }
+
+    def step(self, step: Step) -> dict[str, object]:
+        match step:
+            case LoopStep():
+                function = self.functions[step.kernel]
+                return {
+                    "kind": "loop",
+                    "name": step.kernel.name,
+                    "loc": "",
+                    "address": function.address,
+                    "items": function.items,
+                    "grain": function.grain,
+                    "scratch_bytes": function.scratch_bytes,
+                    "operands": _operands(step.kernel, step.operands, 0),
+                }
+            case GemmStep():
+                return self.gemm(step)
+            case AtenStep():
+                return {
+                    "kind": "aten",
+                    "name": step.target,
+                    "loc": step.loc,
+                    "target": step.target,
+                    "args": tuple(map(_value, step.args)),
+                    "kwargs": {name: _value(value) for name, value in step.kwargs.items()},
+                    "outs": tuple(map(_value, step.outs)),
+                    "host": step.host,
+                    "device": step.device,
+                }
+            case CopyStep():
+                return {
+                    "kind": "copy",
+                    "name": "copy",
+                    "loc": "",
+                    "src": _view(step.src),
+                    "out": _view(step.out),
+                }
+            case CallStep():
+                return {
+                    "kind": step.kind,
+                    "name": step.kind,
+                    "loc": "",
+                    "bodies": tuple(map(self.program, step.bodies)),
+                    "operands": tuple(map(_view, step.operands)),
+                    "outs": tuple(map(_view, step.outs)),
+                    "selector": _value(step.selector),
+                }
+
+    def gemm(self, step: GemmStep) -> dict[str, object]:
+        if len(step.a.shape) == 3 == len(step.b.shape):
+            batch, m, k = step.a.shape
+            name = f"gemm {batch}x{m}x{k}x{step.b.shape[2]} {step.a.dtype.value}"
+        else:
+            name = "gemm"
+        address = None
+        operands: list[tuple[int, int, int, int, bool]] = []
+        if step.epilogue is not None:
+            name = f"{name} {step.epilogue.name}"
+            address = self.functions[step.epilogue].address
+            _check_epilogue(step, step.epilogue)
+            operands = _operands(step.epilogue, step.epilogue_operands, 1)
+        return {
+            "kind": "gemm",
+            "name": name,
+            "loc": "",
+            "a": _view(step.a),
+            "b": _view(step.b),
+            "out": _value(step.out),
+            "c0": _value(step.c0),
+            "epilogue": address,
+            "operands": operands,
+            "constant_b": step.constant_b,
+        }
+
+
+def _check_epilogue(step: GemmStep, kernel: Kernel) -> None:
+    """The machine code trusts the product to call it for places inside the kernel's dims only."""
+    product = (step.a.shape[0], step.a.shape[1], step.b.shape[2])
+    extents = tuple(dim.extent for dim in kernel.dims)
+    if extents != product:
+        raise ValueError(f"epilogue {kernel.name} covers {extents}, the product has {product}")
+    tiles = [i for i, slot in enumerate(kernel.slots) if slot.tile]
+    if tiles != [0]:
+        raise ValueError(f"epilogue {kernel.name} has its tile in slots {tiles} instead of 0")
+
+
+def _operands(
+    kernel: Kernel, operands: tuple[tuple[int, int], ...], first: int
+) -> list[tuple[int, int, int, int, bool]]:
+    """(buffer, offset, low, high, written) of every slot from `first` on, in bytes."""
+    slots = kernel.slots[first:]
+    if len(slots) != len(operands):
+        raise ValueError(
+            f"kernel {kernel.name} has {len(slots)} slots, {len(operands)} operands are given"
+        )
+    if first == 0 and any(slot.tile for slot in slots):
+        raise ValueError(f"kernel {kernel.name} is the epilogue of a product, but is run alone")
+    result = []
+    for slot, reach, (buffer, offset) in zip(
+        slots, reaches(kernel)[first:], operands, strict=True
+    ):
+        result.append((buffer, *_in_bytes(slot.dtype.itemsize, offset, reach), reach.written))
+    return result
+
+
+def _in_bytes(size: int, offset: int, reach: Reach) -> tuple[int, int, int]:
+    return offset * size, reach.low * size, reach.high * size
+
+
+def _buffer(
+    buffer: Buffer,
+) -> tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...], int, int, bytes | None, str]:
+    literal = None if buffer.literal is None else buffer.literal.array.tobytes()
+    dtype = _TORCH[buffer.dtype]
+    return (
+        buffer.kind,
+        dtype,
+        buffer.shape,
+        buffer.strides,
+        buffer.index,
+        buffer.offset,
+        literal,
+        buffer.name,
+    )
+
+
+def _view(view: View) -> _C.ProgramView:
+    return _C.ProgramView(
+        view.buffer, _TORCH[view.dtype], view.shape, view.strides, view.offset
+    )
+
+
+def _value(value: Any) -> Any:
+    """An argument of an operator, in PyTorch's terms."""
+    if isinstance(value, View):
+        return _view(value)
+    if isinstance(value, DType):
+        if value not in TO_TORCH:
+            raise ValueError(f"PyTorch has no dtype for {value!r}")
+        return TO_TORCH[value]
+    if isinstance(value, tuple | list):
+        return tuple(map(_value, value))
+    return value

@@ -1,0 +1,307 @@
+"""Which elements a loop kernel may touch: interval arithmetic over its expressions.
+
+Machine code has no bounds checks, so what a kernel touches is worked out before it is compiled, and
+compared with the memory it is given. Places that depend on data count with the whole range of what
+the data can be; clamps, remainders and masks narrow it. A kernel whose places cannot be bounded is
+refused.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from neuronxcc.codegen.loop import Access, Kernel, Scalar, scalars
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.op import Op
+
+Range = tuple[int, int]  # least and greatest value; empty if the first is the larger
+
+_WIDEST: Range = (-(1 << 63), (1 << 64) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a kernel does to one slot: elements [low, high), relative to the slot's pointer.
+
+    `low == high`: nothing.
+    """
+
+    low: int
+    high: int
+    written: bool
+
+
+@functools.lru_cache(maxsize=4096)
+def reaches(kernel: Kernel) -> tuple[Reach, ...]:
+    """The reach of every slot; for a tile slot one that is empty.
+
+    An access whose place depends on data in a way that is not understood reaches everything its
+    index type can express.
+    """
+    bounds = _Bounds(kernel)
+    low = [0] * len(kernel.slots)
+    high = [0] * len(kernel.slots)
+    written = [False] * len(kernel.slots)
+    empty = any(dim.extent == 0 for dim in kernel.dims)
+
+    def note(access: Access, mask: Scalar | None) -> None:
+        first, last = (0, -1) if empty else bounds.places(access, mask)
+        if first > last or kernel.slots[access.slot].tile:
+            return
+        at = access.slot
+        if low[at] == high[at]:
+            low[at], high[at] = first, last + 1
+        else:
+            low[at], high[at] = min(low[at], first), max(high[at], last + 1)
+
+    for scalar in scalars(kernel):
+        if scalar.access is not None:
+            note(scalar.access, scalar.srcs[0] if scalar.srcs else None)
+    for store in kernel.stores:
+        note(store.access, store.mask)
+        written[store.access.slot] = True
+    return tuple(map(Reach, low, high, written))
+
+
+def _full(dtype: DType) -> Range:
+    if dtype is DType.PRED:
+        return 0, 1
+    if dtype.is_integer:
+        info = np.iinfo(dtype.numpy)
+        return int(info.min), int(info.max)
+    return _WIDEST
+
+
+def _meet(a: Range, b: Range) -> Range:
+    return max(a[0], b[0]), min(a[1], b[1])
+
+
+def _hull(values: list[int]) -> Range:
+    return min(values), max(values)
+
+
+def _products(a: Range, b: Range) -> Range:
+    return _hull([x * y for x in a for y in b])
+
+
+def _quotients(a: Range, b: Range) -> Range | None:
+    if b[0] <= 0 <= b[1]:
+        return None
+    # Rounds toward zero; the extremes lie at the ends of both ranges.
+    return _hull([abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x in a for y in b])
+
+
+def _remainders(a: Range, b: Range) -> Range | None:
+    most = max(abs(b[0]), abs(b[1])) - 1
+    if b[0] <= 0 <= b[1]:
+        return None
+    if a[0] >= 0:
+        return 0, min(a[1], most)
+    return max(a[0], -most), min(max(a[1], 0), most)
+
+
+def _ands(a: Range, b: Range) -> Range | None:
+    # x & y with a y that is not negative lies between 0 and y.
+    tops = [r[1] for r in (a, b) if r[0] >= 0]
+    return (0, min(tops)) if tops else None
+
+
+_BINARY: dict[Op, Callable[[Range, Range], Range | None]] = {
+    Op.ADD: lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    Op.SUBTRACT: lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    Op.MULTIPLY: _products,
+    Op.DIVIDE: _quotients,
+    Op.REMAINDER: _remainders,
+    Op.MAXIMUM: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    Op.MINIMUM: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    Op.AND: _ands,
+}
+
+# x <direction> y: the same said of y.
+_MIRROR = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
+_NEGATION = {"LT": "GE", "GE": "LT", "LE": "GT", "GT": "LE", "EQ": "NE", "NE": "EQ"}
+
+
+class _Bounds:
+    """The ranges of one kernel's integer expressions, also under the assumption that a mask holds."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.plain: dict[Scalar, Range] = {}
+        self.under: dict[Scalar, _Assumption] = {}
+
+    def places(self, access: Access, mask: Scalar | None) -> Range:
+        """First and last element of an access."""
+        if mask is None:
+            known: Mapping[Scalar, Range] = {}
+            memo = self.plain
+        else:
+            assumption = self.under.get(mask)
+            if assumption is None:
+                assumption = self.under[mask] = _Assumption(self, mask)
+            if assumption.impossible:
+                return 0, -1
+            known, memo = assumption.known, assumption.memo
+        low = high = access.offset
+        for dim, stride in enumerate(access.strides):
+            first, last = self.position(dim, known)
+            low, high = low + min(first * stride, last * stride), high + max(
+                first * stride, last * stride
+            )
+        for index, stride in access.indices:
+            first, last = self.range(index, known, memo)
+            low, high = low + min(first * stride, last * stride), high + max(
+                first * stride, last * stride
+            )
+        return low, high
+
+    def position(self, dim: int, known: Mapping[Scalar, Range]) -> Range:
+        """The positions along a dimension."""
+        result = (0, self.kernel.dims[dim].extent - 1)
+        for scalar, found in known.items():
+            if scalar.what == "index" and scalar.dim == dim:
+                result = _meet(result, found)
+        return result
+
+    def range(
+        self, scalar: Scalar, known: Mapping[Scalar, Range], memo: dict[Scalar, Range]
+    ) -> Range:
+        """The values of an expression."""
+        stack = [scalar]
+        while stack:
+            top = stack[-1]
+            if top in memo:
+                stack.pop()
+                continue
+            missing = [src for src in self._inputs(top) if src not in memo]
+            if missing:
+                stack += missing
+                continue
+            memo[top] = _meet(self._compute(top, known, memo), known.get(top, _WIDEST))
+            stack.pop()
+        return memo[scalar]
+
+    @staticmethod
+    def _inputs(scalar: Scalar) -> tuple[Scalar, ...]:
+        if scalar.what != "op" or not (scalar.dtype.is_integer or scalar.dtype is DType.PRED):
+            return ()
+        return scalar.srcs
+
+    def _compute(
+        self, scalar: Scalar, known: Mapping[Scalar, Range], memo: dict[Scalar, Range]
+    ) -> Range:
+        full = _full(scalar.dtype)
+        if scalar.what == "const" and isinstance(scalar.value, int):
+            return int(scalar.value), int(scalar.value)
+        if scalar.what == "index":
+            return self.position(scalar.dim, known)
+        if scalar.what == "arg":
+            extents = [d.extent for d in self.kernel.dims]
+            return 0, max(max(extents) - 1, 0)
+        if not self._inputs(scalar):
+            return full
+        found = self._of_op(scalar, [memo[src] for src in scalar.srcs])
+        # Arithmetic that leaves the type wraps around.
+        inside = found is not None and full[0] <= found[0] and found[1] <= full[1]
+        return found if found is not None and inside else full
+
+    @staticmethod
+    def _of_op(scalar: Scalar, ranges: list[Range]) -> Range | None:
+        op = scalar.op
+        if op in _BINARY:
+            return _BINARY[op](ranges[0], ranges[1])
+        if op is Op.NEGATE:
+            return -ranges[0][1], -ranges[0][0]
+        if op is Op.ABS:
+            (low, high), spans = ranges[0], ranges[0][0] <= 0 <= ranges[0][1]
+            return (0 if spans else min(abs(low), abs(high))), max(abs(low), abs(high))
+        if op is Op.CONVERT and not scalar.srcs[0].dtype.is_float:
+            return ranges[0]
+        if op is Op.SELECT:
+            return _hull([*ranges[1], *ranges[2]])
+        if op is Op.CLAMP:
+            low, x, high = ranges
+            raised = max(low[0], x[0]), max(low[1], x[1])
+            return min(raised[0], high[0]), min(raised[1], high[1])
+        return None
+
+
+class _Assumption:
+    """What is known of a kernel's expressions where a mask is true."""
+
+    def __init__(self, bounds: _Bounds, mask: Scalar) -> None:
+        self.bounds = bounds
+        self.known: dict[Scalar, Range] = {}
+        self.memo: dict[Scalar, Range] = {}
+        self.impossible = False
+        self._assume(mask, holds=True)
+
+    def _assume(self, mask: Scalar, *, holds: bool) -> None:
+        if mask.what == "const":
+            self.impossible |= bool(mask.value) is not holds
+        elif mask.op is Op.NOT and mask.dtype is DType.PRED:
+            self._assume(mask.srcs[0], holds=not holds)
+        elif (mask.op is Op.AND and holds) or (mask.op is Op.OR and not holds):
+            for src in mask.srcs:
+                self._assume(src, holds=holds)
+        elif mask.op is Op.COMPARE and mask.srcs[0].dtype.is_integer:
+            direction = mask.direction if holds else _NEGATION[mask.direction]
+            left, right = mask.srcs
+            self._compare(left, direction, right)
+            self._compare(right, _MIRROR[direction], left)
+
+    def _compare(self, scalar: Scalar, direction: str, other: Scalar) -> None:
+        low, high = self.bounds.range(other, {}, self.bounds.plain)
+        limits = {
+            "LT": (_WIDEST[0], high - 1),
+            "LE": (_WIDEST[0], high),
+            "GT": (low + 1, _WIDEST[1]),
+            "GE": (low, _WIDEST[1]),
+            "EQ": (low, high),
+            "NE": _WIDEST,
+        }
+        self._narrow(scalar, limits[direction])
+
+    def _narrow(self, scalar: Scalar, to: Range) -> None:
+        """Notes a range, and what follows from it for what the expression is computed from."""
+        before = self.bounds.range(scalar, {}, self.bounds.plain)
+        now = _meet(self.known.get(scalar, before), to)
+        self.known[scalar] = now
+        if now[0] > now[1]:
+            self.impossible = True
+            return
+        if scalar.what != "op":
+            return
+        if scalar.op is Op.CONVERT and scalar.srcs[0].dtype.is_integer:
+            inner = self.bounds.range(scalar.srcs[0], {}, self.bounds.plain)
+            if before == inner:  # nothing wrapped around
+                self._narrow(scalar.srcs[0], now)
+        elif scalar.op in (Op.ADD, Op.SUBTRACT):
+            self._narrow_sum(scalar, now)
+        elif scalar.op is Op.MULTIPLY:
+            self._narrow_product(scalar, now)
+
+    def _narrow_sum(self, scalar: Scalar, now: Range) -> None:
+        left, right = scalar.srcs
+        a, b = (self.bounds.range(s, {}, self.bounds.plain) for s in scalar.srcs)
+        exact = _BINARY[scalar.op](a, b) if scalar.op is not None else None
+        if exact != self.bounds.range(scalar, {}, self.bounds.plain):
+            return  # it may wrap around
+        if scalar.op is Op.ADD:
+            self._narrow(left, (now[0] - b[1], now[1] - b[0]))
+            self._narrow(right, (now[0] - a[1], now[1] - a[0]))
+        else:
+            self._narrow(left, (now[0] + b[0], now[1] + b[1]))
+            self._narrow(right, (a[0] - now[1], a[1] - now[0]))
+
+    def _narrow_product(self, scalar: Scalar, now: Range) -> None:
+        a, b = (self.bounds.range(s, {}, self.bounds.plain) for s in scalar.srcs)
+        if _products(a, b) != self.bounds.range(scalar, {}, self.bounds.plain):
+            return
+        for src, factor in ((scalar.srcs[0], b), (scalar.srcs[1], a)):
+            if factor[0] == factor[1] and factor[0] > 0:
+                self._narrow(src, (-(-now[0] // factor[0]), now[1] // factor[0]))
+
