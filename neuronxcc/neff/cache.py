@@ -170,9 +170,8 @@ class CompileCache:
         try:
             program = _program_of(key, data)
         except NeffError as error:
-            warn(
-                f"{self.remote.url}: {key.folder} cannot be used, so it is compiled again: {error}"
-            )
+            place = f"{self.remote.url}: {key.folder}"
+            warn(f"{place} cannot be used, so the program is compiled again: {error}")
             return None
         with self._locked(key):
             self._keep(key, data, "")
