@@ -12,6 +12,7 @@ import torch
 from torch._dynamo import disable
 from torch._dynamo.backends.common import aot_module_simplified
 from torch._dynamo.utils import flatten_graph_inputs
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.executors import make_executable
@@ -113,10 +114,11 @@ def compile_graph(
 ) -> Compiled:
     """Compile one functional ATen graph; takes its arguments as a list, which it empties."""
     del example_inputs  # the placeholders carry them
-    check_graph(gm)
-    imported = import_graph(gm, name)
-    check_host_calls(imported.host_calls)
-    executable = make_executable(imported, dict(options or {}))
+    with unset_fake_temporarily():
+        check_graph(gm)
+        imported = import_graph(gm, name)
+        check_host_calls(imported.host_calls)
+        executable = make_executable(imported, dict(options or {}))
     compiled = CompiledGraph(name, kind, gm, imported, executable)
     for observer in OBSERVERS:
         observer(compiled)

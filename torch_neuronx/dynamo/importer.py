@@ -21,7 +21,7 @@ from torch_neuronx.dynamo.literals import literal_of
 from torch_neuronx.dynamo.locations import location, operator_name
 from torch_neuronx.dynamo.lowerings import TABLE
 from torch_neuronx.dynamo.outputs import Output, plan_outputs
-from torch_neuronx.dynamo.registry import Context, flat
+from torch_neuronx.dynamo.registry import Body, Context, flat
 
 aten = torch.ops.aten
 
@@ -93,8 +93,12 @@ def import_graph(gm: torch.fx.GraphModule, name: str = "graph") -> Imported:
 
 
 class _Importer:
-    def __init__(self, gm: torch.fx.GraphModule, name: str) -> None:
+    def __init__(
+        self, gm: torch.fx.GraphModule, name: str, sequences: itertools.count[int] | None = None
+    ) -> None:
         self.gm = gm
+        self.inside = False  # a body of a control flow operator
+        self.given: list[Any] = []  # its operands, where numbers among them are known
         self.name = name
         self.values: dict[torch.fx.Node, Any] = {}
         self.params: list[Node] = []
@@ -105,11 +109,15 @@ class _Importer:
         self.written: dict[torch.fx.Node, Node] = {}
         self.locs: dict[Node, Loc] = {}
         self.host_calls: list[HostCall] = []
-        self.sequences = itertools.count()
+        self.sequences = itertools.count() if sequences is None else sequences
 
     # ---- nodes ----------------------------------------------------------------------------------
 
     def run(self) -> Imported:
+        return self._finish(self.walk())
+
+    def walk(self) -> list[Any]:
+        """Import all nodes; the return value is what the FX graph returns."""
         argument = itertools.count()
         returned: Sequence[Any] = ()
         for node in self.gm.graph.nodes:
@@ -123,7 +131,7 @@ class _Importer:
                 returned = node.args[0] if isinstance(node.args[0], list | tuple) else node.args
             else:
                 raise LoweringError(str(node.target), location(node), f"FX node of kind {node.op}")
-        return self._finish(list(returned))
+        return list(returned)
 
     def _parameter(self, value: torch.Tensor, source: int | torch.Tensor, name: str) -> Node:
         node = parameter(len(self.params), tensor_type(value), name)
@@ -135,7 +143,11 @@ class _Importer:
     def _placeholder(self, node: torch.fx.Node, number: int) -> None:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
-            self.values[node] = _static(node, value)
+            known = self.given[number] if self.inside else None
+            self.values[node] = _static(node, value if known is None else known)
+            return
+        if _is_token(node):
+            self.values[node] = None
             return
         _static_shape(node, value)
         self.placeholders[node] = number
@@ -148,7 +160,7 @@ class _Importer:
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):
             return value
-        literal = literal_of(value)
+        literal = literal_of(value, any_size=self.inside)
         return literal if literal is not None else self._parameter(value, value, node.name)
 
     def _call(self, node: torch.fx.Node) -> None:
@@ -198,7 +210,7 @@ class _Importer:
 
     def _lower(self, node: torch.fx.Node, target: Any, value: Any) -> Any:
         loc = location(node)
-        context = Context(node, value, loc, self.sequences, self._body)
+        context = Context(node, value, loc, self.sequences, self._body, self._host)
         for leaf in flat(value):
             if isinstance(leaf, torch.Tensor):
                 _static_shape(node, leaf)
@@ -231,7 +243,7 @@ class _Importer:
         return args, kwargs
 
     def _host(
-        self, context: Context, target: Any, args: Any, kwargs: Any, reason: str
+        self, context: Context, target: Any, args: Any, kwargs: Any, reason: str = ""
     ) -> Any:
         if not isinstance(target, OpOverload):
             raise LoweringError(operator_name(target), context.loc, reason or "no lowering")
@@ -247,13 +259,19 @@ class _Importer:
         self._locate(result, context.loc)
         return result
 
-    def _body(self, gm: torch.fx.GraphModule, operands: Sequence[Any]) -> Graph:
-        """The graph of a control flow operator's branch or body; operands give missing types."""
-        from torch_neuronx.dynamo.bodies import import_body  # noqa: PLC0415
-
-        graph, calls = import_body(gm, operands, self.name)
-        self.host_calls.extend(calls)
-        return graph
+    def _body(self, gm: torch.fx.GraphModule, operands: Sequence[Any], name: str) -> Body:
+        """The graph of a control flow operator's branch or body."""
+        inner = _Importer(gm, f"{self.name}.{name}", self.sequences)
+        inner.inside = True
+        inner.given = list(operands)
+        returned = inner.walk()
+        self.host_calls.extend(inner.host_calls)
+        self.locs.update(inner.locs)
+        values = [inner.values[r] if isinstance(r, torch.fx.Node) else r for r in flat(returned)]
+        nodes = [v for v in values if isinstance(v, Node)]
+        used = [i for i in inner.arguments if isinstance(i, int)]
+        graph = build.graph(inner.name, inner.params, nodes)
+        return Body(graph, tuple(used), tuple(v if isinstance(v, Node) else None for v in values))
 
     def _locate(self, result: Any, loc: Loc | None) -> None:
         if loc is None:
@@ -307,6 +325,14 @@ def _static(node: torch.fx.Node, value: Any) -> Any:
         if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise DynamicShapeError(node.name, str(leaf), location(node))
     return value
+
+
+def _is_token(node: torch.fx.Node) -> bool:
+    """Whether an argument only orders effects: AOTAutograd passes None for it."""
+    effects = torch.ops.higher_order.with_effects
+    return bool(node.users) and all(
+        user.target is effects and user.args[0] is node for user in node.users
+    )
 
 
 def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:

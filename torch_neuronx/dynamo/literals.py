@@ -23,9 +23,11 @@ _BITS: dict[torch.dtype, tuple[torch.dtype, Any]] = {
 }
 
 
-def literal_of(value: torch.Tensor) -> Node | None:
+def literal_of(value: torch.Tensor, *, any_size: bool = False) -> Node | None:
     """The constant of a small tensor that has values; None for others."""
-    if value.numel() > _LARGE or value.dtype not in TO_IR or _has_no_values(value):
+    if value.numel() > _LARGE and not any_size:
+        return None
+    if value.dtype not in TO_IR or _has_no_values(value):
         return None
     return build.constant(to_numpy(value), to_ir(value.dtype))
 

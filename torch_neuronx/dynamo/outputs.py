@@ -67,11 +67,14 @@ def plan_outputs(
         constant: The value of a node that is not a tensor.
     """
     owners = {_storage(node): node for node in placeholders}
+    returned = [_written(item) for item in returned]
+    returned = [
+        None if isinstance(n, torch.fx.Node) and constant(n) is None else n for n in returned
+    ]
     bases = _bases(returned, owners, mutated)
     roots: dict[torch.fx.Node, int] = {}
     outputs: list[Output] = []
-    for item in returned:
-        node = _written(item)
+    for node in returned:
         if not isinstance(node, torch.fx.Node) or not _is_tensor(node):
             value = constant(node) if isinstance(node, torch.fx.Node) else node
             outputs.append(Output("constant", value=value))
@@ -115,7 +118,7 @@ def _bases(
     bases: dict[torch.fx.Node, torch.fx.Node] = {}
     groups: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     nodes = dict.fromkeys(
-        n for n in map(_written, returned) if isinstance(n, torch.fx.Node) and _is_tensor(n)
+        n for n in returned if isinstance(n, torch.fx.Node) and _is_tensor(n)
     )
     for node in nodes:
         bases[node] = node

@@ -40,6 +40,21 @@ def lowers(*targets: Target) -> Callable[[F], F]:
     return enter
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A branch or body of a control flow operator, imported.
+
+    Attributes:
+        graph: Its results are the tensors that it returns.
+        used: Which of the operands are its parameters: those that are tensors.
+        values: What it returns, None where that is no tensor.
+    """
+
+    graph: Graph
+    used: tuple[int, ...]
+    values: tuple[Node | None, ...]
+
+
 @dataclass(slots=True)
 class Context:
     """What a lowering may ask about the call that it lowers.
@@ -50,13 +65,15 @@ class Context:
         loc: The user's line.
         sequences: Numbers for calls with effects, in order.
         import_body: Imports a GraphModule of a control flow operator, given its operands.
+        host: Emits the host call of an operator without a lowering: (context, target, args, kwargs).
     """
 
     fx: torch.fx.Node
     value: Any
     loc: Loc | None
     sequences: itertools.count[int]
-    import_body: Callable[[torch.fx.GraphModule, Sequence[Any]], Graph]
+    import_body: Callable[[torch.fx.GraphModule, Sequence[Any], str], Body]
+    host: Callable[[Context, Any, Sequence[Any], Mapping[str, Any]], Any]
 
     @property
     def types(self) -> tuple[TensorType, ...]:

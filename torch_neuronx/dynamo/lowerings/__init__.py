@@ -3,6 +3,7 @@
 from torch_neuronx.dynamo.lowerings import (
     activation,
     attention,
+    control,
     conv,
     creation,
     index,
@@ -19,6 +20,7 @@ __all__ = [
     "TABLE",
     "activation",
     "attention",
+    "control",
     "conv",
     "creation",
     "index",
