@@ -9,7 +9,7 @@ from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import ops
 from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
 from neuronxcc.codegen.llvm.formats import register_elem, round_to
-from neuronxcc.codegen.llvm.ops import Pair, Value
+from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.codegen.space import Space

@@ -65,7 +65,7 @@ class Loop:
         self.results: list[Val] = []  # after the loop
 
 
-BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64}
+BITS = {"i1": 1, "i2": 2, "i4": 4, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64}
 _FLOAT = frozenset({"half", "float", "double"})
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
@@ -287,6 +287,16 @@ class Emitter:
         self.declarations[full] = f"declare {result} {full}({', '.join(types)})"
         operands = [a.typed for a in args] + ([extra] if extra else [])
         return self.pure(elem, lanes, f"call {result} {full}({', '.join(operands)})", *args)
+
+    def reduce_or(self, mask: Val) -> Val:
+        """Whether any lane of an i1 vector is set."""
+        whole = self.bits_of_mask(mask)
+        return self.compare("ne", whole, self.const(whole.elem, 0))
+
+    def bits_of_mask(self, mask: Val) -> Val:
+        """An i1 vector as one integer of as many bits."""
+        elem = f"i{mask.lanes}"
+        return self.pure(elem, 0, f"bitcast {mask.typed} to {elem}", mask)
 
     def call_each(self, symbol: str, elem: str, *args: Val) -> Val:
         """A function of the C library on scalars of type `elem`, called for every lane."""

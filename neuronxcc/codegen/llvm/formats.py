@@ -118,7 +118,7 @@ def _expand_e8m0(em: Emitter, raw: Val) -> Val:
 def _shrink_e8m0(em: Emitter, value: Val) -> Val:
     """The nearest power of two of |x|, upwards from halfway; at least 2^-127, NaN if too large."""
     magnitude = Num(em, value).bits("i32") & 0x7FFFFFFF
-    code = (magnitude + 0x400000) >> 23
+    code = (magnitude + 0x400000).shift_right_logical(23)
     # Denormals: 2^-127 (code 0) up to 1.5 * 2^-127.
     code = (magnitude < 0x600000).where(0, code)
     return code.lower(255).val

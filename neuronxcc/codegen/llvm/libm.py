@@ -16,7 +16,8 @@ UNARY = {
     Op.ATAN: "atan", Op.ASINH: "asinh", Op.ACOSH: "acosh", Op.ATANH: "atanh", Op.ERF: "erf",
     Op.ERFC: "erfc", Op.LGAMMA: "lgamma",
 }  # fmt: skip
-BINARY = {Op.POWER: "pow", Op.ATAN2: "atan2", Op.REMAINDER: "fmod", Op.NEXTAFTER: "nextafter"}
+BINARY = {Op.POWER: "pow", Op.ATAN2: "atan2", Op.REMAINDER: "fmod"}
+_OTHER = ("hypot",)
 
 # What LLVM itself calls where the processor lacks the instruction.
 _IMPLICIT = ("fma", "floor", "ceil", "trunc", "roundeven", "rint", "nearbyint")
@@ -26,7 +27,7 @@ _IMPLICIT = ("fma", "floor", "ceil", "trunc", "roundeven", "rint", "nearbyint")
 def symbols() -> dict[str, int]:
     """Addresses of all functions that compiled kernels may call."""
     library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
-    names = [n for n in (*UNARY.values(), *BINARY.values(), *_IMPLICIT)]
+    names = [*UNARY.values(), *BINARY.values(), *_OTHER, *_IMPLICIT]
     found = {}
     for name in [*names, *(n + "f" for n in names)]:
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value

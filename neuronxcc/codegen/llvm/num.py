@@ -118,6 +118,12 @@ class Num:
         assert isinstance(typed, Num)
         return Num(self.em, self.em.select(self.val, typed._other(yes), typed._other(no)))
 
+    def pick(self, elem: str, yes: Number, no: Number) -> Num:
+        """This (i1) ? yes : no, both literals of element type `elem`."""
+        em, lanes = self.em, self.val.lanes
+        a, b = em.const(elem, yes, lanes), em.const(elem, no, lanes)
+        return Num(em, em.select(self.val, a, b))
+
     def mad(self, times: Num | Number, plus: Num | Number) -> Num:
         """self * times + plus: fused where that is one instruction, else rounded twice."""
         times_val, plus_val = self._other(times), self._other(plus)

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from neuronxcc.codegen.errors import CodegenUnsupported
-from neuronxcc.codegen.llvm import libm, math32
+from neuronxcc.codegen.llvm import bitwise, complexes, libm, math32, math64, wide
+from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
 from neuronxcc.codegen.llvm.formats import memory_elem, register_elem, round_to, to_memory
 from neuronxcc.codegen.llvm.formats import from_memory as extend
 from neuronxcc.codegen.llvm.num import Num
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A complex value."""
-
-    re: Val
-    im: Val
-
-
-Value = Val | Pair
 
 
 def apply(
@@ -40,7 +29,7 @@ def apply(
         assert isinstance(srcs[0], Val)
         return select(em, srcs[0], srcs[1], srcs[2])
     if any(d.is_complex for d in src_dtypes) or dtype.is_complex:
-        raise CodegenUnsupported(f"{op.value} on complex numbers")
+        return _complex(em, op, dtype, srcs, first, direction)
     vals = [s for s in srcs if isinstance(s, Val)]
     if op is Op.CONVERT:
         return convert(em, vals[0], first, dtype)
@@ -55,17 +44,27 @@ def apply(
         if first.is_unsigned and op not in table:
             table = _SIGNED
         return _lookup(table, op, first)(em, *vals)
+    if op is Op.NEXTAFTER:
+        return bitwise.next_after(em, dtype, vals[0], vals[1])
+    if op is Op.REDUCE_PRECISION:
+        return bitwise.reduce_precision(em, dtype, vals[0], *(int(v.text) for v in vals[1:]))
     nums = [Num(em, v) for v in vals]
     if op in _EXACT:
         return _EXACT[op](*nums).val
-    table64 = first is DType.F64
-    if not table64 and op in _FLOAT32:
-        result = _FLOAT32[op](*nums).val
-    elif op in _FLOAT:
-        result = _FLOAT[op](*nums).val
-    else:
-        result = _library(em, op, vals, first)
+    table = _FLOAT | (_FLOAT64 if first is DType.F64 else _FLOAT32)
+    result = table[op](*nums).val if op in table else _library(em, op, vals, first)
     return round_to(em, dtype, result)
+
+
+def _complex(
+    em: Emitter, op: Op, dtype: DType, srcs: Sequence[Value], source: DType, direction: str
+) -> Value:
+    if op is Op.CONVERT:
+        return _convert_complex(em, srcs[0], source, dtype)
+    result = complexes.apply(em, op, list(srcs), direction)
+    if result is None:
+        raise CodegenUnsupported(f"{op.value} of complex numbers")
+    return result
 
 
 def _lookup(table: Mapping[Op, Callable[..., Val]], op: Op, dtype: DType) -> Callable[..., Val]:
@@ -148,7 +147,32 @@ _FLOAT32: dict[Op, Callable[..., Num]] = {
     Op.LOG: math32.log,
     Op.LOG1P: math32.log1p,
     Op.TANH: math32.tanh,
+    Op.ERF: math32.erf,
     Op.LOGISTIC: math32.logistic,
+    Op.LOG2: wide.log2,
+    Op.LOG10: wide.log10,
+    Op.SIN: wide.sin,
+    Op.COS: wide.cos,
+    Op.TAN: wide.tan,
+    Op.SINH: wide.sinh,
+    Op.COSH: wide.cosh,
+    Op.ASIN: wide.asin,
+    Op.ACOS: wide.acos,
+    Op.ATAN: wide.atan,
+    Op.ASINH: wide.asinh,
+    Op.ACOSH: wide.acosh,
+    Op.ATANH: wide.atanh,
+    Op.ERFC: wide.erfc,
+    Op.ERFINV: wide.erfinv,
+    Op.DIGAMMA: wide.digamma,
+    Op.POWER: wide.power,
+    Op.ATAN2: wide.atan2,
+}
+# LGAMMA and REMAINDER of float32, and most functions of float64, call the C library (libm.py).
+_FLOAT64: dict[Op, Callable[..., Num]] = {
+    Op.LOGISTIC: math64.logistic,
+    Op.ERFINV: math64.erfinv,
+    Op.DIGAMMA: math64.digamma,
 }
 
 _COMPARE_FLOAT = {"EQ": "oeq", "NE": "une", "LT": "olt", "LE": "ole", "GT": "ogt", "GE": "oge"}
@@ -331,6 +355,24 @@ def convert(em: Emitter, value: Val, source: DType, target: DType) -> Val:
         name = "fptosi.sat" if target.is_signed else "fptoui.sat"
         return em.intrinsic(name, elem, value, overload=value)
     return _convert_float(em, value, source, target)
+
+
+_PART = {DType.C64: DType.F32, DType.C128: DType.F64}
+
+
+def _convert_complex(em: Emitter, value: Value, source: DType, target: DType) -> Value:
+    part = _PART.get(source, source)
+    re = value.re if isinstance(value, Pair) else value
+    if target is DType.PRED:
+        assert isinstance(value, Pair)
+        nonzero = (convert(em, v, part, target) for v in (value.re, value.im))
+        return em.binary("or", *nonzero)
+    if not target.is_complex:
+        return convert(em, re, part, target)
+    re = convert(em, re, part, _PART[target])
+    if isinstance(value, Pair):
+        return Pair(re, convert(em, value.im, part, _PART[target]))
+    return Pair(re, em.like(re, 0.0))
 
 
 _WIDER = {

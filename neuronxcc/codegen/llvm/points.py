@@ -9,7 +9,7 @@ from neuronxcc.codegen.llvm import ops
 from neuronxcc.codegen.llvm.emitter import Emitter, Val
 from neuronxcc.codegen.llvm.formats import from_memory, memory_elem, register_elem, to_memory
 from neuronxcc.codegen.llvm.memory import Place, read, read_pair, write, write_pair
-from neuronxcc.codegen.llvm.ops import Pair, Value
+from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.loop import Access, Scalar, Store, operands
 from neuronxcc.codegen.space import Space
 from neuronxcc.ir.dtypes import DType
