@@ -66,6 +66,7 @@ class Imported:
         result_strides: Strides that the results must have, in elements.
         result_devices: Where the FX graph has the results: "neuron" or "cpu".
         host_calls: Operators without a lowering.
+        device: The core that the program runs on; the CPU if no tensor is on one.
     """
 
     graph: Graph
@@ -75,6 +76,7 @@ class Imported:
     result_strides: tuple[tuple[int, ...], ...]
     result_devices: tuple[str, ...]
     host_calls: tuple[HostCall, ...]
+    device: torch.device = torch.device("cpu")
 
 
 def import_graph(gm: torch.fx.GraphModule, name: str = "graph") -> Imported:
@@ -242,9 +244,7 @@ class _Importer:
                     args.append(argument.default_value)
         return args, kwargs
 
-    def _host(
-        self, context: Context, target: Any, args: Any, kwargs: Any, reason: str = ""
-    ) -> Any:
+    def _host(self, context: Context, target: Any, args: Any, kwargs: Any, reason: str = "") -> Any:
         if not isinstance(target, OpOverload):
             raise LoweringError(operator_name(target), context.loc, reason or "no lowering")
         self.host_calls.append(HostCall(target._name, context.loc, reason))
@@ -316,7 +316,17 @@ class _Importer:
             tuple(strides),
             tuple(devices),
             tuple(self.host_calls),
+            _core(self.gm),
         )
+
+
+def _core(gm: torch.fx.GraphModule) -> torch.device:
+    """The neuron device of a graph's tensors; the CPU if none is on one."""
+    for node in gm.graph.nodes:
+        for value in flat(node.meta.get("val")):
+            if isinstance(value, torch.Tensor) and value.device.type == "neuron":
+                return value.device
+    return torch.device("cpu")
 
 
 def _static(node: torch.fx.Node, value: Any) -> Any:
@@ -359,6 +369,3 @@ def _rebuild(value: Any, results: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_rebuild(v, results) for v in value)
     return value
-
-
-

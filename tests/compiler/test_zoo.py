@@ -1,0 +1,63 @@
+"""Every architecture of the zoo, compiled: forward and backward equal to eager.
+
+The bound comes from the arithmetic itself: the same model in float64 on the CPU is the reference, and
+the compiled program's distance from it may be four times eager's, plus 32 roundings of the largest
+value for models where eager happens to be exact.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from .zoo import ZOO, Entry, build, first_output, inputs
+
+# transformers and torch.compile warn about missing fused kernels and the like.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name),
+]
+
+FACTOR, FLOOR = 4, 32
+
+
+def results(
+    entry: Entry, device: str, dtype: torch.dtype, wrap: Callable[[Any], Any]
+) -> Mapping[str, Tensor]:
+    """The main output of a model, and the gradients of its mean square, on the CPU in float64."""
+    model = build(entry).to(device, dtype)
+    arguments = {
+        name: value.to(device, dtype if value.is_floating_point() else None)
+        for name, value in inputs(entry).items()
+    }
+    output = first_output(wrap(model)(**arguments))
+    output.float().square().mean().backward()
+    found = {"output": output}
+    found |= {
+        f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None
+    }
+    return {name: value.detach().cpu().double() for name, value in found.items()}
+
+
+def compiled(entry: Entry) -> Callable[[Any], Any]:
+    torch.compiler.reset()
+    return lambda model: torch.compile(model, backend="neuron", fullgraph=entry.fullgraph)
+
+
+def check(entry: Entry, dtype: torch.dtype) -> None:
+    exact = results(entry, "cpu", torch.float64, lambda model: model)
+    eager = results(entry, "neuron", dtype, lambda model: model)
+    found = results(entry, "neuron", dtype, compiled(entry))
+    assert found.keys() == eager.keys()
+    for name, value in found.items():
+        scale = float(exact[name].abs().max())
+        ours = float((value - exact[name]).abs().max())
+        theirs = float((eager[name] - exact[name]).abs().max())
+        bound = FACTOR * theirs + FLOOR * torch.finfo(dtype).eps * scale
+        assert ours <= bound, f"{name}: {ours:.3g} from float64, eager {theirs:.3g}"
+
+
+def test_float32(entry: Entry) -> None:
+    check(entry, torch.float32)
