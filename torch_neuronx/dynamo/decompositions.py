@@ -19,7 +19,17 @@ from torch_neuronx.dynamo.lowerings import TABLE
 aten = torch.ops.aten
 
 # Kept whole although PyTorch has a decomposition and we have no lowering.
-KEPT: frozenset[Any] = frozenset()
+# Their decompositions end in operators of `prims` that nobody implements; the host call then names
+# what the user called.
+KEPT: frozenset[Any] = frozenset(
+    {
+        aten.igamma.default,
+        aten.igammac.default,
+        aten.special_bessel_j0.default,
+        aten.special_bessel_j1.default,
+        aten.special_spherical_bessel_j0.default,
+    }
+)
 
 
 @functools.cache

@@ -19,9 +19,9 @@ from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.errors import DynamicShapeError, LoweringError
 from torch_neuronx.dynamo.literals import literal_of
 from torch_neuronx.dynamo.locations import location, operator_name
-from torch_neuronx.dynamo.lowerings import TABLE
+import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from torch_neuronx.dynamo.outputs import Output, plan_outputs
-from torch_neuronx.dynamo.registry import Body, Context, flat
+from torch_neuronx.dynamo.registry import Body, Context, find, flat
 
 aten = torch.ops.aten
 
@@ -217,7 +217,7 @@ class _Importer:
             if isinstance(leaf, torch.Tensor):
                 _static_shape(node, leaf)
         args, kwargs = self._arguments(node, target)
-        lowering: Callable[..., Any] | None = TABLE.get(target)
+        lowering: Callable[..., Any] | None = find(target)
         reason = ""
         if lowering is not None:
             try:

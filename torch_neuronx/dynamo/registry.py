@@ -22,6 +22,26 @@ Target = OpOverload | HigherOrderOperator
 F = TypeVar("F", bound=Lowering)
 
 TABLE: dict[Target, Lowering] = {}
+# Operators of other libraries, which exist only when these are imported: "namespace::name".
+BY_NAME: dict[str, Lowering] = {}
+
+
+def find(target: object) -> Lowering | None:
+    """The lowering of an operator, if there is one."""
+    found = TABLE.get(target)  # type: ignore[call-overload]
+    if found is None and isinstance(target, OpOverload):
+        found = BY_NAME.get(target._schema.name)
+    return found
+
+
+def lowers_name(name: str) -> Callable[[F], F]:
+    """Like `lowers`, for an operator of another library."""
+
+    def enter(function: F) -> F:
+        BY_NAME[name] = function
+        return function
+
+    return enter
 
 
 def lowers(*targets: Target) -> Callable[[F], F]:

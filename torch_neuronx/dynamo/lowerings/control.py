@@ -15,7 +15,7 @@ from torch._higher_order_ops.scan import scan_op
 
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.inline import inline
-from torch_neuronx.dynamo.registry import TABLE, Body, Context, flat, lowers
+from torch_neuronx.dynamo.registry import Body, Context, find, flat, lowers
 
 higher_order = torch.ops.higher_order
 Module = torch.fx.GraphModule
@@ -143,7 +143,7 @@ def with_effects(cx: Context, token: Node, target: Any, *args: Any, **kwargs: An
     inner = value[0] if len(value) == 1 else value
     fx = _called(cx.fx, target)
     context = Context(fx, inner, cx.loc, cx.sequences, cx.import_body, cx.host)
-    lowering = TABLE.get(target)
+    lowering = find(target)
     result = cx.host(context, target, args, kwargs) if lowering is None else None
     if lowering is not None:
         result = lowering(context, *args, **kwargs)

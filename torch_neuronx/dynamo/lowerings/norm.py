@@ -454,3 +454,23 @@ def weight_norm(cx: Context, v: Node, g: Node, dim: int = 0) -> Results:
     y = b.multiply(w, b.broadcast_to(b.convert(factor, w.dtype), w.shape))
     norm = cx.types[1]
     return b.convert(y, cx.dtype), b.convert(b.reshape(size, norm.shape), norm.dtype)
+
+
+@lowers(aten._weight_norm_interface_backward.default)
+def weight_norm_backward(
+    cx: Context, grad: Node, v: Node, g: Node, norms: Node, dim: int
+) -> Results:
+    w = _wide(v)
+    over = tuple(d for d in range(w.type.rank) if d != dim % w.type.rank)
+    size, scale = (
+        b.broadcast_to(b.convert(t, w.dtype), w.shape) for t in (norms, g)
+    )
+    go = b.convert(grad, w.dtype)
+    along = e.keep_dims(b.reduce(b.multiply(go, w), "add", over), w.shape, over)
+    share = b.broadcast_to(along, w.shape)
+    square = b.multiply(size, size)
+    inner = b.subtract(go, b.divide(b.multiply(w, share), square))
+    grad_v = b.multiply(b.divide(scale, size), inner)
+    grad_g = b.divide(along, b.convert(norms, w.dtype))
+    types = cx.types
+    return b.convert(grad_v, types[0].dtype), b.convert(grad_g, types[1].dtype)

@@ -752,3 +752,30 @@ def view_as_complex(_cx: Context, x: Node) -> Node:
         b.reshape(b.slice_dim(x, last, i, i + 1), x.shape[:-1]) for i in range(2)
     ]
     return b.complex_(parts[0], parts[1])
+
+
+@lowers(aten.frexp.Tensor)
+def frexp(cx: Context, x: Node) -> tuple[Node, Node]:
+    """Mantissa in [0.5, 1) and exponent, read from the bits; denormals are scaled up first."""
+    wide = b.convert(x, compute_dtype(x.dtype))
+    double = wide.dtype is DType.F64
+    bits_type, shift, bias = (DType.S64, 52, 1022) if double else (DType.S32, 23, 126)
+    boost = 2.0 ** (shift + 1)
+    tiny = b.less(b.abs_(wide), e.like(wide, torch.finfo(_torch_float(double)).tiny))
+    scaled = b.select(tiny, b.multiply(wide, e.like(wide, boost)), wide)
+    bits = b.bitcast_convert(scaled, bits_type)
+    field = (1 << (11 if double else 8)) - 1
+    biased = b.and_(b.shift_right_arithmetic(bits, e.like(bits, shift)), e.like(bits, field))
+    exponent = b.subtract(biased, e.like(bits, bias))
+    exponent = b.select(tiny, b.subtract(exponent, e.like(bits, shift + 1)), exponent)
+    kept = b.and_(bits, e.like(bits, ~(field << shift)))
+    mantissa = b.bitcast_convert(b.or_(kept, e.like(bits, bias << shift)), wide.dtype)
+    special = b.or_(b.equal(wide, e.like(wide, 0)), b.not_(b.is_finite(wide)))
+    return (
+        b.convert(b.select(special, wide, mantissa), cx.types[0].dtype),
+        b.convert(b.select(special, e.like(exponent, 0), exponent), cx.types[1].dtype),
+    )
+
+
+def _torch_float(double: bool) -> torch.dtype:
+    return torch.float64 if double else torch.float32

@@ -1,0 +1,98 @@
+"""Products of groups of rows with a matrix each: mixtures of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from neuronxcc.ir import build as b
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node, TensorType
+
+from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.lowerings.index import take_along
+from torch_neuronx.dynamo.registry import Context, lowers, lowers_name
+
+aten = torch.ops.aten
+
+
+def _grouped(cx: Context, x: Node, y: Node, offsets: Node | None, type_: TensorType) -> Node:
+    """The device's kernel: the ends of the groups are data, so no static product can do it."""
+    target = aten._grouped_mm.default
+    return cx.call(target, (x, y, offsets), types=(type_,), device=True)[0]
+
+
+@lowers(aten._grouped_mm.default)
+def grouped_mm(
+    cx: Context,
+    x: Node,
+    y: Node,
+    offsets: Node | None = None,
+    bias: Node | None = None,
+    out_dtype: object = None,
+) -> Node:
+    """Rows by a stack of matrices, columns by rows (a stack of results), or a plain batch."""
+    del out_dtype
+    if bias is not None:
+        raise NotImplementedError("_grouped_mm with a bias")
+    return _grouped(cx, x, y, offsets, cx.type)
+
+
+@lowers(aten._scaled_grouped_mm.default)
+def scaled_grouped_mm(
+    cx: Context,
+    x: Node,
+    y: Node,
+    scale_x: Node,
+    scale_y: Node,
+    offsets: Node | None = None,
+    bias: Node | None = None,
+    *_rest: object,
+) -> Node:
+    """Float8 groups: the float32 product of the plain values, then the scales."""
+    if bias is not None or offsets is None or (x.type.rank, y.type.rank) != (2, 3):
+        raise NotImplementedError("_scaled_grouped_mm other than rows by a stack of matrices")
+    wide = DType.F32
+    total = _grouped(
+        cx, b.convert(x, wide), b.convert(y, wide), offsets, TensorType(wide, cx.shape)
+    )
+    row = b.broadcast_in_dim(b.convert(scale_x, wide), total.shape, (0,))
+    column = take_along(b.convert(scale_y, wide), [(0, _group_of_row(offsets, total.shape[0]))])
+    return b.convert(b.multiply(b.multiply(total, row), column), cx.dtype)
+
+
+def _group_of_row(offsets: Node, rows: int) -> Node:
+    """The group of every row: how many groups end before it."""
+    shape = (rows, offsets.shape[0])
+    ends = b.broadcast_in_dim(b.convert(offsets, DType.S64), shape, (1,))
+    before = b.less_equal(ends, b.iota(DType.S64, shape, 0))
+    group = b.reduce(b.convert(before, DType.S64), "add", 1)
+    return b.minimum(group, e.like(group, offsets.shape[0] - 1))
+
+
+# ---- transformers' own operator for experts -----------------------------------------------------
+# It uses it in compiled models whose weights are not bfloat16; the meaning is that of _grouped_mm,
+# with zeros for rows that belong to no group.
+
+
+def _in_groups(x: Node, offsets: Node) -> Node:
+    """`x` with rows after the last group cleared."""
+    last = b.slice_dim(offsets, 0, offsets.shape[0] - 1, offsets.shape[0])
+    end = b.broadcast_in_dim(b.convert(last, DType.S64), x.shape, (0,))
+    return b.select(b.less(e.positions(x.shape, 0), end), x, e.like(x, 0))
+
+
+@lowers_name("transformers::grouped_mm_fallback")
+def transformers_grouped_mm(cx: Context, x: Node, weight: Node, offsets: Node) -> Node:
+    ends = b.convert(offsets, DType.S32)
+    return _in_groups(_grouped(cx, x, weight, ends, cx.type), offsets)
+
+
+@lowers_name("transformers::grouped_mm_fallback_backward")
+def transformers_grouped_mm_backward(
+    cx: Context, x: Node, weight: Node, offsets: Node, grad: Node
+) -> Sequence[Node]:
+    ends = b.convert(offsets, DType.S32)
+    for_x, for_weight = cx.types
+    grad_x = _grouped(cx, grad, b.swap_dims(weight), ends, for_x)
+    return _in_groups(grad_x, offsets), _grouped(cx, b.swap_dims(x), grad, ends, for_weight)

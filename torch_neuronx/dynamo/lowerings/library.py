@@ -1,0 +1,72 @@
+"""Operators that a NeuronCore has and that ATen's kernels execute for us: no formula here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_neuronx.dynamo.registry import Context, flat, lowers
+
+aten = torch.ops.aten
+
+# Special functions that XLA expands, pooling with windows that a tensor chooses, reductions over
+# segments: their results have static shapes, and `torch_neuronx.ops` says that a NeuronCore has them.
+CALLED: tuple[OpOverload, ...] = (
+    aten.i0.default,
+    aten.special_i0e.default,
+    aten.special_i1.default,
+    aten.special_i1e.default,
+    aten.special_ndtri.default,
+    aten.special_log_ndtr.default,
+    aten.special_erfcx.default,
+    aten.special_zeta.default,
+    aten.special_zeta.self_scalar,
+    aten.special_zeta.other_scalar,
+    aten.polygamma.default,
+    aten.adaptive_max_pool2d.default,
+    aten.adaptive_max_pool2d_backward.default,
+    aten.adaptive_max_pool3d.default,
+    aten.adaptive_max_pool3d_backward.default,
+    aten.fractional_max_pool2d.default,
+    aten.fractional_max_pool2d_backward.default,
+    aten.fractional_max_pool3d.default,
+    aten.fractional_max_pool3d_backward.default,
+    aten.grid_sampler_3d.default,
+    aten.grid_sampler_3d_backward.default,
+    aten.grid_sampler_2d_backward.default,
+    aten._upsample_bilinear2d_aa.default,
+    aten._upsample_bilinear2d_aa_backward.default,
+    aten._upsample_bicubic2d_aa.default,
+    aten._upsample_bicubic2d_aa_backward.default,
+    aten._embedding_bag.default,
+    aten._embedding_bag_forward_only.default,
+    aten._embedding_bag_dense_backward.default,
+    aten._embedding_bag_per_sample_weights_backward.default,
+    aten.segment_reduce.default,
+    aten._segment_reduce_backward.default,
+    aten.histogram.bin_ct,
+    aten.histogram.bins_tensor,
+    aten._histogramdd_bin_edges.default,
+    aten._histogramdd_from_bin_cts.default,
+    aten._histogramdd_from_bin_tensors.default,
+    aten.nonzero_static.default,
+)
+
+
+def called(cx: Context, *args: Any, **kwargs: Any) -> Any:
+    """Call the operator of the node as it is."""
+    target = cx.fx.target
+    assert isinstance(target, OpOverload)
+    values = flat(cx.value)
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    numbers = iter(range(len(tensors)))
+    outs = [next(numbers) if isinstance(v, torch.Tensor) else None for v in values]
+    results = iter(cx.call(target, args, kwargs, outs=outs))
+    if isinstance(cx.value, torch.Tensor):
+        return next(results)
+    return tuple(next(results) if isinstance(v, torch.Tensor) else None for v in values)
+
+
+lowers(*CALLED)(called)
