@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering import index as ix
+from neuronxcc.lowering.classify import REDUCTIONS
 from neuronxcc.lowering.index import At, Cond, Index, Space, SplitNeeded
 from neuronxcc.lowering.sources import Source, sources
 
@@ -165,7 +166,7 @@ class Cluster:
 
         def compute() -> None:
             result.clear()
-            over = self.reduced_coords(node) if node.op in (Op.REDUCE, Op.ARG_REDUCE) else ()
+            over = self.reduced_coords(node) if node.op in REDUCTIONS else ()
             for at in self.wants[node]:
                 result[at] = sources(node, at, self.space, over)
 
@@ -195,6 +196,8 @@ class Cluster:
 
 
 def reduced_extents(node: Node) -> tuple[int, ...]:
-    """Extents of the dimensions that a REDUCE or ARG_REDUCE runs over."""
+    """Extents of the dimensions that a reduction runs over."""
+    if node.op is Op.REDUCE_WINDOW:
+        return tuple(node["window"])
     dims = node["dims"] if node.op is Op.REDUCE else (node["dim"],)
     return tuple(node.srcs[0].shape[d] for d in dims)

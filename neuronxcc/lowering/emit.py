@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.meaning.reduction import neutral
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
@@ -69,9 +70,8 @@ class _Emitter:
             if storage not in self.slots:
                 self.slots[storage] = len(slots)
                 slots.append(Slot(storage.node.dtype))
-                self.starts[storage] = max(address.offset, 0)
-            # Under a condition an address may lie in front of the storage; a slot does not.
-            self.starts[storage] = min(self.starts[storage], max(address.offset, 0))
+                self.starts[storage] = self._lowest(address)
+            self.starts[storage] = min(self.starts[storage], self._lowest(address))
         order = self._dim_order(accesses)
         self.dims = {axis: dim for dim, axis in enumerate(order)}
         for key in keys:
@@ -92,6 +92,16 @@ class _Emitter:
         kernel = Kernel(_name(cluster), dims, tuple(slots), stores)
         operands = tuple((storage, self.starts[storage]) for storage in self.slots)
         return Emitted(kernel, operands)
+
+    def _lowest(self, address: Index) -> int:
+        """The first element that an address reaches by its axes."""
+        below = sum(
+            coefficient * (self.cluster.extents[term] - 1)
+            for term, coefficient in address.terms
+            if isinstance(term, int) and coefficient < 0
+        )
+        # Under a condition an address may lie in front of the storage; a slot does not.
+        return max(address.offset + below, 0)
 
     # ---- what is needed ---------------------------------------------------------------------
 
@@ -123,7 +133,7 @@ class _Emitter:
             self.addresses[key] = (storage.resolve(), address)
             return _values(at)
         needs = list(traced[at])
-        if node.op in (Op.PAD, Op.CONCATENATE):
+        if node.op in (Op.PAD, Op.CONCATENATE, Op.REDUCE_WINDOW):
             for _, where in traced[at]:
                 needs.extend(_values(At((), where.mask)))
         return needs
@@ -242,8 +252,13 @@ class _Emitter:
         return srcs[0] if rule is None else rule(self, node, at, srcs)
 
     def _reduce(self, node: Node, _at: At, srcs: list[Scalar]) -> Scalar:
-        what = "reduce" if node.op is Op.REDUCE else "arg"
+        what = "arg" if node.op is Op.ARG_REDUCE else "reduce"
         return Scalar.make(what, node.dtype, tuple(srcs), op=_REDUCE[node["kind"]])
+
+    def _reduce_window(self, node: Node, at: At, srcs: list[Scalar]) -> Scalar:
+        ((_, where),) = self.cluster.inside[node][at]
+        outside = _const(neutral(node["kind"], node.dtype).item(), node.dtype)
+        return self._reduce(node, at, [self._chosen(where, at, srcs[0], outside)])
 
     def _constant(self, node: Node, _at: At, _srcs: list[Scalar]) -> Scalar:
         return Scalar.make("const", node.dtype, value=node["literal"].array.flat[0].item())
@@ -280,6 +295,7 @@ class _Emitter:
 _RULES: dict[Op, Callable[[_Emitter, Node, At, list[Scalar]], Scalar]] = {
     Op.REDUCE: _Emitter._reduce,  # noqa: SLF001 - a table of its own methods
     Op.ARG_REDUCE: _Emitter._reduce,  # noqa: SLF001
+    Op.REDUCE_WINDOW: _Emitter._reduce_window,  # noqa: SLF001
     Op.IOTA: _Emitter._iota,  # noqa: SLF001
     Op.CONSTANT: _Emitter._constant,  # noqa: SLF001
     Op.DOT_GENERAL: _Emitter._tile,  # noqa: SLF001

@@ -132,6 +132,11 @@ class Fuser:
     def _place_results(self, result_strides: Sequence[Strides]) -> None:
         """Decide which nodes are computed straight into outputs or parameters."""
         filled: list[Storage] = []
+        updated = {
+            self.graph.params[target]
+            for i, target in self.graph.aliases.items()
+            if self.graph.results[i] is not self.graph.params[target]
+        }
         for i, (node, strides) in enumerate(zip(self.graph.results, result_strides, strict=True)):
             target = self.graph.aliases.get(i)
             if target is not None:
@@ -141,7 +146,7 @@ class Fuser:
                     storage = Storage("temp", node, node.shape, strides, home=target)
                     self.units.append(Home(self.number(), storage))
                     filled.append(storage)
-            elif node.op is Op.PARAMETER:
+            elif node.op is Op.PARAMETER and node not in updated:
                 self.results.append(self.storages[node])
             else:
                 storage = Storage("output", node, node.shape, tuple(strides), index=i)
@@ -238,17 +243,20 @@ class Fuser:
             if cluster not in demanders:
                 demanders.append(cluster)
 
-    def copy_into(self, node: Node, storage: Storage) -> Cluster:
-        """Make a cluster that writes a node's elements to a storage of its shape."""
+    def copy_into(self, node: Node, storage: Storage, strides: Strides | None = None) -> None:
+        """Make a cluster that writes a node's elements to a storage.
+
+        `strides` are where; None: the storage is of the node's shape, and has its own.
+        """
+        strides = storage.strides if strides is None else strides
         cluster = Cluster(self.number())
         self.units.append(cluster)
         # A stride of 0 repeats elements: write them once.
-        repeats = zip(node.shape, storage.strides, strict=True)
+        repeats = zip(node.shape, strides, strict=True)
         at = At(tuple(ix.ZERO if s == 0 else cluster.new_axis(n) for n, s in repeats))
-        cluster.writes.append(Write(node, at, storage, at.coords, storage.strides))
+        cluster.writes.append(Write(node, at, storage, at.coords, strides))
         cluster.want(node, at)
         self._want(cluster, (node,))
-        return cluster
 
     def _store(self, node: Node) -> tuple[Storage, Layout]:
         """Memory for a node."""
@@ -352,7 +360,7 @@ class Fuser:
         if node.op in Group.LEAF:
             cluster.admit(node, cluster.trace_leaf(node))
             return
-        if node.op in (Op.REDUCE, Op.ARG_REDUCE):
+        if node.op in REDUCTIONS:
             for extent in reduced_extents(node):
                 cluster.new_axis(extent, reduced=True)
         self._admit(cluster, node)
@@ -472,7 +480,7 @@ class Fuser:
         if cluster.work > MAX_WORK:
             return False
         wanted = cluster.wants[node]
-        if node.op in (Op.REDUCE, Op.ARG_REDUCE):
+        if node.op in REDUCTIONS:
             return cluster.kind == "loop" and self._reduces(cluster, node)
         if node.op not in Group.ELEMENTWISE and cluster.kind != "loop":
             return False
@@ -623,7 +631,7 @@ class Fuser:
         self.units.append(cluster)
         cluster.writes.append(update_write(node, cluster, storage, layout))
         self._want(cluster, cluster.wants)
-        self.copy_into(node.srcs[0], storage)
+        self.copy_into(node.srcs[0], storage, layout.strides)
 
 
 def _bytes_read(node: Node) -> int:

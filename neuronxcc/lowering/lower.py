@@ -11,6 +11,7 @@ from neuronxcc.lowering.cluster import Storage
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.layout import Strides, contiguous, span
 from neuronxcc.lowering.plan import Interval, peak, plan
+from neuronxcc.lowering.prepare import prepare
 from neuronxcc.lowering.settle import Settler
 from neuronxcc.lowering.steps import Draft, Drafter
 from neuronxcc.neff.program import Buffer, Program
@@ -36,6 +37,7 @@ def lower(
         param_strides = [contiguous(p.shape) for p in graph.params]
     if result_strides is None:
         result_strides = [contiguous(r.shape) for r in graph.results]
+    graph = prepare(graph)
     fuser = Fuser(graph, param_strides, result_strides)
     fuser.run()
 

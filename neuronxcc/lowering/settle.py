@@ -180,15 +180,8 @@ class Settler:
     def _in_step(self, read: Use, writes: list[Use]) -> bool:
         """Whether a kernel reads every element just where it then writes it."""
         own = [use for use in writes if use.number == read.number]
-        if read.address is None or any(use.address != read.address for use in own):
-            return False
-        unit = self.fuser.units[read.number]
-        cluster = unit.cluster if isinstance(unit, Product) else unit
-        assert isinstance(cluster, Cluster)
-        axes: set[int] = set()
-        ix.axes_of(read.address, axes)
-        # A kernel with reductions may visit a row more than once.
-        return not axes & cluster.reduced
+        # Kernels with reductions store in their last pass, so they may read before as they like.
+        return read.address is not None and all(use.address == read.address for use in own)
 
     # ---- results over operands that die -----------------------------------------------------------
 

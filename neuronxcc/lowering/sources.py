@@ -20,7 +20,7 @@ def sources(node: Node, at: At, space: Space, over: tuple[Index, ...] = ()) -> t
     """The elements of operands from which the element `at` of the node is computed.
 
     Args:
-        node: Of an operator in classify.SOFT, REDUCE or ARG_REDUCE.
+        node: Of an operator in classify.SOFT or REDUCTIONS.
         at: A position of the node.
         space: In which it is expressed.
         over: For reductions: positions along the reduced dimensions.
@@ -28,7 +28,9 @@ def sources(node: Node, at: At, space: Space, over: tuple[Index, ...] = ()) -> t
     Raises:
         index.SplitNeeded: the answer would be affine if an axis were split.
     """
-    if over or node.op in (Op.REDUCE, Op.ARG_REDUCE):
+    if node.op is Op.REDUCE_WINDOW:
+        return _window(node, at, space, over)
+    if node.op in (Op.REDUCE, Op.ARG_REDUCE):
         return _reduce(node, at, over)
     return _RULES[node.op](node, at, space)
 
@@ -94,21 +96,40 @@ def joined(*masks: tuple[Cond, ...]) -> tuple[Cond, ...]:
 
 def _pad(node: Node, at: At, space: Space) -> tuple[Source, ...]:
     x, fill = node.srcs
+    inner = _unpadded(at, x.shape, node["low"], node["interior"], space)
+    return ((x, inner), (fill, At((), at.mask)))
+
+
+def _window(node: Node, at: At, space: Space, over: tuple[Index, ...]) -> tuple[Source, ...]:
+    (x,) = node.srcs
+    parts = zip(at.coords, node["strides"], over, node["window_dilation"], strict=True)
+    coords = tuple(
+        ix.weighted(((position, stride), (place, holes)))
+        for position, stride, place, holes in parts
+    )
+    holes = tuple(dilation - 1 for dilation in node["base_dilation"])
+    return ((x, _unpadded(At(coords, at.mask), x.shape, node["low"], holes, space)),)
+
+
+def _unpadded(
+    at: At, shape: Sequence[int], low: Sequence[int], interior: Sequence[int], space: Space
+) -> At:
+    """A position of a padded tensor taken to the tensor itself, where it is inside."""
     coords: list[Index] = []
     mask = at.mask
-    edges = zip(at.coords, x.shape, node["low"], node["interior"], strict=True)
-    for coordinate, extent, low, holes in edges:
-        index = ix.shift(coordinate, -low)
+    edges = zip(at.coords, shape, low, interior, strict=True)
+    for coordinate, extent, before, holes in edges:
+        index = ix.shift(coordinate, -before)
         step = holes + 1
         mask = joined(mask, within(index, 0, (extent - 1) * step + 1, space))
         if holes:
             # Moved by whole steps so that it is nowhere negative.
-            moved = max(0, -(-low // step))
+            moved = max(0, -(-before // step))
             positive = ix.shift(index, moved * step)
             mask = joined(mask, (Cond(ix.of_term(Remainder(positive, step)), 0, 1),))
             index = ix.shift(ix.of_term(Quotient(positive, step)), -moved)
         coords.append(index)
-    return ((x, At(tuple(coords), mask)), (fill, At((), at.mask)))
+    return At(tuple(coords), mask)
 
 
 def _concatenate(node: Node, at: At, space: Space) -> tuple[Source, ...]:
