@@ -246,6 +246,14 @@ FLAGS: tuple[Flag, ...] = (
         status=Status.WRAPPER,
         program=False,
     ),
+    Flag(
+        ("--model_name",),
+        "model_name",
+        Value.TEXT,
+        "Name of the model, for people (TorchNeuron's own option)",
+        status=Status.WRAPPER,
+        program=False,
+    ),
 )
 
 BY_NAME = {name: flag for flag in FLAGS for name in flag.names}

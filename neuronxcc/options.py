@@ -60,12 +60,14 @@ class Wrapper:
         no_cache: Compile always and keep nothing.
         retry_failed_compilation: Accepted; failed compilations are never cached here.
         log_level: "WARNING", "INFO" or "ERROR", "" if not given.
+        model_name: Name for the NEFFs of a model, "" if not given.
     """
 
     cache_dir: str = ""
     no_cache: bool = False
     retry_failed_compilation: bool = False
     log_level: str = ""
+    model_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

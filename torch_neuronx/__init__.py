@@ -9,7 +9,13 @@ autoload may only warn.
 import sys
 
 __version__ = "0.1.0"
-__all__ = ["NeuronUnavailableError", "__version__", "neuron"]
+__all__ = [
+    "CompileOnlyError",
+    "NeuronUnavailableError",
+    "__version__",
+    "compile_only",
+    "neuron",
+]
 
 
 class NeuronUnavailableError(RuntimeError):
@@ -48,6 +54,7 @@ from torch_neuronx import _register  # noqa: E402
 _failure = _register.register()
 if _failure is None:
     from torch_neuronx import neuron
+    from torch_neuronx._compile_only import CompileOnlyError, compile_only
 elif not _autoloading:
     raise NeuronUnavailableError(
         f"the neuron device cannot be set up: {type(_failure).__name__}: {_failure}"

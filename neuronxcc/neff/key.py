@@ -6,11 +6,13 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import neuronxcc
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.text import to_text
 from neuronxcc.options import Options
 
 OPTION = "option."
@@ -66,17 +68,20 @@ class CacheKey:
         return {label: part.hash[:16] for label, part in self.parts.items()}
 
 
-def make_key(graph: str, options: Options, *, layouts: str = "", **more: str) -> CacheKey:
+def make_key(graph: Graph | str, options: Options, *, layouts: str = "", **more: str) -> CacheKey:
     """The key of a graph under options, with the versions of everything that compiles it.
 
     Args:
-        graph: The graph as text, complete: equal texts must mean equal programs.
+        graph: The graph, or a text of it that is complete: equal texts must mean equal programs.
+            Its name and the places in the user's files don't count.
         options: The compiler's options.
         layouts: Strides of parameters and results, and what else is asked of their memory.
         more: Further parts by label.
 
     Device numbers in the texts don't count: a program made for `neuron:3` runs on `neuron:0`.
     """
+    if isinstance(graph, Graph):
+        graph = to_text(replace(graph, name="", locs={}))
     texts = {
         "graph": without_device_numbers(graph),
         "layouts": without_device_numbers(layouts),

@@ -173,7 +173,8 @@ def test_the_line_that_distributed_inference_uses() -> None:
             "--target=trn1 --lnc=2",
             (
                 "[NCC_EARG001] --lnc=2 is not valid; allowed: 1 on trn1. Unsupported Logical "
-                "Neuron Core (LNC) configuration: use 1, or a target that groups its cores like that."
+                "Neuron Core (LNC) configuration: use 1, or a target that groups its cores like "
+                "that."
             ),
         ),
         (

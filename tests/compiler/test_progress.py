@@ -1,4 +1,4 @@
-"""The progress line: silent for short work, redrawn on a terminal, now and then a line elsewhere."""
+"""The progress line: silent for short work, redrawn on a terminal, some lines in a file."""
 
 from __future__ import annotations
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from neuronxcc.compiler import compile_graph
-from neuronxcc.ir.text import to_text
-from neuronxcc.neff import Program, make_key, open_cache
-from neuronxcc.options import Options, from_environment
 
+from neuronxcc.compiler import compile_graph
+from neuronxcc.neff import CompileCache, Compiled, Program, make_key, open_cache
+from neuronxcc.options import Options, from_environment
+from neuronxcc.progress import Progress, report
+from torch_neuronx._compile_only import OPEN
+from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.importer import Imported
+from torch_neuronx.neuron_dynamo_backend import program_name
 
 
 @dataclass(slots=True)
@@ -33,12 +37,30 @@ class Report:
 
 
 class Native:
-    """A compiled graph: call it with a list of tensors, which it empties."""
+    """A compiled graph: call it with a list of tensors, which it empties.
 
-    def __init__(self, executable: Executable, report: Report) -> None:
-        self.executable = executable
-        self.report = report
-        self.run = executable.run
+    It is loaded at once, unless `compile_only` is open: then by the first call after that.
+    """
+
+    def __init__(self, imported: Imported, options: Mapping[str, Any]) -> None:
+        self.imported = imported
+        self.report = Report()
+        self.run: Callable[[list[Any]], list[torch.Tensor]] = self._load_and_run
+        self._options = dict(options)
+        self._executable: Executable | None = None
+        self._lock = threading.Lock()
+        self._compiled_only: dict[Options, Compiled] = {}
+        if not OPEN:
+            self.executable  # noqa: B018 - loads it
+
+    @property
+    def executable(self) -> Executable:
+        """What runs, loaded if it isn't yet."""
+        with self._lock:
+            if self._executable is None:
+                self._executable = self._load()
+                self.run = self._executable.run
+            return self._executable
 
     @property
     def program(self) -> Program:
@@ -46,7 +68,37 @@ class Native:
         return self.executable.program
 
     def __call__(self, args: list[Any]) -> list[torch.Tensor]:
-        results: list[torch.Tensor] = self.run(args)
+        """Run it, or stand in for it while `compile_only` is open."""
+        return self._stand_in(args) if OPEN else self.run(args)
+
+    def _load(self) -> Executable:
+        settings = from_environment(self._options)
+        name = program_name(self.imported.graph.name, settings)
+        with Progress(f"compiling {name}"):
+            compiled = _compile(self.imported, settings, open_cache(settings.wrapper), self.report)
+            report("machine code")
+            with _Timed(self.report, "kernels"):
+                return Executable(compiled.program, self.imported.device)
+
+    def _load_and_run(self, args: list[Any]) -> list[torch.Tensor]:
+        results: list[torch.Tensor] = self.executable.run(args)
+        return results
+
+    def _stand_in(self, args: list[Any]) -> list[torch.Tensor]:
+        """Compile for `compile_only` and return results of zeros."""
+        request = OPEN[-1]
+        settings = request.options(self._options)
+        name = program_name(self.imported.graph.name, settings)
+        with self._lock:
+            compiled = self._compiled_only.get(settings)
+            if compiled is None:
+                with Progress(f"compiling {name} for {settings.target}"):
+                    cache = request.cache(settings)
+                    compiled = _compile(self.imported, settings, cache, Report())
+                self._compiled_only[settings] = compiled
+        request.add(name, compiled)
+        results = stand_ins(self.imported, args)
+        args.clear()
         return results
 
 
@@ -60,29 +112,50 @@ def compile_native(imported: Imported, options: Mapping[str, Any]) -> Native:
     Raises:
         OptionError: An option is unknown or has a wrong value.
     """
-    settings = from_environment(options)
-    report = Report()
-    program = _program(imported, settings, report)
-    with _Timed(report, "kernels"):
-        executable = Executable(program, imported.device)
-    return Native(executable, report)
+    return Native(imported, options)
 
 
-def _program(imported: Imported, settings: Options, report: Report) -> Program:
+def stand_ins(imported: Imported, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Results of a graph that is not run: parameters that it would update, and zeros."""
+    graph = imported.graph
+    found: list[torch.Tensor] = []
+    for number, result in enumerate(graph.results):
+        if number in graph.aliases:
+            found.append(args[graph.aliases[number]])
+            continue
+        strides = imported.result_strides[number]
+        # Strides may repeat elements, so not simply zeros of that shape.
+        reach = sum((n - 1) * s for n, s in zip(result.shape, strides, strict=True)) + 1
+        host = imported.result_devices[number] == "cpu"
+        flat = torch.zeros(
+            0 if 0 in result.shape else reach,
+            dtype=TO_TORCH[result.dtype],
+            device="cpu" if host else imported.device,
+        )
+        found.append(flat.as_strided(result.shape, strides))
+    return found
+
+
+def _compile(
+    imported: Imported, settings: Options, cache: CompileCache, outcome: Report
+) -> Compiled:
+    """The program of a graph, from the cache if it is there."""
+
     def build() -> Program:
+        report("passes and lowering")
         return compile_graph(
             imported.graph, settings, imported.param_strides, imported.result_strides
         )
 
-    cache = open_cache(settings.wrapper)
-    with _Timed(report, "key"):
+    with _Timed(outcome, "key"):
         layouts = f"{imported.param_strides} {imported.result_strides}"
-        key = make_key(to_text(imported.graph), settings, layouts=layouts)
-    with _Timed(report, "compile"):
-        found = cache.compile(key, build, settings, name=imported.graph.name)
-    report.hit = found.hit
-    report.neff = "" if found.path is None else str(found.path)
-    return found.program
+        key = make_key(imported.graph, settings, layouts=layouts)
+    with _Timed(outcome, "compile"):
+        name = program_name(imported.graph.name, settings)
+        found = cache.compile(key, build, settings, name=name)
+    outcome.hit = found.hit
+    outcome.neff = "" if found.path is None else str(found.path)
+    return found
 
 
 class _Timed:

@@ -1,0 +1,119 @@
+"""Compile without running, also for another target: `torch_neuronx.compile_only`.
+
+The state belongs to the process and not to a thread, since autograd compiles and runs backward
+graphs in threads of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from neuronxcc.neff import CompileCache, Compiled, open_cache
+from neuronxcc.options import Options, from_environment
+
+
+class CompileOnlyError(RuntimeError):
+    """A program was compiled but there is no file to show for it."""
+
+    __module__ = "torch_neuronx"
+
+
+class CompileOnly:
+    """What `compile_only` collects.
+
+    Attributes:
+        target: Name of the target that is compiled for.
+        paths: The NEFF files of the graphs so far, each once, in the order of their compilation.
+    """
+
+    def __init__(self, overrides: Mapping[str, object]) -> None:
+        self._overrides = dict(overrides)
+        self._lock = threading.Lock()
+        self.paths: list[Path] = []
+        self.target = self.options(None).target  # a wrong option is told at once
+
+    def options(self, given: Mapping[str, object] | None) -> Options:
+        """Options of a compilation: NEURON_CC_FLAGS, then `torch.compile`'s, then ours.
+
+        Raises:
+            OptionError: They are not possible together.
+        """
+        return from_environment({**_by_name(given or {}), **self._overrides})
+
+    def cache(self, options: Options) -> CompileCache:
+        """The cache to compile in."""
+        return open_cache(options.wrapper)
+
+    def add(self, name: str, compiled: Compiled) -> None:
+        """Note a graph's program.
+
+        Raises:
+            CompileOnlyError: It could not be kept.
+        """
+        if compiled.path is None:
+            raise CompileOnlyError(
+                f"{name} was compiled for {self.target}, but its NEFF could not be kept; pass "
+                "compile_only(cache_dir=...) a directory that can be written to"
+            )
+        with self._lock:
+            if compiled.path not in self.paths:
+                self.paths.append(compiled.path)
+
+
+# Those that are open, the innermost last. Compiled functions look at it with every call.
+OPEN: list[CompileOnly] = []
+
+
+@contextmanager
+def compile_only(
+    target: str | None = None,
+    *,
+    cache_dir: str | Path | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Iterator[CompileOnly]:
+    """Inside, compiled functions are compiled and not run.
+
+    Calling one writes the NEFFs of its graphs to the compile cache and returns tensors of the right
+    shapes, dtypes, strides and devices **that hold zeros**; nothing is computed, tensors that would
+    be updated in place keep their content, and no random numbers are drawn. What is not compiled
+    runs as ever, in particular eager operators between graphs, and Python that looks at the zeros.
+    To compile a backward pass, run it inside too.
+
+    After the block the same functions run again as usual; nothing has to be reset.
+
+    Args:
+        target: Compile for this one, "trn3"; the emulated machine's if None.
+        cache_dir: Directory or URL for the NEFFs instead of the usual cache.
+        options: Further options, as in `torch.compile(options=...)`; they win over its own.
+
+    Yields:
+        What collects the files: `paths`, `target`.
+
+    Raises:
+        OptionError: The options are not possible, such as LNC=2 on trn1 (NCC_EARG001).
+        CompileOnlyError: From the compiled function: its NEFF could not be written.
+    """
+    overrides: dict[str, object] = _by_name(options or {})
+    if target is not None:
+        overrides["target"] = target
+    if cache_dir is not None:
+        overrides["cache_dir"] = str(cache_dir)
+    request = CompileOnly(overrides)
+    OPEN.append(request)
+    try:
+        yield request
+    finally:
+        OPEN.remove(request)
+
+
+def active() -> CompileOnly | None:
+    """The innermost `compile_only` that is open in the process."""
+    return OPEN[-1] if OPEN else None
+
+
+def _by_name(options: Mapping[str, object]) -> dict[str, object]:
+    """Options under one spelling of their names, so that the later of two wins."""
+    return {name.strip().lstrip("-").replace("-", "_"): value for name, value in options.items()}
