@@ -118,7 +118,8 @@ _ATTRS: dict[Op, str] = {
     Op.ALL_TO_ALL: "split_dim concat_dim group",
     Op.COLLECTIVE_PERMUTE: "pairs",
 }
-_OPTIONAL = dict.fromkeys((Op.CUSTOM_CALL, Op.HOST_CALL), "sequence")
+# outs: for every result of the ATen operator its place among the node's results, or None.
+_OPTIONAL = dict.fromkeys((Op.CUSTOM_CALL, Op.HOST_CALL), "sequence outs")
 
 # Elementwise operators that the vector engine's arithmetic does; the scalar engine's tables do the
 # functions.

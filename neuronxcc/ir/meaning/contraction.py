@@ -41,7 +41,9 @@ def dot(node: Node, lhs: Array, rhs: Array) -> Array:
     a = a.reshape(count(lhs, batch), count(lhs, rows), count(lhs, contract))
     b = rhs.transpose([*rhs_batch, *rhs_contract, *columns])
     b = b.reshape(count(rhs, rhs_batch), count(rhs, rhs_contract), count(rhs, columns))
-    product = np.matmul(_operand(a, node.dtype), _operand(b, node.dtype))
+    # Contiguous, so that the order of additions depends on extents alone.
+    left, right = (np.ascontiguousarray(_operand(x, node.dtype)) for x in (a, b))
+    product = np.matmul(left, right)
     return _rounded(product.reshape(node.shape), node.srcs[0].dtype, node.dtype)
 
 

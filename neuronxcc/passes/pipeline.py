@@ -1,0 +1,134 @@
+"""The passes, in order. This is the list to read."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.text import to_text
+from neuronxcc.ir.verify import verify
+from neuronxcc.passes import algebraic, autocast, canonical, contract, fold, indices
+from neuronxcc.passes.inline import inline
+from neuronxcc.passes.prune import prune
+from neuronxcc.passes.rules import RulePass
+
+
+class PassOptions(Protocol):
+    """What passes read of the compiler's options (`neuronxcc.options.Options`)."""
+
+    @property
+    def auto_cast(self) -> str:
+        """Which float32 operations compute in a narrower type: "none", "matmult", "all"."""
+
+    @property
+    def auto_cast_type(self) -> str:
+        """The type: "bf16", "fp16", "tf32", "fp8_e4m3"."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """What one pass did.
+
+    Attributes:
+        name: Of the pass, as in PIPELINE.
+        seconds: It took, without verifying and printing.
+        before: Nodes of the main graph before it.
+        after: And after it.
+        fired: How often each rule fired, for passes made of rules.
+    """
+
+    name: str
+    seconds: float
+    before: int
+    after: int
+    fired: Counter[str] = field(default_factory=Counter)
+
+
+# Told of every stage: its name, and how to get its text.
+Observer = Callable[[str, Callable[[], str]], None]
+Pass = Callable[[Graph, PassOptions, Counter[str]], Graph]
+
+SIMPLIFY = (
+    *canonical.RULES,
+    *indices.RULES,
+    *contract.RULES,
+    *algebraic.RULES,
+    *fold.RULES,
+)
+
+
+def _simplify(graph: Graph, _options: PassOptions, fired: Counter[str]) -> Graph:
+    return RulePass(SIMPLIFY, fired)(graph)
+
+
+def _inline(graph: Graph, _options: PassOptions, _fired: Counter[str]) -> Graph:
+    return inline(graph)
+
+
+def _prune(graph: Graph, _options: PassOptions, _fired: Counter[str]) -> Graph:
+    return prune(graph)
+
+
+def _autocast(graph: Graph, options: PassOptions, _fired: Counter[str]) -> Graph:
+    return autocast.cast(graph, options.auto_cast, options.auto_cast_type)
+
+
+PIPELINE: tuple[tuple[str, Pass], ...] = (
+    # Constants may decide which branch is taken, so they are folded before branches are inlined.
+    ("simplify", _simplify),
+    ("inline calls", _inline),
+    ("drop dead results", _prune),
+    ("auto-cast", _autocast),
+    ("simplify again", _simplify),
+)
+
+
+def run(
+    graph: Graph,
+    options: PassOptions,
+    *,
+    verify_all: bool = False,
+    observe: Observer | None = None,
+    records: list[PassRecord] | None = None,
+) -> Graph:
+    """Run all passes.
+
+    Args:
+        graph: As a front end made it; parameters, types of results and aliases stay.
+        options: Of the compilation.
+        verify_all: Verify the graph first and after every pass, which costs as much as a pass.
+        observe: Told of the graph first and after every pass that changed it.
+        records: Where a record of every pass is put.
+
+    Raises:
+        VerifierError: with `verify_all`, what is wrong.
+    """
+    if verify_all:
+        verify(graph)
+    if observe is not None:
+        _show(observe, "input", graph)
+    for name, transform in PIPELINE:
+        fired: Counter[str] = Counter()
+        before = graph
+        start = time.perf_counter()
+        graph = transform(graph, options, fired)
+        seconds = time.perf_counter() - start
+        if records is not None:
+            records.append(PassRecord(name, seconds, _count(before), _count(graph), fired))
+        if verify_all:
+            verify(graph)
+        if observe is not None and graph.results != before.results:
+            _show(observe, name, graph)
+    return graph
+
+
+def _show(observe: Observer, name: str, graph: Graph) -> None:
+    observe(name, lambda: to_text(graph))
+
+
+def _count(graph: Graph) -> int:
+    return sum(1 for _ in graph.nodes())
