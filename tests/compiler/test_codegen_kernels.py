@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from neuronxcc.codegen import build
 from neuronxcc.codegen.llvm import Host
+from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.codegen.text import to_text
+from neuronxcc.ir import DType, Op
 from tests.compiler.codegen_compare import HOSTS, compiled, host_id, ulps
 from tests.compiler.loop_kernels import Case, kernels
 
@@ -34,3 +37,48 @@ def test_random_kernels(form: str, host: Host) -> None:
                 raise AssertionError(f"{message}\n{to_text(case.kernel)}")
 
     check()
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=host_id)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.S64, DType.U8, DType.F64])
+@pytest.mark.parametrize("rows,columns", [(16, 16), (64, 64), (70, 33), (5, 100), (129, 17)])
+def test_transposition(host: Host, dtype: DType, rows: int, columns: int) -> None:
+    """z = x^T + y, and z^T besides, for a batch."""
+    size = rows * columns
+    x = build.load(dtype, 0, (size, 1, rows), 3)
+    y = build.load(dtype, 1, (size, columns, 1), 1)
+    z = build.op(Op.ADD, x, y)
+    kernel = Kernel(
+        "transpose",
+        (Dim(2), Dim(rows), Dim(columns)),
+        (Slot(dtype),) * 4,
+        (Store(Access(2, (size, columns, 1), 2), z), Store(Access(3, (size, 1, rows)), z)),
+    )
+    rng = np.random.default_rng(0)
+    buffers = [rng.integers(0, 50, 2 * size + 3).astype(dtype.numpy) for _ in range(4)]
+    expected, got = [b.copy() for b in buffers], [b.copy() for b in buffers]
+    run_kernel(kernel, expected)
+    compiled([kernel], host).run(0, got)
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=host_id)
+@pytest.mark.parametrize("inner", [1, 2, 3, 5, 6, 7, 12])
+@pytest.mark.parametrize("outer", [1, 40, 1000])
+def test_short_innermost_dimension(host: Host, inner: int, outer: int) -> None:
+    """x * weight[inner] + scale[outer], in place, and the sum over the outer dimension of bias."""
+    f32 = DType.F32
+    x = build.load(f32, 0, (inner, 1))
+    y = build.op(Op.MULTIPLY, x, build.load(f32, 1, (0, 1)))
+    y = build.op(Op.ADD, y, build.load(f32, 2, (1, 0)))
+    y = build.op(Op.ADD, y, build.convert(build.index(1), f32))
+    kernel = Kernel(
+        "short", (Dim(outer), Dim(inner)), (Slot(f32),) * 3, (Store(Access(0, (inner, 1)), y),)
+    )
+    rng = np.random.default_rng(0)
+    buffers = [rng.integers(-9, 9, n).astype(np.float32) for n in (outer * inner, inner, outer)]
+    expected, got = [b.copy() for b in buffers], [b.copy() for b in buffers]
+    run_kernel(kernel, expected)
+    compiled([kernel], host).run(0, got)
+    np.testing.assert_array_equal(got[0], expected[0])

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import ops
+from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
 from neuronxcc.codegen.llvm.formats import register_elem, round_to
-from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.codegen.space import Space
@@ -61,8 +61,8 @@ class Accumulator:
         return state
 
     def _folded(self, points: Points, state: list[Val]) -> list[Val]:
-        along = points.vec is not None and points.vec in points.space.reduced
-        return self.fold(state, 1) if along and state[0].lanes else state
+        reduced = any(dim in points.space.reduced for dim in points.along)
+        return self.fold(state, 1) if reduced and state[0].lanes else state
 
 
 class ReduceAccumulator(Accumulator):
@@ -178,9 +178,7 @@ class ArgAccumulator(Accumulator):
         value = points.real(self._source)
         position: Val = em.const("i32", 0)
         if self.dim >= 0:
-            position = em.integer(points.position[self.dim], "i32")
-            if points.vec == self.dim:
-                position = em.binary("add", position, em.lane_constants("i32", range(points.lanes)))
+            position = points.lane_positions(self.dim, "i32")
         wins = self._better(value, state[0])
         if points.mask is not None:
             wins = em.binary("and", wins, points.mask)

@@ -102,6 +102,7 @@ class Emitter:
         self.host = host
         self.declarations: dict[str, str] = {}
         self.externals: set[str] = set()  # symbols of the C library
+        self.allocas: list[str] = []
         self._serial = 0
         self._scopes = [_Scope("entry", barrier=False)]
 
@@ -329,6 +330,12 @@ class Emitter:
         rhs = f"getelementptr {elem}, {base.typed}, {index.typed}"
         return self.pure("ptr", index.lanes, rhs, base, index)
 
+    def alloca(self, elem: str, count: int) -> Val:
+        """Memory of the function's own, aligned to 64 bytes."""
+        name = "%" + self.fresh("m")
+        self.allocas.append(f"  {name} = alloca [{count} x {elem}], align 64")
+        return Val("ptr", 0, name, 0)
+
     def load_rhs(self, elem: str, lanes: int, pointer: Val) -> str:
         """The text of a plain load, aligned as its elements are."""
         align = max(1, BITS[elem] // 8) if elem != "ptr" else 8
@@ -441,7 +448,7 @@ class Emitter:
     def body(self) -> list[str]:
         """The lines of the finished function."""
         assert len(self._scopes) == 1
-        return ["entry:", *self._scopes[0].lines, "  ret void"]
+        return ["entry:", *self.allocas, *self._scopes[0].lines, "  ret void"]
 
 
 def _suffix(elem: str, lanes: int) -> str:

@@ -35,14 +35,12 @@ def emit(kernel: Kernel, host: Host, name: str) -> Emitted:
     def visit(column: Val) -> None:
         points.tile_column = column
         points.position[2] = em.binary("add", col0, column)
-        points.prepare(kernel.stores)
-        for store in kernel.stores:
-            points.store(store)
+        points.visit()
 
     with em.loop(zero, rows, may_be_empty=True) as row:
         points.position[1] = em.binary("add", row0, row.index)
         points.tile_row = em.gep("float", tile, em.binary("mul", row.index, stride))
-        points.vec, points.lanes = 2, host.lanes
+        points.lie_along(2, host.lanes)
         with em.loop(zero, full, host.lanes, may_be_empty=True) as loop:
             visit(loop.index)
         if host.masked:
@@ -53,7 +51,7 @@ def emit(kernel: Kernel, host: Host, name: str) -> Emitted:
                 visit(full)
                 points.mask = None
         else:
-            points.vec, points.lanes = None, 0
+            points.single()
             with em.loop(full, cols, may_be_empty=True) as loop:
                 visit(loop.index)
     return Emitted(wrap(em, name, _PARAMETERS), em.declarations, 0, 0, 0)

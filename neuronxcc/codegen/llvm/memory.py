@@ -1,4 +1,4 @@
-"""Vectors of elements from and to memory: contiguous, reversed, strided or anywhere."""
+"""Vectors of elements from and to memory: contiguous, reversed, in a pattern or anywhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val, vector_type
 
-# The largest constant stride that a wide load and a shuffle serve better than a gather.
-_SHUFFLED_STRIDE = 4
+# A pattern that spans at most so many vectors is served better by wide loads and shuffles than by
+# a gather.
+_SHUFFLED_SPAN = 4
 _NOWHERE = Val("ptr", 0, "%nowhere", 0)
 
 
@@ -17,22 +18,34 @@ class Place:
 
     Attributes:
         elem: LLVM's type of an element.
-        pointer: The element of lane 0 (but for `extra`).
-        stride: Elements from lane to lane.
+        pointer: The element that the others are counted from.
+        pattern: Elements from there to that of each lane; empty for a single element.
         extra: Elements to add for each lane; None for none.
-        lanes: 0 for a single element.
     """
 
     elem: str
     pointer: Val
-    stride: int
-    extra: Val | None
-    lanes: int
+    pattern: tuple[int, ...]
+    extra: Val | None = None
+
+    @property
+    def lanes(self) -> int:
+        """0 for a single element."""
+        return len(self.pattern)
 
     @property
     def single(self) -> bool:
         """All lanes have one address."""
-        return self.extra is None and (self.stride == 0 or not self.lanes)
+        return self.extra is None and not any(self.pattern)
+
+    @property
+    def direction(self) -> int:
+        """1 if the lanes lie side by side, -1 if they do backwards, else 0."""
+        if self.extra is None:
+            for step in (1, -1):
+                if self.pattern == tuple(range(0, step * self.lanes, step)):
+                    return step
+        return 0
 
     @property
     def align(self) -> int:
@@ -57,16 +70,16 @@ def reverse(em: Emitter, vector: Val) -> Val:
 
 
 def _pointers(em: Emitter, place: Place) -> Val:
-    offsets = em.lane_constants("i64", [lane * place.stride for lane in range(place.lanes)])
+    offsets = em.lane_constants("i64", place.pattern)
     if place.extra is not None:
-        offsets = place.extra if not place.stride else em.binary("add", place.extra, offsets)
+        offsets = em.binary("add", place.extra, offsets) if any(place.pattern) else place.extra
     return em.gep(place.elem, place.pointer, offsets)
 
 
 def _from_low_end(
     em: Emitter, place: Place, mask: Val | None, lanes: int
 ) -> tuple[Val, Val | None]:
-    """For stride -1: the pointer to the last lane's element, and the mask reversed."""
+    """For direction -1: the pointer to the last lane's element, and the mask reversed."""
     pointer = em.gep(place.elem, place.pointer, em.const("i64", 1 - lanes))
     return pointer, None if mask is None else reverse(em, mask)
 
@@ -99,13 +112,14 @@ def read(
     if condition is not None:
         condition = em.splat(condition, lanes)
     mask = _both(em, mask, condition)
-    if place.extra is None and place.stride in (1, -1):
+    if place.direction:
         return _read_contiguous(em, place, mask, fresh=fresh)
-    if place.extra is None and mask is None and 1 < place.stride <= _SHUFFLED_STRIDE:
-        span = (lanes - 1) * place.stride + 1
-        rhs = em.load_rhs(elem, span, place.pointer)
-        wide = _emit(em, elem, span, rhs, place.pointer, fresh=fresh)
-        return em.shuffle(wide, None, range(0, span, place.stride))
+    low, high = min(place.pattern), max(place.pattern)
+    span = high - low + 1
+    if place.extra is None and mask is None and span <= _SHUFFLED_SPAN * lanes:
+        pointer = em.gep(elem, place.pointer, em.const("i64", low))
+        wide = _emit(em, elem, span, em.load_rhs(elem, span, pointer), pointer, fresh=fresh)
+        return em.shuffle(wide, None, [offset - low for offset in place.pattern])
     pointers = _pointers(em, place)
     mask = mask or em.const("i1", 1, lanes)
     name = f"@llvm.masked.gather.v{lanes}{_name(elem)}.v{lanes}p0"
@@ -121,7 +135,7 @@ def read(
 
 def _read_contiguous(em: Emitter, place: Place, mask: Val | None, *, fresh: bool) -> Val:
     elem, lanes, pointer = place.elem, place.lanes, place.pointer
-    if place.stride < 0:
+    if place.direction < 0:
         pointer, mask = _from_low_end(em, place, mask, lanes)
     operands = [pointer]
     if mask is None:
@@ -137,7 +151,7 @@ def _read_contiguous(em: Emitter, place: Place, mask: Val | None, *, fresh: bool
         )
         operands.append(mask)
     vector = _emit(em, elem, lanes, rhs, *operands, fresh=fresh)
-    return reverse(em, vector) if place.stride < 0 else vector
+    return reverse(em, vector) if place.direction < 0 else vector
 
 
 def write(em: Emitter, place: Place, value: Val, mask: Val | None, condition: Val | None) -> None:
@@ -153,7 +167,7 @@ def write(em: Emitter, place: Place, value: Val, mask: Val | None, condition: Va
     if condition is not None:
         condition = em.splat(condition, lanes)
     mask = _both(em, mask, condition)
-    if place.extra is None and place.stride in (1, -1):
+    if place.direction:
         _write_contiguous(em, place, value, mask)
         return
     pointers = _pointers(em, place)
@@ -167,7 +181,7 @@ def write(em: Emitter, place: Place, value: Val, mask: Val | None, condition: Va
 
 def _write_contiguous(em: Emitter, place: Place, value: Val, mask: Val | None) -> None:
     pointer, lanes = place.pointer, place.lanes
-    if place.stride < 0:
+    if place.direction < 0:
         pointer, mask = _from_low_end(em, place, mask, lanes)
         value = reverse(em, value)
     if mask is None:
@@ -184,20 +198,25 @@ def _doubled(em: Emitter, value: Val | None, lanes: int) -> Val | None:
     return em.shuffle(value, None, [lane // 2 for lane in range(2 * lanes)])
 
 
+def _side_by_side(place: Place) -> bool:
+    pairs = tuple(range(0, 2 * place.lanes, 2))
+    return place.extra is None and bool(pairs) and place.pattern == pairs
+
+
 def read_pair(
     em: Emitter, place: Place, mask: Val | None, condition: Val | None, *, fresh: bool = False
 ) -> tuple[Val, Val]:
-    """Neighbouring elements (real, imaginary); strides and extras of `place` count elements."""
+    """Neighbouring elements (real, imaginary); `place` is that of the real parts."""
     lanes = place.lanes
-    if place.extra is None and place.stride == 2 and lanes:
-        both = Place(place.elem, place.pointer, 1, None, 2 * lanes)
+    if _side_by_side(place):
+        both = Place(place.elem, place.pointer, tuple(range(2 * lanes)))
         wide = read(
             em, both, _doubled(em, mask, lanes), _doubled(em, condition, lanes), fresh=fresh
         )
         even, odd = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
         return em.shuffle(wide, None, even), em.shuffle(wide, None, odd)
     second = em.gep(place.elem, place.pointer, em.const("i64", 1))
-    other = Place(place.elem, second, place.stride, place.extra, lanes)
+    other = Place(place.elem, second, place.pattern, place.extra)
     re = read(em, place, mask, condition, fresh=fresh)
     return re, read(em, other, mask, condition, fresh=fresh)
 
@@ -207,15 +226,15 @@ def write_pair(
 ) -> None:
     """Stores (real, imaginary) as neighbours."""
     lanes = place.lanes
-    if place.extra is None and place.stride == 2 and lanes:
+    if _side_by_side(place):
         re, im = em.splat(re, lanes), em.splat(im, lanes)
         order = [lane // 2 + lanes * (lane % 2) for lane in range(2 * lanes)]
-        both = Place(place.elem, place.pointer, 1, None, 2 * lanes)
+        both = Place(place.elem, place.pointer, tuple(range(2 * lanes)))
         wide = em.shuffle(re, im, order)
         write(em, both, wide, _doubled(em, mask, lanes), _doubled(em, condition, lanes))
         return
     second = em.gep(place.elem, place.pointer, em.const("i64", 1))
-    other = Place(place.elem, second, place.stride, place.extra, lanes)
+    other = Place(place.elem, second, place.pattern, place.extra)
     write(em, place, re, mask, condition)
     write(em, other, im, mask, condition)
 

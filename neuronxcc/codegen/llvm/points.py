@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import ops
+from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.emitter import Emitter, Val
 from neuronxcc.codegen.llvm.formats import from_memory, memory_elem, register_elem, to_memory
 from neuronxcc.codegen.llvm.memory import Place, read, read_pair, write, write_pair
-from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.loop import Access, Scalar, Store, operands
 from neuronxcc.codegen.space import Space
 from neuronxcc.ir.dtypes import DType
@@ -19,9 +19,8 @@ class Points:
     """Where we are in the space, and what is known there.
 
     Attributes:
-        position: For each dimension of the space the index (i64); for the dimension `vec` that of
-            lane 0.
-        vec: The dimension along which the lanes lie; None for a single point.
+        position: For each dimension of the space the index (i64).
+        along: For dimensions along which the lanes differ what each lane adds to the position.
         lanes: How many; 0 for a single point.
         mask: Which lanes take part; None for all.
     """
@@ -31,14 +30,28 @@ class Points:
         self.space = space
         self.pointers = list(pointers)
         self.position: list[Val] = [em.const("i64", 0)] * space.rank
-        self.vec: int | None = None
+        self.along: dict[int, tuple[int, ...]] = {}
         self.lanes = 0
         self.mask: Val | None = None
         # The accumulator tile of an epilogue: pointer to the current row.
         self.tile_row: Val | None = None
         self.tile_column: Val | None = None
+        # Accesses that go to a buffer of ours instead (tiles.py).
+        self.buffered: dict[Access, Place] = {}
         # Values kept from an earlier pass over a row: how to load them.
         self.kept: dict[Scalar, Callable[[], Value]] = {}
+
+    def lie_along(self, dim: int, lanes: int, mask: Val | None = None) -> None:
+        """The lanes are neighbours along one dimension."""
+        self.along = {dim: tuple(range(lanes))}
+        self.lanes = lanes
+        self.mask = mask
+
+    def single(self) -> None:
+        """No lanes: one point."""
+        self.along = {}
+        self.lanes = 0
+        self.mask = None
 
     # -- expressions --------------------------------------------------------------------------
 
@@ -99,22 +112,28 @@ class Points:
         dim = self.space.dim_of(scalar.dim)
         if dim is None:
             return em.const(elem, 0)
-        base = em.integer(self.position[dim], elem)
-        if dim != self.vec:
+        return self.lane_positions(dim, elem)
+
+    def lane_positions(self, dim: int, elem: str) -> Val:
+        """The position along a dimension as an integer; a vector if it differs between lanes."""
+        base = self.em.integer(self.position[dim], elem)
+        if dim not in self.along:
             return base
-        return em.binary("add", base, em.lane_constants(elem, range(self.lanes)))
+        return self.em.binary("add", base, self.em.lane_constants(elem, self.along[dim]))
 
     # -- memory -------------------------------------------------------------------------------
 
-    def _place(self, access: Access, dtype: DType) -> Place:
+    def place(self, access: Access, dtype: DType) -> Place:
         """Where the lanes' elements are; of complex numbers their real parts."""
         em, elem = self.em, memory_elem(dtype)
+        if access in self.buffered:
+            return self.buffered[access]
         scale = 2 if dtype.is_complex else 1
         if self.space.kernel.slots[access.slot].tile:
             assert self.tile_row is not None
             assert self.tile_column is not None
             pointer = em.gep(elem, self.tile_row, self.tile_column)
-            return Place(elem, pointer, 1, None, self.lanes)
+            return Place(elem, pointer, tuple(range(self.lanes)))
         fixed = access.offset
         terms: list[Val] = []
         extra: Val | None = None
@@ -137,13 +156,18 @@ class Points:
         # Outer dimensions first: their part of the address stays in the outer loops.
         for term in sorted(terms, key=lambda t: t.level):
             pointer = em.gep(elem, pointer, term)
-        along = 0 if self.vec is None else self.space.stride(access, self.vec)
-        return Place(elem, pointer, along * scale, extra, self.lanes)
+        return Place(elem, pointer, self._pattern(access, scale), extra)
+
+    def _pattern(self, access: Access, scale: int) -> tuple[int, ...]:
+        steps = [
+            (self.space.stride(access, dim) * scale, lanes) for dim, lanes in self.along.items()
+        ]
+        return tuple(sum(step * lanes[i] for step, lanes in steps) for i in range(self.lanes))
 
     def _read(
         self, access: Access, dtype: DType, condition: Val | None, *, fresh: bool = False
     ) -> Value:
-        em, place = self.em, self._place(access, dtype)
+        em, place = self.em, self.place(access, dtype)
         if dtype.is_complex:
             return Pair(*read_pair(em, place, self.mask, condition, fresh=fresh))
         return from_memory(em, dtype, read(em, place, self.mask, condition, fresh=fresh))
@@ -166,6 +190,13 @@ class Points:
             for index, _ in store.access.indices:
                 self.value(index)
 
+    def visit(self) -> None:
+        """Loads, computes and stores everything at the current points."""
+        stores = self.space.kernel.stores
+        self.prepare(stores)
+        for store in stores:
+            self.store(store)
+
     def store(self, store: Store) -> None:
         """Writes the store's value at the current points; `prepare` must have run."""
         em = self.em
@@ -175,7 +206,7 @@ class Points:
         if store.combine is not None:
             old = self._read(store.access, dtype, condition, fresh=True)
             value = ops.apply(em, store.combine, dtype, [old, value], [dtype, dtype])
-        place = self._place(store.access, dtype)
+        place = self.place(store.access, dtype)
         if isinstance(value, Pair):
             write_pair(em, place, value.re, value.im, self.mask, condition)
         else:

@@ -27,34 +27,12 @@ from neuronxcc.codegen.llvm.function import (
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.passes import Passes, complexity, passes_of
 from neuronxcc.codegen.llvm.points import Points
-from neuronxcc.codegen.llvm.pointwise import power_of_two_above, prefix_mask
+from neuronxcc.codegen.llvm.vectors import cheapest_vector, power_of_two_above, prefix_mask
 from neuronxcc.codegen.loop import Kind, Scalar, Store
-from neuronxcc.codegen.space import Space, accesses
+from neuronxcc.codegen.space import Space
 
 # Row buffers larger than this are not kept: computing again is cheaper than reading far memory.
 _SCRATCH_BYTES = 512 << 10
-
-
-def choose_vector(space: Space, host: Host) -> int | None:
-    """The dimension that the lanes lie along: the cheapest one to read memory by."""
-    best: tuple[float, int] | None = None
-    reduced_size = 1
-    for dim in space.reduced:
-        reduced_size *= space.extent(dim)
-    for dim in reversed(range(space.rank)):
-        extent = space.extent(dim)
-        vectors = -(-extent // host.lanes)
-        waste = vectors * host.lanes / extent
-        cost = 0.0
-        for access in accesses(space.kernel):
-            stride = abs(space.stride(access, dim))
-            per_element = {0: 0.25, 1: 1.0}.get(stride, 4.0 if stride <= 4 else 10.0)
-            cost += per_element * waste
-        if space.kind(dim) is Kind.REDUCE:
-            cost += 2.0 * host.lanes / reduced_size  # joining the lanes of each row
-        if best is None or cost < best[0]:
-            best = (cost, dim)
-    return None if best is None else best[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +70,7 @@ class _Schedule:
     """A kernel's emission in progress."""
 
     points: Points
+    vec: int | None  # the dimension that the lanes lie along
     passes: Passes
     loops: tuple[int, ...]  # reduced dimensions that are plain loops
     strip: _Strip | None  # of the vector dimension if that is reduced
@@ -134,6 +113,8 @@ class _Schedule:
                 points.define(one.scalar, one.finish(points, state))
             for scalar in self.passes.kept_by(number):
                 points.kept[scalar] = self._loader(scalar)
+        if self.strip is not None:
+            points.single()
         points.prepare(steady)
         for store in steady:
             points.store(store)
@@ -147,8 +128,7 @@ class _Schedule:
     ) -> list[list[Val]]:
         points = self.points
         if self.strip is None:
-            lanes = points.lanes if points.vec is not None else 0
-            return self._nest(0, [a.start(lanes) for a in accumulators], body)
+            return self._nest(0, [a.start(points.lanes) for a in accumulators], body)
         main, tail = self.strip.main, self.strip.tail
         has_main = self.strip.full > 0
         states: list[list[Val]] = []
@@ -193,12 +173,11 @@ class _Schedule:
         """The vector dimension, which is reduced."""
         points, em, strip = self.points, self.em, self.strip
         assert strip is not None
-        assert points.vec is not None
-        vec = points.vec
-        points.mask = None
+        vec = self.vec
+        assert vec is not None
         result: list[list[Val]] = []
         if strip.full:
-            points.lanes = strip.main
+            points.lie_along(vec, strip.main)
             if strip.full > strip.main:
                 flat = [v for state in states[:count] for v in state]
                 shape = [len(state) for state in states[:count]]
@@ -212,11 +191,10 @@ class _Schedule:
                 points.position[vec] = em.const("i64", 0)
                 result += self._isolated(bool(strip.tail), states[:count], body)
         if strip.tail:
-            points.lanes = strip.tail
-            points.mask = prefix_mask(em, strip.tail, strip.extent - strip.full)
+            mask = prefix_mask(em, strip.tail, strip.extent - strip.full)
+            points.lie_along(vec, strip.tail, mask)
             points.position[vec] = em.const("i64", strip.full)
             result += self._isolated(bool(strip.full), states[-count:] if count else [], body)
-            points.mask = None
         return result
 
     def _isolated(
@@ -251,8 +229,8 @@ class _Schedule:
         if row is not None:
             pointer = em.gep(elem, pointer, em.binary("mul", row, em.const("i64", width)))
         if self.strip is not None:
-            assert points.vec is not None
-            pointer = em.gep(elem, pointer, points.position[points.vec])
+            assert self.vec is not None
+            pointer = em.gep(elem, pointer, points.position[self.vec])
         return pointer, elem
 
     def _keep(self, scalar: Scalar) -> None:
@@ -303,8 +281,7 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
     """The loop function of a kernel with REDUCE dimensions."""
     em = Emitter(host)
     points = Points(em, space, pointers(em, len(space.kernel.slots)))
-    vec = choose_vector(space, host)
-    points.vec = vec
+    vec = cheapest_vector(space, host)
     widest = 4 if complexity(space) <= 24 else 2
     rows = vec is not None and space.kind(vec) is Kind.REDUCE
     strip = None
@@ -319,7 +296,7 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
         block = min(host.lanes * widest, power_of_two_above(columns))
         blocks = -(-columns // block)
     loops = tuple(d for d in space.reduced if d != vec)
-    schedule = _Schedule(points, passes_of(space), loops, strip, block)
+    schedule = _Schedule(points, vec, passes_of(space), loops, strip, block)
     scratch = _allocate(schedule, space)
     items = blocks
     for size in extents:
@@ -344,26 +321,25 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
 def _columns(schedule: _Schedule, index: Val, block: int, blocks: int, columns: int) -> None:
     """A block of columns: the lanes are `block` neighbouring ones."""
     points, em = schedule.points, schedule.em
-    vec = points.vec
+    vec = schedule.vec
     assert vec is not None
     start = em.binary("mul", index, em.const("i64", block))
     rest = columns % block
     points.position[vec] = start
     if not rest:
-        points.lanes = block
+        points.lie_along(vec, block)
         schedule.run()
         return
     if blocks > 1:
         with em.when(em.compare("slt", index, em.const("i64", blocks - 1))):
-            points.lanes = block
+            points.lie_along(vec, block)
             schedule.run()
     last = em.compare("eq", index, em.const("i64", blocks - 1))
     with em.when(last) if blocks > 1 else em.region():
         points.position[vec] = em.const("i64", columns - rest)
-        points.lanes = power_of_two_above(rest)
-        points.mask = prefix_mask(em, points.lanes, rest)
+        tail = power_of_two_above(rest)
+        points.lie_along(vec, tail, prefix_mask(em, tail, rest))
         schedule.run()
-        points.mask = None
 
 
 def _allocate(schedule: _Schedule, space: Space) -> int:

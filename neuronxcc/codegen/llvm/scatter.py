@@ -23,7 +23,7 @@ from neuronxcc.codegen.llvm.function import (
 )
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.points import Points
-from neuronxcc.codegen.llvm.pointwise import power_of_two_above, prefix_mask, visit
+from neuronxcc.codegen.llvm.vectors import power_of_two_above, prefix_mask
 from neuronxcc.codegen.loop import Store
 from neuronxcc.codegen.space import Space
 
@@ -87,10 +87,9 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
         if vec is None:
             _loops(points, serial)
         else:
-            points.vec = vec
             start = em.binary("mul", indices[-1], em.const("i64", lanes))
             points.position[vec] = start
-            points.lanes = lanes
+            points.lie_along(vec, lanes)
             last = em.compare("eq", indices[-1], em.const("i64", blocks - 1))
             if not rest:
                 _loops(points, serial)
@@ -101,8 +100,8 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
                         _loops(points, serial)
                 with em.when(last) if blocks > 1 else em.region():
                     points.position[vec] = em.const("i64", columns - rest)
-                    points.lanes = power_of_two_above(rest)
-                    points.mask = prefix_mask(em, points.lanes, rest)
+                    tail = power_of_two_above(rest)
+                    points.lie_along(vec, tail, prefix_mask(em, tail, rest))
                     _loops(points, serial)
     dims = serial if vec is None else [*serial, vec]
     item_bytes = max(1, traffic(space, dims) * max(lanes, 1) // columns)
@@ -125,4 +124,4 @@ def _loops(points: Points, serial: list[int]) -> None:
             stop = em.const("i64", points.space.extent(dim))
             loop = stack.enter_context(em.loop(em.const("i64", 0), stop))
             points.position[dim] = loop.index
-        visit(points)
+        points.visit()
