@@ -10,9 +10,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from neuronxcc.neff import CompileCache, Compiled, open_cache
-from neuronxcc.options import Options, from_environment
+# This file is imported by `import torch`; the compiler is not until it is needed.
+if TYPE_CHECKING:
+    from neuronxcc.neff import CompileCache, Compiled
+    from neuronxcc.options import Options
 
 
 class CompileOnlyError(RuntimeError):
@@ -41,10 +44,14 @@ class CompileOnly:
         Raises:
             OptionError: They are not possible together.
         """
+        from neuronxcc.options import from_environment  # noqa: PLC0415
+
         return from_environment({**_by_name(given or {}), **self._overrides})
 
     def cache(self, options: Options) -> CompileCache:
         """The cache to compile in."""
+        from neuronxcc.neff import open_cache  # noqa: PLC0415
+
         return open_cache(options.wrapper)
 
     def add(self, name: str, compiled: Compiled) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -13,9 +15,11 @@ from pathlib import Path
 import neuronxcc
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.text import to_text
+from neuronxcc.neff.messages import LOG
 from neuronxcc.options import Options
 
 OPTION = "option."
+_IMPORTED = time.time()
 _SHOWN = 100  # characters: shorter parts are kept as they are, to be shown in explanations
 _DEVICE = re.compile(r"\b(neuron|privateuseone|nc):\d+")
 
@@ -113,12 +117,19 @@ def versions() -> dict[str, str]:
 
 
 def source_digest(root: Path) -> str:
-    """A hash of all Python files below a directory, names and contents."""
+    """A hash of all Python files below a directory, names and contents.
+
+    A file that was changed after this process imported the compiler is not what the process runs.
+    The hash then is one that nobody else has, so that nothing is kept under a wrong name.
+    """
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root)}:{len(content)}:".encode())
         digest.update(content)
+        if path.stat().st_mtime > _IMPORTED:
+            LOG.info("%s changed while the process runs; nothing is taken from the cache", path)
+            digest.update(secrets.token_bytes(16))
     return digest.hexdigest()
 
 

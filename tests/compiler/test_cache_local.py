@@ -370,13 +370,22 @@ def test_device_numbers_do_not_count() -> None:
 
 
 def test_a_change_of_the_compiler_is_a_change_of_the_key(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x = 1\n")
-    before = key_module.source_digest(tmp_path)
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "b.py").write_text("")
-    between = key_module.source_digest(tmp_path)
-    (tmp_path / "a.py").write_text("x = 2\n")
-    assert len({before, between, key_module.source_digest(tmp_path)}) == 3
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (0, 0))
+
+    digests = []
+    for name, text in (("a.py", "x = 1"), ("sub/b.py", ""), ("a.py", "x = 2"), ("c.txt", "x")):
+        write(name, text)
+        digests.append(key_module.source_digest(tmp_path))
+    assert len(set(digests)) == 3
+    assert digests[2] == digests[3]
+
+
+def test_a_change_while_the_process_runs_keeps_it_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1")
+    assert key_module.source_digest(tmp_path) != key_module.source_digest(tmp_path)
 
 
 # Places
