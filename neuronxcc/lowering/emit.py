@@ -13,7 +13,7 @@ from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.index import At, Cond, Index, Quotient, Term, Value
-from neuronxcc.lowering.layout import Layout
+from neuronxcc.lowering.layout import Layout, span
 
 Place = Callable[[Node], tuple[Storage, Layout]]
 Key = tuple[Node, At]
@@ -70,8 +70,8 @@ class _Emitter:
             if storage not in self.slots:
                 self.slots[storage] = len(slots)
                 slots.append(Slot(storage.node.dtype))
-                self.starts[storage] = self._lowest(address)
-            self.starts[storage] = min(self.starts[storage], self._lowest(address))
+                self.starts[storage] = self._lowest(storage, address)
+            self.starts[storage] = min(self.starts[storage], self._lowest(storage, address))
         order = self._dim_order(accesses)
         self.dims = {axis: dim for dim, axis in enumerate(order)}
         for key in keys:
@@ -93,15 +93,18 @@ class _Emitter:
         operands = tuple((storage, self.starts[storage]) for storage in self.slots)
         return Emitted(kernel, operands)
 
-    def _lowest(self, address: Index) -> int:
-        """The first element that an address reaches by its axes."""
-        below = sum(
-            coefficient * (self.cluster.extents[term] - 1)
-            for term, coefficient in address.terms
-            if isinstance(term, int) and coefficient < 0
-        )
-        # Under a condition an address may lie in front of the storage; a slot does not.
-        return max(address.offset + below, 0)
+    def _lowest(self, storage: Storage, address: Index) -> int:
+        """The first element that an address reaches, as far as that is known."""
+        below = 0
+        for term, coefficient in address.terms:
+            limits = ix.bounds(ix.of_term(term), self.cluster.extents)
+            if limits is not None:
+                below += min(coefficient * limits[0], coefficient * limits[1])
+            elif coefficient < 0:
+                return 0
+        # Under a condition an address may lie outside of the storage; a slot begins inside.
+        last = span(storage.shape, storage.strides) - 1
+        return min(max(address.offset + below, 0), max(last, 0))
 
     # ---- what is needed ---------------------------------------------------------------------
 

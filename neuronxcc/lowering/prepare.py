@@ -200,8 +200,10 @@ def _dot_as_loop(node: Node) -> Node:
     left = spread(lhs, "lhs", range(batch, batch + rows))
     right = spread(rhs, "rhs", range(batch + rows, node.type.rank))
     product = build.multiply(left, right)
-    if not contract:
-        return product
+    if math.prod(shape[node.type.rank :]) == 1:
+        # A sum starts at 0, so it is not -0.0.
+        total = build.reshape(product, node.shape)
+        return total if node.dtype.is_integer else build.add(total, 0)
     return _reduced(product, "add", tuple(last))
 
 
