@@ -14,10 +14,12 @@ from torch._dynamo.backends.common import aot_module_simplified
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from torch_neuronx.dynamo import dump
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.executors import make_executable
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.partition import partition
+from torch_neuronx.dynamo.polyfills import register as register_polyfills
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls
 from torch_neuronx.dynamo.shapes import Specializer, has_symbolic
 from torch_neuronx.dynamo.wrapper import boxed
@@ -44,9 +46,14 @@ class CompiledGraph:
     executable: Any
 
 
-# Called with every compiled graph; `torch_neuronx.explain` and tests listen here.
+# Called with every compiled graph, and with every graph that Dynamo captured before that.
+# `torch_neuronx.explain` and tests listen here.
 OBSERVERS: list[Callable[[CompiledGraph], None]] = []
+CAPTURES: list[Callable[[torch.fx.GraphModule], None]] = []
 _numbers = itertools.count()
+
+# Dynamo loads this module when it first looks the backend up: before it traces for it.
+register_polyfills()
 
 
 def neuron(
@@ -68,6 +75,8 @@ def neuron(
         DynamicShapeError: symbolic sizes in strict portability.
     """
     del mode
+    for observer in CAPTURES:
+        observer(gm)
     if any(isinstance(x, list | tuple | dict) for x in example_inputs):
         return flatten_graph_inputs(gm, example_inputs, partial(neuron, options=options))
     frozen = dict(options or {})
@@ -78,13 +87,25 @@ def neuron(
 
 
 def compile_static(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any]
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any],
+    compile_one: Callable[..., Compiled] | None = None,
 ) -> Compiled:
-    """Run AOTAutograd, which calls `compile_graph` for the forward and the backward graph."""
+    """Run AOTAutograd, which compiles the forward and the backward graph.
+
+    Args:
+        gm: Dynamo's graph.
+        example_inputs: Fake tensors.
+        options: As for `neuron`.
+        compile_one: Compiles one of AOTAutograd's graphs; `compile_graph` if None.
+    """
     number = next(_numbers)
+    one = compile_graph if compile_one is None else compile_one
 
     def compiler(kind: str) -> Callable[..., Compiled]:
-        return partial(compile_graph, kind=kind, name=f"graph{number}.{kind}", options=options)
+        return partial(one, kind=kind, name=f"graph{number}.{kind}", options=options)
 
     def backward(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         # Called while Dynamo or autograd is at work: neither may trace it or what it returns.
@@ -115,6 +136,9 @@ def compile_graph(
     """Compile one functional ATen graph; takes its arguments as a list, which it empties."""
     del example_inputs  # the placeholders carry them
     with unset_fake_temporarily():
+        observe = dump.observer(name)
+        if observe is not None:
+            observe("fx", lambda: str(gm.print_readable(print_output=False)))
         check_graph(gm)
         imported = import_graph(gm, name)
         check_host_calls(imported.host_calls)

@@ -65,9 +65,7 @@ def rounded_together(dtype: DType, *values: Value) -> list[Node]:
     """
     shape = shape_of(*values)
     wide = compute_dtype(dtype)
-    return [
-        build.broadcast_to(build.convert(value(v, dtype), wide), shape) for v in values
-    ]
+    return [build.broadcast_to(build.convert(value(v, dtype), wide), shape) for v in values]
 
 
 def promoted(*values: Value) -> list[Node]:

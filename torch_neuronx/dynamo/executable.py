@@ -271,9 +271,7 @@ def _operands(
     if first == 0 and any(slot.tile for slot in slots):
         raise ValueError(f"kernel {kernel.name} is the epilogue of a product, but is run alone")
     result = []
-    for slot, reach, (buffer, offset) in zip(
-        slots, reaches(kernel)[first:], operands, strict=True
-    ):
+    for slot, reach, (buffer, offset) in zip(slots, reaches(kernel)[first:], operands, strict=True):
         result.append((buffer, *_in_bytes(slot.dtype.itemsize, offset, reach), reach.written))
     return result
 
@@ -300,9 +298,7 @@ def _buffer(
 
 
 def _view(view: View) -> _C.ProgramView:
-    return _C.ProgramView(
-        view.buffer, _TORCH[view.dtype], view.shape, view.strides, view.offset
-    )
+    return _C.ProgramView(view.buffer, _TORCH[view.dtype], view.shape, view.strides, view.offset)
 
 
 def _value(value: Any) -> Any:

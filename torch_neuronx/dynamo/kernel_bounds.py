@@ -148,13 +148,15 @@ class _Bounds:
         low = high = access.offset
         for dim, stride in enumerate(access.strides):
             first, last = self.position(dim, known)
-            low, high = low + min(first * stride, last * stride), high + max(
-                first * stride, last * stride
+            low, high = (
+                low + min(first * stride, last * stride),
+                high + max(first * stride, last * stride),
             )
         for index, stride in access.indices:
             first, last = self.range(index, known, memo)
-            low, high = low + min(first * stride, last * stride), high + max(
-                first * stride, last * stride
+            low, high = (
+                low + min(first * stride, last * stride),
+                high + max(first * stride, last * stride),
             )
         return low, high
 
@@ -304,4 +306,3 @@ class _Assumption:
         for src, factor in ((scalar.srcs[0], b), (scalar.srcs[1], a)):
             if factor[0] == factor[1] and factor[0] > 0:
                 self._narrow(src, (-(-now[0] // factor[0]), now[1] // factor[0]))
-

@@ -54,5 +54,7 @@ def from_numpy(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     owned = np.array(array, order="C", copy=True)
     if dtype in _BITS:
         bits, _ = _BITS[dtype]
-        return torch.from_numpy(owned.view(np.int16 if bits is torch.int16 else np.uint8)).view(dtype)
+        return torch.from_numpy(owned.view(np.int16 if bits is torch.int16 else np.uint8)).view(
+            dtype
+        )
     return torch.from_numpy(owned)

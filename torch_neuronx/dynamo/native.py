@@ -15,6 +15,7 @@ from neuronxcc.neff import CompileCache, Compiled, Program, make_key, open_cache
 from neuronxcc.options import Options, from_environment
 from neuronxcc.progress import Progress, report
 from torch_neuronx._compile_only import OPEN
+from torch_neuronx.dynamo import dump
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.importer import Imported
@@ -144,7 +145,11 @@ def _compile(
     def build() -> Program:
         report("passes and lowering")
         return compile_graph(
-            imported.graph, settings, imported.param_strides, imported.result_strides
+            imported.graph,
+            settings,
+            imported.param_strides,
+            imported.result_strides,
+            dump.observer(imported.graph.name),
         )
 
     with _Timed(outcome, "key"):
@@ -152,7 +157,10 @@ def _compile(
         key = make_key(imported.graph, settings, layouts=layouts)
     with _Timed(outcome, "compile"):
         name = program_name(imported.graph.name, settings)
-        found = cache.compile(key, build, settings, name=name)
+        if dump.directory() is None:
+            found = cache.compile(key, build, settings, name=name)
+        else:  # a dump shows how a program comes about
+            found = Compiled(build(), hit=False, path=None)
     outcome.hit = found.hit
     outcome.neff = "" if found.path is None else str(found.path)
     return found

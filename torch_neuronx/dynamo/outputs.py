@@ -117,9 +117,7 @@ def _bases(
     """For every returned tensor the node whose tensor is computed for it: itself, or its base."""
     bases: dict[torch.fx.Node, torch.fx.Node] = {}
     groups: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-    nodes = dict.fromkeys(
-        n for n in returned if isinstance(n, torch.fx.Node) and _is_tensor(n)
-    )
+    nodes = dict.fromkeys(n for n in returned if isinstance(n, torch.fx.Node) and _is_tensor(n))
     for node in nodes:
         bases[node] = node
         owner = owners.get(_storage(node))

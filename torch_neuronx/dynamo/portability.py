@@ -33,7 +33,10 @@ def check_graph(gm: torch.fx.GraphModule) -> None:
         return
     policy = current_policy()
     for node in gm.graph.nodes:
-        if not isinstance(node.target, OpOverload) or node.target.namespace not in {"aten", "prims"}:
+        if not isinstance(node.target, OpOverload) or node.target.namespace not in {
+            "aten",
+            "prims",
+        }:
             continue
         dtype = _dtype(node)
         found = verdict(base_name(node.target._name), dtype, policy)
@@ -50,7 +53,10 @@ def check_graph(gm: torch.fx.GraphModule) -> None:
             code = found.gap.code if found.gap is not None else ""
             raise PortabilityError(text, name, dtype, policy.target, code)
         warnings.warn_explicit(
-            PortabilityWarning(text), PortabilityWarning, where.filename or "<graph>", where.line or 1
+            PortabilityWarning(text),
+            PortabilityWarning,
+            where.filename or "<graph>",
+            where.line or 1,
         )
 
 

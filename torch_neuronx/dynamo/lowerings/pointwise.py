@@ -8,16 +8,16 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from torch._ops import OpOverload
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype, result_dtype
 from torch_neuronx.dynamo.emit import Value
-from torch_neuronx.dynamo.registry import Context, lowers
+from torch_neuronx.dynamo.registry import Context, lowers, lowers_name
 
 aten = torch.ops.aten
 Formula = Callable[..., Node]
@@ -362,7 +362,7 @@ def _divide_trunc(x: Node, y: Node) -> Node:
 
 
 def floor_divided(x: Node, y: Node) -> Node:
-    """x // y, rounded down, exactly as PyTorch does it (by way of the remainder)."""
+    """X // y, rounded down, exactly as PyTorch does it (by way of the remainder)."""
     if x.dtype.is_unsigned:
         return b.divide(x, y)
     zero = e.like(x, 0)
@@ -779,3 +779,9 @@ def frexp(cx: Context, x: Node) -> tuple[Node, Node]:
 
 def _torch_float(double: bool) -> torch.dtype:
     return torch.float64 if double else torch.float32
+
+
+@lowers_name("prims::fma")  # defined by a module that Dynamo loads when it wants one
+def fma(cx: Context, x: Node, y: Node, z: Node) -> Node:
+    """X * y + z; that the product is not rounded is an allowance, not a promise."""
+    return formula(cx, lambda x, y, z: b.add(b.multiply(x, y), z), x, y, z)

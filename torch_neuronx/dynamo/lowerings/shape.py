@@ -12,6 +12,7 @@ from neuronxcc.ir.node import Node
 
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, to_ir
+from torch_neuronx.dynamo.emit import Value
 from torch_neuronx.dynamo.registry import Context, lowers
 
 aten = torch.ops.aten
@@ -55,8 +56,9 @@ def same(_cx: Context, x: Node, **_options: object) -> Node:
 
 
 @lowers(aten._to_copy.default)
-def to_copy(cx: Context, x: Node, **_options: object) -> Node:
-    return b.convert(x, cx.dtype)
+def to_copy(cx: Context, x: Value, **_options: object) -> Node:
+    # vmap makes tensors of numbers, which tracing turns back into numbers.
+    return b.broadcast_to(e.value(x, cx.dtype), cx.shape)
 
 
 @lowers(torch.ops.prims.convert_element_type.default)
