@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import time
 from collections.abc import Callable, Sequence
 
 from neuronxcc.ir.graph import Graph
@@ -9,6 +12,9 @@ from neuronxcc.lowering.lower import lower
 from neuronxcc.neff.program import Program
 from neuronxcc.neff.text import program_to_text
 from neuronxcc.options import Options
+from neuronxcc.passes import pipeline
+
+VERIFY_VARIABLE = "TORCH_NEURONX_VERIFY_PASSES"
 
 # Told of every stage: its name, and how to get its text.
 Observer = Callable[[str, Callable[[], str]], None]
@@ -30,7 +36,18 @@ def compile_graph(
         result_strides: Strides that the results must have; None: all are contiguous.
         observe: Called with every stage.
     """
+    start = time.perf_counter()
+    records: list[pipeline.PassRecord] = []
+    graph = pipeline.run(graph, options, verify_all=_verify_all(), observe=observe, records=records)
+    passed = time.perf_counter()
     program = lower(graph, options, param_strides, result_strides)
+    seconds = {f"pass {n}: {record.name}": record.seconds for n, record in enumerate(records)}
+    seconds |= {"passes": passed - start, "lowering": time.perf_counter() - passed}
     if observe is not None:
         observe("program", lambda: program_to_text(program))
-    return program
+    return dataclasses.replace(program, meta={**program.meta, "seconds": seconds})
+
+
+def _verify_all() -> bool:
+    """Whether the environment asks for a check of the graph after every pass."""
+    return os.environ.get(VERIFY_VARIABLE, "").strip() not in {"", "0"}

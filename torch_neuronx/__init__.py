@@ -6,16 +6,34 @@ with ``TORCH_DEVICE_BACKEND_AUTOLOAD=0``, and raises :class:`NeuronUnavailableEr
 autoload may only warn.
 """
 
+import importlib
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch_neuronx.tools.compare import compare
+    from torch_neuronx.tools.explain import explain
 
 __version__ = "0.1.0"
 __all__ = [
     "CompileOnlyError",
     "NeuronUnavailableError",
     "__version__",
+    "compare",
     "compile_only",
+    "explain",
     "neuron",
 ]
+
+
+# Tools that import Dynamo, which takes a second: only when they are asked for.
+_TOOLS = {"compare": "torch_neuronx.tools.compare", "explain": "torch_neuronx.tools.explain"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _TOOLS:
+        return getattr(importlib.import_module(_TOOLS[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class NeuronUnavailableError(RuntimeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,8 @@ class Native:
     def _load(self) -> Executable:
         settings = from_environment(self._options)
         name = program_name(self.imported.graph.name, settings)
+        for note in settings.notes:
+            warnings.warn(f"compiler options: {note}", UserWarning, stacklevel=2)
         with Progress(f"compiling {name}"):
             compiled = _compile(self.imported, settings, open_cache(settings.wrapper), self.report)
             report("machine code")
