@@ -1,6 +1,6 @@
 """The native core (`torch_neuronx/csrc`). Contract of what Python may rely on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -24,3 +24,43 @@ def set_operator_table(masks: dict[str, int]) -> None: ...
 def set_portability(mode: int, handler: Callable[[str, str], None] | None) -> None: ...
 def operator_counts() -> list[tuple[str, str, int, bool]]: ...
 def reset_operator_counts() -> None: ...
+
+class ProgramView:
+    """A strided window onto a buffer of a program; strides and offset count elements."""
+
+    def __init__(
+        self,
+        buffer: int,
+        dtype: torch.dtype,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        offset: int,
+    ) -> None: ...
+
+class Program:
+    """A program in the native executor; `torch_neuronx.dynamo.executable` builds them.
+
+    Calling it runs it: one list or tuple of tensors in, a list of tensors out. A list is emptied,
+    so that each tensor can be freed after its last use.
+    """
+
+    # What AOTAutograd asks of a callable that takes its arguments in a list.
+    _boxed_call: bool
+
+    def __init__(self, spec: dict[str, object], keep: object = None) -> None:
+        """Build it from plain data.
+
+        Args:
+            spec: The keys "name" (str), "device" (int; -1: CPU), "scratch_bytes" (int), "buffers",
+                "steps" and "results"; see `executable._SpecMaker`.
+            keep: An object that must live as long as the machine code which the steps point to.
+
+        Raises:
+            ValueError: The data contradicts itself, or names memory that is not there.
+        """
+
+    @property
+    def name(self) -> str: ...
+    def __call__(
+        self, args: list[torch.Tensor] | tuple[torch.Tensor, ...], /
+    ) -> list[torch.Tensor]: ...

@@ -43,7 +43,7 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def collect(  # noqa: PLR0914
+def collect(
     a: torch.Tensor,
     b: torch.Tensor,
     c0: torch.Tensor | None,
@@ -61,11 +61,11 @@ def collect(  # noqa: PLR0914
 
     def epilogue(_: int, which: int, *place: int) -> None:
         row0, rows, col0, cols, address, stride = place
-        if not (0 <= row0 and row0 + rows <= m and 0 <= col0 and col0 + cols <= n):
+        if min(row0, col0) < 0 or row0 + rows > m or col0 + cols > n:
             errors.append(f"{place} is outside {m} x {n}")
             return
         kind = ctypes.c_float * ((rows - 1) * stride + cols)
-        flat = np.frombuffer(kind.from_address(address), np.float32)
+        flat = np.ctypeslib.as_array(kind.from_address(address))
         tile = np.lib.stride_tricks.as_strided(flat, (rows, cols), (4 * stride, 4))
         with lock:
             sums[which, row0 : row0 + rows, col0 : col0 + cols] = tile
@@ -105,6 +105,7 @@ SIZES = st.one_of(st.integers(1, 8), st.integers(1, 140))
     method=st.sampled_from(METHODS),
 )
 def test_every_place_once_with_its_sum(
+    *,
     data: st.DataObject,
     batch: int | None,
     m: int,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from neuronxcc.codegen.llvm import CompiledModule, Function, compile_kernels
 from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.dtypes import DType
@@ -25,12 +26,11 @@ from neuronxcc.neff.program import (
     Step,
     View,
 )
-
 from torch_neuronx import _C
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.kernel_bounds import Reach, reaches
 
-# Neuron's own 8-bit float has no name in PyTorch; memory of it can be held, and only kernels use it.
+# Neuron's own 8-bit float has no name in PyTorch: its memory can be held, only kernels use it.
 _TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
 
 
@@ -87,9 +87,9 @@ class Executable:
         """Run it.
 
         Args:
-            args: Tensors of the shapes, dtypes and strides that the program was compiled for, on its
-                device or the CPU. A list is emptied, so that memory can be given back as soon as
-                it is not needed any more; a tuple is left alone.
+            args: Tensors of the shapes, dtypes and strides that the program was compiled for, on
+                its device or the CPU. A list is emptied, so that memory can be given back as soon
+                as it is not needed any more; a tuple is left alone.
 
         Returns:
             The results, in the order of `program.results`.
@@ -105,7 +105,8 @@ def _resolve(device: torch.device) -> torch.device:
         return torch.device("cpu")
     if device.type != "neuron":
         raise ValueError(f"programs run on neuron devices and on the CPU, not on {device}")
-    return device if device.index is not None else torch.device("neuron", _C.current_device())
+    index: int | None = device.index
+    return device if index is not None else torch.device("neuron", _C.current_device())
 
 
 def _programs(program: Program) -> Iterator[Program]:

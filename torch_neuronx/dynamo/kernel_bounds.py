@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
 from neuronxcc.codegen.loop import Access, Kernel, Scalar, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
@@ -109,7 +110,17 @@ def _ands(a: Range, b: Range) -> Range | None:
     return (0, min(tops)) if tops else None
 
 
-_BINARY: dict[Op, Callable[[Range, Range], Range | None]] = {
+def _sizes(a: Range) -> Range:
+    spans = a[0] <= 0 <= a[1]
+    return (0 if spans else min(abs(a[0]), abs(a[1]))), max(abs(a[0]), abs(a[1]))
+
+
+def _clamped(least: Range, x: Range, most: Range) -> Range:
+    return min(max(least[0], x[0]), most[0]), min(max(least[1], x[1]), most[1])
+
+
+# The exact values of an operator from those of its operands; None: nothing can be said.
+_RULES: dict[Op, Callable[..., Range | None]] = {
     Op.ADD: lambda a, b: (a[0] + b[0], a[1] + b[1]),
     Op.SUBTRACT: lambda a, b: (a[0] - b[1], a[1] - b[0]),
     Op.MULTIPLY: _products,
@@ -118,6 +129,11 @@ _BINARY: dict[Op, Callable[[Range, Range], Range | None]] = {
     Op.MAXIMUM: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     Op.MINIMUM: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     Op.AND: _ands,
+    Op.NEGATE: lambda a: (-a[1], -a[0]),
+    Op.ABS: _sizes,
+    Op.SELECT: lambda _, a, b: _hull([*a, *b]),
+    Op.CLAMP: _clamped,
+    Op.CONVERT: lambda a: a,
 }
 
 # x <direction> y: the same said of y.
@@ -126,7 +142,7 @@ _NEGATION = {"LT": "GE", "GE": "LT", "LE": "GT", "GT": "LE", "EQ": "NE", "NE": "
 
 
 class _Bounds:
-    """The ranges of one kernel's integer expressions, also under the assumption that a mask holds."""
+    """The ranges of one kernel's integer expressions, also where a mask is known to hold."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -205,30 +221,11 @@ class _Bounds:
             return 0, max(max(extents) - 1, 0)
         if not self._inputs(scalar):
             return full
-        found = self._of_op(scalar, [memo[src] for src in scalar.srcs])
+        rule = None if scalar.op is None else _RULES.get(scalar.op)
+        found = None if rule is None else rule(*(memo[src] for src in scalar.srcs))
         # Arithmetic that leaves the type wraps around.
         inside = found is not None and full[0] <= found[0] and found[1] <= full[1]
         return found if found is not None and inside else full
-
-    @staticmethod
-    def _of_op(scalar: Scalar, ranges: list[Range]) -> Range | None:
-        op = scalar.op
-        if op in _BINARY:
-            return _BINARY[op](ranges[0], ranges[1])
-        if op is Op.NEGATE:
-            return -ranges[0][1], -ranges[0][0]
-        if op is Op.ABS:
-            (low, high), spans = ranges[0], ranges[0][0] <= 0 <= ranges[0][1]
-            return (0 if spans else min(abs(low), abs(high))), max(abs(low), abs(high))
-        if op is Op.CONVERT and not scalar.srcs[0].dtype.is_float:
-            return ranges[0]
-        if op is Op.SELECT:
-            return _hull([*ranges[1], *ranges[2]])
-        if op is Op.CLAMP:
-            low, x, high = ranges
-            raised = max(low[0], x[0]), max(low[1], x[1])
-            return min(raised[0], high[0]), min(raised[1], high[1])
-        return None
 
 
 class _Assumption:
@@ -289,7 +286,7 @@ class _Assumption:
     def _narrow_sum(self, scalar: Scalar, now: Range) -> None:
         left, right = scalar.srcs
         a, b = (self.bounds.range(s, {}, self.bounds.plain) for s in scalar.srcs)
-        exact = _BINARY[scalar.op](a, b) if scalar.op is not None else None
+        exact = _RULES[Op.ADD if scalar.op is Op.ADD else Op.SUBTRACT](a, b)
         if exact != self.bounds.range(scalar, {}, self.bounds.plain):
             return  # it may wrap around
         if scalar.op is Op.ADD:

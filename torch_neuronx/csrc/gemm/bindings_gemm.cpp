@@ -107,10 +107,11 @@ void bind_gemm(py::module& m) {
   m.def("gemm_run", &gemm_run, "a"_a, "b"_a, "out"_a, "c0"_a = py::none(), "alpha"_a = 1.0,
         "beta"_a = 0.0, "generation"_a = 0,
         "out = alpha * a @ b + beta * c0 on CPU tensors; False if ATen should do it");
-  m.def("gemm_run_method", &gemm_run_method, "a"_a, "b"_a, "out"_a, "c0"_a = py::none(),
-        "alpha"_a = 1.0, "beta"_a = 0.0, "method"_a = "panel", "packed"_a = false, "epilogue"_a = 0,
-        "The same with a method of the caller's choice; False if it does not apply. `epilogue`: the "
-        "address of an EpilogueFunction that gets the sums instead of `out`");
+  m.def(
+      "gemm_run_method", &gemm_run_method, "a"_a, "b"_a, "out"_a, "c0"_a = py::none(),
+      "alpha"_a = 1.0, "beta"_a = 0.0, "method"_a = "panel", "packed"_a = false, "epilogue"_a = 0,
+      "The same with a method of the caller's choice; False if it does not apply. `epilogue`: the "
+      "address of an EpilogueFunction that gets the sums instead of `out`");
   m.def("gemm_method", &gemm_method, "a"_a, "b"_a, "out"_a, "The method that gemm_run would take");
   m.def("gemm_kernels", &gemm_kernels, "Names of the micro-kernels in use, by dtype");
   m.def("gemm_probe_report", &gemm_probe_report, "What is decided so far, a dict per class");
