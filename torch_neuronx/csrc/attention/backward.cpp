@@ -9,7 +9,8 @@
 namespace torch_neuronx::attention {
 namespace {
 
-constexpr int64_t kBlockRows = 64;
+constexpr int64_t kBlockRows = kPanelCols;
+constexpr int64_t kDiagonalRows = 32;  // of a causal block on the diagonal, half of which is hidden
 constexpr int64_t kMinTaskKeys = 256;
 constexpr int64_t kMaxParts = 8;      // tasks that share queries, whose gradients are kept apart
 constexpr int64_t kWantedTasks = 64;  // enough for any machine; must not depend on this one
@@ -44,7 +45,7 @@ struct Driver {
     const int64_t keys = std::max(kMinTaskKeys, blocks_of(p.keys, wanted));
     parts = blocks_of(p.keys, keys);
     // A causal task starts at the first row of a block.
-    task_keys = round_up(blocks_of(p.keys, parts), std::max(kPanelCols, kBlockRows));
+    task_keys = round_up(blocks_of(p.keys, parts), kBlockRows);
     parts = blocks_of(p.keys, task_keys);
   }
 
@@ -61,7 +62,7 @@ struct Driver {
     float *logsumexp, *delta, *transposed;
   };
   Memory carve(Carve& c) const {
-    const int64_t keys = round_up(task_keys, kPanelCols);
+    const int64_t keys = task_keys;
     const bool q = !reads_in_place(*engine.tiles, element, p.width);
     const bool g = !reads_in_place(*engine.tiles, element, p.value_width);
     Memory m;
@@ -126,11 +127,11 @@ struct Driver {
                         gemm::Element::kF32});
   }
 
-  // What `count` keys from k0, panel `j` of the task, contribute to all gradients. Rows of the block
-  // before `skip` see none of them.
-  void add_panel(const Memory& m, const Block& b, int64_t j, int64_t k0, int64_t count,
-                 int64_t skip, bool first_keys, bool first_queries) const {
-    const int64_t rows = b.rows - skip, depth = engine.units(rows);
+  // What `count` keys from k0, panel `j` of the task, contribute to all gradients by way of `rows`
+  // queries from row `skip` of the block.
+  void add_panel(const Memory& m, const Block& b, int64_t j, int64_t k0, int64_t count, int64_t skip,
+                 int64_t rows, bool first_keys, bool first_queries) const {
+    const int64_t depth = engine.units(rows), skipped = skip / engine.tiles->unit;
     const auto from = [&](LeftRows a) {
       return LeftRows{a.data + skip * a.row_bytes, a.row_bytes};
     };
@@ -151,7 +152,6 @@ struct Driver {
     const void* const weights = pairs ? static_cast<void*>(m.p_pairs) : m.scores;
     const void* const ds = pairs ? static_cast<void*>(m.ds_pairs) : m.dp;
     const void* const ds_rows = pairs ? static_cast<void*>(m.ds_rows) : m.dp;
-    const int64_t skipped = skip / engine.tiles->unit;
     product(p.value_width, count, depth, {bytes(m.grads_t + skipped), query_row * 4}, weights,
             m.grad_values_t + j * kPanelCols * p.value_width, kPanelCols, !first_queries);
     product(p.width, count, depth, {bytes(m.queries_t + skipped), query_row * 4}, ds,
@@ -184,10 +184,14 @@ struct Driver {
   // Stores [width][64] sums of `count` keys as rows of keys.
   void store_keys(const Memory& m, const float* sums, const Rows& to, int64_t first, int64_t count,
                   int64_t width) const {
-    gemm::avx512_kernels()->pack_a_rows({gemm::Element::kF32, bytes(sums), kPanelCols * 4, 4, width,
-                                         count, reinterpret_cast<uint32_t*>(m.transposed), width});
-    engine.rows->store(storage_of(p.dtype), m.transposed, width, count, width,
-                       writable(to.at(first)), to.row_bytes);
+    char* const rows = writable(to.at(first));
+    const bool direct = p.dtype == at::kFloat;
+    gemm::avx512_kernels()->pack_a_rows(
+        {gemm::Element::kF32, bytes(sums), kPanelCols * 4, 4, width, count,
+         direct ? reinterpret_cast<uint32_t*>(rows) : reinterpret_cast<uint32_t*>(m.transposed),
+         direct ? to.row_bytes / 4 : width});
+    if (direct) return;
+    engine.rows->store(storage_of(p.dtype), m.transposed, width, count, width, rows, to.row_bytes);
   }
 
   void task(int64_t batch, int64_t kv_head, int64_t part) const {
@@ -207,18 +211,25 @@ struct Driver {
       pack_right(tiles, element, key_rows, k0 + first, std::min(kPanelCols, keys - first), p.width,
                  m.keys + j * key_panels(), engine.units(kPanelCols));
     }
-    // Queries before the first key see none of them.
-    const int64_t begin = p.causal ? k0 / kBlockRows * kBlockRows : 0;
+    if (p.causal || p.queries == 0) {  // some keys may not be seen at all
+      std::fill_n(m.grad_keys_t, panels * kPanelCols * p.width, 0.0F);
+      std::fill_n(m.grad_values_t, panels * kPanelCols * p.value_width, 0.0F);
+    }
     for (int64_t g = 0; g < group; ++g) {
-      for (int64_t first = begin; first < p.queries; first += kBlockRows) {
+      // Queries before the first key see none of them.
+      for (int64_t first = p.causal ? k0 : 0; first < p.queries; first += kBlockRows) {
         const Block b = load(m, batch, kv_head * group + g, first);
         for (int64_t j = 0; j < panels; ++j) {
-          const int64_t from = k0 + j * kPanelCols;
-          if (p.causal && from >= first + b.rows) break;
-          // Whole panels are skipped by whole blocks, so every panel starts at the same query.
-          const int64_t skip = p.causal ? std::max<int64_t>(0, from - first) : 0;
-          add_panel(m, b, j, from, std::min(kPanelCols, p.keys - from), skip, j == 0,
-                    g == 0 && first == (p.causal ? from / kBlockRows * kBlockRows : 0));
+          const int64_t from = k0 + j * kPanelCols, count = std::min(kPanelCols, p.keys - from);
+          if (p.causal && from > first) break;
+          if (p.causal && from == first) {
+            for (int64_t row = 0; row < b.rows; row += kDiagonalRows) {
+              const int64_t rows = std::min(kDiagonalRows, b.rows - row);
+              add_panel(m, b, j, from, std::min(count, row + rows), row, rows, j == 0, false);
+            }
+          } else {
+            add_panel(m, b, j, from, count, 0, b.rows, j == 0, !p.causal && g == 0 && first == 0);
+          }
         }
         store_queries(m, b, part);
       }
@@ -232,10 +243,6 @@ struct Driver {
     const Rows to_values = rows_of(args.grad_value, size, batch, kv_head);
     for (int64_t first = 0; first < keys; first += kPanelCols) {
       const int64_t count = std::min(kPanelCols, keys - first);
-      if (p.queries == 0 || (p.causal && k0 + first >= p.queries)) {  // no query sees them
-        std::fill_n(m.grad_keys_t + first * p.width, kPanelCols * p.width, 0.0F);
-        std::fill_n(m.grad_values_t + first * p.value_width, kPanelCols * p.value_width, 0.0F);
-      }
       store_keys(m, m.grad_keys_t + first * p.width, to_keys, k0 + first, count, p.width);
       store_keys(m, m.grad_values_t + first * p.value_width, to_values, k0 + first, count,
                  p.value_width);
@@ -247,8 +254,7 @@ struct Driver {
     const int64_t rows = std::min(kBlockRows, p.queries - first);
     float* const sum = part_of(0, batch, head, first);
     for (int64_t part = 1; part < parts; ++part) {
-      // As in task(): causal blocks before the part's keys were not computed.
-      if (p.causal && part * task_keys >= first + rows) break;
+      if (p.causal && part * task_keys > first) break;  // as in task(): not computed
       const float* const more = part_of(part, batch, head, first);
       for (int64_t i = 0; i < rows * grad_row; ++i) sum[i] += more[i];
     }
