@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kMaxRows = 8;  // queries of all heads that share keys
 constexpr int64_t kPartKeys = 512;
 constexpr int64_t kScoreRow = kPartKeys + 16;  // not a power of two: rows would share cache sets
+constexpr int64_t kAheadKeys = 32;  // keys and values asked for before they are needed
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Unfinished results of all rows for some of the keys.
@@ -79,14 +80,20 @@ struct Driver {
                float* scores, uint32_t* memory) const {
     const LeftRows q = queries(batch, kv_head, memory);
     const Rows key_rows = rows_of(p.key, size, batch, kv_head);
-    engine.thin->dot({element, key_rows.at(k0), size, key_rows.row_bytes, q.data, q.row_bytes,
-                      p.width, count, rows, scores, kScoreRow});
+    const Rows values = rows_of(p.value, size, batch, kv_head);
+    for (int64_t i = 0; i < count; i += kAheadKeys) {
+      const int64_t some = std::min(kAheadKeys, count - i);
+      prefetch(key_rows, k0 + i + kAheadKeys, std::min(kAheadKeys, count - i - some),
+               p.width * size);
+      prefetch(values, k0 + i, some, p.value_width * size);
+      engine.thin->dot({element, key_rows.at(k0 + i), size, key_rows.row_bytes, q.data, q.row_bytes,
+                        p.width, some, rows, scores + i, kScoreRow});
+    }
     for (int64_t g = 0; g < group; ++g) {
       const int64_t row = g * p.queries;
       rows_avx512()->softmax({block(scores + row * kScoreRow, batch, kv_head * group + g, k0, count),
                               /*first=*/true, part.max + row, part.sum + row, nullptr});
     }
-    const Rows values = rows_of(p.value, size, batch, kv_head);
     engine.thin->stream({element, values.at(k0), values.row_bytes, size,
                          reinterpret_cast<const char*>(scores), kScoreRow * 4, count,
                          p.value_width, rows, part.sums, sums_row});

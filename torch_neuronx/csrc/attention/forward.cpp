@@ -158,6 +158,10 @@ struct Driver {
          rows.row_bytes, lse, s.row});
   }
 
+  void prefetch_queries(const Block& b, int64_t batch) const {
+    prefetch(rows_of(p.query, size, batch, b.head), b.first, b.rows, p.width * size);
+  }
+
   void task(int64_t batch, int64_t kv_head, int64_t begin, int64_t end) const {
     Carve count;
     carve(count);
@@ -169,12 +173,15 @@ struct Driver {
     for (int64_t i = begin; i < end; ++i) last = std::max(last, seen(block(i, kv_head, 0)));
     for (int64_t k0 = 0; k0 < last; k0 += kBlockKeys) {
       const int64_t keys = std::min(kBlockKeys, last - k0);
+      if (k0 == 0) prefetch_queries(block(begin, kv_head, 0), batch);
+      prefetch(value_rows, k0, keys, p.value_width * size);
       pack_right_transposed(*engine.tiles, element, key_rows, k0, keys, p.width, m.keys);
       pack_right(*engine.tiles, element, value_rows, k0, keys, p.value_width, m.values,
                  engine.units(kBlockKeys));
       for (int64_t i = begin; i < end; ++i) {
         const Block b = block(i, kv_head, (i - begin) * kBlockRows);
         const int64_t visible = std::min(keys, seen(b) - k0);
+        if (k0 == 0 && i + 1 < end) prefetch_queries(block(i + 1, kv_head, 0), batch);
         if (visible > 0) add_keys(m, b, batch, k0, visible);
       }
     }
