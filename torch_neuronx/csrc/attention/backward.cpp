@@ -290,6 +290,7 @@ struct Driver {
 void backward(const Problem& p, const BackwardArgs& args) {
   TORCH_CHECK(supported(p), "attention: not a case for our kernels; ask supported()");
   if (p.batch == 0 || p.heads == 0) return;
+  if (p.queries > 0 && has_few_queries(p)) return backward_few_queries(p, args);
   Driver(p, args).run();
 }
 

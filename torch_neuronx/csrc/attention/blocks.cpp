@@ -37,6 +37,22 @@ LeftRows left_rows(const gemm::Kernels& tiles, gemm::Element element, const Rows
   return {reinterpret_cast<const char*>(memory), units * 4};
 }
 
+LeftRows group_rows(const gemm::Kernels& tiles, gemm::Element element, const Input& from,
+                    int64_t batch, int64_t head, int64_t heads, int64_t count, int64_t width,
+                    uint32_t* memory) {
+  const int64_t size = gemm::element_size(element), units = blocks_of(width, tiles.unit);
+  if (heads == 1 && tiles.direct_a == element) {
+    const Rows rows = rows_of(from, size, batch, head);
+    return {rows.data, rows.row_bytes};
+  }
+  for (int64_t i = 0; i < heads; ++i) {
+    const Rows rows = rows_of(from, size, batch, head + i);
+    tiles.pack_a_rows({element, rows.data, size, rows.row_bytes, width, count,
+                       memory + i * count * units, units});
+  }
+  return {reinterpret_cast<const char*>(memory), units * 4};
+}
+
 void pack_left_transposed(const gemm::Kernels& tiles, gemm::Element element, const Rows& rows,
                           int64_t first, int64_t count, int64_t width, uint32_t* memory,
                           int64_t row) {

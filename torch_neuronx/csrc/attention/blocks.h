@@ -79,6 +79,11 @@ struct LeftRows {
 bool reads_in_place(const gemm::Kernels& tiles, gemm::Element element, int64_t width);
 LeftRows left_rows(const gemm::Kernels& tiles, gemm::Element element, const Rows& rows,
                    int64_t first, int64_t count, int64_t width, uint32_t* memory);
+// The rows of `count` heads, one head after another; `direct_a` is read in place whatever the width,
+// as dot() does.
+LeftRows group_rows(const gemm::Kernels& tiles, gemm::Element element, const Input& from,
+                    int64_t batch, int64_t head, int64_t heads, int64_t count, int64_t width,
+                    uint32_t* memory);
 // Its transpose, a row per element of `width`, `row` units apart.
 void pack_left_transposed(const gemm::Kernels& tiles, gemm::Element element, const Rows& rows,
                           int64_t first, int64_t count, int64_t width, uint32_t* memory,
@@ -90,8 +95,13 @@ void pack_right_transposed(const gemm::Kernels& tiles, gemm::Element element, co
 void pack_right(const gemm::Kernels& tiles, gemm::Element element, const Rows& rows, int64_t first,
                 int64_t count, int64_t width, uint32_t* memory, int64_t depth);
 
-// Few queries for a key (few_queries.cpp): keys and values are read once, where they are.
-bool has_few_queries(const Problem& p);
+// Few queries of all heads that share keys (few_queries*.cpp): keys and values are read where they
+// are, without being rearranged.
+constexpr int64_t kFewQueries = 8;
+inline bool has_few_queries(const Problem& p) {
+  return p.heads / p.kv_heads * p.queries <= kFewQueries;
+}
 void forward_few_queries(const Problem& p, const Output& out, const View<float>& logsumexp);
+void backward_few_queries(const Problem& p, const BackwardArgs& args);
 
 }  // namespace torch_neuronx::attention

@@ -9,10 +9,9 @@
 namespace torch_neuronx::attention {
 namespace {
 
-constexpr int64_t kMaxRows = 8;  // queries of all heads that share keys
 constexpr int64_t kPartKeys = 512;
 constexpr int64_t kScoreRow = kPartKeys + 16;  // not a power of two: rows would share cache sets
-constexpr int64_t kAheadKeys = 32;  // keys and values asked for before they are needed
+constexpr int64_t kAheadKeys = 32;  // asked for before they are needed
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Unfinished results of all rows for some of the keys.
@@ -61,30 +60,16 @@ struct Driver {
             mask_block(p.mask, batch, head, 0, k0)};
   }
 
-  // The queries of all heads of the group, one after another.
-  LeftRows queries(int64_t batch, int64_t kv_head, uint32_t* memory) const {
-    const Rows first = rows_of(p.query, size, batch, kv_head * group);
-    const bool readable = engine.tiles->direct_a == element;
-    if (group == 1 && readable) return {first.data, first.row_bytes};
-    const int64_t units = engine.units(p.width);
-    for (int64_t g = 0; g < group; ++g) {
-      const Rows from = rows_of(p.query, size, batch, kv_head * group + g);
-      engine.tiles->pack_a_rows({element, from.data, size, from.row_bytes, p.width, p.queries,
-                                 memory + g * p.queries * units, units});
-    }
-    return {reinterpret_cast<const char*>(memory), units * 4};
-  }
-
   // Scores and unfinished results of keys [k0, k0 + count).
   void compute(int64_t batch, int64_t kv_head, int64_t k0, int64_t count, const Part& part,
                float* scores, uint32_t* memory) const {
-    const LeftRows q = queries(batch, kv_head, memory);
+    const LeftRows q = group_rows(*engine.tiles, element, p.query, batch, kv_head * group, group,
+                                  p.queries, p.width, memory);
     const Rows key_rows = rows_of(p.key, size, batch, kv_head);
     const Rows values = rows_of(p.value, size, batch, kv_head);
     for (int64_t i = 0; i < count; i += kAheadKeys) {
       const int64_t some = std::min(kAheadKeys, count - i);
-      prefetch(key_rows, k0 + i + kAheadKeys, std::min(kAheadKeys, count - i - some),
-               p.width * size);
+      prefetch(key_rows, k0 + i + some, std::min(kAheadKeys, count - i - some), p.width * size);
       prefetch(values, k0 + i, some, p.value_width * size);
       engine.thin->dot({element, key_rows.at(k0 + i), size, key_rows.row_bytes, q.data, q.row_bytes,
                         p.width, some, rows, scores + i, kScoreRow});
@@ -166,8 +151,6 @@ struct Driver {
 };
 
 }  // namespace
-
-bool has_few_queries(const Problem& p) { return p.heads / p.kv_heads * p.queries <= kMaxRows; }
 
 void forward_few_queries(const Problem& p, const Output& out, const View<float>& logsumexp) {
   Driver(p, out, logsumexp).run();

@@ -62,6 +62,17 @@ struct FinishArgs {
 
 enum class Storage : uint8_t { kF32, kBf16, kF16 };
 
+// out[k] = sum_i weights[i][k] * x[i], for many k and few i.
+struct OuterArgs {
+  const float* weights;
+  int64_t weights_row;
+  const float* x;
+  int64_t x_row;
+  int64_t rows, count, cols;  // of i, k, and of a row of x
+  char* out;
+  int64_t out_row_bytes;
+};
+
 struct RowKernels {
   void (*softmax)(const SoftmaxArgs&);
   void (*gradient)(const GradientArgs&);
@@ -71,6 +82,7 @@ struct RowKernels {
   // out[i] = sum_j a[i][j] * b[i][j]
   void (*dots)(Storage, const char* a, int64_t a_row_bytes, const char* b, int64_t b_row_bytes,
                int64_t rows, int64_t cols, float* out);
+  void (*outer)(Storage, const OuterArgs&);
   // Rounds rows of float32 to storage.
   void (*store)(Storage, const float* x, int64_t row, int64_t rows, int64_t cols, char* out,
                 int64_t out_row_bytes);

@@ -120,6 +120,41 @@ void dots(Storage storage, const char* a, int64_t a_row_bytes, const char* b, in
   });
 }
 
+// K rows of the result, 64 columns of it.
+template <int K, class S>
+TN_INLINE void outer_block(const OuterArgs& o, int64_t k, int64_t col) {
+  const __mmask16 lanes[4] = {first_lanes(o.cols - col), first_lanes(o.cols - col - 16),
+                              first_lanes(o.cols - col - 32), first_lanes(o.cols - col - 48)};
+  vf sums[K][4] = {};
+  for (int64_t i = 0; i < o.rows; ++i) {
+    const float* x = o.x + i * o.x_row + col;
+    const float* weights = o.weights + i * o.weights_row + k;
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) {
+      const vf part = _mm512_maskz_loadu_ps(lanes[v], x + 16 * v);
+#pragma GCC unroll 4
+      for (int j = 0; j < K; ++j) sums[j][v] = fma(splat(weights[j]), part, sums[j][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < K; ++j) {
+    char* out = o.out + (k + j) * o.out_row_bytes + col * S::kBytes;
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) S::store(out + 16 * v * S::kBytes, lanes[v], sums[j][v]);
+  }
+}
+
+void outer(Storage storage, const OuterArgs& o) {
+  with_storage(storage, [&](auto stored) {
+    using S = decltype(stored);
+    for (int64_t col = 0; col < o.cols; col += 64) {
+      int64_t k = 0;
+      for (; k + 4 <= o.count; k += 4) outer_block<4, S>(o, k, col);
+      for (; k < o.count; ++k) outer_block<1, S>(o, k, col);
+    }
+  });
+}
+
 void store(Storage storage, const float* x, int64_t row, int64_t rows, int64_t cols, char* out,
            int64_t out_row_bytes) {
   with_storage(storage, [&](auto stored) {
@@ -137,7 +172,7 @@ void store(Storage storage, const float* x, int64_t row, int64_t rows, int64_t c
 
 const RowKernels* rows_avx512() {
   static const RowKernels kernels{&softmax<OperandF32>, &gradient<OperandF32>, &scale, &finish,
-                                  &dots, &store};
+                                  &dots, &outer, &store};
   return gemm::host_has_avx512() ? &kernels : nullptr;
 }
 
