@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "attention/bindings_attention.h"
 #include "device/generator.h"
 #include "device/state.h"
 #include "device/stream.h"
@@ -151,6 +152,7 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("reset_operator_counts", &reset_operator_counts);
   gemm::bind_gemm(m);
+  attention::bind_attention(m);
   bind_kernels(m);
   program::bind_program(m);
 }

@@ -1,10 +1,6 @@
-// Convolution and attention on the fastest host kernel, and operators whose CPU version insists on
-// CPU tensors.
+// Convolution and pooling on the fastest host kernel, and operators whose CPU version insists on CPU
+// tensors.
 #include <ATen/native/Pool.h>
-#include <ATen/native/transformers/attention.h>
-#include <ATen/native/transformers/sdp_utils_cpp.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/histc.h>
@@ -13,7 +9,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include "dispatch/attention_backward.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
 #include "kernels/pool.h"
@@ -41,59 +36,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
                                     at::IntArrayRef{channels}, stride, padding, dilation,
                                     transposed, output_padding, groups, mask);
   });
-}
-
-// The CPU's own rule says whether its flash kernel takes the case; that kernel is reached through
-// the "overrideable" operator that PyTorch keeps for devices like this one.
-int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         const std::optional<at::Tensor>& mask, double dropout, bool causal,
-                         std::optional<double> scale, bool enable_gqa) {
-  const bool mask_needs_grad = mask.has_value() && mask->requires_grad();
-  if (mask_needs_grad) return static_cast<int64_t>(sdp::SDPBackend::math);
-  const auto choice = at::native::_fused_sdp_choice_stub(at::kCPU, query, key, value, mask, dropout,
-                                                         causal, scale, enable_gqa);
-  return choice == static_cast<int64_t>(sdp::SDPBackend::flash_attention)
-             ? static_cast<int64_t>(sdp::SDPBackend::overrideable)
-             : choice;
-}
-
-using AttentionResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
-                                   c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
-
-AttentionResult attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const std::optional<at::Tensor>& bias, double dropout, bool causal, bool,
-                          std::optional<double> scale) {
-  TORCH_CHECK(dropout == 0.0, "fused attention on neuron has no dropout; PyTorch's math path does");
-  auto [out, logsumexp] = run_on_host(query.device().index(), [&](HostArgs& host) {
-    return at::_scaled_dot_product_flash_attention_for_cpu(host(query), host(key), host(value),
-                                                           dropout, causal, host(bias), scale);
-  });
-  return {out,          logsumexp,         at::Tensor(),
-          at::Tensor(), query.sym_size(2), key.sym_size(2),
-          at::Tensor(), at::Tensor(),      at::Tensor()};
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
-    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& bias, std::array<bool, 4> mask, const at::Tensor& out,
-    const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt,
-    double dropout, bool causal, const at::Tensor&, const at::Tensor&,
-    std::optional<double> scale) {
-  TORCH_CHECK(!mask[3],
-              "fused attention on neuron has no gradient of the mask; PyTorch's math path does");
-  const std::optional<at::Tensor> optional_bias =
-      bias.defined() ? std::optional(bias) : std::nullopt;
-  auto [q, k, v] = run_on_host(query.device().index(), [&](HostArgs& host) {
-    if (!optional_bias) {
-      auto gradients = attention_backward_by_scores(host(grad), host(query), host(key), host(value),
-                                                    causal, scale);
-      if (gradients) return *gradients;
-    }
-    return at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        host(grad), host(query), host(key), host(value), host(out), host(logsumexp), dropout,
-        causal, host(optional_bias), scale);
-  });
-  return {q, k, v, at::Tensor()};
 }
 
 // The shape of a pooling that our kernel takes: contiguous float32 images. Arguments that PyTorch
@@ -183,19 +125,11 @@ at::Tensor histc(const at::Tensor& x, int64_t bins, const at::Scalar& low, const
   });
 }
 
-[[maybe_unused]] const bool g_choice_registered = [] {
-  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose_attention);
-  return true;
-}();
-
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "convolution_overrideable", convolution);
   NEURON_IMPL(m, "convolution_backward_overrideable", convolution_backward);
-  NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable", attention);
-  NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable_backward", attention_backward);
   NEURON_IMPL(m, "max_pool2d_with_indices", max_pool2d);
   NEURON_IMPL(m, "histc", histc);
-  m.impl("_fused_sdp_choice", TORCH_FN(choose_attention));
   m.impl("tensor_split.tensor_indices_or_sections", TORCH_FN(tensor_split));
 }
 // tensor_split is composite: its derivative is that of the slices it is made of.

@@ -17,6 +17,8 @@ enum class Slot : uint8_t {
   kProbe,
   kEpilogueTile,
   kLoopKernel,
+  kAttention,       // of one task
+  kAttentionParts,  // results of tasks on their way to another
   kCount
 };
 

@@ -1,0 +1,106 @@
+#include "attention/aten_attention.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_permuted.h>
+
+#include <cmath>
+
+namespace torch_neuronx::attention {
+namespace {
+
+bool has_contiguous_rows(const at::Tensor& t) { return t.stride(-1) == 1 || t.size(-1) == 1; }
+
+at::Tensor with_contiguous_rows(const at::Tensor& t) {
+  return has_contiguous_rows(t) ? t : t.contiguous();
+}
+
+Strides strides_of(const at::Tensor& t) { return {t.stride(0), t.stride(1), t.stride(2)}; }
+Input input(const at::Tensor& t) { return {t.const_data_ptr(), strides_of(t)}; }
+Output output(const at::Tensor& t) { return {t.mutable_data_ptr(), strides_of(t)}; }
+
+std::optional<Mask> mask_of(const at::Tensor& mask, const Problem& p) {
+  if (!mask.defined()) return Mask{};
+  const auto dtype = mask.scalar_type();
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kBool) {
+    return {};
+  }
+  const at::DimVector sizes{p.batch, p.heads, p.queries, p.keys};
+  if (!at::is_expandable_to(mask.sizes(), sizes)) return {};
+  const at::Tensor full = mask.expand(sizes);
+  return Mask{full.const_data_ptr(), dtype,          full.stride(0),
+              full.stride(1),        full.stride(2), full.stride(3)};
+}
+
+// Uninitialised, with the dimensions in the order in which those of `like` follow each other.
+at::Tensor empty_in_order(const at::Tensor& like, int64_t width) {
+  if (width == like.size(3)) return at::empty_like(like);
+  at::DimVector order{0, 1, 2, 3};
+  std::stable_sort(order.begin(), order.begin() + 3,
+                   [&](int64_t a, int64_t b) { return like.stride(a) > like.stride(b); });
+  return at::empty_permuted({like.size(0), like.size(1), like.size(2), width}, order,
+                            like.options());
+}
+
+}  // namespace
+
+std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value, const at::Tensor& mask, bool causal,
+                                  std::optional<double> scale) {
+  if (query.dim() != 4 || key.dim() != 4 || value.dim() != 4) return {};
+  if (key.scalar_type() != query.scalar_type() || value.scalar_type() != query.scalar_type() ||
+      key.size(0) != query.size(0) || value.size(0) != query.size(0) ||
+      key.size(1) != value.size(1) || key.size(2) != value.size(2) ||
+      key.size(3) != query.size(3) || !has_contiguous_rows(query) || !has_contiguous_rows(key) ||
+      !has_contiguous_rows(value)) {
+    return {};
+  }
+  Problem p;
+  p.dtype = query.scalar_type();
+  std::tie(p.batch, p.heads, p.queries, p.width) =
+      std::tuple(query.size(0), query.size(1), query.size(2), query.size(3));
+  std::tie(p.kv_heads, p.keys, p.value_width) =
+      std::tuple(key.size(1), key.size(2), value.size(3));
+  p.query = input(query);
+  p.key = input(key);
+  p.value = input(value);
+  p.causal = causal;
+  p.scale = static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(p.width))));
+  if (!supported(p)) return {};
+  const auto found = mask_of(mask, p);
+  if (!found) return {};
+  p.mask = *found;
+  return p;
+}
+
+std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& query) {
+  at::Tensor out = empty_in_order(query, p.value_width);
+  at::Tensor logsumexp = at::empty({p.batch, p.heads, p.queries}, query.options().dtype(at::kFloat));
+  forward(p, output(out), {logsumexp.mutable_data_ptr<float>(), strides_of(logsumexp)});
+  return {out, logsumexp};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
+    const Problem& p, const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp) {
+  const at::DimVector sizes{p.batch, p.heads, p.queries, p.value_width};
+  TORCH_CHECK(grad.sizes() == sizes && out.sizes() == sizes && grad.scalar_type() == p.dtype &&
+                  out.scalar_type() == p.dtype,
+              "attention: the result and its gradient must be ", p.dtype, " of shape ", sizes,
+              ", got ", out.scalar_type(), " ", out.sizes(), " and ", grad.scalar_type(), " ",
+              grad.sizes());
+  TORCH_CHECK(logsumexp.sizes() == at::IntArrayRef(sizes).slice(0, 3) &&
+                  logsumexp.scalar_type() == at::kFloat,
+              "attention: the log-sum-exp must be float32 of shape ",
+              at::IntArrayRef(sizes).slice(0, 3), ", got ", logsumexp.scalar_type(), " ",
+              logsumexp.sizes());
+  const at::Tensor g = with_contiguous_rows(grad), o = with_contiguous_rows(out);
+  auto results = std::tuple(at::empty_like(query), at::empty_like(key), at::empty_like(value));
+  const auto& [grad_query, grad_key, grad_value] = results;
+  backward(p, {input(g), input(o), {logsumexp.const_data_ptr<float>(), strides_of(logsumexp)},
+               output(grad_query), output(grad_key), output(grad_value)});
+  return results;
+}
+
+}  // namespace torch_neuronx::attention

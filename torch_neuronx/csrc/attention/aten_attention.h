@@ -1,0 +1,28 @@
+// Attention between tensors whose memory the host can read (see gemm/aten_gemm.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+#include "attention/attention.h"
+
+namespace torch_neuronx::attention {
+
+// The problem of 4-d tensors [batch, heads, length, width]; nothing if our kernels do not take it.
+// `mask`: boolean or added, broadcast to [batch, heads, queries, keys]; undefined: none. The
+// default scale is 1 / sqrt(width).
+std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key,
+                                  const at::Tensor& value, const at::Tensor& mask, bool causal,
+                                  std::optional<double> scale);
+
+// The result, in memory laid out as that of `query`, and its contiguous log-sum-exp.
+std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& query);
+
+// Gradients of query, key and value, each laid out as its tensor.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
+    const Problem& p, const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp);
+
+}  // namespace torch_neuronx::attention

@@ -1,0 +1,64 @@
+// Attention on raw host memory: out = softmax(scale * query key^T + mask) value, and its gradients.
+//
+// Flash attention over the register tiles of csrc/gemm: scores exist for one block of queries and
+// keys at a time, so memory grows with neither. Results depend on the shapes alone, never on the
+// number of threads. A query that may see no key gives zeros, as ATen's kernel does.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+
+namespace torch_neuronx::attention {
+
+// Strides count elements and may be anything, zero for a broadcast included; the elements of one
+// row are neighbours.
+struct Strides {
+  int64_t batch = 0, head = 0, row = 0;
+};
+template <class T>
+struct View {
+  T* data = nullptr;
+  Strides strides;
+};
+using Input = View<const void>;  // of the problem's dtype
+using Output = View<void>;       // the same; no two rows may share memory, nor with an input
+
+// Added to the scaled scores; kBool: false hides the key. No data: no mask. Shape [batch, heads,
+// queries, keys] through strides, of which any may be zero.
+struct Mask {
+  const void* data = nullptr;
+  at::ScalarType dtype = at::kFloat;  // kFloat, kBFloat16, kHalf or kBool
+  int64_t batch = 0, head = 0, row = 0, col = 0;
+};
+
+struct Problem {
+  at::ScalarType dtype = at::kFloat;  // kFloat, kBFloat16 or kHalf
+  int64_t batch = 0;
+  int64_t heads = 0;     // of the queries, a multiple of ...
+  int64_t kv_heads = 0;  // heads of key and value: consecutive query heads share one
+  int64_t queries = 0, keys = 0;
+  int64_t width = 0;        // of a row of query and key
+  int64_t value_width = 0;  // of a row of value and out
+  Input query, key, value;
+  Mask mask;
+  bool causal = false;  // query i sees keys 0 .. i, whatever the two lengths are
+  float scale = 1.0F;
+};
+
+// True if this host has our kernels for the dtype and they take the sizes (widths up to 256).
+bool supported(const Problem& p);
+
+// out: [batch, heads, queries, value_width]. logsumexp: of the scaled and masked scores, [batch,
+// heads, queries], zero where no key is seen; no data: not wanted. An unsupported problem is an
+// error, as it is below.
+void forward(const Problem& p, const Output& out, const View<float>& logsumexp);
+
+struct BackwardArgs {
+  Input grad_out, out;
+  View<const float> logsumexp;          // as forward() gave it
+  Output grad_query, grad_key, grad_value;  // shaped as query, key and value
+};
+void backward(const Problem& p, const BackwardArgs& args);
+
+}  // namespace torch_neuronx::attention
