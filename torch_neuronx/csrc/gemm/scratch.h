@@ -17,6 +17,9 @@ enum class Slot : uint8_t {
   kProbe,
   kEpilogueTile,
   kLoopKernel,
+  kConvFilters,
+  kConvValues,
+  kConvSums,
   kCount
 };
 
