@@ -134,7 +134,7 @@ std::vector<Timing> measure(const Problem& like, const std::vector<Method>& meth
     if (method == Method::kAten) {
       aten();
     } else {
-      run_with(p, method);
+      run_normalised(p, method);
     }
     return now_us() - start;
   };
