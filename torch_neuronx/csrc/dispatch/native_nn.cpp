@@ -1,6 +1,5 @@
 // Convolution and attention on the fastest host kernel, and operators whose CPU version insists on
 // CPU tensors.
-#include <ATen/native/ConvUtils.h>
 #include <ATen/native/Pool.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
@@ -14,7 +13,6 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
-#include "conv/conv.h"
 #include "dispatch/attention_backward.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
@@ -23,42 +21,10 @@
 namespace torch_neuronx {
 namespace {
 
-// The convolution by our own kernels, or nothing where ATen's are better.
-std::optional<at::Tensor> own_convolution(const at::Tensor& input, const at::Tensor& weight,
-                                          const std::optional<at::Tensor>& bias,
-                                          at::IntArrayRef stride, at::IntArrayRef padding,
-                                          at::IntArrayRef dilation, int64_t groups) {
-  const bool with_bias = bias.has_value() && bias->defined();
-  if (weight.device() != input.device() || (with_bias && bias->device() != input.device()) ||
-      !conv::worth_trying(input, weight, stride, padding, dilation, groups)) {
-    return {};
-  }
-  const auto sizes =
-      at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
-  if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 0; })) return {};
-  // The memory format that ATen's kernel would choose.
-  at::DimVector strides;
-  if (at::native::mkldnn_conv_use_channels_last(input, weight)) {
-    strides = c10::get_channels_last_strides_2d(sizes);
-  }
-  at::Tensor out = empty_on(input.device().index(), sizes, strides, at::kFloat);
-  const uint64_t generation = generation_of(*weight.storage().unsafeGetStorageImpl());
-  const at::Tensor none;
-  if (!conv::try_conv2d(out, input, weight, with_bias ? *bias : none, stride, padding, dilation,
-                        groups, conv::Epilogue{}, generation)) {
-    return {};
-  }
-  return out;
-}
-
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
                        at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups) {
-  if (!transposed) {
-    auto out = own_convolution(input, weight, bias, stride, padding, dilation, groups);
-    if (out) return *out;
-  }
   return run_on_host(input.device().index(), [&](HostArgs& host) {
     return at::convolution(host(input), host(weight), host(bias), stride, padding, dilation,
                            transposed, output_padding, groups);
