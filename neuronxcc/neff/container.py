@@ -39,6 +39,9 @@ FEATURE_TORCHNEURON = 1 << 56
 MOST_BYTES = 1 << 32
 PRODUCER = f"torchneuron {__version__}"
 
+# A compressed file may be this many times smaller than its content, however small it is. So a file
+# of a few bytes cannot ask for all of the memory; what is more regular than that isn't compressed.
+_MOST_RATIO, _ANY_RATIO_BYTES = 128, 1 << 26
 _LEVEL = 1  # of compression: a warm start should not wait for less disk space
 _GZIP = 31  # zlib's window bits for the gzip format
 _ALIGNMENT = 64
@@ -103,7 +106,8 @@ def write_neff(program: Program, info: NeffInfo, *, compress: bool = True) -> by
     Args:
         program: What it holds.
         info: What it says about itself.
-        compress: False for `--enable-fast-loading-neuron-binaries`.
+        compress: False for `--enable-fast-loading-neuron-binaries`. Contents that would shrink to
+            less than a 128th (megabytes of zeros) are not compressed either.
 
     Raises:
         NeffError: The program or its name cannot be stored.
@@ -237,7 +241,14 @@ def _wrap(archive: bytes, info: NeffInfo, *, compress: bool) -> bytes:
     if compress:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
         body = packer.compress(archive) + packer.flush()
+        if len(archive) > _most_unpacked(len(body)):
+            body = archive
     return _HEADER.pack(*_header(archive, body, info)) + body
+
+
+def _most_unpacked(size: int) -> int:
+    """The largest content that a compressed one of this size may stand for."""
+    return max(_ANY_RATIO_BYTES, _MOST_RATIO * size)
 
 
 def _unpack(body: memoryview, most_bytes: int) -> bytes | memoryview:
@@ -246,6 +257,7 @@ def _unpack(body: memoryview, most_bytes: int) -> bytes | memoryview:
         if len(body) > most_bytes:
             raise NeffError(f"{len(body)} bytes are more than the {most_bytes} allowed")
         return body
+    most_bytes = min(most_bytes, _most_unpacked(len(body)))
     unpacker = zlib.decompressobj(_GZIP)
     try:
         archive = unpacker.decompress(body, most_bytes + 1)

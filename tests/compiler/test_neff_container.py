@@ -10,11 +10,13 @@ import tarfile
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Literal
 from neuronxcc.neff import container
 from neuronxcc.neff.container import HEADER_BYTES, NeffInfo, read_header, read_neff, write_neff
 from neuronxcc.neff.errors import NeffError
@@ -257,8 +259,18 @@ def test_a_bomb_is_not_unpacked() -> None:
     body = b"".join(packer.compress(zeros) for _ in range(256)) + packer.flush()
     data = container._HEADER.pack(*container._header(b"", body, INFO)) + body
     assert len(data) < 1 << 19
-    with pytest.raises(NeffError, match="unpacks to more than"):
-        read_neff(data, most_bytes=1 << 24)
+    with pytest.raises(NeffError, match="unpacks to more than the 67108864 bytes allowed"):
+        read_neff(data)
+
+
+def test_what_would_be_a_bomb_is_not_compressed() -> None:
+    literal = Literal(np.zeros(80 << 20, np.uint8))
+    constant = Buffer("constant", DType.U8, (80 << 20,), (1,), literal=literal)
+    output = Buffer("output", DType.U8, (), (), 0)
+    program = Program("zeros", (constant, output), (), (1,))
+    data = write_neff(program, INFO)
+    assert len(data) > 80 << 20
+    assert same(read_neff(data).program, program)
 
 
 def test_long_names_are_cut_between_characters() -> None:

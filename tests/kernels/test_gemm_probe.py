@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 MODULE = os.environ.get("TORCH_NEURONX_GEMM_TEST_MODULE", "torch_neuronx._C")
 
@@ -203,3 +204,12 @@ def test_other_kernels_have_their_own_decisions(
     _, report = decide(tmp_path, [(8, 64, 64)], TORCH_NEURONX_GEMM_KERNELS=kernels)
     if report:
         assert path.read_text().split("\n")[1] != identity
+
+
+def test_a_class_is_measured_in_the_form_that_it_was_asked_for() -> None:
+    """One matrix for a batch of single columns: as rows it could be folded into one product."""
+    core = pytest.importorskip(MODULE)
+    core.gemm_clear()
+    a, b, out = torch.rand(1, 2, 2), torch.rand(2, 2, 1), torch.empty(2, 2, 1)
+    if core.gemm_run(a.expand(2, 2, 2), b, out):
+        torch.testing.assert_close(out, a @ b)

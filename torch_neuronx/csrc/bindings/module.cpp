@@ -12,6 +12,7 @@
 #include "device/stream.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
+#include "conv/bindings_conv.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
@@ -151,6 +152,7 @@ PYBIND11_MODULE(_C, m) {
     return rows;
   });
   m.def("reset_operator_counts", &reset_operator_counts);
+  conv::bind_conv(m);
   gemm::bind_gemm(m);
   attention::bind_attention(m);
   bind_kernels(m);

@@ -298,7 +298,7 @@ namespace {
 
 // Composite operators that run whole on the host: what they are made of asks for CPU tensors, or
 // chooses the fastest kernel by looking at the device.
-constexpr const char* kWholeOnHost[] = {"convolution", "convolution_backward", "mode.values"};
+constexpr const char* kWholeOnHost[] = {"convolution_backward", "mode.values"};
 
 // For each operator that has a kernel under `host`, the boxed kernel under `device`. Backend by
 // backend, because a composite kernel would otherwise win over the fallback.

@@ -56,13 +56,25 @@ PackedCache& PackedCache::instance() {
   return *cache;
 }
 
-size_t PackedCache::KeyHash::operator()(const Key& key) const {
-  return c10::get_hash(reinterpret_cast<uintptr_t>(key.data), key.k, key.n, key.row_stride,
-                       key.col_stride, int(key.dtype));
+size_t PackedCache::KeyHash::operator()(const PackedKey& key) const {
+  return c10::get_hash(reinterpret_cast<uintptr_t>(key.data), int(key.kind), int(key.dtype),
+                       key.sizes[0], key.sizes[1], key.strides[0], key.strides[1]);
 }
 
 std::shared_ptr<const PackedB> PackedCache::find(const Problem& p, uint64_t generation) {
-  const Key key{p.b.data, p.k, p.n, p.b.row_stride, p.b.col_stride, p.dtype};
+  PackedKey key;
+  key.dtype = p.dtype;
+  key.data = p.b.data;
+  key.sizes[0] = p.k;
+  key.sizes[1] = p.n;
+  key.strides[0] = p.b.row_stride;
+  key.strides[1] = p.b.col_stride;
+  return std::static_pointer_cast<const PackedB>(find(key, generation, [&] { return pack(p); }));
+}
+
+std::shared_ptr<const Packed> PackedCache::find(
+    const PackedKey& key, uint64_t generation,
+    const std::function<std::shared_ptr<const Packed>()>& make) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = entries_.find(key);
@@ -81,15 +93,13 @@ std::shared_ptr<const PackedB> PackedCache::find(const Problem& p, uint64_t gene
     }
     order_.splice(order_.begin(), order_, found->second);
     if (found->second->packed) {
-      if (found->second->packed->kernels() == engine_for(p.dtype).panel) {
-        ++stats_.hits;
-        return found->second->packed;
-      }
+      ++stats_.hits;
+      return found->second->packed;
     }
     ++stats_.misses;
   }
   // Packed outside the lock; two threads may do it at once, and the later one is kept.
-  std::shared_ptr<const PackedB> packed = pack(p);
+  std::shared_ptr<const Packed> packed = make();
   const std::lock_guard<std::mutex> lock(mutex_);
   ++stats_.packed;
   const auto found = entries_.find(key);

@@ -1,8 +1,10 @@
-// B rearranged into panels once and kept, for a weight that many products read.
+// B rearranged into panels once and kept, for a weight that many products read. The cache keeps
+// other forms of weights too (conv/run_winograd.h), so that one limit covers all of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -13,17 +15,25 @@
 
 namespace torch_neuronx::gemm {
 
-class PackedB {
+// Some form of a weight that is worth keeping.
+class Packed {
+ public:
+  Packed() = default;
+  virtual ~Packed() = default;
+  Packed(const Packed&) = delete;
+  Packed& operator=(const Packed&) = delete;
+  virtual size_t bytes() const = 0;
+};
+
+class PackedB final : public Packed {
  public:
   PackedB(const Kernels* kernels, int64_t k_units, int64_t panels);
-  ~PackedB();
-  PackedB(const PackedB&) = delete;
-  PackedB& operator=(const PackedB&) = delete;
+  ~PackedB() override;
 
   // Panel `j`, starting at unit `u` of K.
   char* at(int64_t j, int64_t u) const { return data_ + (j * k_units_ + u) * kPanelCols * 4; }
   const Kernels* kernels() const { return kernels_; }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const override { return bytes_; }
 
  private:
   const Kernels* kernels_;
@@ -34,6 +44,16 @@ class PackedB {
 
 // Packs p.b on ATen's threads. `p.batch` must be one. Throws std::bad_alloc.
 std::shared_ptr<const PackedB> pack(const Problem& p);
+
+// What a kept form was made from: the memory of the weight as it is laid out, and the form's kind.
+struct PackedKey {
+  enum class Kind : uint8_t { kPanels, kWinograd };
+  Kind kind = Kind::kPanels;
+  at::ScalarType dtype = at::kFloat;
+  const void* data = nullptr;
+  int64_t sizes[4] = {}, strides[4] = {};
+  bool operator==(const PackedKey&) const = default;
+};
 
 struct CacheStats {
   uint64_t hits, misses, packed, evicted;
@@ -49,31 +69,28 @@ class PackedCache {
   // The packed form of p.b, or null when it is not (yet) worth it. The caller guarantees that
   // `generation` differs whenever the memory was written or given to another tensor in between.
   std::shared_ptr<const PackedB> find(const Problem& p, uint64_t generation);
+  // The same for any form, which `make` makes.
+  std::shared_ptr<const Packed> find(const PackedKey& key, uint64_t generation,
+                                     const std::function<std::shared_ptr<const Packed>()>& make);
   CacheStats stats() const;
   void clear();
 
  private:
   PackedCache();
 
-  struct Key {
-    const void* data;
-    int64_t k, n, row_stride, col_stride;
-    at::ScalarType dtype;
-    bool operator==(const Key&) const = default;
-  };
   struct KeyHash {
-    size_t operator()(const Key& key) const;
+    size_t operator()(const PackedKey& key) const;
   };
   struct Entry {
-    Key key;
+    PackedKey key;
     uint64_t generation;
-    std::shared_ptr<const PackedB> packed;  // null: seen once
+    std::shared_ptr<const Packed> packed;  // null: seen once
   };
   void drop_until_fits();  // with the lock held
 
   mutable std::mutex mutex_;
   std::list<Entry> order_;  // most recently used first
-  std::unordered_map<Key, std::list<Entry>::iterator, KeyHash> entries_;
+  std::unordered_map<PackedKey, std::list<Entry>::iterator, KeyHash> entries_;
   CacheStats stats_{};
 };
 

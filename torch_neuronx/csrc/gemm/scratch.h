@@ -19,6 +19,9 @@ enum class Slot : uint8_t {
   kLoopKernel,
   kAttention,       // of one task
   kAttentionParts,  // results of tasks on their way to another
+  kConvFilters,
+  kConvValues,
+  kConvSums,
   kCount
 };
 

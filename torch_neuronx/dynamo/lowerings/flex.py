@@ -102,8 +102,10 @@ def _apply(
     """Results of the user's graph on whole tensors, and which results they are."""
     query = cx.fx.args[0].meta["val"]  # type: ignore[union-attr]
     with query.fake_mode:
-        like = torch.empty(shape, dtype=TO_TORCH[dtype], device=query.device)
-    stand_ins = [like] * max(len(batched), 1)
+        stand_ins = [
+            torch.empty(shape, dtype=TO_TORCH[dtype], device=query.device)
+            for _ in range(max(len(batched), 1))
+        ]
     traced, kept = _vectorized(gm, stand_ins, fakes, with_score=with_score)
     places = [b.iota(DType.S64, (n,), 0) for n in shape]
     operands: list[Any] = [*batched[:1], *places, *batched[1:], *fixed]

@@ -30,6 +30,9 @@ def take_along(x: Node, places: Places, at: int | None = None) -> Node:
     first = dims[0] if at is None else at
     rest = [d for d in range(x.type.rank) if d not in dims]
     offset = [i if i < first else i + len(batch) for i in range(len(rest))]
+    if not x.type.size:
+        kept = [x.shape[d] for d in rest]
+        return e.number(0, x.dtype, (*kept[:first], *batch, *kept[first:]))
     return b.make(
         Op.GATHER,
         (x, index),
@@ -51,6 +54,8 @@ def put_along(x: Node, places: Places, updates: Node, kind: str, at: int | None 
     first = dims[0] if at is None else at
     rest = [d for d in range(x.type.rank) if d not in dims]
     window = [i if i < first else i + rank for i in range(len(rest))]
+    if not updates.type.size:
+        return x
     return b.make(
         Op.SCATTER,
         (x, index, updates),
@@ -442,6 +447,39 @@ def masked_scatter(cx: Context, x: Node, mask: Node, source: Node) -> Node:
     order = b.clamp(e.like(order, 0), order, e.like(order, source.type.size - 1))
     taken = take_along(b.reshape(b.convert(source, cx.dtype), (source.type.size,)), [(0, order)])
     return b.select(pred, b.reshape(taken, cx.shape), x)
+
+
+@lowers(aten.masked_scatter_backward.default)
+def masked_scatter_backward(cx: Context, grad: Node, mask: Node, _size: Sequence[int]) -> Node:
+    pred = b.broadcast_to(e.not_zero(mask), grad.shape)
+    if not cx.type.size or not grad.type.size:
+        return e.number(0, cx.dtype, cx.shape)
+    size = grad.type.size
+    here = b.reshape(pred, (size,))
+    order = b.cumulative(b.convert(here, DType.S64), "add", 0)
+    order = b.select(here, b.subtract(order, e.like(order, 1)), e.like(order, 0))
+    values = b.reshape(b.select(pred, grad, e.like(grad, 0)), (size,))
+    flat = e.number(0, cx.dtype, (cx.type.size,))
+    return b.reshape(_accumulated(flat, [(0, order)], values, "add"), cx.shape)
+
+
+@lowers(
+    aten.replication_pad1d_backward.default,
+    aten.replication_pad2d_backward.default,
+    aten.replication_pad3d_backward.default,
+)
+def replication_pad_backward(cx: Context, grad: Node, x: Node, padding: Sequence[int]) -> Node:
+    wide = compute_dtype(cx.dtype)
+    total = b.convert(grad, wide)
+    for i in range(len(padding) // 2):
+        axis = x.type.rank - 1 - i
+        extent, low = x.shape[axis], padding[2 * i]
+        place = b.iota(DType.S64, (total.shape[axis],), 0)
+        place = b.subtract(place, e.like(place, low))
+        place = b.clamp(e.like(place, 0), place, e.like(place, extent - 1))
+        shape = (*total.shape[:axis], extent, *total.shape[axis + 1 :])
+        total = put_along(e.number(0, wide, shape), [(axis, place)], total, "add")
+    return b.convert(total, cx.dtype)
 
 
 # ---- sorted boundaries --------------------------------------------------------------------------

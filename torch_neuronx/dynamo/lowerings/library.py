@@ -42,6 +42,7 @@ CALLED: tuple[OpOverload, ...] = (
     aten._upsample_bicubic2d_aa_backward.default,
     aten._embedding_bag.default,
     aten._embedding_bag_forward_only.default,
+    aten._embedding_bag_backward.default,
     aten._embedding_bag_dense_backward.default,
     aten._embedding_bag_per_sample_weights_backward.default,
     aten.segment_reduce.default,

@@ -1,0 +1,325 @@
+#include "conv/conv.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "conv/run_winograd.h"
+#include "gemm/aten_gemm.h"
+#include "gemm/methods.h"
+#include "gemm/probe.h"
+
+namespace torch_neuronx::conv {
+namespace {
+
+struct Call {
+  const at::Tensor &out, &input, &weight, &bias;
+  at::IntArrayRef stride, padding, dilation;
+  int64_t groups;
+  const Epilogue& epilogue;
+};
+
+bool enabled() {
+  static const bool enabled = [] {
+    const char* text = std::getenv("TORCH_NEURONX_CONV_KERNELS");
+    if (text == nullptr || *text == '\0' || std::strcmp(text, "auto") == 0) return true;
+    TORCH_CHECK(std::strcmp(text, "none") == 0,
+                "TORCH_NEURONX_CONV_KERNELS must be auto or none, got \"", text, "\"");
+    return false;
+  }();
+  return enabled;
+}
+
+bool readable(const at::Tensor& t, int64_t dims) {
+  return t.dim() == dims && t.layout() == at::kStrided && t.scalar_type() == at::kFloat &&
+         !t.is_neg() && t.has_storage() && t.numel() > 0;
+}
+
+// Absent, or one number per channel.
+bool per_channel(const at::Tensor& t, int64_t channels) {
+  return !t.defined() || (readable(t, 1) && t.size(0) == channels && t.is_contiguous());
+}
+
+bool same_storage(const at::Tensor& x, const at::Tensor& y) {
+  return x.defined() && x.storage().unsafeGetStorageImpl() == y.storage().unsafeGetStorageImpl();
+}
+
+// Of a dimension of one element the stride says nothing.
+Strides strides_of(const at::Tensor& t) {
+  return {t.stride(0), t.stride(1), t.stride(2), t.size(3) == 1 ? 1 : t.stride(3)};
+}
+
+bool columns_or_channels_are_neighbours(const at::Tensor& t) {
+  return t.size(3) == 1 || t.stride(3) == 1 || t.size(1) == 1 || t.stride(1) == 1;
+}
+
+// A convolution over an image, of float32, that slides by one.
+bool plain(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
+           at::IntArrayRef padding, at::IntArrayRef dilation, int64_t groups) {
+  return readable(input, 4) && readable(weight, 4) && groups == 1 && stride.equals({1, 1}) &&
+         dilation.equals({1, 1}) && padding.size() == 2 && padding[0] >= 0 && padding[1] >= 0 &&
+         weight.size(1) == input.size(1);
+}
+
+// Operands that fit together, without gaps that our methods have no code for.
+bool usable(const Call& c) {
+  if (!plain(c.input, c.weight, c.stride, c.padding, c.dilation, c.groups) || !readable(c.out, 4)) {
+    return false;
+  }
+  const int64_t outs = c.weight.size(0);
+  if (c.out.size(0) != c.input.size(0) || c.out.size(1) != outs) return false;
+  for (const int64_t d : {0, 1}) {
+    if (c.out.size(2 + d) != c.input.size(2 + d) + 2 * c.padding[d] - c.weight.size(2 + d) + 1) {
+      return false;
+    }
+  }
+  if (!per_channel(c.bias, outs) || !per_channel(c.epilogue.scale, outs)) return false;
+  const at::Tensor& residual = c.epilogue.residual;
+  if (residual.defined() && (!readable(residual, 4) || residual.sizes() != c.out.sizes() ||
+                             residual.strides() != c.out.strides())) {
+    return false;
+  }
+  for (const at::Tensor* t : {&c.input, &c.weight, &c.bias, &c.epilogue.scale, &residual}) {
+    if (same_storage(*t, c.out)) return false;
+  }
+  return c.out.is_non_overlapping_and_dense() && columns_or_channels_are_neighbours(c.out) &&
+         columns_or_channels_are_neighbours(c.input);
+}
+
+at::Tensor view(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  return at::from_blob(const_cast<void*>(t.const_data_ptr()), sizes, strides,
+                       at::TensorOptions().dtype(t.scalar_type()));
+}
+
+// A CPU tensor of the same memory.
+at::Tensor host(const at::Tensor& t) {
+  return !t.defined() || t.is_cpu() ? t : view(t, t.sizes(), t.strides());
+}
+
+// Rows and columns of the images are as good as one dimension.
+bool pixels_in_a_row(const at::Tensor& t) {
+  return (t.size(3) == 1 || t.stride(3) == 1) && (t.size(2) == 1 || t.stride(2) == t.size(3));
+}
+
+// A convolution with 1 x 1 filters as a matrix product: for every image, filters times planes; or,
+// if channels are last, pixels of all images times filters.
+std::optional<gemm::Problem> product_of(const Call& c) {
+  const int64_t images = c.input.size(0), channels = c.input.size(1), outs = c.out.size(1);
+  const int64_t pixels = c.out.size(2) * c.out.size(3);
+  const int64_t by_out = c.weight.stride(0), by_channel = c.weight.stride(1);
+  const auto beta = c.bias.defined() ? 1 : 0;
+  // First, since it also holds for images of one pixel, which then are rows of one product.
+  const auto channels_last = [](const at::Tensor& t) {
+    return t.is_contiguous(at::MemoryFormat::ChannelsLast);
+  };
+  if (channels_last(c.input) && channels_last(c.out)) {
+    const auto rows = [&](const at::Tensor& t) {
+      return view(t, {images * pixels, t.size(1)}, {t.size(1), 1});
+    };
+    return gemm::problem_of(rows(c.out), host(c.bias), rows(c.input),
+                            view(c.weight, {channels, outs}, {by_channel, by_out}), beta, 1);
+  }
+  if (!pixels_in_a_row(c.input) || !pixels_in_a_row(c.out)) return {};
+  const auto planes = [&](const at::Tensor& t) {
+    return view(t, {images, t.size(1), pixels}, {t.stride(0), t.stride(1), 1});
+  };
+  return gemm::problem_of(planes(c.out), beta == 0 ? c.bias : view(c.bias, {outs, 1}, {1, 1}),
+                          view(c.weight, {images, outs, channels}, {0, by_out, by_channel}),
+                          planes(c.input), beta, 1);
+}
+
+bool filters_are(const at::Tensor& weight, int64_t side) {
+  return weight.size(2) == side && weight.size(3) == side;
+}
+
+bool applicable(Method method, const Call& c) {
+  if (!usable(c)) return false;
+  switch (method) {
+    case Method::kWinograd:
+      return filters_are(c.weight, 3) && winograd_avx512() != nullptr;
+    case Method::kProduct:
+      return filters_are(c.weight, 1) && c.padding[0] == 0 && c.padding[1] == 0 &&
+             c.epilogue.empty() && gemm::has_kernels(at::kFloat) && product_of(c).has_value();
+    case Method::kAten:
+      break;
+  }
+  return false;
+}
+
+Problem winograd_problem(const Call& c) {
+  const Epilogue& e = c.epilogue;
+  const auto data = [](const at::Tensor& t) {
+    return t.defined() ? t.const_data_ptr<float>() : nullptr;
+  };
+  return {c.input.size(0),
+          c.input.size(1),
+          c.input.size(2),
+          c.input.size(3),
+          c.out.size(1),
+          c.out.size(2),
+          c.out.size(3),
+          c.padding[0],
+          c.padding[1],
+          data(c.input),
+          strides_of(c.input),
+          data(c.weight),
+          {c.weight.stride(0), c.weight.stride(1), c.weight.stride(2), c.weight.stride(3)},
+          e.function == nullptr ? c.out.mutable_data_ptr<float>() : nullptr,
+          strides_of(c.out),
+          data(e.scale),
+          data(c.bias),
+          data(e.residual),
+          e.relu,
+          e.function,
+          e.buffers};
+}
+
+// ATen's convolution, then the epilogue as separate operators.
+void run_aten(const Call& c) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+      c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
+  const Epilogue& e = c.epilogue;
+  at::Tensor y = at::convolution(host(c.input), host(c.weight),
+                                 e.scale.defined() ? at::Tensor() : host(c.bias), c.stride,
+                                 c.padding, c.dilation, false, {0, 0}, c.groups);
+  if (e.scale.defined()) {
+    y.mul_(host(e.scale).view({-1, 1, 1}));
+    if (c.bias.defined()) y.add_(host(c.bias).view({-1, 1, 1}));
+  }
+  if (e.residual.defined()) y.add_(host(e.residual));
+  if (e.relu) y.relu_();
+  if (e.function == nullptr) {
+    host(c.out).copy_(y);
+    return;
+  }
+  const bool planes = strides_of(c.out).col == 1;
+  y = planes ? y.contiguous() : y.permute({0, 2, 3, 1}).contiguous();
+  const int64_t channels = c.out.size(1), pixels = c.out.size(2) * c.out.size(3);
+  const int64_t rows = planes ? channels : pixels, cols = planes ? pixels : channels;
+  for (int64_t n = 0; n < y.size(0); ++n) {
+    e.function(e.buffers, n, 0, rows, 0, cols, y.const_data_ptr<float>() + n * rows * cols, cols);
+  }
+}
+
+gemm::PackedKey key_of(const at::Tensor& weight) {
+  gemm::PackedKey key;
+  key.kind = gemm::PackedKey::Kind::kWinograd;
+  key.data = weight.const_data_ptr();
+  std::copy_n(weight.sizes().begin(), 4, key.sizes);
+  std::copy_n(weight.strides().begin(), 4, key.strides);
+  return key;
+}
+
+void run_winograd(const Call& c, uint64_t generation) {
+  const Problem p = winograd_problem(c);
+  std::shared_ptr<const gemm::Packed> kept;
+  if (generation != 0) {
+    kept = gemm::PackedCache::instance().find(key_of(c.weight), generation,
+                                              [&] { return transform_filters(p); });
+  }
+  // A number that is not finite spreads over a whole tile, which it does not in a plain sum.
+  if (!run_winograd(p, static_cast<const Filters*>(kept.get()))) run_aten(c);
+}
+
+// With more rows than this, rearranging the filters anew costs next to nothing.
+constexpr int64_t kMaxRowsForCache = 1024;
+
+bool run_product(const Call& c, uint64_t generation, bool only_if_faster) {
+  gemm::Problem p = *product_of(c);
+  const gemm::Method method = gemm::choose(gemm::normalised(p));
+  if (method == gemm::Method::kAten && only_if_faster) return false;
+  if (generation != 0 && method == gemm::Method::kPanel && p.batch == 1 && p.n > 1 &&
+      p.b.data == c.weight.const_data_ptr() && p.m <= kMaxRowsForCache) {
+    p.packed_b = gemm::PackedCache::instance().find(p, generation);
+  }
+  gemm::run_with(p, method == gemm::Method::kAten ? gemm::Method::kPanel : method);
+  return true;
+}
+
+// Whether Winograd's method is faster even if the filters must be transformed in every call. The
+// numbers come from benchmarks/conv.py; see docs/architecture.md.
+bool winograd_pays(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef padding) {
+  constexpr int64_t kLeastChannels = 16;  // fewer leave lanes empty
+  constexpr int64_t kLeastTiles = 4;      // fewer do not repay the filters' transformation
+  constexpr double kLeastSaving = 1.5;
+  const int64_t height = input.size(2) + 2 * padding[0] - 2;
+  const int64_t width = input.size(3) + 2 * padding[1] - 2;
+  if (input.size(1) < kLeastChannels || weight.size(0) < kLeastChannels || height < 1 ||
+      width < 1) {
+    return false;
+  }
+  const int64_t tiles = ((height + kTile - 1) / kTile) * ((width + kTile - 1) / kTile);
+  // Multiplications of a plain sum over ours, where tiles overhang the image.
+  const double saving = 9.0 * double(height * width) / double(kFrequencies * tiles);
+  return saving >= kLeastSaving && input.size(0) * tiles >= kLeastTiles;
+}
+
+Method choose(const Call& c) {
+  if (!enabled()) return Method::kAten;
+  if (applicable(Method::kWinograd, c) && winograd_pays(c.input, c.weight, c.padding)) {
+    return Method::kWinograd;
+  }
+  if (applicable(Method::kProduct, c) && gemm::supported(*product_of(c))) return Method::kProduct;
+  return Method::kAten;
+}
+
+}  // namespace
+
+const char* method_name(Method method) {
+  switch (method) {
+    case Method::kAten:
+      return "aten";
+    case Method::kWinograd:
+      return "winograd";
+    case Method::kProduct:
+      return "product";
+  }
+  return "?";
+}
+
+bool worth_trying(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
+                  at::IntArrayRef padding, at::IntArrayRef dilation, int64_t groups) {
+  return enabled() && plain(input, weight, stride, padding, dilation, groups) &&
+         (filters_are(weight, 1) ||
+          (filters_are(weight, 3) && winograd_pays(input, weight, padding)));
+}
+
+Method choose_conv2d(const at::Tensor& out, const at::Tensor& input, const at::Tensor& weight,
+                     const at::Tensor& bias, at::IntArrayRef stride, at::IntArrayRef padding,
+                     at::IntArrayRef dilation, int64_t groups, const Epilogue& epilogue) {
+  return choose({out, input, weight, bias, stride, padding, dilation, groups, epilogue});
+}
+
+bool try_conv2d(const at::Tensor& out, const at::Tensor& input, const at::Tensor& weight,
+                const at::Tensor& bias, at::IntArrayRef stride, at::IntArrayRef padding,
+                at::IntArrayRef dilation, int64_t groups, const Epilogue& epilogue,
+                uint64_t generation) {
+  const Call c{out, input, weight, bias, stride, padding, dilation, groups, epilogue};
+  switch (choose(c)) {
+    case Method::kAten:
+      return false;
+    case Method::kWinograd:
+      run_winograd(c, generation);
+      return true;
+    case Method::kProduct:
+      return run_product(c, generation, true);
+  }
+  return false;
+}
+
+bool conv2d_with(Method method, const at::Tensor& out, const at::Tensor& input,
+                 const at::Tensor& weight, const at::Tensor& bias, at::IntArrayRef stride,
+                 at::IntArrayRef padding, at::IntArrayRef dilation, int64_t groups,
+                 const Epilogue& epilogue, uint64_t generation) {
+  const Call c{out, input, weight, bias, stride, padding, dilation, groups, epilogue};
+  if (!applicable(method, c)) return false;
+  if (method == Method::kProduct) return run_product(c, generation, false);
+  run_winograd(c, generation);
+  return true;
+}
+
+}  // namespace torch_neuronx::conv

@@ -1,0 +1,61 @@
+// Convolution: our kernels (conv/) where they are faster than ATen's, else ATen's.
+#include <ATen/native/ConvUtils.h>
+#include <ATen/ops/convolution.h>
+#include <torch/library.h>
+
+#include "conv/conv.h"
+#include "dispatch/host_call.h"
+#include "dispatch/native.h"
+
+namespace torch_neuronx {
+namespace {
+
+void check_device(const at::Tensor& input, const at::Tensor& t, const char* name) {
+  TORCH_CHECK(!t.defined() || t.device() == input.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              input.device(), " and ", t.device(), "! (when checking argument for argument ", name,
+              " in method aten::convolution)");
+}
+
+// Undefined where ATen's kernels are better.
+at::Tensor own_convolution(const at::Tensor& input, const at::Tensor& weight,
+                           const at::Tensor& bias, at::IntArrayRef stride, at::IntArrayRef padding,
+                           at::IntArrayRef dilation, int64_t groups) {
+  if (!conv::worth_trying(input, weight, stride, padding, dilation, groups)) return {};
+  const auto sizes =
+      at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
+  if (std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size <= 0; })) return {};
+  // The memory format that ATen's kernel would choose.
+  at::DimVector strides;
+  if (at::native::mkldnn_conv_use_channels_last(input, weight)) {
+    strides = c10::get_channels_last_strides_2d(sizes);
+  }
+  at::Tensor out = empty_on(input.device().index(), sizes, strides, at::kFloat);
+  const uint64_t generation = generation_of(*weight.storage().unsafeGetStorageImpl());
+  return conv::try_conv2d(out, input, weight, bias, stride, padding, dilation, groups,
+                          conv::Epilogue{}, generation)
+             ? out
+             : at::Tensor();
+}
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& optional_bias, at::IntArrayRef stride,
+                       at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, int64_t groups) {
+  const at::Tensor bias = optional_bias.value_or(at::Tensor());
+  check_device(input, weight, "weight");
+  check_device(input, bias, "bias");
+  if (!transposed) {
+    at::Tensor out = own_convolution(input, weight, bias, stride, padding, dilation, groups);
+    if (out.defined()) return out;
+  }
+  return run_on_host(input.device().index(), [&](HostArgs& host) {
+    return at::convolution(host(input), host(weight), host(optional_bias), stride, padding,
+                           dilation, transposed, output_padding, groups);
+  });
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { NEURON_IMPL(m, "convolution", convolution); }
+
+}  // namespace
+}  // namespace torch_neuronx
