@@ -65,7 +65,18 @@ class Loop:
         self.results: list[Val] = []  # after the loop
 
 
-BITS = {"i1": 1, "i2": 2, "i4": 4, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "half": 16, "float": 32, "double": 64}
+BITS = {
+    "i1": 1,
+    "i2": 2,
+    "i4": 4,
+    "i8": 8,
+    "i16": 16,
+    "i32": 32,
+    "i64": 64,
+    "half": 16,
+    "float": 32,
+    "double": 64,
+}
 _FLOAT = frozenset({"half", "float", "double"})
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
@@ -335,6 +346,12 @@ class Emitter:
         name = "%" + self.fresh("m")
         self.allocas.append(f"  {name} = alloca [{count} x {elem}], align 64")
         return Val("ptr", 0, name, 0)
+
+    def prefetch(self, pointer: Val) -> None:
+        """Asks for the cache line of an address, which need not exist."""
+        name = "@llvm.prefetch.p0"
+        self.declarations[name] = f"declare void {name}(ptr, i32, i32, i32)"
+        self.line(f"call void {name}({pointer.typed}, i32 0, i32 3, i32 1)")
 
     def load_rhs(self, elem: str, lanes: int, pointer: Val) -> str:
         """The text of a plain load, aligned as its elements are."""

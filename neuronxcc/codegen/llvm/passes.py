@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from neuronxcc.codegen.loop import Scalar, operands
+from neuronxcc.codegen.loop import Scalar, Store, operands
 from neuronxcc.codegen.space import Space
 from neuronxcc.ir.op import Op
 
@@ -51,10 +51,12 @@ class Passes:
     Attributes:
         count: Passes over the reduced dimensions, at least one.
         reductions: For each pass the reductions that it completes.
+        varying_stores: What is stored at every point of the reduced dimensions, in the last pass.
     """
 
     count: int
     reductions: list[list[Scalar]]
+    varying_stores: list[Store]
     _kept: list[list[Scalar]] = field(default_factory=list)
 
     def kept_by(self, number: int) -> list[Scalar]:
@@ -76,6 +78,7 @@ def passes_of(space: Space) -> Passes:
     varies = {s: bool(space.vary(s) & reduced) for s in space.order}
     completed = [s for s in space.order if s.what in ("reduce", "arg")]
     roots: list[Scalar] = []
+    varying = []
     for store in space.kernel.stores:
         store_roots = [store.value, *(index for index, _ in store.access.indices)]
         store_roots += [] if store.mask is None else [store.mask]
@@ -83,12 +86,13 @@ def passes_of(space: Space) -> Passes:
             space.stride(store.access, d) for d in reduced
         ):
             roots += store_roots
+            varying.append(store)
     count = max((space.stage(s) for s in completed), default=0)
     if roots:
         count = max(count, 1 + max(space.stage(r) for r in roots))
     count = max(count, 1)
     reductions = [[s for s in completed if space.stage(s) == n + 1] for n in range(count)]
-    passes = Passes(count, reductions, [[] for _ in range(count)])
+    passes = Passes(count, reductions, varying, [[] for _ in range(count)])
     needed = [[s.srcs[0] for s in group] for group in reductions]
     needed[-1] = needed[-1] + roots
     _choose_kept(passes, needed, varies)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from neuronxcc.codegen.llvm import columns
 from neuronxcc.codegen.llvm.accumulate import Accumulator, accumulator
 from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
 from neuronxcc.codegen.llvm.formats import register_elem
@@ -28,7 +29,7 @@ from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.passes import Passes, complexity, passes_of
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.llvm.vectors import cheapest_vector, power_of_two_above, prefix_mask
-from neuronxcc.codegen.loop import Kind, Scalar, Store
+from neuronxcc.codegen.loop import Kind, Scalar
 from neuronxcc.codegen.space import Space
 
 # Row buffers larger than this are not kept: computing again is cheaper than reading far memory.
@@ -87,10 +88,8 @@ class _Schedule:
     def run(self) -> None:
         """All passes at the current parallel position."""
         points, space = self.points, self.points.space
-        stores = space.kernel.stores
-        reduced = set(space.reduced)
-        varying = [s for s in stores if _store_varies(space, s, reduced)]
-        steady = [s for s in stores if not _store_varies(space, s, reduced)]
+        varying = self.passes.varying_stores
+        steady = [s for s in space.kernel.stores if s not in varying]
         points.kept = {}
         for number in range(self.passes.count):
             found = self.passes.reductions[number]
@@ -267,36 +266,33 @@ def _split(flat: Sequence[Val], shape: Sequence[int]) -> list[list[Val]]:
     return result
 
 
-def _store_varies(space: Space, store: Store, reduced: set[int]) -> bool:
-    dims = {d for d in range(space.rank) if space.stride(store.access, d)}
-    dims |= space.vary(store.value)
-    if store.mask is not None:
-        dims |= space.vary(store.mask)
-    for index, _ in store.access.indices:
-        dims |= space.vary(index)
-    return bool(dims & reduced)
-
-
 def emit(space: Space, host: Host, name: str) -> Emitted:
     """The loop function of a kernel with REDUCE dimensions."""
+    passes = passes_of(space)
+    vec = cheapest_vector(space, host)
+    if (
+        vec is not None
+        and space.kind(vec) is Kind.PARALLEL
+        and columns.fits(space, passes, vec, host)
+    ):
+        return columns.emit(space, host, name, vec, passes)
     em = Emitter(host)
     points = Points(em, space, pointers(em, len(space.kernel.slots)))
-    vec = cheapest_vector(space, host)
     widest = 4 if complexity(space) <= 24 else 2
     rows = vec is not None and space.kind(vec) is Kind.REDUCE
     strip = None
     outer = [d for d in space.parallel if d != vec]
     extents = [space.extent(d) for d in outer]
-    block, blocks, columns = 0, 1, 0
+    block, blocks, extent = 0, 1, 0
     if rows:
         assert vec is not None
         strip = _strip(space.extent(vec), host.lanes, widest)
     elif vec is not None:
-        columns = space.extent(vec)
-        block = min(host.lanes * widest, power_of_two_above(columns))
-        blocks = -(-columns // block)
+        extent = space.extent(vec)
+        block = min(host.lanes * widest, power_of_two_above(extent))
+        blocks = -(-extent // block)
     loops = tuple(d for d in space.reduced if d != vec)
-    schedule = _Schedule(points, vec, passes_of(space), loops, strip, block)
+    schedule = _Schedule(points, vec, passes, loops, strip, block)
     scratch = _allocate(schedule, space)
     items = blocks
     for size in extents:
@@ -309,22 +305,23 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
         if rows or vec is None:
             schedule.run()
         else:
-            _columns(schedule, indices[-1], block, blocks, columns)
+            _blocks(schedule, indices[-1], block, extent)
     item_dims = [*space.reduced] if rows or vec is None else [*space.reduced, vec]
     item_bytes = traffic(space, item_dims)
-    if columns:
-        item_bytes = max(1, item_bytes * block // columns)
+    if extent:
+        item_bytes = max(1, item_bytes * block // extent)
     text = wrap(em, name, LOOP_PARAMETERS)
     return Emitted(text, em.declarations, items, grain(item_bytes, items), scratch)
 
 
-def _columns(schedule: _Schedule, index: Val, block: int, blocks: int, columns: int) -> None:
-    """A block of columns: the lanes are `block` neighbouring ones."""
+def _blocks(schedule: _Schedule, index: Val, block: int, extent: int) -> None:
+    """A block of columns: the lanes are `block` neighbouring ones of `extent`."""
+    blocks = -(-extent // block)
     points, em = schedule.points, schedule.em
     vec = schedule.vec
     assert vec is not None
     start = em.binary("mul", index, em.const("i64", block))
-    rest = columns % block
+    rest = extent % block
     points.position[vec] = start
     if not rest:
         points.lie_along(vec, block)
@@ -336,7 +333,7 @@ def _columns(schedule: _Schedule, index: Val, block: int, blocks: int, columns: 
             schedule.run()
     last = em.compare("eq", index, em.const("i64", blocks - 1))
     with em.when(last) if blocks > 1 else em.region():
-        points.position[vec] = em.const("i64", columns - rest)
+        points.position[vec] = em.const("i64", extent - rest)
         tail = power_of_two_above(rest)
         points.lie_along(vec, tail, prefix_mask(em, tail, rest))
         schedule.run()

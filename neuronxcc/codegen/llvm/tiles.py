@@ -32,7 +32,7 @@ from neuronxcc.codegen.space import Space
 from neuronxcc.ir.dtypes import DType
 
 # Tiles in each direction that make an item: a piece of memory pages on both sides.
-_TILES = 4
+_TILES = 8
 
 
 @dataclass(frozen=True, slots=True)
