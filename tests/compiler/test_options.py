@@ -2,6 +2,7 @@
 
 import re
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -367,3 +368,12 @@ def test_the_table_is_consistent() -> None:
         assert flag.allowed
         assert (flag.status is Status.INTERNAL) == (not flag.field)
         assert bool(flag.choices) == (flag.value in {Value.CHOICE, Value.INT})
+
+
+def test_the_documentation_names_every_documented_option() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "neff.md").read_text(encoding="utf-8")
+    for flag in FLAGS:
+        if flag.status in {Status.DOCUMENTED, Status.WRAPPER} and flag.value is not Value.OFF:
+            assert f"`{flag.name}`" in text
+            for choice in flag.choices:
+                assert choice in text
