@@ -95,7 +95,7 @@ _ATTRS: dict[Op, str] = {
     Op.GATHER: "offset_dims collapsed_slice_dims start_index_map slice_sizes index_vector_dim "
     "operand_batching_dims start_indices_batching_dims",
     Op.SCATTER: "kind update_window_dims inserted_window_dims scatter_dims_to_operand_dims "
-    "index_vector_dim input_batching_dims scatter_indices_batching_dims unique",
+    "index_vector_dim input_batching_dims scatter_indices_batching_dims",
     Op.DOT_GENERAL: "lhs_batch rhs_batch lhs_contract rhs_contract dtype",
     Op.CONVOLUTION: "strides low high lhs_dilation rhs_dilation feature_group_count "
     "batch_group_count lhs_spec rhs_spec out_spec dtype",
@@ -119,7 +119,10 @@ _ATTRS: dict[Op, str] = {
     Op.COLLECTIVE_PERMUTE: "pairs",
 }
 # outs: for every result of the ATen operator its place among the node's results, or None.
-_OPTIONAL = dict.fromkeys((Op.CUSTOM_CALL, Op.HOST_CALL), "sequence outs")
+_OPTIONAL: dict[Op, str] = {
+    **dict.fromkeys((Op.CUSTOM_CALL, Op.HOST_CALL), "sequence outs"),
+    Op.SCATTER: "unique",  # true: no element is updated twice
+}
 
 # Elementwise operators that the vector engine's arithmetic does; the scalar engine's tables do the
 # functions.

@@ -63,8 +63,13 @@ def _verify(graph: Graph, done: set[int]) -> None:
             _verify(called, done)
 
 
+_CONTROL = frozenset({Op.WHILE, Op.CONDITIONAL, Op.CALL})
+
+
 def called_graphs(node: Node) -> tuple[Graph, ...]:
     """The graphs in a node's attributes."""
+    if node.op not in _CONTROL:
+        return ()
     single = (node.get("cond"), node.get("body"))
     return (*(graph for graph in single if graph is not None), *node.get("branches", ()))
 

@@ -18,6 +18,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.verify import called_graphs
+from neuronxcc.passes.rules import program_order
 
 _SIXTEEN = {"bf16": DType.BF16, "fp16": DType.F16}
 # Each rounds a float32 operand of a product and gives it in the type in which it is multiplied.
@@ -56,7 +57,7 @@ class _Cast:
         if id(graph) not in self.graphs:
             new: dict[Node, Node] = {}
             locs = dict(graph.locs)
-            for node in graph.nodes():
+            for node in program_order(graph):
                 made = self.node(node, [new[src] for src in node.srcs])
                 new[node] = made
                 if node in graph.locs:

@@ -10,6 +10,7 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.verify import called_graphs
 from neuronxcc.passes.match import splat
+from neuronxcc.passes.rules import program_order
 
 
 def inline(graph: Graph) -> Graph:
@@ -39,7 +40,7 @@ class _Inliner:
         """The results of a graph on operands, its calls replaced; positions go to `locs`."""
         new: dict[Node, Node] = dict(zip(graph.params, args, strict=True))
         called: dict[Node, tuple[Node, ...]] = {}  # results of replaced calls
-        for node in graph.nodes():
+        for node in program_order(graph):
             if node in new:
                 continue
             if node.op is Op.GET and node.srcs[0] in called:

@@ -12,6 +12,7 @@ from neuronxcc.ir import build
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node, topological
 from neuronxcc.ir.op import Op
+from neuronxcc.passes.rules import program_order
 
 # The new node, and for each old result that is used the new one.
 Pruned = dict[int, Node]
@@ -20,7 +21,7 @@ Pruned = dict[int, Node]
 def prune(graph: Graph) -> Graph:
     """Drop dead results, in called graphs too."""
     used: dict[Node, set[int]] = {}
-    nodes = list(graph.nodes())
+    nodes = program_order(graph)
     if not any(node.op in _PRUNERS for node in nodes):
         return graph
     for node in nodes:

@@ -43,6 +43,15 @@ class RuleError(RuntimeError):
     """A bug in a table of rules: a changed type, or rules that undo each other."""
 
 
+def program_order(graph: Graph) -> list[Node]:
+    """The nodes in the order in which they were made, operands first.
+
+    Passes go through graphs in this order, so that what they make comes in it too: lowering runs
+    steps in the order of the program, which says when values die, and not in that of the results.
+    """
+    return sorted(graph.nodes(), key=lambda node: node.serial)
+
+
 @dataclass
 class RulePass:
     """A pass made of rules; call it with a graph.
@@ -75,6 +84,9 @@ class _Walk:
     def graph(self, graph: Graph) -> Graph:
         if id(graph) not in self.graphs:
             walk = _GraphWalk(self, graph)
+            for node in program_order(graph):
+                walk.budget += 100
+                walk.settle(node)
             results = tuple(walk.settle(result) for result in graph.results)
             same = all(a is b for a, b in zip(results, graph.results, strict=True))
             locs = walk.locs
@@ -94,7 +106,7 @@ class _GraphWalk:
         self.done: dict[Node, Node] = {}  # node -> its final form
         self.next: dict[Node, Node] = {}  # node -> what took its place, not final yet
         # Far more than any graph needs: a rule that makes new nodes for ever is found out.
-        self.budget = 10_000 + 100 * sum(1 for _ in graph.nodes())
+        self.budget = 10_000
 
     def settle(self, root: Node) -> Node:
         """The final form of a node. Without recursion: graphs are deep."""
