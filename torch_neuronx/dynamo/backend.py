@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 from torch._dynamo import disable
 from torch._dynamo.backends.common import aot_module_simplified
 from torch._dynamo.utils import flatten_graph_inputs
+from torch._functorch import config as functorch_config
+from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_neuronx.dynamo import dump
@@ -112,17 +115,30 @@ def compile_static(
         compiled = disable(compiler("backward"), reason="compiles the backward graph")(gm, inputs)
         return disable(compiled, reason="runs the backward graph")  # type: ignore[no-any-return]
 
-    compiled = aot_module_simplified(
-        gm,
-        example_inputs,
-        fw_compiler=compiler("forward"),
-        bw_compiler=backward,
-        inference_compiler=compiler("inference"),
-        decompositions=dict(decompositions()),
-        partition_fn=partition,
-        keep_inference_input_mutations=True,
-    )
+    with _settings():
+        compiled = aot_module_simplified(
+            gm,
+            example_inputs,
+            fw_compiler=compiler("forward"),
+            bw_compiler=backward,
+            inference_compiler=compiler("inference"),
+            decompositions=dict(decompositions()),
+            partition_fn=partition,
+            keep_inference_input_mutations=True,
+        )
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """PyTorch's own switches, as this backend needs them."""
+    with (
+        # Our partitioner never draws random numbers again; this pass refuses graphs where it would.
+        functorch_config.patch(remat_using_tags_for_fwd_loss_bwd_graph=False),
+        # An unused random operator advances the generator in eager mode, so it may not vanish.
+        inductor_config.patch(fallback_random=True),
+    ):
+        yield
 
 
 def compile_graph(

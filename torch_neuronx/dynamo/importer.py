@@ -21,7 +21,7 @@ from torch_neuronx.dynamo.literals import literal_of
 from torch_neuronx.dynamo.locations import location, operator_name
 import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from torch_neuronx.dynamo.outputs import Output, plan_outputs
-from torch_neuronx.dynamo.registry import Body, Context, find, flat
+from torch_neuronx.dynamo.registry import Body, Context, HostCall, find, flat
 
 aten = torch.ops.aten
 
@@ -36,21 +36,6 @@ SKIPPED = frozenset(
         aten.sym_constrain_range_for_size.default,
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class HostCall:
-    """An operator that the host runs because it has no lowering.
-
-    Attributes:
-        op: Qualified name with overload, "aten::linalg_svd".
-        loc: The user's line.
-        reason: Why there is none, "" if nobody wrote one.
-    """
-
-    op: str
-    loc: Loc | None
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +197,7 @@ class _Importer:
 
     def _lower(self, node: torch.fx.Node, target: Any, value: Any) -> Any:
         loc = location(node)
-        context = Context(node, value, loc, self.sequences, self._body, self._host)
+        context = Context(node, value, loc, self.sequences, self._body, self._host, self.host_calls)
         for leaf in flat(value):
             if isinstance(leaf, torch.Tensor):
                 _static_shape(node, leaf)
@@ -247,7 +232,7 @@ class _Importer:
     def _host(self, context: Context, target: Any, args: Any, kwargs: Any, reason: str = "") -> Any:
         if not isinstance(target, OpOverload):
             raise LoweringError(operator_name(target), context.loc, reason or "no lowering")
-        self.host_calls.append(HostCall(target._name, context.loc, reason))
+        context.note_host_call(target._name, reason)
         foreign = target.namespace not in {"aten", "prims"}
         results = iter(
             context.call(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.utils.checkpoint import CheckpointPolicy
 
 
 def partition(
@@ -24,5 +24,8 @@ def partition(
             and isinstance(target, torch._ops.OpOverload)
             and torch.Tag.nondeterministic_seeded in target.tags
         ):
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            # Without the mark it is like any operator outside of checkpoints: never run twice.
+            for each in (node, *node.users):
+                if each is node or each.target is operator.getitem:
+                    each.meta.pop("recompute", None)
     return min_cut_rematerialization_partition(joint, inputs, **options)  # type: ignore[no-any-return]

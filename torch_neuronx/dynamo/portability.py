@@ -10,9 +10,8 @@ from neuronxcc.ir.graph import Loc
 from torch._ops import OpOverload
 
 from torch_neuronx.dynamo.errors import UnsupportedOperatorError
-from torch_neuronx.dynamo.importer import HostCall
 from torch_neuronx.dynamo.locations import location
-from torch_neuronx.dynamo.registry import flat
+from torch_neuronx.dynamo.registry import HostCall, flat
 from torch_neuronx.ops import PortabilityError, PortabilityWarning, get_portability
 from torch_neuronx.ops.diagnosis import SourceLine, describe
 from torch_neuronx.ops.entry import base_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -62,6 +62,21 @@ def lowers(*targets: Target) -> Callable[[F], F]:
 
 
 @dataclass(frozen=True, slots=True)
+class HostCall:
+    """An operator that the host runs because it has no lowering.
+
+    Attributes:
+        op: Qualified name with overload, "aten::linalg_svd".
+        loc: The user's line.
+        reason: Why there is none, "" if nobody wrote one.
+    """
+
+    op: str
+    loc: Loc | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Body:
     """A branch or body of a control flow operator, imported.
 
@@ -87,6 +102,7 @@ class Context:
         sequences: Numbers for calls with effects, in order.
         import_body: Imports a GraphModule of a control flow operator, given its operands.
         host: Emits the host call of an operator without a lowering: (context, target, args, kwargs).
+        host_calls: Names and lines of operators that the host runs, so far.
     """
 
     fx: torch.fx.Node
@@ -95,6 +111,15 @@ class Context:
     sequences: itertools.count[int]
     import_body: Callable[[torch.fx.GraphModule, Sequence[Any], str], Body]
     host: Callable[[Context, Any, Sequence[Any], Mapping[str, Any]], Any]
+    host_calls: list[HostCall]
+
+    def note_host_call(self, op: str, reason: str = "") -> None:
+        """Count an operator that the host runs."""
+        self.host_calls.append(HostCall(op, self.loc, reason))
+
+    def part(self, value: Any, fx: torch.fx.Node | None = None) -> Context:
+        """The context of a part of this call: of one result, or of an operator inside."""
+        return replace(self, value=value, fx=self.fx if fx is None else fx)
 
     @property
     def types(self) -> tuple[TensorType, ...]:

@@ -10,7 +10,7 @@ import torch
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.outputs import Output
 
-Run = Callable[[list[Any]], Sequence[torch.Tensor]]
+Run = Callable[[list[Any]], list[torch.Tensor]]
 
 
 def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
@@ -22,6 +22,9 @@ def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
     count = len(outputs)
     direct = all(o == Output("result", i) for i, o in enumerate(outputs))
     same = sources == tuple(range(len(sources)))
+    # Results of a program lie on its device; a graph may have asked for some on another one.
+    program = imported.device.type
+    moved = [(i, d) for i, d in enumerate(imported.result_devices) if d != program and i not in imported.graph.aliases]
     needed = sorted({o.index for o in outputs if o.kind == "argument"})
 
     def call(args: list[Any]) -> list[Any]:
@@ -32,6 +35,8 @@ def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
             tensors = [args[s] if isinstance(s, int) else s for s in sources]
         args.clear()
         results = run(tensors)
+        for i, device in moved:
+            results[i] = results[i].to(device)
         if direct:
             return list(results[:count])
         return [_output(o, results, kept) for o in outputs]

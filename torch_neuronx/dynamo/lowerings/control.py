@@ -141,8 +141,7 @@ def with_effects(cx: Context, token: Node, target: Any, *args: Any, **kwargs: An
     if target is torch.ops.aten._linalg_check_errors.default:
         return (token, *(None for _ in value))
     inner = value[0] if len(value) == 1 else value
-    fx = _called(cx.fx, target)
-    context = Context(fx, inner, cx.loc, cx.sequences, cx.import_body, cx.host)
+    context = cx.part(inner, _called(cx.fx, target))
     lowering = find(target)
     result = cx.host(context, target, args, kwargs) if lowering is None else None
     if lowering is not None:

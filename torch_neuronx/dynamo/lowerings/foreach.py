@@ -44,9 +44,7 @@ TERNARY: dict[str, OpOverload] = {
 
 def element(cx: Context, index: int) -> Context:
     """The context of one element of the result."""
-    return Context(
-        cx.fx, cx.value[index], cx.loc, cx.sequences, cx.import_body, cx.host
-    )
+    return cx.part(cx.value[index])
 
 
 def _unary(target: OpOverload, cx: Context, xs: Nodes) -> tuple[Node, ...]:
