@@ -15,6 +15,7 @@ from neuronxcc.ir.op import Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import REDUCTIONS
 from neuronxcc.lowering.index import At, Cond, Index, Space, SplitNeeded
+from neuronxcc.lowering.layout import span
 from neuronxcc.lowering.sources import Source, sources
 
 
@@ -33,6 +34,11 @@ class Storage:
     index: int = -1
     home: int = -1
     merged: Storage | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from the first to the last element."""
+        return span(self.shape, self.strides) * self.node.dtype.itemsize
 
     def resolve(self) -> Storage:
         """The storage that stands for all merged ones."""

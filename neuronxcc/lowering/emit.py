@@ -15,6 +15,13 @@ from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.index import At, Cond, Index, Quotient, Term, Value
 from neuronxcc.lowering.layout import Layout, span
 
+COMBINE = {
+    "set": None,
+    "add": Op.ADD,
+    "mul": Op.MULTIPLY,
+    "min": Op.MINIMUM,
+    "max": Op.MAXIMUM,
+}
 Place = Callable[[Node], tuple[Storage, Layout]]
 Key = tuple[Node, At]
 
@@ -136,7 +143,7 @@ class _Emitter:
             self.addresses[key] = (storage.resolve(), address)
             return _values(at)
         needs = list(traced[at])
-        if node.op in (Op.PAD, Op.CONCATENATE, Op.REDUCE_WINDOW):
+        if node.op in _CONDITIONAL:
             for _, where in traced[at]:
                 needs.extend(_values(At((), where.mask)))
         return needs
@@ -230,6 +237,10 @@ class _Emitter:
             limits = ix.bounds(cond.of, self.cluster.extents)
             dtype = self._width(cond.of)
             value = self._number(cond.of, dtype)
+            if cond.high - cond.low == 1:
+                part = _op(Op.COMPARE, DType.PRED, value, _const(cond.low, dtype), direction="EQ")
+                mask = part if mask is None else _op(Op.AND, DType.PRED, mask, part)
+                continue
             for bound, direction, implied in (
                 (cond.low, "GE", limits is not None and limits[0] >= cond.low),
                 (cond.high, "LT", limits is not None and limits[1] < cond.high),
@@ -277,9 +288,32 @@ class _Emitter:
             value = self._chosen(where, at, src, value)
         return value
 
+    def _window(self, node: Node, at: At, srcs: list[Scalar]) -> Scalar:
+        where = self.cluster.inside[node][at][0][1]
+        return self._chosen(where, at, srcs[0], srcs[1])
+
+    def _row_scatter(self, node: Node, at: At, srcs: list[Scalar]) -> Scalar:
+        """The update where the row's index is the position, else the operand."""
+        update, index, x = srcs
+        (dim,) = node["scatter_dims_to_operand_dims"]
+        # What is out of range becomes a number that no position is.
+        place = _converted(_clamped(_converted(index, DType.S64), -1, node.shape[dim]), DType.S32)
+        here = _op(
+            Op.COMPARE,
+            DType.PRED,
+            self._number(at.coords[dim], DType.S32),
+            place,
+            direction="EQ",
+        )
+        combine = COMBINE[node["kind"]]
+        value = update if combine is None else _op(combine, node.dtype, x, update)
+        return _op(Op.SELECT, node.dtype, here, value, x)
+
     def _chosen(self, where: At, at: At, value: Scalar, other: Scalar) -> Scalar:
         """The value where its position is inside, else the other."""
         mask = self._mask(tuple(cond for cond in where.mask if cond not in at.mask))
+        if mask is not None and value.what == "load" and value.srcs and value.srcs[0] is mask:
+            return Scalar.make("load", value.dtype, (mask, other), access=value.access)
         return value if mask is None else _op(Op.SELECT, value.dtype, mask, value, other)
 
     def _iota(self, node: Node, at: At, _srcs: list[Scalar]) -> Scalar:
@@ -304,7 +338,11 @@ _RULES: dict[Op, Callable[[_Emitter, Node, At, list[Scalar]], Scalar]] = {
     Op.DOT_GENERAL: _Emitter._tile,  # noqa: SLF001
     Op.PAD: _Emitter._pad,  # noqa: SLF001
     Op.CONCATENATE: _Emitter._concatenate,  # noqa: SLF001
+    Op.DYNAMIC_UPDATE_SLICE: _Emitter._window,  # noqa: SLF001
+    Op.SCATTER: _Emitter._row_scatter,  # noqa: SLF001
 }
+# Operators that look at the conditions of their sources.
+_CONDITIONAL = frozenset({Op.PAD, Op.CONCATENATE, Op.REDUCE_WINDOW, Op.DYNAMIC_UPDATE_SLICE})
 
 
 def _elementwise(node: Node, srcs: list[Scalar]) -> Scalar:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
@@ -33,6 +34,7 @@ from neuronxcc.lowering.cluster import Cluster, Storage, Write, reduced_extents
 from neuronxcc.lowering.index import At, Index
 from neuronxcc.lowering.layout import Layout, Strides, collapsed, contiguous, unviewed, viewed
 from neuronxcc.lowering.order import Region, program_order, regions, stages
+from neuronxcc.lowering.sources import is_choice
 from neuronxcc.lowering.updates import update_write
 
 MAX_WORK = 200  # operations of a kernel
@@ -95,6 +97,8 @@ class Fuser:
         self._homes: dict[Node, Storage] = {}
         self._gets: dict[Node, dict[int, Node]] = {}
         self._products: dict[Region, Product] = {}
+        # Clusters that began with a reduction, by what it reduces, with the tensors they read.
+        self._siblings: dict[Any, list[tuple[Cluster, Write, set[Node]]]] = {}
         # Copies of nodes in the layout that products need, made when all consumers are known.
         self._copies: dict[Node, dict[Strides, Storage]] = {}
         self.params = [
@@ -352,18 +356,56 @@ class Fuser:
         if node.op is Op.CONCATENATE:
             self._store_parts(node, storage, layout)
             return
-        cluster = Cluster(self.number())
-        self.units.append(cluster)
-        at = cluster.identity(node.shape)
-        cluster.writes.append(Write(node, at, storage, at.coords, layout.strides, layout.offset))
+        found = self._sibling(node)
+        if found is None:
+            cluster = Cluster(self.number())
+            self.units.append(cluster)
+            at = cluster.identity(node.shape)
+            if node.op in REDUCTIONS:
+                for extent in reduced_extents(node):
+                    cluster.new_axis(extent, reduced=True)
+        else:
+            cluster, at = found
+        write = Write(node, at, storage, at.coords, layout.strides, layout.offset)
+        cluster.writes.append(write)
         cluster.want(node, at)
+        if node.op is Op.REDUCE and found is None:
+            known = self._siblings.setdefault((node.srcs[0].shape, node["dims"]), [])
+            known.append((cluster, write, self._reads(node.srcs[0])))
         if node.op in Group.LEAF:
             cluster.admit(node, cluster.trace_leaf(node))
-            return
-        if node.op in REDUCTIONS:
-            for extent in reduced_extents(node):
-                cluster.new_axis(extent, reduced=True)
-        self._admit(cluster, node)
+        else:
+            self._admit(cluster, node)
+
+    def _sibling(self, node: Node) -> tuple[Cluster, At] | None:
+        """A cluster over the same space that reads the same memory, and runs early enough.
+
+        Returns it with the position of the node there.
+        """
+        if node.op is not Op.REDUCE:
+            return None
+        known = self._siblings.get((node.srcs[0].shape, node["dims"]), [])
+        reads = self._reads(node.srcs[0])
+        bound = self.required.get(node, -1)
+        bound = max((bound, *(c.number for c in self.demanders.get(node, ()))))
+        for cluster, write, others in reversed(known[-4:]):
+            if cluster.number > bound and cluster.work < MAX_WORK and reads & others:
+                return cluster, write.at
+        return None
+
+    def _reads(self, node: Node) -> set[Node]:
+        """The large tensors from which a node is computed, as far as a short look shows."""
+        found: set[Node] = set()
+        pending = [node]
+        for _ in range(24):
+            if not pending:
+                break
+            source = pending.pop()
+            if source.op in Group.ELEMENTWISE or source.op in VIEWS:
+                pending.extend(source.srcs)
+            elif 2 * source.type.size >= node.type.size and source.op is not Op.IOTA:
+                found.add(source)
+        return found
 
     def _store_parts(self, node: Node, storage: Storage, layout: Layout) -> None:
         """Store each operand of a concatenation by a cluster of its own, where it belongs."""
@@ -381,21 +423,25 @@ class Fuser:
         clusters = self.demanders.get(node, [])
         if not clusters and node not in self.required:
             return
-        stored = node in self.required
-        if not stored and (len(clusters) == 1 or self._recomputed(node)):
-            if all(self._accepts(cluster, node) for cluster in clusters):
-                for cluster in clusters:
-                    self._admit(cluster, node)
-                return
-        self._host(node, clusters)
+        if node in self.required or not self._inlined(node, clusters):
+            self._host(node, clusters)
+
+    def _inlined(self, node: Node, clusters: list[Cluster]) -> bool:
+        """Compute a node wherever it is wanted and nowhere else, if that is right to do."""
+        if len(clusters) > 1 and not self._recomputed(node):
+            return False
+        if not all(self._accepts(cluster, node) for cluster in clusters):
+            return False
+        for cluster in clusters:
+            self._admit(cluster, node)
+        return True
 
     def _host(self, node: Node, clusters: list[Cluster]) -> None:
         """Store a node in the first of its consumers, if that is a cluster which can, or alone."""
         newest = max((c.number for c in clusters), default=-1)
         newest = max(newest, self.required.get(node, -1))
         cluster = next((c for c in clusters if c.number == newest), None)
-        can = cluster is not None and cluster.kind == "loop" and node.op is not Op.CONCATENATE
-        if cluster is None or not can or not self._accepts(cluster, node):
+        if cluster is None or not self._may_host(cluster, node):
             self._store_alone(node)
             return
         at = self._covering(cluster, node)
@@ -409,6 +455,12 @@ class Fuser:
         assert at is not None
         storage, layout = self._store(node)
         cluster.writes.append(Write(node, at, storage, at.coords, layout.strides, layout.offset))
+
+    def _may_host(self, cluster: Cluster, node: Node) -> bool:
+        """Whether a cluster may store a node besides what it is for."""
+        if cluster.kind != "loop" or cluster.has_updates or node.op is Op.CONCATENATE:
+            return False
+        return self._accepts(cluster, node)
 
     def _make_rows(self, cluster: Cluster, node: Node) -> bool:
         """Reduce over the axes on which a node does not depend, if it follows from a reduction.
@@ -479,6 +531,8 @@ class Fuser:
         """Whether a cluster may compute a node that it wants."""
         if cluster.work > MAX_WORK:
             return False
+        if cluster.has_updates and not self._recomputed(node):
+            return False  # updates run on few threads
         wanted = cluster.wants[node]
         if node.op in REDUCTIONS:
             return cluster.kind == "loop" and self._reduces(cluster, node)
@@ -547,7 +601,8 @@ class Fuser:
         """Whether several kernels compute the node each for itself rather than read it."""
         if is_slow(node) or node.op in (Op.CONCATENATE, Op.PAD):
             return False
-        return sum(_bytes_read(src) for src in set(node.srcs)) <= node.type.nbytes
+        # An operand per row or column beside one full operand is next to nothing.
+        return sum(_bytes_read(src) for src in set(node.srcs)) <= 1.25 * node.type.nbytes
 
     # ---- products -----------------------------------------------------------------------------
 
@@ -624,7 +679,10 @@ class Fuser:
             self.require(src, unit.number)
 
     def _visit_update(self, node: Node) -> None:
-        if node not in self.demanders and node not in self.required:
+        clusters = self.demanders.get(node, [])
+        if not clusters and node not in self.required:
+            return
+        if node not in self.required and is_choice(node) and self._inlined(node, clusters):
             return
         storage, layout = self._store(node)
         cluster = Cluster(self.number(), has_updates=True)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.lowering.cluster import Storage
 from neuronxcc.lowering.fuse import Fuser
-from neuronxcc.lowering.layout import Strides, contiguous, span
+from neuronxcc.lowering.layout import Strides, contiguous
 from neuronxcc.lowering.plan import Interval, peak, plan
 from neuronxcc.lowering.prepare import prepare
+from neuronxcc.lowering.schedule import scheduled
 from neuronxcc.lowering.settle import Settler
-from neuronxcc.lowering.steps import Draft, Drafter
+from neuronxcc.lowering.steps import Draft, Drafter, has_effect
 from neuronxcc.neff.program import Buffer, Program
 from neuronxcc.options import Options
 
@@ -23,6 +24,7 @@ def lower(
     options: Options,
     param_strides: Sequence[Strides] | None = None,
     result_strides: Sequence[Strides] | None = None,
+    constant_params: Collection[int] | None = None,
 ) -> Program:
     """Turn a graph into a program.
 
@@ -32,6 +34,8 @@ def lower(
         param_strides: Of every parameter, in elements; None: all are contiguous.
         result_strides: Of every result; those of aliased results are the parameter's. None: all
             are contiguous.
+        constant_params: Numbers of the parameters that callers pass unchanged many times (weights),
+            so that products may keep a packed form of them. None: all that are not updated.
     """
     if param_strides is None:
         param_strides = [contiguous(p.shape) for p in graph.params]
@@ -42,17 +46,30 @@ def lower(
     fuser.run()
 
     def lower_body(body: Graph, strides: Sequence[Strides]) -> Program:
-        return lower(body, options, strides, None)
+        return lower(body, options, strides, None, ())
 
     def loc(node: Node) -> str:
         return str(graph.locs.get(node, ""))
 
-    drafter = Drafter(fuser, lower_body, loc)
+    updated = set(graph.aliases.values())
+    constant = range(len(graph.params)) if constant_params is None else constant_params
+    drafter = Drafter(fuser, lower_body, loc, frozenset(constant) - updated)
     settler = Settler(fuser, drafter.place)
     settler.run()
     kept = [unit for unit in reversed(fuser.units) if unit not in settler.dropped]
-    drafts = [drafter.draft(unit) for unit in kept]
-    return _assemble(graph, fuser, [draft for draft in drafts if draft is not None])
+    drafts = [draft for draft in map(drafter.draft, kept) if draft is not None]
+    return _assemble(graph, fuser, _ordered(drafts))
+
+
+def _ordered(drafts: list[Draft]) -> list[Draft]:
+    """The drafts in the order of execution; calls with effects keep theirs."""
+    nbytes: dict[Hashable, int] = {
+        storage: storage.nbytes
+        for draft in drafts
+        for storage in (*draft.reads, *draft.writes)
+        if storage.kind == "temp"
+    }
+    return scheduled(drafts, nbytes, [[i for i, d in enumerate(drafts) if has_effect(d)]])
 
 
 def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
@@ -66,8 +83,7 @@ def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
         for storage in (*draft.reads, *draft.writes):
             numbers.setdefault(storage, len(numbers))
             if storage.kind == "temp":
-                nbytes = span(storage.shape, storage.strides) * storage.node.dtype.itemsize
-                life = lives.setdefault(storage, Interval(nbytes, position, position))
+                life = lives.setdefault(storage, Interval(storage.nbytes, position, position))
                 life.last = position
     scratch = plan(list(lives.values()))
     buffers = tuple(_buffer(storage, lives.get(storage)) for storage in numbers)

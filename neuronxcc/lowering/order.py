@@ -16,7 +16,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.classify import BIJECTIVE, VIEWS, is_hard, is_slow, origin
+from neuronxcc.lowering.classify import BIJECTIVE, CALLS, VIEWS, is_hard, is_slow, origin
 from neuronxcc.lowering.index import Index, Space
 
 MAX_REGION = 96  # operations of an epilogue
@@ -27,7 +27,7 @@ Users = Mapping[Node, list[Node]]
 def program_order(graph: Graph) -> list[Node]:
     """All nodes, operands first, otherwise as the front end made them; effects in sequence."""
     nodes = sorted(graph.nodes(), key=lambda node: node.serial)
-    effects = [n for n in nodes if n.get("sequence") is not None]
+    effects = [n for n in nodes if n.op in CALLS and n.get("sequence") is not None]
     wanted = sorted(effects, key=lambda n: n["sequence"])
     if effects == wanted:
         return nodes

@@ -20,7 +20,7 @@ def sources(node: Node, at: At, space: Space, over: tuple[Index, ...] = ()) -> t
     """The elements of operands from which the element `at` of the node is computed.
 
     Args:
-        node: Of an operator in classify.SOFT or REDUCTIONS.
+        node: Of an operator in classify.SOFT or REDUCTIONS, or an update that `is_choice`.
         at: A position of the node.
         space: In which it is expressed.
         over: For reductions: positions along the reduced dimensions.
@@ -207,7 +207,60 @@ def _gather(node: Node, at: At, _space: Space) -> tuple[Source, ...]:
     return ((x, found), *_read(found, (indices,)))
 
 
+def is_choice(node: Node) -> bool:
+    """Whether an update is computed by choosing, per element, between operand and update.
+
+    So it is for a window at a fixed place, and for a scatter that updates at most one element per
+    row: the gradients of selecting and of picking from rows.
+    """
+    if node.op is Op.DYNAMIC_UPDATE_SLICE:
+        return all(start.op is Op.CONSTANT for start in node.srcs[2:])
+    if node.op is not Op.SCATTER or node["update_window_dims"]:
+        return False
+    x, indices, _ = node.srcs
+    vector_dim = node["index_vector_dim"]
+    batching = node["scatter_indices_batching_dims"]
+    rest = [n for d, n in enumerate(indices.shape) if d not in batching and d != vector_dim]
+    return (
+        len(node["scatter_dims_to_operand_dims"]) == 1
+        and len(batching) == x.type.rank - 1
+        and all(extent == 1 for extent in rest)
+    )
+
+
+def _fixed_window(node: Node, at: At, space: Space) -> tuple[Source, ...]:
+    x, update, *starts = node.srcs
+    mask = at.mask
+    coords = []
+    for coordinate, start, extent, size in zip(
+        at.coords, starts, x.shape, update.shape, strict=True
+    ):
+        index = ix.shift(coordinate, -started(start, At(()), 0, extent - size).offset)
+        mask = joined(mask, within(index, 0, size, space))
+        coords.append(index)
+    return ((update, At(tuple(coords), mask)), (x, at))
+
+
+def _row_scatter(node: Node, at: At, _space: Space) -> tuple[Source, ...]:
+    x, indices, updates = node.srcs
+    vector_dim = node["index_vector_dim"]
+    where = [ix.ZERO] * updates.type.rank
+    pairs = zip(node["input_batching_dims"], node["scatter_indices_batching_dims"], strict=True)
+    for dim, place in pairs:
+        where[place - (place > vector_dim)] = at.coords[dim]
+    batch = tuple(where)
+    index = index_at(batch, vector_dim, indices.type.rank, 0)
+    return ((updates, At(batch, at.mask)), (indices, At(index, at.mask)), (x, at))
+
+
+def _update(node: Node, at: At, space: Space) -> tuple[Source, ...]:
+    rule = _row_scatter if node.op is Op.SCATTER else _fixed_window
+    return rule(node, at, space)
+
+
 _RULES: Mapping[Op, Rule] = {
+    Op.SCATTER: _update,
+    Op.DYNAMIC_UPDATE_SLICE: _update,
     **dict.fromkeys(Group.ELEMENTWISE, _same),
     Op.BROADCAST_IN_DIM: _broadcast,
     Op.RESHAPE: _reshape,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from neuronxcc.codegen.loop import scalars
+from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering.classify import CONTROL, origin
@@ -45,6 +46,21 @@ class Draft:
     build: Callable[[BufferOf], Step]
 
 
+def has_effect(draft: Draft) -> bool:
+    """Whether the order among such steps matters beyond what they read and write."""
+    unit = draft.unit
+    if not isinstance(unit, Opaque):
+        return False
+    return unit.node.get("sequence") is not None or any(map(_has_effects, _bodies(unit.node)))
+
+
+def _has_effects(graph: Graph) -> bool:
+    return any(
+        node.get("sequence") is not None or any(map(_has_effects, _bodies(node)))
+        for node in graph.nodes()
+    )
+
+
 @dataclass(frozen=True)
 class Window:
     """A View over a storage."""
@@ -67,6 +83,7 @@ class Drafter:
         fuser: Has run.
         lower_body: Lowers the graph of a body with these strides of parameters.
         loc: Of a node, as text.
+        constant: Numbers of the parameters that are the same at many calls.
     """
 
     def __init__(
@@ -74,12 +91,12 @@ class Drafter:
         fuser: Fuser,
         lower_body: Callable[..., Program],
         loc: Callable[[Node], str],
+        constant: Collection[int],
     ) -> None:
         self.fuser = fuser
         self.lower_body = lower_body
         self.loc = loc
-        updated = set(fuser.graph.aliases.values())
-        self._fixed = {p for i, p in enumerate(fuser.graph.params) if i not in updated}
+        self._constant = {fuser.graph.params[i] for i in constant}
 
     def place(self, node: Node) -> tuple[Storage, Layout]:
         """Where a node lies."""
@@ -140,7 +157,7 @@ class Drafter:
         a_view = Window(a_storage, (region.batch, region.m, k), a, a_offset)
         b_view = Window(b_storage, (region.batch, k, region.n), (b[0], b[2], b[1]), b_offset)
         rhs = unit.operands[1]
-        constant = isinstance(rhs, Node) and origin(rhs) in self._fixed
+        constant = isinstance(rhs, Node) and origin(rhs) in self._constant
         reads = [a_storage, b_storage]
         out = self._plain_out(unit)
         if out is not None:
@@ -257,10 +274,12 @@ class Drafter:
         return Draft(unit, reads, [out.storage for out in outs], build)
 
 
-def _bodies(node: Node) -> Sequence[Any]:
+def _bodies(node: Node) -> tuple[Graph, ...]:
     if node.op is Op.WHILE:
         return (node["cond"], node["body"])
-    return tuple(node["branches"]) if node.op is Op.CONDITIONAL else (node["body"],)
+    if node.op is Op.CONDITIONAL:
+        return tuple(node["branches"])
+    return (node["body"],) if node.op is Op.CALL else ()
 
 
 def _size(extents: Any) -> int:

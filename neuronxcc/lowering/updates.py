@@ -6,17 +6,10 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.cluster import Cluster, Storage, Write
+from neuronxcc.lowering.emit import COMBINE
 from neuronxcc.lowering.index import At, Cond, Index, Value
 from neuronxcc.lowering.layout import Layout
 from neuronxcc.lowering.sources import index_at, started
-
-COMBINE = {
-    "set": None,
-    "add": Op.ADD,
-    "mul": Op.MULTIPLY,
-    "min": Op.MINIMUM,
-    "max": Op.MAXIMUM,
-}
 
 
 def update_write(node: Node, cluster: Cluster, storage: Storage, layout: Layout) -> Write:
