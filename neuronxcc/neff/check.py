@@ -40,7 +40,8 @@ _FORBIDDEN = frozenset({"aten::from_file", "aten::save", "aten::_save", "aten::_
 _ARITY: dict[Op, int] = {
     **dict.fromkeys(Group.ELEMENTWISE, 2),
     **dict.fromkeys(Group.UNARY | Group.CONVERSION, 1),
-    **dict.fromkeys({Op.SELECT, Op.CLAMP}, 3),
+    # The numbers of bits of a reduced precision are constant operands.
+    **dict.fromkeys({Op.SELECT, Op.CLAMP, Op.REDUCE_PRECISION}, 3),
 }
 
 
@@ -86,6 +87,8 @@ class _OpRule(_Rule):
         assert scalar.op is not None
         if len(scalar.srcs) != _ARITY.get(scalar.op, -1):
             raise NeffError(f"{scalar.op.value} of {len(scalar.srcs)} operands in a loop kernel")
+        if scalar.op is Op.REDUCE_PRECISION and any(s.what != "const" for s in scalar.srcs[1:]):
+            raise NeffError("a reduced precision that is not constant")
         if (scalar.op is Op.COMPARE) != (scalar.direction in _DIRECTIONS):
             raise NeffError(f"{scalar.op.value} with direction {scalar.direction!r}")
 

@@ -15,7 +15,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from neuronxcc import __version__
@@ -39,6 +39,8 @@ FEATURE_TORCHNEURON = 1 << 56
 MOST_BYTES = 1 << 32
 PRODUCER = f"torchneuron {__version__}"
 
+# Entries of a program's `meta` that were measured, so that they differ between equal compilations.
+_MEASURED = frozenset({"seconds"})
 # A compressed file may be this many times smaller than its content, however small it is. So a file
 # of a few bytes cannot ask for all of the memory; what is more regular than that isn't compressed.
 _MOST_RATIO, _ANY_RATIO_BYTES = 128, 1 << 26
@@ -104,7 +106,7 @@ def write_neff(program: Program, info: NeffInfo, *, compress: bool = True) -> by
     """The bytes of a NEFF.
 
     Args:
-        program: What it holds.
+        program: What it holds; measured times in its `meta` are left out.
         info: What it says about itself.
         compress: False for `--enable-fast-loading-neuron-binaries`. Contents that would shrink to
             less than a 128th (megabytes of zeros) are not compressed either.
@@ -112,7 +114,8 @@ def write_neff(program: Program, info: NeffInfo, *, compress: bool = True) -> by
     Raises:
         NeffError: The program or its name cannot be stored.
     """
-    encoded = codec.encode(program)
+    meta = {name: value for name, value in program.meta.items() if name not in _MEASURED}
+    encoded = codec.encode(replace(program, meta=meta))
     files = {
         "neff.json": _json(_INFO[0](info)),
         "sg00/def.json": _json(definition(program, encoded.literals)),

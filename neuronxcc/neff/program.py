@@ -138,6 +138,7 @@ class Program:
         results: For every result, the buffer that holds it: an "output" buffer, or an "input"
             buffer if that argument (updated in place or untouched) is the result.
         scratch_bytes: Size of the scratchpad that temp buffers lie in.
+        meta: What the compiler tells about the program. A NEFF keeps it, all but "seconds".
     """
 
     name: str
