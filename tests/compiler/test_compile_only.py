@@ -190,6 +190,14 @@ def test_the_name_and_the_place_in_the_source_are_not_in_the_key(place: Path) ->
     assert len(list(place.rglob("model.neff"))) == 1
 
 
+def test_with_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURON_DUMP", str(tmp_path / "dump"))
+    with compile_only("trn3") as request:
+        compiled()(value())
+    assert len(request.paths) == 1
+    assert list((tmp_path / "dump").rglob("*.txt"))
+
+
 def test_public_names() -> None:
     assert torch_neuronx.compile_only is compile_only
     assert neuron_dynamo_backend.__all__ == ["get_model_name", "program_name", "set_model_name"]

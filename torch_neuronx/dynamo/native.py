@@ -80,7 +80,7 @@ class Native:
             warnings.warn(f"compiler options: {note}", UserWarning, stacklevel=2)
         with Progress(f"compiling {name}"):
             compiled = _compile(self.imported, settings, open_cache(settings.wrapper), self.report)
-            report("machine code")
+            report(f"machine code for {len(compiled.program.steps)} steps")
             with _Timed(self.report, "kernels"):
                 return Executable(compiled.program, self.imported.device)
 
@@ -163,7 +163,9 @@ def _compile(
         if dump.directory() is None:
             found = cache.compile(key, build, settings, name=name)
         else:  # a dump shows how a program comes about
-            found = Compiled(build(), hit=False, path=None)
+            program = build()
+            path = cache.store(key, program, settings, name)
+            found = Compiled(program, hit=False, path=path)
     outcome.hit = found.hit
     outcome.neff = "" if found.path is None else str(found.path)
     return found
