@@ -4,15 +4,15 @@ Which operators work at all is the business of PyTorch's own operator tests; her
 of every way to get there.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributed.run import determine_local_world_size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DEVICE = torch.device("neuron")
 
@@ -190,6 +190,52 @@ def test_fake_tensors_know_the_device() -> None:
 def test_torchrun_counts_the_devices() -> None:
     assert determine_local_world_size("neuron") == torch.accelerator.device_count()
     assert determine_local_world_size("auto") == torch.accelerator.device_count()
+
+
+def laid_out(draw: st.DrawFn, shape: list[int]) -> Tensor:
+    """A tensor of a shape whose memory has its dimensions in some order, dense or with gaps."""
+    order = draw(st.permutations(range(len(shape))))
+    gaps = draw(st.lists(st.sampled_from([1, 1, 2]), min_size=len(shape), max_size=len(shape)))
+    memory = torch.randn([shape[d] * gap for d, gap in zip(order, gaps, strict=True)])
+    window = memory[tuple(slice(0, None, gap) for gap in gaps)]
+    return window.permute([order.index(d) for d in range(len(shape))])
+
+
+@st.composite
+def same_or_other_layouts(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    a = laid_out(draw, shape)
+    if draw(st.booleans()):
+        return a, torch.randn_like(a)  # as the first where that is dense
+    return a, laid_out(draw, shape)
+
+
+BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "maximum": torch.maximum,
+    "gelu of sum": lambda a, b: torch.nn.functional.gelu(a) + b,
+    "where": lambda a, b: torch.where(a > 0, a, b),
+    "silu": lambda a, b: torch.nn.functional.silu(a) * b,
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+@given(operands=same_or_other_layouts())
+def test_values_and_strides_in_every_layout(name: str, operands: tuple[Tensor, Tensor]) -> None:
+    expected = BINARY[name](*operands)
+    # A copy to the device keeps the strides of dense memory; as_strided keeps those of any.
+    found = BINARY[name](*(same_strides(x) for x in operands))
+    torch.testing.assert_close(found.cpu(), expected)
+    assert found.stride() == expected.stride()
+
+
+def same_strides(x: Tensor) -> Tensor:
+    reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    memory = torch.as_strided(x, (reach,), (1,)).to(DEVICE)
+    return memory.as_strided(x.shape, x.stride())
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])

@@ -4,11 +4,27 @@
 #pragma once
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/MemoryFormat.h>
 
 #include "dispatch/alias.h"
 #include "memory/allocator.h"
 
 namespace torch_neuronx {
+
+// The strides that a shape function asks for: it names a memory format instead where all operands
+// have it. Empty: contiguous.
+inline at::DimVector strides_of(at::IntArrayRef sizes, at::IntArrayRef strides,
+                                const at::TensorOptions& options) {
+  if (!strides.empty()) return at::DimVector(strides);
+  switch (options.memory_format_opt().value_or(at::MemoryFormat::Contiguous)) {
+    case at::MemoryFormat::ChannelsLast:
+      return at::DimVector(c10::get_channels_last_strides_2d(sizes));
+    case at::MemoryFormat::ChannelsLast3d:
+      return at::DimVector(c10::get_channels_last_strides_3d(sizes));
+    default:
+      return {};
+  }
+}
 
 // A new output on the inputs' device.
 template <class Impl>
@@ -21,7 +37,7 @@ struct Functional final : Impl {
   }
   void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::TensorOptions options) override {
-    out = empty_on(options.device().index(), sizes, strides,
+    out = empty_on(options.device().index(), sizes, strides_of(sizes, strides, options),
                    c10::typeMetaToScalarType(options.dtype()));
     Impl::set_output_raw_strided(i, sizes, strides, options);
   }
