@@ -77,6 +77,8 @@ class Executable:
         self.program = program
         self.device = _resolve(torch.device(device))
         kernels = list(dict.fromkeys(_kernels(program)))
+        for kernel in kernels:
+            reaches(kernel)  # what does not fit together must not reach the code generator
         self._module = compile_kernels(kernels) if kernels else None
         maker = _SpecMaker(self.device, kernels, self._module)
         self.run = _C.Program(maker.program(program), self._module)
@@ -235,6 +237,8 @@ class _SpecMaker:
             address = self.functions[step.epilogue].address
             _check_epilogue(step, step.epilogue)
             operands = _operands(step.epilogue, step.epilogue_operands, 1)
+        elif step.epilogue_operands:
+            raise ValueError("a product without an epilogue has operands for one")
         return {
             "kind": "gemm",
             "name": name,

@@ -17,6 +17,7 @@ import numpy as np
 from neuronxcc.codegen.loop import Access, Kernel, Scalar, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
+from neuronxcc.neff.check import check_kernel
 
 Range = tuple[int, int]  # least and greatest value; empty if the first is the larger
 
@@ -41,7 +42,11 @@ def reaches(kernel: Kernel) -> tuple[Reach, ...]:
 
     An access whose place depends on data in a way that is not understood reaches everything its
     index type can express.
+
+    Raises:
+        ValueError: The parts of the kernel do not fit each other.
     """
+    check_kernel(kernel)
     bounds = _Bounds(kernel)
     low = [0] * len(kernel.slots)
     high = [0] * len(kernel.slots)

@@ -283,8 +283,9 @@ class Builder {
     const Geometry &a = step->a.geometry, &b = step->b.geometry;
     TORCH_CHECK_VALUE(a.sizes.size() == 3 && b.sizes.size() == 3,
                       "the operands of a product must have three dimensions");
-    TORCH_CHECK_VALUE(a.dtype == b.dtype && floating(a.dtype), "a product of ", a.dtype, " and ",
-                      b.dtype, " is not supported");
+    TORCH_CHECK_VALUE(a.dtype == b.dtype && floating(a.dtype), "a product of ",
+                      c10::getDtypeNames(a.dtype).first, " and ", c10::getDtypeNames(b.dtype).first,
+                      " is not supported");
     TORCH_CHECK_VALUE(a.sizes[0] == b.sizes[0] && a.sizes[2] == b.sizes[1], "a product of ",
                       at::IntArrayRef(a.sizes), " and ", at::IntArrayRef(b.sizes));
     const Extents sizes{a.sizes[0], a.sizes[1], b.sizes[2]};
@@ -292,8 +293,7 @@ class Builder {
       if (!*other) continue;
       const Geometry& g = (*other)->geometry;
       TORCH_CHECK_VALUE(g.sizes == sizes && floating(g.dtype), "a product of shape ",
-                        at::IntArrayRef(sizes), " goes with a ", g.dtype, " tensor of shape ",
-                        at::IntArrayRef(g.sizes));
+                        at::IntArrayRef(sizes), " goes with ", describe(g.dtype, g.sizes));
     }
     TORCH_CHECK_VALUE(!step->c0 || step->out || step->c0->geometry.dtype == a.dtype,
                       "with an epilogue, what is added to a product must be of its type");
@@ -517,10 +517,9 @@ class Builder {
       const Geometry& given = step.operands[i].geometry;
       const bool strides = wanted.strides == given.strides || wanted.numel == 0;
       TORCH_CHECK_VALUE(wanted.dtype == given.dtype && wanted.sizes == given.sizes && strides,
-                        "operand ", i, " of a body is ", given.dtype, at::IntArrayRef(given.sizes),
-                        " with strides ", at::IntArrayRef(given.strides), ", it takes ",
-                        wanted.dtype, at::IntArrayRef(wanted.sizes), " with strides ",
-                        at::IntArrayRef(wanted.strides));
+                        "operand ", i, " of a body is ",
+                        describe(given.dtype, given.sizes, given.strides), ", it takes ",
+                        describe(wanted.dtype, wanted.sizes, wanted.strides));
     }
   }
   static void check_results(const CallStep& step, const Program& body) {
@@ -530,8 +529,8 @@ class Builder {
       const Geometry& made = body.buffers[body.results[r]].geometry;
       const Geometry& taken = step.outs[r].geometry;
       TORCH_CHECK_VALUE(made.dtype == taken.dtype && made.sizes == taken.sizes, "result ", r,
-                        " of a body is ", made.dtype, at::IntArrayRef(made.sizes),
-                        ", the program takes ", taken.dtype, at::IntArrayRef(taken.sizes));
+                        " of a body is ", describe(made.dtype, made.sizes), ", the program takes ",
+                        describe(taken.dtype, taken.sizes));
     }
   }
   // What a body writes to its arguments is written by this program; a loop writes to its copies.

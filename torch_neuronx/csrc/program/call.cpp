@@ -41,9 +41,8 @@ bool memory_fits(const Geometry& wanted, const c10::TensorImpl& impl) {
   const Buffer& buffer = program.buffers[program.arguments[i]];
   const Geometry& g = buffer.geometry;
   const std::string name = buffer.name.empty() ? "" : " (" + buffer.name + ")";
-  const std::string wanted =
-      c10::str(g.dtype, " ", at::IntArrayRef(g.sizes), " with strides ", at::IntArrayRef(g.strides),
-               " on ", program.on_neuron() ? c10::str("neuron:", int(program.device)) : "cpu");
+  const std::string place = program.on_neuron() ? c10::str("neuron:", int(program.device)) : "cpu";
+  const std::string wanted = describe(g.dtype, g.sizes, g.strides) + ", on " + place;
   if (!tensor.defined() || !is_plain(*tensor.unsafeGetTensorImpl())) {
     TORCH_CHECK_VALUE(false, "program ", program.name, ": argument ", i, name, " must be a plain ",
                       wanted, ", got ", tensor.toString(),
@@ -56,8 +55,8 @@ bool memory_fits(const Geometry& wanted, const c10::TensorImpl& impl) {
                       " reaches beyond its storage of ", tensor.storage().nbytes(), " bytes");
   }
   TORCH_CHECK_VALUE(false, "program ", program.name, ": argument ", i, name, " must be ", wanted,
-                    ", got ", tensor.scalar_type(), " ", tensor.sizes(), " with strides ",
-                    tensor.strides(), " on ", tensor.device());
+                    ", got ", describe(tensor.scalar_type(), tensor.sizes(), tensor.strides()),
+                    ", on ", tensor.device());
 }
 
 // Caches that were made from an argument must notice that a step wrote to it, even if a later step

@@ -72,6 +72,13 @@ Geometry make_geometry(at::ScalarType dtype, Extents sizes, Extents strides) {
   return g;
 }
 
+std::string describe(at::ScalarType dtype, at::IntArrayRef sizes) {
+  return c10::str(c10::getDtypeNames(dtype).first, sizes);
+}
+std::string describe(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides) {
+  return c10::str(describe(dtype, sizes), ", strides ", strides);
+}
+
 int64_t integer(py::handle value, const char* what) {
   TORCH_CHECK_VALUE(PyLong_Check(value.ptr()), what, " must be an integer, got ",
                     Py_TYPE(value.ptr())->tp_name);

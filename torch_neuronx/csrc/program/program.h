@@ -33,6 +33,10 @@ struct Geometry {
 // Throws ValueError for negative sizes, unequal ranks and extents beyond any memory.
 Geometry make_geometry(at::ScalarType dtype, Extents sizes, Extents strides);
 
+// "float32[4, 4]", with ", strides [4, 1]" if they are given: for errors.
+std::string describe(at::ScalarType dtype, at::IntArrayRef sizes);
+std::string describe(at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides);
+
 enum class BufferKind : uint8_t { kInput, kOutput, kTemp, kConstant };
 
 struct Buffer {

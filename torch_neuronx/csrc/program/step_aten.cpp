@@ -97,8 +97,8 @@ void AtenStep::store(Frame& frame, size_t index, at::Tensor&& result) const {
               "result ", index, " is not a dense tensor");
   if (result.is_conj() || result.is_neg()) result = result.resolve_conj().resolve_neg();
   TORCH_CHECK(result.scalar_type() == g.dtype && result.sizes() == at::IntArrayRef(g.sizes),
-              "result ", index, " is ", result.scalar_type(), result.sizes(),
-              ", the program expects ", g.dtype, at::IntArrayRef(g.sizes));
+              "result ", index, " is ", describe(result.scalar_type(), result.sizes()),
+              ", the program expects ", describe(g.dtype, g.sizes));
   if (whole[index] && same_strides(g.sizes, g.strides, result.strides()) &&
       frame.rebind(out.buffer, std::move(result))) {
     return;

@@ -101,8 +101,8 @@ void multiply_then_epilogue(const Problem& p) {
   at::Tensor product = at::matmul(floats(matrices(p, p.a, p.a_batch_stride)),
                                   floats(matrices(p, p.b, p.b_batch_stride)));
   if (p.c0 != nullptr) {
-    product.add_(floats(matrices(p, p.c0, p.c0_batch_stride, p.m, p.n, p.c0_row_stride,
-                                        p.c0_col_stride)));
+    product.add_(
+        floats(matrices(p, p.c0, p.c0_batch_stride, p.m, p.n, p.c0_row_stride, p.c0_col_stride)));
   }
   product = product.contiguous();
   const float* sums = product.const_data_ptr<float>();
