@@ -152,7 +152,9 @@ def _dims(draw: st.DrawFn, form: str) -> tuple[Dim, ...]:
     reduced = [] if form == "pointwise" else draw(st.lists(EXTENTS, min_size=1, max_size=2))
     while _product(parallel) * _product(reduced) > MOST_POINTS:
         longest = max(parallel + reduced)
-        parallel, reduced = ([5 if e == longest else e for e in part] for part in (parallel, reduced))
+        parallel, reduced = (
+            [5 if e == longest else e for e in part] for part in (parallel, reduced)
+        )
     outer = [Dim(e) for e in parallel]
     inner = [Dim(e, Kind.REDUCE) for e in reduced]
     if form == "columns" and outer:

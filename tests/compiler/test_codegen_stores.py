@@ -91,11 +91,16 @@ def test_scatter_with_a_reduction_is_refused() -> None:
         compiled([kernel], HOSTS[0])
 
 
-EPILOGUE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5, ctypes.c_void_p, ctypes.c_int64)
+EPILOGUE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, *[ctypes.c_int64] * 5, ctypes.c_void_p, ctypes.c_int64
+)
 
 
 def run_epilogue(
-    address: int, buffers: list[np.ndarray[Any, Any]], c: np.ndarray[Any, Any], tile: tuple[int, int]
+    address: int,
+    buffers: list[np.ndarray[Any, Any]],
+    c: np.ndarray[Any, Any],
+    tile: tuple[int, int],
 ) -> None:
     """Runs an epilogue on all tiles of a (batch, m, n) product."""
     table = (ctypes.c_void_p * len(buffers))(*(b.ctypes.data for b in buffers))
@@ -126,11 +131,20 @@ def test_epilogue(host: Host, dtype: DType, tile: tuple[int, int], transposed: b
     position = build.convert(build.index(2), DType.F32)
     total = build.op(Op.ADD, acc, bias)
     positive = build.op(Op.MAXIMUM, total, 0.0)
-    y = build.op(Op.ADD, build.op(Op.ADD, build.op(Op.MULTIPLY, positive, scale), residual), position)
+    y = build.op(
+        Op.ADD, build.op(Op.ADD, build.op(Op.MULTIPLY, positive, scale), residual), position
+    )
     kernel = Kernel(
         "epilogue",
         (Dim(batch), Dim(m), Dim(n)),
-        (Slot(DType.F32, tile=True), Slot(dtype), Slot(dtype), Slot(dtype), Slot(dtype), Slot(DType.PRED)),
+        (
+            Slot(DType.F32, tile=True),
+            Slot(dtype),
+            Slot(dtype),
+            Slot(dtype),
+            Slot(dtype),
+            Slot(DType.PRED),
+        ),
         (
             Store(Access(4, strides), build.convert(y, dtype)),
             Store(Access(5, (m * n, n, 1)), build.compare("GT", total, 0.0)),

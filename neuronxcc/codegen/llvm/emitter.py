@@ -347,12 +347,6 @@ class Emitter:
         self.allocas.append(f"  {name} = alloca [{count} x {elem}], align 64")
         return Val("ptr", 0, name, 0)
 
-    def prefetch(self, pointer: Val) -> None:
-        """Asks for the cache line of an address, which need not exist."""
-        name = "@llvm.prefetch.p0"
-        self.declarations[name] = f"declare void {name}(ptr, i32, i32, i32)"
-        self.line(f"call void {name}({pointer.typed}, i32 0, i32 3, i32 1)")
-
     def load_rhs(self, elem: str, lanes: int, pointer: Val) -> str:
         """The text of a plain load, aligned as its elements are."""
         align = max(1, BITS[elem] // 8) if elem != "ptr" else 8

@@ -51,12 +51,14 @@ class Passes:
     Attributes:
         count: Passes over the reduced dimensions, at least one.
         reductions: For each pass the reductions that it completes.
+        work: Instructions for one vector in each pass.
         varying_stores: What is stored at every point of the reduced dimensions, in the last pass.
     """
 
     count: int
     reductions: list[list[Scalar]]
     varying_stores: list[Store]
+    work: list[int]
     _kept: list[list[Scalar]] = field(default_factory=list)
 
     def kept_by(self, number: int) -> list[Scalar]:
@@ -92,7 +94,7 @@ def passes_of(space: Space) -> Passes:
         count = max(count, 1 + max(space.stage(r) for r in roots))
     count = max(count, 1)
     reductions = [[s for s in completed if space.stage(s) == n + 1] for n in range(count)]
-    passes = Passes(count, reductions, varying, [[] for _ in range(count)])
+    passes = Passes(count, reductions, varying, [0] * count, [[] for _ in range(count)])
     needed = [[s.srcs[0] for s in group] for group in reductions]
     needed[-1] = needed[-1] + roots
     _choose_kept(passes, needed, varies)
@@ -118,6 +120,7 @@ def _choose_kept(passes: Passes, needed: list[list[Scalar]], varies: dict[Scalar
                     passes.kept_by(earlier).append(scalar)
                     continue
             stack += [s for s in operands(scalar) if varies[s]]
+        passes.work[number] = sum(cost(scalar) for scalar in seen)
         for scalar in seen:
             first.setdefault(scalar, number)
 

@@ -29,6 +29,8 @@ from neuronxcc.codegen.space import Space
 
 # A long dimension is cut into blocks, so that it can be shared between threads.
 _BLOCK_BYTES = 16 << 10
+# Vectors along a dimension from which on two at a time are worth the longer tail.
+_LONG = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ def _lanes(space: Space, host: Host) -> _Lanes:
         return _Lanes(inner - 1, both // extent, inner, extent)
     dim = cheapest_vector(space, host)
     assert dim is not None
-    return _Lanes(dim, host.lanes, None, 1)
+    # Two vectors at a time: the processor finds more to do in its window of instructions.
+    several = 2 if space.extent(dim) >= _LONG * host.lanes else 1
+    return _Lanes(dim, several * host.lanes, None, 1)
 
 
 def emit(space: Space, host: Host, name: str) -> Emitted:

@@ -34,6 +34,8 @@ from neuronxcc.codegen.space import Space
 
 # Row buffers larger than this are not kept: computing again is cheaper than reading far memory.
 _SCRATCH_BYTES = 512 << 10
+# Instructions of a vector up to which four vectors at once are better than two.
+_LIGHT = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class _Strip:
     @property
     def full(self) -> int:
         return self.extent // self.main * self.main
+
+    @property
+    def one_vector(self) -> bool:
+        return self.extent <= max(self.main, self.tail)
 
 
 def _strip(extent: int, lanes: int, widest: int) -> _Strip:
@@ -66,6 +72,13 @@ def _strip(extent: int, lanes: int, widest: int) -> _Strip:
     return best[1]
 
 
+def _strips(extent: int, lanes: int, passes: Passes) -> list[_Strip]:
+    """For each pass; a row that is short enough is one vector in all of them."""
+    if extent <= 4 * lanes:
+        return [_strip(extent, lanes, 4)] * passes.count
+    return [_strip(extent, lanes, 4 if work <= _LIGHT else 2) for work in passes.work]
+
+
 @dataclass
 class _Schedule:
     """A kernel's emission in progress."""
@@ -74,9 +87,10 @@ class _Schedule:
     vec: int | None  # the dimension that the lanes lie along
     passes: Passes
     loops: tuple[int, ...]  # reduced dimensions that are plain loops
-    strip: _Strip | None  # of the vector dimension if that is reduced
-    keep_lanes: int = 0
+    strips: list[_Strip]  # of the vector dimension for each pass, if that is reduced
+    keep_lanes: int = 0  # elements of a row buffer for each point of `loops`
     buffers: dict[Scalar, int] = field(default_factory=dict)  # byte offsets in scratch
+    strip: _Strip | None = None  # of the current pass
 
     @property
     def em(self) -> Emitter:
@@ -92,6 +106,7 @@ class _Schedule:
         steady = [s for s in space.kernel.stores if s not in varying]
         points.kept = {}
         for number in range(self.passes.count):
+            self.strip = self.strips[number] if self.strips else None
             found = self.passes.reductions[number]
             last = number == self.passes.count - 1
             accumulators = [accumulator(self.em, space, scalar) for scalar in found]
@@ -217,7 +232,6 @@ class _Schedule:
         elem = register_elem(scalar.dtype)
         elem = "i8" if elem == "i1" else elem
         pointer = em.gep("i8", Val("ptr", 0, "%scratch", 0), em.const("i64", self.buffers[scalar]))
-        width = self.keep_lanes if self.strip is None else _padded(self.strip)
         row: Val | None = None
         for dim in self.loops:
             position = points.position[dim]
@@ -226,7 +240,7 @@ class _Schedule:
                 position = em.binary("add", em.binary("mul", row, size), position)
             row = position
         if row is not None:
-            pointer = em.gep(elem, pointer, em.binary("mul", row, em.const("i64", width)))
+            pointer = em.gep(elem, pointer, em.binary("mul", row, em.const("i64", self.keep_lanes)))
         if self.strip is not None:
             assert self.vec is not None
             pointer = em.gep(elem, pointer, points.position[self.vec])
@@ -278,21 +292,22 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
         return columns.emit(space, host, name, vec, passes)
     em = Emitter(host)
     points = Points(em, space, pointers(em, len(space.kernel.slots)))
-    widest = 4 if complexity(space) <= 24 else 2
     rows = vec is not None and space.kind(vec) is Kind.REDUCE
-    strip = None
+    strips: list[_Strip] = []
     outer = [d for d in space.parallel if d != vec]
     extents = [space.extent(d) for d in outer]
     block, blocks, extent = 0, 1, 0
     if rows:
         assert vec is not None
-        strip = _strip(space.extent(vec), host.lanes, widest)
+        strips = _strips(space.extent(vec), host.lanes, passes)
+        block = max(_padded(strip) for strip in strips)
     elif vec is not None:
         extent = space.extent(vec)
+        widest = 4 if complexity(space) <= _LIGHT else 2
         block = min(host.lanes * widest, power_of_two_above(extent))
         blocks = -(-extent // block)
     loops = tuple(d for d in space.reduced if d != vec)
-    schedule = _Schedule(points, vec, passes, loops, strip, block)
+    schedule = _Schedule(points, vec, passes, loops, strips, block)
     scratch = _allocate(schedule, space)
     items = blocks
     for size in extents:
@@ -344,8 +359,7 @@ def _allocate(schedule: _Schedule, space: Space) -> int:
     points_kept = 1
     for dim in schedule.loops:
         points_kept *= space.extent(dim)
-    strip = schedule.strip
-    points_kept *= schedule.keep_lanes if strip is None else _padded(strip)
+    points_kept *= schedule.keep_lanes
     offset = 0
     for scalar in schedule.passes.candidates():
         size = max(1, BITS[register_elem(scalar.dtype)] // 8) * points_kept
@@ -354,8 +368,7 @@ def _allocate(schedule: _Schedule, space: Space) -> int:
             continue
         schedule.buffers[scalar] = offset
         offset += -(-size // 64) * 64
-    one_vector = strip is not None and bool(strip.full) + bool(strip.tail) == 1
-    if one_vector and strip is not None and strip.full <= strip.main and not schedule.loops:
+    if schedule.strips and all(s.one_vector for s in schedule.strips) and not schedule.loops:
         # The row is one vector: its values stay in registers.
         for scalar in schedule.passes.candidates():
             schedule.passes.drop(scalar)
