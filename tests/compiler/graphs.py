@@ -65,13 +65,15 @@ class Maker:
     nodes: list[Node] = field(default_factory=list)
 
     def pick(self, fits: Callable[[Node], bool] = lambda _: True) -> Node:
-        """One of the nodes that fit, late ones preferred when shrinking; may make a parameter."""
+        """One of the nodes that fit, the latest in half of all cases, so that chains grow."""
         fitting = [node for node in reversed(self.nodes) if fits(node)]
         if not fitting:
             raise ShapeError(Op.PARAMETER, "no node fits")
-        return self.node(fitting)
+        return fitting[0] if self.flag() else self.node(fitting)
 
     def one(self, options: Sequence[Any]) -> Any:
+        if not options:
+            raise ShapeError(Op.PARAMETER, "nothing to choose from")
         return self.draw(st.sampled_from(options))
 
     def node(self, options: Sequence[Node]) -> Node:
@@ -303,6 +305,190 @@ def control(m: Maker) -> Node:
     return build.conditional(m.of(TensorType(DType.PRED)), [same, other], [x])
 
 
+def redundant(m: Maker) -> Node:
+    """What simplification takes apart: each form is the left side of some rule."""
+    x = m.pick()
+    form = m.one(
+        (
+            *(_redundant_movement, _redundant_arithmetic, _redundant_values),
+            *(_redundant_integers, _redundant_positions, _redundant_extents),
+        )
+    )
+    assert callable(form)
+    node = form(m, x)
+    assert isinstance(node, Node)
+    return node
+
+
+def _constant(m: Maker, x: Node) -> Node:
+    """A tensor like `x`, filled with a number that rules care about."""
+    numbers: Sequence[float] = (1, 0, 2)
+    if x.dtype.is_float and not m.exact:
+        inf, nan = float("inf"), float("nan")
+        numbers = (1.0, -1.0, 0.0, -0.0, 2.0, 0.5, -4.0, 3.0, inf, -inf, nan)
+    return build.full_like(x, m.one(numbers))
+
+
+def _redundant_arithmetic(m: Maker, x: Node) -> Node:
+    """A tensor and a constant, or itself."""
+    ops = [Op.MULTIPLY, Op.ADD, Op.SUBTRACT, Op.MAXIMUM, Op.MINIMUM]
+    ops += [] if m.exact else [Op.DIVIDE, Op.POWER]
+    other = x if m.number(0, 3) == 3 else _constant(m, x)
+    pair = (x, other) if m.number(0, 3) else (other, x)
+    return build.binary(m.one(ops), *pair)
+
+
+def _redundant_extents(m: Maker, x: Node) -> Node:
+    """Dimensions with one position, or none."""
+    dim = m.dim(x)
+    one = build.slice_dim(x, dim, 0, min(1, x.shape[dim]))
+    none = build.slice_dim(x, dim, 0, 0)
+    other = m.of(one.type)
+    makers: list[Callable[[], Node]] = [
+        lambda: build.reduce(one, m.one(("add", "max")), dim),
+        lambda: build.reduce(none, m.one(("add", "max", "min")), dim),
+        lambda: build.arg_reduce(one, "max", dim),
+        lambda: build.cumulative(one, "add", dim),
+        lambda: build.get(build.sort([one, other], dim), m.number(0, 1)),
+        lambda: build.get(build.topk(build.constant(np.arange(6.0).reshape(2, 3)), 2), 1),
+        lambda: build.concatenate([none, x, none], dim),
+        lambda: build.pad(none, m.of(TensorType(x.dtype)), 1, 0),
+        lambda: build.pad(x, m.of(TensorType(x.dtype)), 0, 0),
+        lambda: build.dynamic_update_slice(x, m.one((x, none)), [1] * x.type.rank),
+        lambda: build.constant(np.full((2, 3), 7, x.dtype.numpy)),
+        lambda: build.dot_general(none, none, lhs_contract=(dim,), rhs_contract=(dim,)),
+        lambda: build.dot_general(one, other, lhs_contract=(dim,), rhs_contract=(dim,)),
+        lambda: build.dot_general(one, other, lhs_batch=(dim,), rhs_batch=(dim,)),
+    ]
+    return m.one(makers)()  # type: ignore[no-any-return]
+
+
+def _redundant_values(m: Maker, x: Node) -> Node:
+    """Operations that undo, decide or repeat each other."""
+    constant = _constant(m, x)
+    other = m.one((constant, x))
+    makers: list[Callable[[], Node]] = [
+        lambda: build.negate(build.negate(x)),
+        lambda: build.abs_(build.negate(x)),
+        lambda: build.add(x, build.negate(m.of(x.type))),
+        lambda: build.add(build.negate(x), m.of(x.type)),
+        lambda: build.multiply(build.negate(x), build.negate(m.of(x.type))),
+        lambda: build.floor(build.trunc(x)),
+        lambda: build.convert(build.convert(x, m.one(m.dtypes)), m.one(m.dtypes)),
+        lambda: build.reduce_precision(build.convert(x, DType.F32), 8, 10),
+        lambda: build.clamp(constant, x, m.of(x.type)),
+        lambda: build.clamp(m.of(x.type), x, constant),
+        lambda: build.compare(x, other, m.one(("EQ", "NE", "LT", "LE", "GT", "GE"))),
+        lambda: build.not_(build.compare(x, m.of(x.type), m.one(("EQ", "LT", "GE")))),
+        lambda: build.select(build.full_like(m.of(_pred(x)), m.number(0, 1)), x, m.of(x.type)),
+        lambda: build.select(build.not_(m.of(_pred(x))), x, m.of(x.type)),
+        lambda: build.select(p := m.of(_pred(x)), build.select(p, x, other), m.of(x.type)),
+    ]
+    return m.one(makers)()  # type: ignore[no-any-return]
+
+
+def _pred(x: Node) -> TensorType:
+    return TensorType(DType.PRED, x.shape)
+
+
+def _redundant_integers(m: Maker, x: Node) -> Node:
+    """Whole numbers and truth values; made of `x` by conversion if it is neither."""
+    pred = build.not_equal(x, 0) if x.dtype is not DType.PRED else x
+    integer = x if x.dtype.is_integer else build.convert(pred, m.one((DType.S32, DType.U8)))
+    a, b = (build.full_like(integer, m.number(0, 3)) for _ in range(2))
+    every = build.not_(build.full_like(integer, 0))
+    op = m.one((Op.ADD, Op.MULTIPLY, Op.AND, Op.OR, Op.XOR))
+    makers: list[Callable[[], Node]] = [
+        lambda: build.binary(op, build.binary(op, integer, a), b),
+        lambda: build.binary(op, integer, m.one((every, a))),
+        lambda: build.binary(m.one((Op.SUBTRACT, Op.XOR, Op.AND)), integer, integer),
+        lambda: build.compare(integer, integer, m.one(("EQ", "NE", "LT", "LE"))),
+        lambda: build.compare(pred, m.number(0, 1), m.one(("EQ", "NE"))),
+        lambda: build.compare(build.convert(pred, DType.F32), 0.0, m.one(("EQ", "NE"))),
+        lambda: build.select(pred, build.full_like(pred, 1), build.full_like(pred, 0)),
+        lambda: build.convert(build.convert(integer, DType.F64), m.one((DType.U8, DType.S64))),
+        lambda: build.maximum(integer, build.full_like(integer, m.one(_limits(integer)))),
+        lambda: build.bitcast_convert(
+            build.bitcast_convert(integer, _twin(integer)), integer.dtype
+        ),
+        lambda: build.abs_(build.negate(integer)),
+        lambda: build.divide(build.negate(integer), build.negate(integer)),
+    ]
+    return m.one(makers)()  # type: ignore[no-any-return]
+
+
+def _limits(x: Node) -> tuple[int, int]:
+    info = np.iinfo(x.dtype.numpy)
+    return int(info.min), int(info.max)
+
+
+def _twin(x: Node) -> DType:
+    """The integer type of the same size and the other kind."""
+    name = x.dtype.value
+    return DType(("u" if name[0] == "s" else "s") + name[1:])
+
+
+def _redundant_movement(m: Maker, x: Node) -> Node:
+    rank = x.type.rank
+    permutations = st.permutations(range(rank))
+    wide = build.broadcast_in_dim(x, (*x.shape, m.number(1, 3)), range(rank))
+    dim = m.dim(x)
+    middle = m.number(0, x.shape[dim])
+    halves = [build.slice_dim(x, dim, 0, middle), build.slice_dim(x, dim, middle, x.shape[dim])]
+
+    def part(node: Node) -> Node:
+        starts = [m.number(0, n // 2) for n in node.shape]
+        limits = [m.number(a, n) for a, n in zip(starts, node.shape, strict=True)]
+        return build.slice_(node, starts, limits, [m.number(1, 2) for _ in starts])
+
+    kind = m.one(("max", "min"))
+    makers: list[Callable[[], Node]] = [
+        lambda: build.transpose(build.transpose(x, m.draw(permutations)), m.draw(permutations)),
+        lambda: build.transpose(wide, m.draw(st.permutations(range(rank + 1)))),
+        lambda: build.reshape(wide, _other_shape(m, wide.shape)),
+        lambda: build.broadcast_to(wide, (2, *wide.shape)),
+        lambda: build.broadcast_to(build.expand_dims(x, dim), (*x.shape[:dim], 3, *x.shape[dim:])),
+        lambda: part(part(x)),
+        lambda: part(wide),
+        lambda: part(build.concatenate([x, m.of(x.type)], dim)),
+        lambda: build.concatenate(halves, dim),
+        lambda: build.concatenate([build.concatenate(halves, dim), x], dim),
+        lambda: build.reverse(build.reverse(x, dim), m.number(0, rank - 1)),
+        lambda: build.reduce(wide, kind, m.one((dim, rank))),
+        lambda: build.reduce(build.reduce(x, kind, dim), kind),
+        lambda: build.pad(build.full_like(x, 0), 0, 1, m.number(-1, 1)),
+        lambda: build.dynamic_slice(
+            x, [m.number(-1, 3) for _ in x.shape], [n // 2 for n in x.shape]
+        ),
+        lambda: build.add(wide, build.broadcast_to(build.reshape(x, (*x.shape, 1)), wide.shape)),
+        lambda: build.dot_general(
+            build.transpose(x, order := m.draw(permutations)),
+            x,
+            lhs_contract=(order.index(dim),),
+            rhs_contract=(dim,),
+        ),
+    ]
+    return m.one(makers)()  # type: ignore[no-any-return]
+
+
+def _redundant_positions(m: Maker, x: Node) -> Node:
+    dim = m.dim(x)
+    dtype = m.one((DType.S32, DType.S64, DType.U8))
+    length = m.number(1, 5)
+    places = build.iota(dtype, (length,), 0)
+    row = build.constant(m.number(0, 4), dtype)
+    makers: list[Callable[[], Node]] = [
+        lambda: indexing.take(x, build.reshape(places, (1, length)), dim),
+        lambda: indexing.take(x, build.broadcast_in_dim(places, (2, length), (1,)), dim),
+        lambda: indexing.take(x, build.broadcast_to(row, m.shape(2)), dim),
+        lambda: indexing.take(x, indexing.wrap(build.slice_dim(places, 0, 0, length), 5), dim),
+        lambda: build.convert(build.slice_dim(places, 0, m.number(0, length), length), x.dtype),
+        lambda: build.compare(build.add(places, 2), m.number(0, 5), m.one(("LT", "GE", "EQ"))),
+        lambda: build.transpose(build.iota(dtype, (length, 3), m.number(0, 1)), (1, 0)),
+    ]
+    return m.one(makers)()  # type: ignore[no-any-return]
+
+
 FAMILIES: dict[str, Callable[[Maker], Node]] = {
     "elementwise": elementwise,
     "movement": movement,
@@ -311,6 +497,7 @@ FAMILIES: dict[str, Callable[[Maker], Node]] = {
     "gather": gathers,
     "sorting": sorting,
     "control": control,
+    "redundant": redundant,
 }
 
 

@@ -13,7 +13,7 @@ from neuronxcc.ir.samples import samples
 from neuronxcc.ir.verify import verify
 from neuronxcc.passes import canonical, pipeline, run
 from neuronxcc.passes.rules import RulePass
-from tests.compiler.graphs import Case, graphs, same_bits
+from tests.compiler.graphs import FAMILIES, Case, graphs, same_bits
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,13 @@ def test_indices_keep_their_bits(case: Case) -> None:
     check(case)
 
 
-@given(graphs())
+@given(graphs(families=["redundant", "elementwise", "movement"], steps=6))
+@settings(max_examples=500)
+def test_redundant_graphs_keep_their_bits(case: Case) -> None:
+    check(case)
+
+
+@given(graphs(families=["redundant", *FAMILIES]))
 def test_simplifying_again_changes_nothing(case: Case) -> None:
     once = run(case.graph, Casts())
     fired: Counter[str] = Counter()
@@ -70,6 +76,20 @@ def test_samples_keep_their_bits(family: str) -> None:
     for sample in samples():
         if sample.name.split()[0] == family:
             check(Case(sample.graph, sample.args))
+
+
+def test_random_graphs_reach_nearly_every_rule() -> None:
+    fired: Counter[str] = Counter()
+    simplify = RulePass(pipeline.SIMPLIFY, fired)
+
+    @given(graphs(families=["redundant"], steps=6))
+    @settings(max_examples=500, derandomize=True, database=None)
+    def collect(case: Case) -> None:
+        simplify(case.graph)
+
+    collect()
+    rules = {entry.name for entry in pipeline.SIMPLIFY}
+    assert len(fired) > 0.8 * len(rules), rules - set(fired)
 
 
 def test_canonical_rules_alone_are_valid() -> None:
