@@ -23,11 +23,11 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from functorch.compile import aot_function
-from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.op import Op
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.testing._internal.common_methods_invocations import op_db
 
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.importer import import_graph
 from torch_neuronx.dynamo.partition import partition
@@ -226,11 +226,16 @@ def main() -> None:
     customs: Counter[str] = Counter()
     torch.set_num_threads(1)
     for info in op_db:
-        if names and info.name not in names or info.name < options.start:
+        if (names and info.name not in names) or info.name < options.start:
             continue
-        if not info.supports_dtype(dtype, "cpu") or (options.backward and not info.supports_autograd):
+        if not info.supports_dtype(dtype, "cpu") or (
+            options.backward and not info.supports_autograd
+        ):
             continue
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO() if not options.trace else sys.stderr):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO() if not options.trace else sys.stderr),
+        ):
             warnings.simplefilter("ignore")
             report = check(info, dtype, options.samples, backward=options.backward)
         totals[report.status] += 1

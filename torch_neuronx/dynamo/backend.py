@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._dynamo import disable
-from torch._dynamo.backends.common import aot_module_simplified
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -110,17 +111,17 @@ def compile_static(
     def compiler(kind: str) -> Callable[..., Compiled]:
         return partial(one, kind=kind, name=f"graph{number}.{kind}", options=options)
 
-    def backward(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+    def backward(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         # Called while Dynamo or autograd is at work: neither may trace it or what it returns.
         compiled = disable(compiler("backward"), reason="compiles the backward graph")(gm, inputs)
-        return disable(compiled, reason="runs the backward graph")  # type: ignore[no-any-return]
+        return disable(compiled, reason="runs the backward graph")
 
     with _settings():
         compiled = aot_module_simplified(
             gm,
             example_inputs,
             fw_compiler=compiler("forward"),
-            bw_compiler=backward,
+            bw_compiler=cast("AOTDispatchCompiler", backward),
             inference_compiler=compiler("inference"),
             decompositions=dict(decompositions()),
             partition_fn=partition,

@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 import torch
+
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
-
 from torch_neuronx.dynamo.errors import UnsupportedDTypeError
 
 TO_IR: dict[torch.dtype, DType] = {

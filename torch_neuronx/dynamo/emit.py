@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype, promote_types, result_dtype
 
 Value = Node | Scalar

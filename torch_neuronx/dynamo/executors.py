@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from torch_neuronx.dynamo.importer import Imported
 
 VARIABLE = "TORCH_NEURONX_EXECUTOR"
-Executable = Callable[[list[Any]], Sequence[torch.Tensor]]
+Executable = Callable[[list[Any]], list[torch.Tensor]]
 
 
 def executor_name() -> str:

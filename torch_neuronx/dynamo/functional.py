@@ -28,7 +28,9 @@ class _Library:
         self.defined: set[str] = set()
         self.lock = threading.Lock()
 
-    def define(self, name: str, function: Callable[[list[torch.Tensor]], list[torch.Tensor]]) -> None:
+    def define(
+        self, name: str, function: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+    ) -> None:
         with self.lock:
             if name in self.defined:
                 return

@@ -9,21 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator, OpOverload
+
+import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from neuronxcc.ir import build
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.shapes import ShapeError
-from torch._ops import HigherOrderOperator, OpOverload
-
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.errors import DynamicShapeError, LoweringError
 from torch_neuronx.dynamo.literals import literal_of
 from torch_neuronx.dynamo.locations import location, operator_name
-import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from torch_neuronx.dynamo.outputs import Output, plan_outputs
 from torch_neuronx.dynamo.registry import Body, Context, HostCall, find, flat
 
 aten = torch.ops.aten
+CPU = torch.device("cpu")
 
 # They check or hint something when run in Python, and compute nothing.
 SKIPPED = frozenset(
@@ -61,7 +62,7 @@ class Imported:
     result_strides: tuple[tuple[int, ...], ...]
     result_devices: tuple[str, ...]
     host_calls: tuple[HostCall, ...]
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
 
 def import_graph(gm: torch.fx.GraphModule, name: str = "graph") -> Imported:
@@ -164,13 +165,12 @@ class _Importer:
             return
         value = node.meta.get("val")
         if isinstance(target, OpOverload | HigherOrderOperator):
-            if flat(value) and not any(isinstance(v, torch.Tensor) for v in flat(value)):
-                if value is not None:
-                    self.values[node] = _static(node, value)
-                    return
+            if value is not None and not any(isinstance(v, torch.Tensor) for v in flat(value)):
+                self.values[node] = _static(node, value)
+                return
             self.values[node] = self._lower(node, target, value)
             return
-        self.values[node] = target(*self._mapped(node.args), **self._mapped(node.kwargs))  # type: ignore[operator,misc]
+        self.values[node] = target(*self._mapped(node.args), **self._mapped(node.kwargs))  # type: ignore[operator]
 
     def _copy(self, node: torch.fx.Node) -> None:
         target, source = node.args[0], self._mapped(node.args[1])
@@ -311,7 +311,7 @@ def _core(gm: torch.fx.GraphModule) -> torch.device:
         for value in flat(node.meta.get("val")):
             if isinstance(value, torch.Tensor) and value.device.type == "neuron":
                 return value.device
-    return torch.device("cpu")
+    return CPU
 
 
 def _static(node: torch.fx.Node, value: Any) -> Any:
@@ -331,10 +331,9 @@ def _is_token(node: torch.fx.Node) -> bool:
 
 
 def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:
-    for extent in value.shape:
-        if not isinstance(extent, int):
-            shape = f"[{', '.join(map(str, value.shape))}]"
-            raise DynamicShapeError(node.name, shape, location(node))
+    if any(isinstance(extent, torch.SymInt) for extent in value.shape):
+        shape = f"[{', '.join(map(str, value.shape))}]"
+        raise DynamicShapeError(node.name, shape, location(node))
 
 
 def _is_pure(target: OpOverload) -> bool:

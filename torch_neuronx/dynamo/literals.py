@@ -7,9 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+
 from neuronxcc.ir import build
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo.dtypes import TO_IR, to_ir
 
 # Above this many elements a tensor is an argument of the program, so that it is not kept twice.
@@ -33,7 +33,7 @@ def literal_of(value: torch.Tensor, *, any_size: bool = False) -> Node | None:
 
 
 def _has_no_values(value: torch.Tensor) -> bool:
-    return value.is_meta or type(value) is not torch.Tensor and not _is_plain(value)
+    return value.is_meta or (type(value) is not torch.Tensor and not _is_plain(value))
 
 
 def _is_plain(value: torch.Tensor) -> bool:

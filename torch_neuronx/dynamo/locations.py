@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import torch
+
 from neuronxcc.ir.graph import Loc
 
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in .*$')

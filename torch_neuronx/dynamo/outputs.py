@@ -1,8 +1,8 @@
 """What a compiled function returns: results of the program, its own arguments, or views of these.
 
 AOTAutograd's graphs return many tensors that are views: transposed weights that the backward pass
-wants, three slices of one product. The program computes the tensor that they are views of, once; the
-views are made when the program returns.
+wants, three slices of one product. The program computes the tensor that they are views of, once;
+the views are made when the program returns.
 """
 
 from __future__ import annotations

@@ -28,4 +28,4 @@ def partition(
             for each in (node, *node.users):
                 if each is node or each.target is operator.getitem:
                     each.meta.pop("recompute", None)
-    return min_cut_rematerialization_partition(joint, inputs, **options)  # type: ignore[no-any-return]
+    return min_cut_rematerialization_partition(joint, inputs, **options)

@@ -13,7 +13,7 @@ from torch.nn.attention import flex_attention as flex
 def register() -> None:
     """Tell Dynamo, once: while it traces FlexAttention, the neuron device is a device that has it.
 
-    PyTorch's check lists device types and has no way to add one. Other devices are checked as before.
+    PyTorch's check lists device types and has no way to add one. Others are checked as before.
     """
     original = flex._validate_device
     # The same code under another identity, which Dynamo does not replace.

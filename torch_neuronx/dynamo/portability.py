@@ -6,9 +6,9 @@ import warnings
 from typing import Any
 
 import torch
-from neuronxcc.ir.graph import Loc
 from torch._ops import OpOverload
 
+from neuronxcc.ir.graph import Loc
 from torch_neuronx.dynamo.errors import UnsupportedOperatorError
 from torch_neuronx.dynamo.locations import location
 from torch_neuronx.dynamo.registry import HostCall, flat
@@ -20,8 +20,7 @@ from torch_neuronx.ops.modes import current_policy
 
 
 def check_graph(gm: torch.fx.GraphModule) -> None:
-    """Warn about or refuse the first operator that a NeuronCore would not run; in permissive mode
-    nothing happens.
+    """Warn about operators that a NeuronCore would not run, or refuse the first of them.
 
     Raises:
         UnsupportedOperatorError: strict mode, no NeuronCore has the operator.
@@ -46,7 +45,11 @@ def check_graph(gm: torch.fx.GraphModule) -> None:
         if found.status is Status.HOST and mode == "strict":
             assert found.gap is not None
             raise UnsupportedOperatorError(name, loc, found.gap.reason, found.gap.remedy)
-        where = SourceLine(loc.file, loc.line, backward=False) if loc else SourceLine("", 0, False)
+        where = (
+            SourceLine(loc.file, loc.line, backward=False)
+            if loc
+            else SourceLine("", 0, backward=False)
+        )
         text = describe(name, dtype, policy, found, where)
         if mode == "strict":
             code = found.gap.code if found.gap is not None else ""

@@ -1,6 +1,6 @@
 """Runs an imported graph by the NumPy meaning of the IR: slow, obvious, for tests.
 
-It has the interface of `executable.Executable`, and is chosen with TORCH_NEURONX_EXECUTOR=reference.
+It has the interface of `executable.Executable`; TORCH_NEURONX_EXECUTOR=reference chooses it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.reference import evaluate
-
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.literals import from_numpy, to_numpy

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-import torch._prims  # noqa: F401  (defines torch.ops.prims)
+import torch._prims
+from torch._ops import HigherOrderOperator, OpOverload
+
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.ir.op import Op
-from torch._ops import HigherOrderOperator, OpOverload
-
 from torch_neuronx.dynamo.dtypes import tensor_type, to_ir
 
 Lowering = Callable[..., Any]
@@ -29,7 +29,7 @@ BY_NAME: dict[str, Lowering] = {}
 
 def find(target: object) -> Lowering | None:
     """The lowering of an operator, if there is one."""
-    found = TABLE.get(target)  # type: ignore[call-overload]
+    found: Lowering | None = TABLE.get(target)  # type: ignore[call-overload]
     if found is None and isinstance(target, OpOverload):
         found = BY_NAME.get(target._schema.name)
     return found
@@ -48,8 +48,8 @@ def lowers_name(name: str) -> Callable[[F], F]:
 def lowers(*targets: Target) -> Callable[[F], F]:
     """Enter a function in the table.
 
-    It is called with a `Context` and the arguments of the FX node, tensors replaced by IR nodes, and
-    returns the IR node of the result, or a tuple of them (None where PyTorch's result has None).
+    It is called with a `Context` and the arguments of the FX node, tensors replaced by IR nodes,
+    and returns the IR node of the result, or a tuple of them (None where PyTorch has None).
     """
 
     def enter(function: F) -> F:
@@ -101,7 +101,7 @@ class Context:
         loc: The user's line.
         sequences: Numbers for calls with effects, in order.
         import_body: Imports a GraphModule of a control flow operator, given its operands.
-        host: Emits the host call of an operator without a lowering: (context, target, args, kwargs).
+        host: Emits the call of an operator without a lowering: (context, target, args, kwargs).
         host_calls: Names and lines of operators that the host runs, so far.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from torch_neuronx.dynamo.errors import DynamicShapeError
+from torch_neuronx.dynamo.locations import location
 from torch_neuronx.ops import get_portability
 
 VARIABLE = "TORCH_NEURONX_MAX_SHAPES"
@@ -48,8 +50,8 @@ def limit() -> int:
 class Specializer:
     """Compiles Dynamo's graph for each set of sizes that it is called with.
 
-    Dynamo passes every symbolic size as an argument of its own, so the numbers among the arguments
-    are the key.
+    Dynamo passes every symbolic size as an argument of its own, and symbolic Python floats as
+    tensors of one number that the graph reads: these are the key.
     """
 
     def __init__(
@@ -59,27 +61,43 @@ class Specializer:
         self.gm = gm
         self.compile_static = compile_static
         self.limit = limit()
+        self.floats = _float_arguments(gm)
+        arguments = gm.graph.find_nodes(op="placeholder")
+        self.varying = [
+            i for i, node in enumerate(arguments) if _symbolic(node.meta.get("example_value"))
+        ]
         self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.warned = False
 
     def __call__(self, *args: Any) -> Any:
         """Run the program for these sizes, compiling it first if they are new."""
-        key = tuple(a for a in args if not isinstance(a, torch.Tensor))
+        key = tuple(
+            float(a) if i in self.floats else a
+            for i, a in enumerate(args)
+            if i in self.floats or not isinstance(a, torch.Tensor)
+        )
         function = self.compiled.get(key)
         if function is None:
             if len(self.compiled) >= self.limit:
                 self._warn(args)
                 return self.gm(*args)
-            with torch._guards.tracing(None):
-                function = self.compile_static(self.gm, args)
+            function = self._compile(args)
             self.compiled[key] = function
         return function(*args)
+
+    def _compile(self, args: Sequence[Any]) -> Callable[..., Any]:
+        known = {i: float(args[i]) for i in self.floats}
+        gm = _with_numbers(self.gm, known) if known else self.gm
+        # The tracing context of the compilation that made this object is gone.
+        with torch._guards.tracing(None):
+            return self.compile_static(gm, args)
 
     def _warn(self, args: Sequence[Any]) -> None:
         if self.warned:
             return
         self.warned = True
-        shapes = ", ".join(str(list(a.shape)) for a in args if isinstance(a, torch.Tensor))
+        changing = [args[i] for i in self.varying]
+        shapes = ", ".join(str(list(a.shape)) for a in changing if isinstance(a, torch.Tensor))
         warnings.warn(
             f"a compiled graph was called with more than {self.limit} different shapes; further "
             f"ones run operator by operator, first: {shapes[:300]}. A NeuronCore needs static "
@@ -87,6 +105,35 @@ class Specializer:
             ShapeLimitWarning,
             stacklevel=3,
         )
+
+
+def _reads(node: torch.fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def _float_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
+    """Arguments that are Python floats in disguise: tensors that the graph does `item()` on."""
+    arguments = gm.graph.find_nodes(op="placeholder")
+    return frozenset(
+        i for i, node in enumerate(arguments) if any(_reads(user) for user in node.users)
+    )
+
+
+def _with_numbers(gm: torch.fx.GraphModule, known: dict[int, float]) -> torch.fx.GraphModule:
+    """The graph with what it reads from these arguments filled in."""
+    graph = copy.deepcopy(gm.graph)
+    arguments = graph.find_nodes(op="placeholder")
+    for i, value in known.items():
+        for read in [user for user in arguments[i].users if _reads(user)]:
+            for user in list(read.users):
+
+                def number(node: torch.fx.Node, read: Any = read, value: float = value) -> Any:
+                    return value if node is read else node
+
+                user.args = torch.fx.map_arg(user.args, number)
+                user.kwargs = torch.fx.map_arg(user.kwargs, number)
+            graph.erase_node(read)
+    return torch.fx.GraphModule(gm, graph)
 
 
 def refuse_symbolic(gm: torch.fx.GraphModule) -> None:
@@ -97,9 +144,16 @@ def refuse_symbolic(gm: torch.fx.GraphModule) -> None:
     """
     if get_portability() != "strict":
         return
-    for node in gm.graph.nodes:
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and _symbolic(value):
-            shape = f"[{', '.join(map(str, value.shape))}]"
-            raise DynamicShapeError(node.name, shape)
-    raise DynamicShapeError(gm._get_name(), "symbolic")
+    tensors = [
+        (node, node.meta["example_value"])
+        for node in gm.graph.nodes
+        if isinstance(node.meta.get("example_value"), torch.Tensor)
+        and _symbolic(node.meta["example_value"])
+    ]
+    # The first one that is computed has a line of the user's; arguments have none.
+    tensors.sort(key=lambda pair: pair[0].op == "placeholder")
+    if not tensors:
+        raise DynamicShapeError(gm._get_name(), "symbolic")
+    node, value = tensors[0]
+    shape = f"[{', '.join(map(str, value.shape))}]"
+    raise DynamicShapeError(node.name, shape, location(node))

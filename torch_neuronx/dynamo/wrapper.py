@@ -24,7 +24,11 @@ def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
     same = sources == tuple(range(len(sources)))
     # Results of a program lie on its device; a graph may have asked for some on another one.
     program = imported.device.type
-    moved = [(i, d) for i, d in enumerate(imported.result_devices) if d != program and i not in imported.graph.aliases]
+    moved = [
+        (i, d)
+        for i, d in enumerate(imported.result_devices)
+        if d != program and i not in imported.graph.aliases
+    ]
     needed = sorted({o.index for o in outputs if o.kind == "argument"})
 
     def call(args: list[Any]) -> list[Any]:

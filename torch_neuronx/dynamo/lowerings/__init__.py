@@ -2,7 +2,9 @@
 
 from torch_neuronx.dynamo.lowerings import (
     activation,
+    arithmetic,
     attention,
+    complexes,
     control,
     conv,
     creation,
@@ -16,6 +18,7 @@ from torch_neuronx.dynamo.lowerings import (
     linear,
     norm,
     pointwise,
+    power,
     random,
     reduce,
     shape,
@@ -26,7 +29,9 @@ from torch_neuronx.dynamo.registry import TABLE
 __all__ = [
     "TABLE",
     "activation",
+    "arithmetic",
     "attention",
+    "complexes",
     "control",
     "conv",
     "creation",
@@ -40,6 +45,7 @@ __all__ = [
     "linear",
     "norm",
     "pointwise",
+    "power",
     "random",
     "reduce",
     "shape",

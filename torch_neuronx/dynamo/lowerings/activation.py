@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.lowerings.pointwise import formula
 from torch_neuronx.dynamo.registry import Context, lowers
@@ -43,7 +43,9 @@ def gelu_backward(cx: Context, grad: Node, x: Node, *, approximate: str = "none"
             t = b.tanh(_gelu_inner(v))
             left = b.multiply(half, b.add(one, t))
             slope = b.add(one, b.multiply(b.multiply(v, v), e.like(v, 3 * _KAPPA)))
-            inner = b.multiply(b.subtract(one, b.multiply(t, t)), b.multiply(slope, e.like(v, _BETA)))
+            inner = b.multiply(
+                b.subtract(one, b.multiply(t, t)), b.multiply(slope, e.like(v, _BETA))
+            )
             return b.multiply(g, b.add(left, b.multiply(b.multiply(half, v), inner)))
         cdf = b.multiply(half, b.add(one, b.erf(b.multiply(v, e.like(v, math.sqrt(0.5))))))
         pdf = b.exp(b.multiply(b.multiply(v, v), e.like(v, -0.5)))
@@ -184,9 +186,7 @@ def hardtanh(cx: Context, x: Node, low: float = -1, high: float = 1) -> Node:
 @lowers(aten.hardtanh_backward.default)
 def hardtanh_backward(cx: Context, grad: Node, x: Node, low: float, high: float) -> Node:
     def of(g: Node, v: Node) -> Node:
-        outside = b.or_(
-            b.less_equal(v, e.like(v, low)), b.greater_equal(v, e.like(v, high))
-        )
+        outside = b.or_(b.less_equal(v, e.like(v, low)), b.greater_equal(v, e.like(v, high)))
         return b.select(outside, e.like(g, 0), g)
 
     return formula(cx, of, grad, x)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from neuronxcc.ir.node import Node
 
+from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.registry import Context, flat, lowers
@@ -47,9 +47,7 @@ def attention_backward(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
     wanted = [i for i, v in enumerate(flat(cx.value)) if isinstance(v, torch.Tensor) and i < 3]
     places = [wanted.index(i) if i in wanted else None for i in range(4)]
     types = cx.types[: len(wanted)]
-    results = cx.call(
-        _OVERRIDEABLE_BACKWARD, args, kwargs, types=types, outs=places, device=True
-    )
+    results = cx.call(_OVERRIDEABLE_BACKWARD, args, kwargs, types=types, outs=places, device=True)
     return [None if p is None else results[p] for p in places]
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan_op
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node
-from torch._higher_order_ops.map import map_impl
-from torch._higher_order_ops.scan import scan_op
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.inline import inline
 from torch_neuronx.dynamo.registry import Body, Context, find, flat, lowers
@@ -33,9 +33,7 @@ def _returned(cx: Context, results: Sequence[Node]) -> tuple[Node | None, ...]:
 
 @lowers(higher_order.cond)
 def cond(cx: Context, pred: Any, true: Module, false: Module, operands: Sequence[Any] = ()) -> Any:
-    bodies = [
-        cx.import_body(gm, operands, name) for gm, name in ((true, "true"), (false, "false"))
-    ]
+    bodies = [cx.import_body(gm, operands, name) for gm, name in ((true, "true"), (false, "false"))]
     if not isinstance(pred, Node):
         body = bodies[0] if pred else bodies[1]
         return _returned(cx, inline(body.graph, _operands(body, operands)))
@@ -92,9 +90,7 @@ def _loop(
     ]
     results = inline(body.graph, [*carry, *rows, *rest])
     updated = [
-        b.dynamic_update_slice(
-            w, b.reshape(r, (1, *r.shape)), (position, *(0,) * r.type.rank)
-        )
+        b.dynamic_update_slice(w, b.reshape(r, (1, *r.shape)), (position, *(0,) * r.type.rank))
         for w, r in zip(written, results[len(init) :], strict=True)
     ]
     following = b.add(position, e.like(position, 1))

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import compute_dtype
 from torch_neuronx.dynamo.lowerings.index import put_along
@@ -70,7 +70,9 @@ def _turned(weight: Node, groups: int) -> Node:
     """(in, out / groups, ...) to (out, in / groups, ...), space reversed."""
     inputs, outputs, *space = weight.shape
     spatial = range(2, weight.type.rank)
-    grouped = b.reshape(b.reverse(weight, tuple(spatial)), (groups, inputs // groups, outputs, *space))
+    grouped = b.reshape(
+        b.reverse(weight, tuple(spatial)), (groups, inputs // groups, outputs, *space)
+    )
     swapped = b.transpose(grouped, (0, 2, 1, *(d + 1 for d in spatial)))
     return b.reshape(swapped, (groups * outputs, inputs // groups, *space))
 
@@ -198,7 +200,7 @@ def adaptive_avg_pool(cx: Context, x: Node, size: Sequence[int]) -> Node:
     for d, (n, o) in enumerate(zip(extents, outs, strict=True)):
         axis = x.type.rank - rank + d
         product = b.dot_general(v, _shares(n, o, wide), lhs_contract=(axis,), rhs_contract=(0,))
-        order = list(range(axis)) + [v.type.rank - 1] + list(range(axis, v.type.rank - 1))
+        order = [*range(axis), v.type.rank - 1, *range(axis, v.type.rank - 1)]
         v = b.transpose(product, order)
     return finish(cx, v)
 
@@ -225,11 +227,13 @@ def adaptive_avg_pool_backward(cx: Context, grad: Node, x: Node) -> Node:
         count = math.prod(n // o for n, o in zip(extents, outs, strict=True))
         dims = (*range(lead), *range(lead, lead + 2 * rank, 2))
         v = b.divide(v, e.like(v, count))
-        return finish(cx, b.reshape(b.broadcast_in_dim(v, (*x.shape[:lead], *parts), dims), x.shape))
+        return finish(
+            cx, b.reshape(b.broadcast_in_dim(v, (*x.shape[:lead], *parts), dims), x.shape)
+        )
     for d, (n, o) in enumerate(zip(extents, outs, strict=True)):
         axis = lead + d
         product = b.dot_general(v, _shares(n, o, wide), lhs_contract=(axis,), rhs_contract=(1,))
-        order = list(range(axis)) + [v.type.rank - 1] + list(range(axis, v.type.rank - 1))
+        order = [*range(axis), v.type.rank - 1, *range(axis, v.type.rank - 1)]
         v = b.transpose(product, order)
     return finish(cx, v)
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar
 from torch_neuronx.dynamo.emit import Value
@@ -61,9 +61,7 @@ def ones(cx: Context, *_args: Any, **_options: Any) -> Node:
 
 
 @lowers(aten.arange.start_step)
-def arange(
-    cx: Context, start: Scalar, end: Scalar, step: Scalar = 1, **_options: object
-) -> Node:
+def arange(cx: Context, start: Scalar, end: Scalar, step: Scalar = 1, **_options: object) -> Node:
     del end
     # PyTorch counts in float64 for floats and in int64 for integers.
     exact = DType.F64 if cx.dtype.is_float else DType.S64

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from neuronxcc.ir.node import Node
 from torch._ops import OpOverload
 
+from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo.functional import functional_operator
 from torch_neuronx.dynamo.registry import Context, flat, lowers
 
@@ -25,9 +25,7 @@ def auto_functionalized(cx: Context, operator: Any, **kwargs: Any) -> Any:
         if isinstance(n, torch.fx.Node) and isinstance(n.meta.get("val"), torch.Tensor)
     ]
     wrapper: Any = cx.fx.target
-    target = functional_operator(
-        wrapper, operator, kwargs, fakes, lambda v: isinstance(v, Node)
-    )
+    target = functional_operator(wrapper, operator, kwargs, fakes, lambda v: isinstance(v, Node))
     cx.note_host_call(operator._name)
     results = iter(cx.call(target, (operands,), host=True, device=True, effect=True))
     return tuple(next(results) if isinstance(v, torch.Tensor) else None for v in flat(cx.value))

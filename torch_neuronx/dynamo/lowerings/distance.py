@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import compute_dtype
 from torch_neuronx.dynamo.lowerings.index import put_along, take_along

@@ -1,7 +1,7 @@
 """FlexAttention: scores that a function of the user's changes, forward and backward.
 
-The user's functions come as graphs on one score and its four indices. They are traced again on whole
-tensors (batch, head, query, key), and the scores are made in full.
+The user's functions come as graphs on one score and its four indices. They are traced again on
+whole tensors (batch, head, query, key), and the scores are made in full.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.attention.flex_attention  # noqa: F401  (defines the higher-order operators)
+import torch.nn.attention.flex_attention
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-from torch.fx.experimental.proxy_tensor import make_fx
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import TO_TORCH, compute_dtype
 from torch_neuronx.dynamo.inline import inline
@@ -26,7 +26,7 @@ from torch_neuronx.dynamo.registry import Context, lowers, lowers_name
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
 Module = torch.fx.GraphModule
-Shape = tuple[int, int, int, int]
+Shape = tuple[int, ...]  # batch, heads, queries, keys
 
 # Which of (score, batch, head, query, key) each nested vmap runs over, outermost first.
 _ORDER = ((0, 0, None, None, None), (0, None, 0, None, None), (0, None, None, 0, None),
@@ -63,7 +63,7 @@ def _vectorized(
         for row in reversed(_ORDER):
             dims = (*row[0:1], *row[1:]) if with_score else row[1:]
             extra = (0,) * (len(batched) - 1) if with_score else ()
-            outs = _out_dims(gm)
+            outs: Any = _out_dims(gm)
             function = torch.vmap(
                 function, in_dims=(*dims, *extra, *(None,) * len(fixed)), out_dims=outs
             )
@@ -128,7 +128,9 @@ def _listed(counts: Node, indices: Node) -> Node:
     last = len(shape) - 1
     valid = b.less(b.iota(indices.dtype, indices.shape, last - 1),
                    b.broadcast_in_dim(counts, indices.shape, range(last - 1)))  # fmt: skip
-    same = b.equal(b.broadcast_in_dim(indices, shape, range(last)), b.iota(indices.dtype, shape, last))
+    same = b.equal(
+        b.broadcast_in_dim(indices, shape, range(last)), b.iota(indices.dtype, shape, last)
+    )
     hit = b.and_(same, b.broadcast_in_dim(valid, shape, range(last)))
     return b.reduce(hit, "or", last - 1)
 
@@ -147,7 +149,9 @@ def _positions(blocks: Node, sizes: tuple[int, int], shape: Shape) -> Node:
     return b.broadcast_to(blocks, shape)
 
 
-def _allowed(cx: Context, block_mask: Sequence[Any], buffers: Any, fakes: Any, shape: Shape) -> Node:
+def _allowed(
+    cx: Context, block_mask: Sequence[Any], buffers: Any, fakes: Any, shape: Shape
+) -> Node:
     """Which scores count: those in full blocks, and in other listed blocks what the mask lets."""
     kv_counts, kv_indices, full_counts, full_indices = block_mask[2:6]
     sizes = (int(block_mask[-3]), int(block_mask[-2]))
@@ -193,9 +197,16 @@ def _scores(
     shape = scores.shape
     fakes = [_fakes(cx.fx.args[i]) for i in places]
     changed = _apply(
-        cx, score_mod, (scores,), buffers[0], fakes[0], "score", shape=shape, dtype=wide  # type: ignore[arg-type]
+        cx,
+        score_mod,
+        (scores,),
+        buffers[0],
+        fakes[0],
+        "score",
+        shape=shape,
+        dtype=wide,
     )[0][0]
-    allowed = _allowed(cx, block_mask, buffers[1], fakes[1], shape)  # type: ignore[arg-type]
+    allowed = _allowed(cx, block_mask, buffers[1], fakes[1], shape)
     changed = b.broadcast_to(b.convert(changed, wide), shape)
     return scores, b.select(allowed, changed, e.like(changed, -math.inf)), allowed
 
@@ -274,8 +285,8 @@ def flex_attention_backward(
     grad = b.multiply(weights, b.subtract(grad_weights, e.back(along, shape, last)))
 
     results, kept = _apply(
-        cx, joint, (raw, grad), score_buffers, _fakes(cx.fx.args[12]), "joint",  # type: ignore[arg-type]
-        shape=shape, dtype=wide,  # type: ignore[arg-type]
+        cx, joint, (raw, grad), score_buffers, _fakes(cx.fx.args[12]), "joint",
+        shape=shape, dtype=wide,
     )  # fmt: skip
     grad = b.broadcast_to(b.convert(results[0], wide), shape)
     grad = b.select(allowed, grad, e.like(grad, 0))
@@ -308,7 +319,5 @@ def zeros_and_scatter(
     cx: Context, shape: Sequence[int], indices: Sequence[Node], values: Node
 ) -> Node:
     """A tensor of zeros with values added at indices: the gradient of indexing."""
-
-
     zeros = e.number(0, cx.dtype, tuple(shape))
     return index_put(cx, zeros, list(indices), values, accumulate=True)

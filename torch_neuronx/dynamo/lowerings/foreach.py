@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from neuronxcc.ir import build as b
-from neuronxcc.ir.node import Node
 from torch._ops import OpOverload
 
+from neuronxcc.ir import build as b
+from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.emit import Value
@@ -20,10 +20,38 @@ aten = torch.ops.aten
 Nodes = Sequence[Node]
 
 # _foreach_<name> of one list
-UNARY = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg "
-    "reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
-).split()
+UNARY = [
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "exp",
+    "expm1",
+    "floor",
+    "frac",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "neg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+]
 # _foreach_<name> with a second operand: the operator that each element takes
 BINARY: dict[str, OpOverload] = {
     "add": aten.add.Tensor,
@@ -55,9 +83,8 @@ def _binary(
     target: OpOverload, cx: Context, xs: Nodes, ys: Any, alpha_: Scalar = 1, *, alpha: Scalar = 1
 ) -> tuple[Node, ...]:
     others = ys if isinstance(ys, list | tuple) else [ys] * len(xs)
-    options = {"alpha": alpha if e.is_one(alpha_) else alpha_}
-    if target not in {aten.add.Tensor, aten.sub.Tensor}:
-        options = {}
+    scaled = target in {aten.add.Tensor, aten.sub.Tensor}
+    options = {"alpha": alpha if e.is_one(alpha_) else alpha_} if scaled else {}
     lowering = TABLE[target]
     return tuple(
         lowering(element(cx, i), x, y, **options)
@@ -69,6 +96,7 @@ def _ternary(
     target: OpOverload, cx: Context, xs: Nodes, ys: Nodes, zs: Nodes, values: Any = 1, **named: Any
 ) -> tuple[Node, ...]:
     values = named.get("value", named.get("scalars", values))
+    parts: list[Any]
     if isinstance(values, Node):
         # A tensor of one factor per list element.
         parts = [b.reshape(b.slice_dim(values, 0, i, i + 1), ()) for i in range(len(xs))]
@@ -121,8 +149,7 @@ def foreach_lerp(cx: Context, xs: Nodes, ys: Nodes, weights: Any) -> tuple[Node,
 @lowers(aten._foreach_copy.default)
 def foreach_copy(cx: Context, _xs: Nodes, ys: Nodes, _non_blocking: bool = False) -> Nodes:
     return tuple(
-        b.broadcast_to(b.convert(y, t.dtype), t.shape)
-        for y, t in zip(ys, cx.types, strict=True)
+        b.broadcast_to(b.convert(y, t.dtype), t.shape) for y, t in zip(ys, cx.types, strict=True)
     )
 
 
@@ -180,9 +207,7 @@ def _adam(
     results: list[list[Node]] = [[], [], [], [], []]
     for i, old in enumerate(params):
         wide = compute_dtype(old.dtype)
-        p, g, m, v = (
-            b.convert(t, wide) for t in (old, grads[i], averages[i], squares[i])
-        )
+        p, g, m, v = (b.convert(t, wide) for t in (old, grads[i], averages[i], squares[i]))
         if grad_scale is not None:
             g = b.divide(g, _number(grad_scale, g))
         unscaled = g

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.lowerings.index import take_along
 from torch_neuronx.dynamo.registry import Context, lowers, lowers_name

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.emit import Value
@@ -20,7 +20,7 @@ Places = Sequence[tuple[int, Node]]  # (dimension, positions along it), position
 
 
 def take_along(x: Node, places: Places, at: int | None = None) -> Node:
-    """x indexed in some dimensions by tensors of one shape, whose dimensions replace them.
+    """X indexed in some dimensions by tensors of one shape, whose dimensions replace them.
 
     The new dimensions stand in the place of the first indexed one, or at `at`.
     """
@@ -87,9 +87,7 @@ def _indexed(x: Node, indices: Sequence[Node | None]) -> tuple[list[tuple[int, N
     """(Dimension, positions) pairs of advanced indexing, and where the new dimensions stand."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     shape = e.shape_of(*(i for _, i in given))
-    places = [
-        (d, b.broadcast_to(e.wrap_index(i, x.shape[d]), shape)) for d, i in given
-    ]
+    places = [(d, b.broadcast_to(e.wrap_index(i, x.shape[d]), shape)) for d, i in given]
     dims = [d for d, _ in given]
     together = dims[-1] - dims[0] + 1 == len(dims)
     return places, dims[0] if together else 0
@@ -121,9 +119,7 @@ def index_put(
     return _accumulated(x, places, updates, "add" if accumulate else "set", at)
 
 
-def _masked_put(
-    x: Node, indices: Sequence[Node | None], values: Node, *, accumulate: bool
-) -> Node:
+def _masked_put(x: Node, indices: Sequence[Node | None], values: Node, *, accumulate: bool) -> Node:
     """x[mask] = values, for one mask and values that are the same for all its elements."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     (dim, mask), *others = given
@@ -348,9 +344,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _combine(
-    x: Node, places: Places, source: Node, reduce: str, *, include_self: bool
-) -> Node:
+def _combine(x: Node, places: Places, source: Node, reduce: str, *, include_self: bool) -> Node:
     kind = _KINDS[reduce]
     if kind == "set":
         return put_along(x, places, source, kind)
@@ -368,7 +362,7 @@ def _combine(
     count = put_along(base, places, ones, "add")
     if wide.is_float:
         return b.convert(b.divide(total, count), x.dtype)
-    from torch_neuronx.dynamo.lowerings.pointwise import floor_divided  # noqa: PLC0415
+    from torch_neuronx.dynamo.lowerings.arithmetic import floor_divided  # noqa: PLC0415
 
     return floor_divided(total, count)
 
@@ -493,10 +487,7 @@ def _count_below(right: bool, sequence: Node, values: Node, dtype: DType) -> Nod
     dims = (*range(len(lead)), last) if sequence.type.rank > 1 else (last,)
     bounds = b.broadcast_in_dim(sequence, shape, dims)
     wanted = b.broadcast_in_dim(values, shape, range(last))
-    if right:
-        before = b.less_equal(bounds, wanted)
-    else:
-        before = b.less(bounds, wanted)
+    before = b.less_equal(bounds, wanted) if right else b.less(bounds, wanted)
     if wanted.dtype.is_float:
         before = b.or_(before, b.and_(b.is_nan(wanted), b.not_(b.is_nan(bounds))))
     return b.reduce(b.convert(before, dtype), "add", last)
@@ -534,5 +525,3 @@ def bucketize(
 def _common(x: Node, y: Node) -> tuple[Node, Node]:
     dtype = compute_dtype(e.promote_types(x.dtype, y.dtype))
     return b.convert(x, dtype), b.convert(y, dtype)
-
-

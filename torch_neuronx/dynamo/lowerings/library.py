@@ -12,7 +12,7 @@ from torch_neuronx.dynamo.registry import Context, flat, lowers
 aten = torch.ops.aten
 
 # Special functions that XLA expands, pooling with windows that a tensor chooses, reductions over
-# segments: their results have static shapes, and `torch_neuronx.ops` says that a NeuronCore has them.
+# segments: results have static shapes, and `torch_neuronx.ops` says that a NeuronCore has them.
 CALLED: tuple[OpOverload, ...] = (
     aten.i0.default,
     aten.special_i0e.default,

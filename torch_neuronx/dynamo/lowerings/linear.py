@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.lowerings.pointwise import finish
@@ -45,7 +45,11 @@ def vdot(cx: Context, x: Node, y: Node) -> Node:
 
 
 @lowers(
-    aten.addmm.default, aten.baddbmm.default, aten.addmv.default, aten.addmm.dtype, aten.baddbmm.dtype
+    aten.addmm.default,
+    aten.baddbmm.default,
+    aten.addmv.default,
+    aten.addmm.dtype,
+    aten.baddbmm.dtype,
 )
 def addmm(
     cx: Context,
@@ -97,15 +101,15 @@ def addbmm(
 
 
 @lowers(aten.addr.default)
-def addr(
-    cx: Context, bias: Node, x: Node, y: Node, *, beta: Scalar = 1, alpha: Scalar = 1
-) -> Node:
+def addr(cx: Context, bias: Node, x: Node, y: Node, *, beta: Scalar = 1, alpha: Scalar = 1) -> Node:
     if cx.dtype is DType.PRED:
         column, row = (b.broadcast_in_dim(v, cx.shape, (d,)) for d, v in enumerate((x, y)))
         outer = b.and_(column, row) if alpha else e.number(0, DType.PRED, cx.shape)
         return b.or_(outer, b.broadcast_to(bias, cx.shape)) if beta else outer
     wide = compute_dtype(cx.dtype)
-    column, row = (b.broadcast_in_dim(b.convert(v, wide), cx.shape, (d,)) for d, v in enumerate((x, y)))
+    column, row = (
+        b.broadcast_in_dim(b.convert(v, wide), cx.shape, (d,)) for d, v in enumerate((x, y))
+    )
     outer = e.scaled(b.multiply(column, row), alpha)
     if not e.is_zero(beta):
         extra = e.scaled(b.convert(bias, wide), beta)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import compute_dtype
 from torch_neuronx.dynamo.lowerings.reduce import moments
@@ -29,7 +29,7 @@ def _wide(x: Node) -> Node:
 
 
 def _affine(y: Node, weight: Node | None, bias: Node | None, dims: Sequence[int]) -> Node:
-    """y * weight + bias, these lying along `dims`."""
+    """Y * weight + bias, these lying along `dims`."""
     for node, function in ((weight, b.multiply), (bias, b.add)):
         if node is not None:
             spread = b.broadcast_in_dim(b.convert(node, y.dtype), y.shape, dims)
@@ -54,9 +54,7 @@ def layer_norm(
     v = _wide(x)
     average, variance = moments(v, over)
     rstd = _inverse_root(variance, eps)
-    y = b.multiply(
-        b.subtract(v, e.back(average, v.shape, over)), e.back(rstd, v.shape, over)
-    )
+    y = b.multiply(b.subtract(v, e.back(average, v.shape, over)), e.back(rstd, v.shape, over))
     y = _affine(y, weight, bias, over)
     stats = [
         b.convert(b.reshape(s, t.shape), t.dtype)
@@ -113,7 +111,7 @@ def layer_norm_backward(
 
 
 def _projected(g: Node, hat: Node, over: Sequence[int], count: int) -> Node:
-    """g - mean(g) - hat * mean(g * hat): the gradient of a normalisation but for its scale."""
+    """G - mean(g) - hat * mean(g * hat): the gradient of a normalisation but for its scale."""
     weight = e.like(b.reduce(g, "add", over), 1 / count if count else 0.0)
     first = b.multiply(b.reduce(g, "add", over), weight)
     second = b.multiply(b.reduce(b.multiply(g, hat), "add", over), weight)
@@ -251,9 +249,7 @@ def _normalized(
     shift = b.negate(b.multiply(average, factor))
     if bias is not None:
         shift = b.add(shift, b.convert(bias, x.dtype))
-    return b.add(
-        b.multiply(x, e.back(factor, x.shape, over)), e.back(shift, x.shape, over)
-    )
+    return b.add(b.multiply(x, e.back(factor, x.shape, over)), e.back(shift, x.shape, over))
 
 
 def _updated(running: Node | None, batch: Node, momentum: float) -> Node | None:
@@ -412,9 +408,7 @@ def batch_norm_backward(
         assert running_var is not None
         average = b.convert(running_mean, v.dtype)
         inverse = _inverse_root(b.convert(running_var, v.dtype), eps)
-    hat = b.multiply(
-        b.subtract(v, e.back(average, v.shape, over)), e.back(inverse, v.shape, over)
-    )
+    hat = b.multiply(b.subtract(v, e.back(average, v.shape, over)), e.back(inverse, v.shape, over))
     scale = inverse if weight is None else b.multiply(inverse, b.convert(weight, v.dtype))
     inner = _projected(g, hat, over, v.type.size // max(v.shape[1], 1)) if train else g
     grad_x = b.convert(b.multiply(inner, e.back(scale, v.shape, over)), x.dtype)
@@ -462,9 +456,7 @@ def weight_norm_backward(
 ) -> Results:
     w = _wide(v)
     over = tuple(d for d in range(w.type.rank) if d != dim % w.type.rank)
-    size, scale = (
-        b.broadcast_to(b.convert(t, w.dtype), w.shape) for t in (norms, g)
-    )
+    size, scale = (b.broadcast_to(b.convert(t, w.dtype), w.shape) for t in (norms, g))
     go = b.convert(grad, w.dtype)
     along = e.keep_dims(b.reduce(b.multiply(go, w), "add", over), w.shape, over)
     share = b.broadcast_to(along, w.shape)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.registry import Context, lowers
 

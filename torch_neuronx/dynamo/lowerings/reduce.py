@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.lowerings.pointwise import finish
@@ -140,9 +140,7 @@ lowers(aten.all.default, aten.all.dim, aten.all.dims)(partial(_truth, "and"))
 # ---- moments ------------------------------------------------------------------------------------
 
 
-def moments(
-    x: Node, over: Sequence[int], correction: float = 0
-) -> tuple[Node, Node]:
+def moments(x: Node, over: Sequence[int], correction: float = 0) -> tuple[Node, Node]:
     """Mean and variance over dimensions, in two passes; shapes without these dimensions."""
     count = math.prod(x.shape[d] for d in over)
     average = _divided(b.reduce(x, "add", over), count)
@@ -168,6 +166,9 @@ def _spread(
     return b.reshape(spread, cx.shape), b.reshape(average, cx.shape)
 
 
+Moments = Callable[[Context, Node, Dims, Scalar | None], Node | tuple[Node, Node]]
+
+
 def _moments_of(
     with_mean: bool, root: bool, cx: Context, x: Node, dims: Dims, correction: Scalar | None
 ) -> Node | tuple[Node, Node]:
@@ -184,12 +185,12 @@ def _enter_moments() -> None:
         ("std_mean", True, True),
     ):
         packet = getattr(aten, name)
-        of = partial(_moments_of, with_mean, root)
+        of: Moments = partial(_moments_of, with_mean, root)
 
         def default(
-            cx: Context, x: Node, unbiased: bool = True, *, of: object = of
+            cx: Context, x: Node, unbiased: bool = True, *, of: Moments = of
         ) -> Node | tuple[Node, Node]:
-            return of(cx, x, None, int(unbiased))  # type: ignore[operator]
+            return of(cx, x, None, int(unbiased))
 
         def dim(
             cx: Context,
@@ -198,10 +199,10 @@ def _enter_moments() -> None:
             unbiased: bool = True,
             keepdim: bool = False,
             *,
-            of: object = of,
+            of: Moments = of,
         ) -> Node | tuple[Node, Node]:
             del keepdim
-            return of(cx, x, dims, int(unbiased))  # type: ignore[operator]
+            return of(cx, x, dims, int(unbiased))
 
         def correction_(
             cx: Context,
@@ -210,10 +211,10 @@ def _enter_moments() -> None:
             *,
             correction: Scalar | None = None,
             keepdim: bool = False,
-            of: object = of,
+            of: Moments = of,
         ) -> Node | tuple[Node, Node]:
             del keepdim
-            return of(cx, x, dims, correction)  # type: ignore[operator]
+            return of(cx, x, dims, correction)
 
         lowers(packet.default)(default)
         lowers(packet.dim)(dim)
@@ -387,5 +388,3 @@ def topk(
     axis = e.dim(dim, x.type.rank)
     node = b.topk(b.swap_dims(x, axis, -1), k, largest=largest)
     return b.swap_dims(b.get(node, 0), axis, -1), b.swap_dims(b.get(node, 1), axis, -1)
-
-

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, to_ir
 from torch_neuronx.dynamo.emit import Value
@@ -186,7 +186,9 @@ def flip(_cx: Context, x: Node, dims: Sequence[int]) -> Node:
 
 
 @lowers(aten.roll.default)
-def roll(_cx: Context, x: Node, shifts: Sequence[int] | int, dims: Sequence[int] | int = ()) -> Node:
+def roll(
+    _cx: Context, x: Node, shifts: Sequence[int] | int, dims: Sequence[int] | int = ()
+) -> Node:
     by = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     over = (dims,) if isinstance(dims, int) else tuple(dims)
     if not x.type.size:
@@ -391,9 +393,10 @@ def _contiguous(cx: Context, x: Node) -> bool:
 def _memory_order(cx: Context, x: Node) -> tuple[Node, int]:
     """The elements of a dense tensor in the order of memory, and where in its storage it starts."""
     base: torch.Tensor = cx.fx.args[0].meta["val"]  # type: ignore[union-attr]
-    order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
+    strides = tuple(map(int, base.stride()))
+    order = sorted(range(base.dim()), key=lambda d: (-strides[d], d))
     shape = [base.size(d) for d in order]
-    if not _is_dense(shape, [base.stride(d) for d in order]):
+    if not _is_dense(shape, [strides[d] for d in order]):
         raise NotImplementedError("as_strided on a tensor with gaps in its memory")
     return b.reshape(b.transpose(x, order), (x.type.size,)), int(base.storage_offset())
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
+
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.lowerings.index import put_along
 from torch_neuronx.dynamo.registry import Context, lowers
