@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 
@@ -73,7 +72,7 @@ def scalar_values(draw: Draw, dtype: DType) -> bool | complex:
     if dtype is DType.PRED:
         return bool(draw(st.booleans()))
     if dtype.is_integer:
-        info = ml_dtypes.iinfo(dtype.numpy)
+        info = np.iinfo(dtype.numpy)
         return int(draw(st.integers(int(info.min), min(int(info.max), (1 << 63) - 1))))
     if dtype.is_complex:
         return complex(draw(st.complex_numbers()))
@@ -190,8 +189,8 @@ def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901 - one case pe
                 inputs = [b for b in body.buffers if b.kind == "input"]
                 results = [body.buffers[number] for number in body.results]
                 operands = tuple(view(buffer("input", b.dtype, b.shape)) for b in inputs)
-                outs = tuple(view(buffer("temp", b.dtype, b.shape)) for b in results)
-                steps.append(CallStep("call", (body,), operands, outs))
+                temps = tuple(view(buffer("temp", b.dtype, b.shape)) for b in results)
+                steps.append(CallStep("call", (body,), operands, temps))
     result = buffer("output", draw(DTYPES), (2,))
     meta = draw(st.dictionaries(st.text(max_size=3), ARGUMENTS, max_size=2))
     return Program(
