@@ -302,7 +302,7 @@ def max_pool(
     # Both from one kernel: the native one on the device, else ATen's.
     values, indices = cx.call(
         cx.fx.target,  # type: ignore[arg-type]
-        (x, kernel, stride, padding, dilation, ceil_mode),
+        (x, kernel, stride, _each(padding, rank), _each(dilation, rank), ceil_mode),
         device=rank == 2,
     )
     return values, indices
