@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import operator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -230,26 +232,32 @@ def value_at(scalar: Scalar, place: tuple[int, int], data: np.ndarray) -> int:
         quotient = abs(srcs[0]) // abs(srcs[1]) * (1 if (srcs[0] < 0) == (srcs[1] < 0) else -1)
         return quotient if scalar.op is Op.DIVIDE else srcs[0] - quotient * srcs[1]
     assert scalar.op is not None
-    return int(
-        {
-            Op.ADD: lambda: srcs[0] + srcs[1],
-            Op.SUBTRACT: lambda: srcs[0] - srcs[1],
-            Op.MULTIPLY: lambda: srcs[0] * srcs[1],
-            Op.MAXIMUM: lambda: max(srcs),
-            Op.MINIMUM: lambda: min(srcs),
-            Op.AND: lambda: srcs[0] & srcs[1],
-            Op.OR: lambda: srcs[0] | srcs[1],
-            Op.NOT: lambda: not srcs[0],
-            Op.NEGATE: lambda: -srcs[0],
-            Op.ABS: lambda: abs(srcs[0]),
-            Op.CLAMP: lambda: min(max(srcs[1], srcs[0]), srcs[2]),
-            Op.SELECT: lambda: srcs[1] if srcs[0] else srcs[2],
-            Op.COMPARE: lambda: {"LT": srcs[0] < srcs[1], "LE": srcs[0] <= srcs[1],
-                                 "GT": srcs[0] > srcs[1], "GE": srcs[0] >= srcs[1],
-                                 "EQ": srcs[0] == srcs[1], "NE": srcs[0] != srcs[1],
-                                 }[scalar.direction],
-        }[scalar.op]()
-    )  # fmt: skip
+    meaning: dict[Op, Callable[[], int]] = {
+        Op.ADD: lambda: srcs[0] + srcs[1],
+        Op.SUBTRACT: lambda: srcs[0] - srcs[1],
+        Op.MULTIPLY: lambda: srcs[0] * srcs[1],
+        Op.MAXIMUM: lambda: max(srcs),
+        Op.MINIMUM: lambda: min(srcs),
+        Op.AND: lambda: srcs[0] & srcs[1],
+        Op.OR: lambda: srcs[0] | srcs[1],
+        Op.NOT: lambda: not srcs[0],
+        Op.NEGATE: lambda: -srcs[0],
+        Op.ABS: lambda: abs(srcs[0]),
+        Op.CLAMP: lambda: min(max(srcs[1], srcs[0]), srcs[2]),
+        Op.SELECT: lambda: srcs[1] if srcs[0] else srcs[2],
+        Op.COMPARE: lambda: _COMPARE[scalar.direction](srcs[0], srcs[1]),
+    }
+    return int(meaning[scalar.op]())
+
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+}
 
 
 @given(
