@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from neuronxcc.codegen import build
 from neuronxcc.codegen.errors import CodegenUnsupported
-from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
+from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.program import (
@@ -270,6 +271,10 @@ AT = View(0, DType.F32, (2, 4, 3), (12, 1, 4))
 SQUARE = View(1, DType.F32, (2, 3, 3), (9, 3, 1))
 
 
+def typed(view: View, dtype: DType) -> View:
+    return dataclasses.replace(view, dtype=dtype)
+
+
 def shifted(view: View, offset: int) -> View:
     return dataclasses.replace(view, offset=offset)
 
@@ -291,7 +296,7 @@ def shifted(view: View, offset: int) -> View:
         (GemmStep(A, AT, SQUARE, A), r"a product of shape \[2, 3, 3\] goes with"),
         (GemmStep(A, AT, SQUARE, epilogue_operands=((0, 0),)), "has operands for one"),
         (
-            GemmStep(*[dataclasses.replace(v, dtype=DType.S32) for v in (A, AT)], SQUARE),
+            GemmStep(typed(A, DType.S32), typed(AT, DType.S32), SQUARE),
             "a product of int32 and int32",
         ),
         (
@@ -349,7 +354,7 @@ def test_bodies_are_not_nested_without_end() -> None:
 
 
 def kernel(access: Access, dtype: DType = DType.F32, slots: int = 2) -> Kernel:
-    value = build.Scalar.make("load", dtype, access=access)
+    value = Scalar.make("load", dtype, access=access)
     return Kernel("k", (Dim(16),), (Slot(dtype),) * slots, (Store(Access(1, (1,)), value),))
 
 
@@ -418,16 +423,17 @@ def test_plain_data_is_checked_too() -> None:
         _C.Program(3)  # type: ignore[arg-type]
     loop = {"kind": "loop", "name": "", "loc": "", "address": 0, "items": 1, "grain": 1,
             "scratch_bytes": 0, "operands": []}  # fmt: skip
-    for name, value, text in (
+    bad: tuple[tuple[str, object, str], ...] = (
         ("address", 0, "a kernel has no address"),
         ("address", -5, "a kernel has no address"),
         ("items", -1, "a loop has -1 items"),
         ("grain", 0, "in chunks of 0"),
         ("scratch_bytes", 1 << 40, "bytes of scratch per thread"),
         ("operands", [(0, 0, 0, 4, False)], "there is no buffer 0"),
-    ):
+    )
+    for key, content, text in bad:
         with pytest.raises(ValueError, match=text):
-            _C.Program({**spec, "steps": [{**loop, "address": 1, name: value}]})
+            _C.Program({**spec, "steps": [{**loop, "address": 1, key: content}]})
 
 
 # ---- mutated programs
@@ -482,7 +488,7 @@ RECORDS = (AtenStep, Access, Buffer, CallStep, CopyStep, Dim, GemmStep, Kernel, 
 KEPT = {"name", "loc", "meta", "kwargs"}
 
 
-def mutate(draw: st.DrawFn, value: Any) -> Any:
+def mutate(draw: Callable[..., Any], value: Any) -> Any:
     """The value with one part of it replaced by something of a similar type."""
     result = value
     if isinstance(value, bool):

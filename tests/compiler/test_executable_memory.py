@@ -67,7 +67,7 @@ def test_constants_live_as_long_as_the_program() -> None:
 
 def test_machine_code_lives_as_long_as_the_native_program() -> None:
     executable = Executable(adder(), "cpu")
-    module = weakref.ref(executable._module)  # type: ignore[arg-type]
+    module = weakref.ref(executable._module)
     native = executable.run
     del executable
     gc.collect()

@@ -34,6 +34,9 @@ from torch_neuronx.dynamo.kernel_bounds import Reach, reaches
 _TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
 
 
+_FARTHEST = 1 << 46  # elements; nothing that is bounded by anything reaches so far
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
     """Bytes that a program uses, the bodies of its loops and branches included where they differ.
@@ -225,11 +228,10 @@ class _SpecMaker:
                 }
 
     def gemm(self, step: GemmStep) -> dict[str, object]:
-        if len(step.a.shape) == 3 == len(step.b.shape):
-            batch, m, k = step.a.shape
-            name = f"gemm {batch}x{m}x{k}x{step.b.shape[2]} {step.a.dtype.value}"
-        else:
-            name = "gemm"
+        if len(step.a.shape) != 3 or len(step.b.shape) != 3:
+            raise ValueError("the operands of a product must have three dimensions")
+        batch, m, k = step.a.shape
+        name = f"gemm {batch}x{m}x{k}x{step.b.shape[2]} {step.a.dtype.value}"
         address = None
         operands: list[tuple[int, int, int, int, bool]] = []
         if step.epilogue is not None:
@@ -276,6 +278,11 @@ def _operands(
     if first == 0 and any(slot.tile for slot in slots):
         raise ValueError(f"kernel {kernel.name} is the epilogue of a product, but is run alone")
     result = []
+    for number, reach in enumerate(reaches(kernel)):
+        if max(-reach.low, reach.high) > _FARTHEST:
+            raise ValueError(
+                f"kernel {kernel.name}: nothing keeps its index into slot {number} inside memory"
+            )
     for slot, reach, (buffer, offset) in zip(slots, reaches(kernel)[first:], operands, strict=True):
         result.append((buffer, *_in_bytes(slot.dtype.itemsize, offset, reach), reach.written))
     return result
