@@ -126,7 +126,9 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
 def test_winograd(p: dict[str, Any]) -> None:
     torch.manual_seed(p["seed"])
     padding = p["padding"]
-    height, width = (max(3 - 2 * pad, p[n]) for n, pad in zip(("height", "width"), padding, strict=True))
+    height, width = (
+        max(3 - 2 * pad, p[n]) for n, pad in zip(("height", "width"), padding, strict=True)
+    )
     x = laid_out(torch.randn(p["images"], p["channels"], height, width), p["x_layout"])
     weight = laid_out(torch.randn(p["outs"], p["channels"], 3, 3), p["weight_layout"])
     extras = p["extras"]
@@ -278,9 +280,8 @@ def test_a_function_gets_every_result_once(layout: str, last: float) -> None:
     rows = rows.reshape(2, 70, -1) if layout == "planes" else rows.reshape(2, -1, 70)
     got, times = torch.full_like(rows, torch.nan), torch.zeros_like(rows)
 
-    def store(
-        _: object, image: int, row0: int, rows: int, col0: int, cols: int, tile: Any, stride: int
-    ) -> None:
+    def store(*arguments: Any) -> None:
+        _, image, row0, rows, col0, cols, tile, stride = arguments
         part = np.ctypeslib.as_array(tile, (rows, stride))[:, :cols]
         got[image, row0 : row0 + rows, col0 : col0 + cols] = torch.from_numpy(part)
         times[image, row0 : row0 + rows, col0 : col0 + cols] += 1

@@ -217,9 +217,9 @@ gemm::PackedKey key_of(const at::Tensor& weight) {
 void run_winograd(const Call& c, uint64_t generation) {
   const Problem p = winograd_problem(c);
   std::shared_ptr<const gemm::Packed> kept;
-  if (generation != 0) {
-    kept = gemm::PackedCache::instance().find(key_of(c.weight), generation,
-                                              [&] { return transform_filters(p); });
+  gemm::PackedCache& cache = gemm::PackedCache::instance();
+  if (generation != 0 && Filters::bytes_of(p.outs, p.channels) <= cache.byte_limit()) {
+    kept = cache.find(key_of(c.weight), generation, [&] { return transform_filters(p); });
   }
   // A number that is not finite spreads over a whole tile, which it does not in a plain sum.
   if (!run_winograd(p, static_cast<const Filters*>(kept.get()))) run_aten(c);

@@ -38,6 +38,7 @@ struct Driver {
   int64_t row;                      // floats from a tile's values to the next one's
   int64_t block;                    // tiles of a block
   int64_t blocks;
+  bool parallel;
 
   explicit Driver(const Problem& problem)
       : steps(*winograd_avx512()),
@@ -50,7 +51,9 @@ struct Driver {
         row(groups * kLanes % 256 == 0 ? groups * kLanes + kLanes : groups * kLanes),
         // Enough blocks for all threads, each of whole register blocks.
         block(std::min(kBlock, round_up(ceil_div(tiles, at::get_num_threads()), kRowTiles))),
-        blocks(ceil_div(tiles, block)) {}
+        blocks(ceil_div(tiles, block)),
+        parallel(
+            gemm::worth_threads(double(kFrequencies * tiles) * double(p.channels * p.outs), 0)) {}
 
   int64_t first(int64_t b) const { return b * block; }
   int64_t last(int64_t b) const { return std::min(tiles, (b + 1) * block); }
@@ -79,7 +82,7 @@ struct Driver {
 
   // All filters, on all threads.
   void filter_all(float* dst) const {
-    for_tasks(panels * groups, true, [&](int64_t t) {
+    for_tasks(panels * groups, parallel, [&](int64_t t) {
       const int64_t panel = t / groups, c = t % groups * kLanes;
       filter(panel, c, std::min(c + kLanes, p.channels),
              dst + panel * Filters::panel_stride(p.channels));
@@ -139,7 +142,7 @@ struct Driver {
   // A thread makes the values of a block and uses them at once.
   bool run_by_blocks(const float* filters) const {
     std::atomic<bool> finite{true};
-    for_tasks(blocks, true, [&](int64_t b) {
+    for_tasks(blocks, parallel, [&](int64_t b) {
       float* values = scratch(Slot::kConvValues, values_block());
       for (int64_t g = 0; g < groups; ++g) input(b, g, values);
       for (int64_t j = 0; j < panels; ++j) {
@@ -153,7 +156,7 @@ struct Driver {
   // transforms the panel it works on.
   bool run_by_panels(int64_t b0, int64_t b1, const float* filters) const {
     float* values = scratch(Slot::kConvValues, (b1 - b0) * values_block());
-    for_tasks((b1 - b0) * groups, true, [&](int64_t t) {
+    for_tasks((b1 - b0) * groups, parallel, [&](int64_t t) {
       const int64_t b = t / groups;
       input(b0 + b, t % groups, values + b * values_block());
     });
@@ -163,12 +166,12 @@ struct Driver {
     };
     const int64_t stride = Filters::panel_stride(p.channels);
     if (filters != nullptr) {
-      for_tasks((b1 - b0) * panels, true, [&](int64_t t) {
+      for_tasks((b1 - b0) * panels, parallel, [&](int64_t t) {
         const int64_t j = t / (b1 - b0);
         one(t % (b1 - b0), j, filters + j * stride);
       });
     } else {
-      for_tasks(panels, true, [&](int64_t j) {
+      for_tasks(panels, parallel, [&](int64_t j) {
         float* panel = scratch(Slot::kConvFilters, stride);
         filter(j, 0, p.channels, panel);
         for (int64_t b = 0; b < b1 - b0; ++b) one(b, j, panel);
@@ -199,19 +202,18 @@ std::shared_ptr<const Filters> transform_filters(const Problem& p) {
 
 bool run_winograd(const Problem& p, const Filters* kept) {
   const Driver d(p);
-  const size_t bytes = Filters::bytes_of(p.outs, p.channels);
-  const int64_t batch =  // blocks whose values are made first
-      std::clamp<int64_t>(int64_t(kMaxValues / sizeof(float)) / d.values_block(), 1, d.blocks);
-  const bool by_blocks = bytes <= kSmallFilters;
+  const int64_t threads = at::get_num_threads();
   const float* filters = kept == nullptr ? nullptr : kept->data();
-  const bool on_the_way =
-      !by_blocks && batch == d.blocks && d.panels >= 2 * int64_t(at::get_num_threads());
-  if (filters == nullptr && !on_the_way) {
+  const bool by_blocks =
+      Filters::bytes_of(p.outs, p.channels) <= kSmallFilters && d.blocks >= 2 * threads;
+  if (filters == nullptr && (by_blocks || d.panels < 2 * threads)) {
     float* own = scratch(Slot::kConvFilters, d.panels * Filters::panel_stride(p.channels));
     d.filter_all(own);
     filters = own;
   }
   if (by_blocks) return d.run_by_blocks(filters);
+  const int64_t batch =
+      std::clamp<int64_t>(int64_t(kMaxValues / sizeof(float)) / d.values_block(), 1, d.blocks);
   bool finite = true;
   for (int64_t b = 0; b < d.blocks; b += batch) {
     finite &= d.run_by_panels(b, std::min(d.blocks, b + batch), filters);

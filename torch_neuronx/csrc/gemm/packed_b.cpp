@@ -48,7 +48,7 @@ std::shared_ptr<const PackedB> pack(const Problem& p) {
   return packed;
 }
 
-PackedCache::PackedCache() { stats_.byte_limit = byte_limit_from_environment(); }
+PackedCache::PackedCache() : byte_limit_(byte_limit_from_environment()) {}
 
 PackedCache& PackedCache::instance() {
   // Never destroyed: a thread may still multiply while the process ends.
@@ -85,7 +85,7 @@ std::shared_ptr<const Packed> PackedCache::find(
         order_.erase(found->second);
         entries_.erase(found);
       }
-      if (stats_.byte_limit == 0) return nullptr;
+      if (byte_limit_ == 0) return nullptr;
       order_.push_front({key, generation, nullptr});
       entries_[key] = order_.begin();
       drop_until_fits();
@@ -104,7 +104,7 @@ std::shared_ptr<const Packed> PackedCache::find(
   ++stats_.packed;
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second->generation != generation ||
-      packed->bytes() > stats_.byte_limit) {
+      packed->bytes() > byte_limit_) {
     return packed;
   }
   if (found->second->packed) stats_.bytes -= found->second->packed->bytes();
@@ -115,7 +115,7 @@ std::shared_ptr<const Packed> PackedCache::find(
 }
 
 void PackedCache::drop_until_fits() {
-  while (!order_.empty() && (stats_.bytes > stats_.byte_limit || order_.size() > kMaxEntries)) {
+  while (!order_.empty() && (stats_.bytes > byte_limit_ || order_.size() > kMaxEntries)) {
     const Entry& last = order_.back();
     if (last.packed) {
       stats_.bytes -= last.packed->bytes();
@@ -130,6 +130,7 @@ CacheStats PackedCache::stats() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   CacheStats stats = stats_;
   stats.entries = order_.size();
+  stats.byte_limit = byte_limit_;
   return stats;
 }
 
@@ -137,9 +138,7 @@ void PackedCache::clear() {
   const std::lock_guard<std::mutex> lock(mutex_);
   order_.clear();
   entries_.clear();
-  const size_t limit = stats_.byte_limit;
   stats_ = {};
-  stats_.byte_limit = limit;
 }
 
 }  // namespace torch_neuronx::gemm

@@ -73,6 +73,7 @@ class PackedCache {
   std::shared_ptr<const Packed> find(const PackedKey& key, uint64_t generation,
                                      const std::function<std::shared_ptr<const Packed>()>& make);
   CacheStats stats() const;
+  size_t byte_limit() const { return byte_limit_; }
   void clear();
 
  private:
@@ -88,6 +89,7 @@ class PackedCache {
   };
   void drop_until_fits();  // with the lock held
 
+  const size_t byte_limit_;
   mutable std::mutex mutex_;
   std::list<Entry> order_;  // most recently used first
   std::unordered_map<PackedKey, std::list<Entry>::iterator, KeyHash> entries_;
