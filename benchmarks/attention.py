@@ -14,6 +14,7 @@ machine was too busy to measure.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import re
 import sys
@@ -191,8 +192,18 @@ def passes(core: Any, case: Case) -> Iterator[tuple[str, float, Step, Step]]:
     )
 
 
+def keep_freed_memory() -> None:
+    """Let the allocator reuse large blocks: new pages would cost both sides more than the work."""
+    libc = ctypes.CDLL(None)
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+    for parameter in (trim_threshold, mmap_threshold):
+        if libc.mallopt(parameter, 1 << 30) != 1:
+            raise OSError(f"mallopt refused parameter {parameter}")
+
+
 def measure_all(options: argparse.Namespace, watch: quiet.Watch) -> int:
     core: Any = importlib.import_module("torch_neuronx._C")
+    keep_freed_memory()
     clock = time.thread_time if options.cpu_time else time.perf_counter
     rows = []
     print(f"{'batch x heads x queries x keys x width':52} {'cpu us':>10} {'ours us':>10} ratio GFLOP/s")

@@ -101,6 +101,12 @@ constexpr int64_t kFewQueries = 8;
 inline bool has_few_queries(const Problem& p) {
   return p.heads / p.kv_heads * p.queries <= kFewQueries;
 }
+// They work on so many keys at a time, and ask for keys so far ahead.
+constexpr int64_t kStepKeys = 8, kAheadKeys = 16;
+// How many of the kStepKeys keys that are `kAheadKeys` after key `i` are among `count`.
+inline int64_t keys_ahead(int64_t i, int64_t count) {
+  return std::clamp<int64_t>(count - i - kAheadKeys, 0, kStepKeys);
+}
 void forward_few_queries(const Problem& p, const Output& out, const View<float>& logsumexp);
 void backward_few_queries(const Problem& p, const BackwardArgs& args);
 

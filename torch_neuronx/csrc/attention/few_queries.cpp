@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kPartKeys = 512;
 constexpr int64_t kScoreRow = kPartKeys + 16;  // not a power of two: rows would share cache sets
-constexpr int64_t kAheadKeys = 32;  // asked for before they are needed
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Unfinished results of all rows for some of the keys.
@@ -67,9 +66,9 @@ struct Driver {
                                   p.queries, p.width, memory);
     const Rows key_rows = rows_of(p.key, size, batch, kv_head);
     const Rows values = rows_of(p.value, size, batch, kv_head);
-    for (int64_t i = 0; i < count; i += kAheadKeys) {
-      const int64_t some = std::min(kAheadKeys, count - i);
-      prefetch(key_rows, k0 + i + some, std::min(kAheadKeys, count - i - some), p.width * size);
+    for (int64_t i = 0; i < count; i += kStepKeys) {
+      const int64_t some = std::min(kStepKeys, count - i);
+      prefetch(key_rows, k0 + i + kAheadKeys, keys_ahead(i, count), p.width * size);
       prefetch(values, k0 + i, some, p.value_width * size);
       engine.thin->dot({element, key_rows.at(k0 + i), size, key_rows.row_bytes, q.data, q.row_bytes,
                         p.width, some, rows, scores + i, kScoreRow});

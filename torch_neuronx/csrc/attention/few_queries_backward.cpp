@@ -8,7 +8,6 @@ namespace {
 
 constexpr int64_t kPartKeys = 512;
 constexpr int64_t kScoreRow = kPartKeys + 16;  // not a power of two: rows would share cache sets
-constexpr int64_t kAheadKeys = 32;             // asked for before they are needed
 
 struct Driver {
   const Problem& p;
@@ -89,11 +88,10 @@ struct Driver {
     load_statistics(m, batch, kv_head);
     const Rows keys = rows_of(p.key, size, batch, kv_head);
     const Rows values = rows_of(p.value, size, batch, kv_head);
-    for (int64_t i = 0; i < count; i += kAheadKeys) {
-      const int64_t some = std::min(kAheadKeys, count - i);
-      const int64_t next = std::min(kAheadKeys, count - i - some);
-      prefetch(keys, k0 + i + some, next, p.width * size);
-      prefetch(values, k0 + i + some, next, p.value_width * size);
+    for (int64_t i = 0; i < count; i += kStepKeys) {
+      const int64_t some = std::min(kStepKeys, count - i), ahead = keys_ahead(i, count);
+      prefetch(keys, k0 + i + kAheadKeys, ahead, p.width * size);
+      prefetch(values, k0 + i + kAheadKeys, ahead, p.value_width * size);
       engine.thin->dot({element, keys.at(k0 + i), size, keys.row_bytes, q.data, q.row_bytes,
                         p.width, some, rows, m.scores + i, kScoreRow});
       engine.thin->dot({element, values.at(k0 + i), size, values.row_bytes, g.data, g.row_bytes,
