@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.cluster import Cluster, Storage
-from neuronxcc.lowering.index import At, Cond, Index, Quotient, Term, Value
+from neuronxcc.lowering.index import At, Cond, Index, Joining, Quotient, Term, Value
 from neuronxcc.lowering.layout import Layout, span
 
 COMBINE = {
@@ -61,7 +62,12 @@ class _Emitter:
         self.starts: dict[Storage, int] = {}
         self.scalars: dict[Key, Scalar] = {}
         self.dims: dict[int, int] = {}
-        self.first = 0
+        # The axes of the kernel: the cluster's, some of them joined.
+        self.extents = dict(cluster.extents)
+        self.reduced = set(cluster.reduced)
+        self.order = list(cluster.order)
+        self.joins: list[Joining] = []
+        self._memo: dict[Index, Index] = {}
         self._numbers: dict[tuple[Index, DType], Scalar] = {}
 
     def run(self) -> Emitted:
@@ -72,13 +78,14 @@ class _Emitter:
         slots: list[Slot] = []
         if cluster.kind == "gemm":
             slots.append(Slot(DType.F32, tile=True))
-            self.first = 1
         for storage, address in accesses:
             if storage not in self.slots:
                 self.slots[storage] = len(slots)
                 slots.append(Slot(storage.node.dtype))
                 self.starts[storage] = self._lowest(storage, address)
             self.starts[storage] = min(self.starts[storage], self._lowest(storage, address))
+        self._join_axes(keys, accesses)
+        accesses = [(storage, self._joined(address)) for storage, address in accesses]
         order = self._dim_order(accesses)
         self.dims = {axis: dim for dim, axis in enumerate(order)}
         for key in keys:
@@ -93,8 +100,7 @@ class _Emitter:
             for write, (storage, address) in zip(cluster.writes, writes, strict=True)
         )
         dims = tuple(
-            Dim(cluster.extents[a], Kind.REDUCE if a in cluster.reduced else Kind.PARALLEL)
-            for a in order
+            Dim(self.extents[a], Kind.REDUCE if a in self.reduced else Kind.PARALLEL) for a in order
         )
         kernel = Kernel(_name(cluster), dims, tuple(slots), stores)
         operands = tuple((storage, self.starts[storage]) for storage in self.slots)
@@ -104,7 +110,7 @@ class _Emitter:
         """The first element that an address reaches, as far as that is known."""
         below = 0
         for term, coefficient in address.terms:
-            limits = ix.bounds(ix.of_term(term), self.cluster.extents)
+            limits = ix.bounds(ix.of_term(term), self.extents)
             if limits is not None:
                 below += min(coefficient * limits[0], coefficient * limits[1])
             elif coefficient < 0:
@@ -143,6 +149,8 @@ class _Emitter:
             self.addresses[key] = (storage.resolve(), address)
             return _values(at)
         needs = list(traced[at])
+        if _asks(node):
+            needs.extend(_values(At(at.coords)))
         if node.op in _CONDITIONAL:
             for _, where in traced[at]:
                 needs.extend(_values(At((), where.mask)))
@@ -150,27 +158,73 @@ class _Emitter:
 
     # ---- the shape of the kernel --------------------------------------------------------------
 
+    def _join_axes(self, keys: list[Key], accesses: list[tuple[Storage, Index]]) -> None:
+        """Put axes together that were split for reshapes, where that turned out not to matter.
+
+        Accesses alone would not need it, but a position that is asked for is simpler on one axis.
+        """
+        if self.cluster.kind == "gemm" or len(self.order) < 2:
+            return
+        asked = {
+            index
+            for node, at in keys
+            for index in (*(cond.of for cond in at.mask), *(at.coords if _asks(node) else ()))
+        }
+        asked.update(cond.of for write in self.cluster.writes for cond in write.mask)
+        if not asked:
+            return
+        forms = {*asked, *(address for _, address in accesses)}
+        place = 0
+        while place + 1 < len(self.order):
+            outer, inner = self.order[place : place + 2]
+            joining = Joining(outer, inner, self.extents[inner], len(self.extents))
+            same = (outer in self.reduced) == (inner in self.reduced)
+            whole = {outer, inner} & self.cluster.whole
+            if not same or whole or not all(map(joining.fits, forms)):
+                place += 1
+                continue
+            self.extents[joining.axis] = self.extents[outer] * self.extents[inner]
+            self.order[place : place + 2] = [joining.axis]
+            if outer in self.reduced:
+                self.reduced ^= {joining.axis, outer, inner}
+            self.joins.append(joining)
+            forms = set(map(joining.index, forms))
+            place = max(place - 1, 0)
+
+    def _joined(self, index: Index) -> Index:
+        """An index of the cluster over the axes of the kernel."""
+        if not self.joins:
+            return index
+        found = self._memo.get(index)
+        if found is None:
+            found = index
+            for joining in self.joins:
+                found = joining.index(found)
+            self._memo[index] = found
+        return found
+
     def _dim_order(self, accesses: list[tuple[Storage, Index]]) -> list[int]:
         """Axes from the outermost to the innermost, in one of the forms that kernels have."""
-        cluster = self.cluster
-        if not cluster.reduced:
-            return cluster.order
-        weight = dict.fromkeys(cluster.order, 0)
+        if not self.reduced:
+            return self.order
+        weight = dict.fromkeys(self.order, 0)
         for storage, address in accesses:
             for term, coefficient in address.terms:
                 if isinstance(term, int) and abs(coefficient) == 1:
                     varying = [t for t, _ in address.terms if isinstance(t, int)]
-                    weight[term] += storage.node.dtype.itemsize * cluster.points(varying)
-        best = max(cluster.order, key=lambda axis: weight[axis])
-        reduced = [a for a in cluster.order if a in cluster.reduced]
-        parallel = cluster.parallel
-        if best in cluster.reduced or not weight[best]:
+                    weight[term] += storage.node.dtype.itemsize * math.prod(
+                        self.extents[t] for t in varying
+                    )
+        best = max(self.order, key=lambda axis: weight[axis])
+        reduced = [a for a in self.order if a in self.reduced]
+        parallel = [a for a in self.order if a not in self.reduced]
+        if best in self.reduced or not weight[best]:
             return [*parallel, *reduced]
         # Columns: what lies between neighbours of a reduced axis stays innermost.
-        step = dict.fromkeys(cluster.order, 0)
+        step = dict.fromkeys(self.order, 0)
         for _, address in accesses:
             strides = {t: abs(a) for t, a in address.terms if isinstance(t, int)}
-            if strides.get(best) == 1 and set(strides) & cluster.reduced:
+            if strides.get(best) == 1 and set(strides) & self.reduced:
                 step.update(strides)
                 break
         limit = min((step[a] for a in reduced if step[a]), default=1)
@@ -180,6 +234,7 @@ class _Emitter:
     # ---- expressions ----------------------------------------------------------------------------
 
     def _access(self, storage: Storage, address: Index) -> Access:
+        address = self._joined(address)
         strides = [0] * len(self.dims)
         indices: list[tuple[Scalar, int]] = []
         for term, coefficient in address.terms:
@@ -192,6 +247,7 @@ class _Emitter:
 
     def _number(self, index: Index, dtype: DType) -> Scalar:
         """The value of an index, computed in an integer type."""
+        index = self._joined(index)
         found = self._numbers.get((index, dtype))
         if found is not None:
             return found
@@ -212,8 +268,6 @@ class _Emitter:
         """A term in an integer type; None: in whichever it is at hand."""
         if isinstance(term, int):
             wanted = dtype or DType.S64
-            if self.cluster.extents[term] == 1:
-                return _const(0, wanted)
             return Scalar.make("index", wanted, dim=self.dims[term])
         if isinstance(term, Value):
             value = self.scalars[term.node, term.at]
@@ -226,7 +280,7 @@ class _Emitter:
 
     def _width(self, index: Index) -> DType:
         """32 bits if they hold the index and every part of it."""
-        limits = ix.bounds(index, self.cluster.extents)
+        limits = ix.bounds(index, self.extents)
         if limits is None or max(abs(limits[0]), abs(limits[1]), abs(index.offset)) >= 1 << 30:
             return DType.S64
         return DType.S32
@@ -234,7 +288,7 @@ class _Emitter:
     def _mask(self, conds: tuple[Cond, ...]) -> Scalar | None:
         mask: Scalar | None = None
         for cond in conds:
-            limits = ix.bounds(cond.of, self.cluster.extents)
+            limits = ix.bounds(cond.of, self.extents)
             dtype = self._width(cond.of)
             value = self._number(cond.of, dtype)
             if cond.high - cond.low == 1:
@@ -323,7 +377,7 @@ class _Emitter:
         return _converted(self._number(index, self._width(index)), node.dtype)
 
     def _tile(self, node: Node, _at: At, _srcs: list[Scalar]) -> Scalar:
-        extents = [self.cluster.extents[axis] for axis in (0, 1, 2)]
+        extents = [self.extents[axis] for axis in (0, 1, 2)]
         strides = (extents[1] * extents[2], extents[2], 1)
         tile = Scalar.make("load", DType.F32, access=Access(0, strides))
         return _converted(tile, node.dtype)
@@ -350,6 +404,11 @@ def _elementwise(node: Node, srcs: list[Scalar]) -> Scalar:
         bits = (node["exponent_bits"], node["mantissa_bits"])
         srcs = [*srcs, *(_const(count, DType.S32) for count in bits)]
     return _op(node.op, node.dtype, *srcs, direction=node.get("direction", ""))
+
+
+def _asks(node: Node) -> bool:
+    """Whether a node computes with its own position."""
+    return node.op in (Op.IOTA, Op.SCATTER)
 
 
 def _values(at: At) -> list[Key]:

@@ -37,9 +37,10 @@ from neuronxcc.lowering.order import Region, program_order, regions, stages
 from neuronxcc.lowering.sources import is_choice
 from neuronxcc.lowering.updates import update_write
 
-MAX_WORK = 200  # operations of a kernel
+MAX_WORK = 128  # operations of a kernel
+MAX_OPEN = 24  # tensors that a kernel reads
+MAX_POSITIONS = 3  # at which a kernel computes one tensor
 MAX_ARMS = 4  # operands of a concatenation that is computed by choosing
-MAX_EPILOGUE_READS = 4  # tensors as large as the product that an epilogue loads
 MIN_ROWS = 8  # rows below which a long reduction is not done row by row
 LONG = 1 << 16  # elements
 
@@ -191,13 +192,7 @@ class Fuser:
             owner = node.srcs[0] if node.op is Op.GET else node
             return owner.op in CALLS or strides == contiguous(node.shape)
         if node in self.regions:
-            # The columns of a product stay neighbours.
-            dot = self.regions[node].dot
-            columns = dot.srcs[0].type.rank - len(dot["lhs_contract"])
-            if node.shape != dot.shape:
-                return strides == contiguous(node.shape)
-            last = dot.shape[columns:]
-            return strides[columns:] == contiguous(last)
+            return self.regions[node].holds(node, strides)
         return True
 
     def layout(self, node: Node) -> Layout:
@@ -206,6 +201,8 @@ class Fuser:
         if found is None:
             if node.op in VIEWS:
                 found = self._view_layout(node)
+            elif node in self.regions:
+                found = Layout(self.regions[node].strides[node])
             if found is None:
                 found = Layout(contiguous(node.shape))
             self.layouts[node] = found
@@ -301,7 +298,9 @@ class Fuser:
     def _visit_view(self, node: Node) -> None:
         for cluster in self.demanders.get(node, ()):
             traced = cluster.trace(node)
-            if node.op is Op.RESHAPE and not self._affine(cluster, traced):
+            if node.op is Op.RESHAPE and not (
+                cluster is self._epilogue_of(node) or self._affine(cluster, traced)
+            ):
                 self.require(node, cluster.number)
                 continue
             cluster.admit(node, traced)
@@ -312,6 +311,12 @@ class Fuser:
                 self.require(node.srcs[0], self.required[node])
             else:
                 self._store_alone(node)
+
+    def _epilogue_of(self, node: Node) -> Cluster | None:
+        """The cluster of the product with which a node is computed."""
+        region = self.regions.get(node)
+        product = None if region is None else self._products.get(region)
+        return None if product is None else product.cluster
 
     def _is_view(self, node: Node) -> bool:
         """Whether the node's memory is its operand's."""
@@ -441,6 +446,8 @@ class Fuser:
         newest = max((c.number for c in clusters), default=-1)
         newest = max(newest, self.required.get(node, -1))
         cluster = next((c for c in clusters if c.number == newest), None)
+        if newest == self.required.get(node):
+            cluster = None  # it also reads the node, as a view, from memory
         if cluster is None or not self._may_host(cluster, node):
             self._store_alone(node)
             return
@@ -529,7 +536,8 @@ class Fuser:
 
     def _accepts(self, cluster: Cluster, node: Node) -> bool:
         """Whether a cluster may compute a node that it wants."""
-        if cluster.work > MAX_WORK:
+        opened = len(cluster.wants) - len(cluster.inside)
+        if cluster.work > MAX_WORK or (opened > MAX_OPEN and len(node.srcs) > 1):
             return False
         if cluster.has_updates and not self._recomputed(node):
             return False  # updates run on few threads
@@ -541,7 +549,7 @@ class Fuser:
         if node.op is Op.CONCATENATE and len(node.srcs) > MAX_ARMS:
             return False
         if not is_slow(node):
-            return len(wanted) <= 4
+            return len(wanted) <= MAX_POSITIONS
         total = 0
         for at in wanted:
             axes: set[int] = set()

@@ -332,6 +332,40 @@ class Substitution:
         return found
 
 
+class Joining:
+    """Replaces two neighbouring axes by one, where every index walks through them as one.
+
+    What is read from tensors stays as it is: it has been computed by other indices.
+    """
+
+    def __init__(self, outer: int, inner: int, extent: int, axis: int) -> None:
+        self.outer, self.inner, self.extent, self.axis = outer, inner, extent, axis
+
+    def fits(self, index: Index) -> bool:
+        """Whether an index can be expressed by the one axis."""
+        a = b = 0
+        for term, coefficient in index.terms:
+            if isinstance(term, int):
+                a += coefficient * (term == self.outer)
+                b += coefficient * (term == self.inner)
+            elif not isinstance(term, Value) and not self.fits(term.of):
+                return False
+        return a == b * self.extent
+
+    def index(self, index: Index) -> Index:
+        """The index over the new axis."""
+        terms: list[tuple[Term, int]] = []
+        for term, coefficient in index.terms:
+            if isinstance(term, int):
+                if term != self.outer:
+                    terms.append((self.axis if term == self.inner else term, coefficient))
+            elif isinstance(term, Value):
+                terms.append((term, coefficient))
+            else:
+                terms.append((term._replace(of=self.index(term.of)), coefficient))
+        return Index(index.offset, tuple(terms))
+
+
 def values_of(at: At, visit: Callable[[Value], None]) -> None:
     """Call `visit` for every number read from a tensor that a position uses directly."""
     indices = [*at.coords, *(cond.of for cond in at.mask)]

@@ -18,6 +18,7 @@ from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import BIJECTIVE, CALLS, VIEWS, is_hard, is_slow, origin
 from neuronxcc.lowering.index import Index, Space
+from neuronxcc.lowering.layout import Layout, Strides, contiguous, viewed
 
 MAX_REGION = 96  # operations of an epilogue
 
@@ -77,6 +78,7 @@ class Region:
         dot: The product.
         batch, m, n: Extents of the epilogue's axes 0, 1 and 2.
         frames: For every node of the region its position in terms of these axes.
+        strides: For every node of the region the strides that keep the product's order in memory.
     """
 
     def __init__(self, dot: Node) -> None:
@@ -92,16 +94,36 @@ class Region:
             flat = ix.ZERO if self.extents[axis] == 1 else ix.of_axis(axis)
             coords.extend(ix.unflatten(flat, group, self.space))
         self.frames: dict[Node, tuple[Index, ...]] = {dot: tuple(coords)}
+        self.strides: dict[Node, Strides] = {dot: contiguous(dot.shape)}
 
-    def frame_of(self, node: Node) -> tuple[Index, ...] | None:
-        """The position of a node of the same number of elements; None if it does not follow."""
+    def _add(self, node: Node) -> None:
+        """Take in a node of as many elements as the product if its positions follow from it."""
+        inside = [src for src in node.srcs if src in self.frames]
+        first = inside[0]
+        frame, strides = self.frames[first], self.strides[first]
         if node.op in Group.ELEMENTWISE:
-            found = {self.frames[src] for src in node.srcs if src in self.frames}
-            return found.pop() if len(found) == 1 else None
-        frame = self.frames[node.srcs[0]]
+            if all(self.frames[src] == frame for src in inside):
+                self.frames[node], self.strides[node] = frame, strides
+            return
+        layout = viewed(node, Layout(strides))
+        if layout is None:
+            return
         if node.op is Op.TRANSPOSE:
-            return tuple(frame[d] for d in node["permutation"])
-        return ix.reshape(frame, node.srcs[0].shape, node.shape, self.space)
+            frame = tuple(frame[d] for d in node["permutation"])
+        else:
+            frame = ix.reshape(frame, first.shape, node.shape, self.space)
+        self.frames[node], self.strides[node] = frame, layout.strides
+
+    def holds(self, node: Node, strides: Strides) -> bool:
+        """Whether the epilogue can well store a node of the region with these strides."""
+        address = ix.weighted(zip(self.frames[node], strides, strict=True))
+        for term, _ in address.terms:
+            axes: set[int] = set()
+            if not isinstance(term, int):
+                ix.axes_of(ix.of_term(term), axes)
+            if 2 in axes:  # a division for every column
+                return False
+        return True
 
     def grow(self, candidates: Iterable[Node], stage: Mapping[Node, int]) -> None:
         """Take in what can be computed per element of the product.
@@ -122,9 +144,7 @@ class Region:
                 src in self.frames or stage[src] < own for src in node.srcs
             ):
                 continue
-            frame = self.frame_of(node)
-            if frame is not None:
-                self.frames[node] = frame
+            self._add(node)
 
     def trim(self, users: Users, kept: Iterable[Node]) -> None:
         """Give up what its consumers compute as well from what has to be stored anyway."""

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neuronxcc.ir import Node
+from neuronxcc.ir import DType, Node
 from tests.compiler.graphs import Case, graphs, same_bits
 from tests.compiler.lowering_tools import expected, run
 
@@ -57,6 +57,24 @@ def test_what_is_not_summed_is_equal_in_all_bits(case: Case) -> None:
 @given(graphs(exact=True, steps=12))
 def test_exact_arithmetic_is_equal_in_all_bits(case: Case) -> None:
     check_bits(case)
+
+
+@SLOW
+@given(
+    graphs(families=["contraction", "movement", "elementwise"], dtypes=[DType.F32], exact=True),
+    st.data(),
+)
+def test_products_and_what_follows(case: Case, data: st.DataObject) -> None:
+    check_bits(case, result_strides=data.draw(layouts(case.graph.results)))
+
+
+@SLOW
+@given(
+    graphs(families=["reduction", "elementwise", "movement"], dtypes=[DType.F32], exact=True),
+    st.data(),
+)
+def test_reductions_and_what_follows(case: Case, data: st.DataObject) -> None:
+    check_bits(case, result_strides=data.draw(layouts(case.graph.results)))
 
 
 @SLOW
