@@ -65,7 +65,7 @@ def convert(value: Scalar, dtype: DType) -> Scalar:
 
 
 def compare(direction: str, a: Operand, b: Operand) -> Scalar:
-    """a EQ | NE | LT | LE | GT | GE b; at least one of them a Scalar."""
+    """Whether a EQ | NE | LT | LE | GT | GE b; at least one of them is a Scalar."""
     typed = a if isinstance(a, Scalar) else b
     assert isinstance(typed, Scalar)
     srcs = (_operand(a, typed.dtype), _operand(b, typed.dtype))
@@ -92,5 +92,5 @@ def reduce(operator: Op, value: Scalar, dtype: DType | None = None) -> Scalar:
 
 
 def arg(operator: Op, value: Scalar, dtype: DType = DType.S64) -> Scalar:
-    """The position of the least (MINIMUM) or greatest (MAXIMUM) value along the REDUCE dimension."""
+    """Where the least (MINIMUM) or greatest (MAXIMUM) value is along the REDUCE dimension."""
     return Scalar.make("arg", dtype, (value,), op=operator)

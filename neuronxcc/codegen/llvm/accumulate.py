@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import ops
 from neuronxcc.codegen.llvm.complexes import Pair, Value
+from neuronxcc.codegen.llvm.convert import convert
 from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
 from neuronxcc.codegen.llvm.formats import register_elem, round_to
 from neuronxcc.codegen.llvm.points import Points
@@ -74,6 +75,7 @@ class ReduceAccumulator(Accumulator):
         return DType.F32 if self.scalar.dtype in _NARROW else self.scalar.dtype
 
     def start(self, lanes: int) -> list[Val]:
+        """See Accumulator."""
         assert self.scalar.op is not None
         elem = register_elem(self.dtype)
         first = identity(self.scalar.op, self.dtype)
@@ -83,25 +85,26 @@ class ReduceAccumulator(Accumulator):
         return state
 
     def step(self, points: Points, state: list[Val]) -> list[Val]:
+        """See Accumulator."""
         em = self.em
         src = self.scalar.srcs[0]
         value = points.value(src)
         if src.dtype is not self.dtype:
-            converted = ops.apply(em, Op.CONVERT, self.dtype, [value], [src.dtype])
-            value = converted
+            value = convert(em, value, src.dtype, self.dtype)
         new = self.join(state, _parts(value))
         if points.mask is None:
             return new
         return [em.select(points.mask, n, s) for n, s in zip(new, state, strict=True)]
 
     def join(self, a: list[Val], b: list[Val]) -> list[Val]:
+        """See Accumulator."""
         assert self.scalar.op is not None
-        value = ops.apply(
-            self.em, self.scalar.op, self.dtype, [_value(a), _value(b)], [self.dtype] * 2
-        )
+        what = ops.Typed(self.scalar.op, self.dtype, self.dtype)
+        value = ops.apply(self.em, what, [_value(a), _value(b)])
         return _parts(value)
 
     def finish(self, points: Points, state: list[Val]) -> Value:
+        """See Accumulator."""
         state = self._folded(points, state)
         if self.scalar.dtype is self.dtype:
             return _value(state)
@@ -153,6 +156,7 @@ class ArgAccumulator(Accumulator):
         return self.scalar.srcs[0]
 
     def start(self, lanes: int) -> list[Val]:
+        """See Accumulator."""
         assert self.scalar.op is not None
         elem = register_elem(self._source.dtype)
         first = identity(self.scalar.op, self._source.dtype).real
@@ -174,6 +178,7 @@ class ArgAccumulator(Accumulator):
         return em.compare(sign + ("gt" if greater else "lt"), a, b)
 
     def step(self, points: Points, state: list[Val]) -> list[Val]:
+        """See Accumulator."""
         em = self.em
         value = points.real(self._source)
         position: Val = em.const("i32", 0)
@@ -185,6 +190,7 @@ class ArgAccumulator(Accumulator):
         return [em.select(wins, value, state[0]), em.select(wins, position, state[1])]
 
     def join(self, a: list[Val], b: list[Val]) -> list[Val]:
+        """See Accumulator."""
         em = self.em
         wins = self._better(b[0], a[0])
         loses = self._better(a[0], b[0])
@@ -194,5 +200,6 @@ class ArgAccumulator(Accumulator):
         return [em.select(takes, b[0], a[0]), em.select(takes, b[1], a[1])]
 
     def finish(self, points: Points, state: list[Val]) -> Value:
+        """See Accumulator."""
         position = self._folded(points, state)[1]
         return self.em.integer(position, register_elem(self.scalar.dtype))

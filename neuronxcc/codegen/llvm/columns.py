@@ -1,8 +1,8 @@
 """Sums over leading dimensions: strips of columns whose partial results lie in memory.
 
-A strip is wide enough for the memory to deliver whole pages, a handful of rows is taken at a time so
-that a partial result is read and written once for all of them, and the strip's partial results stay
-in the first-level cache.
+A strip is wide enough for the memory to deliver whole pages, a handful of rows is taken at a time
+so that a partial result is read and written once for all of them, and the strip's partial results
+stay in the first-level cache.
 """
 
 from __future__ import annotations

@@ -67,8 +67,6 @@ class Loop:
 
 BITS = {
     "i1": 1,
-    "i2": 2,
-    "i4": 4,
     "i8": 8,
     "i16": 16,
     "i32": 32,
@@ -77,6 +75,13 @@ BITS = {
     "float": 32,
     "double": 64,
 }
+
+
+def bits_of(elem: str) -> int:
+    """Width of an element; integers may have any."""
+    return BITS.get(elem) or int(elem[1:])
+
+
 _FLOAT = frozenset({"half", "float", "double"})
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
@@ -91,7 +96,7 @@ def literal(elem: str, value: float) -> str:
     if elem == "i1":
         return "true" if value else "false"
     if elem not in _FLOAT:
-        bits = BITS[elem]
+        bits = bits_of(elem)
         wrapped = int(value) & ((1 << bits) - 1)
         return str(wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped)
     if elem == "float" and not math.isnan(value):
@@ -243,13 +248,13 @@ class Emitter:
         return self.pure(a.elem, a.lanes, f"{opcode} {a.typed}", a)
 
     def compare(self, predicate: str, a: Val, b: Val) -> Val:
-        """fcmp or icmp, by type."""
+        """Compares: fcmp or icmp, by type."""
         a, b = self.join(a, b)
         kind = "fcmp" if a.elem in _FLOAT else "icmp"
         return self.pure("i1", a.lanes, f"{kind} {predicate} {a.typed}, {b.text}", a, b)
 
     def select(self, condition: Val, a: Val, b: Val) -> Val:
-        """a where the condition holds, else b."""
+        """Takes a where the condition holds, else b."""
         if condition.lanes == 0:
             a, b = self.join(a, b)
         else:
@@ -295,7 +300,7 @@ class Emitter:
             suffix += "." + _suffix(overload.elem, overload.lanes)
         full = f"@llvm.{name}.{suffix}"
         result = vector_type(elem, lanes)
-        types = [a.type for a in args] + ([extra.split()[0]] if extra else [])
+        types = [a.type for a in args] + ([extra.split(maxsplit=1)[0]] if extra else [])
         self.declarations[full] = f"declare {result} {full}({', '.join(types)})"
         operands = [a.typed for a in args] + ([extra] if extra else [])
         return self.pure(elem, lanes, f"call {result} {full}({', '.join(operands)})", *args)
@@ -335,7 +340,7 @@ class Emitter:
     # -- memory -------------------------------------------------------------------------------
 
     def gep(self, elem: str, base: Val, index: Val) -> Val:
-        """base + index elements; a vector of indices gives a vector of pointers."""
+        """Address base + index elements; a vector of indices gives a vector of pointers."""
         if index.constant and index.text == "0":
             return base
         rhs = f"getelementptr {elem}, {base.typed}, {index.typed}"
@@ -408,7 +413,7 @@ class Emitter:
         *,
         may_be_empty: bool = False,
     ) -> Iterator[Loop]:
-        """for (i64 i = start; i < stop; i += step), with values carried from turn to turn.
+        """Loop for (i64 i = start; i < stop; i += step), with values carried from turn to turn.
 
         The body sets `.next`; `.results` hold the final values after the loop. Unless
         `may_be_empty`, start < stop is known.

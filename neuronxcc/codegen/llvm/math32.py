@@ -41,7 +41,7 @@ def _scalef(em: Emitter, p: Val, n: Val) -> Val:
 
 
 def _scale(p: Num, n: Num, biased: Num) -> Num:
-    """p * 2^n for integral n in [-300, 300], rounded once; `biased` is n + ROUND."""
+    """Result p * 2^n for integral n in [-300, 300], rounded once; `biased` is n + ROUND."""
     em, lanes = p.em, p.val.lanes
     if em.host.has("avx512f") and lanes in (16, 32, 64):
         return Num(em, _scalef(em, p.val, n.val))
@@ -127,7 +127,7 @@ def expm1(x: Num) -> Num:
 
 
 def _log_kernel(x: Num) -> Num:
-    """ln x for finite normal x > 0."""
+    """Logarithm of finite normal x > 0."""
     shifted = x.bits("i32") - 0x3F3504F3  # sqrt(1/2)
     exponent = shifted >> 23
     f = (x.bits("i32") - (exponent << 23)).bits("float") - 1.0
@@ -155,7 +155,7 @@ def _log_ends(x: Num, result: Num, pole: Num) -> Num:
 
 
 def log(x: Num) -> Num:
-    """ln x, at most 1.1 ulp."""
+    """Natural logarithm, at most 1.1 ulp."""
     small = x < _TINY
     scaled = small.where(x * 2.0**23, x)
     shifted = scaled.bits("i32") - 0x3F3504F3

@@ -20,6 +20,7 @@ from neuronxcc.codegen.loop import Kernel, Kind
 from neuronxcc.codegen.objects import ObjectCache, code_version, default_cache
 from neuronxcc.codegen.space import simplify
 from neuronxcc.codegen.text import to_text
+from neuronxcc.codegen.verify import verify
 from neuronxcc.ir.meaning.elementwise import Array
 
 
@@ -82,7 +83,9 @@ def emit_kernel(kernel: Kernel, host: Host, name: str) -> Emitted:
     space = simplify(kernel)
     if any(scatter.meets(store) for store in kernel.stores):
         return scatter.emit(space, host, name)
-    return (reduction if reduced else pointwise).emit(space, host, name)
+    if reduced:
+        return reduction.emit(space, host, name)
+    return pointwise.emit(space, host, name)
 
 
 def _nothing(name: str) -> str:
@@ -115,11 +118,12 @@ def compile_kernels(
 
     Raises:
         CodegenUnsupported: There is no schedule or instruction for one of them.
+        CodegenError: One of them breaks a rule.
     """
     host = host or Host.detect()
     cache = cache or default_cache()
     texts = [to_text(kernel, name=False) for kernel in kernels]
-    distinct = {text: kernel for text, kernel in zip(texts, kernels, strict=True)}
+    distinct = dict(zip(texts, kernels, strict=True))
     if not distinct:
         return CompiledModule((), None)
     key = _key(list(distinct), host)
@@ -144,6 +148,8 @@ def _key(texts: Sequence[str], host: Host) -> str:
 
 def _compile(kernels: Sequence[Kernel], host: Host) -> bytes:
     """How each function wants to be called, as a line of JSON, and the object file."""
+    for kernel in kernels:
+        verify(kernel)
     emitted = [emit_kernel(kernel, host, f"k{i}") for i, kernel in enumerate(kernels)]
     machine = target_machine(host)
     image: bytes = machine.emit_object(llvm.parse_assembly(module_text(emitted, host)))

@@ -21,13 +21,14 @@ class Num:
         """Float or double."""
         return self.val.elem in ("float", "double")
 
-    def _other(self, other: Num | Number) -> Val:
+    def operand(self, other: Num | Number) -> Val:
+        """The value of `other`, of this one's type if it is a plain number."""
         return other.val if isinstance(other, Num) else self.em.like(self.val, other)
 
     def _binary(
         self, floating: str, integer: str, other: Num | Number, *, swap: bool = False
     ) -> Num:
-        a, b = self.val, self._other(other)
+        a, b = self.val, self.operand(other)
         if swap:
             a, b = b, a
         return Num(self.em, self.em.binary(floating if self.is_float else integer, a, b))
@@ -51,10 +52,10 @@ class Num:
         return self._binary("fmul", "mul", other, swap=True)
 
     def __truediv__(self, other: Num | Number) -> Num:
-        return Num(self.em, self.em.binary("fdiv", self.val, self._other(other)))
+        return Num(self.em, self.em.binary("fdiv", self.val, self.operand(other)))
 
     def __rtruediv__(self, other: Number) -> Num:
-        return Num(self.em, self.em.binary("fdiv", self._other(other), self.val))
+        return Num(self.em, self.em.binary("fdiv", self.operand(other), self.val))
 
     def __neg__(self) -> Num:
         if self.is_float:
@@ -62,31 +63,31 @@ class Num:
         return 0 - self
 
     def __and__(self, other: Num | Number) -> Num:
-        return Num(self.em, self.em.binary("and", self.val, self._other(other)))
+        return Num(self.em, self.em.binary("and", self.val, self.operand(other)))
 
     def __or__(self, other: Num | Number) -> Num:
-        return Num(self.em, self.em.binary("or", self.val, self._other(other)))
+        return Num(self.em, self.em.binary("or", self.val, self.operand(other)))
 
     def __xor__(self, other: Num | Number) -> Num:
-        return Num(self.em, self.em.binary("xor", self.val, self._other(other)))
+        return Num(self.em, self.em.binary("xor", self.val, self.operand(other)))
 
     def __invert__(self) -> Num:
         return self ^ -1
 
     def __lshift__(self, other: Num | Number) -> Num:
-        return Num(self.em, self.em.binary("shl", self.val, self._other(other)))
+        return Num(self.em, self.em.binary("shl", self.val, self.operand(other)))
 
     def __rshift__(self, other: Num | Number) -> Num:
         """Arithmetic."""
-        return Num(self.em, self.em.binary("ashr", self.val, self._other(other)))
+        return Num(self.em, self.em.binary("ashr", self.val, self.operand(other)))
 
     def shift_right_logical(self, other: Num | Number) -> Num:
         """Zeros come in."""
-        return Num(self.em, self.em.binary("lshr", self.val, self._other(other)))
+        return Num(self.em, self.em.binary("lshr", self.val, self.operand(other)))
 
     def _compare(self, floating: str, integer: str, other: Num | Number) -> Num:
         predicate = floating if self.is_float else integer
-        return Num(self.em, self.em.compare(predicate, self.val, self._other(other)))
+        return Num(self.em, self.em.compare(predicate, self.val, self.operand(other)))
 
     def __lt__(self, other: Num | Number) -> Num:
         return self._compare("olt", "slt", other)
@@ -116,7 +117,7 @@ class Num:
         """This (i1) ? yes : no; at least one of them is a Num."""
         typed = yes if isinstance(yes, Num) else no
         assert isinstance(typed, Num)
-        return Num(self.em, self.em.select(self.val, typed._other(yes), typed._other(no)))
+        return Num(self.em, self.em.select(self.val, typed.operand(yes), typed.operand(no)))
 
     def pick(self, elem: str, yes: Number, no: Number) -> Num:
         """This (i1) ? yes : no, both literals of element type `elem`."""
@@ -125,8 +126,8 @@ class Num:
         return Num(em, em.select(self.val, a, b))
 
     def mad(self, times: Num | Number, plus: Num | Number) -> Num:
-        """self * times + plus: fused where that is one instruction, else rounded twice."""
-        times_val, plus_val = self._other(times), self._other(plus)
+        """Result self * times + plus: fused where that is one instruction, else rounded twice."""
+        times_val, plus_val = self.operand(times), self.operand(plus)
         if self.em.host.fma:
             return Num(
                 self.em,
@@ -136,11 +137,11 @@ class Num:
         return Num(self.em, self.em.binary("fadd", product, plus_val))
 
     def fma(self, times: Num | Number, plus: Num | Number) -> Num:
-        """self * times + plus rounded once, whatever that costs."""
+        """Result self * times + plus, rounded once, whatever that costs."""
         return Num(
             self.em,
             self.em.intrinsic(
-                "fma", self.val.elem, self.val, self._other(times), self._other(plus)
+                "fma", self.val.elem, self.val, self.operand(times), self.operand(plus)
             ),
         )
 
@@ -175,13 +176,13 @@ class Num:
         return Num(em, em.integer(val, elem))
 
     def lower(self, other: Num | Number) -> Num:
-        """other < self ? other : self: the smaller one; NaN if self is NaN."""
-        number = Num(self.em, self._other(other))
+        """Result other < self ? other : self: the smaller one; NaN if self is NaN."""
+        number = Num(self.em, self.operand(other))
         return (number < self).where(number, self)
 
     def upper(self, other: Num | Number) -> Num:
-        """other > self ? other : self: the larger one; NaN if self is NaN."""
-        number = Num(self.em, self._other(other))
+        """Result other > self ? other : self: the larger one; NaN if self is NaN."""
+        number = Num(self.em, self.operand(other))
         return (number > self).where(number, self)
 
 

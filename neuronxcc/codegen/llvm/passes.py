@@ -1,4 +1,4 @@
-"""Which pass over the reduced dimensions computes what, and which values are kept for later ones."""
+"""Which pass over the reduced dimensions computes what, and what is kept for later ones."""
 
 from __future__ import annotations
 

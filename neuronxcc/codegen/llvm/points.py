@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import ops
 from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.emitter import Emitter, Val
@@ -13,6 +12,7 @@ from neuronxcc.codegen.llvm.memory import Place, read, read_pair, write, write_p
 from neuronxcc.codegen.loop import Access, Scalar, Store, operands
 from neuronxcc.codegen.space import Space
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.op import Op
 
 
 class Points:
@@ -104,8 +104,9 @@ class Points:
             raise AssertionError(f"{scalar} is not known here")
         assert scalar.op is not None
         srcs = [self._known(s) for s in scalar.srcs]
-        dtypes = [s.dtype for s in scalar.srcs]
-        return ops.apply(self.em, scalar.op, scalar.dtype, srcs, dtypes, scalar.direction)
+        source = scalar.srcs[1 if scalar.op is Op.SELECT else 0].dtype
+        what = ops.Typed(scalar.op, scalar.dtype, source, scalar.direction)
+        return ops.apply(self.em, what, srcs)
 
     def _index(self, scalar: Scalar) -> Val:
         em, elem = self.em, register_elem(scalar.dtype)
@@ -205,7 +206,7 @@ class Points:
         condition = None if store.mask is None else self._real(store.mask)
         if store.combine is not None:
             old = self._read(store.access, dtype, condition, fresh=True)
-            value = ops.apply(em, store.combine, dtype, [old, value], [dtype, dtype])
+            value = ops.apply(em, ops.Typed(store.combine, dtype, dtype), [old, value])
         place = self.place(store.access, dtype)
         if isinstance(value, Pair):
             write_pair(em, place, value.re, value.im, self.mask, condition)
@@ -219,6 +220,4 @@ def constant(em: Emitter, dtype: DType, value: complex) -> Value:
     if dtype.is_complex:
         number = complex(value)
         return Pair(em.const(elem, number.real), em.const(elem, number.imag))
-    if isinstance(value, complex):
-        raise CodegenUnsupported(f"a complex constant of type {dtype.value}")
-    return em.const(elem, value)
+    return em.const(elem, value.real)

@@ -1,9 +1,9 @@
 """Kernels with reductions: passes over the reduced dimensions, one per link of the chain.
 
 The first pass accumulates what needs no other reduction, the second what needs the first's results,
-and so on; values that vary along reduced dimensions are stored in the last pass. The lanes lie along
-a reduced dimension (rows: partial results are joined at the end) or along a parallel one (columns:
-every lane is a result of its own), whichever reads memory better.
+and so on; values that vary along reduced dimensions are stored in the last pass. The lanes lie
+along a reduced dimension (rows: partial results are joined at the end) or along a parallel one
+(columns: every lane is a result of its own), whichever reads memory better.
 """
 
 from __future__ import annotations
@@ -106,32 +106,36 @@ class _Schedule:
         steady = [s for s in space.kernel.stores if s not in varying]
         points.kept = {}
         for number in range(self.passes.count):
-            self.strip = self.strips[number] if self.strips else None
-            found = self.passes.reductions[number]
-            last = number == self.passes.count - 1
-            accumulators = [accumulator(self.em, space, scalar) for scalar in found]
-
-            def body(states: list[list[Val]], number: int = number, last: bool = last,
-                     accumulators: Sequence[Accumulator] = accumulators) -> list[list[Val]]:  # fmt: skip
-                result = [a.step(points, s) for a, s in zip(accumulators, states, strict=True)]
-                for scalar in self.passes.kept_by(number):
-                    self._keep(scalar)
-                if last:
-                    points.prepare(varying)
-                    for store in varying:
-                        points.store(store)
-                return result
-
-            finished = self._sweep(accumulators, body)
-            for one, state in zip(accumulators, finished, strict=True):
-                points.define(one.scalar, one.finish(points, state))
-            for scalar in self.passes.kept_by(number):
-                points.kept[scalar] = self._loader(scalar)
+            self._pass(number)
         if self.strip is not None:
             points.single()
         points.prepare(steady)
         for store in steady:
             points.store(store)
+
+    def _pass(self, number: int) -> None:
+        points, em = self.points, self.em
+        self.strip = self.strips[number] if self.strips else None
+        found = self.passes.reductions[number]
+        accumulators = [accumulator(em, points.space, scalar) for scalar in found]
+        kept = self.passes.kept_by(number)
+        last = number == self.passes.count - 1
+        stores = self.passes.varying_stores if last else []
+
+        def body(states: list[list[Val]]) -> list[list[Val]]:
+            result = [a.step(points, s) for a, s in zip(accumulators, states, strict=True)]
+            for scalar in kept:
+                self._keep(scalar)
+            points.prepare(stores)
+            for store in stores:
+                points.store(store)
+            return result
+
+        finished = self._sweep(accumulators, body)
+        for one, state in zip(accumulators, finished, strict=True):
+            points.define(one.scalar, one.finish(points, state))
+        for scalar in kept:
+            points.kept[scalar] = self._loader(scalar)
 
     # -- loops over the reduced dimensions ----------------------------------------------------
 

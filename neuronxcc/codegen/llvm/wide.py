@@ -17,7 +17,7 @@ _PIO2_LO = 6.123233995736766e-17  # pi/2 - the double nearest to it
 
 
 def _log(x: Num) -> Num:
-    """ln x for a finite normal double x > 0; other arguments give anything."""
+    """Logarithm of a finite normal double x > 0; other arguments give anything."""
     shifted = x.bits("i64") - 0x3FE6A09E667F3BCD  # sqrt(1/2)
     exponent = shifted >> 52
     m = (x.bits("i64") - (exponent << 52)).bits("double")
@@ -36,7 +36,7 @@ def _bits(value: float) -> int:
 
 
 def _log_of_float(x: Num) -> Num:
-    """ln of a float32 as double: -inf for 0, NaN below, inf for inf."""
+    """Logarithm of a float32 as double: -inf for 0, NaN below, inf for inf."""
     d = x.to("double")
     inside = (d > 0.0) & (d < math.inf)
     outside = d.equals(0.0).where(-math.inf, (d < 0.0).where(math.nan, d))
@@ -55,7 +55,7 @@ def _exp(x: Num) -> Num:
 
 
 def _sincos(x: Num) -> tuple[Num, Num]:
-    """sin and cos of a double, |x| < 2^49."""
+    """Sine and cosine of a double, |x| < 2^49."""
     biased = x.mad(2 / math.pi, _ROUND)
     n = biased - _ROUND
     # fma: the product is exact, so r is good to double precision even next to multiples of pi/2.
