@@ -23,27 +23,42 @@ def copy_sign(magnitude: Num, sign: Num) -> Num:
     return (magnitude.bits(integer) | (sign.bits(integer) & bit)).bits(magnitude.val.elem)
 
 
+def _sixteens(em: Emitter, one: Callable[..., Val], *operands: Val) -> Val:
+    """An instruction on 16 lanes, applied to any number of lanes."""
+    lanes = operands[0].lanes
+    if not lanes:
+        return em.extract(one(*(em.splat(x, 16) for x in operands)), 0)
+    if lanes == 16:
+        return one(*operands)
+    parts = []
+    for first in range(0, lanes, 16):
+        index = [i if i < lanes else -1 for i in range(first, first + 16)]
+        parts.append(one(*(em.shuffle(x, None, index) for x in operands)))
+    while len(parts) > 1:
+        whole = range(2 * parts[0].lanes)
+        if len(parts) % 2:
+            parts.append(em.poison("float", parts[0].lanes))
+        parts = [em.shuffle(a, b, whole) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0] if parts[0].lanes == lanes else em.shuffle(parts[0], None, range(lanes))
+
+
 def _scalef(em: Emitter, p: Val, n: Val) -> Val:
-    """AVX-512's p * 2^n, 16 lanes at a time."""
+    """AVX-512's p * 2^n."""
     name = "@llvm.x86.avx512.mask.scalef.ps.512"
     vec = vector_type("float", 16)
     em.declarations[name] = f"declare {vec} {name}({vec}, {vec}, {vec}, i16, i32)"
-    parts = []
-    for first in range(0, p.lanes, 16):
-        index = range(first, first + 16)
-        a, b = (v if v.lanes == 16 else em.shuffle(v, None, index) for v in em.join(p, n))
+
+    def one(a: Val, b: Val) -> Val:
         call = f"call {vec} {name}({a.typed}, {b.typed}, {vec} zeroinitializer, i16 -1, i32 4)"
-        parts.append(em.pure("float", 16, call, a, b))
-    while len(parts) > 1:
-        lanes = 2 * parts[0].lanes
-        parts = [em.shuffle(parts[i], parts[i + 1], range(lanes)) for i in range(0, len(parts), 2)]
-    return parts[0]
+        return em.pure("float", 16, call, a, b)
+
+    return _sixteens(em, one, *em.join(p, n))
 
 
 def _scale(p: Num, n: Num, biased: Num) -> Num:
     """Result p * 2^n for integral n in [-300, 300], rounded once; `biased` is n + ROUND."""
-    em, lanes = p.em, p.val.lanes
-    if em.host.has("avx512f") and lanes in (16, 32, 64):
+    em = p.em
+    if em.host.has("avx512f"):
         return Num(em, _scalef(em, p.val, n.val))
     power = biased.bits("i32") - _ROUND_BITS
     half = power >> 1
@@ -52,21 +67,10 @@ def _scale(p: Num, n: Num, biased: Num) -> Num:
     return p * first * second
 
 
-def _chunks(em: Emitter, one: Callable[[Val], Val], x: Val) -> Val:
-    """A function of 16 lanes on 16, 32 or 64 of them."""
-    if x.lanes == 16:
-        return one(x)
-    parts = [one(em.shuffle(x, None, range(i, i + 16))) for i in range(0, x.lanes, 16)]
-    while len(parts) > 1:
-        lanes = range(2 * parts[0].lanes)
-        parts = [em.shuffle(a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
 def _one_minus_twice_reciprocal(x: Num) -> Num:
     """1 - 2 / x for x in [2, 2^30], at most 0.6 ulp of the larger one of 1 and the result."""
     em = x.em
-    if not em.host.has("avx512f") or x.val.lanes not in (16, 32, 64):
+    if not em.host.has("avx512f"):
         return 1.0 - 2.0 / x
     name = "@llvm.x86.avx512.rcp14.ps.512"
     vec = vector_type("float", 16)
@@ -76,7 +80,7 @@ def _one_minus_twice_reciprocal(x: Num) -> Num:
         call = f"call {vec} {name}({part.typed}, {vec} zeroinitializer, i16 -1)"
         return em.pure("float", 16, call, part)
 
-    y = Num(em, _chunks(em, approximate, x.val))
+    y = Num(em, _sixteens(em, approximate, x.val))
     # 14 bits, and 28 after one step of Newton's method: y (2 - x y).
     return (-x).mad(y, 2.0).mad(y * -2.0, 1.0)
 
