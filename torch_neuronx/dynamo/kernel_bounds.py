@@ -146,6 +146,44 @@ _MIRROR = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE
 _NEGATION = {"LT": "GE", "GE": "LT", "LE": "GT", "GT": "LE", "EQ": "NE", "NE": "EQ"}
 
 
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    """constant + sum(factors[d] * position along d); no factor is 0."""
+
+    factors: Mapping[int, int]
+    constant: int
+
+    def plus(self, other: _Linear, sign: int = 1) -> _Linear:
+        factors = dict(self.factors)
+        for dim, factor in other.factors.items():
+            factors[dim] = factors.get(dim, 0) + sign * factor
+        kept = {dim: factor for dim, factor in factors.items() if factor}
+        return _Linear(kept, self.constant + sign * other.constant)
+
+    def times(self, other: _Linear) -> _Linear | None:
+        if other.factors:
+            return None if self.factors else other.times(self)
+        by = other.constant
+        return _Linear({d: f * by for d, f in self.factors.items() if by}, self.constant * by)
+
+
+_LINEAR_OPS: dict[Op | None, Callable[..., _Linear | None]] = {
+    Op.ADD: lambda a, b: a.plus(b),
+    Op.SUBTRACT: lambda a, b: a.plus(b, -1),
+    Op.MULTIPLY: lambda a, b: a.times(b),
+    Op.CONVERT: lambda a: a,
+}
+
+
+def _multiple(strides: Mapping[int, int], factors: Mapping[int, int]) -> int:
+    """f with strides[d] == f * factors[d] for all d of factors; 0 if there is none."""
+    quotients = {divmod(strides.get(d, 0), factor) for d, factor in factors.items()}
+    if len(quotients) != 1:
+        return 0
+    quotient, remainder = quotients.pop()
+    return 0 if remainder else quotient
+
+
 class _Bounds:
     """The ranges of one kernel's integer expressions, also where a mask is known to hold."""
 
@@ -153,6 +191,7 @@ class _Bounds:
         self.kernel = kernel
         self.plain: dict[Scalar, Range] = {}
         self.under: dict[Scalar, _Assumption] = {}
+        self.forms: dict[Scalar, _Linear | None] = {}
 
     def places(self, access: Access, mask: Scalar | None) -> Range:
         """First and last element of an access."""
@@ -167,7 +206,18 @@ class _Bounds:
                 return 0, -1
             known, memo = assumption.known, assumption.memo
         low = high = access.offset
-        for dim, stride in enumerate(access.strides):
+        rest = {dim: stride for dim, stride in enumerate(access.strides) if stride}
+        # Sums that the mask bounds (2 * row + tap - 1 >= 0) say more than their parts.
+        for scalar, bounds in known.items():
+            form = self.linear(scalar)
+            if form is None or len(form.factors) < 2:
+                continue
+            factor = _multiple(rest, form.factors)
+            if factor:
+                rest = {dim: s for dim, s in rest.items() if dim not in form.factors}
+                ends = [factor * (end - form.constant) for end in bounds]
+                low, high = low + min(ends), high + max(ends)
+        for dim, stride in rest.items():
             first, last = self.position(dim, known)
             low, high = (
                 low + min(first * stride, last * stride),
@@ -180,6 +230,36 @@ class _Bounds:
                 high + max(first * stride, last * stride),
             )
         return low, high
+
+    def linear(self, scalar: Scalar) -> _Linear | None:
+        """The expression as a sum of multiples of positions, None if it is none or may wrap."""
+        if scalar not in self.forms:
+            self.forms[scalar] = self._linear(scalar)
+        return self.forms[scalar]
+
+    def _linear(self, scalar: Scalar) -> _Linear | None:
+        if not scalar.dtype.is_integer:
+            return None
+        if scalar.what == "const" and isinstance(scalar.value, int):
+            return _Linear({}, int(scalar.value))
+        if scalar.what == "index":
+            found = _Linear({scalar.dim: 1}, 0)
+        elif scalar.op in _LINEAR_OPS:
+            parts = [self.linear(src) for src in scalar.srcs]
+            if any(part is None for part in parts):
+                return None
+            made = _LINEAR_OPS[scalar.op](*parts)  # type: ignore[arg-type]
+            if made is None:
+                return None
+            found = made
+        else:
+            return None
+        low = high = found.constant
+        for dim, factor in found.factors.items():
+            most = factor * (self.kernel.dims[dim].extent - 1)
+            low, high = low + min(0, most), high + max(0, most)
+        full = _full(scalar.dtype)
+        return found if full[0] <= low and high <= full[1] else None
 
     def position(self, dim: int, known: Mapping[Scalar, Range]) -> Range:
         """The positions along a dimension."""
