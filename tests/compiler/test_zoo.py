@@ -28,6 +28,8 @@ def results(
 ) -> Mapping[str, Tensor]:
     """The main output of a model, and the gradients of its mean square, on the CPU in float64."""
     model = build(entry).to(device, dtype)
+    if dtype == torch.float64 and "expert" in str(entry.config):
+        model.set_experts_implementation("eager")  # PyTorch's grouped products have no float64
     arguments = {
         name: value.to(device, dtype if value.is_floating_point() else None)
         for name, value in inputs(entry).items()
@@ -54,8 +56,12 @@ def check(entry: Entry, dtype: torch.dtype) -> None:
         "compiled": results(entry, "neuron", dtype, compiled(entry)),
     }
     for how, found in ours.items():
-        assert found.keys() == host.keys()
+        assert host.keys() <= found.keys()
         for name, value in found.items():
+            if name not in host:
+                # AOTAutograd gives zeros where eager gives no gradient: the result isn't used.
+                assert not value.any(), name
+                continue
             scale = float(exact[name].abs().max())
             error = float((value - exact[name]).abs().max())
             theirs = float((host[name] - exact[name]).abs().max())
