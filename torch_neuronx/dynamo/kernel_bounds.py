@@ -176,7 +176,7 @@ _LINEAR_OPS: dict[Op | None, Callable[..., _Linear | None]] = {
 
 
 def _multiple(strides: Mapping[int, int], factors: Mapping[int, int]) -> int:
-    """f with strides[d] == f * factors[d] for all d of factors; 0 if there is none."""
+    """F with strides[d] == f * factors[d] for all d of factors; 0 if there is none."""
     quotients = {divmod(strides.get(d, 0), factor) for d, factor in factors.items()}
     if len(quotients) != 1:
         return 0
@@ -248,7 +248,7 @@ class _Bounds:
             parts = [self.linear(src) for src in scalar.srcs]
             if any(part is None for part in parts):
                 return None
-            made = _LINEAR_OPS[scalar.op](*parts)  # type: ignore[arg-type]
+            made = _LINEAR_OPS[scalar.op](*parts)
             if made is None:
                 return None
             found = made
