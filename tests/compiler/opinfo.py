@@ -1,17 +1,14 @@
-"""How many of PyTorch's operators the front end lowers, and whether what it makes of them is right.
+"""What the front end makes of PyTorch's OpInfo samples: lowered or not, and equal to eager or not.
 
-    python -m tests.compiler.opinfo [--names add,mul] [--dtype float32] [--samples 8] [--backward]
+Every sample goes through AOTAutograd with our decompositions and partitioner, our import, and the
+IR's NumPy reference, and is compared with eager CPU PyTorch.
 
-Every sample of an OpInfo is traced with our decompositions, imported, run by the IR's NumPy
-reference, and compared with eager CPU PyTorch.
+    python -m tests.compiler.opinfo --dtype bfloat16 --samples 4 --backward --names add,sum
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import random
 import sys
 import traceback
 import warnings
@@ -22,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from functorch.compile import aot_function
+from torch._functorch.aot_autograd import aot_function
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.testing._internal.common_methods_invocations import op_db
 
@@ -37,13 +34,32 @@ from torch_neuronx.ops.entry import base_name
 from torch_neuronx.ops.lookup import Status, verdict
 from torch_neuronx.ops.modes import current_policy
 
+# Operators whose result PyTorch leaves open.
+UNDEFINED = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+# What AOTAutograd says of graphs whose shapes or control flow depend on data.
+DYNAMIC = (
+    "DynamicOutputShape",
+    "DataDependentOutput",
+    "EMOD025",
+    "GuardOnDataDependent",
+    "data-dependent",
+)
+
 
 @dataclass
 class Report:
     """What became of one OpInfo.
 
-    status: "ok"; "host" (a host step); "listed" (the operator table says why a NeuronCore has none); "wrong"; "error"; "eager" (eager does not pass either);
-    "dynamic" (the result's shape depends on data: nothing that a static graph can hold).
+    status:
+      "ok"       lowered and equal to eager
+      "host"     equal, but an operator has no lowering
+      "listed"   as "host", and `torch_neuronx.ops` says why no NeuronCore has that operator
+      "dynamic"  the shape of a result depends on data: nothing that a static graph can hold
+      "eager"    eager PyTorch does not take the sample either
+      "wrong"    different from eager
+      "error"    anything else
     """
 
     name: str
@@ -52,6 +68,26 @@ class Report:
     custom: Counter[str] = field(default_factory=Counter)
     host: Counter[str] = field(default_factory=Counter)
     detail: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing can be learnt from further samples."""
+        return self.status not in {"ok", "host", "listed"}
+
+
+def infos(dtype: torch.dtype, *, backward: bool = False) -> list[Any]:
+    """The OpInfos that support the type on the CPU."""
+    return [
+        info
+        for info in op_db
+        if info.supports_dtype(dtype, "cpu") and (info.supports_autograd or not backward)
+    ]
+
+
+def full_name(info: Any) -> str:
+    """Name and variant."""
+    variant = info.variant_test_name
+    return f"{info.name}.{variant}" if variant else str(info.name)
 
 
 def calls(graph: Graph) -> Iterator[tuple[Op, str]]:
@@ -67,15 +103,14 @@ def calls(graph: Graph) -> Iterator[tuple[Op, str]]:
 def compiled(function: Any, report: Report) -> Any:
     """The function through AOTAutograd, our import and the reference executor."""
 
-    def compiler(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        del inputs
+    def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        del example_inputs
         with unset_fake_temporarily():
             imported = import_graph(gm)
         for op, target in calls(imported.graph):
             (report.host if op is Op.HOST_CALL else report.custom)[target] += 1
         for host in imported.host_calls:
-            if host.reason:
-                report.detail = host.reason
+            report.detail = report.detail or host.reason
         return boxed(imported, ReferenceExecutable(imported))
 
     return aot_function(
@@ -89,106 +124,81 @@ def compiled(function: Any, report: Report) -> Any:
     )
 
 
-def tolerance(dtype: torch.dtype) -> tuple[float, float]:
-    """rtol, atol: many roundings of a long chain in the type, of values near 1."""
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return 0.0, 0.0
-    eps = torch.finfo(dtype).eps
-    return 64 * eps, 64 * eps
-
-
-# Operators whose result PyTorch leaves open.
-UNDEFINED = {
-    "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
-}  # fmt: skip
-
-
 def reason(target: str) -> str:
     """Why a NeuronCore runs no such operator either, "" if it does."""
     found = verdict(base_name(target), "float32", current_policy())
     return found.gap.reason if found.status is Status.HOST and found.gap is not None else ""
 
 
-def compare(got: Any, expected: Any) -> str:
-    """What differs, "" if nothing."""
-    if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
+def difference(got: Any, expected: Any) -> str:
+    """What differs, "" if nothing: a chain of 64 roundings, of numbers of the size that occurs."""
+    if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
         return "" if got == expected or expected is None else f"{got!r} for {expected!r}"
-    rtol, atol = tolerance(expected.dtype)
-    finite = expected.detach()[expected.detach().isfinite()].abs()
-    if finite.numel():  # sums of numbers of this size may cancel
-        atol *= max(1.0, float(finite.max()))
+    bound = 0.0
+    scale = 1.0
+    if expected.dtype.is_floating_point or expected.dtype.is_complex:
+        bound = 64 * torch.finfo(expected.dtype).eps
+        plain = expected.detach()
+        finite = plain[plain.isfinite()].abs()
+        scale = max(1.0, float(finite.max())) if finite.numel() else 1.0
     try:
         torch.testing.assert_close(
-            got, expected, rtol=rtol, atol=atol, equal_nan=True, check_stride=False
+            got, expected, rtol=bound, atol=bound * scale, equal_nan=True, check_stride=False
         )
     except AssertionError as error:
-        return str(error).splitlines()[0] + " " + " ".join(str(error).splitlines()[1:6])
+        return " ".join(str(error).splitlines()[:6])
     return ""
 
 
-def check(info: Any, dtype: torch.dtype, samples: int, *, backward: bool) -> Report:
-    """Go through samples of one OpInfo."""
-    report = Report(f"{info.name}{'.' + info.variant_test_name if info.variant_test_name else ''}")
+def check(info: Any, dtype: torch.dtype, samples: int, *, backward: bool = False) -> Report:
+    """Go through samples of one OpInfo: the first ones, spread over all of them."""
+    report = Report(full_name(info))
     torch.manual_seed(0)
-    random.seed(0)
     try:
         inputs = list(info.sample_inputs("cpu", dtype, requires_grad=backward))
     except Exception as error:  # noqa: BLE001 - whatever the generator of samples raises
         report.status, report.detail = "eager", f"no samples: {error}"
         return report
-    rng = random.Random(0)
-    if len(inputs) > samples:
-        inputs = [inputs[0], *rng.sample(inputs[1:], samples - 1)]
-    for sample in inputs:
-        one(info, sample, report, backward=backward)
-        if report.status not in ("ok", "host", "listed"):
+    step = max(1, len(inputs) // samples)
+    for sample in inputs[::step][:samples]:
+        _check_sample(info, sample, report, backward=backward)
+        if report.finished:
             break
     return report
 
 
-def one(info: Any, sample: Any, report: Report, *, backward: bool) -> None:
+def _flat(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[torch.Tensor]]:
+    """The operator as a function of the sample's tensors, and these."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    tensors = [leaves[i] for i in where]
 
     def forward(*args: torch.Tensor) -> list[Any]:
         filled = list(leaves)
         for i, arg in zip(where, args, strict=True):
             filled[i] = arg
-        input_, rest, kwargs = pytree.tree_unflatten(filled, spec)
-        result = info.op(input_, *rest, **kwargs)
-        if sample.output_process_fn_grad is not None and backward:
+        first, rest, kwargs = pytree.tree_unflatten(filled, spec)
+        result = info.op(first, *rest, **kwargs)
+        if backward and sample.output_process_fn_grad is not None:
             result = sample.output_process_fn_grad(result)
         return pytree.tree_leaves(result)
 
-    def both(function: Any) -> list[Any]:
-        args = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
-        torch.manual_seed(42)  # what wrapper_set_seed of the OpInfos sets
-        outputs = list(function(*args))
-        if not backward:
-            return [*outputs, *args]
-        wanted = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
-        needing = [a for a in args if a.requires_grad]
-        grads: Sequence[Any] = ()
-        if wanted and needing:
-            ones = [torch.ones_like(o) for o in wanted]
-            grads = torch.autograd.grad(wanted, needing, ones, allow_unused=True)
-        return [*(o.detach() if isinstance(o, torch.Tensor) else o for o in outputs), *grads]
+    return forward, [leaves[i] for i in where]
 
+
+def _check_sample(info: Any, sample: Any, report: Report, *, backward: bool) -> None:
+    forward, tensors = _flat(info, sample, backward=backward)
     try:
-        expected = both(forward)
+        expected = _run(forward, tensors, backward=backward)
     except Exception as error:  # noqa: BLE001
         report.status, report.detail = "eager", f"{type(error).__name__}: {error}"
         return
     report.samples += 1
     try:
-        got = both(compiled(forward, report))
+        got = _run(compiled(forward, report), tensors, backward=backward)
     except Exception as error:  # noqa: BLE001
         text = f"{type(error).__name__}: {error}"
-        kind = "error"
-        if any(s in text for s in DYNAMIC):
-            kind = "dynamic"
-        report.status, report.detail = kind, text[:600]
+        report.status = "dynamic" if any(part in text for part in DYNAMIC) else "error"
+        report.detail = text[:600]
         if "--trace" in sys.argv:
             traceback.print_exc()
         return
@@ -196,58 +206,62 @@ def one(info: Any, sample: Any, report: Report, *, backward: bool) -> None:
         report.status = "listed" if all(map(reason, report.host)) else "host"
     if info.name in UNDEFINED:
         return
-    for number, (a, b) in enumerate(zip(got, expected, strict=True)):
-        text = compare(a, b)
+    for number, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
+        text = difference(mine, theirs)
         if text:
             report.status, report.detail = "wrong", f"output {number}: {text}"
             return
 
 
-DYNAMIC = (
-    "DynamicOutputShape", "DataDependentOutput", "EMOD025", "GuardOnDataDependent",
-    "data-dependent",
-)  # fmt: skip
+def _run(function: Any, tensors: Sequence[torch.Tensor], *, backward: bool) -> list[Any]:
+    """Outputs, then the arguments as the operator left them, or their gradients."""
+    args = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
+    torch.manual_seed(42)  # what the OpInfos of random operators set themselves, in eager mode
+    outputs = list(function(*args))
+    if not backward:
+        return [*outputs, *args]
+    wanted = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad]
+    needing = [a for a in args if a.requires_grad]
+    grads: Sequence[Any] = ()
+    if wanted and needing:
+        ones = [torch.ones_like(o) for o in wanted]
+        grads = torch.autograd.grad(wanted, needing, ones, allow_unused=True)
+    return [*(o.detach() if isinstance(o, torch.Tensor) else o for o in outputs), *grads]
 
 
 def main() -> None:
-    """Print one line per info that is not "ok", then totals."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--names", default="")
+    """Print a line for every info that is not "ok", then totals."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--names", default="", help="of OpInfos, with commas; default all")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--samples", type=int, default=6)
+    parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--backward", action="store_true")
-    parser.add_argument("--trace", action="store_true")
-    parser.add_argument("--start", default="")
+    parser.add_argument("--trace", action="store_true", help="print tracebacks of errors")
     options = parser.parse_args()
-    dtype = getattr(torch, options.dtype)
     names = set(filter(None, options.names.split(",")))
     totals: Counter[str] = Counter()
-    hosts: Counter[str] = Counter()
-    customs: Counter[str] = Counter()
+    used: dict[str, Counter[str]] = {"host": Counter(), "custom": Counter()}
     torch.set_num_threads(1)
-    for info in op_db:
-        if (names and info.name not in names) or info.name < options.start:
+    for info in infos(getattr(torch, options.dtype), backward=options.backward):
+        if names and info.name not in names:
             continue
-        if not info.supports_dtype(dtype, "cpu") or (
-            options.backward and not info.supports_autograd
-        ):
-            continue
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stderr(io.StringIO() if not options.trace else sys.stderr),
-        ):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            report = check(info, dtype, options.samples, backward=options.backward)
+            report = check(
+                info, getattr(torch, options.dtype), options.samples, backward=options.backward
+            )
         totals[report.status] += 1
-        if report.status == "host":
-            hosts.update(report.host.keys())
-        customs.update(report.custom.keys())
+        used["host"].update(report.host.keys())
+        used["custom"].update(report.custom.keys())
         if report.status != "ok":
-            extra = ",".join(report.host)
-            print(f"{report.status:8} {report.name:40} {extra} {report.detail[:300]}", flush=True)
-    print(dict(totals))
-    print("host:", dict(hosts))
-    print("custom:", dict(customs))
+            line = (
+                f"{report.status:8} {report.name:40} {','.join(report.host)} {report.detail[:300]}"
+            )
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{dict(totals)}\n")
+    for kind, counter in used.items():
+        sys.stdout.write(f"{kind}: {dict(counter)}\n")
 
 
 if __name__ == "__main__":

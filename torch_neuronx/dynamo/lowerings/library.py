@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.registry import Context, flat, lowers
 
 aten = torch.ops.aten
@@ -60,14 +61,16 @@ def called(cx: Context, *args: Any, **kwargs: Any) -> Any:
     """Call the operator of the node as it is."""
     target = cx.fx.target
     assert isinstance(target, OpOverload)
-    values = flat(cx.value)
-    tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    numbers = iter(range(len(tensors)))
-    outs = [next(numbers) if isinstance(v, torch.Tensor) else None for v in values]
-    results = iter(cx.call(target, args, kwargs, outs=outs))
     if isinstance(cx.value, torch.Tensor):
-        return next(results)
-    return tuple(next(results) if isinstance(v, torch.Tensor) else None for v in values)
+        return cx.call(target, args, kwargs)[0]
+    # Results that nobody takes are left to the operator: PyTorch's fake kernels guess some shapes.
+    taken = {user.args[1] for user in cx.fx.users}
+    values = flat(cx.value)
+    wanted = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) and i in taken]
+    types = [tensor_type(values[i]) for i in wanted]
+    outs = [wanted.index(i) if i in wanted else None for i in range(len(values))]
+    results = cx.call(target, args, kwargs, types=types, outs=outs)
+    return tuple(None if o is None else results[o] for o in outs)
 
 
 lowers(*CALLED)(called)

@@ -291,9 +291,9 @@ def _eval(
     return b.convert(_normalized(v, average, inverse, weight, bias), x.dtype)
 
 
-def _stats(cx: Context, first: int, *stats: Node) -> list[Node]:
+def _stats(cx: Context, first: int, *stats: Node | None) -> list[Node | None]:
     return [
-        b.convert(s, t.dtype)
+        None if s is None else b.convert(s, t.dtype)
         for s, t in zip(stats, cx.types[first : first + len(stats)], strict=True)
     ]
 
@@ -316,11 +316,11 @@ def batch_norm_functional(
 ) -> Results:
     if not training:
         y = _eval(x, weight, bias, mean, variance, eps)
-        return (y, *_nothing(cx, 1, 2), mean, variance)
+        return (y, *_nothing(cx, 1, 2), *_stats(cx, 3, mean, variance))
     y, average, inverse, new_mean, new_variance = _train(
         x, weight, bias, (mean, variance), momentum, eps
     )
-    return (y, *_stats(cx, 1, average, inverse), new_mean, new_variance)
+    return (y, *_stats(cx, 1, average, inverse), *_stats(cx, 3, new_mean, new_variance))
 
 
 @lowers(aten._batch_norm_with_update_functional.default)
@@ -337,7 +337,8 @@ def batch_norm_update_functional(
     y, average, inverse, new_mean, new_variance = _train(
         x, weight, bias, (mean, variance), momentum, eps
     )
-    return (y, *_stats(cx, 1, average, inverse), *_nothing(cx, 3, 1), new_mean, new_variance)
+    stats = _stats(cx, 1, average, inverse)
+    return (y, *stats, *_nothing(cx, 3, 1), *_stats(cx, 4, new_mean, new_variance))
 
 
 @lowers(aten._native_batch_norm_legit.no_stats)

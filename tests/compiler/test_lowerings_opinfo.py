@@ -1,0 +1,77 @@
+"""PyTorch's own operator samples, compiled: equal to eager, and nearly all without a host step."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from .opinfo import Report, check, full_name, infos
+
+# The samples themselves warn: of deprecations, of tensors resized, of NumPy.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FORWARD, BACKWARD = infos(torch.float32), infos(torch.float32, backward=True)
+
+# Why these do not go through AOTAutograd, on any backend, or not through the compiler.
+EXCLUDED = {
+    "sparse.sampled_addmm": "AOTAutograd takes no sparse tensors",
+    "sparse.mm.reduce": "AOTAutograd takes no sparse tensors",
+    "to_sparse": "AOTAutograd returns no sparse tensors",
+    "chalf": "complex32 is no type of the compiler",
+    "resize_as_": "it changes the size of an argument",
+    "nn.functional.linear_cross_entropy.chunked": "a custom operator, run by the host",
+    "nn.functional.linear_cross_entropy.chunked_none": "a custom operator, run by the host",
+}
+REPORTS: list[Report] = []
+
+
+# The order of equal values is not defined, and 16-bit values are often equal.
+TIES = {"topk", "sort", "argsort", "histc", "grid_sampler_2d", "kthvalue", "mode", "median"}
+
+
+def names(info: Any) -> str:
+    return full_name(info)
+
+
+def assert_lowered(report: Report) -> None:
+    if report.name not in EXCLUDED:
+        assert report.status in {"ok", "listed", "dynamic", "eager"}, report
+
+
+@pytest.mark.parametrize("info", FORWARD, ids=names)
+def test_forward_is_lowered_and_equals_eager(info: Any) -> None:
+    report = check(info, torch.float32, samples=1)
+    REPORTS.append(report)
+    assert_lowered(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("info", FORWARD, ids=names)
+def test_more_samples_equal_eager(info: Any) -> None:
+    assert_lowered(check(info, torch.float32, samples=5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("info", BACKWARD, ids=names)
+def test_gradients_are_lowered_and_equal_eager(info: Any) -> None:
+    assert_lowered(check(info, torch.float32, samples=1, backward=True))
+
+
+def test_nearly_all_operators_have_no_host_step() -> None:
+    """At least 95 in 100 of what eager passes is lowered, or the operator table says why not."""
+    if len(REPORTS) < len(FORWARD):
+        pytest.skip("needs the reports of all operators, in one process")
+    passing = [r for r in REPORTS if r.status != "eager"]
+    lowered = [r for r in passing if r.status in {"ok", "listed", "dynamic"}]
+    assert len(lowered) >= 0.95 * len(passing), sorted(r.name for r in passing if r not in lowered)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("info", FORWARD, ids=names)
+def test_other_types_equal_eager(info: Any, dtype: torch.dtype) -> None:
+    if not info.supports_dtype(dtype, "cpu"):
+        pytest.skip(f"{full_name(info)} has no {dtype}")
+    report = check(info, dtype, samples=1)
+    if info.name not in TIES or report.status != "wrong":
+        assert_lowered(report)
