@@ -26,9 +26,14 @@ def title(text: str) -> None:
 
 
 def training() -> list[str]:
-    """Train the digits classifier on both devices. Returns what went wrong, in words."""
+    """Train the digits classifier, eager and compiled. Returns what went wrong, in words."""
     title("1. A vision transformer on handwritten digits: DataLoader, autocast, AdamW")
-    runs = [digits_vit.train(torch.device(name)) for name in ("neuron", "cpu")]
+    neuron = torch.device("neuron")
+    runs = [
+        digits_vit.train(neuron),
+        digits_vit.train(neuron, compiled=True),
+        digits_vit.train(torch.device("cpu")),
+    ]
     print(digits_vit.compare(runs))
     return [
         f"test accuracy on {run.device} is {run.accuracy:.2%}, not over {LEAST_ACCURACY:.0%}"
