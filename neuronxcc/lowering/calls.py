@@ -24,7 +24,7 @@ _WIDER = {
 }
 
 
-def _call(target: str, type_: TensorType, operands: Sequence[Node], *args: Any) -> Node:
+def _call(target: str, type_: TensorType, operands: Sequence[Node], args: tuple[Any, ...]) -> Node:
     return build.custom_call(target, (type_,), operands, args=args)
 
 
@@ -49,7 +49,7 @@ def batched_product(node: Node) -> Node:
     left = build.reshape(ordered(lhs, "lhs", contract_first=False), (b, m, k))
     right = build.reshape(ordered(rhs, "rhs", contract_first=True), (b, k, n))
     type_ = TensorType(node.dtype, (b, m, n))
-    product = _call("aten::bmm", type_, (left, right), Operand(0), Operand(1))
+    product = _call("aten::bmm", type_, (left, right), (Operand(0), Operand(1)))
     return build.reshape(product, node.shape)
 
 
@@ -76,10 +76,9 @@ def convolution(node: Node) -> Node | None:
         x = build.reshape(x, (batch // groups, groups * features, *x.shape[3:]))
     shape = tuple(node.shape[d] for d in node["out_spec"])
     zeros = (0,) * rank
-    args = (Operand(0), Operand(1), None, node["strides"], padding, node["rhs_dilation"])
-    result = _call(
-        "aten::convolution", TensorType(dtype, shape), (x, w), *args, False, zeros, groups
-    )
+    sizes = (node["strides"], padding, node["rhs_dilation"])
+    args = (Operand(0), Operand(1), None, *sizes, False, zeros, groups)  # False: not transposed
+    result = _call("aten::convolution", TensorType(dtype, shape), (x, w), args)
     order = [node["out_spec"].index(d) for d in range(rank + 2)]
     return build.convert(build.transpose(result, order), node.dtype)
 
@@ -241,7 +240,7 @@ def select_and_scatter(node: Node) -> Node | None:
     shape = (*source.shape, count)
     place = build.iota(DType.S64, shape, rank)
     coords = []
-    inside = build.splat(True, TensorType(DType.PRED, shape))
+    inside = build.constant(value=True, dtype=DType.PRED, shape=shape)
     step = count
     for dim in range(rank):
         step //= window[dim]

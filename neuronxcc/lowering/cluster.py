@@ -87,7 +87,7 @@ class Cluster:
         has_updates: It writes where an index says, so its space is that of the updates.
     """
 
-    number: int
+    number: float
     kind: str = "loop"
     extents: dict[int, int] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)

@@ -242,7 +242,7 @@ def flatten(coords: Sequence[Index], extents: Sequence[int]) -> Index:
 def reshape_groups(
     old: Sequence[int], new: Sequence[int]
 ) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Pairs of dimension ranges, as short as can be, of equal numbers of elements; no extent is 0."""
+    """Pairs of ranges of dimensions, as short as can be, of as many elements; no extent is 0."""
     i = j = 0
     while i < len(old) or j < len(new):
         i0, j0 = i, j
@@ -277,23 +277,25 @@ def reshape(
     return tuple(result)
 
 
-def axes_of(index: Index, into: set[int]) -> None:
-    """Add the axes on which an index depends."""
+def axes_of(index: Index) -> set[int]:
+    """The axes on which an index depends."""
+    found: set[int] = set()
     for term, _ in index.terms:
         if isinstance(term, int):
-            into.add(term)
-        elif isinstance(term, Value):
-            axes_of_at(term.at, into)
+            found.add(term)
         else:
-            axes_of(term.of, into)
+            found |= axes_of_at(term.at) if isinstance(term, Value) else axes_of(term.of)
+    return found
 
 
-def axes_of_at(at: At, into: set[int]) -> None:
-    """Add the axes on which a position depends, those of its conditions included."""
+def axes_of_at(at: At) -> set[int]:
+    """The axes on which a position depends, those of its conditions included."""
+    found: set[int] = set()
     for coordinate in at.coords:
-        axes_of(coordinate, into)
+        found |= axes_of(coordinate)
     for cond in at.mask:
-        axes_of(cond.of, into)
+        found |= axes_of(cond.of)
+    return found
 
 
 def is_affine(index: Index) -> bool:

@@ -54,9 +54,10 @@ def lower(
     updated = set(graph.aliases.values())
     constant = range(len(graph.params)) if constant_params is None else constant_params
     drafter = Drafter(fuser, lower_body, loc, frozenset(constant) - updated)
-    settler = Settler(fuser, drafter.place)
+    settler = Settler(fuser)
     settler.run()
-    kept = [unit for unit in reversed(fuser.units) if unit not in settler.dropped]
+    units = sorted(fuser.units, key=lambda unit: unit.number, reverse=True)
+    kept = [unit for unit in units if unit not in settler.dropped]
     drafts = [draft for draft in map(drafter.draft, kept) if draft is not None]
     return _assemble(graph, fuser, _ordered(drafts))
 
@@ -76,7 +77,7 @@ def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
     """Number the buffers, place the temporaries, and build the steps."""
     lives: dict[Storage, Interval] = {}
     numbers: dict[Storage, int] = {}
-    for storage in (*fuser.params, *fuser.results):
+    for storage in (*fuser.places.params, *fuser.results):
         assert storage.merged is None
         numbers.setdefault(storage, len(numbers))
     for position, draft in enumerate(drafts):

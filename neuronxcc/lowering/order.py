@@ -117,13 +117,9 @@ class Region:
     def holds(self, node: Node, strides: Strides) -> bool:
         """Whether the epilogue can well store a node of the region with these strides."""
         address = ix.weighted(zip(self.frames[node], strides, strict=True))
-        for term, _ in address.terms:
-            axes: set[int] = set()
-            if not isinstance(term, int):
-                ix.axes_of(ix.of_term(term), axes)
-            if 2 in axes:  # a division for every column
-                return False
-        return True
+        # Else there is a division for every column.
+        divided = (term for term, _ in address.terms if not isinstance(term, int))
+        return not any(2 in ix.axes_of(ix.of_term(term)) for term in divided)
 
     def grow(self, candidates: Iterable[Node], stage: Mapping[Node, int]) -> None:
         """Take in what can be computed per element of the product.
@@ -147,7 +143,7 @@ class Region:
             self._add(node)
 
     def trim(self, users: Users, kept: Iterable[Node]) -> None:
-        """Give up what its consumers compute as well from what has to be stored anyway."""
+        """Give up what its consumers compute as well from what is stored, or from less memory."""
         needed = set(kept)
         stored = {
             node
@@ -157,9 +153,12 @@ class Region:
         for node in reversed(list(self.frames)):
             if node is self.dot or node in needed or any(u in self.frames for u in users[node]):
                 continue
-            cheap = node.op in VIEWS or not is_slow(node)
-            if cheap and all(origin(src) in stored for src in node.srcs if src in self.frames):
+            if node.op not in VIEWS and is_slow(node):
+                continue
+            operands = {origin(src) for src in node.srcs if src in self.frames}
+            if sum(src.type.nbytes for src in operands - stored) < node.type.nbytes:
                 del self.frames[node]
+                stored |= operands
 
 
 def _consumers(node: Node, users: Users) -> list[Node]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
 from typing import Protocol, TypeVar
 
 
@@ -43,13 +43,72 @@ def dependencies(tasks: Sequence[Task], chains: Sequence[Sequence[int]] = ()) ->
             writer[memory] = number
         needs[number].discard(number)
     for chain in chains:
-        for before, after in zip(chain, chain[1:], strict=False):
+        for before, after in pairwise(chain):
             needs[after].add(before)
     return needs
 
 
+class _Thrifty:
+    """See `thrifty`. The heap may hold entries that have been replaced by later ones."""
+
+    def __init__(
+        self, tasks: Sequence[Task], needs: Sequence[set[int]], nbytes: Mapping[Hashable, int]
+    ) -> None:
+        self.nbytes = nbytes
+        self.touched = [{m for m in (*t.reads, *t.writes) if m in nbytes} for t in tasks]
+        # For memory: the tasks that have yet to touch it.
+        self.touching: dict[Hashable, set[int]] = {}
+        for number, memories in enumerate(self.touched):
+            for memory in memories:
+                self.touching.setdefault(memory, set()).add(number)
+        self.live: set[Hashable] = set()
+        self.waiting = [len(need) for need in needs]
+        self.users: list[list[int]] = [[] for _ in tasks]
+        for number, need in enumerate(needs):
+            for before in need:
+                self.users[before].append(number)
+        self.ready = {number for number, count in enumerate(self.waiting) if not count}
+        self.heap = [(self.growth(number), number) for number in self.ready]
+        heapq.heapify(self.heap)
+
+    def growth(self, number: int) -> int:
+        """Bytes that a task adds to the memory in use, when it has run."""
+        memories = self.touched[number]
+        born = sum(self.nbytes[m] for m in memories if m not in self.live)
+        return born - sum(self.nbytes[m] for m in memories if len(self.touching[m]) == 1)
+
+    def run(self) -> list[int]:
+        """The order."""
+        order: list[int] = []
+        while self.heap:
+            cost, number = heapq.heappop(self.heap)
+            if number in self.ready and cost == self.growth(number):
+                order.append(number)
+                for other in self._take(number):
+                    heapq.heappush(self.heap, (self.growth(other), other))
+        assert len(order) == len(self.waiting)
+        return order
+
+    def _take(self, number: int) -> set[int]:
+        """Run a task; returns the ready ones whose growth that changes."""
+        self.ready.discard(number)
+        changed: set[int] = set()
+        for memory in self.touched[number]:
+            fresh = memory not in self.live
+            self.live.add(memory)
+            self.touching[memory].discard(number)
+            if fresh or len(self.touching[memory]) == 1:
+                changed |= self.touching[memory] & self.ready
+        for user in self.users[number]:
+            self.waiting[user] -= 1
+            if not self.waiting[user]:
+                self.ready.add(user)
+                changed.add(user)
+        return changed
+
+
 def thrifty(
-    tasks: Sequence[Task], needs: Sequence[set[int]], nbytes: dict[Hashable, int]
+    tasks: Sequence[Task], needs: Sequence[set[int]], nbytes: Mapping[Hashable, int]
 ) -> list[int]:
     """An order in which every next step is the one that adds least to the memory in use.
 
@@ -58,53 +117,10 @@ def thrifty(
         needs: See `dependencies`.
         nbytes: Of memory that is in use from its first to its last task; other memory is free.
     """
-    touched = [{m for m in (*t.reads, *t.writes) if m in nbytes} for t in tasks]
-    left: Counter[Hashable] = Counter(memory for memories in touched for memory in memories)
-    live: set[Hashable] = set()
-    waiting = [len(need) for need in needs]
-    users: list[list[int]] = [[] for _ in tasks]
-    for number, need in enumerate(needs):
-        for before in need:
-            users[before].append(number)
-
-    def growth(number: int) -> int:
-        born = sum(nbytes[m] for m in touched[number] if m not in live)
-        return born - sum(nbytes[m] for m in touched[number] if left[m] == 1)
-
-    ready = {number for number, count in enumerate(waiting) if not count}
-    heap = [(growth(number), number) for number in ready]
-    heapq.heapify(heap)
-    order: list[int] = []
-    touching: dict[Hashable, set[int]] = {}
-    for number, memories in enumerate(touched):
-        for memory in memories:
-            touching.setdefault(memory, set()).add(number)
-    while heap:
-        cost, number = heapq.heappop(heap)
-        if number not in ready or cost != growth(number):
-            continue  # an entry that has been replaced
-        ready.discard(number)
-        order.append(number)
-        changed: set[int] = set()
-        for memory in touched[number]:
-            fresh = memory not in live
-            live.add(memory)
-            left[memory] -= 1
-            touching[memory].discard(number)
-            if fresh or left[memory] == 1:
-                changed |= touching[memory] & ready
-        for user in users[number]:
-            waiting[user] -= 1
-            if not waiting[user]:
-                ready.add(user)
-                changed.add(user)
-        for other in changed:
-            heapq.heappush(heap, (growth(other), other))
-    assert len(order) == len(tasks)
-    return order
+    return _Thrifty(tasks, needs, nbytes).run()
 
 
-def peak(tasks: Sequence[Task], order: Sequence[int], nbytes: dict[Hashable, int]) -> int:
+def peak(tasks: Sequence[Task], order: Sequence[int], nbytes: Mapping[Hashable, int]) -> int:
     """Bytes in use at once, at most, in an order."""
     last: dict[Hashable, int] = {}
     for position, number in enumerate(order):
@@ -122,7 +138,7 @@ def peak(tasks: Sequence[Task], order: Sequence[int], nbytes: dict[Hashable, int
 
 
 def scheduled(
-    tasks: Sequence[T], nbytes: dict[Hashable, int], chains: Sequence[Sequence[int]] = ()
+    tasks: Sequence[T], nbytes: Mapping[Hashable, int], chains: Sequence[Sequence[int]] = ()
 ) -> list[T]:
     """The tasks in the order given, or in a thrifty one if that needs less memory."""
     needs = dependencies(tasks, chains)

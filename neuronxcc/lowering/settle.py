@@ -6,25 +6,23 @@ question is answered by looking at the uses of two storages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neuronxcc.ir.node import Node
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.cluster import Cluster, Storage
-from neuronxcc.lowering.fuse import Fuser, Home, Opaque, Product, Unit
+from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.index import Index
-from neuronxcc.lowering.layout import Layout, span
-
-Place = Callable[[Node], tuple[Storage, Layout]]
+from neuronxcc.lowering.layout import span
+from neuronxcc.lowering.units import Home, Opaque, Product, Tensor, Unit
 
 
 class Use(NamedTuple):
     """A unit reads or writes a storage, at one element per point or (None) anywhere."""
 
-    number: int
+    number: float
     address: Index | None
 
 
@@ -37,11 +35,13 @@ class _Uses:
 class Settler:
     """See the module. `dropped` are the units that turn out to have nothing to do."""
 
-    def __init__(self, fuser: Fuser, place: Place) -> None:
+    def __init__(self, fuser: Fuser) -> None:
         self.fuser = fuser
-        self.place = place
+        self.places = fuser.places
         self.uses: dict[Storage, _Uses] = {}
         self.dropped: set[Unit] = set()
+        self._postponed = 0
+        self._homes = {unit.storage.home for unit in fuser.units if isinstance(unit, Home)}
         self.reads: dict[Unit, list[tuple[Storage, Index | None]]] = {}
         for unit in fuser.units:
             self.reads[unit] = list(self._reads(unit))
@@ -75,23 +75,25 @@ class Settler:
         if isinstance(unit, Home):
             yield unit.storage, None
         elif isinstance(unit, Opaque):
-            for src in unit.node.srcs:
-                yield self.place(src)[0], None
+            for operand in unit.operands:
+                yield self._storage(operand), None
         else:
             if isinstance(unit, Product):
                 for operand in unit.operands:
-                    found = operand if isinstance(operand, Storage) else self.place(operand)[0]
-                    yield found, None
+                    yield self._storage(operand), None
                 unit = unit.cluster
             for node, ats in unit.wants.items():
                 if node in unit.inside:
                     continue
-                storage, layout = self.place(node)
+                storage, layout = self.places.place(node)
                 for at in ats:
                     parts = list(zip(at.coords, layout.strides, strict=True))
                     address = ix.shift(ix.weighted(parts), layout.offset)
                     # Under a condition the element may be anywhere, as far as we look.
                     yield storage, None if at.mask else address
+
+    def _storage(self, operand: Tensor) -> Storage:
+        return operand if isinstance(operand, Storage) else self.places.place(operand)[0]
 
     def _writes(self, unit: Unit) -> Iterator[tuple[Storage, Index | None]]:
         if isinstance(unit, Home):
@@ -99,7 +101,7 @@ class Settler:
         if isinstance(unit, Opaque):
             for out in unit.outs:
                 if out is not None:
-                    yield self.place(out)[0], None
+                    yield self.places.place(out)[0], None
         else:
             cluster = unit.cluster if isinstance(unit, Product) else unit
             for write in cluster.writes:
@@ -155,16 +157,49 @@ class Settler:
         uses.writes = [use for use in uses.writes if use.number != unit.number]
         self.dropped.add(unit)
 
-    # ---- parameters that get new content ----------------------------------------------------------
+    # ---- parameters that get new content --------------------------------------------------
+
+    def _postpone(self, home: Home, storage: Storage) -> None:
+        """Let the step that makes a parameter's new content, and nothing else, run after others."""
+        uses = self._of(storage)
+        if len(uses.writes) != 1 or [use.number for use in uses.reads] != [home.number]:
+            return
+        (number,) = (use.number for use in uses.writes)
+        unit = next(u for u in self.fuser.units if u.number == number)
+        if not isinstance(unit, Cluster) or len(unit.writes) != 1:
+            return
+        read = [found.resolve() for found, _ in self.reads[unit]]
+        if any(use.number < number for source in read for use in self._of(source).writes):
+            return
+        # Other parameters that it reads may get their new content before.
+        if any(
+            source.index in self._homes and source.index != home.storage.home
+            for source in read
+            if source.kind == "input"
+        ):
+            return
+        self._renumber(unit, (storage, *read))
+        self._renumber(home, (storage,))
+
+    def _renumber(self, unit: Cluster | Home, touched: Iterable[Storage]) -> None:
+        """Make a unit the last one so far, before the caller's use of the results."""
+        self._postponed += 1
+        old, unit.number = unit.number, -1 + 1 / (1 + self._postponed)
+        for storage in dict.fromkeys(touched):
+            for uses in (self._of(storage).reads, self._of(storage).writes):
+                uses[:] = [
+                    use._replace(number=unit.number) if use.number == old else use for use in uses
+                ]
 
     def _settle_home(self, unit: Home) -> None:
         """Write straight to the parameter if its old content is not read after that."""
-        param, storage = self.fuser.params[unit.storage.home], unit.storage.resolve()
+        param, storage = self.places.params[unit.storage.home], unit.storage.resolve()
         if storage is param:
             self.dropped.add(unit)
             return
         if storage.kind != "temp" or not _same_extent(storage, param):
             return
+        self._postpone(unit, storage)
         writes = self._of(storage).writes
         first = max((use.number for use in writes), default=-1)
         for use in self._of(param).reads:
@@ -183,7 +218,7 @@ class Settler:
         # Kernels with reductions store in their last pass, so they may read before as they like.
         return read.address is not None and all(use.address == read.address for use in own)
 
-    # ---- results over operands that die -----------------------------------------------------------
+    # ---- results over operands that die ---------------------------------------------------
 
     def _reuse(self, unit: Cluster | Product) -> None:
         cluster = unit.cluster if isinstance(unit, Product) else unit
@@ -201,7 +236,7 @@ class Settler:
                         self._merge(target, source)
                     break
 
-    def _dies(self, source: Storage, target: Storage, number: int) -> bool:
+    def _dies(self, source: Storage, target: Storage, number: float) -> bool:
         """Whether a unit is the last to use a temporary, and reads it just where it writes."""
         if source is target or source.kind != "temp" or source.home >= 0 or target.home >= 0:
             return False

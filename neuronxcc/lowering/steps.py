@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from neuronxcc.ir.op import Op
 from neuronxcc.lowering.classify import CONTROL, origin
 from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.emit import Emitted, emit
-from neuronxcc.lowering.fuse import Fuser, Home, Opaque, Product, Unit, matrix
+from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.layout import Layout, collapsed
+from neuronxcc.lowering.products import matrix
+from neuronxcc.lowering.units import Home, Opaque, Product, Tensor, Unit
 from neuronxcc.neff.program import (
     AtenStep,
     CallStep,
@@ -93,22 +95,17 @@ class Drafter:
         loc: Callable[[Node], str],
         constant: Collection[int],
     ) -> None:
-        self.fuser = fuser
+        self.places = fuser.places
         self.lower_body = lower_body
         self.loc = loc
         self._constant = {fuser.graph.params[i] for i in constant}
 
-    def place(self, node: Node) -> tuple[Storage, Layout]:
-        """Where a node lies."""
-        layout = self.fuser.layout(node)
-        while node not in self.fuser.storages:
-            node = node.srcs[0]
-        return self.fuser.storages[node].resolve(), layout
-
-    def window(self, node: Node) -> Window:
-        """The whole of a node."""
-        storage, layout = self.place(node)
-        return Window(storage, node.shape, layout.strides, layout.offset)
+    def window(self, operand: Tensor) -> Window:
+        """The whole of a tensor."""
+        if isinstance(operand, Storage):
+            return Window(operand.resolve(), operand.shape, operand.strides, 0)
+        storage, layout = self.places.place(operand)
+        return Window(storage, operand.shape, layout.strides, layout.offset)
 
     def draft(self, unit: Unit) -> Draft | None:
         """The step of a unit; None if there is nothing to do."""
@@ -123,7 +120,7 @@ class Drafter:
     def _loop(self, cluster: Cluster) -> Draft | None:
         if not all(cluster.extents.values()):
             return None
-        emitted = emit(cluster, self.place)
+        emitted = emit(cluster, self.places.place)
         reads, writes = _split(cluster, emitted)
 
         def build(buffer_of: BufferOf) -> Step:
@@ -133,7 +130,7 @@ class Drafter:
 
     def _home(self, unit: Home) -> Draft | None:
         storage = unit.storage.resolve()
-        param = self.fuser.params[unit.storage.home]
+        param = self.places.params[unit.storage.home]
         if storage is param or not param.node.type.size:
             return None
         strides = param.strides
@@ -167,7 +164,7 @@ class Drafter:
                 return GemmStep(views[0], views[1], views[2], constant_b=constant)
 
             return Draft(unit, reads, [out.storage], build)
-        emitted = emit(cluster, self.place)
+        emitted = emit(cluster, self.places.place)
         more, writes = _split(cluster, emitted)
 
         def build_fused(buffer_of: BufferOf) -> Step:
@@ -183,15 +180,12 @@ class Drafter:
         return Draft(unit, [*reads, *more], writes, build_fused)
 
     def _matrix(
-        self, dot: Node, side: int, operand: Node | Storage
-    ) -> tuple[Storage, int, tuple[int, ...]]:
-        if isinstance(operand, Storage):
-            storage, layout = operand.resolve(), Layout(operand.strides)
-        else:
-            storage, layout = self.place(operand)
-        strides = matrix(dot, side, layout)
+        self, dot: Node, side: int, operand: Tensor
+    ) -> tuple[Storage, int, tuple[int, int, int]]:
+        window = self.window(operand)
+        strides = matrix(dot, side, Layout(window.strides))
         assert strides is not None
-        return storage, layout.offset, strides
+        return window.storage, window.offset, strides
 
     def _plain_out(self, unit: Product) -> Window | None:
         """The matrix that takes the product as it is; None if a kernel has to store it."""
@@ -221,7 +215,7 @@ class Drafter:
 
     def _call(self, unit: Opaque) -> Draft:
         node = unit.node
-        operands = [self.window(src) for src in node.srcs]
+        operands = [self.window(operand) for operand in unit.operands]
         # What the operator returns, in its order; `outs` says which result of the node each one is.
         places = node.get("outs", tuple(range(len(unit.outs))))
         wanted = [None if place is None else unit.outs[place] for place in places]
@@ -253,7 +247,7 @@ class Drafter:
 
     def _control(self, unit: Opaque) -> Draft:
         node = unit.node
-        windows = [self.window(src) for src in node.srcs]
+        windows = [self.window(operand) for operand in unit.operands]
         selector = windows.pop(0) if node.op is Op.CONDITIONAL else None
         strides = [window.strides for window in windows]
         bodies = [self.lower_body(body, strides) for body in _bodies(node)]
