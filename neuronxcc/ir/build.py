@@ -11,48 +11,22 @@ type of the other operand, which must represent it (integers) or is rounded to (
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from neuronxcc.ir.calls import *  # noqa: F403 - so that `build` has a function for every operator
 from neuronxcc.ir.dtypes import FLOATS8, DType
-from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.make import *  # noqa: F403
+from neuronxcc.ir.make import Ints, axes, axis, make
 from neuronxcc.ir.meaning.elementwise import cast
 from neuronxcc.ir.node import Literal, Node, TensorType
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shapes import ShapeError, infer
+from neuronxcc.ir.shapes import ShapeError
 
 Number = bool | int | float | complex
 Operand = Node | Number
-Ints = int | Sequence[int]
-
-
-def make(op: Op, srcs: Iterable[Node], **attrs: Any) -> Node:
-    """Make a node, its types inferred; attributes complete and normalised.
-
-    Raises:
-        ShapeError: the operator does not take these operands.
-    """
-    src_tuple = tuple(srcs)
-    frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items()}
-    types = infer(op, tuple(src.type for src in src_tuple), frozen)
-    return Node.make(op, types, src_tuple, frozen)
-
-
-def axis(op: Op, dim: int, rank: int) -> int:
-    """Normalise a dimension that may be negative."""
-    if not -rank <= dim < rank:
-        raise ShapeError(op, f"dim {dim}; must be in [{-rank}, {rank})")
-    return dim % rank
-
-
-def axes(op: Op, dims: Ints | None, rank: int) -> tuple[int, ...]:
-    """Normalise dimensions; None means all, an integer one."""
-    if dims is None:
-        return tuple(range(rank))
-    return tuple(axis(op, d, rank) for d in ((dims,) if isinstance(dims, int) else dims))
 
 
 def _per_dim(values: Ints, rank: int) -> tuple[int, ...]:
@@ -617,153 +591,3 @@ def topk(x: Node, k: int, *, largest: bool = True) -> Node:
     Two results (`get`): values, and positions as s64. NaN counts as the largest value.
     """
     return make(Op.TOPK, (x,), k=k, largest=largest)
-
-
-# ---- several results, control flow, calls -------------------------------------------------------
-
-
-def get(node: Node, index: int) -> Node:
-    """Result number `index` of a node; the node itself if it has one result."""
-    if not 0 <= index < len(node.types):
-        raise ShapeError(Op.GET, f"index {index} of {len(node.types)} result(s)")
-    if len(node.types) == 1:
-        return node
-    return Node.make(Op.GET, node.types[index], (node,), {"index": index})
-
-
-def results(node: Node) -> tuple[Node, ...]:
-    """All results of a node."""
-    return tuple(get(node, i) for i in range(len(node.types)))
-
-
-def call(body: Graph, operands: Sequence[Node]) -> Node:
-    """The results of a graph on operands."""
-    return make(Op.CALL, operands, body=body)
-
-
-def while_(cond: Graph, body: Graph, state: Sequence[Node]) -> Node:
-    """Apply `body` to the state as long as `cond` gives true; results: the final state."""
-    return make(Op.WHILE, state, cond=cond, body=body)
-
-
-def conditional(selector: Node, branches: Sequence[Graph], operands: Sequence[Node]) -> Node:
-    """The results of one branch: a pred takes branch 0 if true, else 1; an s32 is the number.
-
-    A number outside the branches takes the last one, as in XLA.
-    """
-    return make(Op.CONDITIONAL, (selector, *operands), branches=tuple(branches))
-
-
-def _called(
-    op: Op,
-    target: str,
-    types: Sequence[TensorType],
-    operands: Sequence[Node],
-    **attrs: Any,
-) -> Node:
-    if attrs["sequence"] is None:
-        del attrs["sequence"]
-    attrs["kwargs"] = tuple(sorted((attrs["kwargs"] or {}).items()))
-    return Node.make(op, tuple(types), operands, {"target": target, **attrs})
-
-
-def custom_call(
-    target: str,
-    types: Sequence[TensorType],
-    operands: Sequence[Node],
-    *,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    device: bool = False,
-    sequence: int | None = None,
-) -> Node:
-    """An operator of ATen by which we execute what a NeuronCore has.
-
-    Args:
-        target: Qualified name with overload, "aten::sort.stable".
-        types: Of the results; take them with `get`.
-        operands: The tensors.
-        args: As in the operator's schema; `Operand(i)` stands for tensor number i.
-        kwargs: Likewise.
-        device: Run the `neuron` operator, not ATen's CPU kernel (random numbers).
-        sequence: Set for operators with effects: unique in the graph, in the order of execution.
-    """
-    return _called(
-        Op.CUSTOM_CALL,
-        target,
-        types,
-        operands,
-        args=tuple(args),
-        kwargs=kwargs,
-        device=device,
-        sequence=sequence,
-    )
-
-
-def host_call(
-    target: str,
-    types: Sequence[TensorType],
-    operands: Sequence[Node],
-    *,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    sequence: int | None = None,
-) -> Node:
-    """An operator without a lowering, run by the host; arguments as for `custom_call`."""
-    return _called(
-        Op.HOST_CALL,
-        target,
-        types,
-        operands,
-        args=tuple(args),
-        kwargs=kwargs,
-        device=False,
-        sequence=sequence,
-    )
-
-
-# ---- collectives --------------------------------------------------------------------------------
-
-Groups = Sequence[Sequence[int]]
-
-
-def _groups(group: Groups) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(ranks) for ranks in group)
-
-
-def all_reduce(x: Node, kind: str, group: Groups) -> Node:
-    """Combine the tensors of all ranks of a group; `group` lists the groups of ranks."""
-    return make(Op.ALL_REDUCE, (x,), kind=kind, group=_groups(group))
-
-
-def all_gather(x: Node, dim: int, group: Groups) -> Node:
-    """Join the tensors of all ranks of a group along a dimension."""
-    dim = axis(Op.ALL_GATHER, dim, x.type.rank)
-    return make(Op.ALL_GATHER, (x,), dim=dim, group=_groups(group))
-
-
-def reduce_scatter(x: Node, kind: str, dim: int, group: Groups) -> Node:
-    """Combine the tensors of a group; each rank keeps its part along a dimension."""
-    dim = axis(Op.REDUCE_SCATTER, dim, x.type.rank)
-    return make(Op.REDUCE_SCATTER, (x,), kind=kind, dim=dim, group=_groups(group))
-
-
-def all_to_all(x: Node, split_dim: int, concat_dim: int, group: Groups) -> Node:
-    """Split along one dimension, send part i to rank i of the group, join along the other."""
-    dims = axes(Op.ALL_TO_ALL, (split_dim, concat_dim), x.type.rank)
-    return make(Op.ALL_TO_ALL, (x,), split_dim=dims[0], concat_dim=dims[1], group=_groups(group))
-
-
-def collective_permute(x: Node, pairs: Sequence[tuple[int, int]]) -> Node:
-    """Send from the first to the second rank of each pair; who receives nothing has zeros."""
-    return make(Op.COLLECTIVE_PERMUTE, (x,), pairs=tuple(map(tuple, pairs)))
-
-
-def graph(
-    name: str,
-    params: Sequence[Node],
-    outputs: Sequence[Node],
-    aliases: Mapping[int, int] | None = None,
-) -> Graph:
-    """A graph of parameters (made by `parameter`, in order) and results."""
-    return Graph(name, tuple(params), tuple(outputs), dict(aliases or {}))

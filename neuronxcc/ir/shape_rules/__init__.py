@@ -1,0 +1,1 @@
+"""The rules of `shapes`, by family, and what they check with."""
