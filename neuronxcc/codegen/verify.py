@@ -28,6 +28,10 @@ def verify(kernel: Kernel) -> None:
     rules.in_place()
 
 
+def _name(op: Op | None) -> str:
+    return "nothing" if op is None else op.value
+
+
 class _Rules:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -104,12 +108,14 @@ class _Rules:
 
     def _reduce(self, scalar: Scalar) -> None:
         self.demand(self.reduced > 0, scalar, "the kernel has no REDUCE dimension")
-        self.demand(scalar.op in COMBINERS, scalar, f"{scalar.op} does not reduce")
+        self.demand(scalar.op in COMBINERS, scalar, f"{_name(scalar.op)} does not reduce")
         self.demand(len(scalar.srcs) == 1, scalar, "needs one operand")
 
     def _arg(self, scalar: Scalar) -> None:
         self.demand(self.reduced == 1, scalar, "needs exactly one REDUCE dimension")
-        self.demand(scalar.op in (Op.MINIMUM, Op.MAXIMUM), scalar, f"{scalar.op} has no position")
+        self.demand(
+            scalar.op in (Op.MINIMUM, Op.MAXIMUM), scalar, f"{_name(scalar.op)} has no position"
+        )
         self.demand(scalar.dtype.is_integer, scalar, "a position is an integer")
 
     def store(self, store: Store) -> None:
@@ -118,7 +124,7 @@ class _Rules:
         mask = store.mask is None or store.mask.dtype is DType.PRED
         self.demand(mask, "store", "the mask is not pred")
         combine = store.combine is None or store.combine in COMBINERS
-        self.demand(combine, "store", f"{store.combine} does not combine")
+        self.demand(combine, "store", f"{_name(store.combine)} does not combine")
 
     def in_place(self) -> None:
         """What is read from a slot that is stored to is read where all stores write."""

@@ -122,29 +122,33 @@ def kernels(draw: st.DrawFn, form: str = "any") -> Case:
     dtype = draw(st.sampled_from(DTYPES))
     values = [maker.load(dtype)]
     for _ in range(draw(st.integers(0, 5))):
-        step = draw(st.sampled_from(["load", "combine", "convert", "index", "reduce"]))
-        last = values[-1]
-        if step == "load":
-            values.append(maker.combine(last, maker.load(last.dtype)))
-        elif step == "combine":
-            other = draw(st.sampled_from(values))
-            if other.dtype is last.dtype:
-                values.append(maker.combine(last, other))
-        elif step == "convert" and not last.dtype.is_complex:
-            values.append(build.convert(last, draw(st.sampled_from(DTYPES[:-1]))))
-        elif step == "index" and dims and last.dtype not in (DType.PRED, DType.C64):
-            dim = draw(st.integers(0, len(dims) - 1))
-            position = build.convert(build.index(dim, DType.S32), last.dtype)
-            values.append(maker.combine(last, position))
-        elif step == "reduce" and reduced:
-            values.append(_reduction(draw, last, reduced))
+        values += _grown(maker, values, reduced)
     if reduced and all(v.what not in ("reduce", "arg") for v in values):
         values.append(_reduction(draw, values[-1], reduced))
-    stores = []
-    for value in draw(st.lists(st.sampled_from(values), max_size=2)) + [values[-1]]:
-        stores.append(_store(maker, value, reduced))
+    stored = [*draw(st.lists(st.sampled_from(values), max_size=2)), values[-1]]
+    stores = [_store(maker, value, reduced) for value in stored]
     kernel = Kernel("random", dims, tuple(maker.slots), tuple(stores))
     return Case(kernel, maker.buffers)
+
+
+def _grown(maker: Maker, values: list[Scalar], reduced: list[int]) -> list[Scalar]:
+    """Another value made of those there are; none if the step that is drawn does not fit."""
+    draw, dims, last = maker.draw, maker.dims, values[-1]
+    step = draw(st.sampled_from(["load", "combine", "convert", "index", "reduce"]))
+    if step == "load":
+        return [maker.combine(last, maker.load(last.dtype))]
+    if step == "combine":
+        other = draw(st.sampled_from(values))
+        return [maker.combine(last, other)] if other.dtype is last.dtype else []
+    if step == "convert" and not last.dtype.is_complex:
+        return [build.convert(last, draw(st.sampled_from(DTYPES[:-1])))]
+    if step == "index" and dims and last.dtype not in (DType.PRED, DType.C64):
+        dim = draw(st.integers(0, len(dims) - 1))
+        position = build.convert(build.index(dim, DType.S32), last.dtype)
+        return [maker.combine(last, position)]
+    if step == "reduce" and reduced:
+        return [_reduction(draw, last, reduced)]
+    return []
 
 
 def _dims(draw: st.DrawFn, form: str) -> tuple[Dim, ...]:

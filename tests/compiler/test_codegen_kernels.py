@@ -41,7 +41,7 @@ def test_random_kernels(form: str, host: Host) -> None:
 
 @pytest.mark.parametrize("host", HOSTS, ids=host_id)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.S64, DType.U8, DType.F64])
-@pytest.mark.parametrize("rows,columns", [(16, 16), (64, 64), (70, 33), (5, 100), (129, 17)])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 16), (64, 64), (70, 33), (5, 100), (129, 17)])
 def test_transposition(host: Host, dtype: DType, rows: int, columns: int) -> None:
     """z = x^T + y, and z^T besides, for a batch."""
     size = rows * columns

@@ -20,6 +20,7 @@ from neuronxcc.ir.shapes import ShapeError, infer
 from tests.compiler.codegen_compare import HOSTS, Array, check, compiled, host_id
 
 SIZE = 261
+OPS: list[Op] = sorted(Group.ELEMENTWISE, key=lambda op: str(op.value))
 # Operators that are exact, or rounded once, in the type of arithmetic. The others are functions.
 ROUNDED = (
     Group.CONVERSION
@@ -96,7 +97,7 @@ def operands(op: Op, types: tuple[DType, ...]) -> list[Array]:
     arrays = [values(TensorType(t, (SIZE,)), rng) for t in types]
     if op in (Op.SHIFT_LEFT, Op.SHIFT_RIGHT_LOGICAL, Op.SHIFT_RIGHT_ARITHMETIC):
         arrays[1] = rng.integers(0, 70, SIZE).astype(types[1].numpy)
-    if op in (Op.CONVERT,) and types[0].is_float:
+    if op is Op.CONVERT and types[0].is_float:
         wide = rng.standard_normal(SIZE) * 10.0 ** rng.integers(-8, 25, SIZE)
         arrays[0][::2] = wide.astype(np.float32).astype(types[0].numpy)[::2]
     return arrays
@@ -105,7 +106,7 @@ def operands(op: Op, types: tuple[DType, ...]) -> list[Array]:
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:invalid:RuntimeWarning")
 @pytest.mark.parametrize("host", HOSTS, ids=host_id)
-@pytest.mark.parametrize("op", sorted(Group.ELEMENTWISE, key=lambda o: o.value), ids=repr)
+@pytest.mark.parametrize("op", OPS, ids=repr)
 def test_operator(op: Op, host: Host) -> None:
     found = list(cases(op))
     assert found, "the operator is defined on no type"
@@ -144,12 +145,9 @@ def test_the_types_of_power() -> None:
     special = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 1e-40, 1e38]
     special += [math.inf, -math.inf, math.nan, 16777217.0, 2.0**24 - 1]
     x, y = (np.ravel(a).astype(np.float32) for a in np.meshgrid(special, special))
-    kernel = Kernel(
-        "pow",
-        (Dim(x.size),),
-        (Slot(DType.F32),) * 3,
-        (Store(Access(2, (1,)), build.op(Op.POWER, *(build.load(DType.F32, i, (1,)) for i in (0, 1)))),),
-    )  # fmt: skip
+    power = build.op(Op.POWER, *(build.load(DType.F32, i, (1,)) for i in (0, 1)))
+    store = Store(Access(2, (1,)), power)
+    kernel = Kernel("pow", (Dim(x.size),), (Slot(DType.F32),) * 3, (store,))
     with np.errstate(all="ignore"):
         expected = np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
     for host in HOSTS:

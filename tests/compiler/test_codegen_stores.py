@@ -25,7 +25,7 @@ COMBINES = (None, Op.ADD, Op.MULTIPLY, Op.MAXIMUM, Op.MINIMUM)
 
 
 def scatter_rows(
-    rows: int, columns: int, table: int, dtype: DType, combine: Op | None, *, masked: bool = False
+    rows: int, columns: int, dtype: DType, combine: Op | None, *, masked: bool = False
 ) -> Kernel:
     """table[index[row], column] <combine>= values[row, column]."""
     index = build.load(DType.S64, 0, (1, 0))
@@ -50,7 +50,7 @@ def test_scatter(host: Host) -> None:
     ) -> None:  # fmt: skip
         if dtype is DType.C64 and combine in (Op.MAXIMUM, Op.MINIMUM):
             combine = Op.ADD
-        kernel = scatter_rows(rows, columns, table, dtype, combine, masked=masked)
+        kernel = scatter_rows(rows, columns, dtype, combine, masked=masked)
         rng = np.random.default_rng(seed)
         index = rng.integers(0, table, rows)
         values = rng.integers(0, 3, rows * columns).astype(dtype.numpy)
@@ -65,7 +65,7 @@ def test_scatter(host: Host) -> None:
 
 
 def test_what_may_run_at_once() -> None:
-    rows = simplify(scatter_rows(10, 64, 5, DType.F32, Op.ADD))
+    rows = simplify(scatter_rows(10, 64, DType.F32, Op.ADD))
     assert race_free(rows) == [1]
     # Rows that overlap: no dimension is safe.
     index = build.load(DType.S64, 0, (1, 0))

@@ -124,7 +124,8 @@ class Square(torch.autograd.Function):
 
 
 def own_gradient(x: Tensor, y: Tensor) -> Tensor:
-    return Square.apply(x) + y  # type: ignore[no-any-return,no-untyped-call]
+    squared: Tensor = Square.apply(x)  # type: ignore[no-untyped-call]
+    return squared + y
 
 
 CASES: list[Callable[..., Any]] = [
@@ -293,7 +294,8 @@ def test_an_unused_draw_advances_the_generator() -> None:
 
 def test_locations_name_the_users_line() -> None:
     def function(x: Tensor) -> Tensor:
-        return torch.linalg.svdvals(x)  # the line
+        values: Tensor = torch.linalg.svdvals(x)  # the line
+        return values
 
     with watched() as graphs:
         torch.compile(function, backend="neuron")(operands("neuron", grad=False)[0])
@@ -301,7 +303,7 @@ def test_locations_name_the_users_line() -> None:
     assert call.op == "aten::_linalg_svd"
     assert call.loc is not None
     assert call.loc.file == __file__
-    assert call.loc.text == "return torch.linalg.svdvals(x)  # the line"
+    assert call.loc.text == "values: Tensor = torch.linalg.svdvals(x)  # the line"
     node = next(iter(graphs[0].imported.graph.locs.values()))
     assert node.op == "aten._linalg_svd.default"
 
