@@ -150,11 +150,11 @@ def add_negation(node: Node) -> Node | None:
 
 @rule("product of negations", Op.MULTIPLY, Op.DIVIDE)
 def multiply_negations(node: Node) -> Node | None:
-    """-x * -y; for integers division overflows at the least value, so only products of those."""
+    """-x * -y. Quotients of floats only: the least integer over -1 overflows, complex zeros turn."""
     x, y = node.srcs
     if x.op is not Op.NEGATE or y.op is not Op.NEGATE:
         return None
-    if whole(node.dtype) and node.op is Op.DIVIDE:
+    if node.op is Op.DIVIDE and not node.dtype.is_float:
         return None
     return again(node, x.srcs[0], y.srcs[0])
 

@@ -26,7 +26,8 @@ T = parameter(8, TensorType(DType.F32, (2, 3, 4)))
 E = parameter(9, TensorType(DType.F32, (0, 6)))
 U = parameter(10, TensorType(DType.U8, (4, 6)))
 O = parameter(11, TensorType(DType.F32, (1, 6)))  # noqa: E741 - a one
-PARAMS = (X, Y, I, P, V, S, H, N, T, E, U, O)
+C = parameter(12, TensorType(DType.C64, (3,)))
+PARAMS = (X, Y, I, P, V, S, H, N, T, E, U, O, C)
 
 
 def simplify(node: Node) -> tuple[Node, Counter[str]]:
@@ -266,6 +267,7 @@ KEPT: list[tuple[str, Node]] = [
     ("sums of floats round", b.reduce(b.reduce(X, "add", 1), "add", 0)),
     ("float sums are not associative", b.add(b.add(X, 1e30), -1e30)),
     ("-(least) is negative", b.divide(b.negate(I), b.negate(I))),
+    ("complex quotients turn zeros", b.divide(b.negate(C), b.negate(C))),
     ("f8e4m3fn has no infinity", b.convert(b.convert(X, DType.F8E4M3FN), DType.F32)),
     ("real indices", indexing.take(X, N, 0)),
 ]
