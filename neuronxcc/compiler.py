@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.lowering.lower import lower
@@ -26,6 +26,8 @@ def compile_graph(
     param_strides: Sequence[tuple[int, ...]] | None = None,
     result_strides: Sequence[tuple[int, ...]] | None = None,
     observe: Observer | None = None,
+    *,
+    constant_params: Collection[int] | None = None,
 ) -> Program:
     """Compile a graph.
 
@@ -35,12 +37,14 @@ def compile_graph(
         param_strides: Strides of the parameters in elements; None: all are contiguous.
         result_strides: Strides that the results must have; None: all are contiguous.
         observe: Called with every stage.
+        constant_params: Numbers of the parameters that callers pass unchanged many times; None:
+            all that the graph does not update. See `lowering.lower`.
     """
     start = time.perf_counter()
     records: list[pipeline.PassRecord] = []
     graph = pipeline.run(graph, options, verify_all=_verify_all(), observe=observe, records=records)
     passed = time.perf_counter()
-    program = lower(graph, options, param_strides, result_strides)
+    program = lower(graph, options, param_strides, result_strides, constant_params)
     seconds = {f"pass {n}: {record.name}": record.seconds for n, record in enumerate(records)}
     seconds |= {"passes": passed - start, "lowering": time.perf_counter() - passed}
     if observe is not None:

@@ -15,7 +15,8 @@ from neuronxcc.lowering.prepare import prepare
 from neuronxcc.lowering.schedule import scheduled
 from neuronxcc.lowering.settle import Settler
 from neuronxcc.lowering.steps import Draft, Drafter, has_effect
-from neuronxcc.neff.program import Buffer, Program
+from neuronxcc.lowering.summary import summary
+from neuronxcc.neff.program import AtenStep, Buffer, Program
 from neuronxcc.options import Options
 
 
@@ -94,7 +95,9 @@ def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
             "scratch_bytes": scratch,
             "live_bytes": peak(list(lives.values())),
             "temporaries": len(lives),
-        }
+        },
+        "steps": summary(drafts),
+        "host": tuple(step.target for step in steps if isinstance(step, AtenStep) and step.host),
     }
     results = tuple(numbers[storage] for storage in fuser.results)
     return Program(graph.name, buffers, steps, results, scratch, meta)

@@ -1,0 +1,76 @@
+"""What is told of a program in its `meta`: who would execute each step, and how much it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.table import TABLE, Engine
+from neuronxcc.lowering.classify import VIEWS
+from neuronxcc.lowering.cluster import Cluster
+from neuronxcc.lowering.steps import Draft
+from neuronxcc.lowering.units import Opaque, Product
+
+# A step of several operators is carried out by the engine that comes last here.
+_WEIGHT = {
+    engine: weight
+    for weight, engine in enumerate(
+        (
+            Engine.NONE,
+            Engine.DMA,
+            Engine.VECTOR,
+            Engine.SCALAR,
+            Engine.GPSIMD,
+            Engine.TENSOR,
+            Engine.CC,
+            Engine.HOST,
+        )
+    )
+}
+
+
+def summary(drafts: Sequence[Draft]) -> tuple[dict[str, Any], ...]:
+    """For every step what it is made of.
+
+    Each has "engine" and "cost" (names in ir.table), "ops" (names of the operators, in the order in
+    which they are computed), "elements" (points of its space), "products" (multiplications of a
+    matrix product) and "bytes" (of memory read and written).
+    """
+    return tuple(map(_step, drafts))
+
+
+def _step(draft: Draft) -> dict[str, Any]:
+    unit = draft.unit
+    elements = products = 0
+    nodes: Iterable[Node] = ()
+    if isinstance(unit, Cluster):
+        nodes, elements = unit.inside, unit.points(unit.order)
+    elif isinstance(unit, Product):
+        region = unit.region
+        nodes = unit.cluster.inside
+        elements = region.batch * region.m * region.n
+        lhs = region.dot.srcs[0]
+        products = elements
+        for dim in region.dot["lhs_contract"]:
+            products *= lhs.shape[dim]
+    elif isinstance(unit, Opaque):
+        nodes = (unit.node,)
+        elements = sum(type_.size for type_ in unit.node.types)
+    ops = [node.op for node in nodes if node.op not in Group.LEAF]
+    ops.reverse()  # they were found consumers first
+    ops = [op for op in ops if op not in VIEWS] or ops[:1]
+    leading = max(ops, key=lambda op: _WEIGHT[TABLE[op].engine], default=None)
+    scatters = isinstance(unit, Cluster) and unit.has_updates
+    if leading is None or scatters:
+        leading = Op.SCATTER if scatters else Op.TRANSPOSE  # it moves data
+    place = TABLE[leading]
+    return {
+        "engine": place.engine.value,
+        "cost": place.cost.value,
+        "ops": tuple(op.value for op in ops),
+        "elements": elements,
+        "products": products,
+        "bytes": sum(storage.nbytes for storage in (*draft.reads, *draft.writes)),
+    }
