@@ -150,7 +150,7 @@ def add_negation(node: Node) -> Node | None:
 
 @rule("product of negations", Op.MULTIPLY, Op.DIVIDE)
 def multiply_negations(node: Node) -> Node | None:
-    """-x * -y. Quotients of floats only: the least integer over -1 overflows, complex zeros turn."""
+    """-x * -y. Quotients of floats only: integers overflow at the least, complex zeros turn."""
     x, y = node.srcs
     if x.op is not Op.NEGATE or y.op is not Op.NEGATE:
         return None
