@@ -20,6 +20,7 @@ from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import calls
 from neuronxcc.lowering.classify import CALLS, CONTROL
+from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.lowering.support import call_elementwise, is_supported
 
 Rule = Callable[[Node], Node | None]
@@ -207,7 +208,16 @@ def _dot_as_loop(node: Node) -> Node:
     return _reduced(product, "add", tuple(last))
 
 
+def _collective(node: Node) -> Node | None:
+    raise LoweringUnsupportedError(
+        node,
+        "programs have no steps between ranks",
+        "Keep collectives out of compiled functions",
+    )
+
+
 RULES: dict[Op, Rule] = {
+    **dict.fromkeys(Group.COLLECTIVE, _collective),
     **dict.fromkeys(Group.ELEMENTWISE, _elementwise),
     Op.REDUCE: _reduce,
     Op.ARG_REDUCE: _arg_reduce,

@@ -159,5 +159,9 @@ def _strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...], of
     first = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
     if first < 0 or last >= len(memory):
         raise IndexError(f"shape {shape} strides {strides} offset {offset} of {len(memory)}")
+    # Not as_strided: NumPy's interface of arrays cannot describe all types of ml_dtypes.
     size = memory.dtype.itemsize
-    return np.lib.stride_tricks.as_strided(memory[offset:], shape, tuple(s * size for s in strides))
+    window: Array = np.ndarray(
+        shape, memory.dtype, memory, offset * size, tuple(s * size for s in strides)
+    )
+    return window
