@@ -18,9 +18,10 @@ c10::Device device_of(c10::DeviceIndex index) {
   return index >= 0 ? c10::Device(kNeuron, index) : c10::Device(c10::DeviceType::CPU);
 }
 
-c10::Storage make_storage(size_t bytes, c10::DataPtr data, c10::Allocator* allocator) {
+c10::Storage make_storage(size_t bytes, c10::DataPtr data, c10::Allocator* allocator,
+                          bool resizable = true) {
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), allocator, true));
+      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), allocator, resizable));
 }
 
 c10::Storage allocate(size_t bytes, c10::DeviceIndex device, Category category) {
@@ -99,14 +100,21 @@ void Frame::ensure(int32_t buffer) {
   base_[buffer] = static_cast<char*>(slot.owner->mutable_data());
 }
 
+void Frame::run_step(const Step& step) {
+  if (C10_LIKELY(!g_profiling.load(std::memory_order_relaxed)) || step.is_composite()) {
+    return step.run(*this);
+  }
+  ActivityScope activity(step.name);
+  if (program_.on_neuron()) activity.on(program_.device);
+  step.run(*this);
+}
+
 void Frame::run(std::span<at::Tensor> inputs) {
   const Step* current = nullptr;
   try {
     for (const auto& step : program_.steps) {
       current = step.get();
-      ActivityScope activity(step->name);
-      if (program_.on_neuron()) activity.on(program_.device);
-      step->run(*this);
+      run_step(*step);
       if (C10_UNLIKELY(!step->last_uses.empty()) && !inputs.empty()) {
         for (const int32_t argument : step->last_uses) {
           Slot& slot = slots_[program_.arguments[argument]];
@@ -128,7 +136,9 @@ const c10::Storage& Frame::alias(int32_t buffer, bool on_core) {
     const auto bytes = static_cast<size_t>(program_.buffers[buffer].geometry.high);
     c10::Allocator* allocator = on_core ? device_allocator() : c10::GetCPUAllocator();
     c10::raw::intrusive_ptr::incref(slot.owner);
-    storage = make_storage(bytes, {base_[buffer], slot.owner, &release_owner, device}, allocator);
+    // An operator that wanted to give it other memory would be working beside the program.
+    storage = make_storage(bytes, {base_[buffer], slot.owner, &release_owner, device}, allocator,
+                           /*resizable=*/false);
   }
   return storage;
 }

@@ -68,6 +68,8 @@ class Step {
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   virtual void run(Frame& frame) const = 0;
+  // Whether what it runs shows in profiles by itself.
+  virtual bool is_composite() const { return false; }
 
   const std::string name;  // for profiles and errors
   const std::string loc;   // the user's source line, may be empty
@@ -137,6 +139,8 @@ class Frame {
   const at::Tensor& output(int32_t buffer) const { return slots_[buffer].tensor; }
 
  private:
+  void run_step(const Step& step);
+
   struct Slot {
     c10::StorageImpl* owner = nullptr;
     c10::Storage cpu_alias, core_alias;  // of the whole buffer, made when first needed

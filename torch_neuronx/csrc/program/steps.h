@@ -73,6 +73,7 @@ struct AtenStep final : Step {
   AtenStep(std::string name, std::string loc, c10::OperatorHandle op)
       : Step(std::move(name), std::move(loc)), op(std::move(op)) {}
   void run(Frame& frame) const override;
+  bool is_composite() const override { return on_core; }
 
   c10::OperatorHandle op;
   std::vector<AtenArgument> arguments;
@@ -99,6 +100,7 @@ struct CallStep final : Step {
   enum class Kind : uint8_t { kCall, kCond, kWhile };
   using Step::Step;
   void run(Frame& frame) const override;
+  bool is_composite() const override { return true; }
 
   Kind kind = Kind::kCall;
   std::vector<std::shared_ptr<const Program>> bodies;

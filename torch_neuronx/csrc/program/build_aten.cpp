@@ -1,0 +1,161 @@
+// Steps that run an operator of ATen: its arguments read by its schema, once.
+#include <ATen/ScalarOps.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "device/state.h"
+#include "dispatch/op_table.h"
+#include "program/builder.h"
+
+namespace torch_neuronx::program {
+namespace {
+
+// Name and overload of "aten::sort.stable"; FX writes an empty overload as "default".
+std::pair<std::string, std::string> split_target(const std::string& target) {
+  const size_t colons = target.find("::");
+  TORCH_CHECK_VALUE(colons != std::string::npos, "the operator ", target, " has no namespace");
+  const size_t dot = target.find('.', colons);
+  if (dot == std::string::npos) return {target, ""};
+  const std::string overload = target.substr(dot + 1);
+  return {target.substr(0, dot), overload == "default" ? "" : overload};
+}
+
+bool is_tensor(const c10::TypePtr& type) { return type->kind() == c10::TypeKind::TensorType; }
+
+c10::TypePtr element_of_optional(const c10::TypePtr& type) {
+  const auto optional = type->cast<c10::OptionalType>();
+  return optional ? optional->getElementType() : type;
+}
+
+// The dtype that the eager device would judge the operator by.
+at::ScalarType counted_dtype(const AtenStep& step) {
+  for (const AtenArgument& argument : step.arguments) {
+    for (const auto& view : argument.views) {
+      if (view) return view->geometry.dtype;
+    }
+  }
+  return c10::get_default_dtype_as_scalartype();
+}
+
+at::MemoryFormat memory_format(const std::string& name) {
+  if (name == "contiguous_format") return at::MemoryFormat::Contiguous;
+  if (name == "preserve_format") return at::MemoryFormat::Preserve;
+  if (name == "channels_last") return at::MemoryFormat::ChannelsLast;
+  if (name == "channels_last_3d") return at::MemoryFormat::ChannelsLast3d;
+  TORCH_CHECK_VALUE(false, "there is no memory format ", name);
+}
+
+c10::IValue convert(py::handle value, const c10::TypePtr& type, const char* what,
+                    const std::string& target) {
+  try {
+    return torch::jit::toIValue(value, type);
+  } catch (const std::exception& error) {
+    TORCH_CHECK_VALUE(false, "argument '", what, "' of ", target, " must be ", type->str(),
+                      ", got ", py::repr(value).cast<std::string>(), " (", error.what(), ")");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Step> Builder::make_aten(const py::dict& spec, std::string name, std::string loc) {
+  const std::string target = text(field(spec, "target"), "the target");
+  const auto [op_name, overload] = split_target(target);
+  const auto op = c10::Dispatcher::singleton().findSchema({op_name, overload});
+  TORCH_CHECK_VALUE(op, "there is no operator ", target, " in this process");
+  auto step = std::make_unique<AtenStep>(std::move(name), std::move(loc), *op);
+  step->on_core = boolean(field(spec, "device"), "device");
+  const auto& schema = op->schema();
+  const auto given = items(field(spec, "args"), "args");
+  TORCH_CHECK_VALUE(PyDict_Check(field(spec, "kwargs").ptr()), "kwargs must be a dict");
+  const auto named = py::reinterpret_borrow<py::dict>(field(spec, "kwargs"));
+  TORCH_CHECK_VALUE(given.size() <= schema.arguments().size(), target, " takes ",
+                    schema.arguments().size(), " arguments, got ", given.size());
+  size_t used = 0;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    py::handle value;
+    if (i < given.size()) {
+      value = given[i];
+    } else if (PyObject* item = PyDict_GetItemString(named.ptr(), argument.name().c_str())) {
+      value = item;
+      ++used;
+    }
+    step->arguments.push_back(make_argument(*step, argument, value, target));
+  }
+  TORCH_CHECK_VALUE(used == named.size(), target, " has no argument for some keyword");
+  for (const py::handle out : items(field(spec, "outs"), "outs")) add_result(*step, out);
+  if (boolean(field(spec, "host"), "host")) {
+    step->counted = &op_entry(overload.empty() ? op_name : op_name + "." + overload);
+    step->counted_as = counted_dtype(*step);
+  }
+  return step;
+}
+
+void Builder::add_result(AtenStep& step, py::handle out) {
+  step.outs.push_back(optional_view(out, "a result", true));
+  bool whole = false;
+  if (step.outs.back()) {
+    const View& v = *step.outs.back();
+    const Geometry& g = program_->buffers[v.buffer].geometry;
+    whole = v.offset == 0 && g.dense && g.dtype == v.geometry.dtype &&
+            g.sizes == v.geometry.sizes && g.strides == v.geometry.strides;
+    if (whole && first_[v.buffer].step == static_cast<int32_t>(program_->steps.size())) {
+      may_bring_memory_[v.buffer] = true;
+    }
+  }
+  step.whole.push_back(whole);
+}
+
+AtenArgument Builder::make_argument(const AtenStep& step, const c10::Argument& argument,
+                                    py::handle value, const std::string& target) {
+  const auto* info = argument.alias_info();
+  const bool written = info != nullptr && info->isWrite();
+  const c10::TypePtr type = element_of_optional(argument.real_type());
+  const char* what = argument.name().c_str();
+  AtenArgument made;
+  if (type->kind() == c10::TypeKind::DeviceObjType) {
+    const bool core = step.on_core && program_->on_neuron();
+    made.constant = core ? c10::Device(kNeuron, program_->device) : c10::Device(at::kCPU);
+    return made;
+  }
+  if (!value) {
+    TORCH_CHECK_VALUE(argument.default_value(), target, " needs its argument '", what, "'");
+    made.constant = *argument.default_value();
+    return made;
+  }
+  if (py::isinstance<View>(value)) {
+    TORCH_CHECK_VALUE(is_tensor(type), "argument '", what, "' of ", target, " is no tensor");
+    made.kind = AtenArgument::Kind::kTensor;
+    made.views.push_back(view(value, what, written));
+    return made;
+  }
+  if (const auto list = type->cast<c10::ListType>();
+      list && !value.is_none() && is_tensor(element_of_optional(list->getElementType()))) {
+    const bool optional = !is_tensor(list->getElementType());
+    made.kind =
+        optional ? AtenArgument::Kind::kOptionalTensorList : AtenArgument::Kind::kTensorList;
+    for (const py::handle item : items(value, what)) {
+      TORCH_CHECK_VALUE(optional || !item.is_none(), "argument '", what, "' of ", target,
+                        " has a None in it");
+      made.views.push_back(optional_view(item, what, written));
+    }
+    return made;
+  }
+  if (is_tensor(type) && !value.is_none()) {
+    TORCH_CHECK_VALUE(!written, "argument '", what, "' of ", target, " must be a tensor");
+    const c10::IValue number = convert(value, c10::NumberType::get(), what, target);
+    made.constant = c10::scalar_to_tensor(number.toScalar());
+    made.constant.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);
+    return made;
+  }
+  if (PyUnicode_Check(value.ptr()) && type->kind() == c10::TypeKind::MemoryFormatType) {
+    made.constant = memory_format(text(value, what));
+  } else if (PyUnicode_Check(value.ptr()) && type->kind() == c10::TypeKind::LayoutType) {
+    TORCH_CHECK_VALUE(text(value, what) == "strided", "layout ", text(value, what));
+    made.constant = at::kStrided;
+  } else {
+    made.constant = convert(value, argument.type(), what, target);
+  }
+  return made;
+}
+
+}  // namespace torch_neuronx::program
