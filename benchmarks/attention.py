@@ -3,12 +3,12 @@
     python -m benchmarks.attention [--only REGEX] [--threads N] [--cpu-time]
 
 Each row is one pass (forward or backward), timed in turn by both, in one process, on CPU tensors,
-keeping the fastest sample of each. `ratio` is cpu time / our time. Operands are laid out as a model's
-projections leave them, [batch, length, heads, width] in memory, but for decoding, where keys and
-values are a cache [batch, heads, length, width]. Nothing is reported from a busy machine unless
---allow-load is given; with --cpu-time, which measures the processor time of one thread, other
-programs disturb little. Exit code: 0 when all targets are met, 1 when one is missed, 2 when the
-machine was too busy to measure.
+keeping the fastest sample of each. `ratio` is cpu time / our time. Operands are laid out as the
+projections of a model leave them, [batch, length, heads, width] in memory, but for decoding, where
+keys and values are a cache [batch, heads, length, width]. Nothing is reported from a busy machine
+unless --allow-load is given; with --cpu-time, which measures the processor time of one thread,
+other programs disturb little. Exit code: 0 when all targets are met, 1 when one is missed, 2 when
+the machine was too busy to measure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from benchmarks import quiet, report
 LEAST = 0.95  # of every row that has no target of its own
 SAMPLE_SECONDS = 0.003
 FLOAT32, BFLOAT16, FLOAT16 = torch.float32, torch.bfloat16, torch.float16
-aten = torch.ops.aten
+FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+CPU_FORWARD: Any = getattr(torch.ops.aten, FLASH)
+CPU_BACKWARD: Any = getattr(torch.ops.aten, FLASH + "_backward")
 
 Step = Callable[[], object]
 
@@ -169,9 +171,7 @@ def passes(core: Any, case: Case) -> Iterator[tuple[str, float, Step, Step]]:
     causal = case.causal
 
     def cpu_forward() -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = aten._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, causal, attn_mask=mask
-        )
+        result: tuple[Tensor, Tensor] = CPU_FORWARD(q, k, v, 0.0, causal, attn_mask=mask)
         return result
 
     def forward() -> tuple[Tensor, Tensor]:
@@ -185,9 +185,7 @@ def passes(core: Any, case: Case) -> Iterator[tuple[str, float, Step, Step]]:
     yield (
         "backward",
         5,
-        lambda: aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            g, q, k, v, out, logsumexp, 0.0, causal, attn_mask=mask
-        ),
+        lambda: CPU_BACKWARD(g, q, k, v, out, logsumexp, 0.0, causal, attn_mask=mask),
         lambda: core.attention_backward(g, q, k, v, out, logsumexp, mask, causal),
     )
 
@@ -206,7 +204,9 @@ def measure_all(options: argparse.Namespace, watch: quiet.Watch) -> int:
     keep_freed_memory()
     clock = time.thread_time if options.cpu_time else time.perf_counter
     rows = []
-    print(f"{'batch x heads x queries x keys x width':52} {'cpu us':>10} {'ours us':>10} ratio GFLOP/s")
+    print(
+        f"{'batch x heads x queries x keys x width':51} {'cpu us':>10} {'ours us':>10} ratio  GF/s"
+    )
     for case in cases():
         for direction, products, cpu, ours in passes(core, case):
             name = f"{case.name} {direction}"
@@ -221,7 +221,7 @@ def measure_all(options: argparse.Namespace, watch: quiet.Watch) -> int:
             )
             rows.append(row)
             print(
-                f"{row.name:52} {row.cpu_us:10.1f} {row.ours_us:10.1f} {row.ratio:5.2f}"
+                f"{row.name:51} {row.cpu_us:10.1f} {row.ours_us:10.1f} {row.ratio:5.2f}"
                 f" {row.gflops:7.1f}{'' if row.met else f'  < {row.target:g}'}",
                 flush=True,
             )

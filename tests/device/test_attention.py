@@ -71,3 +71,34 @@ def test_a_mask_goes_through(dtype: torch.dtype) -> None:
         q.to("neuron"), k.to("neuron"), v.to("neuron"), attn_mask=mask.to("neuron")
     )
     torch.testing.assert_close(got.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_of_another_width_and_shared_keys(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 6, 33, 16), (2, 2, 40, 16), (2, 2, 40, 24))
+    host = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    device = [t.to("neuron").requires_grad_() for t in host]
+    got = functional.scaled_dot_product_attention(device[0], device[1], device[2], enable_gqa=True)
+    assert "FusedAttention" in type(got.grad_fn).__name__  # PyTorch's CPU kernel refuses the widths
+    exact = [t.double().requires_grad_() for t in host]
+    q, k, v = exact[0], *(t.repeat_interleave(3, 1) for t in exact[1:])
+    expected = reference(q, k, v, causal=False)
+    bound = 32 * torch.finfo(dtype).eps
+    torch.testing.assert_close(got.cpu().double(), expected.detach(), rtol=bound, atol=bound)
+    gradient = torch.randn(expected.shape, generator=generator).to(dtype)
+    wanted = torch.autograd.grad(expected, exact, gradient.double())
+    grads = torch.autograd.grad(got, device, gradient.to("neuron"))
+    for mine, theirs in zip(grads, wanted, strict=True):
+        # Sums over up to three heads of 33 queries, or 40 keys, of values of order one.
+        torch.testing.assert_close(mine.cpu().double(), theirs, rtol=bound, atol=4 * bound)
+
+
+def test_results_are_laid_out_as_the_query() -> None:
+    q = torch.randn(2, 9, 3, 16, device="neuron").transpose(1, 2).requires_grad_()
+    k, v = torch.randn(2, 3, 9, 16, device="neuron"), torch.randn(2, 3, 9, 8, device="neuron")
+    assert functional.scaled_dot_product_attention(q, k, k).stride() == q.stride()
+    assert functional.scaled_dot_product_attention(q, k, v).stride() == (216, 8, 24, 1)
+    got = functional.scaled_dot_product_attention(q, k, k)
+    (grad,) = torch.autograd.grad(got.sum(), q)
+    assert grad.stride() == q.stride()

@@ -2,9 +2,9 @@
 
 With u = 2^-24 and r the rounding of the operands' dtype, to first order:
 
-- a score is a float32 sum of `width` products, scaled: off by (width + 3) u |scale| |q||k|, and the
-  mask adds u |mask|; its exponential (relative to the maximum or the log-sum-exp) is off by that, by
-  u times the exponents' size, and by the exponential's own error;
+- a score is a float32 sum of `width` products, scaled: off by (width + 3) u |scale| |q||k|, and
+  the mask adds u |mask|; its exponential (relative to the maximum or the log-sum-exp) is off by
+  that, by u times the exponents' size, and by the exponential's own error;
 - the weights are rounded to r before the product with the values if that is done in bfloat16;
 - every further float32 sum of n terms adds n u, every result its rounding.
 """
@@ -91,7 +91,8 @@ class Exact:
 
 def grouped(t: Tensor, heads: int) -> Tensor:
     """The sum over the query heads that share a head of keys."""
-    return t.unflatten(1, (heads, -1)).sum(2)
+    shared: Tensor = t.unflatten(1, (heads, -1)).sum(2)
+    return shared
 
 
 def exact(case: Case) -> Exact:
@@ -138,7 +139,9 @@ def exact(case: Case) -> Exact:
     out_error = (p * (weight + operand + (keys + 4) * UNIT) + lost) @ v.abs()
     # As far as its own results go, the backward pass starts from the rounded ones.
     delta_error = (g.abs() * (out_error + rounding * out.abs())).sum(-1, keepdim=True)
-    dp_error = (value_width + 2) * UNIT * ((g.abs() @ v.abs().mT) + (g * out).abs().sum(-1, keepdim=True))
+    dp_error = (
+        (value_width + 2) * UNIT * ((g.abs() @ v.abs().mT) + (g * out).abs().sum(-1, keepdim=True))
+    )
     ds_error = p * abs(scale) * ((dp - delta).abs() * (weight + 4 * UNIT) + dp_error + delta_error)
     ds_error = ds_error + operand * ds.abs() + lost * (dp - delta).abs()
     p_error = p * (weight + operand) + lost
@@ -205,14 +208,16 @@ def mask_of(kind: str, shape: tuple[int, int, int, int], dtype: torch.dtype) -> 
     return mask[:, ::2] if kind == "every second" else mask
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     dtype=st.sampled_from(DTYPES),
     batch=st.integers(0, 2),
     kv_heads=st.integers(1, 3),
     group=st.sampled_from([1, 1, 2, 5]),
     queries=st.sampled_from([*range(1, 30), 48, 63, 64, 65, 97, 130, 200]),
-    keys=st.sampled_from([*range(1, 20), 31, 33, 63, 64, 65, 127, 129, 255, 256, 257, 300, 520, 1100]),
+    keys=st.sampled_from(
+        [*range(1, 20), 31, 33, 63, 64, 65, 127, 129, 255, 256, 257, 300, 520, 1100]
+    ),
     width=st.sampled_from([1, 2, 7, 8, 15, 16, 17, 32, 33, 64, 65, 80, 128, 150, 256]),
     value_width=st.sampled_from([0, 1, 5, 16, 31, 64, 65, 128, 256]),
     layouts=st.lists(st.sampled_from(LAYOUTS), min_size=4, max_size=4),
@@ -263,7 +268,12 @@ def random_case(
     mask: Tensor | None = None,
 ) -> Case:
     batch, kv_heads, queries, keys, width = shape
-    sizes = [(kv_heads * group, queries), (kv_heads, keys), (kv_heads, keys), (kv_heads * group, queries)]
+    sizes = [
+        (kv_heads * group, queries),
+        (kv_heads, keys),
+        (kv_heads, keys),
+        (kv_heads * group, queries),
+    ]
     torch.manual_seed(sum(shape))
     q, k, v, g = (torch.randn(batch, h, n, width).to(dtype) for h, n in sizes)
     return Case(q, k, v, g, mask, causal, None)

@@ -60,8 +60,7 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
   p.dtype = query.scalar_type();
   std::tie(p.batch, p.heads, p.queries, p.width) =
       std::tuple(query.size(0), query.size(1), query.size(2), query.size(3));
-  std::tie(p.kv_heads, p.keys, p.value_width) =
-      std::tuple(key.size(1), key.size(2), value.size(3));
+  std::tie(p.kv_heads, p.keys, p.value_width) = std::tuple(key.size(1), key.size(2), value.size(3));
   p.query = input(query);
   p.key = input(key);
   p.value = input(value);
@@ -76,7 +75,8 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
 
 std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& query) {
   at::Tensor out = empty_in_order(query, p.value_width);
-  at::Tensor logsumexp = at::empty({p.batch, p.heads, p.queries}, query.options().dtype(at::kFloat));
+  at::Tensor logsumexp =
+      at::empty({p.batch, p.heads, p.queries}, query.options().dtype(at::kFloat));
   forward(p, output(out), {logsumexp.mutable_data_ptr<float>(), strides_of(logsumexp)});
   return {out, logsumexp};
 }
@@ -98,8 +98,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
   const at::Tensor g = with_contiguous_rows(grad), o = with_contiguous_rows(out);
   auto results = std::tuple(at::empty_like(query), at::empty_like(key), at::empty_like(value));
   const auto& [grad_query, grad_key, grad_value] = results;
-  backward(p, {input(g), input(o), {logsumexp.const_data_ptr<float>(), strides_of(logsumexp)},
-               output(grad_query), output(grad_key), output(grad_value)});
+  backward(p, {input(g),
+               input(o),
+               {logsumexp.const_data_ptr<float>(), strides_of(logsumexp)},
+               output(grad_query),
+               output(grad_key),
+               output(grad_value)});
   return results;
 }
 

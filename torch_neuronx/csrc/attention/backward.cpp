@@ -1,7 +1,7 @@
 // The backward pass: a task is some keys and all queries that see them. It recomputes the scores of
-// a block of queries and a panel of 64 keys from their log-sum-exp, and adds what they contribute to
-// the gradients: those of its keys and values are its own; those of the queries are too if the task
-// has all keys, else they are summed over the tasks afterwards, in order.
+// a block of queries and a panel of 64 keys from their log-sum-exp, and adds what they contribute
+// to the gradients: those of its keys and values are its own; those of the queries are too if the
+// task has all keys, else they are summed over the tasks afterwards, in order.
 #include <c10/util/Exception.h>
 
 #include "attention/blocks.h"
@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kBlockRows = kPanelCols;
 constexpr int64_t kDiagonalRows = 32;  // of a causal block on the diagonal, half of which is hidden
 constexpr int64_t kMinTaskKeys = 256;
-constexpr int64_t kMaxParts = 8;      // tasks that share queries, whose gradients are kept apart
+constexpr int64_t kMaxParts = 8;  // tasks that share queries, whose gradients are kept apart
+constexpr int64_t kMaxPartSums = int64_t(16) << 20;  // floats of those
 constexpr int64_t kWantedTasks = 64;  // enough for any machine; must not depend on this one
 
 struct Driver {
@@ -22,9 +23,9 @@ struct Driver {
   gemm::Element element;
   int64_t size;
   int64_t width_units, value_units;
-  int64_t query_row;    // units of a row of transposed queries
-  int64_t group;        // heads that share keys
-  int64_t grad_row;     // floats of a row of the queries' gradients
+  int64_t query_row;  // units of a row of transposed queries
+  int64_t group;      // heads that share keys
+  int64_t grad_row;   // floats of a row of the queries' gradients
   int64_t task_keys, parts;
   bool pairs;
   char* all_parts = nullptr;  // [part][batch][head][query][grad_row]
@@ -41,7 +42,10 @@ struct Driver {
         group(p.heads / p.kv_heads),
         grad_row(round_up(p.width, 16)),
         pairs(engine.tiles->unit == 2) {
-    const int64_t wanted = std::min(kMaxParts, blocks_of(kWantedTasks, p.batch * p.kv_heads));
+    const int64_t sums = p.batch * p.heads * p.queries * grad_row;
+    const int64_t wanted =
+        std::min({kMaxParts, blocks_of(kWantedTasks, p.batch * p.kv_heads),
+                  std::max<int64_t>(1, kMaxPartSums / std::max<int64_t>(1, sums))});
     const int64_t keys = std::max(kMinTaskKeys, blocks_of(p.keys, wanted));
     parts = blocks_of(p.keys, keys);
     // A causal task starts at the first row of a block.
@@ -50,8 +54,8 @@ struct Driver {
   }
 
   struct Memory {
-    // Right operands: keys and values transposed (panels of 64 keys), and keys (for each panel of 64
-    // keys its panels of 64 columns).
+    // Right operands: keys and values transposed (panels of 64 keys), and keys (for each panel of
+    // 64 keys its panels of 64 columns).
     uint32_t *keys_t, *values_t, *keys;
     // Left operands: a block of queries and of the output's gradients, and both transposed.
     uint32_t *queries, *grads, *queries_t, *grads_t;
@@ -129,8 +133,8 @@ struct Driver {
 
   // What `count` keys from k0, panel `j` of the task, contribute to all gradients by way of `rows`
   // queries from row `skip` of the block.
-  void add_panel(const Memory& m, const Block& b, int64_t j, int64_t k0, int64_t count, int64_t skip,
-                 int64_t rows, bool first_keys, bool first_queries) const {
+  void add_panel(const Memory& m, const Block& b, int64_t j, int64_t k0, int64_t count,
+                 int64_t skip, int64_t rows, bool first_keys, bool first_queries) const {
     const int64_t depth = engine.units(rows), skipped = skip / engine.tiles->unit;
     const auto from = [&](LeftRows a) {
       return LeftRows{a.data + skip * a.row_bytes, a.row_bytes};
@@ -139,16 +143,16 @@ struct Driver {
             m.scores, kPanelCols, false);
     product(rows, count, value_units, from(b.grads), m.values_t + j * kPanelCols * value_units,
             m.dp, kPanelCols, false);
-    engine.rows->gradient({{m.scores, kPanelCols, rows, count,
-                            p.causal ? b.first + skip + 1 - k0 : count, p.scale,
-                            mask_block(p.mask, b.batch, b.head, b.first + skip, k0)},
-                           m.dp,
-                           m.logsumexp + skip,
-                           m.delta + skip,
-                           m.p_pairs,
-                           m.ds_pairs,
-                           m.ds_rows,
-                           kPanelCols / 2});
+    engine.rows->gradient(
+        {{m.scores, kPanelCols, rows, count, p.causal ? b.first + skip + 1 - k0 : count, p.scale,
+          mask_block(p.mask, b.batch, b.head, b.first + skip, k0)},
+         m.dp,
+         m.logsumexp + skip,
+         m.delta + skip,
+         m.p_pairs,
+         m.ds_pairs,
+         m.ds_rows,
+         kPanelCols / 2});
     const void* const weights = pairs ? static_cast<void*>(m.p_pairs) : m.scores;
     const void* const ds = pairs ? static_cast<void*>(m.ds_pairs) : m.dp;
     const void* const ds_rows = pairs ? static_cast<void*>(m.ds_rows) : m.dp;

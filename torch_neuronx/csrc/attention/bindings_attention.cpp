@@ -31,10 +31,11 @@ std::tuple<Tensor, Tensor> attention_forward(const Tensor& query, const Tensor& 
   return forward(problem_of_cpu(query, key, value, mask, causal, scale), query);
 }
 
-std::tuple<Tensor, Tensor, Tensor> attention_backward(
-    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& out, const Tensor& logsumexp, const std::optional<Tensor>& mask, bool causal,
-    std::optional<double> scale) {
+std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor& grad, const Tensor& query,
+                                                      const Tensor& key, const Tensor& value,
+                                                      const Tensor& out, const Tensor& logsumexp,
+                                                      const std::optional<Tensor>& mask,
+                                                      bool causal, std::optional<double> scale) {
   const py::gil_scoped_release nogil;
   return backward(problem_of_cpu(query, key, value, mask, causal, scale), grad, query, key, value,
                   out, logsumexp);

@@ -14,8 +14,7 @@ Engine engine_for(at::ScalarType dtype) {
 
 MaskBlock mask_block(const Mask& mask, int64_t batch, int64_t head, int64_t row, int64_t col) {
   if (mask.data == nullptr) return {};
-  const int64_t offset =
-      batch * mask.batch + head * mask.head + row * mask.row + col * mask.col;
+  const int64_t offset = batch * mask.batch + head * mask.head + row * mask.row + col * mask.col;
   const MaskKind kind = mask.dtype == at::kFloat      ? MaskKind::kF32
                         : mask.dtype == at::kBFloat16 ? MaskKind::kBf16
                         : mask.dtype == at::kHalf     ? MaskKind::kF16

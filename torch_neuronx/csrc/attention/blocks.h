@@ -39,8 +39,9 @@ struct Rows {
 };
 template <class T>
 Rows rows_of(const View<T>& v, int64_t size, int64_t batch, int64_t head) {
-  return {static_cast<const char*>(v.data) + (batch * v.strides.batch + head * v.strides.head) * size,
-          v.strides.row * size};
+  return {
+      static_cast<const char*>(v.data) + (batch * v.strides.batch + head * v.strides.head) * size,
+      v.strides.row * size};
 }
 // Asks for rows before they are needed: short rows far apart stop the hardware's own prefetcher.
 inline void prefetch(const Rows& rows, int64_t first, int64_t count, int64_t bytes) {
@@ -79,8 +80,8 @@ struct LeftRows {
 bool reads_in_place(const gemm::Kernels& tiles, gemm::Element element, int64_t width);
 LeftRows left_rows(const gemm::Kernels& tiles, gemm::Element element, const Rows& rows,
                    int64_t first, int64_t count, int64_t width, uint32_t* memory);
-// The rows of `count` heads, one head after another; `direct_a` is read in place whatever the width,
-// as dot() does.
+// The rows of `count` heads, one head after another; `direct_a` is read in place whatever the
+// width, as dot() does.
 LeftRows group_rows(const gemm::Kernels& tiles, gemm::Element element, const Input& from,
                     int64_t batch, int64_t head, int64_t heads, int64_t count, int64_t width,
                     uint32_t* memory);

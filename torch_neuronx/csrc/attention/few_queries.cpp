@@ -75,12 +75,13 @@ struct Driver {
     }
     for (int64_t g = 0; g < group; ++g) {
       const int64_t row = g * p.queries;
-      rows_avx512()->softmax({block(scores + row * kScoreRow, batch, kv_head * group + g, k0, count),
-                              /*first=*/true, part.max + row, part.sum + row, nullptr});
+      rows_avx512()->softmax(
+          {block(scores + row * kScoreRow, batch, kv_head * group + g, k0, count),
+           /*first=*/true, part.max + row, part.sum + row, nullptr});
     }
     engine.thin->stream({element, values.at(k0), values.row_bytes, size,
-                         reinterpret_cast<const char*>(scores), kScoreRow * 4, count,
-                         p.value_width, rows, part.sums, sums_row});
+                         reinterpret_cast<const char*>(scores), kScoreRow * 4, count, p.value_width,
+                         rows, part.sums, sums_row});
   }
 
   void finish(int64_t batch, int64_t kv_head, const Part& part) const {
@@ -88,12 +89,11 @@ struct Driver {
     for (int64_t g = 0; g < group; ++g) {
       const int64_t head = kv_head * group + g, row = g * p.queries;
       const Rows to = rows_of(out, size, batch, head);
-      float* lse = logsumexp.data == nullptr ? nullptr
-                                             : logsumexp.data + batch * s.batch + head * s.head;
-      engine.rows->finish(storage_of(p.dtype),
-                          {part.sums + row * sums_row, sums_row, p.queries, p.value_width,
-                           part.max + row, part.sum + row, unit, writable(to.data), to.row_bytes,
-                           lse, s.row});
+      float* lse =
+          logsumexp.data == nullptr ? nullptr : logsumexp.data + batch * s.batch + head * s.head;
+      engine.rows->finish(storage_of(p.dtype), {part.sums + row * sums_row, sums_row, p.queries,
+                                                p.value_width, part.max + row, part.sum + row, unit,
+                                                writable(to.data), to.row_bytes, lse, s.row});
     }
   }
 
@@ -126,8 +126,8 @@ struct Driver {
       const int64_t head = index / parts, k0 = index % parts * kPartKeys;
       const int64_t scores_bytes = round_up(rows * kScoreRow * 4, 64);
       const int64_t query_bytes = round_up(rows * engine.units(p.width) * 4, 64);
-      char* memory = gemm::scratch(gemm::Slot::kAttention,
-                                   size_t(scores_bytes + query_bytes + part_bytes));
+      char* memory =
+          gemm::scratch(gemm::Slot::kAttention, size_t(scores_bytes + query_bytes + part_bytes));
       Carve place(all_parts == nullptr ? memory + scores_bytes + query_bytes
                                        : all_parts + index * part_bytes);
       const Part part = carve(place);

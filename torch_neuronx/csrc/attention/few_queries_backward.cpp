@@ -34,7 +34,7 @@ struct Driver {
         grad_row(round_up(p.width, 16)) {}
 
   struct Memory {
-    uint32_t *queries, *grads;            // as operands of dot()
+    uint32_t *queries, *grads;              // as operands of dot()
     uint32_t *float_queries, *float_grads;  // as float32
     float *scores, *dp, *logsumexp, *delta, *grad_queries;
   };

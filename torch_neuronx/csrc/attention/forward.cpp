@@ -10,10 +10,10 @@ namespace torch_neuronx::attention {
 namespace {
 
 constexpr int64_t kMaxWidth = 256;
-constexpr int64_t kBlockRows = 24;    // queries whose scores are alive at a time: four strips
-constexpr int64_t kBlockKeys = 256;   // keys rearranged at a time
+constexpr int64_t kBlockRows = 24;   // queries whose scores are alive at a time: four strips
+constexpr int64_t kBlockKeys = 256;  // keys rearranged at a time
 constexpr int64_t kScoreRow = kBlockKeys + 16;  // not a power of two: rows would share cache sets
-constexpr int64_t kMinTaskRows = 96;  // below that, rearranging keys again costs too much
+constexpr int64_t kMinTaskRows = 96;            // below that, rearranging keys again costs too much
 constexpr int64_t kMaxTaskRows = 512;
 constexpr int64_t kMaxTaskSums = 32768;  // floats of unfinished results: they stay in the L2 cache
 
@@ -33,8 +33,8 @@ struct Driver {
   int64_t width_units;   // of a row of keys
   int64_t value_panels;  // of 64 columns
   int64_t sums_row;
-  int64_t group;         // heads that share keys
-  int64_t head_blocks;   // of the queries of one head
+  int64_t group;        // heads that share keys
+  int64_t head_blocks;  // of the queries of one head
   int64_t task_blocks;
 
   Driver(const Problem& problem, const Output& o, const View<float>& l)
@@ -54,12 +54,15 @@ struct Driver {
   int64_t blocks_of_task() const {
     const int64_t all = group * head_blocks;
     int64_t rows = std::clamp(kMaxTaskSums / sums_row, kMinTaskRows, kMaxTaskRows);
-    const int64_t wanted = 4 * at::get_num_threads();
-    while (rows > kMinTaskRows && p.batch * p.kv_heads * blocks_of(all, rows / kBlockRows) < wanted) {
+    const int64_t threads = at::get_num_threads();
+    const auto tasks_of = [&](int64_t task_rows) {
+      return p.batch * p.kv_heads * blocks_of(all, task_rows / kBlockRows);
+    };
+    while (rows > kMinTaskRows && tasks_of(rows) < 4 * threads)
       rows = std::max(kMinTaskRows, rows / 2);
-    }
-    const int64_t tasks = blocks_of(all, rows / kBlockRows);
-    return blocks_of(all, tasks);
+    // An idle thread is worse than keys rearranged twice.
+    while (rows > kBlockRows && tasks_of(rows) < threads) rows = std::max(kBlockRows, rows / 2);
+    return blocks_of(all, blocks_of(all, rows / kBlockRows));
   }
 
   struct Memory {
@@ -151,11 +154,10 @@ struct Driver {
     float* lse = logsumexp.data == nullptr
                      ? nullptr
                      : logsumexp.data + batch * s.batch + b.head * s.head + b.first * s.row;
-    engine.rows->finish(
-        storage_of(p.dtype),
-        {m.sums + b.slot * sums_row, sums_row, b.rows, p.value_width, m.max + b.slot,
-         m.sum + b.slot, softmax_unit(scores(m, b, batch, 0, 0)), writable(rows.at(b.first)),
-         rows.row_bytes, lse, s.row});
+    engine.rows->finish(storage_of(p.dtype),
+                        {m.sums + b.slot * sums_row, sums_row, b.rows, p.value_width,
+                         m.max + b.slot, m.sum + b.slot, softmax_unit(scores(m, b, batch, 0, 0)),
+                         writable(rows.at(b.first)), rows.row_bytes, lse, s.row});
   }
 
   void prefetch_queries(const Block& b, int64_t batch) const {

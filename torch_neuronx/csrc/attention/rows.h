@@ -37,13 +37,15 @@ struct SoftmaxArgs {
   float *max, *sum, *correction;
 };
 
-// With p = exp(score - logsumexp): p, and p * (dp - delta) * scale, as operands of the next products.
+// With p = exp(score - logsumexp): p, and p * (dp - delta) * scale, as operands of the next
+// products.
 struct GradientArgs {
   ScoreBlock block;
   float* dp;  // like the scores
   const float *logsumexp, *delta;
-  // For bfloat16 only, else p replaces the scores and the other replaces dp: both as panels of pairs
-  // of rows (an odd last row is paired with zeros), and the latter as rows of pairs of columns too.
+  // For bfloat16 only, else p replaces the scores and the other replaces dp: both as panels of
+  // pairs of rows (an odd last row is paired with zeros), and the latter as rows of pairs of
+  // columns too.
   uint32_t *p_pairs, *ds_pairs, *ds_rows;
   int64_t pairs_row;  // units from one row of ds_rows to the next
 };

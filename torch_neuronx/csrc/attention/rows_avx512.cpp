@@ -42,9 +42,9 @@ struct Stored<Storage::kBf16> {
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, p)), 16);
   }
   static TN_INLINE void store(char* p, __mmask16 lanes, vf x) {
-    const __m512i safe = _mm512_mask_mov_epi32((__m512i)BF16::rounded(x),
-                                               _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
-                                               _mm512_set1_epi32(0x7fc00000));
+    const __m512i safe =
+        _mm512_mask_mov_epi32((__m512i)BF16::rounded(x), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                              _mm512_set1_epi32(0x7fc00000));
     _mm256_mask_storeu_epi16(p, lanes, _mm512_cvtepi32_epi16(_mm512_srli_epi32(safe, 16)));
   }
 };
@@ -98,7 +98,8 @@ void finish(Storage storage, const FinishArgs& f) {
       char* out = f.out + i * f.out_row_bytes;
       for (int64_t j = 0; j < f.cols; j += 16) {
         const __mmask16 lanes = first_lanes(f.cols - j);
-        stored.store(out + j * stored.kBytes, lanes, _mm512_maskz_loadu_ps(lanes, sums + j) * factor);
+        stored.store(out + j * stored.kBytes, lanes,
+                     _mm512_maskz_loadu_ps(lanes, sums + j) * factor);
       }
     }
   });
@@ -171,8 +172,8 @@ void store(Storage storage, const float* x, int64_t row, int64_t rows, int64_t c
 }  // namespace
 
 const RowKernels* rows_avx512() {
-  static const RowKernels kernels{&softmax<OperandF32>, &gradient<OperandF32>, &scale, &finish,
-                                  &dots, &outer, &store};
+  static const RowKernels kernels{
+      &softmax<OperandF32>, &gradient<OperandF32>, &scale, &finish, &dots, &outer, &store};
   return gemm::host_has_avx512() ? &kernels : nullptr;
 }
 

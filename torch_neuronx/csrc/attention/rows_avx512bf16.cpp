@@ -37,8 +37,12 @@ struct OperandPairs {
 const RowKernels* rows_avx512bf16() {
   const RowKernels* base = rows_avx512();
   if (base == nullptr || !__builtin_cpu_supports("avx512bf16")) return nullptr;
-  static const RowKernels kernels{&softmax<OperandPairs>, &gradient<OperandPairs>, base->scale,
-                                  base->finish,           base->dots,              base->outer,
+  static const RowKernels kernels{&softmax<OperandPairs>,
+                                  &gradient<OperandPairs>,
+                                  base->scale,
+                                  base->finish,
+                                  base->dots,
+                                  base->outer,
                                   base->store};
   return &kernels;
 }

@@ -49,10 +49,9 @@ int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const a
   if (mask_needs_grad) return static_cast<int64_t>(sdp::SDPBackend::math);
   const auto choice = at::native::_fused_sdp_choice_stub(at::kCPU, query, key, value, mask, dropout,
                                                          causal, scale, enable_gqa);
-  const bool fused =
-      choice == static_cast<int64_t>(sdp::SDPBackend::flash_attention) ||
-      (choice == static_cast<int64_t>(sdp::SDPBackend::math) &&
-       takes_other_width({query, key, value, mask, dropout, causal, enable_gqa}));
+  const bool fused = choice == static_cast<int64_t>(sdp::SDPBackend::flash_attention) ||
+                     (choice == static_cast<int64_t>(sdp::SDPBackend::math) &&
+                      takes_other_width({query, key, value, mask, dropout, causal, enable_gqa}));
   return fused ? static_cast<int64_t>(sdp::SDPBackend::overrideable) : choice;
 }
 

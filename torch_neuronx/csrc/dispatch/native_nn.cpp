@@ -1,5 +1,5 @@
-// Convolution and pooling on the fastest host kernel, and operators whose CPU version insists on CPU
-// tensors.
+// Convolution and pooling on the fastest host kernel, and operators whose CPU version insists on
+// CPU tensors.
 #include <ATen/native/Pool.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
