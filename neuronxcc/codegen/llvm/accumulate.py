@@ -91,7 +91,7 @@ class ReduceAccumulator(Accumulator):
         value = points.value(src)
         if src.dtype is not self.dtype:
             value = convert(em, value, src.dtype, self.dtype)
-        new = self.join(state, _parts(value))
+        new = self.join(state, parts(value))
         if points.mask is None:
             return new
         return [em.select(points.mask, n, s) for n, s in zip(new, state, strict=True)]
@@ -101,7 +101,7 @@ class ReduceAccumulator(Accumulator):
         assert self.scalar.op is not None
         what = ops.Typed(self.scalar.op, self.dtype, self.dtype)
         value = ops.apply(self.em, what, [_value(a), _value(b)])
-        return _parts(value)
+        return parts(value)
 
     def finish(self, points: Points, state: list[Val]) -> Value:
         """See Accumulator."""
@@ -115,7 +115,8 @@ def _value(state: list[Val]) -> Value:
     return state[0] if len(state) == 1 else Pair(state[0], state[1])
 
 
-def _parts(value: Value) -> list[Val]:
+def parts(value: Value) -> list[Val]:
+    """The vectors that a value consists of."""
     return [value.re, value.im] if isinstance(value, Pair) else [value]
 
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
-from neuronxcc.codegen.llvm.accumulate import Accumulator, accumulator
+from neuronxcc.codegen.llvm.accumulate import Accumulator, accumulator, parts
+from neuronxcc.codegen.llvm.complexes import Pair
 from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
+from neuronxcc.codegen.llvm.formats import register_elem
 from neuronxcc.codegen.llvm.function import (
     LOOP_PARAMETERS,
     Emitted,
@@ -24,30 +27,31 @@ from neuronxcc.codegen.llvm.function import (
     wrap,
 )
 from neuronxcc.codegen.llvm.host import Host
-from neuronxcc.codegen.llvm.passes import Passes, complexity
+from neuronxcc.codegen.llvm.passes import Passes
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.llvm.vectors import power_of_two_above, prefix_mask
+from neuronxcc.codegen.loop import Store
 from neuronxcc.codegen.space import Space
 
 # Bytes of a strip's partial results: a quarter of the first-level cache at most.
 _STRIP_BYTES = 8 << 10
 _STRIPS = 4
-_FEWEST_ROWS = 16
+_FEWEST_ROWS, _MANY_ROWS = 16, 256
 
 
 def fits(space: Space, passes: Passes, vec: int, host: Host) -> bool:
     """Whether this schedule is one for the kernel, whose lanes lie along the parallel `vec`."""
     rows = math.prod(space.extent(d) for d in space.reduced)
-    enough = rows >= _FEWEST_ROWS and space.extent(vec) >= 2 * host.lanes
-    return passes.count == 1 and bool(space.reduced) and enough and not passes.varying_stores
+    # Few rows stay in the cache from pass to pass if columns are taken block by block.
+    fewest = _FEWEST_ROWS if passes.count == 1 else _MANY_ROWS
+    return rows >= fewest and space.extent(vec) >= 2 * host.lanes
 
 
 def emit(space: Space, host: Host, name: str, vec: int, passes: Passes) -> Emitted:
-    """The loop function of a kernel with one pass over its reduced dimensions."""
+    """The loop function of a kernel with reductions by columns."""
     em = Emitter(host)
     points = Points(em, space, pointers(em, len(space.kernel.slots)))
-    accumulators = [accumulator(em, space, scalar) for scalar in passes.reductions[0]]
-    strip = _Strip(points, vec, accumulators, host)
+    strip = _Strip(points, vec, passes, host)
     outer = [d for d in space.parallel if d != vec]
     extents = [space.extent(d) for d in outer]
     columns = space.extent(vec)
@@ -77,47 +81,76 @@ def emit(space: Space, host: Host, name: str, vec: int, passes: Passes) -> Emitt
 class _Strip:
     """The columns of one item."""
 
-    def __init__(
-        self, points: Points, vec: int, accumulators: Sequence[Accumulator], host: Host
-    ) -> None:
-        self.points, self.vec, self.accumulators = points, vec, accumulators
+    def __init__(self, points: Points, vec: int, passes: Passes, host: Host) -> None:
+        self.points, self.vec, self.passes = points, vec, passes
         space = points.space
-        work = complexity(space)
-        self.rows = 8 if work <= 8 else 4 if work <= 24 else 1  # taken at a time
         self.lanes = host.lanes
-        widest = max(BITS[v.elem] // 8 for a in accumulators for v in a.start(0))
-        widest_strip = _STRIP_BYTES // max(4, widest)
+        widest = max([4] + [s.dtype.itemsize for group in passes.reductions for s in group])
+        widest_strip = _STRIP_BYTES // widest
         columns = space.extent(vec)
-        # At least a few strips of equal width for the threads, but none of less than some KiB.
-        strips = -(-columns // min(widest_strip, max(widest_strip // 4, columns // _STRIPS)))
+        # At least a few strips of equal width for the threads, but none of less than a KiB.
+        strips = -(-columns // min(widest_strip, max(widest_strip // 8, columns // _STRIPS)))
         self.width = -(-columns // (strips * host.lanes)) * host.lanes
-        self.buffers = [
-            [points.em.alloca(_stored(v.elem), self.width + host.lanes) for v in a.start(0)]
-            for a in accumulators
+        self.reductions = [
+            [_Reduction(points, accumulator(points.em, space, s), self._buffers) for s in group]
+            for group in passes.reductions
         ]
+
+    def _buffers(self, state: Sequence[Val]) -> list[Val]:
+        em = self.points.em
+        return [em.alloca(_stored(v.elem), self.width + self.lanes) for v in state]
 
     def run(self, start: Val, count: int) -> None:
         """All rows of columns start .. start + count - 1."""
+        points = self.points
+        done: list[_Reduction] = []
+        for number, group in enumerate(self.reductions):
+            self._sweep(start, count, partial(_each, group, _Reduction.clear))
+            last = number == self.passes.count - 1
+            self._rows(start, count, group, done, self.passes.varying_stores if last else [],
+                       self.passes.work[number])  # fmt: skip
+            self._sweep(start, count, partial(_each, group, _Reduction.finish))
+            done += group
+        steady = [s for s in points.space.kernel.stores if s not in self.passes.varying_stores]
+
+        def finish(at: Val) -> None:
+            _each(done, _Reduction.define, at)
+            points.prepare(steady)
+            for store in steady:
+                points.store(store)
+
+        if steady:
+            self._sweep(start, count, finish)
+
+    def _rows(
+        self, start: Val, count: int, group: Sequence[_Reduction], done: Sequence[_Reduction],
+        stores: Sequence[Store], work: int,
+    ) -> None:  # fmt: skip
+        """One pass over all rows."""
         points, em = self.points, self.points.em
         zero = em.const("i64", 0)
-        self._sweep(start, count, self._clear)
+        at_a_time = 1 if stores else 8 if work <= 8 else 4 if work <= 24 else 1
         *outer, inner = points.space.reduced
+        extent = points.space.extent(inner)
+        full = extent // at_a_time * at_a_time
+
+        def some(row: Val, rows: int) -> None:
+            def body(at: Val) -> None:
+                _each(done, _Reduction.define, at)
+                self._step(at, inner, row, rows, group, stores)
+
+            self._sweep(start, count, body)
+
         with ExitStack() as stack:
             for dim in outer:
                 stop = em.const("i64", points.space.extent(dim))
                 points.position[dim] = stack.enter_context(em.loop(zero, stop)).index
-            extent = points.space.extent(inner)
-            full = extent // self.rows * self.rows
             if full:
-                with em.loop(zero, em.const("i64", full), self.rows) as loop:
-                    self._sweep(
-                        start, count, lambda at: self._add(at, inner, loop.index, self.rows)
-                    )
+                with em.loop(zero, em.const("i64", full), at_a_time) as loop:
+                    some(loop.index, at_a_time)
             if full < extent:
-                rest = em.const("i64", full), em.const("i64", extent)
-                with em.loop(*rest) as loop:
-                    self._sweep(start, count, lambda at: self._add(at, inner, loop.index, 1))
-        self._sweep(start, count, self._finish)
+                with em.loop(em.const("i64", full), em.const("i64", extent)) as loop:
+                    some(loop.index, 1)
 
     def _sweep(self, start: Val, count: int, body: Callable[[Val], None]) -> None:
         """Runs the body for every vector of the strip; it is given the place in the strip."""
@@ -135,51 +168,93 @@ class _Strip:
                 points.position[self.vec] = em.binary("add", start, em.const("i64", full))
                 body(em.const("i64", full))
 
-    def _load(self, number: int, at: Val) -> list[Val]:
-        points, em = self.points, self.points.em
-        state = []
-        for buffer, first in zip(
-            self.buffers[number], self.accumulators[number].start(0), strict=True
-        ):
-            elem = _stored(first.elem)
-            pointer = em.gep(elem, buffer, at)
-            value = em.here(elem, points.lanes, em.load_rhs(elem, points.lanes, pointer))
-            state.append(em.integer(value, "i1") if first.elem == "i1" else value)
-        return state
-
-    def _save(self, number: int, at: Val, state: Sequence[Val]) -> None:
-        em = self.points.em
-        for buffer, one in zip(self.buffers[number], state, strict=True):
-            value = em.integer(one, "i8", signed=False) if one.elem == "i1" else one
-            pointer = em.gep(value.elem, buffer, at)
-            em.line(f"store {value.typed}, {pointer.typed}, align {BITS[value.elem] // 8}")
-
-    def _clear(self, at: Val) -> None:
-        for number, one in enumerate(self.accumulators):
-            self._save(number, at, one.start(self.points.lanes))
-
-    def _add(self, at: Val, dim: int, row: Val, rows: int) -> None:
+    def _step(
+        self, at: Val, dim: int, row: Val, rows: int, group: Sequence[_Reduction],
+        stores: Sequence[Store],
+    ) -> None:  # fmt: skip
         """Adds a few rows: first to each other, by pairs, then to what is there."""
         points, em = self.points, self.points.em
-        sums: list[list[list[Val]]] = [[] for _ in self.accumulators]
+        sums: list[list[list[Val]]] = [[] for _ in group]
         for k in range(rows):
             points.position[dim] = em.binary("add", row, em.const("i64", k))
             with em.region():
-                new = [a.step(points, a.start(points.lanes)) for a in self.accumulators]
+                new = [r.one.step(points, r.one.start(points.lanes)) for r in group]
+                points.prepare(stores)
+                for store in stores:
+                    points.store(store)
             for number, state in enumerate(new):
-                here = [Val(v.elem, v.lanes, v.text, em.level) for v in state]
-                sums[number].append(here)
-        for number, one in enumerate(self.accumulators):
-            states = sums[number]
-            while len(states) > 1:
-                states = [one.join(a, b) for a, b in zip(states[::2], states[1::2], strict=True)]
-            self._save(number, at, one.join(self._load(number, at), states[0]))
+                sums[number].append([Val(v.elem, v.lanes, v.text, em.level) for v in state])
+        for reduction, states in zip(group, sums, strict=True):
+            reduction.add(at, states)
 
-    def _finish(self, at: Val) -> None:
-        points = self.points
-        for number, one in enumerate(self.accumulators):
-            points.define(one.scalar, one.finish(points, self._load(number, at)))
-        points.visit()
+
+class _Reduction:
+    """A reduction with its partial results, and later its values, for every column of a strip."""
+
+    def __init__(
+        self, points: Points, one: Accumulator, buffers: Callable[[Sequence[Val]], list[Val]]
+    ) -> None:
+        self.points, self.one = points, one
+        self.elems = [v.elem for v in one.start(0)]
+        self.buffers = buffers(one.start(0))
+        self.value_elems = [register_elem(one.scalar.dtype)] * (1 + one.scalar.dtype.is_complex)
+        value = [points.em.const(elem, 0) for elem in self.value_elems]
+        self.value_buffers = buffers(value)
+
+    def _read(self, buffers: Sequence[Val], elems: Sequence[str], at: Val) -> list[Val]:
+        em, lanes = self.points.em, self.points.lanes
+        state = []
+        for buffer, elem in zip(buffers, elems, strict=True):
+            stored = _stored(elem)
+            rhs = em.load_rhs(stored, lanes, em.gep(stored, buffer, at))
+            value = em.here(stored, lanes, rhs)
+            state.append(em.integer(value, "i1") if elem == "i1" else value)
+        return state
+
+    def _write(self, buffers: Sequence[Val], at: Val, state: Sequence[Val]) -> None:
+        em = self.points.em
+        for buffer, one in zip(buffers, state, strict=True):
+            value = em.splat(one, self.points.lanes)
+            value = em.integer(value, "i8", signed=False) if one.elem == "i1" else value
+            pointer = em.gep(value.elem, buffer, at)
+            em.line(f"store {value.typed}, {pointer.typed}, align {BITS[value.elem] // 8}")
+
+    def load(self, at: Val) -> list[Val]:
+        """The partial results of the current columns."""
+        return self._read(self.buffers, self.elems, at)
+
+    def save(self, at: Val, state: Sequence[Val]) -> None:
+        """Sets them."""
+        self._write(self.buffers, at, state)
+
+    def add(self, at: Val, states: Sequence[list[Val]]) -> None:
+        """Joins the states of a power of two of rows, and these with the partial results."""
+        while len(states) > 1:
+            pairs = zip(states[::2], states[1::2], strict=True)
+            states = [self.one.join(a, b) for a, b in pairs]
+        self.save(at, self.one.join(self.load(at), states[0]))
+
+    def clear(self, at: Val) -> None:
+        """Sets them to those of no rows."""
+        self.save(at, self.one.start(self.points.lanes))
+
+    def finish(self, at: Val) -> None:
+        """Turns the partial results into values."""
+        value = self.one.finish(self.points, self.load(at))
+        self._write(self.value_buffers, at, parts(value))
+
+    def define(self, at: Val) -> None:
+        """Makes the values known to expressions of the current columns."""
+        values = self._read(self.value_buffers, self.value_elems, at)
+        whole = Pair(*values) if len(values) == 2 else values[0]
+        self.points.define(self.one.scalar, whole)
+
+
+def _each(
+    reductions: Sequence[_Reduction], method: Callable[[_Reduction, Val], None], at: Val
+) -> None:
+    for reduction in reductions:
+        method(reduction, at)
 
 
 def _stored(elem: str) -> str:

@@ -39,6 +39,11 @@ class Host:
         """Masked loads and stores of any element size take one instruction."""
         return self.has("avx512bw") and self.has("avx512vl")
 
+    @property
+    def avx512(self) -> bool:
+        """Kernels use registers of 512 bits."""
+        return self.lanes >= 16 and self.has("avx512f")
+
     @staticmethod
     @functools.cache
     def detect() -> Host:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 
 from neuronxcc.ir.op import Op
@@ -26,7 +25,7 @@ _IMPLICIT = ("fma", "floor", "ceil", "trunc", "roundeven", "rint", "nearbyint")
 @functools.cache
 def symbols() -> dict[str, int]:
     """Addresses of all functions that compiled kernels may call."""
-    library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+    library = ctypes.CDLL("libm.so.6")  # glibc's; to ask the linker would start a process
     names = [*UNARY.values(), *BINARY.values(), *_OTHER, *_IMPLICIT]
     found = {}
     for name in [*names, *(n + "f" for n in names)]:

@@ -58,7 +58,7 @@ def _scalef(em: Emitter, p: Val, n: Val) -> Val:
 def _scale(p: Num, n: Num, biased: Num) -> Num:
     """Result p * 2^n for integral n in [-300, 300], rounded once; `biased` is n + ROUND."""
     em = p.em
-    if em.host.has("avx512f"):
+    if em.host.avx512:
         return Num(em, _scalef(em, p.val, n.val))
     power = biased.bits("i32") - _ROUND_BITS
     half = power >> 1
@@ -70,7 +70,7 @@ def _scale(p: Num, n: Num, biased: Num) -> Num:
 def _one_minus_twice_reciprocal(x: Num) -> Num:
     """1 - 2 / x for x in [2, 2^30], at most 0.6 ulp of the larger one of 1 and the result."""
     em = x.em
-    if not em.host.has("avx512f"):
+    if not em.host.avx512:
         return 1.0 - 2.0 / x
     name = "@llvm.x86.avx512.rcp14.ps.512"
     vec = vector_type("float", 16)
