@@ -31,7 +31,8 @@ class Graph:
         params: PARAMETER nodes; `params[i]["index"] == i`.
         results: Nodes of one result each; the same node may appear twice.
         aliases: Result number -> parameter number: that result is the new content of the memory of
-            that parameter (an in-place update); it has the parameter's type.
+            that parameter (an in-place update, or the parameter itself); it has the parameter's
+            type. Results without an alias share memory with no parameter and no other result.
         locs: Source positions of nodes; not part of a node's identity.
     """
 

@@ -113,11 +113,6 @@ class Fuser:
         """Decide which nodes are computed straight into outputs or parameters."""
         params, aliases = self.places.params, self.graph.aliases
         filled: list[Storage] = []
-        updated = {
-            params[target].node
-            for i, target in aliases.items()
-            if self.graph.results[i] is not params[target].node
-        }
         for i, (node, strides) in enumerate(zip(self.graph.results, result_strides, strict=True)):
             target = aliases.get(i)
             if target is not None:
@@ -126,9 +121,6 @@ class Fuser:
                     continue
                 storage = Storage("temp", node, node.shape, params[target].strides, home=target)
                 self.units.append(Home(self._number(), storage))
-            elif node.op is Op.PARAMETER and node not in updated:
-                self.results.append(self.places.storages[node])
-                continue
             else:
                 storage = Storage("output", node, node.shape, tuple(strides), index=i)
                 self.results.append(storage)

@@ -7,6 +7,7 @@ from typing import Any
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Op
 from neuronxcc.lowering.cluster import Storage
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.layout import Strides, contiguous
@@ -47,7 +48,7 @@ def lower(
     fuser.run()
 
     def lower_body(body: Graph, strides: Sequence[Strides]) -> Program:
-        return lower(body, options, strides, None, ())
+        return lower(_handing_on(body), options, strides, None, ())
 
     def loc(node: Node) -> str:
         return str(graph.locs.get(node, ""))
@@ -61,6 +62,13 @@ def lower(
     kept = [unit for unit in units if unit not in settler.dropped]
     drafts = [draft for draft in map(drafter.draft, kept) if draft is not None]
     return _assemble(graph, fuser, _ordered(drafts))
+
+
+def _handing_on(body: Graph) -> Graph:
+    """The body with operands that it returns as they are marked as such: they need no copy."""
+    kept = {i: r["index"] for i, r in enumerate(body.results) if r.op is Op.PARAMETER}
+    aliases = {**kept, **body.aliases}
+    return Graph(body.name, body.params, body.results, aliases, body.locs)
 
 
 def _ordered(drafts: list[Draft]) -> list[Draft]:

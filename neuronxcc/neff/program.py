@@ -136,7 +136,8 @@ class Program:
 
     Attributes:
         results: For every result, the buffer that holds it: an "output" buffer, or an "input"
-            buffer if that argument (updated in place or untouched) is the result.
+            buffer if that argument is the result: updated in place, or handed on as the graph's
+            aliases say. A parameter that is a result without an alias is copied to an output.
         scratch_bytes: Size of the scratchpad that temp buffers lie in.
         meta: What the compiler tells about the program. A NEFF keeps it, all but "seconds".
     """
