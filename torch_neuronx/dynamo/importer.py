@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from neuronxcc.ir import build
 from neuronxcc.ir.graph import Graph, Loc, parameter
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, topological
 from neuronxcc.ir.shapes import ShapeError
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.errors import DynamicShapeError, LoweringError
@@ -97,6 +98,7 @@ class _Importer:
         self.written: dict[torch.fx.Node, Node] = {}
         self.locs: dict[Node, Loc] = {}
         self.host_calls: list[HostCall] = []
+        self.effects: list[Node] = []
         self.sequences = itertools.count() if sequences is None else sequences
 
     # ---- nodes ----------------------------------------------------------------------------------
@@ -197,7 +199,9 @@ class _Importer:
 
     def _lower(self, node: torch.fx.Node, target: Any, value: Any) -> Any:
         loc = location(node)
-        context = Context(node, value, loc, self.sequences, self._body, self._host, self.host_calls)
+        context = Context(
+            node, value, loc, self.sequences, self._body, self._host, self.host_calls, self.effects
+        )
         for leaf in flat(value):
             if isinstance(leaf, torch.Tensor):
                 _static_shape(node, leaf)
@@ -249,6 +253,7 @@ class _Importer:
         inner = _Importer(gm, f"{self.name}.{name}", self.sequences)
         inner.inside = True
         inner.given = list(operands)
+        inner.effects = self.effects if name == "region" else []
         returned = inner.walk()
         self.host_calls.extend(inner.host_calls)
         self.locs.update(inner.locs)
@@ -276,6 +281,10 @@ class _Importer:
 
     # ---- the whole ------------------------------------------------------------------------------
 
+    def _unused_effects(self, results: Sequence[Node]) -> list[Node]:
+        used = set(topological(results))
+        return [node for node in self.effects if node not in used and node.types]
+
     def _finish(self, returned: list[Any]) -> Imported:
         plan = plan_outputs(returned, self.placeholders, self.written, self.values.__getitem__)
         results = [self.values[root] for root in plan.roots]
@@ -291,6 +300,11 @@ class _Importer:
             results.append(value)
             strides.append(self.param_strides[number])
             devices.append(node.meta["val"].device.type)
+        for call in self._unused_effects(results):
+            # Nobody takes its value, but it has to run: it draws random numbers, or is the user's.
+            results.append(build.get(call, 0))
+            strides.append(contiguous_strides(call.types[0].shape))
+            devices.append(_core(self.gm).type)
         graph = build.graph(self.name, self.params, results, aliases)
         graph.locs.update(self.locs)
         return Imported(
@@ -312,6 +326,11 @@ def _core(gm: torch.fx.GraphModule) -> torch.device:
             if isinstance(value, torch.Tensor) and value.device.type == "neuron":
                 return value.device
     return CPU
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in row-major order, in elements."""
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 def _static(node: torch.fx.Node, value: Any) -> Any:

@@ -103,6 +103,7 @@ class Context:
         import_body: Imports a GraphModule of a control flow operator, given its operands.
         host: Emits the call of an operator without a lowering: (context, target, args, kwargs).
         host_calls: Names and lines of operators that the host runs, so far.
+        effects: Calls with effects, so far, in order.
     """
 
     fx: torch.fx.Node
@@ -112,6 +113,7 @@ class Context:
     import_body: Callable[[torch.fx.GraphModule, Sequence[Any], str], Body]
     host: Callable[[Context, Any, Sequence[Any], Mapping[str, Any]], Any]
     host_calls: list[HostCall]
+    effects: list[Node]
 
     def note_host_call(self, op: str, reason: str = "") -> None:
         """Count an operator that the host runs."""
@@ -198,6 +200,8 @@ class Context:
             attrs["outs"] = tuple(outs)
         op = Op.HOST_CALL if host else Op.CUSTOM_CALL
         node = Node.make(op, wanted, operands, attrs)
+        if effect:
+            self.effects.append(node)
         return build.results(node)
 
 

@@ -124,12 +124,19 @@ def _hypot(x: Node, y: Node) -> Node:
 def logaddexp(cx: Context, x: Node, y: Node) -> Node:
     def of(x: Node, y: Node) -> Node:
         if x.dtype.is_complex:
-            return b.log(b.add(b.exp(x), b.exp(y)))
+            return _complex_logaddexp(x, y)
         large = b.maximum(x, y)
         tail = b.log1p(b.exp(b.negate(b.abs_(b.subtract(x, y)))))
         return b.select(b.and_(b.equal(x, y), is_infinite(x)), x, b.add(large, tail))
 
     return formula(cx, of, x, y)
+
+
+def _complex_logaddexp(x: Node, y: Node) -> Node:
+    """The larger plus log(1 + exp(smaller - larger)), by real parts."""
+    first = b.greater_equal(b.real(x), b.real(y))
+    large, small = b.select(first, x, y), b.select(first, y, x)
+    return b.add(large, b.log(b.add(e.like(x, 1), b.exp(b.subtract(small, large)))))
 
 
 @lowers(aten.logaddexp2.default)

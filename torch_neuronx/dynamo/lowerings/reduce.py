@@ -263,10 +263,9 @@ def logsumexp(cx: Context, x: Node, dims: Dims, keepdim: bool = False) -> Node:
     del keepdim
     x = wide(cx, x)
     over = e.dims(dims, x.type.rank)
-    if x.dtype.is_complex:
-        return finish(cx, b.reshape(b.log(b.reduce(b.exp(x), "add", over)), cx.shape))
-    top = b.reduce(x, "max", over)
+    top = b.reduce(b.real(x) if x.dtype.is_complex else x, "max", over)
     top = b.select(b.is_finite(top), top, b.select(b.is_nan(top), top, e.like(top, 0)))
+    top = b.convert(top, x.dtype)
     total = b.reduce(b.exp(b.subtract(x, e.back(top, x.shape, over))), "add", over)
     return finish(cx, b.reshape(b.add(b.log(total), top), cx.shape))
 
@@ -277,6 +276,8 @@ def logsumexp(cx: Context, x: Node, dims: Dims, keepdim: bool = False) -> Node:
 def _scan(kind: str, cx: Context, x: Node, dim: int, *, dtype: object = None) -> Node:
     del dtype
     x = wide(cx, x)
+    if kind == "logaddexp" and x.dtype.is_complex:
+        raise NotImplementedError("logcumsumexp of complex numbers")
     return finish(cx, b.cumulative(x, kind, dim) if x.type.rank else x)
 
 

@@ -1,0 +1,227 @@
+"""Control flow operators, FlexAttention and mixtures of experts, compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._higher_order_ops import scan
+from torch._higher_order_ops.map import map as map_operator
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from neuronxcc.ir.op import Op
+from torch_neuronx.dynamo.executors import VARIABLE
+
+from .dynamo_tools import assert_equal, check, host_operators, watched
+
+pytestmark = [
+    # Dynamo warns about its own use of deprecated functions while it traces these.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile:UserWarning"),
+]
+
+
+@pytest.fixture(params=["native", "reference"], autouse=True)
+def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, request.param)
+
+
+def operands(count: int, *, grad: bool) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    made = [torch.randn(4, 3, generator=generator) for _ in range(count)]
+    return [t.to("neuron").requires_grad_(grad) for t in made]
+
+
+def branch(x: Tensor, y: Tensor) -> Any:
+    return torch.cond(
+        x.sum() > 0, lambda a, b: (a.sin() + b, a * 2), lambda a, b: (a.cos() - b, a * 3), (x, y)
+    )
+
+
+def nested(x: Tensor, y: Tensor) -> Any:
+    def inner(a: Tensor, b: Tensor) -> Any:
+        return torch.cond(a.max() > 2, lambda a, b: (a + b,), lambda a, b: (a * b,), (a, b))
+
+    return torch.cond(x.min() < 0, inner, lambda a, b: (a - b,), (x, y))
+
+
+def repeated(x: Tensor) -> Any:
+    def busy(i: Tensor, _v: Tensor) -> Tensor:
+        return i < 5
+
+    def step(i: Tensor, v: Tensor) -> Any:
+        return i + 1, v * 1.5 + x
+
+    return while_loop(busy, step, (torch.tensor(0, device=x.device), x.clone()))
+
+
+def recurrent(x: Tensor) -> Any:
+    def step(carry: Tensor, row: Tensor) -> Any:
+        return carry * 0.5 + row, (carry + row).sin()
+
+    return scan(step, x[0].clone(), x, dim=0)
+
+
+def mapped(x: Tensor, y: Tensor) -> Any:
+    operator: Any = map_operator  # its annotations want a function without arguments
+    return operator(lambda row, other: (row * other).sum(), x, y[0].clone())
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "plain"])
+@pytest.mark.parametrize(
+    ("function", "count", "op"),
+    [
+        (branch, 2, Op.CONDITIONAL),
+        (nested, 2, Op.CONDITIONAL),
+        (repeated, 1, Op.WHILE),
+        (recurrent, 1, Op.WHILE),
+        (mapped, 2, Op.WHILE),
+    ],
+)
+def test_control_flow(
+    function: Callable[..., Any], count: int, op: Op, grad: bool, sign: int
+) -> None:
+    if function is repeated and grad:
+        pytest.skip("PyTorch's while_loop has no gradient by default")
+    args = [(a.detach() * sign).requires_grad_(grad) for a in operands(count, grad=grad)]
+    graphs = check(function, args)
+    assert not host_operators(graphs)
+    assert any(node.op is op for node in graphs[0].imported.graph.nodes())
+
+
+# ---- FlexAttention ------------------------------------------------------------------------------
+
+
+def causal(_b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return q >= k
+
+
+def sliding(_b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return (q >= k) & (q - k < 9)
+
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def plain(score: Tensor, *_places: Tensor) -> Tensor:
+    return score
+
+
+def capped(score: Tensor, *_places: Tensor) -> Tensor:
+    return 5 * torch.tanh(score / 5)
+
+
+def exact_attention(
+    q: Tensor, k: Tensor, v: Tensor, score_mod: ScoreMod, mask: Callable[..., Tensor] | None
+) -> Tensor:
+    """What FlexAttention is documented to compute, score by score."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scores = q.float() @ k.float().transpose(-1, -2) / q.shape[-1] ** 0.5
+    batch = torch.arange(q.shape[0], device=q.device)[:, None, None, None]
+    head = torch.arange(q.shape[1], device=q.device)[:, None, None]
+    row = torch.arange(q.shape[2], device=q.device)[:, None]
+    column = torch.arange(k.shape[2], device=q.device)
+    scores = score_mod(scores, batch, head, row, column)
+    if mask is not None:
+        scores = scores.masked_fill(~mask(batch, head, row, column), float("-inf"))
+    return scores.softmax(-1).to(q.dtype) @ v
+
+
+@pytest.mark.parametrize(
+    ("score_mod", "mask", "kv_heads", "queries", "keys", "block", "dtype"),
+    [
+        (plain, None, 4, 32, 32, 128, torch.float32),
+        (plain, sliding, 1, 48, 64, 16, torch.float32),
+        (capped, causal, 2, 64, 64, 32, torch.float32),
+        (capped, causal, 4, 64, 64, 32, torch.bfloat16),
+    ],
+)
+def test_flex_attention(
+    score_mod: ScoreMod,
+    mask: Callable[..., Tensor] | None,
+    kv_heads: int,
+    queries: int,
+    keys: int,
+    block: int,
+    dtype: torch.dtype,
+) -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    shapes = [(2, 4, queries, 16), (2, kv_heads, keys, 16), (2, kv_heads, keys, 16)]
+    args = [torch.randn(s, device="neuron").to(dtype).requires_grad_() for s in shapes]
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        blocks = None
+        if mask is not None:
+            blocks = create_block_mask(
+                mask, None, None, queries, keys, device="neuron", BLOCK_SIZE=block
+            )
+        return flex_attention(
+            q, k, v, score_mod=score_mod, block_mask=blocks, enable_gqa=kv_heads != 4
+        )
+
+    got = torch.compile(attention, backend="neuron", fullgraph=True)(*args)
+    weights = torch.randn(got.shape, device="neuron").to(dtype)
+    grads = torch.autograd.grad((got * weights).sum(), args)
+    query, key, value = args
+    expected = exact_attention(query, key, value, score_mod, mask)
+    wanted = torch.autograd.grad((expected * weights).sum(), args)
+    for mine, theirs in zip((got, *grads), (expected, *wanted), strict=True):
+        assert_equal(mine.contiguous(), theirs.contiguous())
+
+
+def test_flex_attention_learns_what_the_score_function_captures() -> None:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, 24, 8, device="neuron") for _ in range(3))
+    bias = torch.randn(2, device="neuron", requires_grad=True)
+
+    def biased(score: Tensor, _b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score + bias[h] * (i - j) * 0.1
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, score_mod=biased)
+
+    compiled = torch.compile(attention, backend="neuron", fullgraph=True)(q, k, v)
+    (got,) = torch.autograd.grad(compiled.square().sum(), [bias])
+    exact = exact_attention(q, k, v, biased, None)
+    (expected,) = torch.autograd.grad(exact.square().sum(), [bias])
+    assert_equal(got, expected)
+
+
+def test_flex_attention_keeps_to_listed_blocks() -> None:
+    """A block mask may list fewer blocks than its function would let."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 32, 8, device="neuron") for _ in range(3))
+    blocks = create_block_mask(causal, None, None, 32, 32, device="neuron", BLOCK_SIZE=16)
+    blocks.kv_num_blocks.clamp_(max=0)  # drop the partial ones, keep the full one
+    compiled = torch.compile(flex_attention, backend="neuron", fullgraph=True)
+    got = compiled(q, k, v, block_mask=blocks)
+    assert got[:, :, :16].abs().sum() == 0
+    expected = exact_attention(q[:, :, 16:], k[:, :, :16], v[:, :, :16], plain, None)
+    assert_equal(got[:, :, 16:].contiguous(), expected)
+
+
+# ---- experts ------------------------------------------------------------------------------------
+
+
+def test_grouped_products() -> None:
+    dtype = torch.bfloat16  # what PyTorch traces it with
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 16, generator=generator).to("neuron", dtype).requires_grad_()
+    w = torch.randn(3, 16, 32, generator=generator).to("neuron", dtype).requires_grad_()
+    ends = torch.tensor([2, 2, 8], dtype=torch.int32, device="neuron")
+
+    def experts(x: Tensor, w: Tensor) -> Tensor:
+        return torch._grouped_mm(x, w, offs=ends)
+
+    with watched() as graphs:
+        check(experts, [x, w])
+    assert not host_operators(graphs)
