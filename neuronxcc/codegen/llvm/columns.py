@@ -14,7 +14,7 @@ from functools import partial
 
 from neuronxcc.codegen.llvm.accumulate import Accumulator, accumulator, parts
 from neuronxcc.codegen.llvm.complexes import Pair
-from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
+from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val, power_of_two_above
 from neuronxcc.codegen.llvm.formats import register_elem
 from neuronxcc.codegen.llvm.function import (
     LOOP_PARAMETERS,
@@ -29,7 +29,7 @@ from neuronxcc.codegen.llvm.function import (
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.passes import Passes
 from neuronxcc.codegen.llvm.points import Points
-from neuronxcc.codegen.llvm.vectors import power_of_two_above, prefix_mask
+from neuronxcc.codegen.llvm.vectors import prefix_mask
 from neuronxcc.codegen.loop import Store
 from neuronxcc.codegen.space import Space
 

@@ -86,6 +86,11 @@ _FLOAT = frozenset({"half", "float", "double"})
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
 
+def power_of_two_above(count: int) -> int:
+    """The smallest power of two that is not below `count`."""
+    return 1 << max(0, count - 1).bit_length()
+
+
 def vector_type(elem: str, lanes: int) -> str:
     """LLVM's type of so many elements (0: of a scalar)."""
     return f"<{lanes} x {elem}>" if lanes else elem

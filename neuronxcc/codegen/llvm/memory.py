@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val, vector_type
+from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val, power_of_two_above, vector_type
 
 # A pattern that spans at most so many vectors is served better by wide loads and shuffles than by
 # a gather.
@@ -48,6 +48,17 @@ class Place:
         return 0
 
     @property
+    def span(self) -> int:
+        """Elements from the lowest to the highest address, without `extra`."""
+        return max(self.pattern) - min(self.pattern) + 1
+
+    @property
+    def from_low(self) -> list[int]:
+        """The pattern, counted from its lowest element."""
+        low = min(self.pattern)
+        return [offset - low for offset in self.pattern]
+
+    @property
     def align(self) -> int:
         """Bytes."""
         return BITS[self.elem] // 8
@@ -74,6 +85,21 @@ def _pointers(em: Emitter, place: Place) -> Val:
     if place.extra is not None:
         offsets = em.binary("add", place.extra, offsets) if any(place.pattern) else place.extra
     return em.gep(place.elem, place.pointer, offsets)
+
+
+def _spanned(em: Emitter, place: Place, lanes: int) -> Place:
+    """So many neighbouring elements from the lowest one of the place on."""
+    pointer = em.gep(place.elem, place.pointer, em.const("i64", min(place.pattern)))
+    return Place(place.elem, pointer, tuple(range(lanes)))
+
+
+def _spread_mask(em: Emitter, place: Place, mask: Val, lanes: int) -> Val:
+    """The mask of a place as one of all elements that it spans; those between are not touched."""
+    source: dict[int, int] = {}
+    for lane, offset in enumerate(place.from_low):
+        source.setdefault(offset, lane)
+    none = em.const("i1", 0, mask.lanes)
+    return em.shuffle(mask, none, [source.get(i, mask.lanes) for i in range(lanes)])
 
 
 def _from_low_end(
@@ -114,12 +140,15 @@ def read(
     mask = _both(em, mask, condition)
     if place.direction:
         return _read_contiguous(em, place, mask, fresh=fresh)
-    low, high = min(place.pattern), max(place.pattern)
-    span = high - low + 1
-    if place.extra is None and mask is None and span <= _SHUFFLED_SPAN * lanes:
-        pointer = em.gep(elem, place.pointer, em.const("i64", low))
-        wide = _emit(em, elem, span, em.load_rhs(elem, span, pointer), pointer, fresh=fresh)
-        return em.shuffle(wide, None, [offset - low for offset in place.pattern])
+    if place.extra is None and 1 < place.span <= _SHUFFLED_SPAN * lanes:
+        if mask is None:
+            wide = read(em, _spanned(em, place, place.span), None, None, fresh=fresh)
+            return em.shuffle(wide, None, place.from_low)
+        if em.host.masked:
+            everything = _spanned(em, place, power_of_two_above(place.span))
+            mask = _spread_mask(em, place, mask, everything.lanes)
+            wide = read(em, everything, mask, None, fresh=fresh)
+            return em.shuffle(wide, None, place.from_low)
     pointers = _pointers(em, place)
     mask = mask or em.const("i1", 1, lanes)
     name = f"@llvm.masked.gather.v{lanes}{_name(elem)}.v{lanes}p0"
@@ -169,6 +198,14 @@ def write(em: Emitter, place: Place, value: Val, mask: Val | None, condition: Va
     mask = _both(em, mask, condition)
     if place.direction:
         _write_contiguous(em, place, value, mask)
+        return
+    distinct = len(set(place.pattern)) == lanes
+    if place.extra is None and distinct and place.span <= _SHUFFLED_SPAN * lanes and em.host.masked:
+        everything = _spanned(em, place, power_of_two_above(place.span))
+        mask = _spread_mask(em, place, mask or em.const("i1", 1, lanes), everything.lanes)
+        source = {offset: lane for lane, offset in enumerate(place.from_low)}
+        wide = em.shuffle(value, None, [source.get(i, -1) for i in range(everything.lanes)])
+        _write_contiguous(em, everything, wide, mask)
         return
     pointers = _pointers(em, place)
     mask = mask or em.const("i1", 1, lanes)

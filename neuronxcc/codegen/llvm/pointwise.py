@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from neuronxcc.codegen.llvm import tiles
-from neuronxcc.codegen.llvm.emitter import Emitter, Val
+from neuronxcc.codegen.llvm.emitter import Emitter, Val, power_of_two_above
 from neuronxcc.codegen.llvm.function import (
     LOOP_PARAMETERS,
     Emitted,
@@ -22,7 +22,6 @@ from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.llvm.vectors import (
     cheapest_vector,
     pair_lanes,
-    power_of_two_above,
     prefix_mask,
 )
 from neuronxcc.codegen.space import Space

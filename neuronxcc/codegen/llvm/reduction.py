@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from neuronxcc.codegen.llvm import columns
 from neuronxcc.codegen.llvm.accumulate import Accumulator, accumulator
-from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val
+from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val, power_of_two_above
 from neuronxcc.codegen.llvm.formats import register_elem
 from neuronxcc.codegen.llvm.function import (
     LOOP_PARAMETERS,
@@ -28,7 +28,7 @@ from neuronxcc.codegen.llvm.function import (
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.passes import Passes, complexity, passes_of
 from neuronxcc.codegen.llvm.points import Points
-from neuronxcc.codegen.llvm.vectors import cheapest_vector, power_of_two_above, prefix_mask
+from neuronxcc.codegen.llvm.vectors import cheapest_vector, prefix_mask
 from neuronxcc.codegen.loop import Kind, Scalar
 from neuronxcc.codegen.space import Space
 

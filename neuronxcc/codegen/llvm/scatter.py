@@ -10,7 +10,7 @@ import math
 from contextlib import ExitStack
 
 from neuronxcc.codegen.errors import CodegenUnsupported
-from neuronxcc.codegen.llvm.emitter import Emitter
+from neuronxcc.codegen.llvm.emitter import Emitter, power_of_two_above
 from neuronxcc.codegen.llvm.function import (
     LOOP_PARAMETERS,
     Emitted,
@@ -23,7 +23,7 @@ from neuronxcc.codegen.llvm.function import (
 )
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.points import Points
-from neuronxcc.codegen.llvm.vectors import power_of_two_above, prefix_mask
+from neuronxcc.codegen.llvm.vectors import prefix_mask
 from neuronxcc.codegen.loop import Store
 from neuronxcc.codegen.space import Space
 

@@ -15,11 +15,6 @@ _BROADCAST, _SIDE_BY_SIDE, _SHUFFLED, _GATHERED, _SCATTERED = 0.25, 1.0, 4.0, 10
 _JOINED = 2.0
 
 
-def power_of_two_above(count: int) -> int:
-    """The smallest power of two that is not below `count`."""
-    return 1 << max(0, count - 1).bit_length()
-
-
 def prefix_mask(em: Emitter, lanes: int, active: int) -> Val | None:
     """Lanes 0..active-1 of `lanes`; None for all."""
     if active == lanes:
