@@ -13,7 +13,7 @@ from neuronxcc.ir.dtypes import from_numpy
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.meaning import contraction, elementwise, movement, reduction
 from neuronxcc.ir.meaning.elementwise import Array, cast
-from neuronxcc.ir.node import Node, TensorType
+from neuronxcc.ir.node import Node, TensorType, topological
 from neuronxcc.ir.op import Group, Op
 
 # Runs a CUSTOM_CALL or HOST_CALL: the node, its operands -> its results.
@@ -153,7 +153,9 @@ class _Rank:
             if found != param.type:
                 raise TypeError(f"argument {param['index']} is {found}; it must be {param.type}")
             values[param] = (array,)
-        for node in graph.nodes():
+        effects = [node for node in graph.nodes() if node.get("sequence") is not None]
+        effects.sort(key=lambda node: int(node["sequence"]))
+        for node in topological((*effects, *graph.results)):
             if node not in values:
                 if node.op is Op.PARAMETER:
                     raise ValueError(f"{node!r} is no parameter of {graph.name!r}")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from torch_neuronx.dynamo.executors import VARIABLE, executor_name
@@ -181,9 +182,10 @@ def test_buffers_and_parameters_are_updated_in_place(device: str) -> None:
     )
     other.load_state_dict(model.state_dict())
     x = operands(device)[0]
+    weights = torch.linspace(-1, 2, 20, device=device).reshape(4, 5)
     for _ in range(2):
-        compiled(x).square().sum().backward()
-        other(x).square().sum().backward()
+        (compiled(x) * weights).sum().backward()
+        (other(x) * weights).sum().backward()
     for mine, theirs in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
         assert_equal(mine, theirs)
     for a, e in zip(model.parameters(), other.parameters(), strict=True):
@@ -292,11 +294,26 @@ def test_an_unused_draw_advances_the_generator() -> None:
         torch.rand(3, device=x.device)
         return x + torch.rand(3, device=x.device)
 
+    assert_same_numbers(draw)
+
+
+def test_draws_keep_their_order_whatever_is_returned_first() -> None:
+    def draw(x: Tensor) -> Any:
+        first, second = torch.rand(3, device=x.device), torch.randn(3, device=x.device)
+        third = torch.rand_like(x)
+        return third * 2, second + first, first
+
+    assert_same_numbers(draw)
+
+
+def assert_same_numbers(draw: Callable[[Tensor], Any]) -> None:
     x = torch.zeros(3, device="neuron")
     torch.manual_seed(5)
     expected = draw(x)
     torch.manual_seed(5)
-    assert torch.compile(draw, backend="neuron")(x).tolist() == expected.tolist()
+    got = torch.compile(draw, backend="neuron")(x)
+    for mine, theirs in zip(tree_leaves(got), tree_leaves(expected), strict=True):
+        assert mine.tolist() == theirs.tolist()
 
 
 def test_locations_name_the_users_line() -> None:
