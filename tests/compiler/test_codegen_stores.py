@@ -40,7 +40,8 @@ def scatter_rows(
 def test_scatter(host: Host) -> None:
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(
-        st.integers(1, 20), EXTENTS, st.integers(1, 6), st.sampled_from(COMBINES),
+        st.integers(1, 20), EXTENTS | st.sampled_from([300, 1030]), st.integers(1, 6),
+        st.sampled_from(COMBINES),
         st.sampled_from([DType.F32, DType.BF16, DType.S64, DType.U8, DType.C64]), st.booleans(),
         st.integers(0, 2**32 - 1),
     )  # fmt: skip

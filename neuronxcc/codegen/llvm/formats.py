@@ -132,7 +132,8 @@ def round_bf16(em: Emitter, value: Val) -> Val:
     """float32 -> the nearest bfloat16, as a float32; in integers, which keep denormals."""
     x = Num(em, value)
     bits = x.bits("i32")
-    rounded = (bits + (bits.shift_right_logical(16) & 1) + 0x7FFF) & -0x10000
+    odd = (bits & 0x10000).differs(0)
+    rounded = (bits + odd.pick("i32", 0x8000, 0x7FFF)) & -0x10000
     return x.is_nan().where(_FLOAT_NAN, rounded).bits("float").val
 
 

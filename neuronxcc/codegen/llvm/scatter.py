@@ -27,6 +27,8 @@ from neuronxcc.codegen.llvm.vectors import prefix_mask
 from neuronxcc.codegen.loop import Store
 from neuronxcc.codegen.space import Space
 
+_FEWEST_ITEMS = 8
+
 
 def meets(store: Store) -> bool:
     """Whether points of the store may meet at one element."""
@@ -75,7 +77,7 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
     serial = [d for d in range(space.rank) if d not in free]
     extents = [space.extent(d) for d in shared]
     columns = 1 if vec is None else space.extent(vec)
-    lanes = 0 if vec is None else min(host.lanes, power_of_two_above(columns))
+    lanes = 0 if vec is None else min(_lanes(columns, host), power_of_two_above(columns))
     blocks = 1 if vec is None else -(-columns // lanes)
     items = math.prod(extents) * blocks
 
@@ -107,6 +109,14 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
     item_bytes = max(1, traffic(space, dims) * max(lanes, 1) // columns)
     text = wrap(em, name, LOOP_PARAMETERS)
     return Emitted(text, em.declarations, items, grain(item_bytes, items), 0)
+
+
+def _lanes(columns: int, host: Host) -> int:
+    """Neighbouring elements at a time: several vectors, if enough items are left to share out."""
+    lanes = host.lanes
+    while lanes < 4 * host.lanes and columns >= 2 * _FEWEST_ITEMS * lanes:
+        lanes *= 2
+    return lanes
 
 
 def _vector(space: Space, free: list[int]) -> int | None:
