@@ -15,6 +15,7 @@ from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler
 from torch._functorch.aot_autograd import aot_module_simplified
+from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -130,6 +131,22 @@ def compile_static(
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
 
 
+def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
+    """Which arguments of one of AOTAutograd's graphs are parameters and buffers of modules.
+
+    AOTAutograd knows them by their numbers among the arguments of the forward graph, and gives all
+    its graphs the same names: `primals_1` is number 0 (`arg0_1` in graphs without gradients).
+    None if it is not at work.
+    """
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return None
+    static = frozenset(context.fw_metadata.static_input_indices or ())
+    names = {f"primals_{i + 1}" for i in static} | {f"arg{i}_1" for i in static}
+    arguments = gm.graph.find_nodes(op="placeholder")
+    return frozenset(i for i, node in enumerate(arguments) if node.name in names)
+
+
 @contextmanager
 def _settings() -> Iterator[None]:
     """PyTorch's own switches, as this backend needs them."""
@@ -157,7 +174,7 @@ def compile_graph(
         if observe is not None:
             observe("fx", lambda: str(gm.print_readable(print_output=False)))
         check_graph(gm)
-        imported = import_graph(gm, name)
+        imported = import_graph(gm, name, static_arguments(gm))
         check_host_calls(imported.host_calls)
         executable = make_executable(imported, dict(options or {}))
     compiled = CompiledGraph(name, kind, gm, imported, executable)

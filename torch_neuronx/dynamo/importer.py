@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,6 +54,8 @@ class Imported:
         result_devices: Where the FX graph has the results: "neuron" or "cpu".
         host_calls: Operators without a lowering.
         device: The core that the program runs on; the CPU if no tensor is on one.
+        constant_params: Parameters of the graph that are weights: passed unchanged many times. None
+            if nobody knows.
     """
 
     graph: Graph
@@ -64,21 +66,33 @@ class Imported:
     result_devices: tuple[str, ...]
     host_calls: tuple[HostCall, ...]
     device: torch.device = CPU
+    constant_params: frozenset[int] | None = None
 
 
-def import_graph(gm: torch.fx.GraphModule, name: str = "graph") -> Imported:
+def import_graph(
+    gm: torch.fx.GraphModule, name: str = "graph", weights: Collection[int] | None = None
+) -> Imported:
     """Translate a graph whose nodes carry fake tensors in `meta["val"]`.
 
     Args:
         gm: Functional ATen operators, static shapes; `copy_` to arguments at the end is allowed.
         name: For people.
+        weights: Which arguments are parameters and buffers of modules; None if unknown.
 
     Raises:
         DynamicShapeError: a size is symbolic.
         UnsupportedDTypeError: a tensor has a type that the compiler does not have.
         LoweringError: a lowering does not give what PyTorch says.
     """
-    return _Importer(gm, name).run()
+    imported = _Importer(gm, name).run()
+    if weights is None:
+        return imported
+    constant = (
+        i
+        for i, source in enumerate(imported.arguments)
+        if isinstance(source, torch.Tensor) or source in weights
+    )
+    return replace(imported, constant_params=frozenset(constant))
 
 
 class _Importer:

@@ -153,10 +153,13 @@ def _compile(
             imported.param_strides,
             imported.result_strides,
             dump.observer(imported.graph.name),
+            constant_params=imported.constant_params,
         )
 
     with _Timed(outcome, "key"):
-        layouts = f"{imported.param_strides} {imported.result_strides}"
+        constant = imported.constant_params
+        weights = None if constant is None else sorted(constant)
+        layouts = f"{imported.param_strides} {imported.result_strides} weights {weights}"
         key = make_key(imported.graph, settings, layouts=layouts)
     with _Timed(outcome, "compile"):
         name = program_name(imported.graph.name, settings)
