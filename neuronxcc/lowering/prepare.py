@@ -98,7 +98,7 @@ def _parts(x: Node, dims: tuple[int, ...]) -> tuple[int, int] | None:
     dim = max(dims, key=lambda d: (x.shape[d] >= wanted, -d))
     extent = x.shape[dim]
     count = max((c for c in range(1, min(extent, 2 * wanted) + 1) if extent % c == 0), default=1)
-    if count * 4 >= wanted:
+    if count > 1 and count * 2 >= wanted:
         return dim, count
     return dim, min(wanted, extent)  # does not divide: the last part is shorter
 

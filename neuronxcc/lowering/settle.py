@@ -56,7 +56,8 @@ class Settler:
 
     def run(self) -> None:
         """Merge what can be merged."""
-        for unit in reversed(self.fuser.units):
+        # The last first: only then is known for which parameter the content is made.
+        for unit in self.fuser.units:
             if isinstance(unit, Cluster) and self._is_copy(unit):
                 self._elide(unit)
         for unit in self.fuser.units:
