@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -173,3 +174,14 @@ slots f32 s64 f32
 store [2: 0,1+0+%0*8] %8 combine add mask %3
 """
     )
+
+
+def test_threads_compile_at_once(cache: ObjectCache) -> None:
+    def work(number: int) -> float:
+        compiled = compile_kernels([scaled(float(number)), scaled(number + 0.5)], cache=cache)
+        out = np.zeros(20, np.float32)
+        compiled.run(1, [np.ones(20, np.float32), out])
+        return float(out[19])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(24))) == [n + 0.5 for n in range(24)]
