@@ -54,6 +54,7 @@ class Imported:
         result_devices: Where the FX graph has the results: "neuron" or "cpu".
         host_calls: Operators without a lowering.
         device: The core that the program runs on; the CPU if no tensor is on one.
+        argument_count: How many arguments the FX graph takes.
         constant_params: Parameters of the graph that are weights: passed unchanged many times. None
             if nobody knows.
     """
@@ -66,6 +67,7 @@ class Imported:
     result_devices: tuple[str, ...]
     host_calls: tuple[HostCall, ...]
     device: torch.device = CPU
+    argument_count: int = 0
     constant_params: frozenset[int] | None = None
 
 
@@ -330,6 +332,7 @@ class _Importer:
             tuple(devices),
             tuple(self.host_calls),
             _core(self.gm),
+            len(self.gm.graph.find_nodes(op="placeholder")),
         )
 
 

@@ -31,9 +31,12 @@ class ReferenceExecutable:
         self.imported = imported
 
     def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Run once."""
+        """Run once; a list of arguments is emptied, as the native executor does."""
         graph = self.imported.graph
-        arrays = evaluate(graph, [to_numpy(a) for a in args], call_aten)
+        tensors = list(args)
+        if isinstance(args, list):
+            args.clear()
+        arrays = evaluate(graph, [to_numpy(t) for t in tensors], call_aten)
         layouts = zip(
             graph.results, self.imported.result_strides, self.imported.result_devices, strict=True
         )
@@ -44,7 +47,7 @@ class ReferenceExecutable:
             if parameter is None:
                 target = torch.empty_strided(node.shape, stride, dtype=value.dtype, device=device)
             else:
-                target = args[parameter].detach()
+                target = tensors[parameter].detach()
             target.copy_(value)
             results.append(target)
         return results

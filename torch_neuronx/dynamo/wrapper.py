@@ -19,32 +19,42 @@ def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
     So nothing keeps an argument alive that the program has used for the last time.
     """
     sources, outputs = imported.arguments, imported.outputs
-    count = len(outputs)
-    direct = all(o == Output("result", i) for i, o in enumerate(outputs))
-    same = sources == tuple(range(len(sources)))
+    direct = len(outputs) == len(imported.graph.results) and all(
+        output == Output("result", i) for i, output in enumerate(outputs)
+    )
+    same = sources == tuple(range(imported.argument_count))
+    needed = sorted({o.index for o in outputs if o.kind == "argument"})
     # Results of a program lie on its device; a graph may have asked for some on another one.
     program = imported.device.type
     moved = [
-        (i, d)
-        for i, d in enumerate(imported.result_devices)
-        if d != program and i not in imported.graph.aliases
+        (i, device)
+        for i, device in enumerate(imported.result_devices)
+        if device != program and i not in imported.graph.aliases
     ]
-    needed = sorted({o.index for o in outputs if o.kind == "argument"})
+    if direct and same and not moved:
+
+        def forward(args: list[Any]) -> list[Any]:
+            return run(args)
+
+        return _boxed(forward)
 
     def call(args: list[Any]) -> list[Any]:
         kept = {i: args[i] for i in needed}
-        if same and len(args) == len(sources):
-            tensors = list(args)
+        if same:
+            results = run(args)
         else:
             tensors = [args[s] if isinstance(s, int) else s for s in sources]
-        args.clear()
-        results = run(tensors)
+            args.clear()
+            results = run(tensors)
         for i, device in moved:
             results[i] = results[i].to(device)
-        if direct:
-            return list(results[:count])
         return [_output(o, results, kept) for o in outputs]
 
+    return _boxed(call)
+
+
+def _boxed(call: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Tell AOTAutograd that this takes a list."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
 

@@ -138,9 +138,12 @@ def with_effects(cx: Context, token: Node, target: Any, *args: Any, **kwargs: An
         return (token, *(None for _ in value))
     inner = value[0] if len(value) == 1 else value
     context = cx.part(inner, _called(cx.fx, target))
+    if not any(isinstance(v, torch.Tensor) for v in flat(value)):
+        raise NotImplementedError(f"{target}, which only has an effect")
     lowering = find(target)
-    result = cx.host(context, target, args, kwargs) if lowering is None else None
-    if lowering is not None:
+    if lowering is None:
+        result = cx.host(context, target, args, kwargs)
+    else:
         result = lowering(context, *args, **kwargs)
     return (token, *(result if isinstance(result, list | tuple) else (result,)))
 
