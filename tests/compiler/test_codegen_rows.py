@@ -61,7 +61,8 @@ def test_normalisation(
     make: Callable[[Scalar, Scalar, int], Scalar], dtype: DType, axis: int, host: Host
 ) -> None:
     # One vector, several, tails of all kinds; the last is too long for a row buffer by columns.
-    shapes = [(3, 5), (7, 33), (20, 64), (5, 100), (4, 1000), (2, 2050), (1, 1), (3000, 3), (300, 40)]
+    shapes = [(3, 5), (7, 33), (20, 64), (5, 100), (4, 1000), (2, 2050), (1, 1)]
+    shapes += [(3000, 3), (300, 40)]
     kernels = [kernel(make, dtype, shape, axis) for shape in shapes]
     module = compiled(kernels, host)
     rng = np.random.default_rng(0)

@@ -1,8 +1,8 @@
 """Every architecture of the zoo, compiled: forward and backward equal to eager.
 
-The bound comes from the arithmetic itself: the same model in float64 on the CPU is the reference, and
-the distance from it, of the eager device and of the compiled program, may be four times that of the
-CPU in the same type, plus 32 roundings of the largest value where the CPU happens to be exact.
+The bound comes from the arithmetic itself: the same model in float64 on the CPU is the reference,
+and the distance from it, of the eager device and of the compiled program, may be four times that of
+the CPU in the same type, plus 32 roundings of the largest value where the CPU happens to be exact.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def results(
     entry: Entry, device: str, dtype: torch.dtype, wrap: Callable[[Any], Any]
 ) -> Mapping[str, Tensor]:
     """The main output of a model, and the gradients of its mean square, on the CPU in float64."""
-    model = build(entry).to(device, dtype)
+    model: Any = build(entry).to(device, dtype)
     if dtype == torch.float64 and "expert" in str(entry.config):
         model.set_experts_implementation("eager")  # PyTorch's grouped products have no float64
     arguments = {

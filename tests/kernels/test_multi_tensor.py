@@ -92,9 +92,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     core.kernel_force_isa(before)
 
 
-def step(  # noqa: PLR0917
-    op: str, dst: int, a: int = 0, b: int = 0, c: int = 0, scalar: float | None = 0.0
-) -> Step:
+def step(op: str, dst: int, a: int = 0, b: int = 0, c: int = 0, scalar: float | None = 0.0) -> Step:
     return (OP[op], dst, a, b, c, scalar)
 
 

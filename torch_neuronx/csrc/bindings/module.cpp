@@ -7,12 +7,12 @@
 #include <algorithm>
 
 #include "attention/bindings_attention.h"
+#include "conv/bindings_conv.h"
 #include "device/generator.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
-#include "conv/bindings_conv.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
