@@ -22,12 +22,12 @@ BYTES = 256 * 256 * 4
 
 
 def allocated() -> int:
+    gc.collect()  # what an earlier test left to the collector
     return int(torch.neuron.memory_allocated())  # type: ignore[attr-defined]
 
 
 def peak_of(run: Executable, args: list[torch.Tensor]) -> int:
     """Bytes beyond what was there before, the arguments included in both."""
-    gc.collect()
     before = allocated()
     torch.neuron.reset_peak_memory_stats()  # type: ignore[attr-defined]
     results = run(args)
@@ -61,7 +61,6 @@ def test_constants_live_as_long_as_the_program() -> None:
     run = Executable(maker.program(), "neuron")
     assert allocated() == before + BYTES == before + run.memory.constants
     del run
-    gc.collect()
     assert allocated() == before
 
 
@@ -351,7 +350,6 @@ def test_an_error_in_a_body_frees_everything(kind: str) -> None:
             run((a,))
         assert len(error.value.__notes__) == 2  # the step of the body, and the step that called it
         del error
-        gc.collect()
         assert allocated() == before
 
 

@@ -29,6 +29,7 @@ from neuronxcc.neff.program import (
 from torch_neuronx import _C
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.kernel_bounds import Reach, reaches
+from torch_neuronx.dynamo.products import plain_product
 
 # Neuron's own 8-bit float has no name in PyTorch: its memory can be held, only kernels use it.
 _TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
@@ -128,8 +129,10 @@ def _kernels(program: Program) -> Iterator[Kernel]:
         for step in part.steps:
             if isinstance(step, LoopStep):
                 yield step.kernel
-            elif isinstance(step, GemmStep) and step.epilogue is not None:
-                yield step.epilogue
+            elif isinstance(step, GemmStep):
+                epilogue = plain_product(step).epilogue
+                if epilogue is not None:
+                    yield epilogue
 
 
 def _host_steps(program: Program) -> Iterator[str]:
@@ -195,7 +198,7 @@ class _SpecMaker:
                     "operands": _operands(step.kernel, step.operands, 0),
                 }
             case GemmStep():
-                return self.gemm(step)
+                return self.gemm(plain_product(step))
             case AtenStep():
                 return {
                     "kind": "aten",
@@ -237,7 +240,6 @@ class _SpecMaker:
         if step.epilogue is not None:
             name = f"{name} {step.epilogue.name}"
             address = self.functions[step.epilogue].address
-            _check_epilogue(step, step.epilogue)
             operands = _operands(step.epilogue, step.epilogue_operands, 1)
         elif step.epilogue_operands:
             raise ValueError("a product without an epilogue has operands for one")
@@ -253,17 +255,6 @@ class _SpecMaker:
             "operands": operands,
             "constant_b": step.constant_b,
         }
-
-
-def _check_epilogue(step: GemmStep, kernel: Kernel) -> None:
-    """The machine code trusts the product to call it for places inside the kernel's dims only."""
-    product = (step.a.shape[0], step.a.shape[1], step.b.shape[2])
-    extents = tuple(dim.extent for dim in kernel.dims)
-    if extents != product:
-        raise ValueError(f"epilogue {kernel.name} covers {extents}, the product has {product}")
-    tiles = [i for i, slot in enumerate(kernel.slots) if slot.tile]
-    if tiles != [0]:
-        raise ValueError(f"epilogue {kernel.name} has its tile in slots {tiles} instead of 0")
 
 
 def _operands(
