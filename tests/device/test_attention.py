@@ -102,3 +102,17 @@ def test_results_are_laid_out_as_the_query() -> None:
     got = functional.scaled_dot_product_attention(q, k, k)
     (grad,) = torch.autograd.grad(got.sum(), q)
     assert grad.stride() == q.stride()
+
+
+def test_a_handful_of_keys() -> None:
+    """The one case that PyTorch's kernel keeps because it is faster there."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 64, generator=generator) for n in (30, 3, 3))
+    exact = [t.double().requires_grad_() for t in (q, k, v)]
+    device = [t.to("neuron").requires_grad_() for t in (q, k, v)]
+    expected = reference(exact[0], exact[1], exact[2], causal=False)
+    got = functional.scaled_dot_product_attention(device[0], device[1], device[2])
+    torch.testing.assert_close(got.cpu(), expected.detach().float())
+    wanted = torch.autograd.grad(expected.sum(), exact)
+    for mine, theirs in zip(torch.autograd.grad(got.sum(), device), wanted, strict=True):
+        torch.testing.assert_close(mine.cpu(), theirs.float(), rtol=1e-5, atol=1e-5)

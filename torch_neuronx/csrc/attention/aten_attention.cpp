@@ -73,6 +73,13 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
   return p;
 }
 
+bool faster_than_aten(const Problem& p) {
+  // Rearranging long rows of a handful of keys is most of our work; MKL multiplies them as they
+  // are.
+  const bool handful = p.dtype == at::kFloat && p.keys < 8 && p.width > 32 && p.queries > 8;
+  return !handful || p.width != p.value_width || p.heads != p.kv_heads;
+}
+
 std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& query) {
   at::Tensor out = empty_in_order(query, p.value_width);
   at::Tensor logsumexp =

@@ -17,6 +17,9 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
                                   const at::Tensor& value, const at::Tensor& mask, bool causal,
                                   std::optional<double> scale);
 
+// False for the few problems that ATen's flash kernel solves sooner (and does take).
+bool faster_than_aten(const Problem& p);
+
 // The result, in memory laid out as that of `query`, and its contiguous log-sum-exp.
 std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& query);
 

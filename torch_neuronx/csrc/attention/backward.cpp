@@ -215,7 +215,7 @@ struct Driver {
       pack_right(tiles, element, key_rows, k0 + first, std::min(kPanelCols, keys - first), p.width,
                  m.keys + j * key_panels(), engine.units(kPanelCols));
     }
-    if (p.causal || p.queries == 0) {  // some keys may not be seen at all
+    if (p.causal) {  // the first queries do not see all keys of the panel that they begin
       std::fill_n(m.grad_keys_t, panels * kPanelCols * p.width, 0.0F);
       std::fill_n(m.grad_values_t, panels * kPanelCols * p.value_width, 0.0F);
     }
@@ -289,13 +289,32 @@ struct Driver {
   }
 };
 
+// Gradients of keys from `first`, which no query sees.
+void zero_keys(const Problem& p, const BackwardArgs& args, int64_t first) {
+  if (first >= p.keys) return;
+  const int64_t size = gemm::element_size(gemm::element_of(p.dtype));
+  gemm::for_tasks(p.batch * p.kv_heads, /*parallel=*/true, [&](int64_t index) {
+    const int64_t batch = index / p.kv_heads, head = index % p.kv_heads;
+    const Rows keys = rows_of(args.grad_key, size, batch, head);
+    const Rows values = rows_of(args.grad_value, size, batch, head);
+    for (int64_t row = first; row < p.keys; ++row) {
+      std::fill_n(writable(keys.at(row)), p.width * size, char{0});
+      std::fill_n(writable(values.at(row)), p.value_width * size, char{0});
+    }
+  });
+}
+
 }  // namespace
 
 void backward(const Problem& p, const BackwardArgs& args) {
   TORCH_CHECK(supported(p), "attention: not a case for our kernels; ask supported()");
   if (p.batch == 0 || p.heads == 0) return;
-  if (p.queries > 0 && has_few_queries(p)) return backward_few_queries(p, args);
-  Driver(p, args).run();
+  Problem seen = p;
+  if (p.causal || p.queries == 0) seen.keys = std::min(p.keys, p.queries);
+  zero_keys(p, args, seen.keys);
+  if (seen.keys == 0) return;
+  if (has_few_queries(p)) return backward_few_queries(seen, args);
+  Driver(seen, args).run();
 }
 
 }  // namespace torch_neuronx::attention

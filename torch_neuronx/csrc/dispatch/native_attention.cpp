@@ -68,7 +68,7 @@ AttentionResult attention(const at::Tensor& query, const at::Tensor& key, const 
     const at::Tensor q = host(query), k = host(key), v = host(value);
     const std::optional<at::Tensor> mask = host(bias);
     const auto problem = attention::problem_of(q, k, v, undefined_or(mask), causal, scale);
-    if (problem) return attention::forward(*problem, q);
+    if (problem && attention::faster_than_aten(*problem)) return attention::forward(*problem, q);
     return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, mask, scale);
   });
   return {out,          logsumexp,         at::Tensor(),
@@ -88,7 +88,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor g = host(grad), hq = host(query), hk = host(key), hv = host(value);
     const at::Tensor hbias = bias.defined() ? host(bias) : bias;
     const at::Tensor hout = host(out), hlse = host(logsumexp);
-    if (const auto problem = attention::problem_of(hq, hk, hv, hbias, causal, scale)) {
+    const auto problem = attention::problem_of(hq, hk, hv, hbias, causal, scale);
+    if (problem && attention::faster_than_aten(*problem)) {
       return attention::backward(*problem, g, hq, hk, hv, hout, hlse);
     }
     if (!hbias.defined()) {
