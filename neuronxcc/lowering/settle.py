@@ -41,6 +41,7 @@ class Settler:
         self.uses: dict[Storage, _Uses] = {}
         self.dropped: set[Unit] = set()
         self._postponed = 0
+        self._units = {unit.number: unit for unit in fuser.units}
         self._homes = {unit.storage.home for unit in fuser.units if isinstance(unit, Home)}
         self.reads: dict[Unit, list[tuple[Storage, Index | None]]] = {}
         for unit in fuser.units:
@@ -166,7 +167,7 @@ class Settler:
         if len(uses.writes) != 1 or [use.number for use in uses.reads] != [home.number]:
             return
         (number,) = (use.number for use in uses.writes)
-        unit = next(u for u in self.fuser.units if u.number == number)
+        unit = self._units[number]
         if not isinstance(unit, Cluster) or len(unit.writes) != 1:
             return
         read = [found.resolve() for found, _ in self.reads[unit]]
