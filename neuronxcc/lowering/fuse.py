@@ -127,12 +127,15 @@ class Fuser:
             filled.append(storage)
         # Parameters get their new content last of all: what reads the old one has run by then.
         for storage in filled:
-            base = self.places.claim(storage.node, storage.strides)
+            node, strides = storage.node, storage.strides
+            base = self.places.claim(node, strides)
+            if base is None and self.places.claim_copy(node, strides):
+                base = node
             if base is None:
-                self._copy_into(storage.node, storage, storage.strides)
+                self._copy_into(node, storage, strides)
             else:
                 self.places.homes[base] = storage
-                self._require(storage.node, -1)
+                self._require(node, -1)
 
     # ---- demands ------------------------------------------------------------------------------
 

@@ -54,6 +54,14 @@ class Places:
         self.layouts[node] = Layout(wanted or ())
         return node
 
+    def claim_copy(self, node: Node, strides: Strides) -> bool:
+        """Decide that a view is copied to memory of its own with these strides, for all to read."""
+        overlap = any(n > 1 and s <= 0 for n, s in zip(node.shape, strides, strict=True))
+        if node.op not in VIEWS or node in self.layouts or overlap:
+            return False
+        self.layouts[node] = Layout(strides)
+        return True
+
     def _flexible(self, node: Node, strides: Strides) -> bool:
         """Whether a node may be given this layout."""
         if node.op in Group.LEAF:
@@ -111,7 +119,7 @@ class Places:
 
     def is_view(self, node: Node) -> bool:
         """Whether the memory of a VIEWS node is its operand's."""
-        return self._view_layout(node) == self.layout(node)
+        return node not in self.homes and self._view_layout(node) == self.layout(node)
 
     def place(self, node: Node) -> tuple[Storage, Layout]:
         """Where a node lies."""
