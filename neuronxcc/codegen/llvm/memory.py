@@ -94,12 +94,24 @@ def _spanned(em: Emitter, place: Place, lanes: int) -> Place:
 
 
 def _spread_mask(em: Emitter, place: Place, mask: Val, lanes: int) -> Val:
-    """The mask of a place as one of all elements that it spans; those between are not touched."""
-    source: dict[int, int] = {}
+    """The mask of a place as one of all elements that it spans; those between are not touched.
+
+    Lanes may share an element, of which some may be masked: it is wanted if one of them wants it.
+    """
+    layers: list[dict[int, int]] = []
     for lane, offset in enumerate(place.from_low):
-        source.setdefault(offset, lane)
+        layer = next((taken for taken in layers if offset not in taken), None)
+        if layer is None:
+            layer = {}
+            layers.append(layer)
+        layer[offset] = lane
     none = em.const("i1", 0, mask.lanes)
-    return em.shuffle(mask, none, [source.get(i, mask.lanes) for i in range(lanes)])
+    wanted: Val | None = None
+    for layer in layers:
+        part = em.shuffle(mask, none, [layer.get(i, mask.lanes) for i in range(lanes)])
+        wanted = part if wanted is None else em.binary("or", wanted, part)
+    assert wanted is not None
+    return wanted
 
 
 def _from_low_end(
