@@ -1,6 +1,7 @@
 #include "conv/conv.h"
 
 #include <ATen/ATen.h>
+#include <ATen/native/CPUBlas.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdlib>
@@ -33,14 +34,14 @@ bool enabled() {
   return enabled;
 }
 
-bool readable(const at::Tensor& t, int64_t dims) {
-  return t.dim() == dims && t.layout() == at::kStrided && t.scalar_type() == at::kFloat &&
-         !t.is_neg() && t.has_storage() && t.numel() > 0;
+bool readable(const at::Tensor& t, int64_t dims, at::ScalarType dtype) {
+  return t.dim() == dims && t.layout() == at::kStrided && t.scalar_type() == dtype && !t.is_neg() &&
+         t.has_storage() && t.numel() > 0;
 }
 
 // Absent, or one number per channel.
-bool per_channel(const at::Tensor& t, int64_t channels) {
-  return !t.defined() || (readable(t, 1) && t.size(0) == channels && t.is_contiguous());
+bool per_channel(const at::Tensor& t, int64_t channels, at::ScalarType dtype) {
+  return !t.defined() || (readable(t, 1, dtype) && t.size(0) == channels && t.is_contiguous());
 }
 
 bool same_storage(const at::Tensor& x, const at::Tensor& y) {
@@ -56,17 +57,24 @@ bool columns_or_channels_are_neighbours(const at::Tensor& t) {
   return t.size(3) == 1 || t.stride(3) == 1 || t.size(1) == 1 || t.stride(1) == 1;
 }
 
-// A convolution over an image, of float32, that slides by one.
+bool has_values_of_ours(at::ScalarType dtype) {
+  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+}
+
+// A convolution over images that slides by one.
 bool plain(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
            at::IntArrayRef padding, at::IntArrayRef dilation, int64_t groups) {
-  return readable(input, 4) && readable(weight, 4) && groups == 1 && stride.equals({1, 1}) &&
-         dilation.equals({1, 1}) && padding.size() == 2 && padding[0] >= 0 && padding[1] >= 0 &&
-         weight.size(1) == input.size(1);
+  const at::ScalarType dtype = input.scalar_type();
+  return has_values_of_ours(dtype) && readable(input, 4, dtype) && readable(weight, 4, dtype) &&
+         groups == 1 && stride.equals({1, 1}) && dilation.equals({1, 1}) && padding.size() == 2 &&
+         padding[0] >= 0 && padding[1] >= 0 && weight.size(1) == input.size(1);
 }
 
 // Operands that fit together, without gaps that our methods have no code for.
 bool usable(const Call& c) {
-  if (!plain(c.input, c.weight, c.stride, c.padding, c.dilation, c.groups) || !readable(c.out, 4)) {
+  const at::ScalarType dtype = c.input.scalar_type();
+  if (!plain(c.input, c.weight, c.stride, c.padding, c.dilation, c.groups) ||
+      !readable(c.out, 4, dtype)) {
     return false;
   }
   const int64_t outs = c.weight.size(0);
@@ -76,9 +84,15 @@ bool usable(const Call& c) {
       return false;
     }
   }
-  if (!per_channel(c.bias, outs) || !per_channel(c.epilogue.scale, outs)) return false;
+  // An affine epilogue may be more precise than the tensors.
+  const at::Tensor& scale = c.epilogue.scale;
+  const bool affine = scale.defined() && per_channel(scale, outs, at::kFloat) &&
+                      per_channel(c.bias, outs, at::kFloat);
+  if (!affine && (!per_channel(c.bias, outs, dtype) || !per_channel(scale, outs, dtype))) {
+    return false;
+  }
   const at::Tensor& residual = c.epilogue.residual;
-  if (residual.defined() && (!readable(residual, 4) || residual.sizes() != c.out.sizes() ||
+  if (residual.defined() && (!readable(residual, 4, dtype) || residual.sizes() != c.out.sizes() ||
                              residual.strides() != c.out.strides())) {
     return false;
   }
@@ -98,6 +112,9 @@ at::Tensor view(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef stri
 at::Tensor host(const at::Tensor& t) {
   return !t.defined() || t.is_cpu() ? t : view(t, t.sizes(), t.strides());
 }
+
+// The same as float32.
+at::Tensor as_float(const at::Tensor& t) { return t.defined() ? host(t).to(at::kFloat) : t; }
 
 // Rows and columns of the images are as good as one dimension.
 bool pixels_in_a_row(const at::Tensor& t) {
@@ -139,57 +156,71 @@ bool applicable(Method method, const Call& c) {
   if (!usable(c)) return false;
   switch (method) {
     case Method::kWinograd:
-      return filters_are(c.weight, 3) && winograd_avx512() != nullptr;
+      return filters_are(c.weight, 3) && winograd() != nullptr;
     case Method::kProduct:
       return filters_are(c.weight, 1) && c.padding[0] == 0 && c.padding[1] == 0 &&
-             c.epilogue.empty() && gemm::has_kernels(at::kFloat) && product_of(c).has_value();
+             c.epilogue.empty() && gemm::has_kernels(c.out.scalar_type()) &&
+             product_of(c).has_value();
     case Method::kAten:
       break;
   }
   return false;
 }
 
-Problem winograd_problem(const Call& c) {
+// `scale` and `bias`: those of the call as float32.
+Problem winograd_problem(const Call& c, const at::Tensor& scale, const at::Tensor& bias) {
   const Epilogue& e = c.epilogue;
-  const auto data = [](const at::Tensor& t) {
+  const auto bytes = [](const at::Tensor& t) {
+    return t.defined() ? static_cast<const char*>(t.const_data_ptr()) : nullptr;
+  };
+  const auto floats = [](const at::Tensor& t) {
     return t.defined() ? t.const_data_ptr<float>() : nullptr;
   };
-  return {c.input.size(0),
-          c.input.size(1),
-          c.input.size(2),
-          c.input.size(3),
-          c.out.size(1),
-          c.out.size(2),
-          c.out.size(3),
-          c.padding[0],
-          c.padding[1],
-          data(c.input),
-          strides_of(c.input),
-          data(c.weight),
-          {c.weight.stride(0), c.weight.stride(1), c.weight.stride(2), c.weight.stride(3)},
-          e.function == nullptr ? c.out.mutable_data_ptr<float>() : nullptr,
-          strides_of(c.out),
-          data(e.scale),
-          data(c.bias),
-          data(e.residual),
-          e.relu,
-          e.function,
-          e.buffers};
+  const bool stores = e.function == nullptr;
+  Problem p;
+  p.element = gemm::element_of(c.out.scalar_type());
+  p.images = c.input.size(0);
+  p.channels = c.input.size(1);
+  p.height = c.input.size(2);
+  p.width = c.input.size(3);
+  p.outs = c.out.size(1);
+  p.out_height = c.out.size(2);
+  p.out_width = c.out.size(3);
+  p.pad_h = c.padding[0];
+  p.pad_w = c.padding[1];
+  p.input = bytes(c.input);
+  p.in = strides_of(c.input);
+  p.weight = bytes(c.weight);
+  p.filter = {c.weight.stride(0), c.weight.stride(1), c.weight.stride(2), c.weight.stride(3)};
+  p.out = stores ? static_cast<char*>(c.out.mutable_data_ptr()) : nullptr;
+  p.to = strides_of(c.out);
+  p.scale = floats(scale);
+  p.shift = floats(bias);
+  p.residual = bytes(e.residual);
+  p.relu = e.relu;
+  p.function = e.function;
+  p.buffers = e.buffers;
+  return p;
 }
 
-// ATen's convolution, then the epilogue as separate operators.
+// ATen's convolution, then the epilogue as separate operators, rounding once.
 void run_aten(const Call& c) {
   const c10::impl::ExcludeDispatchKeyGuard guard(
       c10::autograd_dispatch_keyset_with_ADInplaceOrView |
       c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
   const Epilogue& e = c.epilogue;
-  at::Tensor y = at::convolution(host(c.input), host(c.weight),
-                                 e.scale.defined() ? at::Tensor() : host(c.bias), c.stride,
-                                 c.padding, c.dilation, false, {0, 0}, c.groups);
-  if (e.scale.defined()) {
-    y.mul_(host(e.scale).view({-1, 1, 1}));
-    if (c.bias.defined()) y.add_(host(c.bias).view({-1, 1, 1}));
+  const auto convolve = [&](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
+    return at::convolution(x, w, b, c.stride, c.padding, c.dilation, false, {0, 0}, c.groups);
+  };
+  if (e.empty()) {
+    host(c.out).copy_(convolve(host(c.input), host(c.weight), host(c.bias)));
+    return;
   }
+  const bool scaled = e.scale.defined();
+  at::Tensor y =
+      convolve(as_float(c.input), as_float(c.weight), scaled ? at::Tensor() : as_float(c.bias));
+  if (scaled) y.mul_(host(e.scale).view({-1, 1, 1}));
+  if (scaled && c.bias.defined()) y.add_(host(c.bias).view({-1, 1, 1}));
   if (e.residual.defined()) y.add_(host(e.residual));
   if (e.relu) y.relu_();
   if (e.function == nullptr) {
@@ -208,6 +239,7 @@ void run_aten(const Call& c) {
 gemm::PackedKey key_of(const at::Tensor& weight) {
   gemm::PackedKey key;
   key.kind = gemm::PackedKey::Kind::kWinograd;
+  key.dtype = weight.scalar_type();
   key.data = weight.const_data_ptr();
   std::copy_n(weight.sizes().begin(), 4, key.sizes);
   std::copy_n(weight.strides().begin(), 4, key.strides);
@@ -215,7 +247,8 @@ gemm::PackedKey key_of(const at::Tensor& weight) {
 }
 
 void run_winograd(const Call& c, uint64_t generation) {
-  const Problem p = winograd_problem(c);
+  const at::Tensor scale = as_float(c.epilogue.scale), bias = as_float(c.bias);
+  const Problem p = winograd_problem(c, scale, bias);
   std::shared_ptr<const gemm::Packed> kept;
   gemm::PackedCache& cache = gemm::PackedCache::instance();
   if (generation != 0 && Filters::bytes_of(p.outs, p.channels) <= cache.byte_limit()) {
@@ -240,12 +273,28 @@ bool run_product(const Call& c, uint64_t generation, bool only_if_faster) {
   return true;
 }
 
+// The processor multiplies twice as many numbers of this dtype at once as float32, so that ATen's
+// kernels are faster than those for float32, and we have less to gain.
+bool twice_as_fast(at::ScalarType dtype) {
+#if defined(__x86_64__)
+  if (dtype == at::kBFloat16) return __builtin_cpu_supports("avx512bf16");
+  if (dtype == at::kHalf) return __builtin_cpu_supports("avx512fp16");
+#endif
+  return false;
+}
+
 // Whether Winograd's method is faster even if the filters must be transformed in every call. The
 // numbers come from benchmarks/conv.py; see docs/architecture.md.
 bool winograd_pays(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef padding) {
   constexpr int64_t kLeastChannels = 16;  // fewer leave lanes empty
-  constexpr int64_t kLeastTiles = 4;      // fewer do not repay the filters' transformation
-  constexpr double kLeastSaving = 1.5;
+  const at::ScalarType dtype = input.scalar_type();
+  // Nothing beats matrix tiles, which ATen packs for exactly where they are.
+  static const bool has_matrix_tiles = at::native::cpublas::could_pack(at::kBFloat16);
+  if (has_matrix_tiles && dtype != at::kFloat) return false;
+  const bool fast_rival = twice_as_fast(dtype);
+  const int64_t least_tiles =
+      fast_rival ? 64 : 4;  // fewer do not repay the filters' transformation
+  const double least_saving = fast_rival ? 3.0 : 1.5;
   const int64_t height = input.size(2) + 2 * padding[0] - 2;
   const int64_t width = input.size(3) + 2 * padding[1] - 2;
   if (input.size(1) < kLeastChannels || weight.size(0) < kLeastChannels || height < 1 ||
@@ -255,7 +304,7 @@ bool winograd_pays(const at::Tensor& input, const at::Tensor& weight, at::IntArr
   const int64_t tiles = ((height + kTile - 1) / kTile) * ((width + kTile - 1) / kTile);
   // Multiplications of a plain sum over ours, where tiles overhang the image.
   const double saving = 9.0 * double(height * width) / double(kFrequencies * tiles);
-  return saving >= kLeastSaving && input.size(0) * tiles >= kLeastTiles;
+  return saving >= least_saving && input.size(0) * tiles >= least_tiles;
 }
 
 Method choose(const Call& c) {

@@ -39,7 +39,9 @@ bool worth_trying(const at::Tensor& input, const at::Tensor& weight, at::IntArra
                   at::IntArrayRef padding, at::IntArrayRef dilation, int64_t groups);
 
 // out[n,o,y,x] = epilogue(sum over c,i,j of input[n, c, y*stride - padding + i*dilation, ...] *
-// weight[o,c,i,j] + bias[o]), all float32. False, having touched nothing, when no method of ours is
+// weight[o,c,i,j] + bias[o]). Tensors are float32, bfloat16 or float16, all of one dtype; with an
+// epilogue's scale, scale and bias may also be float32. Sums are float32; a result is rounded once,
+// after the epilogue. False, having touched nothing, when no method of ours is
 // expected to be as fast as ATen's or the operands do not fit together: the caller then runs
 // at::convolution, which also raises the errors. `stride`, `padding` and `dilation` have two
 // elements. `generation`: as in gemm/aten_gemm.h, of the weight.

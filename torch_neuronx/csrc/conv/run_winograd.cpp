@@ -33,6 +33,7 @@ float* scratch(Slot slot, int64_t floats) {
 struct Driver {
   const Winograd& steps;
   const Problem& p;
+  int64_t size;                     // bytes of an element
   int64_t tiles_h, tiles_w, tiles;  // tiles of an image, and of all images
   int64_t groups, panels;           // of input channels, of output channels
   int64_t row;                      // floats from a tile's values to the next one's
@@ -41,8 +42,9 @@ struct Driver {
   bool parallel;
 
   explicit Driver(const Problem& problem)
-      : steps(*winograd_avx512()),
+      : steps(*winograd()),
         p(problem),
+        size(gemm::element_size(p.element)),
         tiles_h(ceil_div(p.out_height, kTile)),
         tiles_w(ceil_div(p.out_width, kTile)),
         tiles(p.images * tiles_h * tiles_w),
@@ -75,9 +77,16 @@ struct Driver {
 
   void filter(int64_t panel, int64_t c0, int64_t c1, float* dst) const {
     const int64_t o = panel * kPanel;
-    steps.filter({p.weight + o * p.filter.image + c0 * p.filter.channel, p.filter.image,
-                  p.filter.channel, p.filter.row, p.filter.col, std::min(kPanel, p.outs - o),
-                  c1 - c0, dst + c0 * kPanel, Filters::frequency_stride(p.channels)});
+    steps.filter({.element = p.element,
+                  .src = p.weight + (o * p.filter.image + c0 * p.filter.channel) * size,
+                  .out_stride = p.filter.image,
+                  .in_stride = p.filter.channel,
+                  .row_stride = p.filter.row,
+                  .col_stride = p.filter.col,
+                  .outs = std::min(kPanel, p.outs - o),
+                  .channels = c1 - c0,
+                  .dst = dst + c0 * kPanel,
+                  .frequency_stride = Filters::frequency_stride(p.channels)});
   }
 
   // All filters, on all threads.
@@ -93,10 +102,21 @@ struct Driver {
     const int64_t c = group * kLanes;
     for_runs(b, [&](int64_t n, int64_t ty, int64_t tx, int64_t count, int64_t at) {
       const int64_t top = ty * kTile - p.pad_h, left = tx * kTile - p.pad_w;
-      steps.input({p.input + n * p.in.image + c * p.in.channel + top * p.in.row + left * p.in.col,
-                   p.in.channel, p.in.row, p.in.col, top, left, p.height, p.width,
-                   std::min(kLanes, p.channels - c), count, values + at * row + c,
-                   values_frequency(), row});
+      const int64_t from = n * p.in.image + c * p.in.channel + top * p.in.row + left * p.in.col;
+      steps.input({.element = p.element,
+                   .src = p.input + from * size,
+                   .channel_stride = p.in.channel,
+                   .row_stride = p.in.row,
+                   .col_stride = p.in.col,
+                   .top = top,
+                   .left = left,
+                   .height = p.height,
+                   .width = p.width,
+                   .channels = std::min(kLanes, p.channels - c),
+                   .tiles = count,
+                   .dst = values + at * row + c,
+                   .frequency_stride = values_frequency(),
+                   .tile_stride = row});
     });
   }
 
@@ -114,26 +134,28 @@ struct Driver {
       for (int64_t l = 0; l < outs; l += kLanes) {
         const int64_t o = o0 + l;
         const int64_t to = n * p.to.image + o * p.to.channel + y * p.to.row + x * p.to.col;
-        finite &= steps.output({sums + at * kPanel + l,
-                                sums_frequency(),
-                                std::min(kLanes, outs - l),
-                                count,
-                                p.out_height - y,
-                                p.out_width - x,
-                                p.out + to,
-                                p.to.channel,
-                                p.to.row,
-                                p.to.col,
-                                p.scale ? p.scale + o : nullptr,
-                                p.shift ? p.shift + o : nullptr,
-                                p.residual ? p.residual + to : nullptr,
-                                p.relu,
-                                p.function,
-                                p.buffers,
-                                n,
-                                o,
-                                y * p.out_width + x,
-                                p.out_width});
+        finite &=
+            steps.output({.src = sums + at * kPanel + l,
+                          .frequency_stride = sums_frequency(),
+                          .channels = std::min(kLanes, outs - l),
+                          .tiles = count,
+                          .height = p.out_height - y,
+                          .width = p.out_width - x,
+                          .element = p.element,
+                          .dst = p.out == nullptr ? nullptr : p.out + to * size,
+                          .channel_stride = p.to.channel,
+                          .row_stride = p.to.row,
+                          .col_stride = p.to.col,
+                          .scale = p.scale == nullptr ? nullptr : p.scale + o,
+                          .shift = p.shift == nullptr ? nullptr : p.shift + o,
+                          .residual = p.residual == nullptr ? nullptr : p.residual + to * size,
+                          .relu = p.relu,
+                          .function = p.function,
+                          .buffers = p.buffers,
+                          .image = n,
+                          .out_channel = o,
+                          .pixel = y * p.out_width + x,
+                          .image_width = p.out_width});
       }
     });
     return finite;

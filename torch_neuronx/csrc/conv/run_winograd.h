@@ -16,16 +16,18 @@ struct Strides {
 };
 
 struct Problem {
+  Element element;                          // of input, weight, out and residual
   int64_t images, channels, height, width;  // of the input
   int64_t outs, out_height, out_width;
   int64_t pad_h, pad_w;
-  const float* input;
+  const char* input;
   Strides in;
-  const float* weight;  // image: output channel
+  const char* weight;  // image: output channel
   Strides filter;
-  float* out;
+  char* out;
   Strides to;
-  const float *scale, *shift, *residual;  // see OutputArgs; residual with the strides `to`
+  const float *scale, *shift;  // see OutputArgs
+  const char* residual;        // with the strides `to`
   bool relu;
   StoreFunction function;
   void* const* buffers;

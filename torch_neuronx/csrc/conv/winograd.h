@@ -8,12 +8,19 @@
 // The steps: filters once (filter), then per group of tiles patches (input), for every frequency a
 // matrix product over the channels (multiply), and back (output). Vectors hold 16 channels.
 //
+// Tensors are float32, bfloat16 or float16, and strides count elements; all arithmetic is float32
+// (of filters: double), and a result is rounded once.
+//
 // This header and winograd_avx512.cpp use no torch header on purpose: see gemm/kernels.h.
 #pragma once
 
 #include <cstdint>
 
+#include "gemm/kernels.h"
+
 namespace torch_neuronx::conv {
+
+using gemm::Element;
 
 constexpr int64_t kTile = 4;          // results of a tile, each direction
 constexpr int64_t kPatch = 6;         // inputs of a tile, each direction
@@ -23,12 +30,14 @@ constexpr int64_t kPanel = 64;        // output channels of a panel: four vector
 constexpr int64_t kRun = 16;          // most neighbouring tiles of one row handled at a time
 constexpr int64_t kRowTiles = 6;      // tiles of a register block of multiply()
 // Channels summed before the sum is added to that of the channels before: the rounding error grows
-// with the length of a running sum, and this bounds it. A block of a panel also fits a first cache.
-constexpr int64_t kDepth = 64;
+// with the length of a running sum, and this bounds it.
+constexpr int64_t kSum = 32;
+constexpr int64_t kDepth = 64;  // channels of a panel that fit a first cache: 16 KiB
 
 // Filters of up to kPanel output channels -> [frequency][channel][kPanel], zeros in the rest.
 struct FilterArgs {
-  const float* src;  // first output channel
+  Element element;
+  const char* src;  // first output channel
   int64_t out_stride, in_stride, row_stride, col_stride;
   int64_t outs, channels;
   float* dst;
@@ -38,7 +47,8 @@ struct FilterArgs {
 // Patches of `tiles` neighbouring tiles of a row of tiles, for up to kLanes channels. What lies
 // outside of the image is zero.
 struct InputArgs {
-  const float* src;  // first channel, at row `top` and column `left` even if these are negative
+  Element element;
+  const char* src;  // first channel, at row `top` and column `left` even if these are negative
   int64_t channel_stride, row_stride, col_stride;
   int64_t top, left, height, width;
   int64_t channels, tiles;
@@ -68,11 +78,12 @@ struct OutputArgs {
   int64_t frequency_stride;
   int64_t channels, tiles;  // up to kLanes, up to kRun
   int64_t height, width;    // of the results that exist, from the first of the run on
-  float* dst;               // first channel, row and column
+  Element element;          // of dst and residual
+  char* dst;                // first channel, row and column
   int64_t channel_stride, row_stride, col_stride;
-  const float* scale;     // of the first channel; null for one
-  const float* shift;     // null for zero
-  const float* residual;  // null for none; strides as dst
+  const float* scale;    // of the first channel; null for one
+  const float* shift;    // null for zero
+  const char* residual;  // null for none; strides as dst
   bool relu;
   StoreFunction function;  // null: store in dst
   void* const* buffers;
@@ -86,7 +97,13 @@ struct Winograd {
   bool (*output)(const OutputArgs&);  // false: a sum was not finite
 };
 
-// Null where the processor lacks the instructions or the build has no such file.
-const Winograd* winograd_avx512();
+const Winograd* winograd_avx512();  // null where the processor lacks the instructions
+inline const Winograd* winograd() {
+#if defined(__x86_64__)
+  return winograd_avx512();
+#else
+  return nullptr;
+#endif
+}
 
 }  // namespace torch_neuronx::conv

@@ -1,6 +1,7 @@
 // The steps of Winograd's algorithm for 512-bit vectors.
 #include "conv/winograd.h"
 #include "gemm/avx512_templates.h"
+#include "gemm/loads_avx512.h"
 
 namespace torch_neuronx::conv {
 namespace {
@@ -13,6 +14,34 @@ constexpr float kA = 0.625F, kB = 1.5F;
 constexpr float kA2 = kA * kA, kB2 = kB * kB;
 
 TN_INLINE __m512 all(float x) { return _mm512_set1_ps(x); }
+
+// Neighbouring elements of a tensor as float32, those of the mask's lanes.
+template <Element E>
+TN_INLINE __m512 load(const char* p, __mmask16 mask) {
+  if constexpr (E == Element::kF32) return _mm512_maskz_loadu_ps(mask, p);
+  const __m256i half = _mm256_maskz_loadu_epi16(mask, p);
+  return E == Element::kBf16 ? gemm::Load<Element::kBf16>::widen(half) : _mm512_cvtph_ps(half);
+}
+
+template <Element E>
+TN_INLINE void store(char* p, __mmask16 mask, __m512 v) {
+  if constexpr (E == Element::kF32) {
+    _mm512_mask_storeu_ps(p, mask, v);
+  } else {
+    _mm256_mask_storeu_epi16(p, mask, gemm::to_half(E, v));
+  }
+}
+
+// Calls the instantiation of `fn` for an element type.
+#define TN_BY_ELEMENT(element, fn, ...)       \
+  switch (element) {                          \
+    case Element::kF32:                       \
+      return fn<Element::kF32>(__VA_ARGS__);  \
+    case Element::kBf16:                      \
+      return fn<Element::kBf16>(__VA_ARGS__); \
+    case Element::kF16:                       \
+      return fn<Element::kF16>(__VA_ARGS__);  \
+  }
 
 // Six neighbours of a patch -> their values at the six points.
 TN_INLINE void patch_values(const __m512 d[6], __m512 v[6]) {
@@ -101,17 +130,20 @@ struct FilterBlock {
   alignas(64) float at[kLanes][9][kLanes];
 };
 
+template <Element E>
 void load_filters(const FilterArgs& f, int64_t c, int64_t k, FilterBlock& block) {
   const int64_t outs = f.outs - k < kLanes ? f.outs - k : kLanes;
   const int64_t channels = f.channels - c < kLanes ? f.channels - c : kLanes;
-  const float* src = f.src + k * f.out_stride + c * f.in_stride;
+  constexpr int64_t size = gemm::Load<E>::kBytes;
+  const char* src = f.src + (k * f.out_stride + c * f.in_stride) * size;
   const bool planes = f.in_stride == 9 && f.row_stride == 3 && f.col_stride == 1;
   if (!planes && f.in_stride != 1) {
     for (int64_t i = 0; i < channels; ++i) {
       for (int r = 0; r < 9; ++r) {
-        const float* at = src + i * f.in_stride + r / 3 * f.row_stride + r % 3 * f.col_stride;
+        const int64_t at = i * f.in_stride + r / 3 * f.row_stride + r % 3 * f.col_stride;
         for (int64_t l = 0; l < kLanes; ++l) {
-          block.at[i][r][l] = l < outs ? at[l * f.out_stride] : 0.0F;
+          const __m512 one = load<E>(src + (at + l * f.out_stride) * size, l < outs ? 1 : 0);
+          block.at[i][r][l] = _mm512_cvtss_f32(one);
         }
       }
     }
@@ -119,14 +151,15 @@ void load_filters(const FilterArgs& f, int64_t c, int64_t k, FilterBlock& block)
   }
   // 16 x 16 numbers at a time: neighbours in memory become neighbouring rows of the block.
   for (int r = 0; r < 9; ++r) {
-    const float* at = planes ? src + 16 * r : src + r / 3 * f.row_stride + r % 3 * f.col_stride;
+    const int64_t at = planes ? 16 * r : r / 3 * f.row_stride + r % 3 * f.col_stride;
     const __mmask16 mask =
         planes ? (16 * r < 9 * channels ? lanes16(9 * channels - 16 * r) : __mmask16(0))
                : lanes16(channels);
     __m512i v[16];
 #pragma GCC unroll 16
     for (int l = 0; l < 16; ++l) {
-      v[l] = _mm512_maskz_loadu_epi32(l < outs ? mask : __mmask16(0), at + l * f.out_stride);
+      v[l] = _mm512_castps_si512(
+          load<E>(src + (at + l * f.out_stride) * size, l < outs ? mask : __mmask16(0)));
     }
     transpose16(v);
     float* dst = planes ? block.at[0][0] + 16 * r * kLanes : block.at[0][r];
@@ -136,17 +169,20 @@ void load_filters(const FilterArgs& f, int64_t c, int64_t k, FilterBlock& block)
   }
 }
 
-void filter(const FilterArgs& f) {
+template <Element E>
+void filter_of(const FilterArgs& f) {
   FilterBlock block;
   for (int64_t c = 0; c < f.channels; c += kLanes) {
     for (int64_t k = 0; k < kPanel; k += kLanes) {
-      load_filters(f, c, k, block);
+      load_filters<E>(f, c, k, block);
       for (int64_t i = 0; i < kLanes && c + i < f.channels; ++i) {
         filter_lanes(block.at[i], f.dst + (c + i) * kPanel + k, f.frequency_stride);
       }
     }
   }
 }
+
+void filter(const FilterArgs& f) { TN_BY_ELEMENT(f.element, filter_of, f) }
 
 constexpr int64_t kRunCols = kTile * kRun + 2;
 
@@ -156,7 +192,9 @@ struct Columns {
 };
 
 // Columns of an image whose channels are planes: vectors hold 16 columns until they are transposed.
+template <Element E>
 void columns_of_planes(const InputArgs& in, int64_t cols, Columns& out) {
+  constexpr int64_t size = gemm::Load<E>::kBytes;
   alignas(64) float values[kPatch][16][16];  // point, channel, column
   for (int64_t x = 0; x < cols; x += 16) {
     const int64_t begin = in.left + x < 0 ? -(in.left + x) : 0;
@@ -166,11 +204,11 @@ void columns_of_planes(const InputArgs& in, int64_t cols, Columns& out) {
                  : __mmask16(lanes16(end) & ~((1U << (begin < 16 ? begin : 16)) - 1U));
     for (int64_t c = 0; c < kLanes; ++c) {
       __m512 d[6], v[6];
-      const float* src = in.src + c * in.channel_stride + x;
+      const char* src = in.src + (c * in.channel_stride + x) * size;
 #pragma GCC unroll 6
       for (int r = 0; r < 6; ++r) {
         const bool inside = c < in.channels && uint64_t(in.top + r) < uint64_t(in.height);
-        d[r] = _mm512_maskz_loadu_ps(inside ? mask : __mmask16(0), src + r * in.row_stride);
+        d[r] = load<E>(src + r * in.row_stride * size, inside ? mask : __mmask16(0));
       }
       patch_values(d, v);
 #pragma GCC unroll 6
@@ -182,16 +220,18 @@ void columns_of_planes(const InputArgs& in, int64_t cols, Columns& out) {
 }
 
 // Columns of an image whose channels are neighbours.
+template <Element E>
 void columns_of_channels(const InputArgs& in, int64_t cols, Columns& out) {
+  constexpr int64_t size = gemm::Load<E>::kBytes;
   const __mmask16 mask = lanes16(in.channels);
   for (int64_t x = 0; x < cols; ++x) {
     __m512 d[6], v[6];
     const bool inside_x = uint64_t(in.left + x) < uint64_t(in.width);
-    const float* src = in.src + x * in.col_stride;
+    const char* src = in.src + x * in.col_stride * size;
 #pragma GCC unroll 6
     for (int r = 0; r < 6; ++r) {
       const bool inside = inside_x && uint64_t(in.top + r) < uint64_t(in.height);
-      d[r] = _mm512_maskz_loadu_ps(inside ? mask : __mmask16(0), src + r * in.row_stride);
+      d[r] = load<E>(src + r * in.row_stride * size, inside ? mask : __mmask16(0));
     }
     patch_values(d, v);
 #pragma GCC unroll 6
@@ -199,13 +239,14 @@ void columns_of_channels(const InputArgs& in, int64_t cols, Columns& out) {
   }
 }
 
-void input(const InputArgs& in) {
+template <Element E>
+void input_of(const InputArgs& in) {
   Columns columns;
   const int64_t cols = kTile * in.tiles + 2;
   if (in.col_stride == 1) {
-    columns_of_planes(in, cols, columns);
+    columns_of_planes<E>(in, cols, columns);
   } else {
-    columns_of_channels(in, cols, columns);
+    columns_of_channels<E>(in, cols, columns);
   }
   for (int64_t t = 0; t < in.tiles; ++t) {
     float* dst = in.dst + t * in.tile_stride;
@@ -221,17 +262,19 @@ void input(const InputArgs& in) {
   }
 }
 
-// One MR x (16 NV) block of c over one block of channels.
+void input(const InputArgs& in) { TN_BY_ELEMENT(in.element, input_of, in) }
+
+// One MR x (16 NV) block of c over up to kSum channels.
 template <int MR, int NV>
-TN_INLINE void block(const float* a, int64_t a_row, const float* b, float* c, int64_t depth,
-                     bool first) {
+TN_INLINE void short_sum(const float* a, int64_t a_row, const float* b, float* c, int64_t channels,
+                         bool first) {
   __m512 acc[MR][NV];
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) acc[i][j] = _mm512_setzero_ps();
   }
-  for (int64_t p = depth; p > 0; --p) {
+  for (int64_t p = channels; p > 0; --p) {
     __m512 bv[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) bv[j] = _mm512_loadu_ps(b + 16 * j);
@@ -251,6 +294,16 @@ TN_INLINE void block(const float* a, int64_t a_row, const float* b, float* c, in
       float* at = c + i * kPanel + 16 * j;
       _mm512_storeu_ps(at, first ? acc[i][j] : _mm512_add_ps(_mm512_loadu_ps(at), acc[i][j]));
     }
+  }
+}
+
+// The same over up to kDepth channels.
+template <int MR, int NV>
+TN_INLINE void block(const float* a, int64_t a_row, const float* b, float* c, int64_t channels,
+                     bool first) {
+  for (int64_t p = 0; p < channels; p += kSum) {
+    const int64_t count = channels - p < kSum ? channels - p : kSum;
+    short_sum<MR, NV>(a + p, a_row, b + p * kPanel, c, count, first && p == 0);
   }
 }
 
@@ -302,13 +355,17 @@ void multiply(const MultiplyArgs& m) {
   }
 }
 
+template <Element E>
 TN_INLINE __m512 finish(const OutputArgs& o, int64_t at, __m512 v, __mmask16 mask) {
-  if (o.residual != nullptr) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, o.residual + at));
+  if (o.residual != nullptr) {
+    v = _mm512_add_ps(v, load<E>(o.residual + at * gemm::Load<E>::kBytes, mask));
+  }
   // The second operand, if one of them is not a number.
   return o.relu ? _mm512_max_ps(_mm512_setzero_ps(), v) : v;
 }
 
 // A row of results of `out` whose channels are planes.
+template <Element E>
 void store_planes(const OutputArgs& o, int64_t row, int64_t width, const float (*sums)[kLanes]) {
   alignas(64) float tile[kLanes][kTile * kRun];  // channel, column
   for (int64_t x = 0; x < width; x += 16) {
@@ -321,9 +378,9 @@ void store_planes(const OutputArgs& o, int64_t row, int64_t width, const float (
     for (int i = 0; i < 16; ++i) {
       if (i >= o.channels) break;
       const int64_t at = row * o.row_stride + i * o.channel_stride + x;
-      const __m512 done = finish(o, at, _mm512_castsi512_ps(v[i]), mask);
+      const __m512 done = finish<E>(o, at, _mm512_castsi512_ps(v[i]), mask);
       if (o.function == nullptr) {
-        _mm512_mask_storeu_ps(o.dst + at, mask, done);
+        store<E>(o.dst + at * gemm::Load<E>::kBytes, mask, done);
       } else {
         _mm512_store_ps(&tile[i][x], done);
       }
@@ -336,13 +393,14 @@ void store_planes(const OutputArgs& o, int64_t row, int64_t width, const float (
 }
 
 // The same where the channels of a pixel are neighbours.
+template <Element E>
 void store_pixels(const OutputArgs& o, int64_t row, int64_t width, float (*sums)[kLanes]) {
   const __mmask16 mask = lanes16(o.channels);
   for (int64_t x = 0; x < width; ++x) {
     const int64_t at = row * o.row_stride + x * o.col_stride;
-    const __m512 done = finish(o, at, _mm512_load_ps(sums[x]), mask);
+    const __m512 done = finish<E>(o, at, _mm512_load_ps(sums[x]), mask);
     if (o.function == nullptr) {
-      _mm512_mask_storeu_ps(o.dst + at, mask, done);
+      store<E>(o.dst + at * gemm::Load<E>::kBytes, mask, done);
     } else {
       _mm512_store_ps(sums[x], done);
     }
@@ -353,7 +411,8 @@ void store_pixels(const OutputArgs& o, int64_t row, int64_t width, float (*sums)
   }
 }
 
-bool output(const OutputArgs& o) {
+template <Element E>
+bool output_of(const OutputArgs& o) {
   alignas(64) float sums[kTile][kTile * kRun][kLanes];  // row, column, channel
   const __mmask16 lanes = lanes16(o.channels);
   const __m512 scale = o.scale ? _mm512_maskz_loadu_ps(lanes, o.scale) : all(1.0F);
@@ -388,12 +447,17 @@ bool output(const OutputArgs& o) {
   const int64_t width = o.width < kTile * o.tiles ? o.width : kTile * o.tiles;
   for (int64_t r = 0; r < height; ++r) {
     if (o.col_stride == 1) {
-      store_planes(o, r, width, sums[r]);
+      store_planes<E>(o, r, width, sums[r]);
     } else {
-      store_pixels(o, r, width, sums[r]);
+      store_pixels<E>(o, r, width, sums[r]);
     }
   }
   return _mm512_cmp_ps_mask(nothing, _mm512_setzero_ps(), _CMP_EQ_OQ) == 0xffff;
+}
+
+bool output(const OutputArgs& o) {
+  TN_BY_ELEMENT(o.element, output_of, o)
+  return false;
 }
 
 }  // namespace

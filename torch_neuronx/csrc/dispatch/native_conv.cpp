@@ -30,7 +30,7 @@ at::Tensor own_convolution(const at::Tensor& input, const at::Tensor& weight,
   if (at::native::mkldnn_conv_use_channels_last(input, weight)) {
     strides = c10::get_channels_last_strides_2d(sizes);
   }
-  at::Tensor out = empty_on(input.device().index(), sizes, strides, at::kFloat);
+  at::Tensor out = empty_on(input.device().index(), sizes, strides, input.scalar_type());
   const uint64_t generation = generation_of(*weight.storage().unsafeGetStorageImpl());
   return conv::try_conv2d(out, input, weight, bias, stride, padding, dilation, groups,
                           conv::Epilogue{}, generation)
