@@ -37,6 +37,7 @@ struct Driver {
   int64_t tiles_h, tiles_w, tiles;  // tiles of an image, and of all images
   int64_t groups, panels;           // of input channels, of output channels
   int64_t row;                      // floats from a tile's values to the next one's
+  bool by_blocks;                   // see run_by_blocks and run_by_panels
   int64_t block;                    // tiles of a block
   int64_t blocks;
   bool parallel;
@@ -51,11 +52,18 @@ struct Driver {
         groups(ceil_div(p.channels, kLanes)),
         panels(ceil_div(p.outs, kPanel)),
         row(groups * kLanes % 256 == 0 ? groups * kLanes + kLanes : groups * kLanes),
-        // Enough blocks for all threads, each of whole register blocks.
-        block(std::min(kBlock, round_up(ceil_div(tiles, at::get_num_threads()), kRowTiles))),
+        by_blocks(Filters::bytes_of(p.outs, p.channels) <= kSmallFilters &&
+                  tiles >= 2 * at::get_num_threads() * kBlock),
+        block(round_up(ceil_div(tiles, wanted_blocks()), kRowTiles)),
         blocks(ceil_div(tiles, block)),
         parallel(
             gemm::worth_threads(double(kFrequencies * tiles) * double(p.channels * p.outs), 0)) {}
+
+  // Blocks of about equal size. Where panels do not give work to all threads, blocks must.
+  int64_t wanted_blocks() const {
+    const int64_t least = ceil_div(tiles, kBlock);
+    return by_blocks ? least : std::max(least, ceil_div(2 * at::get_num_threads(), panels));
+  }
 
   int64_t first(int64_t b) const { return b * block; }
   int64_t last(int64_t b) const { return std::min(tiles, (b + 1) * block); }
@@ -226,14 +234,12 @@ bool run_winograd(const Problem& p, const Filters* kept) {
   const Driver d(p);
   const int64_t threads = at::get_num_threads();
   const float* filters = kept == nullptr ? nullptr : kept->data();
-  const bool by_blocks =
-      Filters::bytes_of(p.outs, p.channels) <= kSmallFilters && d.blocks >= 2 * threads;
-  if (filters == nullptr && (by_blocks || d.panels < 2 * threads)) {
+  if (filters == nullptr && (d.by_blocks || d.panels < 2 * threads)) {
     float* own = scratch(Slot::kConvFilters, d.panels * Filters::panel_stride(p.channels));
     d.filter_all(own);
     filters = own;
   }
-  if (by_blocks) return d.run_by_blocks(filters);
+  if (d.by_blocks) return d.run_by_blocks(filters);
   const int64_t batch =
       std::clamp<int64_t>(int64_t(kMaxValues / sizeof(float)) / d.values_block(), 1, d.blocks);
   bool finite = true;
