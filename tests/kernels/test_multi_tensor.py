@@ -337,3 +337,27 @@ def test_bad_programs_change_nothing(
 def test_dtype_is_checked() -> None:
     with pytest.raises(RuntimeError, match="run_program: expected float32, float64, bfloat16 or f"):
         run([step("Neg", 0)], [[torch.ones(3, dtype=torch.int32)]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.usefixtures("isa")
+def test_adam_in_one_pass_is_its_steps(dtype: torch.dtype) -> None:
+    """To the bit, also for zeros, subnormals, infinities and NaN.
+
+    The steps are kept apart by a temporary that is kept.
+    """
+    generator = torch.Generator().manual_seed(3)
+    n = 70_001
+    magnitude = torch.empty(n).uniform_(-45, 38, generator=generator)
+    special = torch.tensor([0.0, -0.0, 1e-45, torch.inf, torch.nan, 1e-38, 3e38])
+    square = torch.cat([torch.pow(10.0, magnitude), torch.rand(n, generator=generator), special])
+    p, m, g = (torch.randn(len(square), generator=generator) for _ in range(3))
+    arrays = [x.to(dtype) for x in (p, g, m, square)]
+    one_pass = [*(x.clone() for x in arrays), None]
+    apart = [*(x.clone() for x in arrays), torch.empty_like(arrays[0])]
+    for t in (1, 2, 1000):
+        for steps in (adamw(t), adamw(t)[1:]):
+            run(steps, [one_pass])
+            run(steps, [apart])
+    for ours, theirs in zip(one_pass[:4], apart[:4], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)

@@ -1,6 +1,7 @@
 #include "dispatch/foreach.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <Python.h>
 
 #include <algorithm>
 #include <array>
@@ -156,6 +157,24 @@ void Program::add(Op op, const List& dst, const std::vector<const List*>& source
   scalars_.push_back(std::move(scalars));
 }
 
+// Whether a Python weak reference could still bring the tensor back.
+bool has_weak_reference(PyObject* wrapper) {
+  const Py_ssize_t offset = Py_TYPE(wrapper)->tp_weaklistoffset;
+  return offset > 0 &&
+         *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(wrapper) + offset) != nullptr;
+}
+
+// Whether nobody but the one list that holds `t` can reach it. A tensor that was in Python keeps
+// its wrapper, which counts as an owner; nobody in Python can reach it when the tensor is the
+// wrapper's only owner in turn.
+bool is_only_here(const at::Tensor& t) {
+  if (t.storage().use_count() != 1) return false;
+  const auto* slot = t.unsafeGetTensorImpl()->pyobj_slot();
+  PyObject* wrapper = slot->load_pyobj();
+  if (wrapper == nullptr) return t.use_count() == 1;
+  return t.use_count() == 2 && slot->has_unique_reference() && !has_weak_reference(wrapper);
+}
+
 void Program::run() {
   const size_t tensors = slots_.front().size();
   std::vector<kernels::TensorGroup> groups(tensors);
@@ -173,7 +192,7 @@ void Program::run() {
     group.numel = slots_.front()[i].numel();
     for (size_t s = 0; s < slots_.size(); ++s) {
       const at::Tensor& t = slots_[s][i];
-      const bool dead = written_first[s] && t.use_count() == 1 && t.storage().use_count() == 1;
+      const bool dead = written_first[s] && is_only_here(t);
       group.slots.push_back(dead ? nullptr : t.mutable_data_ptr());
     }
     if (!any_scalars) continue;

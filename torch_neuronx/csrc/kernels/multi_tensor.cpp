@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "kernels/parallel.h"
 
@@ -161,6 +162,42 @@ bool is_adam_parameter(std::span<const Step> s, const TensorGroup& group) {
          on(s[3], Op::Addcdiv, d, d) && s[3].b != t && s[3].c == t && is_dead(s.subspan(4), t);
 }
 
+// A whole step of Adam or AdamW, the slots of its arrays and its scalars.
+struct Adam {
+  uint8_t p, m, v, g;
+  double scalars[kAdamScalars];
+};
+
+// `steps` as an Adam step if they are one, from first to last. Without weight decay the parameter
+// is multiplied by 1, which changes nothing.
+std::optional<Adam> as_adam(std::span<const Step> steps, const TensorGroup& group) {
+  const bool decays = steps.size() == 8;
+  if (!decays && steps.size() != 7) return std::nullopt;
+  const auto scalar = [&](size_t i) {
+    return steps[i].per_tensor ? group.scalars[i] : steps[i].scalar;
+  };
+  const size_t k = decays ? 1 : 0;  // where the first moment's step is
+  const Step& last = steps[k + 6];
+  const uint8_t p = last.dst, m = steps[k].dst, v = steps[k + 1].dst, g = steps[k].b;
+  if (decays && !on(steps[0], Op::MulScalar, p, p)) return std::nullopt;
+  if (!on(steps[k], Op::LerpScalar, m, m)) return std::nullopt;
+  const auto square = steps.subspan(k + 1), update = steps.subspan(k + 3);
+  if (!is_decay_addcmul(square, group) || square[1].b != g || square[1].c != g) return std::nullopt;
+  if (!is_adam_parameter(update, group) || update[0].a != v || last.b != m) return std::nullopt;
+  const uint8_t arrays[] = {p, m, v, g};
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < i; ++j) {
+      if (is_alias(group, arrays[i], arrays[j])) return std::nullopt;
+    }
+  }
+  return Adam{p,
+              m,
+              v,
+              g,
+              {decays ? scalar(0) : 1.0, scalar(k), scalar(k + 1), scalar(k + 2), scalar(k + 4),
+               scalar(k + 5), scalar(k + 6)}};
+}
+
 // The calls of one group; runs are merged where the slots allow.
 std::vector<Call> compile(std::span<const Step> steps, int dtype_index, const TensorGroup& group) {
   const MultiTensorTable& table = multi_tensor_table();
@@ -231,9 +268,17 @@ void run_program(std::span<const Step> steps, int slot_count, c10::ScalarType dt
     const size_t g =
         std::upper_bound(first_task.begin(), first_task.end(), task) - first_task.begin() - 1;
     const TensorGroup& group = groups[g];
-    const std::vector<Call> calls = compile(steps, info.index, group);
     const int64_t begin = (task - first_task[g]) * kTask;
     const int64_t end = std::min(group.numel, begin + kTask);
+    if (const auto adam = as_adam(steps, group)) {
+      const auto array = [&](uint8_t slot) {
+        return static_cast<char*>(group.slots[slot]) + begin * info.size;
+      };
+      multi_tensor_table().adam[info.index](array(adam->p), array(adam->m), array(adam->v),
+                                            array(adam->g), adam->scalars, end - begin);
+      return;
+    }
+    const std::vector<Call> calls = compile(steps, info.index, group);
     // Temporaries keep their place in `scratch`; the others move on by one strip at a time.
     char* at[kMaxSlots];
     int64_t stride[kMaxSlots];

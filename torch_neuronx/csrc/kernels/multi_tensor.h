@@ -103,12 +103,22 @@ enum class Run : uint8_t {
   kCount
 };
 
+/// The scalars of one whole step of Adam or AdamW, see AdamFn.
+enum AdamScalar : uint8_t { kDecay, kFirst, kSecond, kSquare, kCorrection, kEpsilon, kStep };
+constexpr int kAdamScalars = 7;
+
+/// All of Adam in one pass over a parameter p, its gradient g and its moments m and v:
+///   p *= s[kDecay]; m = lerp(m, g, s[kFirst]); v = v * s[kSecond] + s[kSquare] * g * g;
+///   p += s[kStep] * m / (sqrt(v) / s[kCorrection] + s[kEpsilon])
+using AdamFn = void (*)(void* p, void* m, void* v, const void* g, const double* scalars, int64_t n);
+
 /// One table per instruction set; the first index is 0 Float, 1 BFloat16, 2 Half, 3 Double.
 struct MultiTensorTable {
   using StepFn = void (*)(void* dst, const void* a, const void* b, const void* c,
                           const double* scalars, int64_t n);
   StepFn step[4][int(Op::kCount)];
   StepFn run[4][int(Run::kCount)];
+  AdamFn adam[4];
 };
 
 TN_DECLARE_TABLES(MultiTensorTable, multi_tensor_table)

@@ -105,6 +105,21 @@ TN_INLINE vd sqrt(vd x) {
 #endif
 }
 
+// Whether all elements are in [low, high]; NaN is not.
+TN_INLINE bool all_within(vf x, float low, float high) {
+#if defined(__AVX512F__)
+  return (_mm512_cmp_ps_mask(x, splat(low), _CMP_GE_OQ) &
+          _mm512_cmp_ps_mask(x, splat(high), _CMP_LE_OQ)) == 0xffff;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(_mm256_and_ps(_mm256_cmp_ps(x, splat(low), _CMP_GE_OQ),
+                                          _mm256_cmp_ps(x, splat(high), _CMP_LE_OQ))) == 0xff;
+#else
+  bool within = true;
+  for (int i = 0; i < W; ++i) within &= x[i] >= low && x[i] <= high;
+  return within;
+#endif
+}
+
 // The smaller (larger) of two; the second argument when either is NaN.
 TN_INLINE vf min2(vf a, vf b) {
 #if defined(__AVX512F__)

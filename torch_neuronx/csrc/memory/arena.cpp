@@ -19,11 +19,17 @@ using c10::CachingAllocator::StatType;
 
 constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Coarser rounding for larger requests keeps the best-fit set short; the waste stays under 4 %.
+// Neighbours of equal size start at different offsets within a page and within the sets of a cache.
+// At one offset, a loop over several tensors (an optimizer reads four and writes three) keeps
+// evicting its own lines and waits for stores that merely look like its loads: AdamW took half as
+// long again.
+constexpr size_t kSkew = 3 * kQuantum;
+
+// Coarser rounding for larger requests keeps the best-fit set short; the waste stays under 9 %.
 size_t rounded(size_t bytes) {
   if (bytes <= kSmallLimit) return round_up(bytes, kQuantum);
-  if (bytes <= kChunk) return round_up(bytes, 4 << 10);
-  return round_up(bytes, 64 << 10);
+  if (bytes <= kChunk) return round_up(bytes, 4 << 10) + kSkew;
+  return round_up(bytes, 64 << 10) + kSkew;
 }
 
 constexpr size_t kHostCheckStep = 256 << 20;  // look at the host's memory each time we grew by this
