@@ -42,8 +42,8 @@ demo: $(CORE_STAMP) ## Train on digits, embed sentences, print what was emulated
 test: $(CORE_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal $(PYTEST_ARGS)
 
-bench: $(CORE_STAMP) ## Measure against cpu; refuses to report on a busy machine
-	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
+bench: $(CORE_STAMP) ## Measure against cpu, Inductor and XLA; refuses to report on a busy machine
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lint: $(CORE_STAMP) ## Style, types and C++ format, changing nothing
 	$(BIN)/ruff check .

@@ -1,0 +1,32 @@
+"""All benchmarks that state targets, one process after the other.
+
+    python -m benchmarks [--only REGEX] [--allow-load] ...
+
+Options go to each. Exit code: the largest of theirs (0 all targets met, 1 some missed, 2 the machine
+was too busy to measure).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SUITES = [
+    "benchmarks.run",
+    "benchmarks.compiled.run",
+    "benchmarks.compiled.compile_time",
+    "benchmarks.compiled.memory",
+]
+
+
+def main() -> int:
+    """Run every suite with the given options."""
+    codes = []
+    for suite in SUITES:
+        print(f"== {suite}", flush=True)
+        codes.append(subprocess.run([sys.executable, "-m", suite, *sys.argv[1:]]).returncode)
+    return max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
