@@ -17,6 +17,7 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering import policy
+from neuronxcc.lowering.chains import enclosed, versions
 from neuronxcc.lowering.classify import (
     CONTROL,
     REDUCTIONS,
@@ -65,6 +66,10 @@ class Fuser:
         self._siblings: dict[Any, list[tuple[Cluster, set[Node]]]] = {}
         # Copies of nodes in layouts that steps need, made when all consumers are known.
         self._copies: dict[Node, dict[Strides, Storage]] = {}
+        # Updates that are done in place if at all possible.
+        self._chained = set(versions(graph).values())
+        # For updates inside of another's memory: the content that the memory needs before.
+        self._old: dict[Node, tuple[Node, Storage, Strides]] = {}
         self.order = program_order(graph)
         stage = stages(self.order)
         self.regions = regions(self.order, stage, _users(self.order), self._kept())
@@ -302,13 +307,38 @@ class Fuser:
         clusters = self.demanders.get(node, [])
         if not clusters and node not in self.required:
             return
-        if node not in self.required and is_choice(node) and self._inlined(node, clusters):
-            return
+        chained = node in self._chained or enclosed(node, _plain(node)) is not None
+        if node not in self.required and not chained and is_choice(node):
+            if self._inlined(node, clusters):
+                return
         storage, layout = self.places.store(node)
+        old = self._old.pop(node, None) or (node.srcs[0], storage, layout.strides)
+        if self._enclose(node, storage, layout, old):
+            return
         cluster = self._cluster(has_updates=True)
         cluster.writes.append(update_write(node, cluster, storage, layout))
         self._want(cluster, cluster.wants)
-        self._copy_into(node.srcs[0], storage, layout.strides)
+        self._copy_old(*old)
+
+    def _enclose(
+        self, node: Node, storage: Storage, layout: Layout, old: tuple[Node, Storage, Strides]
+    ) -> bool:
+        """Let the update of a part of a window do it in the memory of the whole."""
+        found = enclosed(node, layout)
+        if found is None or found[0] in self.places.layouts or found[0] in self.places.homes:
+            return False
+        inner, place = found
+        self.places.layouts[inner] = place
+        self.places.homes[inner] = storage
+        self._old[inner] = old
+        self._require(inner, self._number())
+        return True
+
+    def _copy_old(self, node: Node, storage: Storage, strides: Strides) -> None:
+        """Give memory the content that is then updated; most often it turns out to be there."""
+        if origin(node).op in UPDATES:
+            self.places.claim(node, strides)
+        self._copy_into(node, storage, strides)
 
     # ---- products -----------------------------------------------------------------------------
 
@@ -386,6 +416,10 @@ class Fuser:
             result = Node.make(Op.GET, node.types[index], (node,), {"index": index})
         self.places.store(result)
         return result
+
+
+def _plain(node: Node) -> Layout:
+    return Layout(contiguous(node.shape))
 
 
 def _users(order: Sequence[Node]) -> dict[Node, list[Node]]:
