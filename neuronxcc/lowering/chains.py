@@ -7,10 +7,12 @@ slice, put back where the slice was taken. Here both are recognised by comparing
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering.classify import UPDATES, VIEWS
+from neuronxcc.lowering.classify import SOFT, UPDATES, VIEWS, is_hard
 from neuronxcc.lowering.layout import Layout, contiguous, unviewed, viewed
 from neuronxcc.lowering.progressions import fixed_places
 
@@ -33,6 +35,44 @@ def versions(graph: Graph) -> dict[Node, Node]:
     return following
 
 
+def late_readers(graph: Graph, following: Mapping[Node, Node]) -> dict[Node, list[Node]]:
+    """For updates in place what reads the content before, comes later in the program, but need not.
+
+    Args:
+        graph: Of the updates.
+        following: See `versions`.
+    """
+    found: dict[Node, list[Node]] = {}
+    users: dict[Node, list[Node]] = {}
+    for old, new in following.items():
+        users = users or graph.users()
+        writer = new
+        while (inner := enclosed(writer, Layout(contiguous(writer.shape)))) is not None:
+            writer = inner[0]
+        late = [n for n in _reached(old, users, SOFT) if n.serial > writer.serial and is_hard(n)]
+        if not late:
+            continue
+        dependent = _reached(writer, users, frozenset(Op))
+        late = [node for node in late if node not in dependent and node is not writer]
+        # Where each of two updates waits for a reader of the other, none is moved.
+        if late and not any(dependent.intersection(others) for others in found.values()):
+            found[writer] = late
+    return found
+
+
+def _reached(node: Node, users: Mapping[Node, Sequence[Node]], through: frozenset[Op]) -> set[Node]:
+    """All that computes with a node, on paths that lead through nodes of these operators."""
+    found: set[Node] = set()
+    pending = [node]
+    while pending:
+        for user in users.get(pending.pop(), ()):
+            if user not in found:
+                found.add(user)
+                if user.op in through:
+                    pending.append(user)
+    return found
+
+
 def value(node: Node) -> Node:
     """What an update puts in place of old elements."""
     return node.srcs[2] if node.op is Op.SCATTER else node.srcs[1]
@@ -51,6 +91,35 @@ def window(node: Node, layout: Layout) -> Layout | None:
     return Layout(strides, offset)
 
 
+def in_step(node: Node, src: Node) -> bool:
+    """Whether a tensor is a view of just the elements that an update replaces, each in its place."""
+    places = _places(node, src)
+    return places is not None and src.shape == value(node).shape and _same(src.shape, *places)
+
+
+def unchanged(node: Node) -> bool:
+    """Whether an update puts what it replaces: the element that has been there, or put before."""
+    new, old = value(node), node.srcs[0]
+    if in_step(node, new):
+        return True
+    # What the update before has put there.
+    before = old.op in UPDATES and fixed_places(old) is not None
+    return before and value(old) is new and fixed_places(old) == fixed_places(node)
+
+
+def _places(node: Node, src: Node) -> tuple[Layout, Layout] | None:
+    """Where an update writes and where another tensor lies, in memory of what both are views of."""
+    old = node.srcs[0]
+    base, held = _over(src, _views(old))
+    if base is None or held is None:
+        return None
+    whole = _over(old, {base})[1]
+    if whole is None or any(n > 1 and not s for n, s in zip(old.shape, whole.strides, strict=True)):
+        return None
+    there = window(node, whole)
+    return None if there is None else (there, held)
+
+
 def enclosed(node: Node, layout: Layout) -> tuple[Node, Layout] | None:
     """The update that changes a part of what the given update's window held before.
 
@@ -63,20 +132,14 @@ def enclosed(node: Node, layout: Layout) -> tuple[Node, Layout] | None:
         enough to do the inner update in the memory of the old content: outside of what it writes,
         the window has kept its elements.
     """
-    old = node.srcs[0]
     inner = _moved(value(node), window(node, layout))
     if inner is None or inner[0].op not in UPDATES:
         return None
-    base, held = _over(inner[0].srcs[0], _views(old))
-    if base is None or held is None:
+    places = _places(node, inner[0].srcs[0])
+    if places is None:
         return None
-    whole = _over(old, {base})[1]
-    if whole is None or any(n > 1 and not s for n, s in zip(old.shape, whole.strides, strict=True)):
-        return None
-    wanted = _moved(value(node), window(node, whole))
-    if wanted is None or not _same(wanted[0].shape, wanted[1], held):
-        return None
-    return inner
+    wanted = _moved(value(node), places[0])
+    return inner if wanted is not None and _same(wanted[0].shape, wanted[1], places[1]) else None
 
 
 def _views(node: Node) -> set[Node]:

@@ -17,7 +17,7 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering import policy
-from neuronxcc.lowering.chains import enclosed, versions
+from neuronxcc.lowering.chains import enclosed, in_step, late_readers, value, versions
 from neuronxcc.lowering.classify import (
     CONTROL,
     REDUCTIONS,
@@ -66,11 +66,16 @@ class Fuser:
         self._siblings: dict[Any, list[tuple[Cluster, set[Node]]]] = {}
         # Copies of nodes in layouts that steps need, made when all consumers are known.
         self._copies: dict[Node, dict[Strides, Storage]] = {}
-        # Updates that are done in place if at all possible.
-        self._chained = set(versions(graph).values())
+        following = versions(graph)
+        self._versions = set(following)
+        self._chained = set(following.values())  # done in place if at all possible
+        # The first step that writes over a content, by that content.
+        self._overwritten: dict[Node, float] = {}
         # For updates inside of another's memory: the content that the memory needs before.
         self._old: dict[Node, tuple[Node, Storage, Strides]] = {}
-        self.order = program_order(graph)
+        self._rescued: set[Node] = set()  # views that are copied before that
+        self._late: list[tuple[Node, Storage]] = []  # results that are parameters' old contents
+        self.order = program_order(graph, late_readers(graph, following))
         stage = stages(self.order)
         self.regions = regions(self.order, stage, _users(self.order), self._kept())
         self.order.sort(key=lambda n: (stage[n], n not in self.regions, n.serial))
@@ -101,6 +106,8 @@ class Fuser:
                 self._visit_region(node)
             elif node in self.demanders or node in self.required or node.op not in SOFT:
                 self._visit_step(node)
+        for node, storage in self._late:
+            self._copy_into(node, storage, storage.strides)
 
     def _visit_step(self, node: Node) -> None:
         if node.op in UPDATES:
@@ -136,7 +143,9 @@ class Fuser:
             base = self.places.claim(node, strides)
             if base is None and self.places.claim_copy(node, strides):
                 base = node
-            if base is None:
+            if base is None and node in self._versions and node.op is Op.PARAMETER:
+                self._late.append((node, storage))
+            elif base is None:
                 self._copy_into(node, storage, strides)
             else:
                 self.places.homes[base] = storage
@@ -198,6 +207,9 @@ class Fuser:
 
     def _visit_view(self, node: Node) -> None:
         for cluster in self.demanders.get(node, ()):
+            if self._is_stale(node, cluster) and self._rescue(node):
+                self._require(node, cluster.number)
+                continue
             traced = cluster.trace(node)
             if node.op is Op.RESHAPE and not (
                 cluster is self._epilogue_of(node) or policy.affine(cluster, traced)
@@ -211,6 +223,31 @@ class Fuser:
                 self._require(node.srcs[0], self.required[node])
             else:
                 self._store_alone(node)
+
+    def _is_stale(self, node: Node, cluster: Cluster) -> bool:
+        """Whether an operand that the cluster would read for a node is overwritten in its place.
+
+        The cluster that does it may read what it replaces, at the same points.
+        """
+        for src in node.srcs:
+            written = self._overwritten.get(origin(src), -2)
+            if written > cluster.number:
+                return True
+            if written == cluster.number:
+                update, at = cluster.update, cluster.writes[0].at
+                if update is None or not in_step(update, src) or list(cluster.wants[node]) != [at]:
+                    return True
+        return False
+
+    def _rescue(self, node: Node) -> bool:
+        """Have a view of what is overwritten copied before that, if its layout is free."""
+        if node not in self._rescued:
+            strides = contiguous(node.shape)
+            if not self.places.claim_copy(node, strides):
+                return False
+            self.places.homes[node] = Storage("temp", node, node.shape, strides)
+            self._rescued.add(node)
+        return True
 
     def _epilogue_of(self, node: Node) -> Cluster | None:
         """The cluster of the product with which a node is computed."""
@@ -236,6 +273,8 @@ class Fuser:
         """Compute a node wherever it is wanted and nowhere else, if that is right to do."""
         if len(clusters) > 1 and not policy.recomputed(node):
             return False
+        if any(self._is_stale(node, cluster) for cluster in clusters):
+            return False
         if not all(policy.accepts(cluster, node) for cluster in clusters):
             return False
         for cluster in clusters:
@@ -248,7 +287,8 @@ class Fuser:
         # A step that reads the node from memory, as a view perhaps, must not be the one.
         if newest > self.required.get(node, -1):
             cluster = next(c for c in clusters if c.number == newest)
-            if policy.may_host(cluster, node) and policy.covers(cluster, node):
+            able = not self._is_stale(node, cluster) and policy.may_host(cluster, node)
+            if able and policy.covers(cluster, node):
                 self._admit(cluster, node)
                 (at,) = cluster.wants[node]
                 self._write(cluster, node, at, *self.places.store(node))
@@ -289,7 +329,8 @@ class Fuser:
         bound = max((self.required.get(node, -1), *wanted))
         reads = policy.reads(node.srcs[0])
         for cluster, others in reversed(known[-4:]):
-            if cluster.number > bound and cluster.work < policy.MAX_WORK and reads & others:
+            able = cluster.number > bound and not self._is_stale(node, cluster)
+            if able and cluster.work < policy.MAX_WORK and reads & others:
                 return cluster, cluster.writes[0].at
         return None
 
@@ -315,8 +356,11 @@ class Fuser:
         old = self._old.pop(node, None) or (node.srcs[0], storage, layout.strides)
         if self._enclose(node, storage, layout, old):
             return
-        cluster = self._cluster(has_updates=True)
+        cluster = self._cluster(update=node)
         cluster.writes.append(update_write(node, cluster, storage, layout))
+        content = origin(old[0])
+        if content in self._versions:
+            self._overwritten[content] = cluster.number
         self._want(cluster, cluster.wants)
         self._copy_old(*old)
 
