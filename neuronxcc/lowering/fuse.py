@@ -149,7 +149,7 @@ class Fuser:
                 self._copy_into(node, storage, strides)
             else:
                 self.places.homes[base] = storage
-                self._require(node, -1)
+                self._require(base, -1)
 
     # ---- demands ------------------------------------------------------------------------------
 
@@ -227,9 +227,12 @@ class Fuser:
     def _is_stale(self, node: Node, cluster: Cluster) -> bool:
         """Whether an operand that the cluster would read for a node is overwritten in its place.
 
-        The cluster that does it may read what it replaces, at the same points.
+        The cluster that does it may read what it replaces, at the same points. A reduction is asked
+        for all that it is computed from: better it is computed before than its operand stored.
         """
-        for src in node.srcs:
+        if not self._overwritten:
+            return False
+        for src in policy.leaves(node) if node.op in REDUCTIONS else node.srcs:
             written = self._overwritten.get(origin(src), -2)
             if written > cluster.number:
                 return True
