@@ -84,7 +84,8 @@ class Cluster:
         writes: What it stores.
         work: Number of operations.
         whole: Axes that may not be split.
-        has_updates: It writes where an index says, so its space is that of the updates.
+        update: The update that it is for: it writes parts of a storage, and its space is that of
+            the new elements.
     """
 
     number: float
@@ -97,7 +98,12 @@ class Cluster:
     writes: list[Write] = field(default_factory=list)
     work: int = 0
     whole: set[int] = field(default_factory=set)
-    has_updates: bool = False
+    update: Node | None = None
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether it is for an update."""
+        return self.update is not None
 
     @property
     def space(self) -> Space:

@@ -346,8 +346,10 @@ class _Emitter:
         where = self.cluster.inside[node][at][0][1]
         return self._chosen(where, at, srcs[0], srcs[1])
 
-    def _row_scatter(self, node: Node, at: At, srcs: list[Scalar]) -> Scalar:
+    def _scatter(self, node: Node, at: At, srcs: list[Scalar]) -> Scalar:
         """The update where the row's index is the position, else the operand."""
+        if len(srcs) == 2:  # the window is known
+            return self._window(node, at, srcs)
         update, index, x = srcs
         (dim,) = node["scatter_dims_to_operand_dims"]
         # What is out of range becomes a number that no position is.
@@ -393,10 +395,12 @@ _RULES: dict[Op, Callable[[_Emitter, Node, At, list[Scalar]], Scalar]] = {
     Op.PAD: _Emitter._pad,  # noqa: SLF001
     Op.CONCATENATE: _Emitter._concatenate,  # noqa: SLF001
     Op.DYNAMIC_UPDATE_SLICE: _Emitter._window,  # noqa: SLF001
-    Op.SCATTER: _Emitter._row_scatter,  # noqa: SLF001
+    Op.SCATTER: _Emitter._scatter,  # noqa: SLF001
 }
 # Operators that look at the conditions of their sources.
-_CONDITIONAL = frozenset({Op.PAD, Op.CONCATENATE, Op.REDUCE_WINDOW, Op.DYNAMIC_UPDATE_SLICE})
+_CONDITIONAL = frozenset(
+    {Op.PAD, Op.CONCATENATE, Op.REDUCE_WINDOW, Op.DYNAMIC_UPDATE_SLICE, Op.SCATTER}
+)
 
 
 def _elementwise(node: Node, srcs: list[Scalar]) -> Scalar:

@@ -17,6 +17,7 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering import policy
+from neuronxcc.lowering.chains import enclosed, in_step, late_readers, value, versions
 from neuronxcc.lowering.classify import (
     CONTROL,
     REDUCTIONS,
@@ -65,7 +66,16 @@ class Fuser:
         self._siblings: dict[Any, list[tuple[Cluster, set[Node]]]] = {}
         # Copies of nodes in layouts that steps need, made when all consumers are known.
         self._copies: dict[Node, dict[Strides, Storage]] = {}
-        self.order = program_order(graph)
+        following = versions(graph)
+        self._versions = set(following)
+        self._chained = set(following.values())  # done in place if at all possible
+        # The first step that writes over a content, by that content.
+        self._overwritten: dict[Node, float] = {}
+        # For updates inside of another's memory: the content that the memory needs before.
+        self._old: dict[Node, tuple[Node, Storage, Strides]] = {}
+        self._rescued: set[Node] = set()  # views that are copied before that
+        self._late: list[tuple[Node, Storage]] = []  # results that are parameters' old contents
+        self.order = program_order(graph, late_readers(graph, following))
         stage = stages(self.order)
         self.regions = regions(self.order, stage, _users(self.order), self._kept())
         self.order.sort(key=lambda n: (stage[n], n not in self.regions, n.serial))
@@ -96,6 +106,8 @@ class Fuser:
                 self._visit_region(node)
             elif node in self.demanders or node in self.required or node.op not in SOFT:
                 self._visit_step(node)
+        for node, storage in self._late:
+            self._copy_into(node, storage, storage.strides)
 
     def _visit_step(self, node: Node) -> None:
         if node.op in UPDATES:
@@ -131,11 +143,13 @@ class Fuser:
             base = self.places.claim(node, strides)
             if base is None and self.places.claim_copy(node, strides):
                 base = node
-            if base is None:
+            if base is None and node in self._versions and node.op is Op.PARAMETER:
+                self._late.append((node, storage))
+            elif base is None:
                 self._copy_into(node, storage, strides)
             else:
                 self.places.homes[base] = storage
-                self._require(node, -1)
+                self._require(base, -1)
 
     # ---- demands ------------------------------------------------------------------------------
 
@@ -193,6 +207,9 @@ class Fuser:
 
     def _visit_view(self, node: Node) -> None:
         for cluster in self.demanders.get(node, ()):
+            if self._is_stale(node, cluster) and self._rescue(node):
+                self._require(node, cluster.number)
+                continue
             traced = cluster.trace(node)
             if node.op is Op.RESHAPE and not (
                 cluster is self._epilogue_of(node) or policy.affine(cluster, traced)
@@ -206,6 +223,34 @@ class Fuser:
                 self._require(node.srcs[0], self.required[node])
             else:
                 self._store_alone(node)
+
+    def _is_stale(self, node: Node, cluster: Cluster) -> bool:
+        """Whether an operand that the cluster would read for a node is overwritten in its place.
+
+        The cluster that does it may read what it replaces, at the same points. A reduction is asked
+        for all that it is computed from: better it is computed before than its operand stored.
+        """
+        if not self._overwritten:
+            return False
+        for src in policy.leaves(node) if node.op in REDUCTIONS else node.srcs:
+            written = self._overwritten.get(origin(src), -2)
+            if written > cluster.number:
+                return True
+            if written == cluster.number:
+                update, at = cluster.update, cluster.writes[0].at
+                if update is None or not in_step(update, src) or list(cluster.wants[node]) != [at]:
+                    return True
+        return False
+
+    def _rescue(self, node: Node) -> bool:
+        """Have a view of what is overwritten copied before that, if its layout is free."""
+        if node not in self._rescued:
+            strides = contiguous(node.shape)
+            if not self.places.claim_copy(node, strides):
+                return False
+            self.places.homes[node] = Storage("temp", node, node.shape, strides)
+            self._rescued.add(node)
+        return True
 
     def _epilogue_of(self, node: Node) -> Cluster | None:
         """The cluster of the product with which a node is computed."""
@@ -231,6 +276,8 @@ class Fuser:
         """Compute a node wherever it is wanted and nowhere else, if that is right to do."""
         if len(clusters) > 1 and not policy.recomputed(node):
             return False
+        if any(self._is_stale(node, cluster) for cluster in clusters):
+            return False
         if not all(policy.accepts(cluster, node) for cluster in clusters):
             return False
         for cluster in clusters:
@@ -243,7 +290,8 @@ class Fuser:
         # A step that reads the node from memory, as a view perhaps, must not be the one.
         if newest > self.required.get(node, -1):
             cluster = next(c for c in clusters if c.number == newest)
-            if policy.may_host(cluster, node) and policy.covers(cluster, node):
+            able = not self._is_stale(node, cluster) and policy.may_host(cluster, node)
+            if able and policy.covers(cluster, node):
                 self._admit(cluster, node)
                 (at,) = cluster.wants[node]
                 self._write(cluster, node, at, *self.places.store(node))
@@ -284,7 +332,8 @@ class Fuser:
         bound = max((self.required.get(node, -1), *wanted))
         reads = policy.reads(node.srcs[0])
         for cluster, others in reversed(known[-4:]):
-            if cluster.number > bound and cluster.work < policy.MAX_WORK and reads & others:
+            able = cluster.number > bound and not self._is_stale(node, cluster)
+            if able and cluster.work < policy.MAX_WORK and reads & others:
                 return cluster, cluster.writes[0].at
         return None
 
@@ -302,13 +351,41 @@ class Fuser:
         clusters = self.demanders.get(node, [])
         if not clusters and node not in self.required:
             return
-        if node not in self.required and is_choice(node) and self._inlined(node, clusters):
-            return
+        chained = node in self._chained or enclosed(node, _plain(node)) is not None
+        if node not in self.required and not chained and is_choice(node):
+            if self._inlined(node, clusters):
+                return
         storage, layout = self.places.store(node)
-        cluster = self._cluster(has_updates=True)
+        old = self._old.pop(node, None) or (node.srcs[0], storage, layout.strides)
+        if self._enclose(node, storage, layout, old):
+            return
+        cluster = self._cluster(update=node)
         cluster.writes.append(update_write(node, cluster, storage, layout))
+        content = origin(old[0])
+        if content in self._versions:
+            self._overwritten[content] = cluster.number
         self._want(cluster, cluster.wants)
-        self._copy_into(node.srcs[0], storage, layout.strides)
+        self._copy_old(*old)
+
+    def _enclose(
+        self, node: Node, storage: Storage, layout: Layout, old: tuple[Node, Storage, Strides]
+    ) -> bool:
+        """Let the update of a part of a window do it in the memory of the whole."""
+        found = enclosed(node, layout)
+        if found is None or found[0] in self.places.layouts or found[0] in self.places.homes:
+            return False
+        inner, place = found
+        self.places.layouts[inner] = place
+        self.places.homes[inner] = storage
+        self._old[inner] = old
+        self._require(inner, self._number())
+        return True
+
+    def _copy_old(self, node: Node, storage: Storage, strides: Strides) -> None:
+        """Give memory the content that is then updated; most often it turns out to be there."""
+        if origin(node).op in UPDATES:
+            self.places.claim(node, strides)
+        self._copy_into(node, storage, strides)
 
     # ---- products -----------------------------------------------------------------------------
 
@@ -386,6 +463,10 @@ class Fuser:
             result = Node.make(Op.GET, node.types[index], (node,), {"index": index})
         self.places.store(result)
         return result
+
+
+def _plain(node: Node) -> Layout:
+    return Layout(contiguous(node.shape))
 
 
 def _users(order: Sequence[Node]) -> dict[Node, list[Node]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 
 from neuronxcc.ir.graph import Graph
@@ -25,22 +25,29 @@ MAX_REGION = 96  # operations of an epilogue
 Users = Mapping[Node, list[Node]]
 
 
-def program_order(graph: Graph) -> list[Node]:
-    """All nodes, operands first, otherwise as the front end made them; effects in sequence."""
+def program_order(graph: Graph, first: Mapping[Node, Collection[Node]] | None = None) -> list[Node]:
+    """All nodes, operands first, otherwise as the front end made them; effects in sequence.
+
+    Args:
+        graph: Whose nodes.
+        first: For some nodes others that come before them, too, though they are no operands.
+    """
     nodes = sorted(graph.nodes(), key=lambda node: node.serial)
     effects = [n for n in nodes if n.op in CALLS and n.get("sequence") is not None]
     wanted = sorted(effects, key=lambda n: n["sequence"])
-    if effects == wanted:
-        return nodes
-    return _ordered(nodes, {b: a for a, b in pairwise(wanted)})
+    after = {node: set(others) for node, others in (first or {}).items()}
+    if effects != wanted:
+        for before, node in pairwise(wanted):
+            after.setdefault(node, set()).add(before)
+    return _ordered(nodes, after) if after else nodes
 
 
-def _ordered(nodes: list[Node], after: Mapping[Node, Node]) -> list[Node]:
+def _ordered(nodes: list[Node], after: Mapping[Node, Collection[Node]]) -> list[Node]:
     waiting = {}
     users: dict[Node, list[Node]] = {}
     ready: list[tuple[int, Node]] = []
     for node in nodes:
-        needs = {*node.srcs, *({after[node]} if node in after else ())}
+        needs = {*node.srcs, *after.get(node, ())}
         waiting[node] = len(needs)
         for need in needs:
             users.setdefault(need, []).append(node)

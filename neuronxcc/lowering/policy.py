@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.classify import BIJECTIVE, REDUCTIONS, VIEWS, is_slow, splat_value
+from neuronxcc.lowering.classify import BIJECTIVE, REDUCTIONS, SOFT, VIEWS, is_slow, splat_value
 from neuronxcc.lowering.cluster import Cluster, reduced_extents
 from neuronxcc.lowering.index import At, Index
 from neuronxcc.lowering.sources import Source
@@ -198,6 +198,21 @@ def reads(node: Node) -> set[Node]:
         if source.op in Group.ELEMENTWISE or source.op in VIEWS:
             pending.extend(source.srcs)
         elif 2 * source.type.size >= node.type.size and source.op is not Op.IOTA:
+            found.add(source)
+    return found
+
+
+def leaves(node: Node) -> set[Node]:
+    """What is not computed just anywhere and a node is computed from, as far as a short look shows."""
+    found: set[Node] = set()
+    pending = list(node.srcs)
+    for _ in range(24):
+        if not pending:
+            break
+        source = pending.pop()
+        if source.op in SOFT:
+            pending.extend(source.srcs)
+        else:
             found.add(source)
     return found
 

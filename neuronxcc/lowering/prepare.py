@@ -19,6 +19,7 @@ from neuronxcc.ir.meaning.reduction import neutral
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import calls
+from neuronxcc.lowering.chains import unchanged, value
 from neuronxcc.lowering.classify import CALLS, CONTROL
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.lowering.support import call_elementwise, is_supported
@@ -157,8 +158,10 @@ def _pad(node: Node) -> Node | None:
 
 
 def _update(node: Node) -> Node | None:
-    updates = node.srcs[2] if node.op is Op.SCATTER else node.srcs[1]
-    return None if updates.type.size else node.srcs[0]
+    """Nothing is put anywhere, or what has been there."""
+    if not value(node).type.size or unchanged(node):
+        return node.srcs[0]
+    return None
 
 
 # ---- products ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.index import Index
 from neuronxcc.lowering.layout import span
+from neuronxcc.lowering.progressions import fixed_places
 from neuronxcc.lowering.units import Home, Opaque, Product, Tensor, Unit
 
 
@@ -107,8 +108,8 @@ class Settler:
         else:
             cluster = unit.cluster if isinstance(unit, Product) else unit
             for write in cluster.writes:
-                whole = not (cluster.has_updates or write.mask)
-                yield write.storage, write.address if whole else None
+                known = cluster.update is None or fixed_places(cluster.update) is not None
+                yield write.storage, write.address if known and not write.mask else None
 
     def _merge(self, gone: Storage, kept: Storage) -> None:
         uses = self.uses.pop(gone)
@@ -141,8 +142,11 @@ class Settler:
         if any(use.number < unit.number for use in self._of(source).writes):
             return
         limit = max(later, default=-2)
-        if any(u.number <= limit for u in self._of(source).reads if u.number != unit.number):
-            return
+        for use in self._of(source).reads:
+            if use.number == unit.number or use.number > limit:
+                continue
+            if use.number < limit or not self._in_step(use, self._of(target).writes):
+                return
         if source.kind == "input" and source.index == target.home:
             self._merge(target, source)
         elif source.kind != "temp":
@@ -224,6 +228,8 @@ class Settler:
 
     def _reuse(self, unit: Cluster | Product) -> None:
         cluster = unit.cluster if isinstance(unit, Product) else unit
+        if cluster.has_updates:
+            return  # what it does not write has to be there already
         for write in cluster.writes:
             target = write.storage.resolve()
             uses = self._of(target)

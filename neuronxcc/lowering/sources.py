@@ -11,6 +11,7 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.index import At, Cond, Index, Quotient, Remainder, Space, Value
+from neuronxcc.lowering.progressions import fixed_places
 
 Source = tuple[Node, At]
 Rule = Callable[[Node, At, Space], tuple[Source, ...]]
@@ -213,8 +214,8 @@ def is_choice(node: Node) -> bool:
     So it is for a window at a fixed place, and for a scatter that updates at most one element per
     row: the gradients of selecting and of picking from rows.
     """
-    if node.op is Op.DYNAMIC_UPDATE_SLICE:
-        return all(start.op is Op.CONSTANT for start in node.srcs[2:])
+    if fixed_places(node) is not None:
+        return True
     if node.op is not Op.SCATTER or node["update_window_dims"]:
         return False
     x, indices, _ = node.srcs
@@ -229,16 +230,12 @@ def is_choice(node: Node) -> bool:
 
 
 def _fixed_window(node: Node, at: At, space: Space) -> tuple[Source, ...]:
-    x, update, *starts = node.srcs
-    mask = at.mask
-    coords = []
-    for coordinate, start, extent, size in zip(
-        at.coords, starts, x.shape, update.shape, strict=True
-    ):
-        index = ix.shift(coordinate, -started(start, At(()), 0, extent - size).offset)
-        mask = joined(mask, within(index, 0, size, space))
-        coords.append(index)
-    return ((update, At(tuple(coords), mask)), (x, at))
+    update = node.srcs[2] if node.op is Op.SCATTER else node.srcs[1]
+    places = fixed_places(node)
+    assert places is not None
+    low = [place.start for place in places]
+    interior = [place.step - 1 for place in places]
+    return ((update, _unpadded(at, update.shape, low, interior, space)), (node.srcs[0], at))
 
 
 def _row_scatter(node: Node, at: At, _space: Space) -> tuple[Source, ...]:
@@ -254,7 +251,7 @@ def _row_scatter(node: Node, at: At, _space: Space) -> tuple[Source, ...]:
 
 
 def _update(node: Node, at: At, space: Space) -> tuple[Source, ...]:
-    rule = _row_scatter if node.op is Op.SCATTER else _fixed_window
+    rule = _row_scatter if fixed_places(node) is None else _fixed_window
     return rule(node, at, space)
 
 

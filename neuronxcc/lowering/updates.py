@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering import index as ix
+from neuronxcc.lowering.chains import value
 from neuronxcc.lowering.cluster import Cluster, Storage, Write
 from neuronxcc.lowering.emit import COMBINE
 from neuronxcc.lowering.index import At, Cond, Index, Value
 from neuronxcc.lowering.layout import Layout
+from neuronxcc.lowering.progressions import Progression, fixed_places
 from neuronxcc.lowering.sources import index_at, started
 
 
@@ -17,9 +21,29 @@ def update_write(node: Node, cluster: Cluster, storage: Storage, layout: Layout)
 
     The storage holds the operand by then. The cluster wants the updates and the indices.
     """
+    places = fixed_places(node)
+    if places is not None:
+        return _fixed(node, places, cluster, storage, layout)
     if node.op is Op.DYNAMIC_UPDATE_SLICE:
         return _window(node, cluster, storage, layout)
     return _scatter(node, cluster, storage, layout)
+
+
+def _fixed(
+    node: Node,
+    places: Sequence[Progression],
+    cluster: Cluster,
+    storage: Storage,
+    layout: Layout,
+) -> Write:
+    update = value(node)
+    at = cluster.identity(update.shape)
+    coords = tuple(
+        ix.shift(ix.scale(coordinate, place.step), place.start)
+        for coordinate, place in zip(at.coords, places, strict=True)
+    )
+    cluster.want(update, at)
+    return Write(update, at, storage, coords, layout.strides, layout.offset)
 
 
 def _window(node: Node, cluster: Cluster, storage: Storage, layout: Layout) -> Write:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronxcc.ir import DType, Graph, build, indexing
+from neuronxcc.ir import DType, Graph, build, calls, indexing, parameter
 from neuronxcc.neff.program import CopyStep, Program
 from neuronxcc.neff.text import program_to_text
 
@@ -58,7 +58,11 @@ def test_a_cache_whose_old_content_is_needed_is_copied() -> None:
     old = build.reduce(build.multiply(full, build.reverse(cache, (1,))), "add", 1)
     graph = m.graph("g", old, full, aliases={1: 0})
     program = check(graph, [ramp(2, 8, 4), -ramp(2, 1, 4), np.array([3])])
-    assert isinstance(program.steps[-1], CopyStep)
+    assert steps(program) == [
+        "loop loop_copy [2,8,4] (%0, %4)",
+        "loop loop_copy [2,4] (%2, %1, %0)",
+        "loop loop_multiply_reduce [2,8+,4] (%0, %4, %3)",
+    ]
 
 
 def test_updates_one_after_the_other_share_the_memory() -> None:
@@ -138,3 +142,12 @@ def test_one_node_as_two_results_is_in_two_places() -> None:
     y = build.negate(m.param(3))
     program = check(m.graph("g", y, y), [ramp(3)])
     assert len(set(program.results)) == 2
+
+
+def test_a_view_of_a_result_twice_is_in_two_places() -> None:
+    m = Model()
+    y = build.reshape(build.reduce(m.param(3, 4), "add", (0, 1)), (1,))
+    p = parameter(0, y.type)
+    body = build.graph("body", [p], [build.reverse(p, ())])
+    program = check(m.graph("g", calls.call(body, [y]), y, y), [ramp(3, 4)])
+    assert len(set(program.results)) == 3

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from neuronxcc.ir import build
 from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.registry import Context, flat, lowers
@@ -23,9 +26,11 @@ _CPU_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.defaul
 @lowers(_OVERRIDEABLE)
 def attention(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
     """(output, logsumexp, then fields that the neuron operator leaves empty)."""
+    query, key, value, *others = args
+    key, value = _shared_heads(query, key, value)
     out, logsumexp = cx.call(
         _OVERRIDEABLE,
-        args,
+        (query, key, value, *others),
         kwargs,
         types=cx.types[:2],
         outs=(0, 1, *(None,) * 7),
@@ -34,6 +39,34 @@ def attention(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
     # Then seed and offset of a dropout that is not done here; the backward pass hands them back.
     rest = [_zero(v) if isinstance(v, torch.Tensor) else v for v in cx.value[2:]]
     return [out, logsumexp, *rest]
+
+
+def _shared_heads(query: Node, key: Node, value: Node) -> tuple[Node, Node]:
+    """Keys and values before their heads were repeated, one after the other, for several queries.
+
+    The operator takes them as they are, and a cache of them need not be copied.
+    """
+    once = [_unrepeated(key), _unrepeated(value)]
+    heads = {x.shape[1] for x in once}
+    if len(heads) == 1 and query.type.rank == 4 and query.shape[1] % heads.pop() == 0:
+        return once[0], once[1]
+    return key, value
+
+
+def _unrepeated(x: Node) -> Node:
+    """[batch, heads, keys, width] whose heads are each repeated: the tensor of different heads."""
+    if x.op is not Op.RESHAPE or x.type.rank != 4:
+        return x
+    spread = x.srcs[0]
+    if spread.op is not Op.BROADCAST_IN_DIM or spread.type.rank != 5:
+        return x
+    batch, heads, repeats, keys, width = spread.shape
+    (source,) = spread.srcs
+    single = (batch, heads, keys, width)
+    if x.shape != (batch, heads * repeats, keys, width) or source.type.size != math.prod(single):
+        return x
+    kept = [(d, n) for d, n in zip(spread["dims"], source.shape, strict=True) if d != 2]
+    return build.reshape(source, single) if kept == list(zip((0, 1, 3, 4), single, strict=True)) else x
 
 
 def _zero(value: torch.Tensor) -> Node:

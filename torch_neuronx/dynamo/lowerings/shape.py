@@ -13,6 +13,7 @@ from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, to_ir
 from torch_neuronx.dynamo.emit import Value
+from torch_neuronx.dynamo.lowerings.index import put_along
 from torch_neuronx.dynamo.registry import Context, lowers
 
 aten = torch.ops.aten
@@ -302,11 +303,10 @@ def slice_scatter(
     if step == 1:
         starts = [first if d == axis else 0 for d in range(x.type.rank)]
         return b.dynamic_update_slice(x, source, starts)
-    low, high, interior = [0] * x.type.rank, [0] * x.type.rank, [0] * x.type.rank
-    low[axis], interior[axis] = first, step - 1
-    high[axis] = x.shape[axis] - first - ((shape[axis] - 1) * step + 1)
-    place = b.pad(e.number(value=True, dtype=DType.PRED, shape=shape), False, low, high, interior)
-    return b.select(place, b.pad(source, e.number(0, cx.dtype), low, high, interior), x)
+    # The compiler knows such positions for a window with steps.
+    place = b.iota(DType.S64, (shape[axis],), 0)
+    place = b.add(b.multiply(place, e.like(place, step)), e.like(place, first))
+    return put_along(x, [(axis, place)], source, "set")
 
 
 @lowers(aten.select_scatter.default)
@@ -375,8 +375,6 @@ def as_strided_scatter(
     stride: Sequence[int],
     offset: int | None = None,
 ) -> Node:
-    from torch_neuronx.dynamo.lowerings.index import put_along  # noqa: PLC0415
-
     flat, start = _memory_order(cx, x)
     if flat is not x and not _contiguous(cx, x):
         raise NotImplementedError("as_strided_scatter on a tensor that is not contiguous")
