@@ -23,12 +23,21 @@ class Points:
         along: For dimensions along which the lanes differ what each lane adds to the position.
         lanes: How many; 0 for a single point.
         mask: Which lanes take part; None for all.
+        streams: Stores to be done past the caches. The position along the dimension of the lanes
+            is always a multiple of their number.
     """
 
-    def __init__(self, em: Emitter, space: Space, pointers: Sequence[Val]) -> None:
+    def __init__(
+        self,
+        em: Emitter,
+        space: Space,
+        pointers: Sequence[Val],
+        streams: frozenset[Access] = frozenset(),
+    ) -> None:
         self.em = em
         self.space = space
         self.pointers = list(pointers)
+        self.streams = streams
         self.position: list[Val] = [em.const("i64", 0)] * space.rank
         self.along: dict[int, tuple[int, ...]] = {}
         self.lanes = 0
@@ -211,7 +220,9 @@ class Points:
         if isinstance(value, Pair):
             write_pair(em, place, value.re, value.im, self.mask, condition)
         else:
-            write(em, place, to_memory(em, dtype, value), self.mask, condition)
+            stream = store.access in self.streams
+            raw = to_memory(em, dtype, value)
+            write(em, place, raw, self.mask, condition, stream=stream)
 
 
 def constant(em: Emitter, dtype: DType, value: complex) -> Value:

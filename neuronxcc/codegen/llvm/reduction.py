@@ -29,7 +29,7 @@ from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.passes import Passes, complexity, passes_of
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.llvm.vectors import cheapest_vector, prefix_mask
-from neuronxcc.codegen.loop import Kind, Scalar
+from neuronxcc.codegen.loop import Access, Kind, Scalar
 from neuronxcc.codegen.space import Space
 
 # Row buffers larger than this are not kept: computing again is cheaper than reading far memory.
@@ -284,8 +284,8 @@ def _split(flat: Sequence[Val], shape: Sequence[int]) -> list[list[Val]]:
     return result
 
 
-def emit(space: Space, host: Host, name: str) -> Emitted:
-    """The loop function of a kernel with REDUCE dimensions."""
+def emit(space: Space, host: Host, name: str, streams: frozenset[Access]) -> Emitted:
+    """The loop function of a kernel with REDUCE dimensions; `streams` as for pointwise ones."""
     passes = passes_of(space)
     vec = cheapest_vector(space, host)
     if (
@@ -293,9 +293,9 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
         and space.kind(vec) is Kind.PARALLEL
         and columns.fits(space, passes, vec, host)
     ):
-        return columns.emit(space, host, name, vec, passes)
+        return columns.emit(space, host, name, vec, passes, streams)
     em = Emitter(host)
-    points = Points(em, space, pointers(em, len(space.kernel.slots)))
+    points = Points(em, space, pointers(em, len(space.kernel.slots)), streams)
     rows = vec is not None and space.kind(vec) is Kind.REDUCE
     strips: list[_Strip] = []
     outer = [d for d in space.parallel if d != vec]
