@@ -131,6 +131,16 @@ class Points:
             return base
         return self.em.binary("add", base, self.em.lane_constants(elem, self.along[dim]))
 
+    def prefetch(self, access: Access, dtype: DType, ahead: int) -> None:
+        """Asks for the lines of the current lanes `ahead` elements on; they need not exist."""
+        em, place = self.em, self.place(access, dtype)
+        name = "@llvm.prefetch.p0"
+        em.declarations[name] = f"declare void {name}(ptr, i32, i32, i32)"
+        for first in range(0, self.lanes * place.align, 64):
+            offset = em.const("i64", ahead + first // place.align)
+            pointer = em.gep(place.elem, place.pointer, offset)
+            em.line(f"call void {name}({pointer.typed}, i32 0, i32 2, i32 1)")
+
     # -- memory -------------------------------------------------------------------------------
 
     def place(self, access: Access, dtype: DType) -> Place:
