@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -134,6 +135,13 @@ def rows() -> Iterator[Row]:
     yield Row("column sums bf16", total(BF16, 0), 1)
 
 
+def aligned(count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Memory as the device hands it out: its address is a multiple of 512."""
+    memory = np.empty(count * dtype.itemsize + 512, np.uint8)
+    start = -memory.ctypes.data % 512
+    return memory[start : start + count * dtype.itemsize].view(dtype)
+
+
 class Runner:
     """Runs a compiled kernel on several threads, chunks taken as threads become free."""
 
@@ -144,7 +152,7 @@ class Runner:
         block = rng.standard_normal(SIDE)
         self.buffers = []
         for slot in kernel.slots:
-            buffer = np.empty((SIDE, SIDE), slot.dtype.numpy)
+            buffer = aligned(SIDE * SIDE, slot.dtype.numpy).reshape(SIDE, SIDE)
             buffer[:] = block.astype(slot.dtype.numpy)
             self.buffers.append(buffer)
         self.table = (ctypes.c_void_p * len(self.buffers))(*(b.ctypes.data for b in self.buffers))

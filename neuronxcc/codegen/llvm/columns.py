@@ -30,7 +30,7 @@ from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.passes import Passes
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.llvm.vectors import prefix_mask
-from neuronxcc.codegen.loop import Store
+from neuronxcc.codegen.loop import Access, Store
 from neuronxcc.codegen.space import Space
 
 # Bytes of a strip's partial results: a quarter of the first-level cache at most.
@@ -47,10 +47,12 @@ def fits(space: Space, passes: Passes, vec: int, host: Host) -> bool:
     return rows >= fewest and space.extent(vec) >= 2 * host.lanes
 
 
-def emit(space: Space, host: Host, name: str, vec: int, passes: Passes) -> Emitted:
+def emit(
+    space: Space, host: Host, name: str, vec: int, passes: Passes, streams: frozenset[Access]
+) -> Emitted:
     """The loop function of a kernel with reductions by columns."""
     em = Emitter(host)
-    points = Points(em, space, pointers(em, len(space.kernel.slots)))
+    points = Points(em, space, pointers(em, len(space.kernel.slots)), streams)
     strip = _Strip(points, vec, passes, host)
     outer = [d for d in space.parallel if d != vec]
     extents = [space.extent(d) for d in outer]

@@ -124,6 +124,7 @@ class Emitter:
         self.declarations: dict[str, str] = {}
         self.externals: set[str] = set()  # symbols of the C library
         self.allocas: list[str] = []
+        self.streams = False  # some stores go past the caches
         self._serial = 0
         self._scopes = [_Scope("entry", barrier=False)]
 
@@ -469,7 +470,12 @@ class Emitter:
     def body(self) -> list[str]:
         """The lines of the finished function."""
         assert len(self._scopes) == 1
-        return ["entry:", *self.allocas, *self._scopes[0].lines, "  ret void"]
+        end = ["  ret void"]
+        if self.streams and self.host.triple.startswith("x86_64"):
+            # Such stores are ordered with nothing else.
+            end.insert(0, "  call void @llvm.x86.sse.sfence()")
+            self.declarations["@llvm.x86.sse.sfence"] = "declare void @llvm.x86.sse.sfence()"
+        return ["entry:", *self.allocas, *self._scopes[0].lines, *end]
 
 
 def _suffix(elem: str, lanes: int) -> str:

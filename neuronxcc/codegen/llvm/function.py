@@ -11,8 +11,11 @@ from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.loop import Access
 from neuronxcc.codegen.space import Space, accesses
 
-# Traffic of a chunk: large enough to hide the cost of handing it out, small enough for the caches.
-_CHUNK_BYTES = 32 << 10
+# Traffic of a chunk: large enough to hide the cost of handing it out, and larger in long loops,
+# where memory is faster if a thread stays in one place; yet so many chunks that threads that are
+# held up leave others to do.
+_CHUNK_BYTES, _LONGEST_BYTES = 32 << 10, 512 << 10
+_CHUNKS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +98,5 @@ def traffic(space: Space, dims: Sequence[int]) -> int:
 
 def grain(item_bytes: int, items: int) -> int:
     """Items per chunk."""
-    return max(1, min(items, _CHUNK_BYTES // item_bytes))
+    chunk = min(max(_CHUNK_BYTES, items * item_bytes // _CHUNKS), _LONGEST_BYTES)
+    return max(1, min(items, chunk // item_bytes))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
+
+_CACHE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +21,14 @@ class Host:
         cpu: LLVM's name of the processor.
         features: LLVM feature string, as "+avx2,-avx512f".
         lanes: Elements of 4 bytes in the widest register.
+        cache_bytes: Of the last level of cache.
     """
 
     triple: str
     cpu: str
     features: str
     lanes: int
+    cache_bytes: int = _CACHE_BYTES
 
     def has(self, feature: str) -> bool:
         """Whether the instruction set extension `feature` (LLVM's name) may be used."""
@@ -54,7 +59,13 @@ class Host:
             lanes = 16
         elif features.get("avx2") and features.get("fma"):
             lanes = 8
-        return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten(), lanes)
+        return Host(
+            llvm.get_process_triple(),
+            llvm.get_host_cpu_name(),
+            features.flatten(),
+            lanes,
+            _cache_bytes(),
+        )
 
     @staticmethod
     def avx2() -> Host:
@@ -80,6 +91,14 @@ def _implied(cpu: str) -> frozenset[str]:
     if cpu == "x86-64-v3":
         return frozenset({"avx", "avx2", "fma", "f16c", "bmi", "bmi2", "popcnt"})
     return frozenset()
+
+
+def _cache_bytes() -> int:
+    """The last level of this computer's cache; the default if the system does not say."""
+    if "SC_LEVEL3_CACHE_SIZE" not in os.sysconf_names:
+        return _CACHE_BYTES
+    size = os.sysconf("SC_LEVEL3_CACHE_SIZE")
+    return size if size > 0 else _CACHE_BYTES
 
 
 @functools.cache

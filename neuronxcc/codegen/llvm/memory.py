@@ -9,6 +9,7 @@ from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val, power_of_two_abov
 # A pattern that spans at most so many vectors is served better by wide loads and shuffles than by
 # a gather.
 _SHUFFLED_SPAN = 4
+_LINE = 64
 _NOWHERE = Val("ptr", 0, "%nowhere", 0)
 
 
@@ -195,8 +196,20 @@ def _read_contiguous(em: Emitter, place: Place, mask: Val | None, *, fresh: bool
     return reverse(em, vector) if place.direction < 0 else vector
 
 
-def write(em: Emitter, place: Place, value: Val, mask: Val | None, condition: Val | None) -> None:
-    """Stores the elements of the lanes in `mask` for which `condition` holds (None: all)."""
+def write(
+    em: Emitter,
+    place: Place,
+    value: Val,
+    mask: Val | None,
+    condition: Val | None,
+    *,
+    stream: bool = False,
+) -> None:
+    """Stores the elements of the lanes in `mask` for which `condition` holds (None: all).
+
+    With `stream`, lanes that fill whole lines, side by side, go past the caches; the pointer is
+    then a multiple of a line's size.
+    """
     if place.single and not value.lanes and (condition is None or not condition.lanes):
         pointer = place.pointer
         if condition is not None:
@@ -209,7 +222,10 @@ def write(em: Emitter, place: Place, value: Val, mask: Val | None, condition: Va
         condition = em.splat(condition, lanes)
     mask = _both(em, mask, condition)
     if place.direction:
-        _write_contiguous(em, place, value, mask)
+        if stream and mask is None and place.direction > 0 and lanes * place.align % _LINE == 0:
+            write_lines(em, place, value)
+        else:
+            _write_contiguous(em, place, value, mask)
         return
     distinct = len(set(place.pattern)) == lanes
     if place.extra is None and distinct and place.span <= _SHUFFLED_SPAN * lanes and em.host.masked:
@@ -226,6 +242,18 @@ def write(em: Emitter, place: Place, value: Val, mask: Val | None, condition: Va
         f"declare void {name}({place.vector}, <{lanes} x ptr>, i32, <{lanes} x i1>)"
     )
     em.line(f"call void {name}({value.typed}, {pointers.typed}, i32 {place.align}, {mask.typed})")
+
+
+def write_lines(em: Emitter, place: Place, value: Val) -> None:
+    """Stores lanes that fill whole lines, one register at a time, past the caches."""
+    em.streams = True
+    step = em.host.lanes * 4 // place.align
+    for first in range(0, place.lanes, step):
+        part = em.shuffle(value, None, range(first, first + step))
+        pointer = em.gep(place.elem, place.pointer, em.const("i64", first))
+        line = f"store {part.typed}, {pointer.typed}, align {em.host.lanes * 4}"
+        em.line(f"{line}, !nontemporal !0")
+    em.declarations["!0"] = "!0 = !{i32 1}"
 
 
 def _write_contiguous(em: Emitter, place: Place, value: Val, mask: Val | None) -> None:

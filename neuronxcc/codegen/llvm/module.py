@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from neuronxcc.codegen.errors import CodegenUnsupported
-from neuronxcc.codegen.llvm import epilogue, libm, pointwise, reduction, scatter
+from neuronxcc.codegen.llvm import epilogue, libm, pointwise, reduction, scatter, streaming
 from neuronxcc.codegen.llvm.function import Emitted, attributes
 from neuronxcc.codegen.llvm.host import Host, target_machine
 from neuronxcc.codegen.loop import Kernel, Kind
@@ -83,9 +83,14 @@ def emit_kernel(kernel: Kernel, host: Host, name: str) -> Emitted:
     space = simplify(kernel)
     if any(scatter.meets(store) for store in kernel.stores):
         return scatter.emit(space, host, name)
-    if reduced:
-        return reduction.emit(space, host, name)
-    return pointwise.emit(space, host, name)
+    emit = reduction.emit if reduced else pointwise.emit
+    streams = streaming.streamed(space, host)
+    if not streams:
+        return emit(space, host, name, streams)
+    plain = emit(space, host, f"{name}.plain", frozenset())
+    return streaming.choosing(
+        kernel, streams, name, plain, emit(space, host, f"{name}.stream", streams)
+    )
 
 
 def _nothing(name: str) -> str:

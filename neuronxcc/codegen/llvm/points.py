@@ -23,12 +23,21 @@ class Points:
         along: For dimensions along which the lanes differ what each lane adds to the position.
         lanes: How many; 0 for a single point.
         mask: Which lanes take part; None for all.
+        streams: Stores to be done past the caches. The position along the dimension of the lanes
+            is always a multiple of their number.
     """
 
-    def __init__(self, em: Emitter, space: Space, pointers: Sequence[Val]) -> None:
+    def __init__(
+        self,
+        em: Emitter,
+        space: Space,
+        pointers: Sequence[Val],
+        streams: frozenset[Access] = frozenset(),
+    ) -> None:
         self.em = em
         self.space = space
         self.pointers = list(pointers)
+        self.streams = streams
         self.position: list[Val] = [em.const("i64", 0)] * space.rank
         self.along: dict[int, tuple[int, ...]] = {}
         self.lanes = 0
@@ -122,6 +131,16 @@ class Points:
             return base
         return self.em.binary("add", base, self.em.lane_constants(elem, self.along[dim]))
 
+    def prefetch(self, access: Access, dtype: DType, ahead: int) -> None:
+        """Asks for the lines of the current lanes `ahead` elements on; they need not exist."""
+        em, place = self.em, self.place(access, dtype)
+        name = "@llvm.prefetch.p0"
+        em.declarations[name] = f"declare void {name}(ptr, i32, i32, i32)"
+        for first in range(0, self.lanes * place.align, 64):
+            offset = em.const("i64", ahead + first // place.align)
+            pointer = em.gep(place.elem, place.pointer, offset)
+            em.line(f"call void {name}({pointer.typed}, i32 0, i32 2, i32 1)")
+
     # -- memory -------------------------------------------------------------------------------
 
     def place(self, access: Access, dtype: DType) -> Place:
@@ -211,7 +230,9 @@ class Points:
         if isinstance(value, Pair):
             write_pair(em, place, value.re, value.im, self.mask, condition)
         else:
-            write(em, place, to_memory(em, dtype, value), self.mask, condition)
+            stream = store.access in self.streams
+            raw = to_memory(em, dtype, value)
+            write(em, place, raw, self.mask, condition, stream=stream)
 
 
 def constant(em: Emitter, dtype: DType, value: complex) -> Value:

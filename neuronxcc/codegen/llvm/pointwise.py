@@ -24,6 +24,7 @@ from neuronxcc.codegen.llvm.vectors import (
     pair_lanes,
     prefix_mask,
 )
+from neuronxcc.codegen.loop import Access
 from neuronxcc.codegen.space import Space
 
 # A long dimension is cut into blocks, so that it can be shared between threads.
@@ -74,10 +75,17 @@ def _lanes(space: Space, host: Host) -> _Lanes:
     return _Lanes(dim, several * host.lanes, None, 1)
 
 
-def emit(space: Space, host: Host, name: str) -> Emitted:
-    """The loop function of a kernel without REDUCE dimensions."""
+def emit(space: Space, host: Host, name: str, streams: frozenset[Access]) -> Emitted:
+    """The loop function of a kernel without REDUCE dimensions.
+
+    Args:
+        space: Of the kernel.
+        host: What it is for.
+        name: Of the function.
+        streams: The stores that go past the caches, to pointers that are multiples of a line.
+    """
     em = Emitter(host)
-    points = Points(em, space, pointers(em, len(space.kernel.slots)))
+    points = Points(em, space, pointers(em, len(space.kernel.slots)), streams)
     if space.rank == 0:
         with each_item(em):
             points.visit()
@@ -85,7 +93,7 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
     lanes = _lanes(space, host)
     plan = None if lanes.inner is not None else tiles.crossing(space, lanes.dim, host)
     if plan is not None:
-        return tiles.emit(space, host, name, lanes.dim, plan)
+        return tiles.emit(space, host, name, lanes.dim, plan, streams)
     vec, step = lanes.dim, lanes.step
     taken = (vec,) if lanes.inner is None else (vec, lanes.inner)
     outer = [d for d in range(space.rank) if d not in taken]

@@ -29,11 +29,13 @@ from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.passes import Passes, complexity, passes_of
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.llvm.vectors import cheapest_vector, prefix_mask
-from neuronxcc.codegen.loop import Kind, Scalar
+from neuronxcc.codegen.loop import Access, Kind, Scalar
 from neuronxcc.codegen.space import Space
 
 # Row buffers larger than this are not kept: computing again is cheaper than reading far memory.
 _SCRATCH_BYTES = 512 << 10
+# Rows of these sizes are asked for in advance: longer ones would drive others out of the cache.
+_AHEAD_BYTES = 1 << 10, 128 << 10
 # Instructions of a vector up to which four vectors at once are better than two.
 _LIGHT = 24
 
@@ -91,6 +93,13 @@ class _Schedule:
     keep_lanes: int = 0  # elements of a row buffer for each point of `loops`
     buffers: dict[Scalar, int] = field(default_factory=dict)  # byte offsets in scratch
     strip: _Strip | None = None  # of the current pass
+    # Rows to ask for during the last pass: loads, and how many elements on the next item's are.
+    ahead: list[tuple[Scalar, int]] = field(default_factory=list)
+
+    @property
+    def busiest(self) -> int:
+        """The pass with the most work that need not wait for memory."""
+        return max(range(self.passes.count), key=lambda n: (n > 0, self.passes.work[n]))
 
     @property
     def em(self) -> Emitter:
@@ -121,9 +130,13 @@ class _Schedule:
         kept = self.passes.kept_by(number)
         last = number == self.passes.count - 1
         stores = self.passes.varying_stores if last else []
+        ahead = self.ahead if number and number == self.busiest else []
 
         def body(states: list[list[Val]]) -> list[list[Val]]:
             result = [a.step(points, s) for a, s in zip(accumulators, states, strict=True)]
+            for scalar, distance in ahead:
+                assert scalar.access is not None
+                points.prefetch(scalar.access, scalar.dtype, distance)
             for scalar in kept:
                 self._keep(scalar)
             points.prepare(stores)
@@ -284,8 +297,8 @@ def _split(flat: Sequence[Val], shape: Sequence[int]) -> list[list[Val]]:
     return result
 
 
-def emit(space: Space, host: Host, name: str) -> Emitted:
-    """The loop function of a kernel with REDUCE dimensions."""
+def emit(space: Space, host: Host, name: str, streams: frozenset[Access]) -> Emitted:
+    """The loop function of a kernel with REDUCE dimensions; `streams` as for pointwise ones."""
     passes = passes_of(space)
     vec = cheapest_vector(space, host)
     if (
@@ -293,9 +306,9 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
         and space.kind(vec) is Kind.PARALLEL
         and columns.fits(space, passes, vec, host)
     ):
-        return columns.emit(space, host, name, vec, passes)
+        return columns.emit(space, host, name, vec, passes, streams)
     em = Emitter(host)
-    points = Points(em, space, pointers(em, len(space.kernel.slots)))
+    points = Points(em, space, pointers(em, len(space.kernel.slots)), streams)
     rows = vec is not None and space.kind(vec) is Kind.REDUCE
     strips: list[_Strip] = []
     outer = [d for d in space.parallel if d != vec]
@@ -313,6 +326,9 @@ def emit(space: Space, host: Host, name: str) -> Emitted:
     loops = tuple(d for d in space.reduced if d != vec)
     schedule = _Schedule(points, vec, passes, loops, strips, block)
     scratch = _allocate(schedule, space)
+    if rows and not loops and outer:
+        assert vec is not None
+        schedule.ahead = _ahead(space, vec, outer[-1])
     items = blocks
     for size in extents:
         items *= size
@@ -356,6 +372,23 @@ def _blocks(schedule: _Schedule, index: Val, block: int, extent: int) -> None:
         tail = power_of_two_above(rest)
         points.lie_along(vec, tail, prefix_mask(em, tail, rest))
         schedule.run()
+
+
+def _ahead(space: Space, vec: int, outer: int) -> list[tuple[Scalar, int]]:
+    """Loads of whole rows, with the elements from a row to the next item's.
+
+    While the later passes over a row read it from the cache, memory would have nothing to do.
+    """
+    found = {}
+    for scalar in space.order:
+        access = scalar.access
+        if access is None or access.indices or scalar.srcs or space.stride(access, vec) != 1:
+            continue
+        distance = space.stride(access, outer)
+        nbytes = space.extent(vec) * scalar.dtype.itemsize
+        if distance and _AHEAD_BYTES[0] <= nbytes <= _AHEAD_BYTES[1]:
+            found[access] = (scalar, distance)
+    return list(found.values())
 
 
 def _allocate(schedule: _Schedule, space: Space) -> int:

@@ -25,7 +25,7 @@ from neuronxcc.codegen.llvm.function import (
     wrap,
 )
 from neuronxcc.codegen.llvm.host import Host
-from neuronxcc.codegen.llvm.memory import Place
+from neuronxcc.codegen.llvm.memory import Place, write
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.loop import Access
 from neuronxcc.codegen.space import Space
@@ -108,11 +108,15 @@ def turned(em: Emitter, rows: list[Val]) -> list[Val]:
     return rows
 
 
-def emit(space: Space, host: Host, name: str, vec: int, plan: Crossing) -> Emitted:
+def emit(
+    space: Space, host: Host, name: str, vec: int, plan: Crossing, streams: frozenset[Access]
+) -> Emitted:
     """The loop function of a kernel without REDUCE dimensions."""
     em = Emitter(host)
-    points = Points(em, space, pointers(em, len(space.kernel.slots)))
+    points = Points(em, space, pointers(em, len(space.kernel.slots)), streams)
     side, cross = plan.side, plan.cross
+    if space.extent(vec) % side or space.extent(cross) % side:
+        points.streams = frozenset()  # the last tiles overlap their neighbours
     outer = [d for d in range(space.rank) if d not in (vec, cross)]
     extents = [space.extent(d) for d in outer]
     tiles = [-(-space.extent(d) // side) for d in (cross, vec)]
@@ -189,8 +193,9 @@ def _tile(points: Points, vec: int, plan: Crossing, starts: dict[int, Val]) -> N
             pointer = em.gep(elem, buffer, em.const("i64", number * side))
             rows.append(em.here(elem, side, em.load_rhs(elem, side, pointer)))
         places = _rows(points, access, dtype, vec, side)
+        stream = access in points.streams
         for place, column in zip(places, turned(em, rows), strict=True):
-            em.line(f"store {column.typed}, {place.pointer.typed}, align {place.align}")
+            write(em, place, column, None, None, stream=stream)
 
 
 def _rows(points: Points, access: Access, dtype: DType, vec: int, side: int) -> list[Place]:
