@@ -28,6 +28,7 @@ from neuronxcc.lowering.classify import (
     splat_value,
 )
 from neuronxcc.lowering.cluster import Cluster, Storage, Write, reduced_extents
+from neuronxcc.lowering.convolve import ConvRegion, region_of
 from neuronxcc.lowering.index import At
 from neuronxcc.lowering.layout import Layout, Strides, contiguous
 from neuronxcc.lowering.order import Region, program_order, regions, stages
@@ -67,7 +68,7 @@ class Fuser:
         self._copies: dict[Node, dict[Strides, Storage]] = {}
         self.order = program_order(graph)
         stage = stages(self.order)
-        self.regions = regions(self.order, stage, _users(self.order), self._kept())
+        self.regions = regions(self.order, stage, _users(self.order), self._kept(), self._begun)
         self.order.sort(key=lambda n: (stage[n], n not in self.regions, n.serial))
         self.places = Places(graph, param_strides, self.regions)
         self._place_results(result_strides)
@@ -80,6 +81,10 @@ class Fuser:
             if is_hard(node) and node.op not in REDUCTIONS:
                 for src in node.srcs:
                     yield origin(src)
+
+    @staticmethod
+    def _begun(node: Node) -> Region | None:
+        return region_of(node, lambda _: False)
 
     def run(self) -> None:
         """Visit all nodes, consumers first."""
@@ -316,7 +321,8 @@ class Fuser:
         region = self.regions[node]
         product = self._products.get(region)
         if product is None:
-            cluster = Cluster(self._number(), "gemm", dict(region.extents), [0, 1, 2])
+            kind = "conv" if isinstance(region, ConvRegion) else "gemm"
+            cluster = Cluster(self._number(), kind, dict(region.extents), [0, 1, 2])
             product = self._products[region] = Product(self._number(), cluster, region)
             self.units.append(product)
         cluster = product.cluster
@@ -331,7 +337,11 @@ class Fuser:
             return
         cluster.inside[node] = {at: ()}
         for side, src in enumerate(node.srcs):
-            product.operands.append(self._matrix(product, side, src))
+            if isinstance(region, ConvRegion):
+                self._require(src, product.number)
+                product.operands.append(src)
+            else:
+                product.operands.append(self._matrix(product, side, src))
 
     def _matrix(self, product: Product, side: int, src: Node) -> Tensor:
         """A product's operand: the node where it lies, or a packed copy of it."""
