@@ -8,7 +8,6 @@ follows a matrix product is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from neuronxcc.ir.dtypes import DType
@@ -68,16 +67,16 @@ class ConvRegion(Region):
         self.last = last
 
 
-def region_of(node: Node, last: Callable[[Node], bool]) -> Region | None:
+def region_of(node: Node, *, last: bool) -> Region | None:
     """The region that begins with a node; None if none does.
 
     Args:
         node: Any.
-        last: Whether the results of a convolution should have their channels last in memory.
+        last: Whether the result of a convolution should have its channels last in memory.
     """
     if node.op is Op.DOT_GENERAL:
         return Region(node)
-    return ConvRegion(node, last=last(node)) if is_convolution(node) else None
+    return ConvRegion(node, last=last) if is_convolution(node) else None
 
 
 def multiplications(region: Region) -> int:

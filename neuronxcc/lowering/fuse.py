@@ -17,6 +17,7 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering import policy
+from neuronxcc.lowering.channels import channels_last, last_strides
 from neuronxcc.lowering.classify import (
     CONTROL,
     REDUCTIONS,
@@ -68,10 +69,14 @@ class Fuser:
         self._copies: dict[Node, dict[Strides, Storage]] = {}
         self.order = program_order(graph)
         stage = stages(self.order)
+        self._last = channels_last(graph, self.order, param_strides, result_strides)
         self.regions = regions(self.order, stage, _users(self.order), self._kept(), self._begun)
         self.order.sort(key=lambda n: (stage[n], n not in self.regions, n.serial))
         self.places = Places(graph, param_strides, self.regions)
         self._place_results(result_strides)
+        for node in self._last:
+            if node not in self.regions and node.op not in VIEWS:
+                self.places.claim(node, last_strides(node.shape))
 
     def _kept(self) -> Iterable[Node]:
         """Nodes that have to be in memory whatever is fused."""
@@ -82,9 +87,8 @@ class Fuser:
                 for src in node.srcs:
                     yield origin(src)
 
-    @staticmethod
-    def _begun(node: Node) -> Region | None:
-        return region_of(node, lambda _: False)
+    def _begun(self, node: Node) -> Region | None:
+        return region_of(node, last=node in self._last)
 
     def run(self) -> None:
         """Visit all nodes, consumers first."""
