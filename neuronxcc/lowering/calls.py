@@ -22,6 +22,7 @@ _WIDER = {
     DType.U32: DType.S64,
     DType.U64: DType.S64,
 }
+_SHORT = frozenset({DType.BF16, DType.F16})
 
 
 def _call(target: str, type_: TensorType, operands: Sequence[Node], args: tuple[Any, ...]) -> Node:
@@ -64,8 +65,11 @@ def convolution(node: Node) -> Node | None:
             node, f"{rank} spatial dimensions", "Reshape to 1, 2 or 3 spatial dimensions"
         )
     dtype = _convolved_type(node)
-    x = build.convert(build.transpose(x, node["lhs_spec"]), dtype)
-    w = build.convert(build.transpose(w, node["rhs_spec"]), dtype)
+    # What convolve.py makes a step of has sums of float32 whatever its operands are.
+    wide = rank == 2 and x.dtype in _SHORT and w.dtype is x.dtype and node.dtype is DType.F32
+    given = x.dtype if wide else dtype
+    x = build.convert(build.transpose(x, node["lhs_spec"]), given)
+    w = build.convert(build.transpose(w, node["rhs_spec"]), given)
     x, padding = _padded(node, x)
     groups = node["feature_group_count"]
     if node["batch_group_count"] > 1:

@@ -74,8 +74,8 @@ class Cluster:
 
     Attributes:
         number: Steps with greater numbers are executed earlier.
-        kind: "loop", or "gemm" for the epilogue of a matrix product, whose axes are batch, row and
-            column and stay as they are.
+        kind: "loop", or "gemm" or "conv" for the epilogue of a product, whose axes are batch, row
+            and column and stay as they are.
         extents: Of every axis.
         order: The axes, outermost first.
         reduced: Those that are reduced over.

@@ -76,7 +76,7 @@ class _Emitter:
         writes = [(w.storage.resolve(), w.address) for w in cluster.writes]
         accesses = [*self.addresses.values(), *writes]
         slots: list[Slot] = []
-        if cluster.kind == "gemm":
+        if cluster.kind != "loop":
             slots.append(Slot(DType.F32, tile=True))
         for storage, address in accesses:
             if storage not in self.slots:
@@ -163,7 +163,7 @@ class _Emitter:
 
         Accesses alone would not need it, but a position that is asked for is simpler on one axis.
         """
-        if self.cluster.kind == "gemm" or len(self.order) < 2:
+        if self.cluster.kind != "loop" or len(self.order) < 2:
             return
         asked = {
             index
@@ -392,6 +392,7 @@ _RULES: dict[Op, Callable[[_Emitter, Node, At, list[Scalar]], Scalar]] = {
     Op.IOTA: _Emitter._iota,  # noqa: SLF001
     Op.CONSTANT: _Emitter._constant,  # noqa: SLF001
     Op.DOT_GENERAL: _Emitter._tile,  # noqa: SLF001
+    Op.CUSTOM_CALL: _Emitter._tile,  # noqa: SLF001 - a convolution
     Op.PAD: _Emitter._pad,  # noqa: SLF001
     Op.CONCATENATE: _Emitter._concatenate,  # noqa: SLF001
     Op.DYNAMIC_UPDATE_SLICE: _Emitter._window,  # noqa: SLF001

@@ -18,6 +18,7 @@ from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering import policy
 from neuronxcc.lowering.chains import enclosed, in_step, late_readers, value, versions
+from neuronxcc.lowering.channels import channels_last, last_strides
 from neuronxcc.lowering.classify import (
     CONTROL,
     REDUCTIONS,
@@ -29,6 +30,7 @@ from neuronxcc.lowering.classify import (
     splat_value,
 )
 from neuronxcc.lowering.cluster import Cluster, Storage, Write, reduced_extents
+from neuronxcc.lowering.convolve import ConvRegion, region_of
 from neuronxcc.lowering.index import At
 from neuronxcc.lowering.layout import Layout, Strides, contiguous
 from neuronxcc.lowering.order import Region, program_order, regions, stages
@@ -77,10 +79,14 @@ class Fuser:
         self._late: list[tuple[Node, Storage]] = []  # results that are parameters' old contents
         self.order = program_order(graph, late_readers(graph, following))
         stage = stages(self.order)
-        self.regions = regions(self.order, stage, _users(self.order), self._kept())
+        self._last = channels_last(graph, self.order, param_strides, result_strides)
+        self.regions = regions(self.order, stage, _users(self.order), self._kept(), self._begun)
         self.order.sort(key=lambda n: (stage[n], n not in self.regions, n.serial))
         self.places = Places(graph, param_strides, self.regions)
         self._place_results(result_strides)
+        for node in self._last:
+            if node not in self.regions and node.op not in VIEWS:
+                self.places.claim(node, last_strides(node.shape))
 
     def _kept(self) -> Iterable[Node]:
         """Nodes that have to be in memory whatever is fused."""
@@ -90,6 +96,9 @@ class Fuser:
             if is_hard(node) and node.op not in REDUCTIONS:
                 for src in node.srcs:
                     yield origin(src)
+
+    def _begun(self, node: Node) -> Region | None:
+        return region_of(node, last=node in self._last)
 
     def run(self) -> None:
         """Visit all nodes, consumers first."""
@@ -393,7 +402,8 @@ class Fuser:
         region = self.regions[node]
         product = self._products.get(region)
         if product is None:
-            cluster = Cluster(self._number(), "gemm", dict(region.extents), [0, 1, 2])
+            kind = "conv" if isinstance(region, ConvRegion) else "gemm"
+            cluster = Cluster(self._number(), kind, dict(region.extents), [0, 1, 2])
             product = self._products[region] = Product(self._number(), cluster, region)
             self.units.append(product)
         cluster = product.cluster
@@ -408,7 +418,11 @@ class Fuser:
             return
         cluster.inside[node] = {at: ()}
         for side, src in enumerate(node.srcs):
-            product.operands.append(self._matrix(product, side, src))
+            if isinstance(region, ConvRegion):
+                self._require(src, product.number)
+                product.operands.append(src)
+            else:
+                product.operands.append(self._matrix(product, side, src))
 
     def _matrix(self, product: Product, side: int, src: Node) -> Tensor:
         """A product's operand: the node where it lies, or a packed copy of it."""

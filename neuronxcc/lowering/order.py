@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 
 from neuronxcc.ir.graph import Graph
@@ -23,6 +23,7 @@ from neuronxcc.lowering.layout import Layout, Strides, contiguous, viewed
 MAX_REGION = 96  # operations of an epilogue
 
 Users = Mapping[Node, list[Node]]
+Groups = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def program_order(graph: Graph, first: Mapping[Node, Collection[Node]] | None = None) -> list[Node]:
@@ -79,29 +80,32 @@ def stages(order: Iterable[Node]) -> dict[Node, int]:
 
 
 class Region:
-    """A matrix product and the pointwise nodes that are computed with it.
+    """A product and the pointwise nodes that are computed with it.
 
     Attributes:
-        dot: The product.
+        dot: The product: a DOT_GENERAL, or a call that is a convolution.
         batch, m, n: Extents of the epilogue's axes 0, 1 and 2.
         frames: For every node of the region its position in terms of these axes.
         strides: For every node of the region the strides that keep the product's order in memory.
     """
 
-    def __init__(self, dot: Node) -> None:
+    def __init__(self, dot: Node, groups: Groups | None = None) -> None:
+        """Begin with a product, whose dimensions along each axis `groups` may tell."""
         self.dot = dot
-        lhs = dot.srcs[0]
-        batch, left = len(dot["lhs_batch"]), lhs.type.rank - len(dot["lhs_contract"])
-        groups = (dot.shape[:batch], dot.shape[batch:left], dot.shape[left:])
-        self.batch, self.m, self.n = (math.prod(group) for group in groups)
+        groups = _groups(dot) if groups is None else groups
+        extents = [tuple(dot.shape[d] for d in group) for group in groups]
+        self.batch, self.m, self.n = map(math.prod, extents)
         self.extents = {0: self.batch, 1: self.m, 2: self.n}
         self.space = Space(self.extents, splittable=False)
-        coords: list[Index] = []
+        coords: dict[int, Index] = {}
         for axis, group in enumerate(groups):
             flat = ix.ZERO if self.extents[axis] == 1 else ix.of_axis(axis)
-            coords.extend(ix.unflatten(flat, group, self.space))
-        self.frames: dict[Node, tuple[Index, ...]] = {dot: tuple(coords)}
-        self.strides: dict[Node, Strides] = {dot: contiguous(dot.shape)}
+            coords.update(zip(group, ix.unflatten(flat, extents[axis], self.space), strict=True))
+        order = [d for group in groups for d in group]
+        steps = dict(zip(order, contiguous([dot.shape[d] for d in order]), strict=True))
+        rank = range(dot.type.rank)
+        self.frames: dict[Node, tuple[Index, ...]] = {dot: tuple(coords[d] for d in rank)}
+        self.strides: dict[Node, Strides] = {dot: tuple(steps[d] for d in rank)}
 
     def _add(self, node: Node) -> None:
         """Take in a node of as many elements as the product if its positions follow from it."""
@@ -126,7 +130,11 @@ class Region:
         address = ix.weighted(zip(self.frames[node], strides, strict=True))
         # Else there is a division for every column.
         divided = (term for term, _ in address.terms if not isinstance(term, int))
-        return not any(2 in ix.axes_of(ix.of_term(term)) for term in divided)
+        if any(2 in ix.axes_of(ix.of_term(term)) for term in divided):
+            return False
+        # A convolution writes either of two layouts well, and its caller has chosen one.
+        step = dict(address.terms).get(2, 1)
+        return self.dot.op is Op.DOT_GENERAL or step == 1
 
     def grow(self, candidates: Iterable[Node], stage: Mapping[Node, int]) -> None:
         """Take in what can be computed per element of the product.
@@ -168,6 +176,13 @@ class Region:
                 stored |= operands
 
 
+def _groups(dot: Node) -> Groups:
+    """The dimensions of a matrix product's result that are batch, rows and columns."""
+    batch, left = len(dot["lhs_batch"]), dot.srcs[0].type.rank - len(dot["lhs_contract"])
+    rank = range(dot.type.rank)
+    return tuple(rank[:batch]), tuple(rank[batch:left]), tuple(rank[left:])
+
+
 def _consumers(node: Node, users: Users) -> list[Node]:
     """The nodes that compute with a node, or with a view of it."""
     found: list[Node] = []
@@ -177,14 +192,27 @@ def _consumers(node: Node, users: Users) -> list[Node]:
 
 
 def regions(
-    order: Iterable[Node], stage: Mapping[Node, int], users: Users, kept: Iterable[Node]
+    order: Iterable[Node],
+    stage: Mapping[Node, int],
+    users: Users,
+    kept: Iterable[Node],
+    begun: Callable[[Node], Region | None],
 ) -> dict[Node, Region]:
-    """The region of every node that is in one, the products of floats themselves included."""
+    """The region of every node that is in one, the products of floats themselves included.
+
+    Args:
+        order: All nodes, operands first.
+        stage: Of every node.
+        users: Of every node.
+        kept: Nodes that are in memory in any case.
+        begun: The region that begins with a node, or None.
+    """
     by_stage: dict[int, Region] = {}
     followers: dict[int, list[Node]] = {}
     for node in order:
-        if node.op is Op.DOT_GENERAL:
-            by_stage[stage[node]] = Region(node)
+        region = begun(node)
+        if region is not None:
+            by_stage[stage[node]] = region
         elif stage[node] in by_stage:
             followers.setdefault(stage[node], []).append(node)
     result: dict[Node, Region] = {}

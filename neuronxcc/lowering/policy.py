@@ -31,6 +31,8 @@ def accepts(cluster: Cluster, node: Node) -> bool:
         return False  # updates run on few threads
     if cluster.kind != "loop" and node.op not in Group.ELEMENTWISE:
         return False
+    if cluster.kind == "conv" and node.type.size < cluster.points(cluster.order):
+        return False  # what is the same for many results (constants of a normalisation): once
     if node.op is Op.CONCATENATE and len(node.srcs) > MAX_ARMS:
         return False
     return _reduces(cluster, node) if node.op in REDUCTIONS else _computes(cluster, node)

@@ -10,13 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from neuronxcc.codegen.loop import Kernel
 from neuronxcc.codegen.reference import run_kernel
+from neuronxcc.ir import build
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import parameter
+from neuronxcc.ir.meaning.contraction import convolution
 from neuronxcc.ir.meaning.elementwise import Array, cast, precise
+from neuronxcc.ir.node import TensorType
 from neuronxcc.lowering.layout import span
 from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    ConvStep,
     CopyStep,
     GemmStep,
     LoopStep,
@@ -96,12 +103,33 @@ class _Run:
         sums = np.matmul(a, b)
         if step.c0 is not None:
             sums = sums + precise(self.array(step.c0))
+        self._finish(sums, step.out, step.epilogue, step.epilogue_operands)
+
+    def _finish(
+        self,
+        sums: Array,
+        out: View | None,
+        epilogue: Kernel | None,
+        operands: tuple[tuple[int, int], ...],
+    ) -> None:
+        """Store sums, or give them to an epilogue."""
         tile = sums.astype(np.float32)
-        if step.epilogue is None:
-            assert step.out is not None
-            self.array(step.out)[...] = cast(tile, step.out.dtype)
+        if epilogue is None:
+            assert out is not None
+            self.array(out)[...] = cast(tile, out.dtype)
         else:
-            run_kernel(step.epilogue, [tile.reshape(-1), *self._slots(step.epilogue_operands)])
+            run_kernel(epilogue, [tile.reshape(-1), *self._slots(operands)])
+
+    def convolve(self, step: ConvStep) -> None:
+        x, w = (parameter(i, TensorType(v.dtype, v.shape)) for i, v in enumerate((step.x, step.w)))
+        node = build.convolution(
+            x, w, strides=step.stride, low=step.padding, high=step.padding,
+            rhs_dilation=step.dilation, feature_group_count=step.groups, dtype=DType.F32,
+        )  # fmt: skip
+        sums = convolution(node, self.array(step.x), self.array(step.w))
+        if step.epilogue is not None and step.last:
+            sums = sums.transpose(0, 2, 3, 1)
+        self._finish(sums, step.out, step.epilogue, step.epilogue_operands)
 
     def call_aten(self, step: AtenStep) -> None:
         if self.aten is None:
@@ -146,6 +174,7 @@ class _Run:
 _STEPS: dict[type[Step], Callable[[_Run, Any], None]] = {
     LoopStep: _Run.loop,
     GemmStep: _Run.gemm,
+    ConvStep: _Run.convolve,
     AtenStep: _Run.call_aten,
     CopyStep: _Run.copy,
     CallStep: _Run.call,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.cluster import Cluster, Storage
+from neuronxcc.lowering.convolve import ConvRegion
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.index import Index
 from neuronxcc.lowering.layout import span
@@ -81,9 +82,12 @@ class Settler:
             for operand in unit.operands:
                 yield self._storage(operand), None
         else:
+            twice = False
             if isinstance(unit, Product):
                 for operand in unit.operands:
                     yield self._storage(operand), None
+                # Some results of a convolution may be computed a second time.
+                twice = isinstance(unit.region, ConvRegion)
                 unit = unit.cluster
             for node, ats in unit.wants.items():
                 if node in unit.inside:
@@ -93,7 +97,7 @@ class Settler:
                     parts = list(zip(at.coords, layout.strides, strict=True))
                     address = ix.shift(ix.weighted(parts), layout.offset)
                     # Under a condition the element may be anywhere, as far as we look.
-                    yield storage, None if at.mask else address
+                    yield storage, None if at.mask or twice else address
 
     def _storage(self, operand: Tensor) -> Storage:
         return operand if isinstance(operand, Storage) else self.places.place(operand)[0]

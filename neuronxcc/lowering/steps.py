@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from neuronxcc.codegen.loop import scalars
@@ -12,6 +12,7 @@ from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering.classify import CONTROL, origin
 from neuronxcc.lowering.cluster import Cluster, Storage
+from neuronxcc.lowering.convolve import ConvRegion, is_narrow, step_of
 from neuronxcc.lowering.emit import Emitted, emit
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.layout import Layout, collapsed
@@ -20,6 +21,7 @@ from neuronxcc.lowering.units import Home, Opaque, Product, Tensor, Unit
 from neuronxcc.neff.program import (
     AtenStep,
     CallStep,
+    ConvStep,
     CopyStep,
     GemmStep,
     LoopStep,
@@ -148,6 +150,8 @@ class Drafter:
         dot = region.dot
         if not dot.type.size or not cluster.writes:
             return None
+        if isinstance(region, ConvRegion):
+            return self._convolution(unit, region)
         k = _size(dot.srcs[0].shape[d] for d in dot["lhs_contract"])
         sides = [self._matrix(dot, side, operand) for side, operand in enumerate(unit.operands)]
         (a_storage, a_offset, a), (b_storage, b_offset, b) = sides
@@ -178,6 +182,34 @@ class Drafter:
             )
 
         return Draft(unit, [*reads, *more], writes, build_fused)
+
+    def _convolution(self, unit: Product, region: ConvRegion) -> Draft:
+        cluster, dot = unit.cluster, region.dot
+        x, w = (self.window(operand) for operand in unit.operands)
+        filters = unit.operands[1]
+        constant = isinstance(filters, Node) and origin(filters) in self._constant
+        narrow, loc = is_narrow(region, cluster), self.loc(dot)
+
+        def step(buffer_of: BufferOf, out: Window | None) -> ConvStep:
+            view = None if out is None else out.view(buffer_of)
+            operands = (x.view(buffer_of), w.view(buffer_of), view)
+            return step_of(region, *operands, constant=constant, narrow=narrow, loc=loc)
+
+        plain = len(cluster.writes) == 1 and cluster.writes[0].node is dot
+        if plain and dot.dtype is dot.srcs[0].dtype:
+            (write,) = cluster.writes
+            out = Window(write.storage.resolve(), dot.shape, write.strides, write.offset)
+            reads = [x.storage, w.storage]
+            return Draft(unit, reads, [out.storage], lambda buffer_of: step(buffer_of, out))
+        emitted = emit(cluster, self.places.place)
+        more, writes = _split(cluster, emitted)
+
+        def build(buffer_of: BufferOf) -> Step:
+            operands = _numbered(emitted, buffer_of)
+            fused = step(buffer_of, None)
+            return replace(fused, epilogue=emitted.kernel, epilogue_operands=operands)
+
+        return Draft(unit, [x.storage, w.storage, *more], writes, build)
 
     def _matrix(
         self, dot: Node, side: int, operand: Tensor

@@ -10,6 +10,7 @@ from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.table import TABLE, Engine
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.cluster import Cluster
+from neuronxcc.lowering.convolve import multiplications
 from neuronxcc.lowering.steps import Draft
 from neuronxcc.lowering.units import Opaque, Product
 
@@ -51,10 +52,7 @@ def _step(draft: Draft) -> dict[str, Any]:
         region = unit.region
         nodes = unit.cluster.inside
         elements = region.batch * region.m * region.n
-        lhs = region.dot.srcs[0]
-        products = elements
-        for dim in region.dot["lhs_contract"]:
-            products *= lhs.shape[dim]
+        products = multiplications(region)
     elif isinstance(unit, Opaque):
         nodes = (unit.node,)
         elements = sum(type_.size for type_ in unit.node.types)

@@ -18,6 +18,7 @@ from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    ConvStep,
     CopyStep,
     GemmStep,
     LoopStep,
@@ -28,6 +29,7 @@ from neuronxcc.neff.program import (
 
 MOST_RANK = 64
 MOST_BYTES = 1 << 48  # of one buffer: the address space of a process is not larger
+MOST_STEP = 1 << 30  # of a window: numbers of it are added and multiplied in 64 bits
 
 _KINDS = ("input", "output", "temp", "constant")
 _REDUCTIONS = frozenset({Op.ADD, Op.MULTIPLY, Op.MINIMUM, Op.MAXIMUM, Op.AND, Op.OR, Op.XOR})
@@ -245,6 +247,8 @@ class _Checker:
                 self.operands(step.kernel, step.operands)
             case GemmStep():
                 self.gemm(step)
+            case ConvStep():
+                self.conv(step)
             case CopyStep():
                 self.views((step.src,))
                 self.outs((step.out,))
@@ -292,15 +296,38 @@ class _Checker:
                 raise NeffError(f"{list(view.shape)} for a product of {list(shape)}")
         if (step.out is None) == (step.epilogue is None):
             raise NeffError("a product needs either a result or an epilogue")
-        if step.epilogue is not None:
-            kernel = step.epilogue
+        self.epilogue(step.epilogue, shape, step.epilogue_operands)
+
+    def epilogue(
+        self,
+        kernel: Kernel | None,
+        shape: tuple[int, ...],
+        given: tuple[tuple[int, int], ...],
+    ) -> None:
+        if kernel is not None:
             if not kernel.slots or not kernel.slots[0].tile:
                 raise NeffError("slot 0 of an epilogue is the tile")
             if tuple(dim.extent for dim in kernel.dims) != shape:
                 raise NeffError("the dims of an epilogue are those of the product")
-            self.operands(kernel, step.epilogue_operands, skip=1)
-        elif step.epilogue_operands:
+            self.operands(kernel, given, skip=1)
+        elif given:
             raise NeffError("operands of an epilogue that is not there")
+
+    def conv(self, step: ConvStep) -> None:
+        self.views((step.x, step.w))
+        self.outs((step.out,))
+        _check_convolution(step)
+        if (step.out is None) == (step.epilogue is None):
+            raise NeffError("a convolution needs either a result or an epilogue")
+        if step.out is not None and (step.out.dtype, step.out.shape) != (
+            step.x.dtype,
+            step.out_shape,
+        ):
+            raise NeffError(
+                f"{step.out.dtype.value}{list(step.out.shape)} for a convolution to "
+                f"{step.x.dtype.value}{list(step.out_shape)}"
+            )
+        self.epilogue(step.epilogue, step.dims, step.epilogue_operands)
 
     def call(self, step: CallStep) -> None:
         most = {"call": 1, "cond": 1 << 16, "while": 2}.get(step.kind, 0)
@@ -402,6 +429,30 @@ def _product_shape(a: View, b: View) -> tuple[int, ...]:
     if (a.shape[0], a.shape[2]) != b.shape[:2]:
         raise NeffError(f"a product of {list(a.shape)} and {list(b.shape)}")
     return (*a.shape[:2], b.shape[2])
+
+
+def _check_convolution(step: ConvStep) -> None:
+    """Check the operands of a convolution and how its window moves."""
+    x, w = step.x, step.w
+    if len(x.shape) != 4 or len(w.shape) != 4:
+        raise NeffError("operands of a convolution have four dimensions")
+    if x.dtype is not w.dtype or x.dtype not in _GEMM_TYPES:
+        raise NeffError(f"a convolution of {x.dtype.value} and {w.dtype.value}")
+    for name, values, least in (
+        ("stride", step.stride, 1),
+        ("padding", step.padding, 0),
+        ("dilation", step.dilation, 1),
+    ):
+        if len(values) != 2 or not all(least <= value <= MOST_STEP for value in values):
+            raise NeffError(f"a convolution with {name} {list(values)}")
+    if not all((*x.shape, *w.shape)):
+        raise NeffError("a convolution of nothing")
+    groups = step.groups
+    if groups < 1 or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
+        raise NeffError(f"a convolution of {list(x.shape)} and {list(w.shape)}, {groups} groups")
+    if min(step.out_shape) < 1:
+        raise NeffError(f"a convolution to {list(step.out_shape)}")
+    extents_size(step.out_shape)
 
 
 def _check_body(step: CallStep, number: int, body: Program) -> None:

@@ -76,6 +76,64 @@ class GemmStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvStep:
+    """Two-dimensional convolution, as torch.conv2d without a bias.
+
+    out[n,o,y,x] is the sum over c, i, j of
+    x[n, c, y*stride[0] - padding[0] + i*dilation[0], ...] * w[o, c, i, j], within groups.
+
+    x is (images, channels, rows, columns), w (output channels, channels / groups, rows, columns),
+    of one type: float32, bfloat16 or float16. Sums are float32, rounded once to `out`, which has
+    that type too; or they go to the epilogue, as those of a GemmStep do.
+
+    Attributes:
+        last: The epilogue's dims are (images, pixels, output channels) instead of (images,
+            output channels, pixels). An `out` tells by its strides.
+        constant_w: w is (a view of) an input that callers pass unchanged many times.
+        narrow: The executor may round sums to the operands' type before the epilogue.
+    """
+
+    x: View
+    w: View
+    out: View | None
+    stride: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+    # Set: a kernel over `dims` whose slot 0 is the tile; it does all storing, `out` is None. It
+    # must not read what it writes: some elements may be computed twice.
+    epilogue: Kernel | None = None
+    epilogue_operands: tuple[tuple[int, int], ...] = ()
+    last: bool = False
+    constant_w: bool = False
+    narrow: bool = False
+    loc: str = ""
+
+    @property
+    def out_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the result, from the operands."""
+        (n, _, *space), (o, _, *side) = self.x.shape, self.w.shape
+        moves = zip(space, side, self.stride, self.padding, self.dilation, strict=True)
+        height, width = ((e + 2 * p - d * (k - 1) - 1) // s + 1 for e, k, s, p, d in moves)
+        return n, o, height, width
+
+    @property
+    def title(self) -> str:
+        """Says what is done, for reports and profiles."""
+        (n, c, *space), (o, _, *side) = self.x.shape, self.w.shape
+        size, kernel = ("x".join(map(str, extents)) for extents in (space, side))
+        stride = f"/{self.stride[0]}" if self.stride[0] > 1 else ""
+        groups = f" groups {self.groups}" if self.groups > 1 else ""
+        return f"conv {n}x{c}x{size} {kernel}{stride} -> {o}{groups}"
+
+    @property
+    def dims(self) -> tuple[int, int, int]:
+        """Extents of the epilogue."""
+        n, o, height, width = self.out_shape
+        return (n, height * width, o) if self.last else (n, o, height * width)
+
+
+@dataclass(frozen=True, slots=True)
 class AtenStep:
     """Runs an ATen operator of PyTorch's CPU library on views of the program's memory.
 
@@ -127,7 +185,7 @@ class CallStep:
     selector: View | None = None
 
 
-Step = LoopStep | GemmStep | AtenStep | CopyStep | CallStep
+Step = LoopStep | GemmStep | ConvStep | AtenStep | CopyStep | CallStep
 
 
 @dataclass(eq=False)

@@ -10,6 +10,7 @@ from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    ConvStep,
     CopyStep,
     GemmStep,
     LoopStep,
@@ -81,6 +82,8 @@ def _step(step: Step, kernels: bool) -> Iterator[str]:
             yield from _kernel(step.kernel)
     elif isinstance(step, GemmStep):
         yield from _gemm(step, kernels)
+    elif isinstance(step, ConvStep):
+        yield from _conv(step, kernels)
     elif isinstance(step, AtenStep):
         args = [_value(arg) for arg in step.args]
         args += [f"{name}={_value(value)}" for name, value in sorted(step.kwargs.items())]
@@ -102,6 +105,22 @@ def _gemm(step: GemmStep, kernels: bool) -> Iterator[str]:
         yield f"{text} -> {_view(step.out)}"
         return
     yield f"{text} -> {step.epilogue.name}(tile, {_operands(step.epilogue_operands)})"
+    if kernels:
+        yield from _kernel(step.epilogue)
+
+
+def _conv(step: ConvStep, kernels: bool) -> Iterator[str]:
+    moves = (("stride", step.stride, (1, 1)), ("padding", step.padding, (0, 0)),
+             ("dilation", step.dilation, (1, 1)))  # fmt: skip
+    text = f"conv {_view(step.x)} * {_view(step.w)}{' constant' if step.constant_w else ''}"
+    text += "".join(f" {name} {','.join(map(str, v))}" for name, v, plain in moves if v != plain)
+    text += f" groups {step.groups}" if step.groups != 1 else ""
+    if step.epilogue is None:
+        assert step.out is not None
+        yield f"{text} -> {_view(step.out)}"
+        return
+    tile = f"{'narrow ' if step.narrow else ''}{'last ' if step.last else ''}tile"
+    yield f"{text} -> {step.epilogue.name}({tile}, {_operands(step.epilogue_operands)})"
     if kernels:
         yield from _kernel(step.epilogue)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    ConvStep,
     CopyStep,
     GemmStep,
     LoopStep,
@@ -161,7 +163,7 @@ def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901 - one case pe
 
     readable = st.sampled_from(["input", "temp", "constant"])
     for _ in range(draw(st.integers(0, 4))):
-        match draw(st.integers(0, 4)):
+        match draw(st.integers(0, 5)):
             case 0:
                 kernel = draw(kernels())
                 shape = tuple(dim.extent for dim in kernel.dims)
@@ -181,6 +183,15 @@ def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901 - one case pe
                 outs = (None, view(buffer("temp", x.dtype, (2, 3))))
                 args = (x, draw(ARGUMENTS))
                 steps.append(AtenStep("aten::sort.stable", args, kwargs, outs, draw(st.booleans())))
+            case 5:
+                n, groups, c, o = draw(st.tuples(*[st.integers(1, 3)] * 4))
+                x = view(buffer("input", DType.F16, (n, groups * c, 5, 4)))
+                w = view(buffer(draw(readable), DType.F16, (groups * o, c, 2, 3)))
+                stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 2)))
+                conv = ConvStep(x, w, None, stride, (1, 2), (2, 1), groups, loc="model.py:1")
+                out = view(buffer("temp", DType.F16, conv.out_shape))
+                flags = draw(st.tuples(*[st.booleans()] * 2))
+                steps.append(replace(conv, out=out, last=flags[0], constant_w=flags[1]))
             case 3:
                 x = view(buffer(draw(readable), draw(DTYPES), (4,)))
                 steps.append(CopyStep(x, view(buffer("temp", x.dtype, (4,)))))

@@ -158,7 +158,7 @@ def _edited(edit: str) -> bytes:
         ("program[1][0][0] = 'temp'", "16 bytes at -1 are not in the scratchpad of 0"),
         ("program[1][2][6] = None", "constants, and nothing else, have a literal"),
         ("program[1][2][1] = 'f64'", "program 'p', buffer 2: its literal is f32[]"),
-        ("program[2][0][0] = 'Eval'", "expected one of AtenStep, CallStep, CopyStep, GemmStep"),
+        ("program[2][0][0] = 'Eval'", "expected one of AtenStep, CallStep, ConvStep, CopyStep"),
         ("program[2][0][1][0] = 'os.system'", "step 0 (AtenStep): 'os.system' is no name of an"),
         ("program[2][0][1][0] = 'aten::from_file'", "a program may not use aten::from_file"),
         ("program[2][0][1][1][0]['View'][0] = 9", "step 0 (AtenStep): buffer 9 of 3"),

@@ -19,6 +19,7 @@ from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    ConvStep,
     CopyStep,
     GemmStep,
     LoopStep,
@@ -29,7 +30,7 @@ from neuronxcc.neff.program import (
 from torch_neuronx import _C
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.kernel_bounds import Reach, reaches
-from torch_neuronx.dynamo.products import plain_product
+from torch_neuronx.dynamo.products import check_epilogue, plain_product
 
 # Neuron's own 8-bit float has no name in PyTorch: its memory can be held, only kernels use it.
 _TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
@@ -133,6 +134,10 @@ def _kernels(program: Program) -> Iterator[Kernel]:
                 epilogue = plain_product(step).epilogue
                 if epilogue is not None:
                     yield epilogue
+            elif isinstance(step, ConvStep) and step.epilogue is not None:
+                _check_window(step)
+                check_epilogue(step.epilogue, step.dims, step.epilogue_operands)
+                yield step.epilogue
 
 
 def _host_steps(program: Program) -> Iterator[str]:
@@ -199,6 +204,8 @@ class _SpecMaker:
                 }
             case GemmStep():
                 return self.gemm(plain_product(step))
+            case ConvStep():
+                return self.conv(step)
             case AtenStep():
                 return {
                     "kind": "aten",
@@ -255,6 +262,49 @@ class _SpecMaker:
             "operands": operands,
             "constant_b": step.constant_b,
         }
+
+    def conv(self, step: ConvStep) -> dict[str, object]:
+        _check_window(step)
+        name, address = step.title, None
+        operands: list[tuple[int, int, int, int, bool]] = []
+        if step.epilogue is not None:
+            name = f"{name} {step.epilogue.name}"
+            address = self.functions[step.epilogue].address
+            operands = _operands(step.epilogue, step.epilogue_operands, 1)
+        elif step.epilogue_operands:
+            raise ValueError("a convolution without an epilogue has operands for one")
+        return {
+            "kind": "conv",
+            "name": name,
+            "loc": step.loc,
+            "x": _view(step.x),
+            "w": _view(step.w),
+            "out": _value(step.out),
+            "stride": step.stride,
+            "padding": step.padding,
+            "dilation": step.dilation,
+            "groups": step.groups,
+            "epilogue": address,
+            "operands": operands,
+            "last": step.last,
+            "constant_w": step.constant_w,
+            "narrow": step.narrow,
+        }
+
+
+def _check_window(step: ConvStep) -> None:
+    """What the step's own properties are computed from; the executor checks all numbers again."""
+    if len(step.x.shape) != 4 or len(step.w.shape) != 4:
+        raise ValueError("the operands of a convolution must have four dimensions")
+    for name, values in (
+        ("stride", step.stride),
+        ("padding", step.padding),
+        ("dilation", step.dilation),
+    ):
+        if len(values) != 2:
+            raise ValueError(f"a convolution has the {name} {list(values)}")
+    if 0 in step.stride:
+        raise ValueError(f"a convolution has the stride {list(step.stride)}")
 
 
 def _operands(

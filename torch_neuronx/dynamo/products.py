@@ -55,18 +55,34 @@ def _check(step: GemmStep, kernel: Kernel) -> None:
     """Machine code trusts the product to call it for places inside the kernel's dims only."""
     if len(step.a.shape) != 3 or len(step.b.shape) != 3:
         raise ValueError("the operands of a product must have three dimensions")
-    reaches(kernel)  # its parts fit each other
     product = (step.a.shape[0], step.a.shape[1], step.b.shape[2])
+    check_epilogue(kernel, product, step.epilogue_operands)
+
+
+def check_epilogue(
+    kernel: Kernel, product: tuple[int, ...], operands: tuple[tuple[int, int], ...]
+) -> None:
+    """Whether machine code of a kernel can be called for the tiles of a product.
+
+    Args:
+        kernel: The epilogue.
+        product: Extents of batch, rows and columns.
+        operands: For its slots, but the tile's.
+
+    Raises:
+        ValueError: It does not fit the product.
+    """
+    reaches(kernel)  # its parts fit each other
     extents = tuple(dim.extent for dim in kernel.dims)
     if extents != product:
         raise ValueError(f"epilogue {kernel.name} covers {extents}, the product has {product}")
     tiles = [i for i, slot in enumerate(kernel.slots) if slot.tile]
     if tiles != [0]:
         raise ValueError(f"epilogue {kernel.name} has its tile in slots {tiles} instead of 0")
-    if len(kernel.slots) - 1 != len(step.epilogue_operands):
+    if len(kernel.slots) - 1 != len(operands):
         raise ValueError(
             f"kernel {kernel.name} has {len(kernel.slots) - 1} slots, "
-            f"{len(step.epilogue_operands)} operands are given"
+            f"{len(operands)} operands are given"
         )
 
 

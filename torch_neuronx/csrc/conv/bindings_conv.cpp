@@ -28,6 +28,7 @@ bool conv_run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& o
               const std::string& method) {
   Epilogue epilogue{checked(scale, "scale"), checked(residual, "residual"), relu,
                     reinterpret_cast<StoreFunction>(function), nullptr};
+  epilogue.last = out.dim() == 4 && out.size(3) > 1 && out.stride(3) != 1;
   const at::Tensor b = checked(bias, "bias");
   (void)checked(x, "x"), (void)checked(weight, "weight"), (void)checked(out, "out");
   const py::gil_scoped_release nogil;

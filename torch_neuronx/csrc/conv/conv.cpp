@@ -1,13 +1,12 @@
 #include "conv/conv.h"
 
-#include <ATen/ATen.h>
 #include <ATen/native/CPUBlas.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <optional>
 
+#include "conv/call.h"
 #include "conv/run_winograd.h"
 #include "gemm/aten_gemm.h"
 #include "gemm/methods.h"
@@ -15,13 +14,6 @@
 
 namespace torch_neuronx::conv {
 namespace {
-
-struct Call {
-  const at::Tensor &out, &input, &weight, &bias;
-  at::IntArrayRef stride, padding, dilation;
-  int64_t groups;
-  const Epilogue& epilogue;
-};
 
 bool enabled() {
   static const bool enabled = [] {
@@ -46,11 +38,6 @@ bool per_channel(const at::Tensor& t, int64_t channels, at::ScalarType dtype) {
 
 bool same_storage(const at::Tensor& x, const at::Tensor& y) {
   return x.defined() && x.storage().unsafeGetStorageImpl() == y.storage().unsafeGetStorageImpl();
-}
-
-// Of a dimension of one element the stride says nothing.
-Strides strides_of(const at::Tensor& t) {
-  return {t.stride(0), t.stride(1), t.stride(2), t.size(3) == 1 ? 1 : t.stride(3)};
 }
 
 bool columns_or_channels_are_neighbours(const at::Tensor& t) {
@@ -103,19 +90,6 @@ bool usable(const Call& c) {
          columns_or_channels_are_neighbours(c.input);
 }
 
-at::Tensor view(const at::Tensor& t, at::IntArrayRef sizes, at::IntArrayRef strides) {
-  return at::from_blob(const_cast<void*>(t.const_data_ptr()), sizes, strides,
-                       at::TensorOptions().dtype(t.scalar_type()));
-}
-
-// A CPU tensor of the same memory.
-at::Tensor host(const at::Tensor& t) {
-  return !t.defined() || t.is_cpu() ? t : view(t, t.sizes(), t.strides());
-}
-
-// The same as float32.
-at::Tensor as_float(const at::Tensor& t) { return t.defined() ? host(t).to(at::kFloat) : t; }
-
 // Rows and columns of the images are as good as one dimension.
 bool pixels_in_a_row(const at::Tensor& t) {
   return (t.size(3) == 1 || t.stride(3) == 1) && (t.size(2) == 1 || t.stride(2) == t.size(3));
@@ -148,6 +122,36 @@ std::optional<gemm::Problem> product_of(const Call& c) {
                           planes(c.input), beta, 1);
 }
 
+// The same where a function of the caller's takes the results, in whichever order it wants them.
+std::optional<gemm::Problem> product_for_function(const Call& c) {
+  const at::Tensor& x = c.input;
+  const int64_t height = x.size(2), width = x.size(3);
+  if (height > 1 && width > 1 && x.stride(2) != width * x.stride(3)) return {};
+  const int64_t channels = x.size(1), outs = c.out.size(1), pixels = height * width;
+  const int64_t by_pixel = x.stride(width > 1 ? 3 : 2);
+  const int64_t by_out = c.weight.stride(0), by_channel = c.weight.stride(1);
+  gemm::Problem p;
+  p.dtype = x.scalar_type();
+  p.batch = x.size(0);
+  p.k = channels;
+  if (c.epilogue.last) {
+    p.m = pixels;
+    p.n = outs;
+    p.a = {x.const_data_ptr(), pixels, channels, by_pixel, x.stride(1)};
+    p.b = {c.weight.const_data_ptr(), channels, outs, by_channel, by_out};
+    p.a_batch_stride = x.stride(0);
+  } else {
+    p.m = outs;
+    p.n = pixels;
+    p.a = {c.weight.const_data_ptr(), outs, channels, by_out, by_channel};
+    p.b = {x.const_data_ptr(), channels, pixels, x.stride(1), by_pixel};
+    p.b_batch_stride = x.stride(0);
+  }
+  p.epilogue.function = c.epilogue.function;
+  p.epilogue.buffers = c.epilogue.buffers;
+  return p;
+}
+
 bool filters_are(const at::Tensor& weight, int64_t side) {
   return weight.size(2) == side && weight.size(3) == side;
 }
@@ -159,8 +163,10 @@ bool applicable(Method method, const Call& c) {
       return filters_are(c.weight, 3) && winograd() != nullptr;
     case Method::kProduct:
       return filters_are(c.weight, 1) && c.padding[0] == 0 && c.padding[1] == 0 &&
-             c.epilogue.empty() && gemm::has_kernels(c.out.scalar_type()) &&
-             product_of(c).has_value();
+             gemm::has_kernels(c.out.scalar_type()) &&
+             (c.epilogue.only_function() && !c.bias.defined()
+                  ? product_for_function(c).has_value()
+                  : c.epilogue.empty() && product_of(c).has_value());
     case Method::kAten:
       break;
   }
@@ -193,7 +199,7 @@ Problem winograd_problem(const Call& c, const at::Tensor& scale, const at::Tenso
   p.weight = bytes(c.weight);
   p.filter = {c.weight.stride(0), c.weight.stride(1), c.weight.stride(2), c.weight.stride(3)};
   p.out = stores ? static_cast<char*>(c.out.mutable_data_ptr()) : nullptr;
-  p.to = strides_of(c.out);
+  p.to = stores ? strides_of(c.out) : e.strides(p.outs, p.out_height, p.out_width);
   p.scale = floats(scale);
   p.shift = floats(bias);
   p.residual = bytes(e.residual);
@@ -201,39 +207,6 @@ Problem winograd_problem(const Call& c, const at::Tensor& scale, const at::Tenso
   p.function = e.function;
   p.buffers = e.buffers;
   return p;
-}
-
-// ATen's convolution, then the epilogue as separate operators, rounding once.
-void run_aten(const Call& c) {
-  const c10::impl::ExcludeDispatchKeyGuard guard(
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-      c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
-  const Epilogue& e = c.epilogue;
-  const auto convolve = [&](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
-    return at::convolution(x, w, b, c.stride, c.padding, c.dilation, false, {0, 0}, c.groups);
-  };
-  if (e.empty()) {
-    host(c.out).copy_(convolve(host(c.input), host(c.weight), host(c.bias)));
-    return;
-  }
-  const bool scaled = e.scale.defined();
-  at::Tensor y =
-      convolve(as_float(c.input), as_float(c.weight), scaled ? at::Tensor() : as_float(c.bias));
-  if (scaled) y.mul_(host(e.scale).view({-1, 1, 1}));
-  if (scaled && c.bias.defined()) y.add_(host(c.bias).view({-1, 1, 1}));
-  if (e.residual.defined()) y.add_(host(e.residual));
-  if (e.relu) y.relu_();
-  if (e.function == nullptr) {
-    host(c.out).copy_(y);
-    return;
-  }
-  const bool planes = strides_of(c.out).col == 1;
-  y = planes ? y.contiguous() : y.permute({0, 2, 3, 1}).contiguous();
-  const int64_t channels = c.out.size(1), pixels = c.out.size(2) * c.out.size(3);
-  const int64_t rows = planes ? channels : pixels, cols = planes ? pixels : channels;
-  for (int64_t n = 0; n < y.size(0); ++n) {
-    e.function(e.buffers, n, 0, rows, 0, cols, y.const_data_ptr<float>() + n * rows * cols, cols);
-  }
 }
 
 gemm::PackedKey key_of(const at::Tensor& weight) {
@@ -262,6 +235,10 @@ void run_winograd(const Call& c, uint64_t generation) {
 constexpr int64_t kMaxRowsForCache = 1024;
 
 bool run_product(const Call& c, uint64_t generation, bool only_if_faster) {
+  if (c.epilogue.function != nullptr) {
+    const gemm::Problem p = *product_for_function(c);
+    return gemm::run_if_faster(p, c.epilogue.last ? generation : 0);
+  }
   gemm::Problem p = *product_of(c);
   const gemm::Method method = gemm::choose(gemm::normalised(p));
   if (method == gemm::Method::kAten && only_if_faster) return false;
@@ -312,7 +289,10 @@ Method choose(const Call& c) {
   if (applicable(Method::kWinograd, c) && winograd_pays(c.input, c.weight, c.padding)) {
     return Method::kWinograd;
   }
-  if (applicable(Method::kProduct, c) && gemm::supported(*product_of(c))) return Method::kProduct;
+  if (applicable(Method::kProduct, c) &&
+      (c.epilogue.function != nullptr || gemm::supported(*product_of(c)))) {
+    return Method::kProduct;
+  }
   return Method::kAten;
 }
 
@@ -358,6 +338,12 @@ bool try_conv2d(const at::Tensor& out, const at::Tensor& input, const at::Tensor
       return run_product(c, generation, true);
   }
   return false;
+}
+
+void conv2d_by_aten(const at::Tensor& out, const at::Tensor& input, const at::Tensor& weight,
+                    const at::Tensor& bias, at::IntArrayRef stride, at::IntArrayRef padding,
+                    at::IntArrayRef dilation, int64_t groups, const Epilogue& epilogue) {
+  run_aten({out, input, weight, bias, stride, padding, dilation, groups, epilogue});
 }
 
 bool conv2d_with(Method method, const at::Tensor& out, const at::Tensor& input,

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "conv/winograd.h"
+#include "conv/run_winograd.h"
 
 namespace torch_neuronx::conv {
 
@@ -27,9 +27,21 @@ struct Epilogue {
   StoreFunction function =
       nullptr;  // set: called with the results instead of storing them in `out`
   void* const* buffers = nullptr;
+  // Of `function`: it gets rows of pixels times columns of channels, not the other way round.
+  bool last = false;
+  bool narrow = false;  // `function` may get results that were rounded to the tensors' dtype
 
+  bool only_function() const {
+    return !scale.defined() && !residual.defined() && !relu && function;
+  }
   bool empty() const {
     return !scale.defined() && !residual.defined() && !relu && function == nullptr;
+  }
+  // Of an image in memory whose results come in the order that `function` wants.
+  Strides strides(int64_t channels, int64_t height, int64_t width) const {
+    const int64_t pixels = height * width;
+    if (last) return {pixels * channels, 1, width * channels, channels};
+    return {pixels * channels, pixels, width, 1};
   }
 };
 
@@ -52,6 +64,11 @@ bool try_conv2d(const at::Tensor& out, const at::Tensor& input, const at::Tensor
                 const at::Tensor& bias, at::IntArrayRef stride, at::IntArrayRef padding,
                 at::IntArrayRef dilation, int64_t groups, const Epilogue& epilogue,
                 uint64_t generation);
+
+// The same by ATen, whatever is faster. Of `out` only the sizes count if there is a function.
+void conv2d_by_aten(const at::Tensor& out, const at::Tensor& input, const at::Tensor& weight,
+                    const at::Tensor& bias, at::IntArrayRef stride, at::IntArrayRef padding,
+                    at::IntArrayRef dilation, int64_t groups, const Epilogue& epilogue);
 
 // The method that try_conv2d takes.
 Method choose_conv2d(const at::Tensor& out, const at::Tensor& input, const at::Tensor& weight,

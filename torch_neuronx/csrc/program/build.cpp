@@ -14,12 +14,6 @@ constexpr int64_t kLarge = 64 << 10;
 constexpr int kMaxDepth = 32;  // of programs inside programs
 constexpr int64_t kMaxThreadScratch = int64_t(1) << 30;
 
-uintptr_t address(py::handle value) {
-  const int64_t address = integer(value, "the address of a kernel");
-  TORCH_CHECK_VALUE(address > 0, "a kernel has no address");
-  return static_cast<uintptr_t>(address);
-}
-
 }  // namespace
 
 std::shared_ptr<const Program> Builder::build(const py::dict& spec) {
@@ -200,6 +194,12 @@ Operands Builder::operands(py::handle value) {
   return result;
 }
 
+uintptr_t Builder::address(py::handle value) {
+  const int64_t address = integer(value, "the address of a kernel");
+  TORCH_CHECK_VALUE(address > 0, "a kernel has no address");
+  return static_cast<uintptr_t>(address);
+}
+
 std::unique_ptr<Step> Builder::make_step(py::handle item) {
   TORCH_CHECK_VALUE(PyDict_Check(item.ptr()), "a step must be a dict, got ",
                     Py_TYPE(item.ptr())->tp_name);
@@ -209,6 +209,7 @@ std::unique_ptr<Step> Builder::make_step(py::handle item) {
   std::string loc = text(field(spec, "loc"), "the location of a step");
   if (kind == "loop") return make_loop(spec, std::move(name), std::move(loc));
   if (kind == "gemm") return make_gemm(spec, std::move(name), std::move(loc));
+  if (kind == "conv") return make_conv(spec, std::move(name), std::move(loc));
   if (kind == "aten") return make_aten(spec, std::move(name), std::move(loc));
   if (kind == "copy") return make_copy(spec, std::move(name), std::move(loc));
   return make_call(spec, kind, std::move(name), std::move(loc));

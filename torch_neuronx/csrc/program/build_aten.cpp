@@ -90,19 +90,19 @@ std::unique_ptr<Step> Builder::make_aten(const py::dict& spec, std::string name,
   return step;
 }
 
+bool Builder::is_whole(const View& v) {
+  const Geometry& g = program_->buffers[v.buffer].geometry;
+  const bool whole = v.offset == 0 && g.dense && g.dtype == v.geometry.dtype &&
+                     g.sizes == v.geometry.sizes && g.strides == v.geometry.strides;
+  if (whole && first_[v.buffer].step == static_cast<int32_t>(program_->steps.size())) {
+    may_bring_memory_[v.buffer] = true;
+  }
+  return whole;
+}
+
 void Builder::add_result(AtenStep& step, py::handle out) {
   step.outs.push_back(optional_view(out, "a result", true));
-  bool whole = false;
-  if (step.outs.back()) {
-    const View& v = *step.outs.back();
-    const Geometry& g = program_->buffers[v.buffer].geometry;
-    whole = v.offset == 0 && g.dense && g.dtype == v.geometry.dtype &&
-            g.sizes == v.geometry.sizes && g.strides == v.geometry.strides;
-    if (whole && first_[v.buffer].step == static_cast<int32_t>(program_->steps.size())) {
-      may_bring_memory_[v.buffer] = true;
-    }
-  }
-  step.whole.push_back(whole);
+  step.whole.push_back(step.outs.back() && is_whole(*step.outs.back()));
 }
 
 AtenArgument Builder::make_argument(const AtenStep& step, const c10::Argument& argument,

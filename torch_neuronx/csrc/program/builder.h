@@ -31,17 +31,24 @@ class Builder {
   std::optional<View> optional_view(py::handle value, const char* what, bool written);
   // (buffer, offset, low, high, written), in bytes; low and high relative to the offset.
   Operands operands(py::handle value);
+  // Of machine code.
+  static uintptr_t address(py::handle value);
 
   std::unique_ptr<Step> make_step(py::handle item);
   std::unique_ptr<Step> make_loop(const py::dict& spec, std::string name, std::string loc);
   std::unique_ptr<Step> make_gemm(const py::dict& spec, std::string name, std::string loc);
   std::unique_ptr<Step> make_copy(const py::dict& spec, std::string name, std::string loc);
 
+  // build_conv.cpp
+  std::unique_ptr<Step> make_conv(const py::dict& spec, std::string name, std::string loc);
+
   // build_aten.cpp
   std::unique_ptr<Step> make_aten(const py::dict& spec, std::string name, std::string loc);
   AtenArgument make_argument(const AtenStep& step, const c10::Argument& argument, py::handle value,
                              const std::string& target);
   void add_result(AtenStep& step, py::handle out);
+  // Whether a result is the whole of its buffer, so that an operator may bring its own memory.
+  bool is_whole(const View& view);
 
   // build_call.cpp
   std::unique_ptr<Step> make_call(const py::dict& spec, const std::string& kind, std::string name,

@@ -86,20 +86,21 @@ void AtenStep::run(Frame& frame) const {
   TORCH_CHECK(results.size() == outs.size(), "the operator returned ", results.size(),
               " results, the program expects ", outs.size());
   for (size_t i = 0; i < outs.size(); ++i) {
-    if (outs[i]) store(frame, i, std::move(results[i]));
+    if (!outs[i]) continue;
+    at::Tensor& result = results[i];
+    TORCH_CHECK(result.defined() && result.layout() == at::kStrided && result.has_storage(),
+                "result ", i, " is not a dense tensor");
+    if (result.is_conj() || result.is_neg()) result = result.resolve_conj().resolve_neg();
+    store_result(frame, *outs[i], whole[i], std::move(result), i);
   }
 }
 
-void AtenStep::store(Frame& frame, size_t index, at::Tensor&& result) const {
-  const View& out = *outs[index];
+void store_result(Frame& frame, const View& out, bool whole, at::Tensor&& result, size_t index) {
   const Geometry& g = out.geometry;
-  TORCH_CHECK(result.defined() && result.layout() == at::kStrided && result.has_storage(),
-              "result ", index, " is not a dense tensor");
-  if (result.is_conj() || result.is_neg()) result = result.resolve_conj().resolve_neg();
   TORCH_CHECK(result.scalar_type() == g.dtype && result.sizes() == at::IntArrayRef(g.sizes),
               "result ", index, " is ", describe(result.scalar_type(), result.sizes()),
               ", the program expects ", describe(g.dtype, g.sizes));
-  if (whole[index] && same_strides(g.sizes, g.strides, result.strides()) &&
+  if (whole && same_strides(g.sizes, g.strides, result.strides()) &&
       frame.rebind(out.buffer, std::move(result))) {
     return;
   }

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +62,28 @@ struct GemmStep final : Step {
   void run_aten(Frame& frame) const;
 };
 
+// A two-dimensional convolution: ours with an epilogue or plain, or ATen's where it is faster.
+struct ConvStep final : Step {
+  using Step::Step;
+  void run(Frame& frame) const override;
+
+  View x, w;
+  std::optional<View> out;
+  std::array<int64_t, 2> stride{}, padding{}, dilation{};
+  int64_t groups = 1;
+  gemm::EpilogueFunction epilogue = nullptr;
+  Operands operands;               // of the epilogue
+  std::array<int64_t, 4> sizes{};  // of the result
+  bool last = false;               // the epilogue gets pixels times channels
+  bool constant_w = false;
+  bool narrow = false;  // the epilogue may get sums that were rounded
+  bool whole = false;   // out is the whole of its buffer, same strides
+};
+
+// Puts the result of an operator in its place: as it is where `whole` says that it could be, which
+// means that the view is all of its buffer. `index`: its number among the results, for errors.
+void store_result(Frame& frame, const View& out, bool whole, at::Tensor&& result, size_t index = 0);
+
 // One argument of an operator: a constant, or made anew for every call from views.
 struct AtenArgument {
   enum class Kind : uint8_t { kConstant, kTensor, kTensorList, kOptionalTensorList };
@@ -82,9 +105,6 @@ struct AtenStep final : Step {
   bool on_core = false;                   // call it on neuron tensors
   OpEntry* counted = nullptr;             // a host step
   at::ScalarType counted_as = at::kFloat;
-
- private:
-  void store(Frame& frame, size_t index, at::Tensor&& result) const;
 };
 
 struct CopyStep final : Step {
