@@ -49,6 +49,17 @@ struct UnitF32 {
   static TN_INLINE __m512 madd(__m512 acc, Vec a, Vec b) { return _mm512_fmadd_ps(a, b, acc); }
 };
 
+TN_INLINE void ask(Ahead& next) {
+  if (next.rows <= 0) return;
+  _mm_prefetch(next.row + next.done, _MM_HINT_T1);
+  next.done += 64;
+  if (next.done >= next.width) {
+    next.done = 0;
+    next.row += next.row_bytes;
+    --next.rows;
+  }
+}
+
 // One MR x (16 NV) tile in registers. `mask` covers the columns of the last vector.
 template <class Unit, int MR, int NV>
 TN_INLINE void micro_tile(const TileArgs& t, __mmask16 mask) {
@@ -65,18 +76,22 @@ TN_INLINE void micro_tile(const TileArgs& t, __mmask16 mask) {
   }
   const char* a = t.a;
   const char* b = t.b;
-  for (int64_t p = t.k_units; p > 0; --p) {
-    typename Unit::Vec bv[NV];
+  constexpr int64_t kAskEvery = 4;
+  for (int64_t left = t.k_units; left > 0; left -= kAskEvery) {
+    if (t.ahead != nullptr) ask(*t.ahead);
+    for (int64_t p = left < kAskEvery ? left : kAskEvery; p > 0; --p) {
+      typename Unit::Vec bv[NV];
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) bv[j] = Unit::load(b + 64 * j);
+      for (int j = 0; j < NV; ++j) bv[j] = Unit::load(b + 64 * j);
 #pragma GCC unroll 8
-    for (int i = 0; i < MR; ++i) {
-      const typename Unit::Vec av = Unit::broadcast(a + i * t.a_row_bytes);
+      for (int i = 0; i < MR; ++i) {
+        const typename Unit::Vec av = Unit::broadcast(a + i * t.a_row_bytes);
 #pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) acc[i][j] = Unit::madd(acc[i][j], av, bv[j]);
+        for (int j = 0; j < NV; ++j) acc[i][j] = Unit::madd(acc[i][j], av, bv[j]);
+      }
+      a += 4;
+      b += kPanelCols * 4;
     }
-    a += 4;
-    b += kPanelCols * 4;
   }
 #pragma GCC unroll 8
   for (int i = 0; i < MR; ++i) {
@@ -96,6 +111,14 @@ TN_INLINE void micro_tile(const TileArgs& t, __mmask16 mask) {
 template <class Unit, int NV>
 void tile_columns(int64_t m, __mmask16 mask, TileArgs t) {
   for (; m >= kStripRows; m -= kStripRows) {
+    if (t.init != nullptr && m >= 2 * kStripRows) {  // the next strip's, while this one is computed
+      for (int64_t i = kStripRows; i < 2 * kStripRows; ++i) {
+        for (int j = 0; j < NV; ++j) {
+          _mm_prefetch(reinterpret_cast<const char*>(t.init + i * t.init_row + 16 * j),
+                       _MM_HINT_T0);
+        }
+      }
+    }
     micro_tile<Unit, kStripRows, NV>(t, mask);
     t.a += kStripRows * t.a_row_bytes;
     t.c = static_cast<char*>(t.c) + kStripRows * t.c_row * element_size(t.out_element);

@@ -49,12 +49,12 @@ void finish_block(const Problem& p, int64_t b, int64_t i0, int64_t rows, int64_t
     src_col = 1;
   }
   // The caller's rows: those of the Problem, or its columns. `src` steps from one to the next.
-  int64_t first = e.row0 + i0, count = rows, step = src_row, col0 = j0, columns = cols;
+  int64_t first = i0, count = rows, step = src_row, col0 = j0, columns = cols;
   if (e.swapped) {
     first = j0, count = cols, step = src_col, col0 = 0, columns = 1;
   }
   if (e.folded_rows == 0) {
-    return e.function(e.buffers, e.batch0 + b, first, count, col0, columns, src, step);
+    return e.function(e.buffers, b, first, count, col0, columns, src, step);
   }
   for (int64_t done = 0; done < count;) {
     const int64_t row = first + done, inside = row % e.folded_rows;

@@ -82,6 +82,8 @@ void pack_b(const PackArgs& b) {
 // Neighbours along the other dimension (a transposed operand): 16 x 16 transpositions.
 template <Element E>
 void rows_across(const PackArgs& a) {
+  // Every k is on another page, which stops the hardware prefetcher: ask ahead.
+  constexpr int64_t kAhead = 32;
   for (int64_t p = 0; p < a.k; p += 16) {
     const int64_t depth = a.k - p;
     for (int64_t i = 0; i < a.other; i += 16) {
@@ -90,6 +92,7 @@ void rows_across(const PackArgs& a) {
 #pragma GCC unroll 16
       for (int u = 0; u < 16; ++u) {
         const char* at = a.src + (p + u) * a.k_bytes + i * Load<E>::kBytes;
+        if (u < depth - kAhead) _mm_prefetch(at + kAhead * a.k_bytes, _MM_HINT_T1);
         const __m512 v = u >= depth   ? _mm512_setzero_ps()
                          : rows >= 16 ? Load<E>::full(at)
                                       : Load<E>::part(at, rows);

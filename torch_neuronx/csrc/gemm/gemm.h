@@ -33,9 +33,8 @@ struct Epilogue {
   EpilogueFunction function = nullptr;
   void* const* buffers = nullptr;
   // How a row of the Problem becomes the caller's; see normalised().
-  int64_t folded_rows = 0;       // rows of one batch, if batches were laid one after another
-  bool swapped = false;          // the only row is the caller's only column
-  int64_t batch0 = 0, row0 = 0;  // of a part of a Problem
+  int64_t folded_rows = 0;  // rows of one batch, if batches were laid one after another
+  bool swapped = false;     // the only row is the caller's only column
 };
 
 class PackedB;  // B rearranged into panels once, for several calls (packed_b.h)

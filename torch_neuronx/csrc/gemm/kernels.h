@@ -18,6 +18,16 @@ inline int64_t element_size(Element e) { return e == Element::kF32 ? 4 : 2; }
 // K is counted in units of four bytes of the rearranged operands: one float32, or two bfloat16
 // of neighbouring k. Strides named *_bytes count bytes, all others elements.
 
+// Lines of memory that will be needed next: the micro-kernels ask for one every few steps of K,
+// which costs them nothing, while asking for all at once would stop them.
+struct Ahead {
+  const char* row;
+  int64_t row_bytes;  // from one row to the next
+  int64_t width;      // bytes of a row
+  int64_t rows;       // left
+  int64_t done = 0;   // bytes of this row
+};
+
 // c[i][j] = init[i][j] + sum_p a[i][p] * b[p][j]; columns of c and of float32 init contiguous.
 struct TileArgs {
   int64_t k_units;
@@ -29,6 +39,7 @@ struct TileArgs {
   void* c;
   int64_t c_row;
   Element out_element;  // of c: float32, or rounded once to the dtype (if rounds_itself)
+  Ahead* ahead = nullptr;
 };
 
 // A matrix in the caller's memory on its way into units.

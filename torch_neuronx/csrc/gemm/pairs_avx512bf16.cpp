@@ -101,6 +101,7 @@ void pack_a_rows(const PackArgs& a) {
     return;
   }
   if (a.other_bytes != 2) return pack_a_rows_portable(a, 2);
+  constexpr int64_t kAhead = 32;  // as for float32
   for (int64_t p = 0; p < a.k; p += 32) {
     const int64_t depth = a.k - p;
     for (int64_t i = 0; i < a.other; i += 16) {
@@ -110,6 +111,10 @@ void pack_a_rows(const PackArgs& a) {
 #pragma GCC unroll 16
       for (int u = 0; u < 16; ++u) {
         const char* row0 = a.src + (p + 2 * u) * a.k_bytes + 2 * i;
+        if (2 * u + 1 < depth - kAhead) {
+          _mm_prefetch(row0 + kAhead * a.k_bytes, _MM_HINT_T1);
+          _mm_prefetch(row0 + (kAhead + 1) * a.k_bytes, _MM_HINT_T1);
+        }
         r[u] = 2 * u < depth
                    ? interleave(row0, 2 * u + 1 < depth ? row0 + a.k_bytes : nullptr, mask)
                    : _mm512_setzero_si512();

@@ -1,5 +1,6 @@
-// The panel method: a task is a block of rows times one panel of 64 columns of B. The thread that
-// runs it rearranges the panel, one depth of K at a time, into memory that stays in its L2 cache.
+// The panel method: a task is a block of rows times one or more panels of 64 columns of B. The
+// thread that runs it rearranges one panel at a time, and its rows of A if they cannot be read
+// where they are, one depth of K at a time, into memory that stays in its L2 cache.
 #include "gemm/methods.h"
 #include "gemm/packed_b.h"
 #include "gemm/scratch.h"
@@ -10,8 +11,9 @@ namespace {
 constexpr int64_t kDepthUnits = 512;  // 128 KiB of panel: half of a small L2 cache
 constexpr int64_t kMaxRows = 85 * kStripRows;
 constexpr int64_t kMinRows = 8 * kStripRows;
-constexpr int64_t kStoreRows = 8 * kStripRows;         // rows stored at once while they are in L1
-constexpr size_t kMaxOperandBytes = size_t(32) << 20;  // of A rearranged at a time
+constexpr int64_t kMaxPackedStrips = 64;        // of A rearranged: most of the L2 cache
+constexpr int64_t kMaxPanels = 32;              // of a task, as their sums may be kept apart
+constexpr int64_t kStoreRows = 8 * kStripRows;  // rows stored at once while they are in L1
 
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
@@ -48,21 +50,6 @@ void pack_a(const Kernels& kernels, const Problem& p, int64_t b, int64_t i, int6
                        reinterpret_cast<uint32_t*>(dst), dst_row});
 }
 
-OperandA rearrange(const Kernels& kernels, const Problem& p, int64_t units) {
-  const int64_t row = padded_row(units);
-  OperandA a{nullptr, p.m * row * 4, row * 4};
-  char* data = scratch(Slot::kOperandA, size_t(p.batch) * a.batch_bytes);
-  a.data = data;
-  const int64_t groups = (p.m + kMinRows - 1) / kMinRows;
-  const bool parallel = worth_threads(0, double(p.batch) * a.batch_bytes);
-  for_tasks(p.batch * groups, parallel, [&](int64_t task) {
-    const int64_t b = task / groups, i = task % groups * kMinRows;
-    pack_a(kernels, p, b, i, std::min(kMinRows, p.m - i), 0, units,
-           data + b * a.batch_bytes + i * a.row_bytes, row);
-  });
-  return a;
-}
-
 struct Driver {
   const Kernels& kernels;
   const Problem& p;
@@ -71,127 +58,153 @@ struct Driver {
   bool direct;   // float32 sums grow in `out` itself
   bool rounded;  // the last depth writes half-width results to `out`
 
-  void task(int64_t b, int64_t i0, int64_t rows, int64_t panel) const {
-    const int64_t j0 = panel * kPanelCols, cols = std::min(kPanelCols, p.n - j0);
-    const bool one_depth = units <= kDepthUnits, fused = p.epilogue.function != nullptr;
+  bool one_depth() const { return units <= kDepthUnits; }
+
+  // Rows [i0, i0 + rows) x panels [first, first + panels).
+  void task(int64_t b, int64_t i0, int64_t rows, int64_t first, int64_t panels) const {
     char* packed = nullptr;
     if (p.packed_b == nullptr) {
       packed = scratch(Slot::kPanel, size_t(std::min(units, kDepthUnits)) * kPanelCols * 4);
     }
-    // Sums on their way: in `out` itself, or in a private block (of few rows if it is left at
-    // once).
-    const int64_t step = one_depth && !direct ? std::min(rows, kStoreRows) : rows;
-    float* sums;
-    int64_t sums_row;
-    if (direct) {
-      sums = static_cast<float*>(p.out) + b * p.out_batch_stride + i0 * p.out_row_stride + j0;
-      sums_row = p.out_row_stride;
-    } else {
-      sums = reinterpret_cast<float*>(scratch(Slot::kAccumulator, size_t(step) * kPanelCols * 4));
-      sums_row = kPanelCols;
+    // Sums on their way, unless they are in `out` itself; those that leave at once need few rows.
+    const int64_t sums_rows = one_depth() ? std::min(rows, kStoreRows) : rows;
+    float* sums = nullptr;
+    if (!direct) {
+      const int64_t blocks = one_depth() ? 1 : panels;
+      sums = reinterpret_cast<float*>(
+          scratch(Slot::kAccumulator, size_t(blocks * sums_rows) * kPanelCols * 4));
     }
     for (int64_t u = 0; u < units; u += kDepthUnits) {
       const int64_t depth = std::min(kDepthUnits, units - u);
-      const char* panel_b;
-      if (packed != nullptr) {
-        pack_panel(kernels, p, b, panel, u, u + depth, reinterpret_cast<uint32_t*>(packed));
-        panel_b = packed;
-      } else {
-        panel_b = p.packed_b->at(panel, u);
-      }
-      int64_t a_row = a.row_bytes;
-      const char* block_a = a.data == nullptr ? nullptr : a.at(b, i0, u);
-      if (block_a == nullptr) {
-        const int64_t row = padded_row(depth);
-        char* memory = scratch(Slot::kBlockA, size_t(rows) * row * 4);
-        for (int64_t i = 0; i < rows; i += kMinRows) {
-          pack_a(kernels, p, b, i0 + i, std::min(kMinRows, rows - i), u, depth,
-                 memory + i * row * 4, row);
+      const BlockA block_a = block(b, i0, rows, u, depth);
+      for (int64_t j = first; j < first + panels; ++j) {
+        const char* panel_b = packed;
+        if (packed != nullptr) {
+          pack_panel(kernels, p, b, j, u, u + depth, reinterpret_cast<uint32_t*>(packed));
+        } else {
+          panel_b = p.packed_b->at(j, u);
         }
-        a_row = row * 4;
-        block_a = memory;
-      }
-      const bool last = u + depth == units;
-      // An epilogue gets its sums while they are in L1, even if they grew in a larger block.
-      const int64_t visit = fused && last ? std::min(step, kStoreRows) : step;
-      for (int64_t i = 0; i < rows; i += visit) {
-        float* block = step == rows ? sums + i * sums_row : sums;
-        TileArgs t{depth,    block_a + i * a_row, a_row, panel_b, nullptr, 0, block,
-                   sums_row, Element::kF32};
-        if (u > 0) {
-          t.init = block;
-          t.init_row = sums_row;
-        } else if (direct && reads_c0(p)) {
-          t.init = static_cast<const float*>(p.c0) + b * p.c0_batch_stride + i0 * p.c0_row_stride +
-                   j0 * p.c0_col_stride;
-          t.init_row = p.c0_row_stride;
-        }
-        const int64_t count = std::min(visit, rows - i);
-        if (rounded && last) {
-          t.out_element = element_of(p.dtype);
-          t.c_row = p.out_row_stride;
-          t.c = static_cast<char*>(p.out) +
-                (b * p.out_batch_stride + (i0 + i) * p.out_row_stride + j0) *
-                    element_size(t.out_element);
-        }
-        kernels.tile(count, cols, t);
-        if (!direct && !rounded && (one_depth || (fused && last))) {
-          finish_block(p, b, i0 + i, count, j0, cols, block, sums_row, 1);
-        }
+        Ahead next{};
+        if (packed != nullptr && j + 1 < first + panels) next = source_of(b, j + 1, u, depth);
+        float* const own = direct || one_depth() ? sums : sums + (j - first) * rows * kPanelCols;
+        multiply(b, i0, rows, j, u, depth, block_a, panel_b, own, next);
       }
     }
-    if (!direct && !rounded && !one_depth && !fused) {
-      finish_block(p, b, i0, rows, j0, cols, sums, sums_row, 1);
+  }
+
+  // Where the elements of one depth of a panel of B lie.
+  Ahead source_of(int64_t b, int64_t panel, int64_t u, int64_t depth) const {
+    const int64_t size = element_size(element_of(p.dtype));
+    const int64_t k0 = u * kernels.unit, k = std::min(p.k - k0, depth * kernels.unit);
+    const int64_t j0 = panel * kPanelCols, cols = std::min(kPanelCols, p.n - j0);
+    const char* from = address(p, p.b, p.b_batch_stride, b, k0, j0);
+    if (contiguous(cols, p.b.col_stride)) return {from, p.b.row_stride * size, cols * size, k};
+    if (contiguous(k, p.b.row_stride)) return {from, p.b.col_stride * size, k * size, cols};
+    return {};
+  }
+
+  struct BlockA {
+    const char* data;
+    int64_t row_bytes;
+  };
+  BlockA block(int64_t b, int64_t i0, int64_t rows, int64_t u, int64_t depth) const {
+    if (a.data != nullptr) return {a.at(b, i0, u), a.row_bytes};
+    const int64_t row = padded_row(depth);
+    char* memory = scratch(Slot::kBlockA, size_t(rows) * row * 4);
+    pack_a(kernels, p, b, i0, rows, u, depth, memory, row);
+    return {memory, row * 4};
+  }
+
+  // Adds the products of one depth to the sums, which leave with the last.
+  void multiply(int64_t b, int64_t i0, int64_t rows, int64_t panel, int64_t u, int64_t depth,
+                const BlockA& block_a, const char* panel_b, float* sums, Ahead& next) const {
+    const int64_t j0 = panel * kPanelCols, cols = std::min(kPanelCols, p.n - j0);
+    int64_t sums_row = kPanelCols;
+    if (direct) {
+      sums = static_cast<float*>(p.out) + b * p.out_batch_stride + i0 * p.out_row_stride + j0;
+      sums_row = p.out_row_stride;
+    }
+    const bool last = u + depth == units, leaves = last && !direct && !rounded;
+    // Finished sums are taken away while they are in L1.
+    const int64_t visit = leaves || (!direct && one_depth()) ? std::min(rows, kStoreRows) : rows;
+    for (int64_t i = 0; i < rows; i += visit) {
+      float* const tile = one_depth() && !direct ? sums : sums + i * sums_row;
+      TileArgs t{depth,
+                 block_a.data + i * block_a.row_bytes,
+                 block_a.row_bytes,
+                 panel_b,
+                 nullptr,
+                 0,
+                 tile,
+                 sums_row,
+                 Element::kF32,
+                 next.rows > 0 ? &next : nullptr};
+      if (u > 0) {
+        t.init = tile;
+        t.init_row = sums_row;
+      } else if (direct && reads_c0(p)) {
+        t.init = static_cast<const float*>(p.c0) + b * p.c0_batch_stride +
+                 (i0 + i) * p.c0_row_stride + j0 * p.c0_col_stride;
+        t.init_row = p.c0_row_stride;
+      }
+      const int64_t count = std::min(visit, rows - i);
+      if (rounded && last) {
+        t.out_element = element_of(p.dtype);
+        t.c_row = p.out_row_stride;
+        t.c = static_cast<char*>(p.out) +
+              (b * p.out_batch_stride + (i0 + i) * p.out_row_stride + j0) *
+                  element_size(t.out_element);
+      }
+      kernels.tile(count, cols, t);
+      if (leaves) finish_block(p, b, i0 + i, count, j0, cols, tile, sums_row, 1);
     }
   }
 };
 
+// How a product is cut into tasks.
+struct Cut {
+  int64_t rows, panels;  // of a task
+};
+
 // Rows of a task: many, because every task rearranges its panel again, but enough tasks for all.
-int64_t rows_of_task(const Problem& p, int64_t panels) {
+Cut cut_in_place(const Problem& p, int64_t panels) {
   const int64_t wanted = 4 * at::get_num_threads();
   int64_t rows = std::min(round_up(p.m, kStripRows), kMaxRows);
   while (rows > kMinRows && p.batch * panels * ((p.m + rows - 1) / rows) < wanted) {
     rows = std::max(kMinRows, round_up(rows / 2, kStripRows));
   }
   const int64_t blocks = (p.m + rows - 1) / rows;  // as many blocks, but of equal size
-  return round_up((p.m + blocks - 1) / blocks, kStripRows);
+  return {round_up((p.m + blocks - 1) / blocks, kStripRows), 1};
 }
 
-void run_part(const Kernels& kernels, const Problem& p, int64_t units, bool a_in_place) {
-  const int64_t panels = (p.n + kPanelCols - 1) / kPanelCols;
-  // With one panel a block of A has one reader, which finds it in its own cache.
-  const OperandA a = a_in_place    ? in_place(p)
-                     : panels == 1 ? OperandA{nullptr, 0, 0}
-                                   : rearrange(kernels, p, units);
-  const bool rounded = kernels.rounds_itself && p.dtype != at::kFloat && p.alpha == 1.0F &&
-                       !reads_c0(p) && p.epilogue.function == nullptr;
-  const Driver driver{kernels, p, a, units, writes_directly(p), rounded};
-  const int64_t rows = rows_of_task(p, panels);
-  const int64_t blocks = (p.m + rows - 1) / rows;
-  const double multiplications = double(p.batch) * p.m * p.n * p.k;
-  const bool parallel = worth_threads(multiplications, double(p.batch) * (p.m + p.n) * units * 4);
-  for_tasks(p.batch * blocks * panels, parallel, [&](int64_t task) {
-    const int64_t panel = task % panels, block = task / panels % blocks;
-    driver.task(task / panels / blocks, block * rows, std::min(rows, p.m - block * rows), panel);
-  });
-}
-
-// The part of `p` of batches [b0, b0 + batches) and rows [i0, i0 + rows).
-Problem part_of(const Problem& p, int64_t b0, int64_t batches, int64_t i0, int64_t rows) {
-  const int64_t size = element_size(element_of(p.dtype));
-  Problem part = p;
-  part.epilogue.batch0 += b0;
-  part.epilogue.row0 += i0;
-  part.batch = batches;
-  part.m = rows;
-  part.a.data = address(p, p.a, p.a_batch_stride, b0, i0, 0);
-  part.b.data = address(p, p.b, p.b_batch_stride, b0, 0, 0);
-  part.out = static_cast<char*>(p.out) + (b0 * p.out_batch_stride + i0 * p.out_row_stride) * size;
-  if (p.c0 != nullptr) {
-    part.c0 =
-        static_cast<const char*>(p.c0) + (b0 * p.c0_batch_stride + i0 * p.c0_row_stride) * size;
+// A task that rearranges its rows of A reads them against many panels. Both operands are rearranged
+// more often the smaller the tasks are, but tasks must not be so large that a thread waits for the
+// last one.
+Cut cut_rearranged(const Problem& p, int64_t panels) {
+  // In multiplications of a unit: what it costs to rearrange one, and how much of a task a thread
+  // waits at the end.
+  constexpr double kPackA = 21, kPackB = 12, kWait = 0.1;
+  const int64_t strips = (p.m + kStripRows - 1) / kStripRows, threads = at::get_num_threads();
+  const int64_t fewest_blocks = (strips + kMaxPackedStrips - 1) / kMaxPackedStrips;
+  const int64_t fewest_groups = (panels + kMaxPanels - 1) / kMaxPanels;
+  Cut best{};
+  double least = 0;
+  for (int64_t blocks = fewest_blocks; blocks < fewest_blocks + 8 && blocks <= strips; ++blocks) {
+    for (int64_t groups = fewest_groups; groups < fewest_groups + 8 && groups <= panels; ++groups) {
+      const Cut cut{(strips + blocks - 1) / blocks * kStripRows, (panels + groups - 1) / groups};
+      const double cols = double(cut.panels) * kPanelCols;
+      const int64_t tasks =
+          p.batch * ((p.m + cut.rows - 1) / cut.rows) * ((panels + cut.panels - 1) / cut.panels);
+      const double rounds = double((tasks + threads - 1) / threads) + kWait;
+      const double cost =
+          rounds * (double(cut.rows) * cols + kPackA * double(cut.rows) + kPackB * cols);
+      if (best.rows == 0 || cost < least) {
+        best = cut;
+        least = cost;
+      }
+    }
   }
-  return part;
+  return best;
 }
 
 }  // namespace
@@ -209,18 +222,22 @@ void pack_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, 
 void run_panel(const Problem& p) {
   const Kernels& kernels = p.packed_b ? *p.packed_b->kernels() : *engine_for(p.dtype).panel;
   const int64_t units = (p.k + kernels.unit - 1) / kernels.unit;
-  if (reads_in_place(kernels, p)) return run_part(kernels, p, units, true);
-  // Rearranged A is bounded: several batches at a time, or several rows of one.
-  const auto limit_units = int64_t(kMaxOperandBytes / 4);
-  const int64_t rows =
-      std::min(p.m, std::max(kMaxRows, limit_units / padded_row(units) / kStripRows * kStripRows));
-  const int64_t batches = std::clamp<int64_t>(limit_units / (padded_row(units) * rows), 1, p.batch);
-  for (int64_t b = 0; b < p.batch; b += batches) {
-    for (int64_t i = 0; i < p.m; i += rows) {
-      run_part(kernels, part_of(p, b, std::min(batches, p.batch - b), i, std::min(rows, p.m - i)),
-               units, false);
-    }
-  }
+  const int64_t panels = (p.n + kPanelCols - 1) / kPanelCols;
+  const bool here = reads_in_place(kernels, p);
+  const bool rounded = kernels.rounds_itself && p.dtype != at::kFloat && p.alpha == 1.0F &&
+                       !reads_c0(p) && p.epilogue.function == nullptr;
+  const Cut cut = here ? cut_in_place(p, panels) : cut_rearranged(p, panels);
+  const Driver driver{
+      kernels, p, here ? in_place(p) : OperandA{nullptr, 0, 0}, units, writes_directly(p), rounded};
+  const int64_t blocks = (p.m + cut.rows - 1) / cut.rows;
+  const int64_t groups = (panels + cut.panels - 1) / cut.panels;
+  const double multiplications = double(p.batch) * p.m * p.n * p.k;
+  const bool parallel = worth_threads(multiplications, double(p.batch) * (p.m + p.n) * units * 4);
+  for_tasks(p.batch * blocks * groups, parallel, [&](int64_t task) {
+    const int64_t panel = task % groups * cut.panels, row = task / groups % blocks * cut.rows;
+    driver.task(task / groups / blocks, row, std::min(cut.rows, p.m - row), panel,
+                std::min(cut.panels, panels - panel));
+  });
 }
 
 }  // namespace torch_neuronx::gemm

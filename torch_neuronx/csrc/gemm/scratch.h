@@ -8,7 +8,6 @@
 namespace torch_neuronx::gemm {
 
 enum class Slot : uint8_t {
-  kOperandA,
   kBlockA,
   kPanel,
   kAccumulator,
