@@ -16,6 +16,7 @@ import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from neuronxcc.ir import build
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, topological
+from neuronxcc.ir.op import Op
 from neuronxcc.ir.shapes import ShapeError
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.errors import DynamicShapeError, LoweringError
@@ -301,8 +302,18 @@ class _Importer:
         used = set(topological(results))
         return [node for node in self.effects if node not in used and node.types]
 
+    def _depends_only_on(self, node: torch.fx.Node, argument: torch.fx.Node) -> bool:
+        read = {n for n in topological([self.values[node]]) if n.op is Op.PARAMETER}
+        return read == {self.values[argument]}
+
     def _finish(self, returned: list[Any]) -> Imported:
-        plan = plan_outputs(returned, self.placeholders, self.written, self.values.__getitem__)
+        plan = plan_outputs(
+            returned,
+            self.placeholders,
+            self.written,
+            self.values.__getitem__,
+            self._depends_only_on,
+        )
         results = [self.values[root] for root in plan.roots]
         vals = [root.meta["val"] for root in plan.roots]
         strides = [tuple(map(int, v.stride())) for v in vals]

@@ -386,5 +386,8 @@ class _Assumption:
         if _products(a, b) != self.bounds.range(scalar, {}, self.bounds.plain):
             return
         for src, factor in ((scalar.srcs[0], b), (scalar.srcs[1], a)):
-            if factor[0] == factor[1] and factor[0] > 0:
-                self._narrow(src, (-(-now[0] // factor[0]), now[1] // factor[0]))
+            if factor[0] != factor[1] or factor[0] == 0:
+                continue
+            by = factor[0]
+            least, most = now if by > 0 else now[::-1]
+            self._narrow(src, (-(-least // by), most // by))

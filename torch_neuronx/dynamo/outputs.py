@@ -57,6 +57,7 @@ def plan_outputs(
     placeholders: Mapping[torch.fx.Node, int],
     mutated: Collection[torch.fx.Node],
     constant: Callable[[torch.fx.Node], Any],
+    depends_only_on: Callable[[torch.fx.Node, torch.fx.Node], bool],
 ) -> OutputPlan:
     """Decide what to compute and how to return it.
 
@@ -65,13 +66,16 @@ def plan_outputs(
         placeholders: Tensor arguments and their numbers.
         mutated: Those that the graph updates in place.
         constant: The value of a node that is not a tensor.
+        depends_only_on: Whether a tensor is computed from one argument and nothing else. Fake
+            tensors do not always tell: PyTorch caches those of a region that is called twice, so
+            the results of the second call seem to share memory with arguments of the first.
     """
     owners = {_storage(node): node for node in placeholders}
     returned = [_written(item) for item in returned]
     returned = [
         None if isinstance(n, torch.fx.Node) and constant(n) is None else n for n in returned
     ]
-    bases = _bases(returned, owners, mutated)
+    bases = _bases(returned, owners, mutated, depends_only_on)
     roots: dict[torch.fx.Node, int] = {}
     outputs: list[Output] = []
     for node in returned:
@@ -113,6 +117,7 @@ def _bases(
     returned: Sequence[Any],
     owners: Mapping[int, torch.fx.Node],
     mutated: Collection[torch.fx.Node],
+    depends_only_on: Callable[[torch.fx.Node, torch.fx.Node], bool],
 ) -> dict[torch.fx.Node, torch.fx.Node]:
     """For every returned tensor the node whose tensor is computed for it: itself, or its base."""
     bases: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -123,7 +128,7 @@ def _bases(
         owner = owners.get(_storage(node))
         if owner is not None:
             # A view of an argument that is overwritten was meant to show the old values.
-            if owner not in mutated and _viewable(node, owner):
+            if owner not in mutated and _viewable(node, owner) and depends_only_on(node, owner):
                 bases[node] = owner
             continue
         root = _root(node)

@@ -27,6 +27,7 @@ aten = torch.ops.aten
 higher_order = torch.ops.higher_order
 Module = torch.fx.GraphModule
 Shape = tuple[int, ...]  # batch, heads, queries, keys
+_KEYS = (3,)
 
 # Which of (score, batch, head, query, key) each nested vmap runs over, outermost first.
 _ORDER = ((0, 0, None, None, None), (0, None, 0, None, None), (0, None, None, 0, None),
@@ -58,14 +59,19 @@ def _vectorized(
         kept[:] = [i for i, r in enumerate(listed) if isinstance(r, torch.Tensor)]
         return tuple(listed[i] for i in kept)
 
+    def added_up(*args: Any) -> Any:
+        first, *gradients = tensors_only(*args)
+        return first, *(_sum_of_lanes(g) for g in gradients)
+
     def whole(*args: Any) -> Any:
-        function: Callable[..., Any] = tensors_only
+        function: Callable[..., Any] = added_up
         for row in reversed(_ORDER):
-            dims = (*row[0:1], *row[1:]) if with_score else row[1:]
+            dims = row if with_score else row[1:]
             extra = (0,) * (len(batched) - 1) if with_score else ()
-            outs: Any = _out_dims(gm)
             function = torch.vmap(
-                function, in_dims=(*dims, *extra, *(None,) * len(fixed)), out_dims=outs
+                function,
+                in_dims=(*dims, *extra, *(None,) * len(fixed)),
+                out_dims=_out_dims(gm),  # type: ignore[arg-type]
             )
         return function(*args)
 
@@ -77,6 +83,28 @@ def _vectorized(
         traced = make_fx(whole, decomposition_table=dict(decompositions()))(*args)
     traced.graph.eliminate_dead_code()
     return traced, kept
+
+
+@torch.library.custom_op("torch_neuronx_flex::sum_of_lanes", mutates_args=())
+def _sum_over(x: torch.Tensor) -> torch.Tensor:
+    """The sum over all that vmap runs over: its rule for vmap does it, one vmap at a time."""
+    return x.clone()
+
+
+@_sum_over.register_vmap
+def _sum_over_vmap(
+    _info: object, in_dims: tuple[int | None, ...], x: torch.Tensor
+) -> tuple[torch.Tensor, None]:
+    (dim,) = in_dims
+    return _sum_of_lanes(x if dim is None else x.sum(dim)), None
+
+
+def _sum_of_lanes(x: torch.Tensor) -> torch.Tensor:
+    """What a captured tensor's gradient is if the user's function does not index the tensor.
+
+    Gradients of indexing are added up by PyTorch and belong to no lane.
+    """
+    return _sum_over(x) if torch._C._functorch.is_batchedtensor(x) else x
 
 
 def _out_dims(gm: Module) -> tuple[int | None, ...]:
@@ -211,6 +239,19 @@ def _scores(
     return scores, b.select(allowed, changed, e.like(changed, -math.inf)), allowed
 
 
+def _powers(scores: Node) -> tuple[Node, Node, Node]:
+    """exp(scores - the greatest of the row), their sums, and the greatest.
+
+    A row without any score has nothing to attend to: powers are 0 and their sum is said to be 1.
+    """
+    top = b.reduce(scores, "max", _KEYS)
+    empty = b.equal(top, e.like(top, -math.inf))
+    safe = b.select(empty, e.like(top, 0), top)
+    powers = b.exp(b.subtract(scores, e.back(safe, scores.shape, _KEYS)))
+    total = b.reduce(powers, "add", _KEYS)
+    return powers, b.select(empty, e.like(total, 1), total), top
+
+
 @lowers(higher_order.flex_attention)
 def flex_attention(
     cx: Context,
@@ -228,21 +269,25 @@ def flex_attention(
     key, value = _heads(key, batch, heads), _heads(value, batch, heads)
     buffers = (score_buffers, mask_buffers)
     _, scores, _ = _scores(cx, query, key, score_mod, block_mask, scale, buffers, (7, 8))
-    last = (3,)
-    top = b.reduce(scores, "max", last)
-    # A row without any score: nothing to attend to, the result is zero.
-    empty = b.equal(top, e.like(top, -math.inf))
-    safe = b.select(empty, e.like(top, 0), top)
-    powers = b.exp(b.subtract(scores, e.back(safe, scores.shape, last)))
-    total = b.reduce(powers, "add", last)
-    divisor = b.select(empty, e.like(total, 1), total)
-    weights = b.divide(powers, e.back(divisor, scores.shape, last))
+    powers, divisor, top = _powers(scores)
+    weights = b.divide(powers, e.back(divisor, scores.shape, _KEYS))
     out = b.matmul(b.convert(weights, query.dtype), b.convert(value, query.dtype))
-    logsumexp = b.add(b.log(divisor), safe)
-    logsumexp = b.select(empty, e.like(top, -math.inf), logsumexp)
+    logsumexp = b.add(b.log(divisor), top)  # -inf for a row without any score
     in_twos = e.like(top, 1 / math.log(2))
     results = (out, b.multiply(logsumexp, in_twos), b.multiply(top, in_twos))
     return tuple(b.convert(r, t.dtype) for r, t in zip(results, cx.types, strict=True))  # type: ignore[return-value]
+
+
+def _weights(scores: Node, logsumexp: Node) -> Node:
+    """The attention weights again: exp(scores - logsumexp), from the logarithm to the base 2."""
+    if scores.dtype is DType.F64:
+        # PyTorch keeps the logsumexp in float32, which would spoil the gradients.
+        powers, divisor, _ = _powers(scores)
+        return b.divide(powers, e.back(divisor, scores.shape, _KEYS))
+    lse = b.multiply(b.convert(logsumexp, scores.dtype), e.like(logsumexp, math.log(2)))
+    empty = b.equal(lse, e.like(lse, -math.inf))
+    safe = b.select(empty, e.like(lse, 0), lse)
+    return b.exp(b.subtract(scores, e.back(safe, scores.shape, _KEYS)))
 
 
 @lowers(higher_order.flex_attention_backward)
@@ -268,21 +313,18 @@ def flex_attention_backward(
     keys, values = _heads(key, batch, heads), _heads(value, batch, heads)
     buffers = (score_buffers, mask_buffers)
     raw, scores, allowed = _scores(cx, query, keys, score_mod, block_mask, scale, buffers, (12, 13))
-    shape, last = scores.shape, (3,)
+    shape = scores.shape
     if grad_out is None:
         grad_out = e.like(out, 0)
-    lse = b.multiply(b.convert(logsumexp, wide), e.number(math.log(2), wide, logsumexp.shape))
-    empty = b.equal(lse, e.like(lse, -math.inf))
-    safe = b.select(empty, e.like(lse, 0), lse)
-    weights = b.exp(b.subtract(scores, e.back(safe, shape, last)))
+    weights = _weights(scores, logsumexp)
 
     grad_value = b.matmul(b.swap_dims(b.convert(weights, narrow)), grad_out)
     grad_weights = b.matmul(grad_out, b.swap_dims(values), dtype=wide)
-    along = b.reduce(b.multiply(b.convert(out, wide), b.convert(grad_out, wide)), "add", last)
+    along = b.reduce(b.multiply(b.convert(out, wide), b.convert(grad_out, wide)), "add", _KEYS)
     if grad_logsumexp is not None:
         extra = b.convert(grad_logsumexp, wide)
         along = b.subtract(along, b.multiply(extra, e.like(extra, 1 / math.log(2))))
-    grad = b.multiply(weights, b.subtract(grad_weights, e.back(along, shape, last)))
+    grad = b.multiply(weights, b.subtract(grad_weights, e.back(along, shape, _KEYS)))
 
     results, kept = _apply(
         cx, joint, (raw, grad), score_buffers, _fakes(cx.fx.args[12]), "joint",

@@ -49,16 +49,48 @@ def scaled_grouped_mm(
     bias: Node | None = None,
     *_rest: object,
 ) -> Node:
-    """Float8 groups: the float32 product of the plain values, then the scales."""
-    if bias is not None or offsets is None or (x.type.rank, y.type.rank) != (2, 3):
-        raise NotImplementedError("_scaled_grouped_mm other than rows by a stack of matrices")
+    """Float8 groups: the float32 product of the plain values, then the scales.
+
+    There is a scale for every row of `x` and every column of `y`, of each of their matrices. If
+    both are one matrix, whose contracted dimension is what is grouped, there is one for every group,
+    group after group.
+    """
     wide = DType.F32
-    total = _grouped(
-        cx, b.convert(x, wide), b.convert(y, wide), offsets, TensorType(wide, cx.shape)
-    )
-    row = b.broadcast_in_dim(b.convert(scale_x, wide), total.shape, (0,))
-    column = take_along(b.convert(scale_y, wide), [(0, _group_of_row(offsets, total.shape[0]))])
-    return b.convert(b.multiply(b.multiply(total, row), column), cx.dtype)
+    if bias is not None:
+        raise NotImplementedError("_scaled_grouped_mm with a bias")
+    if scale_x.dtype is not wide or scale_y.dtype is not wide:
+        raise NotImplementedError("_scaled_grouped_mm with scales of blocks (MX formats)")
+    type_ = TensorType(wide, cx.shape)
+    total = _grouped(cx, b.convert(x, wide), b.convert(y, wide), offsets, type_)
+    shape, last = total.shape, total.type.rank - 1
+    rows = _scales(scale_x, x, y, offsets, shape, last - 1)
+    columns = _scales(scale_y, y, x, offsets, shape, last)
+    return b.convert(b.multiply(b.multiply(total, rows), columns), cx.dtype)
+
+
+def _scales(
+    scale: Node, x: Node, other: Node, offsets: Node | None, shape: tuple[int, ...], along: int
+) -> Node:
+    """The scales of one operand for every element of the product.
+
+    Args:
+        scale: As PyTorch wants it.
+        x: The operand that they belong to.
+        other: The other operand.
+        offsets: The ends of the groups.
+        shape: Of the product.
+        along: Which dimension of the product is that of the operand.
+    """
+    if len(shape) == 3:  # a product for every group
+        return b.broadcast_in_dim(b.reshape(scale, (shape[0], shape[along])), shape, (0, along))
+    if x.type.rank == 2:
+        return b.broadcast_in_dim(scale, shape, (along,))
+    # A matrix for every group: rows (or columns) of the product, by the other dimension, have
+    # that of their group.
+    assert offsets is not None
+    assert other.type.rank == 2
+    found = take_along(scale, [(0, _group_of_row(offsets, shape[1 - along]))])
+    return found if along == 1 else b.swap_dims(found)
 
 
 def _group_of_row(offsets: Node, rows: int) -> Node:
