@@ -95,6 +95,8 @@ def test_adding_to_a_tensor_in_place() -> None:
 
 
 MASK = build.compare("LT", build.index(2), 50)
+# The bias of column N - 1 - column: data could decide as well.
+INDEXED = build.load(DType.F32, 1, (0, 0, 0), N - 1, indices=[(build.index(2), -1)])
 
 
 @pytest.mark.parametrize(
@@ -114,12 +116,21 @@ MASK = build.compare("LT", build.index(2), 50)
             "a masked addend",
         ),
         (made(build.op(Op.ADD, TILE, build.load(DType.F32, 2, (0, N, 1)))), "it moves the addend"),
+        (made(build.op(Op.ADD, TILE, INDEXED)), "an addend whose place is computed"),
+        (made(build.op(Op.ADD, INDEXED, TILE)), "an addend whose place is computed"),
         (made(TILE, c0=True), "the product adds already"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
 def test_epilogues_that_stay(step: tuple[Maker, GemmStep], why: str) -> None:
     assert plain_product(step[1]) is step[1], why
+
+
+def test_adding_what_an_index_finds() -> None:
+    """The product cannot do it, and dropped the addend once."""
+    maker, _ = made(build.op(Op.ADD, TILE, INDEXED))
+    got, (a, b, bias, _) = results(maker, "neuron")
+    assert torch.allclose(got.double(), a @ b + bias.flip(0), atol=1e-5)
 
 
 def test_several_stores_stay() -> None:

@@ -115,5 +115,7 @@ def _sum_and_addend(step: GemmStep, value: Scalar) -> tuple[Scalar, View | None]
     assert step.epilogue is not None
     for tile, other in (value.srcs, value.srcs[::-1]):
         if _is_tile(step.epilogue, tile) and other.access is not None and not other.srcs:
-            return tile, _view(step, other.access)
+            addend = _view(step, other.access)
+            if addend is not None:  # else the sum is more than a product can do
+                return tile, addend
     return value, None
