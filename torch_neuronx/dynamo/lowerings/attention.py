@@ -66,7 +66,9 @@ def _unrepeated(x: Node) -> Node:
     if x.shape != (batch, heads * repeats, keys, width) or source.type.size != math.prod(single):
         return x
     kept = [(d, n) for d, n in zip(spread["dims"], source.shape, strict=True) if d != 2]
-    return build.reshape(source, single) if kept == list(zip((0, 1, 3, 4), single, strict=True)) else x
+    return (
+        build.reshape(source, single) if kept == list(zip((0, 1, 3, 4), single, strict=True)) else x
+    )
 
 
 def _zero(value: torch.Tensor) -> Node:
