@@ -1,8 +1,8 @@
 """Updates of updates: which of them can be one memory that changes in place.
 
-Tensor IR has no memory. A buffer that a program writes in several places is a chain of updates, each
-of the one before, and a write to a view of the buffer (`cache[3][:, p] = x`) is nested: an update of a
-slice, put back where the slice was taken. Here both are recognised by comparing layouts.
+Tensor IR has no memory. A buffer that a program writes in several places is a chain of updates,
+each of the one before, and a write to a view of the buffer (`cache[3][:, p] = x`) is nested: an
+update of a slice, put back where the slice was taken. Both are recognised by comparing layouts.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def window(node: Node, layout: Layout) -> Layout | None:
 
 
 def in_step(node: Node, src: Node) -> bool:
-    """Whether a tensor is a view of just the elements that an update replaces, each in its place."""
+    """Whether a tensor shows just the elements that an update replaces, each in its place."""
     places = _places(node, src)
     return places is not None and src.shape == value(node).shape and _same(src.shape, *places)
 
@@ -114,8 +114,10 @@ def _places(node: Node, src: Node) -> tuple[Layout, Layout] | None:
     if base is None or held is None:
         return None
     whole = _over(old, {base})[1]
-    if whole is None or any(n > 1 and not s for n, s in zip(old.shape, whole.strides, strict=True)):
+    if whole is None:
         return None
+    if any(n > 1 and not s for n, s in zip(old.shape, whole.strides, strict=True)):
+        return None  # its elements share memory
     there = window(node, whole)
     return None if there is None else (there, held)
 
@@ -152,7 +154,7 @@ def _views(node: Node) -> set[Node]:
 
 
 def _over(node: Node, bases: set[Node]) -> tuple[Node | None, Layout | None]:
-    """The first of `bases` that a node is a view of, and its layout there if the base's is plain."""
+    """The first of `bases` that a node is a view of, and its layout if the base is contiguous."""
     chain = []
     while node not in bases:
         if node.op not in VIEWS:

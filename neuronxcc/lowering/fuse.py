@@ -17,7 +17,7 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering import policy
-from neuronxcc.lowering.chains import enclosed, in_step, late_readers, value, versions
+from neuronxcc.lowering.chains import enclosed, in_step, late_readers, versions
 from neuronxcc.lowering.channels import channels_last, last_strides
 from neuronxcc.lowering.classify import (
     CONTROL,
@@ -361,9 +361,9 @@ class Fuser:
         if not clusters and node not in self.required:
             return
         chained = node in self._chained or enclosed(node, _plain(node)) is not None
-        if node not in self.required and not chained and is_choice(node):
-            if self._inlined(node, clusters):
-                return
+        free = node not in self.required and not chained and is_choice(node)
+        if free and self._inlined(node, clusters):
+            return
         storage, layout = self.places.store(node)
         old = self._old.pop(node, None) or (node.srcs[0], storage, layout.strides)
         if self._enclose(node, storage, layout, old):

@@ -31,16 +31,21 @@ def program_order(graph: Graph, first: Mapping[Node, Collection[Node]] | None = 
 
     Args:
         graph: Whose nodes.
-        first: For some nodes others that come before them, too, though they are no operands.
+        first: For some nodes others that come before them, too, though they are no operands; a wish
+            that is not granted if effects are in the way.
     """
     nodes = sorted(graph.nodes(), key=lambda node: node.serial)
     effects = [n for n in nodes if n.op in CALLS and n.get("sequence") is not None]
     wanted = sorted(effects, key=lambda n: n["sequence"])
-    after = {node: set(others) for node, others in (first or {}).items()}
-    if effects != wanted:
-        for before, node in pairwise(wanted):
-            after.setdefault(node, set()).add(before)
-    return _ordered(nodes, after) if after else nodes
+    after: dict[Node, set[Node]] = {}
+    if effects != wanted or first:
+        after = {node: {before} for before, node in pairwise(wanted)}
+    for node, others in (first or {}).items():
+        after[node] = after.get(node, set()).union(others)
+    order = _ordered(nodes, after) if after else nodes
+    if first and len(order) < len(nodes):  # some wait for each other
+        return program_order(graph)
+    return order
 
 
 def _ordered(nodes: list[Node], after: Mapping[Node, Collection[Node]]) -> list[Node]:

@@ -205,7 +205,7 @@ def reads(node: Node) -> set[Node]:
 
 
 def leaves(node: Node) -> set[Node]:
-    """What is not computed just anywhere and a node is computed from, as far as a short look shows."""
+    """What a node is computed from by nodes that are computed anywhere, after a short look."""
     found: set[Node] = set()
     pending = list(node.srcs)
     for _ in range(24):

@@ -170,10 +170,10 @@ def test_one_token_of_a_model_with_a_static_cache(make: Callable[[], Any]) -> No
         return logits
 
     compiled = torch.compile(step, backend="neuron", fullgraph=True)
-    results = []
+    results: list[list[Any]] = []
     with torch.no_grad(), watched() as graphs:
         for function in (step, compiled):
-            cache = StaticCache(config=model.config, max_cache_len=64)
+            cache: Any = StaticCache(config=model.config, max_cache_len=64)
             prompt = torch.arange(6, device="neuron").view(2, 3)
             step(prompt, torch.arange(3, device="neuron"), cache)
             for place in (3, 4):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.codegen.loop import Kernel, scalars
-from neuronxcc.ir import DType, Node, build, indexing
+from neuronxcc.ir import DType, Node, Operand, build, indexing
 from neuronxcc.lowering.progressions import Progression, fixed_places, progression
 from neuronxcc.neff.program import CopyStep, LoopStep, Program
 from tests.compiler.lowering_models import Model
@@ -350,3 +350,20 @@ def test_rows_outside_or_out_of_order_are_not_a_window(positions: list[int]) -> 
     x, new = m.param(6, 2), m.param(2, 2)
     index = build.constant(np.array(positions))
     assert fixed_places(indexing.put(x, index, new, 0, "set")) is None
+
+
+def test_effects_keep_their_order_when_a_reader_should_come_first() -> None:
+    m, x, index, new = row(2)
+    full = indexing.put(x, index, new, 2, "set")
+
+    def effect(operand: Node, sequence: int) -> Node:
+        types, args = (operand.type,), (Operand(0),)
+        return build.custom_call("aten::abs", types, (operand,), args=args, sequence=sequence)
+
+    first = effect(full, 0)
+    second = effect(x, 1)  # reads the old content, and comes after what reads the new one
+    graph = m.graph("g", first, second, full, aliases={2: 0})
+    old = np.arange(SIZE, dtype=np.float32).reshape(SHAPE) - 9
+    args = [old, np.array([3]), np.ones((2, 4, 1, 3), np.float32)]
+    for mine, wanted in zip(run(graph, args), expected(graph, args), strict=True):
+        np.testing.assert_array_equal(mine, wanted)
