@@ -66,13 +66,25 @@ def cases(draw: st.DrawFn) -> Case:
         c = groups * per_group
         reach = [d * (k - 1) + 1 - 2 * p for d, k, p in zip(dilation, side, padding, strict=True)]
         height, width = max(height, reach[0]), max(width, reach[1])
-    flags = ("x_last", "w_last", "last", "constant", "narrow")
-    given = {name: draw(st.booleans()) for name in flags}
+    x_last, w_last, last, constant, narrow = draw(st.tuples(*[st.booleans()] * 5))
     extras = draw(st.one_of(st.none(), st.frozensets(st.sampled_from(EXTRAS))))
     dtype = draw(st.sampled_from(list(ROUNDING)))
     x, w = (images, c, height, width), (o, c // groups, *side)
-    case = Case(x, w, stride, padding, dilation, groups, dtype, extras=extras)
-    return replace(case, **given)
+    return Case(
+        x,
+        w,
+        stride,
+        padding,
+        dilation,
+        groups,
+        dtype,
+        x_last,
+        w_last,
+        last,
+        extras,
+        constant,
+        narrow,
+    )
 
 
 def strides(shape: Shape, last: bool) -> Shape:
