@@ -133,4 +133,4 @@ def headlines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line[2:6] in _STEPS]
 
 
-_STEPS: Sequence[Any] = ("loop", "gemm", "aten", "copy", "cond", "whil", "call")
+_STEPS: Sequence[Any] = ("loop", "gemm", "conv", "aten", "copy", "cond", "whil", "call")

@@ -137,7 +137,20 @@ ARGUMENTS = st.recursive(
 
 
 @st.composite
-def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901 - one case per kind of step
+def convolutions(draw: Draw, buffer: Callable[..., int], view: Callable[[int], View]) -> ConvStep:
+    """A valid convolution over new buffers."""
+    n, groups, c, o = draw(st.tuples(*[st.integers(1, 3)] * 4))
+    x = view(buffer("input", DType.F16, (n, groups * c, 5, 4)))
+    w = view(buffer("constant", DType.F16, (groups * o, c, 2, 3)))
+    stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 2)))
+    conv = ConvStep(x, w, None, stride, (1, 2), (2, 1), groups, loc="model.py:1")
+    out = view(buffer("temp", DType.F16, conv.out_shape))
+    flags = draw(st.tuples(*[st.booleans()] * 2))
+    return replace(conv, out=out, last=flags[0], constant_w=flags[1])
+
+
+@st.composite
+def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901, PLR0915 - one case per kind of step
     """A valid program with steps of every kind; it need not make sense."""
     buffers: list[Buffer] = []
     steps: list[Step] = []
@@ -184,14 +197,7 @@ def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901 - one case pe
                 args = (x, draw(ARGUMENTS))
                 steps.append(AtenStep("aten::sort.stable", args, kwargs, outs, draw(st.booleans())))
             case 5:
-                n, groups, c, o = draw(st.tuples(*[st.integers(1, 3)] * 4))
-                x = view(buffer("input", DType.F16, (n, groups * c, 5, 4)))
-                w = view(buffer(draw(readable), DType.F16, (groups * o, c, 2, 3)))
-                stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 2)))
-                conv = ConvStep(x, w, None, stride, (1, 2), (2, 1), groups, loc="model.py:1")
-                out = view(buffer("temp", DType.F16, conv.out_shape))
-                flags = draw(st.tuples(*[st.booleans()] * 2))
-                steps.append(replace(conv, out=out, last=flags[0], constant_w=flags[1]))
+                steps.append(draw(convolutions(buffer, view)))
             case 3:
                 x = view(buffer(draw(readable), draw(DTYPES), (4,)))
                 steps.append(CopyStep(x, view(buffer("temp", x.dtype, (4,)))))

@@ -21,6 +21,7 @@ from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    ConvStep,
     CopyStep,
     GemmStep,
     LoopStep,
@@ -483,8 +484,8 @@ NUMBERS = st.one_of(
     st.integers(-4, 20),
     st.sampled_from([63, 64, 65, 128, 512, 1 << 31, 1 << 40, -(1 << 40), (1 << 63) - 1]),
 )
-RECORDS = (AtenStep, Access, Buffer, CallStep, CopyStep, Dim, GemmStep, Kernel, LoopStep, Program,
-           Slot, View)  # fmt: skip
+RECORDS = (AtenStep, Access, Buffer, CallStep, ConvStep, CopyStep, Dim, GemmStep, Kernel, LoopStep,
+           Program, Slot, View)  # fmt: skip
 KEPT = {"name", "loc", "meta", "kwargs"}
 
 

@@ -12,6 +12,8 @@ namespace {
 // Results that a function of the caller's gets at once: they and what it makes of them should stay
 // in a second cache.
 constexpr int64_t kPart = int64_t(1) << 15;
+// Results that ATen computes at once: they should stay in a third cache until they are handed out.
+constexpr int64_t kWhole = int64_t(1) << 20;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -22,7 +24,8 @@ at::Tensor laid_out(const at::Tensor& x, const at::Tensor& weight, bool last) {
   return x.contiguous(last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
 }
 
-void hand_out(const Epilogue& e, const at::Tensor& result) {
+// The results of images from number `first` on.
+void hand_out(const Epilogue& e, const at::Tensor& result, int64_t first) {
   at::Tensor y = result.to(at::kFloat);
   y = e.last ? y.permute({0, 2, 3, 1}).contiguous() : y.contiguous();
   const int64_t channels = result.size(1), pixels = result.size(2) * result.size(3);
@@ -33,9 +36,16 @@ void hand_out(const Epilogue& e, const at::Tensor& result) {
   const bool parallel = gemm::worth_threads(0, double(y.numel()) * sizeof(float));
   gemm::for_tasks(result.size(0) * parts, parallel, [&](int64_t task) {
     const int64_t image = task / parts, row = task % parts * height;
-    e.function(e.buffers, image, row, std::min(height, rows - row), 0, cols,
+    e.function(e.buffers, first + image, row, std::min(height, rows - row), 0, cols,
                sums + (image * rows + row) * cols, cols);
   });
+}
+
+// ATen rearranges the filters in every call, so there must be few of them.
+int64_t images_at_once(const Call& c) {
+  const int64_t images = c.out.size(0), results = c.out.numel();
+  if (results <= kWhole || 16 * c.weight.numel() > kWhole) return images;
+  return std::clamp<int64_t>(kWhole / (results / images), 1, images);
 }
 
 }  // namespace
@@ -58,7 +68,10 @@ void run_aten(const Call& c) {
     at::Tensor w = as_it_is ? host(c.weight) : as_float(c.weight);
     x = laid_out(x, w, e.last);
     if (!e.last && at::native::mkldnn_conv_use_channels_last(x, w)) w = w.contiguous();
-    hand_out(e, convolve(x, w, {}));
+    const int64_t images = x.size(0), step = images_at_once(c);
+    for (int64_t i = 0; i < images; i += step) {
+      hand_out(e, convolve(x.narrow(0, i, std::min(step, images - i)), w, {}), i);
+    }
     return;
   }
   // Rounding once, after all of it.
@@ -72,7 +85,7 @@ void run_aten(const Call& c) {
   if (e.function == nullptr) {
     host(c.out).copy_(y);
   } else {
-    hand_out(e, y);
+    hand_out(e, y, 0);
   }
 }
 
