@@ -74,8 +74,9 @@ class Cluster:
 
     Attributes:
         number: Steps with greater numbers are executed earlier.
-        kind: "loop", or "gemm" for the epilogue of a matrix product, whose axes are batch, row and
-            column and stay as they are.
+        kind: "loop", "gemm" for the epilogue of a matrix product, or "operand" for what makes an
+            operand of one; the axes of these are batch, row and column and stay as they are.
+        made: Of an operand: the tensor that it is, and at which position.
         extents: Of every axis.
         order: The axes, outermost first.
         reduced: Those that are reduced over.
@@ -98,6 +99,7 @@ class Cluster:
     work: int = 0
     whole: set[int] = field(default_factory=set)
     has_updates: bool = False
+    made: tuple[Node, At] | None = None
 
     @property
     def space(self) -> Space:

@@ -16,7 +16,7 @@ from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.index import Index
 from neuronxcc.lowering.layout import span
-from neuronxcc.lowering.units import Home, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
 
 
 class Use(NamedTuple):
@@ -82,17 +82,25 @@ class Settler:
         else:
             if isinstance(unit, Product):
                 for operand in unit.operands:
-                    yield self._storage(operand), None
+                    if isinstance(operand, Made):
+                        # Its elements are computed in any order, some of them more than once.
+                        for storage, _ in self._loads(operand.cluster):
+                            yield storage, None
+                    else:
+                        yield self._storage(operand), None
                 unit = unit.cluster
-            for node, ats in unit.wants.items():
-                if node in unit.inside:
-                    continue
-                storage, layout = self.places.place(node)
-                for at in ats:
-                    parts = list(zip(at.coords, layout.strides, strict=True))
-                    address = ix.shift(ix.weighted(parts), layout.offset)
-                    # Under a condition the element may be anywhere, as far as we look.
-                    yield storage, None if at.mask else address
+            yield from self._loads(unit)
+
+    def _loads(self, unit: Cluster) -> Iterator[tuple[Storage, Index | None]]:
+        for node, ats in unit.wants.items():
+            if node in unit.inside:
+                continue
+            storage, layout = self.places.place(node)
+            for at in ats:
+                parts = list(zip(at.coords, layout.strides, strict=True))
+                address = ix.shift(ix.weighted(parts), layout.offset)
+                # Under a condition the element may be anywhere, as far as we look.
+                yield storage, None if at.mask else address
 
     def _storage(self, operand: Tensor) -> Storage:
         return operand if isinstance(operand, Storage) else self.places.place(operand)[0]
