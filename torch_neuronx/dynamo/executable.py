@@ -134,6 +134,7 @@ def _kernels(program: Program) -> Iterator[Kernel]:
             elif isinstance(step, GemmStep):
                 for operand in (step.a, step.b):
                     if isinstance(operand, Made):
+                        check_made(operand)  # its machine code has no checks
                         yield operand.kernel
                 epilogue = plain_product(step).epilogue
                 if epilogue is not None:
@@ -239,7 +240,6 @@ class _SpecMaker:
         """Where an operand of a product lies, or how it is made."""
         if isinstance(operand, View):
             return _view(operand)
-        check_made(operand)
         return {
             "address": self.functions[operand.kernel].address,
             "operands": _operands(operand.kernel, operand.operands, 1),
