@@ -40,7 +40,8 @@ class Slot:
     """A buffer the kernel is given: `slots[i]` describes the i-th pointer of the call."""
 
     dtype: DType
-    # A GEMM's float32 accumulator tile, whose row stride is known only when the kernel is called.
+    # A part of a matrix whose row stride is known only when the kernel is called: a GEMM's float32
+    # sums, or elements of an operand that the kernel makes for it.
     tile: bool = False
 
 

@@ -120,7 +120,12 @@ class _Rules:
 
     def store(self, store: Store) -> None:
         self.access("store", store.access, store.value.dtype)
-        self.demand(not self.kernel.slots[store.access.slot].tile, "store", "the tile is read only")
+        if self.kernel.slots[store.access.slot].tile:
+            # What makes an operand of a product writes its tile, and does nothing else.
+            read = any(s.access is not None and s.access.slot == 0 for s in scalars(self.kernel))
+            alone = len(self.kernel.stores) == 1 and store.mask is None and store.combine is None
+            makes = store.access.slot == 0 and alone and not read
+            self.demand(makes, "store", "the tile is read only")
         mask = store.mask is None or store.mask.dtype is DType.PRED
         self.demand(mask, "store", "the mask is not pred")
         combine = store.combine is None or store.combine in COMBINERS

@@ -74,8 +74,10 @@ class Cluster:
 
     Attributes:
         number: Steps with greater numbers are executed earlier.
-        kind: "loop", or "gemm" or "conv" for the epilogue of a product, whose axes are batch, row
-            and column and stay as they are.
+        kind: "loop", "gemm" or "conv" for the epilogue of a product, or "operand" for what makes an
+            operand of a matrix product; the axes of a product are batch, row and column and stay as
+            they are.
+        made: Of an operand: the tensor that it is, and at which position.
         extents: Of every axis.
         order: The axes, outermost first.
         reduced: Those that are reduced over.
@@ -99,6 +101,7 @@ class Cluster:
     work: int = 0
     whole: set[int] = field(default_factory=set)
     update: Node | None = None
+    made: tuple[Node, At] | None = None
 
     @property
     def has_updates(self) -> bool:

@@ -41,7 +41,7 @@ _REDUCE = {
 class Emitted:
     """A kernel and the storage behind each slot, with the element the slot starts at.
 
-    The tile of an epilogue is slot 0 of the kernel and not listed.
+    The tile of an epilogue or operand is slot 0 of the kernel and not listed.
     """
 
     kernel: Kernel
@@ -78,6 +78,8 @@ class _Emitter:
         slots: list[Slot] = []
         if cluster.kind != "loop":
             slots.append(Slot(DType.F32, tile=True))
+        elif cluster.made is not None:
+            slots.append(Slot(cluster.made[0].dtype, tile=True))
         for storage, address in accesses:
             if storage not in self.slots:
                 self.slots[storage] = len(slots)
@@ -99,6 +101,8 @@ class _Emitter:
             )
             for write, (storage, address) in zip(cluster.writes, writes, strict=True)
         )
+        if cluster.made is not None:
+            stores = (Store(self._whole_tile(), self.scalars[cluster.made]),)
         dims = tuple(
             Dim(self.extents[a], Kind.REDUCE if a in self.reduced else Kind.PARALLEL) for a in order
         )
@@ -125,6 +129,8 @@ class _Emitter:
         """Every value the writes need, operands first. Notes the addresses of loads."""
         seen: set[Key] = set()
         stack: list[tuple[Key, bool]] = []
+        if self.cluster.made is not None:
+            stack.append((self.cluster.made, False))
         for write in reversed(self.cluster.writes):
             stack.append(((write.node, write.at), False))
             stack.extend((key, False) for key in _values(At(write.coords, write.mask)))
@@ -379,10 +385,12 @@ class _Emitter:
         return _converted(self._number(index, self._width(index)), node.dtype)
 
     def _tile(self, node: Node, _at: At, _srcs: list[Scalar]) -> Scalar:
-        extents = [self.extents[axis] for axis in (0, 1, 2)]
-        strides = (extents[1] * extents[2], extents[2], 1)
-        tile = Scalar.make("load", DType.F32, access=Access(0, strides))
+        tile = Scalar.make("load", DType.F32, access=self._whole_tile())
         return _converted(tile, node.dtype)
+
+    def _whole_tile(self) -> Access:
+        extents = [self.extents[axis] for axis in (0, 1, 2)]
+        return Access(0, (extents[1] * extents[2], extents[2], 1))
 
 
 _RULES: dict[Op, Callable[[_Emitter, Node, At, list[Scalar]], Scalar]] = {

@@ -35,9 +35,9 @@ from neuronxcc.lowering.index import At
 from neuronxcc.lowering.layout import Layout, Strides, contiguous
 from neuronxcc.lowering.order import Region, program_order, regions, stages
 from neuronxcc.lowering.places import Places
-from neuronxcc.lowering.products import matrix, packed
+from neuronxcc.lowering.products import frame, matrix, packed, shown_strides
 from neuronxcc.lowering.sources import is_choice
-from neuronxcc.lowering.units import Home, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
 from neuronxcc.lowering.updates import update_write
 
 
@@ -80,7 +80,8 @@ class Fuser:
         self.order = program_order(graph, late_readers(graph, following))
         stage = stages(self.order)
         self._last = channels_last(graph, self.order, param_strides, result_strides)
-        self.regions = regions(self.order, stage, _users(self.order), self._kept(), self._begun)
+        self._users = _users(self.order)
+        self.regions = regions(self.order, stage, self._users, self._kept(), self._begun)
         self.order.sort(key=lambda n: (stage[n], n not in self.regions, n.serial))
         self.places = Places(graph, param_strides, self.regions)
         self._place_results(result_strides)
@@ -424,9 +425,12 @@ class Fuser:
             else:
                 product.operands.append(self._matrix(product, side, src))
 
-    def _matrix(self, product: Product, side: int, src: Node) -> Tensor:
-        """A product's operand: the node where it lies, or a packed copy of it."""
+    def _matrix(self, product: Product, side: int, src: Node) -> Tensor | Made:
+        """A product's operand: made for it, or the node where it lies, or a packed copy of it."""
         dot = product.region.dot
+        made = self._made(product, side, src)
+        if made is not None:
+            return made
         if src.op in VIEWS:
             self.places.prefer(src)
         if matrix(dot, side, self.places.layout(src)) is not None:
@@ -436,6 +440,29 @@ class Fuser:
         if matrix(dot, side, Layout(strides)) is None:
             strides = packed(dot, side)
         return self._packed(src, strides)
+
+    def _made(self, product: Product, side: int, src: Node) -> Made | None:
+        """An operand that is computed while the product reads it, if nobody else wants it."""
+        dot, node = product.region.dot, src
+        while self._only_for_one(node) and node.op in VIEWS:
+            node = node.srcs[0]
+        if not self._only_for_one(node) or not policy.makes(dot, side, node, self._only_for_one):
+            return None
+        strides = shown_strides(src, node)
+        if strides is None or matrix(dot, side, Layout(strides)) is None:
+            return None
+        by_columns, extents, coords = frame(dot, side, strides)
+        cluster = Cluster(product.number, "operand", extents, [0, 1, 2])
+        cluster.made = (src, At(coords))
+        cluster.want(*cluster.made)
+        self._want(cluster, (src,))
+        return Made(cluster, by_columns)
+
+    def _only_for_one(self, node: Node) -> bool:
+        """Whether a node is there for one other, and need not be in memory for anything else."""
+        unseen = node not in self.required and node not in self.places.layouts
+        soft = node.op in VIEWS or node.op in Group.ELEMENTWISE
+        return soft and unseen and len(self._users[node]) == 1 and node not in self.regions
 
     # ---- calls --------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
@@ -19,6 +19,10 @@ MAX_POSITIONS = 3  # at which a kernel computes one tensor
 MAX_ARMS = 4  # operands of a concatenation that is computed by choosing
 MIN_ROWS = 8  # rows below which a long reduction is not done row by row
 LONG = 1 << 16  # elements
+FEW_LINES = 16  # of a product, which are read as they are (the thin methods of csrc/gemm)
+SMALL_PRODUCT = 1 << 20  # multiplications
+MOST_LINES = 2048  # of the other operand for which one is made
+MAX_MADE = 16  # tensors with which an operand is made
 TINY = 128  # bytes: a step of its own costs more than computing that again
 
 
@@ -29,13 +33,20 @@ def accepts(cluster: Cluster, node: Node) -> bool:
         return False
     if cluster.has_updates and not recomputed(node):
         return False  # updates run on few threads
-    if cluster.kind != "loop" and node.op not in Group.ELEMENTWISE:
+    if cluster.kind != "loop" and not _suits_product(cluster, node):
         return False
-    if cluster.kind == "conv" and node.type.size < cluster.points(cluster.order):
-        return False  # what is the same for many results (constants of a normalisation): once
     if node.op is Op.CONCATENATE and len(node.srcs) > MAX_ARMS:
         return False
     return _reduces(cluster, node) if node.op in REDUCTIONS else _computes(cluster, node)
+
+
+def _suits_product(cluster: Cluster, node: Node) -> bool:
+    """Whether a node may be computed as part of a product or convolution."""
+    if cluster.kind == "conv" and node.type.size < cluster.points(cluster.order):
+        return False  # what is the same for many results (constants of a normalisation): once
+    if cluster.kind == "operand" and is_slow(node):
+        return False  # computed again for every block of the product
+    return node.op in Group.ELEMENTWISE
 
 
 def _computes(cluster: Cluster, node: Node) -> bool:
@@ -111,6 +122,47 @@ def _bytes_read(node: Node) -> int:
         node = node.srcs[0]
         size = min(size, node.type.nbytes)
     return 0 if node.op is Op.IOTA or splat_value(node) else size
+
+
+def makes(dot: Node, side: int, node: Node, own: Callable[[Node], bool]) -> bool:
+    """Whether a product had better compute an operand while it reads it.
+
+    Args:
+        dot: The product.
+        side: 0 for the left operand, 1 for the right one.
+        node: What the operand is, or is a view of.
+        own: Whether a node is wanted by one other node only, so that it need not be stored.
+    """
+    if node.op not in Group.ELEMENTWISE:
+        return False
+    lhs, rhs = dot.srcs
+    batch = math.prod(lhs.shape[d] for d in dot["lhs_batch"])
+    depth = math.prod(lhs.shape[d] for d in dot["lhs_contract"])
+    rows, columns = (src.type.size // (batch * depth) for src in (lhs, rhs))
+    # Few rows or columns are multiplied without rearranging; small products are over soon anyway.
+    if min(rows, columns) <= FEW_LINES or rows * columns * depth * batch < SMALL_PRODUCT:
+        return False
+    if (rows if side else columns) > MOST_LINES:
+        return False  # every block of these computes the operand again
+    read = 0
+    pending, seen = [node], {node}
+    while pending:
+        found = pending.pop()
+        if is_slow(found) or len(seen) > MAX_MADE:
+            return False
+        for src in found.srcs:
+            base = src
+            while base.op in VIEWS and own(base):
+                base = base.srcs[0]
+            if base in seen:
+                continue
+            seen.add(base)
+            full = base.type.size * 8 > node.type.size
+            if base.op in Group.ELEMENTWISE and own(base) and full:
+                pending.append(base)
+            else:
+                read += _bytes_read(base)
+    return read <= 1.25 * node.type.nbytes
 
 
 def may_host(cluster: Cluster, node: Node) -> bool:

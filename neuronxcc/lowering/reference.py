@@ -5,6 +5,7 @@ The scratchpad is one array of bytes, so a plan that lets tensors overlap gives 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from neuronxcc.neff.program import (
     CopyStep,
     GemmStep,
     LoopStep,
+    Made,
     Program,
     Step,
     View,
@@ -98,8 +100,19 @@ class _Run:
     def loop(self, step: LoopStep) -> None:
         run_kernel(step.kernel, self._slots(step.operands))
 
+    def operand(self, operand: View | Made) -> Array:
+        """An operand of a product."""
+        if isinstance(operand, View):
+            return self.array(operand)
+        batch, rows, columns = operand.shape
+        shape = (batch, columns, rows) if operand.by_columns else operand.shape
+        tile = np.empty(math.prod(shape), operand.dtype.numpy)
+        run_kernel(operand.kernel, [tile, *self._slots(operand.operands)])
+        made = tile.reshape(shape)
+        return made.swapaxes(1, 2) if operand.by_columns else made
+
     def gemm(self, step: GemmStep) -> None:
-        a, b = (precise(self.array(view)) for view in (step.a, step.b))
+        a, b = (precise(self.operand(operand)) for operand in (step.a, step.b))
         sums = np.matmul(a, b)
         if step.c0 is not None:
             sums = sums + precise(self.array(step.c0))

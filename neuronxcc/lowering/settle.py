@@ -18,7 +18,7 @@ from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.index import Index
 from neuronxcc.lowering.layout import span
 from neuronxcc.lowering.progressions import fixed_places
-from neuronxcc.lowering.units import Home, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
 
 
 class Use(NamedTuple):
@@ -84,20 +84,27 @@ class Settler:
         else:
             twice = False
             if isinstance(unit, Product):
-                for operand in unit.operands:
-                    yield self._storage(operand), None
+                for factor in unit.operands:
+                    if isinstance(factor, Made):
+                        # Its elements are computed in any order, some of them more than once.
+                        yield from self._loads(factor.cluster, unordered=True)
+                    else:
+                        yield self._storage(factor), None
                 # Some results of a convolution may be computed a second time.
                 twice = isinstance(unit.region, ConvRegion)
                 unit = unit.cluster
-            for node, ats in unit.wants.items():
-                if node in unit.inside:
-                    continue
-                storage, layout = self.places.place(node)
-                for at in ats:
-                    parts = list(zip(at.coords, layout.strides, strict=True))
-                    address = ix.shift(ix.weighted(parts), layout.offset)
-                    # Under a condition the element may be anywhere, as far as we look.
-                    yield storage, None if at.mask or twice else address
+            yield from self._loads(unit, unordered=twice)
+
+    def _loads(self, unit: Cluster, *, unordered: bool) -> Iterator[tuple[Storage, Index | None]]:
+        for node, ats in unit.wants.items():
+            if node in unit.inside:
+                continue
+            storage, layout = self.places.place(node)
+            for at in ats:
+                parts = list(zip(at.coords, layout.strides, strict=True))
+                address = ix.shift(ix.weighted(parts), layout.offset)
+                # Under a condition the element may be anywhere, as far as we look.
+                yield storage, None if at.mask or unordered else address
 
     def _storage(self, operand: Tensor) -> Storage:
         return operand if isinstance(operand, Storage) else self.places.place(operand)[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from neuronxcc.codegen.loop import scalars
+from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.op import Op
@@ -17,7 +18,8 @@ from neuronxcc.lowering.emit import Emitted, emit
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.layout import Layout, collapsed
 from neuronxcc.lowering.products import matrix
-from neuronxcc.lowering.units import Home, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
+from neuronxcc.neff import program
 from neuronxcc.neff.program import (
     AtenStep,
     CallStep,
@@ -74,10 +76,35 @@ class Window:
     strides: tuple[int, ...]
     offset: int
 
+    @property
+    def storages(self) -> tuple[Storage, ...]:
+        """What is read through it."""
+        return (self.storage,)
+
     def view(self, buffer_of: BufferOf) -> View:
         """The same over a numbered buffer."""
         dtype = self.storage.node.dtype
         return View(buffer_of(self.storage), dtype, self.shape, self.strides, self.offset)
+
+
+@dataclass(frozen=True)
+class MadeWindow:
+    """The same of an operand that is made."""
+
+    emitted: Emitted
+    dtype: DType
+    shape: tuple[int, ...]
+    by_columns: bool
+
+    @property
+    def storages(self) -> tuple[Storage, ...]:
+        """What is read."""
+        return tuple(storage for storage, _ in self.emitted.operands)
+
+    def view(self, buffer_of: BufferOf) -> program.Made:
+        """The operand of a step."""
+        operands = _numbered(self.emitted, buffer_of)
+        return program.Made(self.emitted.kernel, operands, self.dtype, self.shape, self.by_columns)
 
 
 class Drafter:
@@ -153,19 +180,20 @@ class Drafter:
         if isinstance(region, ConvRegion):
             return self._convolution(unit, region)
         k = _size(dot.srcs[0].shape[d] for d in dot["lhs_contract"])
-        sides = [self._matrix(dot, side, operand) for side, operand in enumerate(unit.operands)]
-        (a_storage, a_offset, a), (b_storage, b_offset, b) = sides
-        a_view = Window(a_storage, (region.batch, region.m, k), a, a_offset)
-        b_view = Window(b_storage, (region.batch, k, region.n), (b[0], b[2], b[1]), b_offset)
+        shapes = ((region.batch, region.m, k), (region.batch, k, region.n))
+        a_view, b_view = (
+            self._factor(dot, side, operand, shapes[side])
+            for side, operand in enumerate(unit.operands)
+        )
         rhs = unit.operands[1]
         constant = isinstance(rhs, Node) and origin(rhs) in self._constant
-        reads = [a_storage, b_storage]
+        reads = [*a_view.storages, *b_view.storages]
         out = self._plain_out(unit)
         if out is not None:
 
             def build(buffer_of: BufferOf) -> Step:
-                views = [w.view(buffer_of) for w in (a_view, b_view, out)]
-                return GemmStep(views[0], views[1], views[2], constant_b=constant)
+                a, b = a_view.view(buffer_of), b_view.view(buffer_of)
+                return GemmStep(a, b, out.view(buffer_of), constant_b=constant)
 
             return Draft(unit, reads, [out.storage], build)
         emitted = emit(cluster, self.places.place)
@@ -185,8 +213,10 @@ class Drafter:
 
     def _convolution(self, unit: Product, region: ConvRegion) -> Draft:
         cluster, dot = unit.cluster, region.dot
-        x, w = (self.window(operand) for operand in unit.operands)
-        filters = unit.operands[1]
+        image, filters = unit.operands
+        assert not isinstance(image, Made)
+        assert not isinstance(filters, Made)
+        x, w = self.window(image), self.window(filters)
         constant = isinstance(filters, Node) and origin(filters) in self._constant
         narrow, loc = is_narrow(region, cluster), self.loc(dot)
 
@@ -211,13 +241,18 @@ class Drafter:
 
         return Draft(unit, [x.storage, w.storage, *more], writes, build)
 
-    def _matrix(
-        self, dot: Node, side: int, operand: Tensor
-    ) -> tuple[Storage, int, tuple[int, int, int]]:
+    def _factor(
+        self, dot: Node, side: int, operand: Tensor | Made, shape: tuple[int, int, int]
+    ) -> Window | MadeWindow:
+        if isinstance(operand, Made):
+            emitted = emit(operand.cluster, self.places.place)
+            return MadeWindow(emitted, dot.srcs[side].dtype, shape, operand.by_columns)
         window = self.window(operand)
         strides = matrix(dot, side, Layout(window.strides))
         assert strides is not None
-        return window.storage, window.offset, strides
+        batch, free, contract = strides
+        ordered = (batch, contract, free) if side else (batch, free, contract)
+        return Window(window.storage, shape, ordered, window.offset)
 
     def _plain_out(self, unit: Product) -> Window | None:
         """The matrix that takes the product as it is; None if a kernel has to store it."""

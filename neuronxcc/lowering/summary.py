@@ -12,7 +12,7 @@ from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.cluster import Cluster
 from neuronxcc.lowering.convolve import multiplications
 from neuronxcc.lowering.steps import Draft
-from neuronxcc.lowering.units import Opaque, Product
+from neuronxcc.lowering.units import Made, Opaque, Product
 
 # A step of several operators is carried out by the engine that comes last here.
 _WEIGHT = {
@@ -50,7 +50,8 @@ def _step(draft: Draft) -> dict[str, Any]:
         nodes, elements = unit.inside, unit.points(unit.order)
     elif isinstance(unit, Product):
         region = unit.region
-        nodes = unit.cluster.inside
+        made = [o.cluster for o in unit.operands if isinstance(o, Made)]
+        nodes = [node for cluster in (unit.cluster, *made) for node in cluster.inside]
         elements = region.batch * region.m * region.n
         products = multiplications(region)
     elif isinstance(unit, Opaque):

@@ -23,13 +23,24 @@ class Opaque:
 
 
 @dataclass(eq=False)
+class Made:
+    """An operand of a product that is computed while the product reads it.
+
+    `by_columns`: the rows of the cluster are columns of the operand.
+    """
+
+    cluster: Cluster
+    by_columns: bool
+
+
+@dataclass(eq=False)
 class Product:
     """A matrix product and what follows it, which `cluster` computes from its tiles."""
 
     number: float
     cluster: Cluster
     region: Region
-    operands: list[Tensor] = field(default_factory=list)
+    operands: list[Tensor | Made] = field(default_factory=list)
 
 
 @dataclass(eq=False)

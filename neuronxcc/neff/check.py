@@ -22,6 +22,7 @@ from neuronxcc.neff.program import (
     CopyStep,
     GemmStep,
     LoopStep,
+    Made,
     Program,
     Step,
     View,
@@ -287,8 +288,18 @@ class _Checker:
             if number in self.constants and _stores_to(kernel, position + skip):
                 raise NeffError(f"it writes to constant {number}")
 
+    def factor(self, operand: View | Made) -> None:
+        """Check an operand of a product."""
+        if isinstance(operand, Made):
+            check_made(operand)
+            self.operands(operand.kernel, operand.operands, skip=1)
+        else:
+            self.views((operand,))
+
     def gemm(self, step: GemmStep) -> None:
-        self.views((step.a, step.b, step.c0))
+        self.factor(step.a)
+        self.factor(step.b)
+        self.views((step.c0,))
         self.outs((step.out,))
         shape = _product_shape(step.a, step.b)
         for view in (step.c0, step.out):
@@ -309,6 +320,8 @@ class _Checker:
                 raise NeffError("slot 0 of an epilogue is the tile")
             if tuple(dim.extent for dim in kernel.dims) != shape:
                 raise NeffError("the dims of an epilogue are those of the product")
+            if _stores_to(kernel, 0):
+                raise NeffError("an epilogue does not write to the tile")
             self.operands(kernel, given, skip=1)
         elif given:
             raise NeffError("operands of an epilogue that is not there")
@@ -420,7 +433,35 @@ def _check_numbers(program: Program) -> None:
         raise NeffError("an output beyond the number of results")
 
 
-def _product_shape(a: View, b: View) -> tuple[int, ...]:
+def check_made(operand: Made) -> None:
+    """Check that a kernel makes every element of an operand of a product, and nothing else.
+
+    Raises:
+        NeffError: It does not.
+    """
+    kernel, shape = operand.kernel, operand.shape
+    if len(shape) != 3:
+        raise NeffError("operands of a product have three dimensions")
+    extents_size(shape)
+    if operand.by_columns:
+        shape = (shape[0], shape[2], shape[1])
+    if [slot.tile for slot in kernel.slots] != [True] + [False] * (len(kernel.slots) - 1):
+        raise NeffError("slot 0, and no other, of what makes an operand is the tile")
+    if kernel.slots[0].dtype is not operand.dtype:
+        raise NeffError(f"a tile of {kernel.slots[0].dtype.value} for {operand.dtype.value}")
+    if tuple(dim.extent for dim in kernel.dims) != shape or any(
+        dim.kind is Kind.REDUCE for dim in kernel.dims
+    ):
+        raise NeffError("the dims of what makes an operand are those of the operand")
+    whole = Access(0, (shape[1] * shape[2], shape[2], 1))
+    stores = [(store.access, store.mask, store.combine) for store in kernel.stores]
+    if stores != [(whole, None, None)]:
+        raise NeffError("what makes an operand stores every element of its tile, and nothing else")
+    if any(s.access is not None and s.access.slot == 0 for s in scalars(kernel)):
+        raise NeffError("what makes an operand does not read its tile")
+
+
+def _product_shape(a: View | Made, b: View | Made) -> tuple[int, ...]:
     """Shape of a batch of matrix products."""
     if len(a.shape) != 3 or len(b.shape) != 3:
         raise NeffError("operands of a product have three dimensions")

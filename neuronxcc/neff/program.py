@@ -56,15 +56,36 @@ class LoopStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """An operand of a product that is computed while the product reads it.
+
+    Attributes:
+        kernel: Over dims (batch, rows, columns), or (batch, columns, rows) if `by_columns`. Its
+            only store goes to slot 0, a tile (Slot.tile) of `dtype`, and it does not read that.
+        operands: `operands[i]` is slot i + 1 of the kernel: buffer, offset in elements.
+        dtype: Of the operand.
+        shape: Of the operand: batch, rows, columns.
+        by_columns: Neighbours in a row of the kernel are neighbours in a column of the operand.
+    """
+
+    kernel: Kernel
+    operands: tuple[tuple[int, int], ...]
+    dtype: DType
+    shape: tuple[int, ...]
+    by_columns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class GemmStep:
     """out[b] = a[b] @ b[b] (+ c0[b]), or the epilogue's stores instead of out.
 
     a, b, out, c0 are views of rank 3 (batch, rows, columns); a batch stride of 0 repeats a matrix.
+    a and b may be Made instead.
     Operands are float32, bfloat16 or float16, all of one type; sums are float32.
     """
 
-    a: View
-    b: View
+    a: View | Made
+    b: View | Made
     out: View | None
     c0: View | None = None
     # Set: a kernel over dims (batch, m, n) whose slot 0 is the accumulator tile (Slot.tile). It

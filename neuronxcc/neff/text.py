@@ -14,6 +14,7 @@ from neuronxcc.neff.program import (
     CopyStep,
     GemmStep,
     LoopStep,
+    Made,
     Program,
     Step,
     View,
@@ -99,13 +100,18 @@ def _step(step: Step, kernels: bool) -> Iterator[str]:
 def _gemm(step: GemmStep, kernels: bool) -> Iterator[str]:
     packed = " constant" if step.constant_b else ""
     extra = "" if step.c0 is None else f" + {_view(step.c0)}"
-    text = f"gemm {_view(step.a)} @ {_view(step.b)}{packed}{extra}"
+    text = f"gemm {_operand(step.a)} @ {_operand(step.b)}{packed}{extra}"
     if step.epilogue is None:
         assert step.out is not None
         yield f"{text} -> {_view(step.out)}"
+    else:
+        yield f"{text} -> {step.epilogue.name}(tile, {_operands(step.epilogue_operands)})"
+    if not kernels:
         return
-    yield f"{text} -> {step.epilogue.name}(tile, {_operands(step.epilogue_operands)})"
-    if kernels:
+    for operand in (step.a, step.b):
+        if isinstance(operand, Made):
+            yield from _kernel(operand.kernel)
+    if step.epilogue is not None:
         yield from _kernel(step.epilogue)
 
 
@@ -123,6 +129,16 @@ def _conv(step: ConvStep, kernels: bool) -> Iterator[str]:
     yield f"{text} -> {step.epilogue.name}({tile}, {_operands(step.epilogue_operands)})"
     if kernels:
         yield from _kernel(step.epilogue)
+
+
+def _operand(operand: View | Made) -> str:
+    """An operand of a product: where it lies, or what makes it."""
+    if isinstance(operand, View):
+        return _view(operand)
+    shape = ",".join(map(str, operand.shape))
+    order = " by columns" if operand.by_columns else ""
+    made = f"{operand.kernel.name}({_operands(operand.operands)})"
+    return f"{made}:{operand.dtype.value}[{shape}]{order}"
 
 
 def _call(step: CallStep, kernels: bool) -> Iterator[str]:

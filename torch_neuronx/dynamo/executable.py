@@ -15,6 +15,7 @@ import torch
 from neuronxcc.codegen.llvm import CompiledModule, Function, compile_kernels
 from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.neff.check import check_made
 from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
@@ -23,6 +24,7 @@ from neuronxcc.neff.program import (
     CopyStep,
     GemmStep,
     LoopStep,
+    Made,
     Program,
     Step,
     View,
@@ -131,6 +133,10 @@ def _kernels(program: Program) -> Iterator[Kernel]:
             if isinstance(step, LoopStep):
                 yield step.kernel
             elif isinstance(step, GemmStep):
+                for operand in (step.a, step.b):
+                    if isinstance(operand, Made):
+                        check_made(operand)  # its machine code has no checks
+                        yield operand.kernel
                 epilogue = plain_product(step).epilogue
                 if epilogue is not None:
                     yield epilogue
@@ -237,6 +243,18 @@ class _SpecMaker:
                     "selector": _value(step.selector),
                 }
 
+    def operand(self, operand: View | Made) -> object:
+        """Where an operand of a product lies, or how it is made."""
+        if isinstance(operand, View):
+            return _view(operand)
+        return {
+            "address": self.functions[operand.kernel].address,
+            "operands": _operands(operand.kernel, operand.operands, 1),
+            "dtype": _TORCH[operand.dtype],
+            "shape": operand.shape,
+            "by_columns": operand.by_columns,
+        }
+
     def gemm(self, step: GemmStep) -> dict[str, object]:
         if len(step.a.shape) != 3 or len(step.b.shape) != 3:
             raise ValueError("the operands of a product must have three dimensions")
@@ -254,8 +272,8 @@ class _SpecMaker:
             "kind": "gemm",
             "name": name,
             "loc": "",
-            "a": _view(step.a),
-            "b": _view(step.b),
+            "a": self.operand(step.a),
+            "b": self.operand(step.b),
             "out": _value(step.out),
             "c0": _value(step.c0),
             "epilogue": address,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from neuronxcc.neff.program import AtenStep, ConvStep, GemmStep, LoopStep, Program
+from neuronxcc.neff.program import AtenStep, ConvStep, GemmStep, LoopStep, Made, Program
 from torch_neuronx.dynamo import backend
 from torch_neuronx.dynamo.native import Native
 from torch_neuronx.tools.backward import run_backward
@@ -142,7 +142,9 @@ def groups_of(program: Program) -> Iterator[str]:
         elif isinstance(step, GemmStep):
             batch, rows, depth = step.a.shape
             tail = "" if step.epilogue is None else f", then {step.epilogue.name}"
-            yield f"product {batch}x{rows}x{depth}x{step.b.shape[2]}{tail}"
+            made = [o.kernel.name for o in (step.a, step.b) if isinstance(o, Made)]
+            head = f" of {' and '.join(made)}" if made else ""
+            yield f"product {batch}x{rows}x{depth}x{step.b.shape[2]}{head}{tail}"
         elif isinstance(step, ConvStep):
             tail = "" if step.epilogue is None else f", then {step.epilogue.name}"
             yield f"{step.title}{tail}"

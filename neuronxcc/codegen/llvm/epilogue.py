@@ -1,9 +1,13 @@
-"""The epilogue of a matrix product: runs on a tile of accumulators while it is in the cache."""
+"""What runs on a tile of a matrix product while it is in the cache.
+
+An epilogue reads a tile of sums, the maker of an operand writes a tile of its elements.
+"""
 
 from __future__ import annotations
 
 from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm.emitter import Emitter, Val
+from neuronxcc.codegen.llvm.formats import memory_elem
 from neuronxcc.codegen.llvm.function import Emitted, pointers, wrap
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.points import Points
@@ -39,7 +43,9 @@ def emit(kernel: Kernel, host: Host, name: str) -> Emitted:
 
     with em.loop(zero, rows, may_be_empty=True) as row:
         points.position[1] = em.binary("add", row0, row.index)
-        points.tile_row = em.gep("float", tile, em.binary("mul", row.index, stride))
+        points.tile_row = em.gep(
+            memory_elem(kernel.slots[0].dtype), tile, em.binary("mul", row.index, stride)
+        )
         points.lie_along(2, host.lanes)
         with em.loop(zero, full, host.lanes, may_be_empty=True) as loop:
             visit(loop.index)

@@ -66,7 +66,7 @@ bool run_if_faster(const Problem& original, uint64_t generation) {
     return true;
   }
   const bool fused = p.epilogue.function != nullptr;
-  const Method method = fused ? choose_ours(p) : choose(p);
+  const Method method = makes_operand(p) ? Method::kPanel : fused ? choose_ours(p) : choose(p);
   if (method == Method::kAten) return false;
   const bool same_b = p.b.data == original.b.data && p.n == original.n;
   if (generation != 0 && same_b && method == Method::kPanel && p.batch == 1 &&

@@ -112,6 +112,7 @@ Problem normalised(Problem p) {
   const auto follows = [&](int64_t batch_stride, int64_t row_stride) {
     return batch_stride == p.m * row_stride;
   };
+  if (makes_operand(p)) return p;  // its function counts in the caller's rows and columns
   const bool fused = p.epilogue.function != nullptr;
   if (p.batch > 1 && p.b_batch_stride == 0 && follows(p.a_batch_stride, p.a.row_stride) &&
       (fused || follows(p.out_batch_stride, p.out_row_stride)) &&

@@ -37,6 +37,18 @@ struct Epilogue {
   bool swapped = false;     // the only row is the caller's only column
 };
 
+// How an operand that is not in memory comes to be, while the panel method rearranges it. Called from
+// several threads, and for the same elements more than once: rows [row0, row0 + rows) x columns
+// [col0, col0 + cols) of matrix `batch` go to tile[r * tile_stride + c], which are elements of the
+// Problem's dtype. (This is the signature of generated code.)
+using PrologueFunction = void (*)(void* const* buffers, int64_t batch, int64_t row0, int64_t rows,
+                                  int64_t col0, int64_t cols, void* tile, int64_t tile_stride);
+struct Prologue {
+  PrologueFunction function = nullptr;
+  void* const* buffers = nullptr;
+  bool along_k = false;  // its columns are K: those of A, or B by the columns of B
+};
+
 class PackedB;  // B rearranged into panels once, for several calls (packed_b.h)
 
 struct Problem {
@@ -45,6 +57,7 @@ struct Problem {
   Matrix a;  // m x k
   Matrix b;  // k x n
   int64_t a_batch_stride = 0, b_batch_stride = 0;
+  Prologue a_from, b_from;  // set: the data of `a` or `b` is not used
   void* out = nullptr;  // columns contiguous; may be the same memory as c0 with the same strides
   int64_t out_row_stride = 0, out_batch_stride = 0;
   const void* c0 = nullptr;  // null, or any broadcast through zero strides; not read if beta is 0

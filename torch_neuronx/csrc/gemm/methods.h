@@ -50,6 +50,9 @@ inline bool worth_threads(double multiplications, double bytes) {
 inline bool contiguous(int64_t count, int64_t stride) { return stride == 1 || count == 1; }
 // There is nothing to multiply. As in BLAS, alpha == 0 means that A and B are not read at all.
 inline bool is_empty_sum(const Problem& p) { return p.k == 0 || p.alpha == 0.0F; }
+inline bool makes_operand(const Problem& p) {
+  return p.a_from.function != nullptr || p.b_from.function != nullptr;
+}
 inline bool reads_c0(const Problem& p) { return p.c0 != nullptr && p.beta != 0.0F; }
 
 // The float32 product can be written straight to `out`, adding c0 by starting from it.
@@ -65,6 +68,13 @@ inline const char* address(const Problem& p, const Matrix& x, int64_t batch_stri
 
 // Rearranges units [u0, u1) of panel `j` of B of batch `b`.
 void pack_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, int64_t u0,
+                int64_t u1, uint32_t* dst);
+
+// The same of an operand that is made meanwhile: units [u, u + depth) of rows [i, i + rows) of A, and
+// units [u0, u1) of panel `j` of B.
+void make_rows(const Kernels& kernels, const Problem& p, int64_t b, int64_t i, int64_t rows,
+               int64_t u, int64_t depth, uint32_t* dst, int64_t dst_row);
+void make_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, int64_t u0,
                 int64_t u1, uint32_t* dst);
 
 // Gives the sums of rows [i0, i0 + rows) x columns [j0, j0 + cols) to the epilogue, or scales, adds

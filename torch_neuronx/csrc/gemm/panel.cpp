@@ -28,7 +28,7 @@ struct OperandA {
 };
 
 bool reads_in_place(const Kernels& kernels, const Problem& p) {
-  return kernels.any_row && kernels.direct_a == element_of(p.dtype) &&
+  return p.a_from.function == nullptr && kernels.any_row && kernels.direct_a == element_of(p.dtype) &&
          contiguous(p.k, p.a.col_stride) && p.k % kernels.unit == 0;
 }
 
@@ -94,6 +94,7 @@ struct Driver {
 
   // Where the elements of one depth of a panel of B lie.
   Ahead source_of(int64_t b, int64_t panel, int64_t u, int64_t depth) const {
+    if (p.b_from.function != nullptr) return {};
     const int64_t size = element_size(element_of(p.dtype));
     const int64_t k0 = u * kernels.unit, k = std::min(p.k - k0, depth * kernels.unit);
     const int64_t j0 = panel * kPanelCols, cols = std::min(kPanelCols, p.n - j0);
@@ -111,7 +112,11 @@ struct Driver {
     if (a.data != nullptr) return {a.at(b, i0, u), a.row_bytes};
     const int64_t row = padded_row(depth);
     char* memory = scratch(Slot::kBlockA, size_t(rows) * row * 4);
-    pack_a(kernels, p, b, i0, rows, u, depth, memory, row);
+    if (p.a_from.function != nullptr) {
+      make_rows(kernels, p, b, i0, rows, u, depth, reinterpret_cast<uint32_t*>(memory), row);
+    } else {
+      pack_a(kernels, p, b, i0, rows, u, depth, memory, row);
+    }
     return {memory, row * 4};
   }
 
@@ -211,6 +216,7 @@ Cut cut_rearranged(const Problem& p, int64_t panels) {
 
 void pack_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, int64_t u0,
                 int64_t u1, uint32_t* dst) {
+  if (p.b_from.function != nullptr) return make_panel(kernels, p, b, j, u0, u1, dst);
   const int64_t size = element_size(element_of(p.dtype));
   const int64_t k0 = u0 * kernels.unit, j0 = j * kPanelCols;
   kernels.pack_b({element_of(p.dtype), address(p, p.b, p.b_batch_stride, b, k0, j0),

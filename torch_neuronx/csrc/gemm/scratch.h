@@ -15,6 +15,7 @@ enum class Slot : uint8_t {
   kThinResult,
   kProbe,
   kEpilogueTile,
+  kMade,  // elements of an operand
   kLoopKernel,
   kAttention,       // of one task
   kAttentionParts,  // results of tasks on their way to another

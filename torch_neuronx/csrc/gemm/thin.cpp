@@ -136,6 +136,7 @@ void run_thin(const Problem& p, bool along_k) {
 bool applicable(const Problem& p, Method method) {
   const Engine engine = engine_for(p.dtype);
   if (p.k == 0 || engine.panel == nullptr) return false;
+  if (makes_operand(p)) return method == Method::kPanel;
   Sides s{};
   switch (method) {
     case Method::kAten:

@@ -230,10 +230,32 @@ std::unique_ptr<Step> Builder::make_loop(const py::dict& spec, std::string name,
   return step;
 }
 
+// A view, or a dict that says how the elements are made.
+View Builder::product_operand(py::handle value, const char* what, GemmStep::Made& made) {
+  if (!PyDict_Check(value.ptr())) return view(value, what, false);
+  const auto spec = py::reinterpret_borrow<py::dict>(value);
+  View result;
+  result.buffer = -1;
+  const Extents shape = extents(field(spec, "shape"), "the shape of an operand");
+  TORCH_CHECK_VALUE(shape.size() == 3, "the operands of a product must have three dimensions");
+  made.by_columns = boolean(field(spec, "by_columns"), "by_columns");
+  const int64_t columns = made.by_columns ? shape[1] : shape[2];
+  const Extents strides{shape[1] * shape[2], made.by_columns ? 1 : columns,
+                        made.by_columns ? columns : 1};
+  result.geometry = make_geometry(dtype_of(field(spec, "dtype"), what), shape, strides);
+  made.function = reinterpret_cast<gemm::PrologueFunction>(address(field(spec, "address")));
+  made.operands = operands(field(spec, "operands"));
+  for (const Operand& operand : made.operands) {
+    TORCH_CHECK_VALUE(!operand.written, "what makes an operand of a product writes to buffer ",
+                      operand.buffer);
+  }
+  return result;
+}
+
 std::unique_ptr<Step> Builder::make_gemm(const py::dict& spec, std::string name, std::string loc) {
   auto step = std::make_unique<GemmStep>(std::move(name), std::move(loc));
-  step->a = view(field(spec, "a"), "a", false);
-  step->b = view(field(spec, "b"), "b", false);
+  step->a = product_operand(field(spec, "a"), "a", step->made_a);
+  step->b = product_operand(field(spec, "b"), "b", step->made_b);
   step->c0 = optional_view(field(spec, "c0"), "c0", false);
   step->out = optional_view(field(spec, "out"), "out", true);
   step->constant_b = boolean(field(spec, "constant_b"), "constant_b");

@@ -37,6 +37,7 @@ class Builder {
   std::unique_ptr<Step> make_step(py::handle item);
   std::unique_ptr<Step> make_loop(const py::dict& spec, std::string name, std::string loc);
   std::unique_ptr<Step> make_gemm(const py::dict& spec, std::string name, std::string loc);
+  View product_operand(py::handle value, const char* what, GemmStep::Made& made);
   std::unique_ptr<Step> make_copy(const py::dict& spec, std::string name, std::string loc);
 
   // build_conv.cpp

@@ -115,6 +115,34 @@ void multiply_then_epilogue(const Problem& p) {
   }
 }
 
+// Buffers of an operand that is made; `along_k`: its function's columns are K.
+gemm::Prologue prologue(const Frame& frame, const GemmStep::Made& made, bool along_k,
+                        c10::SmallVector<void*, 4>& pointers) {
+  if (made.function == nullptr) return {};
+  pointers.resize(made.operands.size());
+  resolve(frame, made.operands, pointers.data());
+  return {made.function, pointers.data(), along_k};
+}
+
+// For hosts without micro-kernels: makes an operand in memory, as its View says.
+at::Tensor make(gemm::Prologue& from, Matrix& x, bool by_rows, int64_t batch, int64_t batch_stride,
+                at::ScalarType dtype) {
+  if (from.function == nullptr) return {};
+  at::Tensor memory = at::empty({batch, batch_stride}, at::TensorOptions().dtype(dtype));
+  const int64_t rows = by_rows ? x.rows : x.cols, cols = by_rows ? x.cols : x.rows;
+  constexpr int64_t kRows = 16;
+  for (int64_t b = 0; b < batch; ++b) {
+    char* to = static_cast<char*>(memory.data_ptr()) + b * batch_stride * memory.element_size();
+    kernels::parallel_chunks(rows, kRows, [&](int64_t begin, int64_t end) {
+      from.function(from.buffers, b, begin, end - begin, 0, cols,
+                    to + begin * cols * memory.element_size(), cols);
+    });
+  }
+  x.data = memory.data_ptr();
+  from = {};
+  return memory;
+}
+
 }  // namespace
 
 void GemmStep::prepare() {
@@ -167,8 +195,12 @@ void GemmStep::run(Frame& frame) const {
     if (operand.written) frame.ensure(operand.buffer);
   }
   Problem p = problem;
-  p.a.data = frame.at(transposed ? b : a);
-  p.b.data = frame.at(transposed ? a : b);
+  const Made &left = transposed ? made_b : made_a, &right = transposed ? made_a : made_b;
+  c10::SmallVector<void*, 4> left_pointers, right_pointers;
+  p.a_from = prologue(frame, left, left.by_columns == transposed, left_pointers);
+  p.b_from = prologue(frame, right, right.by_columns != transposed, right_pointers);
+  if (left.function == nullptr) p.a.data = frame.at(transposed ? b : a);
+  if (right.function == nullptr) p.b.data = frame.at(transposed ? a : b);
   if (c0 && p.beta != 0.0F) p.c0 = frame.at(*c0);
   OddStore odd{};
   void* odd_buffers[1] = {&odd};
@@ -186,7 +218,7 @@ void GemmStep::run(Frame& frame) const {
     p.epilogue.buffers = odd_buffers;
   }
   // The packed form of B is kept under its content's number, which only whole allocations have.
-  const bool keep = constant_b && !transposed && frame.stable(b.buffer);
+  const bool keep = constant_b && !transposed && made_b.function == nullptr && frame.stable(b.buffer);
   if (gemm::run_if_faster(p, keep ? generation_of(*frame.owner(b.buffer)) : 0)) return;
 
   std::optional<ScratchScope> scratch;
@@ -195,6 +227,8 @@ void GemmStep::run(Frame& frame) const {
   const c10::impl::ExcludeDispatchKeyGuard guard(
       c10::autograd_dispatch_keyset_with_ADInplaceOrView |
       c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
+  const at::Tensor made_left = make(p.a_from, p.a, p.a_from.along_k, p.batch, p.a_batch_stride, p.dtype);
+  const at::Tensor made_right = make(p.b_from, p.b, !p.b_from.along_k, p.batch, p.b_batch_stride, p.dtype);
   if (p.epilogue.function != nullptr) {
     if (p.m > 0 && p.n > 0) multiply_then_epilogue(p);
     return;

@@ -46,7 +46,15 @@ struct GemmStep final : Step {
   using Step::Step;
   void run(Frame& frame) const override;
 
+  // How an operand comes to be that is not in memory: its View has a shape, but no buffer.
+  struct Made {
+    gemm::PrologueFunction function = nullptr;
+    Operands operands;
+    bool by_columns = false;  // the function's rows are the operand's columns
+  };
+
   View a, b;
+  Made made_a, made_b;
   std::optional<View> out, c0;
   gemm::EpilogueFunction epilogue = nullptr;
   Operands operands;  // of the epilogue
