@@ -1,7 +1,8 @@
 """What the front end makes of PyTorch's OpInfo samples: lowered or not, and equal to eager or not.
 
 Every sample goes through AOTAutograd with our decompositions and partitioner, our import, and the
-IR's NumPy reference, and is compared with eager CPU PyTorch.
+IR's NumPy reference (or, with --native, passes, lowering and machine code), and is compared with
+eager CPU PyTorch.
 
     python -m tests.compiler.opinfo --dtype bfloat16 --samples 4 --backward --names add,sum
 """
@@ -27,6 +28,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.importer import import_graph
+from torch_neuronx.dynamo.native import compile_native
 from torch_neuronx.dynamo.partition import partition
 from torch_neuronx.dynamo.reference import ReferenceExecutable
 from torch_neuronx.dynamo.wrapper import boxed
@@ -100,8 +102,8 @@ def calls(graph: Graph) -> Iterator[tuple[Op, str]]:
                 yield from calls(body)
 
 
-def compiled(function: Any, report: Report) -> Any:
-    """The function through AOTAutograd, our import and the reference executor."""
+def compiled(function: Any, report: Report, *, native: bool = False) -> Any:
+    """The function through AOTAutograd, our import and the reference or the native executor."""
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         del example_inputs
@@ -111,7 +113,8 @@ def compiled(function: Any, report: Report) -> Any:
             (report.host if op is Op.HOST_CALL else report.custom)[target] += 1
         for host in imported.host_calls:
             report.detail = report.detail or host.reason
-        return boxed(imported, ReferenceExecutable(imported))
+        executable = compile_native(imported, {}) if native else ReferenceExecutable(imported)
+        return boxed(imported, executable)
 
     return aot_function(
         function,
@@ -150,7 +153,9 @@ def difference(got: Any, expected: Any) -> str:
     return ""
 
 
-def check(info: Any, dtype: torch.dtype, samples: int, *, backward: bool = False) -> Report:
+def check(
+    info: Any, dtype: torch.dtype, samples: int, *, backward: bool = False, native: bool = False
+) -> Report:
     """Go through samples of one OpInfo: the first ones, spread over all of them."""
     report = Report(full_name(info))
     torch.manual_seed(0)
@@ -161,7 +166,7 @@ def check(info: Any, dtype: torch.dtype, samples: int, *, backward: bool = False
         return report
     step = max(1, len(inputs) // samples)
     for sample in inputs[::step][:samples]:
-        _check_sample(info, sample, report, backward=backward)
+        _check_sample(info, sample, report, backward=backward, native=native)
         if report.finished:
             break
     return report
@@ -185,7 +190,9 @@ def _flat(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[torch.Te
     return forward, [leaves[i] for i in where]
 
 
-def _check_sample(info: Any, sample: Any, report: Report, *, backward: bool) -> None:
+def _check_sample(
+    info: Any, sample: Any, report: Report, *, backward: bool, native: bool
+) -> None:
     forward, tensors = _flat(info, sample, backward=backward)
     try:
         expected = _run(forward, tensors, backward=backward)
@@ -194,7 +201,7 @@ def _check_sample(info: Any, sample: Any, report: Report, *, backward: bool) -> 
         return
     report.samples += 1
     try:
-        got = _run(compiled(forward, report), tensors, backward=backward)
+        got = _run(compiled(forward, report, native=native), tensors, backward=backward)
     except Exception as error:  # noqa: BLE001
         text = f"{type(error).__name__}: {error}"
         report.status = "dynamic" if any(part in text for part in DYNAMIC) else "error"
@@ -237,6 +244,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--backward", action="store_true")
     parser.add_argument("--trace", action="store_true", help="print tracebacks of errors")
+    parser.add_argument("--native", action="store_true", help="run machine code, not NumPy")
     options = parser.parse_args()
     names = set(filter(None, options.names.split(",")))
     totals: Counter[str] = Counter()
@@ -248,7 +256,11 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             report = check(
-                info, getattr(torch, options.dtype), options.samples, backward=options.backward
+                info,
+                getattr(torch, options.dtype),
+                options.samples,
+                backward=options.backward,
+                native=options.native,
             )
         totals[report.status] += 1
         used["host"].update(report.host.keys())

@@ -26,6 +26,7 @@ from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.partition import partition
 from torch_neuronx.dynamo.polyfills import register as register_polyfills
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls
+from torch_neuronx.dynamo.refusals import refuse_lossy_capture
 from torch_neuronx.dynamo.shapes import Specializer, has_symbolic
 from torch_neuronx.dynamo.wrapper import boxed
 
@@ -78,8 +79,10 @@ def neuron(
 
     Raises:
         DynamicShapeError: symbolic sizes in strict portability.
+        CaptureError: what PyTorch captured is known to be wrong.
     """
     del mode
+    refuse_lossy_capture(gm)
     for observer in CAPTURES:
         observer(gm)
     if any(isinstance(x, list | tuple | dict) for x in example_inputs):

@@ -84,6 +84,15 @@ class UnsupportedDTypeError(NeuronCompileError):
         self.dtype = dtype
 
 
+class CaptureError(NeuronCompileError):
+    """PyTorch captured something else than the program does: compiled, it would be wrong."""
+
+    code = "NCC_ICAP001"
+
+    def __init__(self, text: str, remedy: str, loc: Loc | None = None) -> None:
+        super().__init__(f"cannot compile {text}\n{place(loc)}\n  remedy: {remedy}")
+
+
 class LoweringError(NeuronCompileError):
     """A lowering produced something else than PyTorch says: a defect of this compiler.
 

@@ -253,8 +253,14 @@ class _Importer:
     def _host(self, context: Context, target: Any, args: Any, kwargs: Any, reason: str = "") -> Any:
         if not isinstance(target, OpOverload):
             raise LoweringError(operator_name(target), context.loc, reason or "no lowering")
+        on_cpu = torch._C._dispatch_has_computed_kernel_for_dispatch_key(target._name, "CPU")
+        # Of the device only kernels of its own count: every operator has its fallback, to the CPU.
+        own = torch._C._dispatch_has_kernel_for_dispatch_key(target._name, "PrivateUse1")
+        if not on_cpu and not (own and context.on_device):
+            text = f"{reason or 'it has none'}, and PyTorch has no kernel to run instead"
+            raise LoweringError(operator_name(target), context.loc, text)
+        foreign = target.namespace not in {"aten", "prims"} or not on_cpu
         context.note_host_call(target._name, reason)
-        foreign = target.namespace not in {"aten", "prims"}
         results = iter(
             context.call(
                 target, args, kwargs, outs=_positions(context.value), host=True, device=foreign,
