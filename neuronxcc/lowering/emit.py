@@ -76,10 +76,10 @@ class _Emitter:
         writes = [(w.storage.resolve(), w.address) for w in cluster.writes]
         accesses = [*self.addresses.values(), *writes]
         slots: list[Slot] = []
-        if cluster.kind != "loop":
-            slots.append(Slot(DType.F32, tile=True))
-        elif cluster.made is not None:
+        if cluster.made is not None:
             slots.append(Slot(cluster.made[0].dtype, tile=True))
+        elif cluster.kind != "loop":
+            slots.append(Slot(DType.F32, tile=True))
         for storage, address in accesses:
             if storage not in self.slots:
                 self.slots[storage] = len(slots)
