@@ -274,3 +274,33 @@ def test_compiled(groups: int, stride: int, dilation: int, last: bool, dtype: to
     off = (got.cpu().double() - want).abs()
     assert off.pow(2).mean().sqrt() <= 4 * own.pow(2).mean().sqrt()
     assert off.max() <= 8 * own.max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("padding", [(0, 1), (2, 2)])
+def test_gradients(padding: tuple[int, int], dtype: torch.dtype) -> None:
+    """Of a convolution large enough for ours; the input's gradient is a convolution, too."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, 25, 24).to(dtype)
+    weight = torch.randn(17, 16, 3, 3).to(dtype)
+
+    def gradients(x: torch.Tensor, weight: torch.Tensor, compiled: bool) -> list[torch.Tensor]:
+        x, weight = (t.detach().clone().requires_grad_() for t in (x, weight))
+
+        def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return functional.conv2d(x, weight, None, 1, padding).relu()
+
+        run = torch.compile(function, backend="neuron") if compiled else function
+        run(x, weight).sum().backward()
+        assert x.grad is not None
+        assert weight.grad is not None
+        return [x.grad, weight.grad]
+
+    exact = gradients(x.double(), weight.double(), compiled=False)
+    cpu = gradients(x, weight, compiled=False)
+    ours = gradients(x.to("neuron"), weight.to("neuron"), compiled=True)
+    for want, own, got in zip(exact, cpu, ours, strict=True):
+        # As above; a ReLU that rounding switches counts for both.
+        own_off, off = (own.double() - want).abs(), (got.cpu().double() - want).abs()
+        assert off.pow(2).mean().sqrt() <= 4 * own_off.pow(2).mean().sqrt()
+        assert off.max() <= 8 * own_off.max()

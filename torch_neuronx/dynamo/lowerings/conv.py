@@ -77,16 +77,57 @@ def _turned(weight: Node, groups: int) -> Node:
     return b.reshape(swapped, (groups * outputs, inputs // groups, *space))
 
 
+# Images' pixels from which on turning the filters around in every call is paid for.
+_LEAST_PIXELS = 1024
+_LEAST_CHANNELS = 16
+
+
+def _slides_back(
+    grad: Node,
+    x: Node,
+    weight: Node,
+    stride: int | Sequence[int],
+    padding: int | Sequence[int],
+    dilation: int | Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> bool:
+    """Whether Winograd's method is for the gradient of a convolution's input: see csrc/conv."""
+    return (
+        not transposed
+        and groups == 1
+        and weight.shape[2:] == (3, 3)
+        and {*_each(stride, 2), *_each(dilation, 2)} == {1}
+        and max(_each(padding, 2)) <= 2
+        and min(weight.shape[:2]) >= _LEAST_CHANNELS
+        and grad.dtype is x.dtype is weight.dtype
+        and x.dtype in (DType.F32, DType.BF16, DType.F16)
+        and math.prod(x.shape) >= _LEAST_PIXELS * x.shape[1]
+    )
+
+
 @lowers(aten.convolution_backward.default, aten.convolution_backward_overrideable.default)
 def convolution_backward(cx: Context, grad: Node, x: Node, weight: Node, *rest: object) -> object:
-    """ATen's kernels for the two large gradients; that of the bias is a sum."""
+    """ATen's kernels for the two large gradients; that of the bias is a sum.
+
+    The input's gradient is a convolution itself, and one of ours where `_slides_back`.
+    """
     # convolution_backward has the sizes of the bias before the stride, the other overload has not.
     sizes = rest[0] if len(rest) == 8 else None
     stride, padding, dilation, transposed, output_padding, groups, mask = rest[-7:]
     assert isinstance(mask, list | tuple)
+    parts: list[Node | None] = [None, None, None]
+    moves = (stride, padding, dilation, transposed, groups)
+    if mask[0] and _slides_back(grad, x, weight, *moves):  # type: ignore[arg-type]
+        edges = [2 - p for p in _each(padding, 2)]  # type: ignore[arg-type]
+        wide = compute_dtype(x.dtype)
+        turned = _turned(weight, 1)
+        parts[0] = b.convert(
+            b.convolution(grad, turned, low=edges, high=edges, dtype=wide), x.dtype
+        )
+        mask = (False, *mask[1:])
     places = {0: 0, 1: 1} if mask[0] and mask[1] else {1 if mask[1] else 0: 0}
     types = [s.type for s, wanted in zip((x, weight), mask, strict=False) if wanted]
-    parts: list[Node | None] = [None, None, None]
     if types:
         calls = cx.call(
             aten.convolution_backward.default,
