@@ -29,10 +29,10 @@ CORE_STAMP := build/.stamp-core
 CSRC := $(shell find torch_neuronx/csrc -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
 CHECKED := $(wildcard torch_neuronx neuronxcc tests examples benchmarks)
 
-.PHONY: help setup demo test bench lint format docs clean
+.PHONY: help setup demo test test-all bench lint format docs clean
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 setup: $(CORE_STAMP) ## Create .venv, install PyTorch 2.13 and the rest, build the native core
 
@@ -41,6 +41,9 @@ demo: $(CORE_STAMP) ## Train on digits, embed sentences, print what was emulated
 
 test: $(CORE_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal $(PYTEST_ARGS)
+
+test-all: $(CORE_STAMP) ## The same and more samples and types of every operator (twice as long)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
 
 bench: $(CORE_STAMP) ## Measure against cpu, Inductor and XLA; refuses to report on a busy machine
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -10,7 +10,8 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import Buffer, LoopStep, Program, Step, View
+from neuronxcc.neff.program import AtenStep, Buffer, CallStep, LoopStep, Program, Step, View
+from torch_neuronx.dynamo.executable import Executable
 
 DEVICES = ["cpu", "neuron"]
 Shape = tuple[int, ...]
@@ -22,6 +23,18 @@ def contiguous(shape: Shape) -> Shape:
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides))
+
+
+def operators(program: Program) -> frozenset[str]:
+    """What the program's steps name, bodies included."""
+    found = {step.target for step in program.steps if isinstance(step, AtenStep)}
+    bodies = (b for step in program.steps if isinstance(step, CallStep) for b in step.bodies)
+    return frozenset(found).union(*map(operators, bodies))
+
+
+def trusted(program: Program, device: torch.device | str) -> Executable:
+    """The program loaded as if a graph of this process called all its operators."""
+    return Executable(program, device, operators(program))
 
 
 class Maker:

@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
+from tests.shallow import shallow
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.importer import import_graph
 from torch_neuronx.dynamo.native import compile_native
@@ -153,23 +154,69 @@ def difference(got: Any, expected: Any) -> str:
     return ""
 
 
+@shallow
 def check(
     info: Any, dtype: torch.dtype, samples: int, *, backward: bool = False, native: bool = False
 ) -> Report:
     """Go through samples of one OpInfo: the first ones, spread over all of them."""
     report = Report(full_name(info))
+    inputs = _samples(info, dtype, samples, report, backward=backward)
+    for sample in inputs:
+        _check_sample(info, sample, report, backward=backward, native=native)
+        if report.finished:
+            break
+    return report
+
+
+@shallow
+def check_together(info: Any, picks: Mapping[torch.dtype, int]) -> Report:
+    """As `check` with so many samples of each type, all of them outputs of one graph.
+
+    The result is that of the graph if it is good. If not, samples disturb each other (one has data
+    dependent shapes, or nothing in common with the seed of the next), or one is wrong: the caller
+    then goes through them one by one.
+    """
+    report = Report(full_name(info))
+    forwards: list[tuple[Any, int]] = []
+    tensors: list[torch.Tensor] = []
+    for dtype, count in picks.items():
+        if not info.supports_dtype(dtype, "cpu"):
+            continue
+        for sample in _samples(info, dtype, count, report, backward=False):
+            forward, used = _flat(info, sample, backward=False)
+            try:
+                _run(forward, used, backward=False)
+            except Exception:  # noqa: BLE001, S112 - eager refuses it: nothing to compare with
+                continue
+            forwards.append((forward, len(used)))
+            tensors += used
+
+    def function(*args: torch.Tensor) -> list[Any]:
+        results: list[Any] = []
+        first = 0
+        for forward, count in forwards:
+            results += forward(*args[first : first + count])
+            first += count
+        return results
+
+    report.status = "eager"
+    if forwards:
+        report.status = "ok"
+        _compare(info, function, tensors, report)
+    return report
+
+
+def _samples(
+    info: Any, dtype: torch.dtype, count: int, report: Report, *, backward: bool
+) -> list[Any]:
+    """So many samples, spread over all of them; none, and a note, if their generator fails."""
     torch.manual_seed(0)
     try:
         inputs = list(info.sample_inputs("cpu", dtype, requires_grad=backward))
     except Exception as error:  # noqa: BLE001 - whatever the generator of samples raises
         report.status, report.detail = "eager", f"no samples: {error}"
-        return report
-    step = max(1, len(inputs) // samples)
-    for sample in inputs[::step][:samples]:
-        _check_sample(info, sample, report, backward=backward, native=native)
-        if report.finished:
-            break
-    return report
+        return []
+    return inputs[:: max(1, len(inputs) // count)][:count]
 
 
 def _flat(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[torch.Tensor]]:
@@ -190,10 +237,21 @@ def _flat(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[torch.Te
     return forward, [leaves[i] for i in where]
 
 
-def _check_sample(
-    info: Any, sample: Any, report: Report, *, backward: bool, native: bool
-) -> None:
+def _check_sample(info: Any, sample: Any, report: Report, *, backward: bool, native: bool) -> None:
     forward, tensors = _flat(info, sample, backward=backward)
+    _compare(info, forward, tensors, report, backward=backward, native=native)
+
+
+def _compare(
+    info: Any,
+    forward: Any,
+    tensors: list[torch.Tensor],
+    report: Report,
+    *,
+    backward: bool = False,
+    native: bool = False,
+) -> None:
+    """Run a function of tensors both ways and note what became of it."""
     try:
         expected = _run(forward, tensors, backward=backward)
     except Exception as error:  # noqa: BLE001

@@ -13,7 +13,7 @@ import torch
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.program import AtenStep, CallStep, CopyStep, GemmStep, Program
-from tests.compiler.executable_programs import Maker, adder, apply, random
+from tests.compiler.executable_programs import Maker, adder, apply, random, trusted
 from tests.compiler.test_executable_steps import while_program
 from torch_neuronx.dynamo.executable import Executable
 
@@ -47,12 +47,12 @@ def taken(shape: tuple[int, ...]) -> int:
 
 def test_nothing_is_left_behind() -> None:
     x, y = random((16,), device="neuron"), random((16,), device="neuron")
-    run = Executable(adder(), "neuron")
+    run = trusted(adder(), "neuron")
     before = allocated()
     for _ in range(10):
         run((x, y))
         assert allocated() == before
-    loop = Executable(while_program(3), "neuron")
+    loop = trusted(while_program(3), "neuron")
     start = torch.tensor(0, dtype=torch.int32, device="neuron")
     args = (start, *(random((3,), device="neuron") for _ in range(3)))
     before = allocated()
@@ -67,7 +67,7 @@ def test_constants_live_as_long_as_the_program() -> None:
     c = maker.buffer("constant", LARGE, literal=random(LARGE).numpy())
     out = maker.buffer("output", LARGE)
     maker.steps.append(CopyStep(maker.view(c), maker.view(out)))
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     assert allocated() == before + block
     assert run.memory.constants == BYTES
     del run
@@ -75,7 +75,7 @@ def test_constants_live_as_long_as_the_program() -> None:
 
 
 def test_machine_code_lives_as_long_as_the_native_program() -> None:
-    executable = Executable(adder(), "cpu")
+    executable = trusted(adder(), "cpu")
     module = weakref.ref(executable._module)
     native = executable.run
     del executable
@@ -89,7 +89,7 @@ def test_machine_code_lives_as_long_as_the_native_program() -> None:
 
 
 def test_a_list_of_arguments_is_emptied_and_a_tuple_is_not() -> None:
-    run = Executable(adder(), "neuron")
+    run = trusted(adder(), "neuron")
     assert run._boxed_call
     assert run.run._boxed_call
     x, y = random((16,), device="neuron"), random((16,), device="neuron")
@@ -109,14 +109,14 @@ def chain(length: int) -> Program:
 
 
 def test_arguments_are_freed_after_their_last_use() -> None:
-    run = Executable(chain(8), "neuron")
+    run = trusted(chain(8), "neuron")
     args = [random(LARGE, device="neuron") for _ in range(8)]
     # Every result takes the place of an argument that has just gone.
     assert peak_of(run, args) == taken(LARGE)
 
 
 def test_arguments_that_somebody_holds_are_not_freed() -> None:
-    run = Executable(chain(8), "neuron")
+    run = trusted(chain(8), "neuron")
     held = [random(LARGE, device="neuron") for _ in range(8)]
     results = run(list(held))
     for x, got in zip(held, results, strict=True):
@@ -133,7 +133,7 @@ def test_an_operator_may_bring_the_memory_of_its_result() -> None:
         AtenStep("aten::sort", (maker.view(x),), {}, (maker.view(temp), maker.view(order))),
         AtenStep("aten::sort", (maker.view(temp),), {}, (maker.view(out), maker.view(places))),
     ]
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     a = random(LARGE)
     values, indices = run([a.to("neuron")])
     assert torch.equal(values.cpu(), a.sort()[0])
@@ -159,7 +159,7 @@ def test_an_operator_that_returns_what_it_was_given() -> None:
         AtenStep("aten::mul_.Scalar", (maker.view(temp), 2), {}, (None,)),
         AtenStep("aten::detach", (maker.view(temp),), {}, (maker.view(out),)),
     ]
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     a = random(LARGE)
     given = a.to("neuron")
     (got,) = run((given,))
@@ -181,7 +181,7 @@ def test_tensors_that_an_operator_keeps_stay_valid() -> None:
     maker.steps.append(
         AtenStep("executable_test::keep", (maker.view(temp),), {}, (maker.view(out),))
     )
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     a = random(LARGE)
     for _ in range(3):
         run([a.to("neuron")])
@@ -201,7 +201,7 @@ def test_temporaries_that_share_memory_on_purpose() -> None:
         CopyStep(maker.view(bits), maker.view(out)),
     ]
     a = random(LARGE)
-    (got,) = Executable(maker.program(), "neuron")((a.to("neuron"),))
+    (got,) = trusted(maker.program(), "neuron")((a.to("neuron"),))
     assert torch.equal(got.cpu(), (-a).view(torch.int32))
 
 
@@ -215,7 +215,7 @@ def test_many_threads_at_once() -> None:
     )
     maker.steps.append(AtenStep("aten::cumsum", (maker.view(temp), 1), {}, (maker.view(more),)))
     apply(maker, Op.ADD, temp, more, out)
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     weight = random((64, 64))
     device_weight = weight.to("neuron")
     errors: list[float] = []
@@ -238,7 +238,7 @@ def test_many_threads_at_once() -> None:
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     shape = (300, 700)
-    run = Executable(adder(shape), "neuron")
+    run = trusted(adder(shape), "neuron")
     args = random(shape, device="neuron"), random(shape, device="neuron")
     before = torch.get_num_threads()
     results = []
@@ -262,7 +262,7 @@ def test_other_python_threads_run_meanwhile() -> None:
     maker = Maker()
     x, out = maker.buffer("input", (4,)), maker.buffer("output", (4,))
     maker.steps.append(AtenStep("executable_test::wait", (maker.view(x),), {}, (maker.view(out),)))
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     a = random((4,), device="neuron")
     thread = threading.Timer(0.05, done.set)
     thread.start()
@@ -275,7 +275,7 @@ def test_deferred_operators_run_first() -> None:
     params = [random(LARGE, device="neuron") for _ in range(2)]
     expected = params[0].cpu() + 1
     torch._foreach_add_(params, 1.0)
-    run = Executable(adder(LARGE), "neuron")
+    run = trusted(adder(LARGE), "neuron")
     (got,) = run((params[0], params[0]))
     assert torch.equal(got.cpu(), expected + expected)
 
@@ -284,7 +284,7 @@ def test_a_lazy_copy_is_made_real_before_it_is_written() -> None:
     maker = Maker()
     x, y = maker.buffer("input", (16,)), maker.buffer("input", (16,))
     apply(maker, Op.ADD, x, y, x)
-    run = Executable(maker.program(x), "neuron")
+    run = trusted(maker.program(x), "neuron")
     a, b = random((16,), device="neuron"), random((16,), device="neuron")
     before = a.cpu().clone()
     copy = torch._lazy_clone(a)
@@ -294,7 +294,7 @@ def test_a_lazy_copy_is_made_real_before_it_is_written() -> None:
 
 
 def test_a_forked_child_is_told() -> None:
-    run = Executable(adder(), "neuron")
+    run = trusted(adder(), "neuron")
     x = random((16,), device="neuron")
     read, write = os.pipe()
     child = os.fork()
@@ -317,7 +317,7 @@ def test_steps_appear_in_a_profile() -> None:
     temp, out = maker.buffer("temp", (32, 64)), maker.buffer("output", (32, 64))
     maker.steps.append(GemmStep(maker.matrix(x), maker.matrix(w), maker.matrix(temp)))
     apply(maker, Op.ADD, temp, temp, out)
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     args = random((32, 64), device="neuron"), random((64, 64), device="neuron")
     run(args)
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.PrivateUse1]
@@ -336,7 +336,7 @@ def test_an_operator_of_the_device_appears_once_in_a_profile() -> None:
     maker.steps.append(
         AtenStep("aten::native_dropout", (maker.view(x), 0.5, True), {}, outs, device=True)
     )
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.PrivateUse1]
     with torch.profiler.profile(activities=activities) as profile:
         run((random((7,), device="neuron"),))
@@ -369,7 +369,7 @@ def test_an_error_in_a_body_frees_everything(kind: str) -> None:
     maker = Maker()
     x, out = maker.buffer("input", LARGE), maker.buffer("output", LARGE)
     maker.steps.append(CallStep(kind, tuple(bodies), (maker.view(x),), (maker.view(out),)))
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     a = random(LARGE, device="neuron")
     before = allocated()
     for _ in range(3):
@@ -394,7 +394,7 @@ def test_a_loop_without_an_end_hears_ctrl_c() -> None:
     x, out = maker.buffer("input", (4,)), maker.buffer("output", (4,))
     bodies = condition.program(), body.program()
     maker.steps.append(CallStep("while", bodies, (maker.view(x),), (maker.view(out),)))
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), 2))
     timer.start()
     with pytest.raises(KeyboardInterrupt):

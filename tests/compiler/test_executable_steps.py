@@ -23,10 +23,10 @@ from tests.compiler.executable_programs import (
     contiguous,
     elementwise,
     random,
+    trusted,
 )
 from torch_neuronx import _C
 from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.executable import Executable
 
 UNIT = 2.0**-24
 FLOATS = [DType.F32, DType.BF16, DType.F16]
@@ -35,7 +35,7 @@ ROUNDING = {DType.F32: 2.0**-24, DType.BF16: 2.0**-8, DType.F16: 2.0**-11}
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_one_loop(device: str) -> None:
-    run = Executable(adder(), device)
+    run = trusted(adder(), device)
     x, y = random((16,), device=device), random((16,), device=device)
     (out,) = run((x, y))
     assert out.device == x.device
@@ -45,7 +45,7 @@ def test_one_loop(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_large_loops_are_split_over_threads(device: str) -> None:
     shape = (300, 1000)
-    run = Executable(adder(shape), device)
+    run = trusted(adder(shape), device)
     x, y = random(shape, device=device), random(shape, device=device)
     assert torch.equal(run((x, y))[0].cpu(), x.cpu() + y.cpu())
 
@@ -58,7 +58,7 @@ def test_steps_hand_on_through_the_scratchpad() -> None:
     apply(maker, Op.MULTIPLY, x, y, first)
     apply(maker, Op.ADD, first, y, second)
     apply(maker, Op.SUBTRACT, second, first, out)
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     a, b = random((5, 7)), random((5, 7))
     (got,) = run((a.to("neuron"), b.to("neuron")))
     assert torch.equal(got.cpu(), (a * b + b) - a * b)
@@ -77,7 +77,7 @@ def test_constants(device: str) -> None:
     store = Store(Access(2, (1, 3)), build.op(Op.ADD, *loads))
     kernel = Kernel("k", (Dim(3), Dim(4)), (Slot(DType.F32),) * 3, (store,))
     maker.steps.append(LoopStep(kernel, ((x, 0), (c, 0), (out, 0))))
-    run = Executable(maker.program(), device)
+    run = trusted(maker.program(), device)
     assert run.memory.constants == 48
     a = random((3, 4))
     (got,) = run((a.to(device),))
@@ -90,7 +90,7 @@ def test_outputs_have_the_strides_of_the_program() -> None:
     x = maker.buffer("input", (2, 3, 1))
     out = maker.buffer("output", (2, 3, 1), strides=(1, 2, 17))
     maker.steps.append(CopyStep(maker.view(x), maker.view(out)))
-    (got,) = Executable(maker.program(), "neuron")((random((2, 3, 1), device="neuron"),))
+    (got,) = trusted(maker.program(), "neuron")((random((2, 3, 1), device="neuron"),))
     assert got.stride() == (1, 2, 17)
 
 
@@ -98,7 +98,7 @@ def test_an_argument_can_be_a_result() -> None:
     maker = Maker()
     x, y = maker.buffer("input", (4,)), maker.buffer("input", (4,))
     apply(maker, Op.ADD, x, y, x)
-    run = Executable(maker.program(x, y, x), "neuron")
+    run = trusted(maker.program(x, y, x), "neuron")
     a, b = random((4,), device="neuron"), random((4,), device="neuron")
     expected = a.cpu() + b.cpu()
     results = run((a, b))
@@ -109,7 +109,7 @@ def test_an_argument_can_be_a_result() -> None:
 
 
 def test_a_program_without_steps_and_arguments() -> None:
-    assert Executable(Maker().program(), "neuron")(()) == []
+    assert trusted(Maker().program(), "neuron")(()) == []
 
 
 # ---- products
@@ -166,7 +166,7 @@ def test_products(case: dict[str, Any], device: str) -> None:
     maker.steps.append(
         GemmStep(views[0], views[1], views[2], views[3], constant_b=case["constant_b"])
     )
-    run = Executable(maker.program(), device)
+    run = trusted(maker.program(), device)
     args = []
     for number, buffer in enumerate(maker.buffers[:-1]):
         del number
@@ -235,7 +235,7 @@ def test_products_with_an_epilogue(dtype: DType, batch: int, m: int, k: int, n: 
         constant_b=True,
     )
     maker.steps.append(step)
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     torch_dtype = TO_TORCH[dtype]
     x, w, c = (
         random((batch, m, k), torch_dtype),
@@ -258,7 +258,7 @@ def test_the_packed_weight_follows_the_weight() -> None:
     maker.steps.append(
         GemmStep(maker.matrix(a), maker.matrix(b), maker.matrix(out), constant_b=True)
     )
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     x, w = random((64, 128)), random((128, 256))
     xn, wn = x.to("neuron"), w.to("neuron")
     before = _C.gemm_cache_stats()["hits"]  # type: ignore[attr-defined]
@@ -281,7 +281,7 @@ def test_a_weight_written_by_a_program_is_not_kept() -> None:
     update = Maker()
     w, g = update.buffer("input", (128, 256)), update.buffer("input", (128, 256))
     apply(update, Op.ADD, w, g, w)
-    run, step = Executable(multiply.program(), "neuron"), Executable(update.program(w), "neuron")
+    run, step = trusted(multiply.program(), "neuron"), trusted(update.program(w), "neuron")
     x, weight = random((64, 128)), random((128, 256))
     xn, wn = x.to("neuron"), weight.to("neuron")
     for turn in range(4):
@@ -308,7 +308,7 @@ def test_an_operator_with_two_results(device: str) -> None:
             outs,
         )
     )
-    run = Executable(maker.program(), device)
+    run = trusted(maker.program(), device)
     a = random((6, 50))
     got = run((a.to(device),))
     expected = torch.sort(a, dim=1, descending=True, stable=True)
@@ -326,7 +326,7 @@ def test_results_go_into_a_part_of_a_buffer() -> None:
     maker.steps.append(AtenStep("aten::cumsum", (maker.view(x), 1), {}, (left,)))
     maker.steps.append(AtenStep("aten::cumprod", (maker.view(x), 1), {}, (right,)))
     a = random((4, 3))
-    (got,) = Executable(maker.program(), "neuron")((a.to("neuron"),))
+    (got,) = trusted(maker.program(), "neuron")((a.to("neuron"),))
     assert torch.equal(got.cpu(), torch.cat([a.cumsum(1), a.cumprod(1)], 1))
 
 
@@ -351,7 +351,7 @@ def test_lists_dtypes_and_names_as_arguments() -> None:
         ),
     ]
     a, where = random((3, 4)), torch.tensor([2, 0])
-    (got,) = Executable(maker.program(), "neuron")((a.to("neuron"), where.to("neuron")))
+    (got,) = trusted(maker.program(), "neuron")((a.to("neuron"), where.to("neuron")))
     assert torch.equal(got.cpu(), torch.cat([a, a])[:, where].bfloat16())
 
 
@@ -363,7 +363,7 @@ def test_lists_of_results() -> None:
     maker.steps.append(AtenStep("aten::split_with_sizes", (maker.view(x), (2, 2, 2), 1), {}, views))
     program = maker.program(outs[0], outs[2])
     a = random((2, 6))
-    first, last = Executable(program, "neuron")((a.to("neuron"),))
+    first, last = trusted(program, "neuron")((a.to("neuron"),))
     assert torch.equal(first.cpu(), a[:, :2])
     assert torch.equal(last.cpu(), a[:, 4:])
     first.zero_()  # it must not share memory with the argument
@@ -377,7 +377,7 @@ def test_an_operator_that_writes_to_its_argument() -> None:
     maker.steps.append(
         AtenStep("aten::index_put_", (maker.view(x), (maker.view(i),), maker.view(v)), {}, (None,))
     )
-    run = Executable(maker.program(x), "neuron")
+    run = trusted(maker.program(x), "neuron")
     a, b = random((5,)), random((2,))
     target = a.to("neuron")
     assert run((target, b.to("neuron")))[0] is target
@@ -390,7 +390,7 @@ def test_numbers_stand_for_tensors() -> None:
     x, out = maker.buffer("input", (3,), DType.BF16), maker.buffer("output", (3,), DType.BF16)
     maker.steps.append(AtenStep("aten::mul.Tensor", (maker.view(x), 3), {}, (maker.view(out),)))
     a = random((3,), torch.bfloat16)
-    assert torch.equal(Executable(maker.program(), "neuron")((a.to("neuron"),))[0].cpu(), a * 3)
+    assert torch.equal(trusted(maker.program(), "neuron")((a.to("neuron"),))[0].cpu(), a * 3)
 
 
 def test_random_numbers_are_the_devices() -> None:
@@ -409,7 +409,7 @@ def test_random_numbers_are_the_devices() -> None:
         ),
         AtenStep("aten::rand", ((7,),), {"dtype": DType.F32}, (maker.view(noise),), device=True),
     ]
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     a = random((1000,), device="neuron")
     torch.manual_seed(5)
     expected = [*torch.native_dropout(a, 0.5, True), torch.rand(7, device="neuron")]  # noqa: FBT003
@@ -427,7 +427,7 @@ def test_host_steps_are_counted() -> None:
         AtenStep("aten::matrix_exp", (maker.view(x),), {}, (maker.view(temp),), host=True),
         AtenStep("aten::cumsum", (maker.view(temp), 0), {}, (maker.view(out),)),
     ]
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     assert run.host_steps == ("aten::matrix_exp",)
     _C.reset_operator_counts()
     run((random((4, 4), device="neuron"),))
@@ -450,7 +450,7 @@ def test_custom_operators_in_python() -> None:
         AtenStep("executable_test::twice", (maker.view(x),), {}, (maker.view(out),), host=True)
     )
     a = random((4,))
-    (got,) = Executable(maker.program(), "neuron")((a.to("neuron"),))
+    (got,) = trusted(maker.program(), "neuron")((a.to("neuron"),))
     assert torch.equal(got.cpu(), a * 2)
     assert seen == [torch.device("cpu")]
 
@@ -476,7 +476,7 @@ def test_copies(shape: tuple[int, ...], dtype: DType, data: st.DataObject) -> No
         maker.buffer("output", shape, dtype, tuple(strides)),
     )
     maker.steps.append(CopyStep(maker.view(x), maker.view(out)))
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     torch_dtype = torch.uint8 if dtype is DType.F8E4M3 else TO_TORCH[dtype]
     bits = torch.randint(0, 2, (*shape, dtype.itemsize), dtype=torch.uint8)
     a = bits.view(torch_dtype).reshape(shape)
@@ -506,7 +506,7 @@ def test_calls() -> None:
         CallStep("call", (body,), (maker.view(temp), maker.view(y)), (maker.view(out),)),
     ]
     a, b = random((4,)), random((4,))
-    (got,) = Executable(maker.program(), "neuron")((a.to("neuron"), b.to("neuron")))
+    (got,) = trusted(maker.program(), "neuron")((a.to("neuron"), b.to("neuron")))
     assert torch.equal(got.cpu(), a * b * b)
 
 
@@ -535,7 +535,7 @@ def test_branches(dtype: DType, value: int, taken: int) -> None:
     )
     a, b = random((4,)), random((4,))
     selector = torch.tensor(value, dtype=TO_TORCH[dtype])
-    (got,) = Executable(maker.program(), "neuron")(
+    (got,) = trusted(maker.program(), "neuron")(
         (a.to("neuron"), b.to("neuron"), selector.to("neuron"))
     )
     assert torch.equal(got.cpu(), [a + b, a - b, a * b][taken])
@@ -578,7 +578,7 @@ def while_program(limit: int) -> Program:
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 7])
 def test_loops(limit: int) -> None:
-    run = Executable(while_program(limit), "neuron")
+    run = trusted(while_program(limit), "neuron")
     x, y, w = random((3,)), random((3,)), random((3,))
     args = [torch.tensor(0, dtype=torch.int32), x, y, w]
     got = run(tuple(t.to("neuron") for t in args))
@@ -613,7 +613,7 @@ def test_a_loop_that_updates_its_state_in_place() -> None:
             tuple(map(maker.view, outs)),
         )
     )
-    run = Executable(maker.program(), "neuron")
+    run = trusted(maker.program(), "neuron")
     start, x0 = torch.tensor(0, dtype=torch.int32, device="neuron"), random((3,), device="neuron")
     before = x0.cpu().clone()
     count, doubled = run((start, x0))
@@ -634,7 +634,7 @@ def test_kernels_are_compiled_once() -> None:
     )
     apply(maker, Op.ADD, x, y, out)
     apply(maker, Op.ADD, out, y, out)
-    run = Executable(maker.program(), "cpu")
+    run = trusted(maker.program(), "cpu")
     assert run._module is not None
     assert len(run._module.functions) == 1
     a, b = random((4,)), random((4,))

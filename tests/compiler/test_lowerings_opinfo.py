@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from .opinfo import Report, check, full_name, infos
+from .opinfo import Report, check, check_together, full_name, infos
 
 # The samples themselves warn: of deprecations, of tensors resized, of NumPy.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -42,20 +42,37 @@ def assert_lowered(report: Report) -> None:
         assert report.status in {"ok", "listed", "dynamic", "eager"}, report
 
 
+# How many samples of each type one graph computes.
+TOGETHER = {torch.float32: 2, torch.bfloat16: 1, torch.int64: 1}
+OTHER_TYPES = [torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+
+
 @pytest.mark.parametrize("info", FORWARD, ids=names)
 def test_forward_is_lowered_and_equals_eager(info: Any) -> None:
-    report = check(info, torch.float32, samples=1)
+    report = check_together(info, TOGETHER)
+    if report.status in {"ok", "listed"}:
+        REPORTS.append(report)
+        return
+    report = check(info, torch.float32, samples=2)  # one by one, to see which
     REPORTS.append(report)
     assert_lowered(report)
+    for dtype in (torch.bfloat16, torch.int64):
+        check_type(info, dtype)
 
 
-@pytest.mark.slow
+def check_type(info: Any, dtype: torch.dtype) -> None:
+    if info.supports_dtype(dtype, "cpu"):
+        report = check(info, dtype, samples=1)
+        if info.name not in TIES or report.status != "wrong":
+            assert_lowered(report)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("info", FORWARD, ids=names)
 def test_more_samples_equal_eager(info: Any) -> None:
     assert_lowered(check(info, torch.float32, samples=5))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("info", BACKWARD, ids=names)
 def test_gradients_are_lowered_and_equal_eager(info: Any) -> None:
     assert_lowered(check(info, torch.float32, samples=1, backward=True))
@@ -70,12 +87,10 @@ def test_nearly_all_operators_have_no_host_step() -> None:
     assert len(lowered) >= 0.95 * len(passing), sorted(r.name for r in passing if r not in lowered)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", OTHER_TYPES)
 @pytest.mark.parametrize("info", FORWARD, ids=names)
 def test_other_types_equal_eager(info: Any, dtype: torch.dtype) -> None:
     if not info.supports_dtype(dtype, "cpu"):
         pytest.skip(f"{full_name(info)} has no {dtype}")
-    report = check(info, dtype, samples=1)
-    if info.name not in TIES or report.status != "wrong":
-        assert_lowered(report)
+    check_type(info, dtype)

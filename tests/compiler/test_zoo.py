@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.shallow import shallow
+
 from .zoo import ZOO, Entry, build, first_output, inputs
 
 # transformers and torch.compile warn about missing fused kernels and the like.
@@ -48,6 +50,7 @@ def compiled(entry: Entry) -> Callable[[Any], Any]:
     return lambda model: torch.compile(model, backend="neuron", fullgraph=entry.fullgraph)
 
 
+@shallow
 def check(entry: Entry, dtype: torch.dtype) -> None:
     exact = results(entry, "cpu", torch.float64, lambda model: model)
     host = results(entry, "cpu", dtype, lambda model: model)

@@ -16,6 +16,8 @@ from torch.testing._internal.common_utils import TestCase, noncontiguous_like
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_map
 
+from tests.shallow import shallow
+
 from .harness_exclusions import EXCLUDED, EXCLUDED_STRIDED, ROUNDED_ONCE
 
 # PyTorch's sample generators use deprecated calls on purpose; their warnings aren't ours.
@@ -41,10 +43,19 @@ def in_float64(leaf: Any) -> Any:
     return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
 
-def run(op: OpInfo, sample: SampleInput, device: str) -> Any:
+@shallow
+def samples_of(op: OpInfo, dtype: torch.dtype) -> list[SampleInput]:
+    return list(islice(op.sample_inputs("cpu", dtype), SAMPLES))
+
+
+@shallow
+def seeded(op: OpInfo, tensor: Any, args: Any, kwargs: Any) -> Any:
     torch.manual_seed(0)
-    tensor, args, kwargs = to((sample.input, sample.args, sample.kwargs), device)
     return op(tensor, *args, **kwargs)
+
+
+def run(op: OpInfo, sample: SampleInput, device: str) -> Any:
+    return seeded(op, *to((sample.input, sample.args, sample.kwargs), device))
 
 
 def on_host(tree: Any) -> Any:
@@ -62,7 +73,7 @@ class TestOperators(TestCase):
         if dtype not in op.supported_dtypes("cpu"):
             self.skipTest(f"{op.name} has no {dtype} kernel on the CPU either")
         compared = 0
-        for sample in islice(op.sample_inputs("cpu", dtype), SAMPLES):
+        for sample in samples_of(op, dtype):
             try:
                 expected = run(op, sample, "cpu")
             except (RuntimeError, NotImplementedError):
@@ -91,8 +102,7 @@ class TestOperators(TestCase):
             tensor, args, kwargs = tree_map(
                 strided_like, to((sample.input, sample.args, sample.kwargs), device)
             )
-            torch.manual_seed(0)
-            got = op(tensor, *args, **kwargs)
+            got = seeded(op, tensor, args, kwargs)
             self.assertEqual(on_host(got), on_host(expected))  # noqa: PT009
 
 

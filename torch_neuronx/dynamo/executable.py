@@ -30,6 +30,7 @@ from neuronxcc.neff.program import (
     View,
 )
 from torch_neuronx import _C
+from torch_neuronx.dynamo.allowed import check_operators
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.kernel_bounds import Reach, reaches
 from torch_neuronx.dynamo.products import check_epilogue, plain_product
@@ -71,16 +72,21 @@ class Executable:
 
     _boxed_call = True
 
-    def __init__(self, program: Program, device: torch.device | str) -> None:
+    def __init__(
+        self, program: Program, device: torch.device | str, known: frozenset[str] = frozenset()
+    ) -> None:
         """Compile and load.
 
         Args:
             program: The program; it is not changed.
             device: A neuron device (without an index: the current one) or "cpu".
+            known: Operators that it may use besides the harmless ones (see `allowed`).
 
         Raises:
             ValueError: The program contradicts itself or names memory that is not there.
+            NeffError: It names an operator that it may not use.
         """
+        check_operators(program, known)
         self.program = program
         self.device = _resolve(torch.device(device))
         kernels = list(dict.fromkeys(_kernels(program)))

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from neuronxcc.compiler import compile_graph
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.op import Op
 from neuronxcc.neff import CompileCache, Compiled, Program, make_key, open_cache
 from neuronxcc.options import Options, from_environment
 from neuronxcc.progress import Progress, report
@@ -82,7 +84,9 @@ class Native:
             compiled = _compile(self.imported, settings, open_cache(settings.wrapper), self.report)
             report(f"machine code for {len(compiled.program.steps)} steps")
             with _Timed(self.report, "kernels"):
-                return Executable(compiled.program, self.imported.device)
+                return Executable(
+                    compiled.program, self.imported.device, called(self.imported.graph)
+                )
 
     def _load_and_run(self, args: list[Any]) -> list[torch.Tensor]:
         results: list[torch.Tensor] = self.executable.run(args)
@@ -104,6 +108,18 @@ class Native:
         results = stand_ins(self.imported, args)
         args.clear()
         return results
+
+
+def called(graph: Graph) -> frozenset[str]:
+    """The library's operators that a graph calls, control flow included."""
+    found: set[str] = set()
+    for node in graph.nodes():
+        if node.op in (Op.CUSTOM_CALL, Op.HOST_CALL):
+            found.add(node["target"])
+        for body in (node.get("body"), node.get("cond"), *(node.get("branches") or ())):
+            if body is not None:
+                found |= called(body)
+    return frozenset(found)
 
 
 def compile_native(imported: Imported, options: Mapping[str, Any]) -> Native:

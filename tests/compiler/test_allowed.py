@@ -1,0 +1,89 @@
+"""Which operators a program from a file may name."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
+from neuronxcc.neff.program import AtenStep, CallStep, Program
+from tests.compiler.executable_programs import Maker
+from torch_neuronx.dynamo.allowed import check_operators, refusal
+from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.dynamo.lowerings import TABLE
+from torch_neuronx.dynamo.lowerings.library import CALLED
+
+
+def program(target: str, *args: Any) -> Program:
+    maker = Maker()
+    x, out = maker.buffer("input", (4,)), maker.buffer("output", (4,))
+    maker.steps.append(AtenStep(target, (maker.view(x), *args), {}, (maker.view(out),), host=True))
+    return maker.program()
+
+
+REFUSED = {
+    "aten::from_file.default": "whose argument 'filename' is a free text",
+    "aten::_print.default": "whose argument 's' is a free text",
+    "aten::save.default": "whose argument 'item' is of type t",
+    "aten::system.default": "which this PyTorch does not have",
+    "aten::set_.source_Storage": "which writes to its argument 'self'",
+    "aten::set.source_Storage": "whose argument 'source' is of type Storage",
+    "aten::resize_.default": "which writes to its argument 'self'",
+    "aten::add.out": "which writes to its argument 'out'",
+    "aten::record_stream.default": "which writes to its argument 'self'",
+    "quantized::add.default": "of the namespace 'quantized'",
+    "c10d::broadcast_.default": "of the namespace 'c10d'",
+    "evil::run.default": "of the namespace 'evil'",
+}
+
+
+@pytest.mark.parametrize("target", REFUSED)
+def test_a_file_may_not_name(target: str) -> None:
+    assert refusal(target) == REFUSED[target]
+    with pytest.raises(NeffError) as caught:
+        Executable(program(target), "neuron")
+    assert caught.value.status == 2
+    assert str(caught.value) == (
+        f"NRT_INVALID (status 2): program {program(target).name!r}, step 0 names {target}, "
+        f"{REFUSED[target]}. A program from a file may use aten and prims operators that change "
+        "nothing but their results, and others only if the graph it is loaded for calls them: "
+        'compile the model in this process with torch.compile(backend="neuron")'
+    )
+
+
+def test_also_in_a_body_and_after_a_file() -> None:
+    inner = program("aten::from_file.default")
+    outer = program("aten::neg.default")
+    view = outer.steps[0].outs[0]  # type: ignore[union-attr]
+    source = outer.steps[0].args[0]  # type: ignore[union-attr]
+    call = CallStep("call", (inner,), (source,), (view,))
+    with pytest.raises(NeffError, match="aten::from_file"):
+        Executable(dataclasses.replace(outer, steps=(call,)), "cpu")
+    read = read_neff(write_neff(inner, NeffInfo("m", "trn2"))).program
+    with pytest.raises(NeffError, match="aten::from_file"):
+        Executable(read, "cpu")
+
+
+def test_the_graph_in_this_process_may_call_more() -> None:
+    check_operators(program("evil::run.default"), frozenset({"evil::run.default"}))
+
+
+def test_memory_outside_of_a_tensor_is_not_reached() -> None:
+    """Where a harmless operator takes an address, PyTorch checks it against the tensor's memory."""
+    run = Executable(program("aten::as_strided.default", (4,), (1,), 1 << 20), "neuron")
+    with pytest.raises(RuntimeError, match="storage"):
+        run((torch.zeros(4, device="neuron"),))
+
+
+def overloads() -> Iterator[str]:
+    for target in (*TABLE, *CALLED):
+        if isinstance(target, torch._ops.OpOverload) and target.namespace in {"aten", "prims"}:
+            name = target._name
+            yield name if "." in name else f"{name}.default"
+
+
+def test_what_lowerings_know_is_allowed_if_it_changes_nothing() -> None:
+    refused = {name: refusal(name) for name in overloads() if refusal(name)}
+    assert all("writes to" in why for why in refused.values()), refused

@@ -1,0 +1,122 @@
+"""Which operators a program may name: it may come from a file that anyone wrote.
+
+Of PyTorch's own namespaces these are the functions of tensors, numbers and named modes that change
+nothing. The rule reads schemas, so it holds for operators that PyTorch adds. Everything else is
+allowed only if the graph that the program was made for, which is in this process, calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from neuronxcc.neff.errors import NeffError
+from neuronxcc.neff.program import AtenStep, CallStep, Program
+
+NAMESPACES = frozenset({"aten", "prims"})
+
+# Types of arguments, without "optional" and "list of". Strings are a matter of their own, below;
+# storages, streams and objects of classes are no data of a program.
+_KINDS = frozenset(
+    {
+        "TensorType",
+        "NumberType",
+        "IntType",
+        "SymIntType",
+        "FloatType",
+        "ComplexType",
+        "BoolType",
+        "ScalarTypeType",
+        "LayoutType",
+        "MemoryFormatType",
+        "DeviceObjType",
+        "GeneratorType",
+    }
+)
+# Names of string arguments that choose what is computed. Not among them: names of files, texts to
+# be printed.
+_MODES = frozenset(
+    {
+        "approximate",
+        "activation",
+        "algorithm",
+        "driver",
+        "equation",
+        "indexing",
+        "interpolation",
+        "mode",
+        "norm",
+        "ord",
+        "p",
+        "pad_mode",
+        "padding",
+        "padding_mode",
+        "padding_side",
+        "reduce",
+        "rounding_mode",
+        "side",
+        "UPLO",
+        "assert_msg",
+        "api_name",
+    }
+)
+
+
+def check_operators(program: Program, known: frozenset[str] = frozenset()) -> None:
+    """Check the operators of a program and of the bodies in it.
+
+    Args:
+        program: The program.
+        known: Further operators, "namespace::name.overload", that it may use: those of the graph
+            it was made for.
+
+    Raises:
+        NeffError: It names another one; status 2 (NRT_INVALID).
+    """
+    for number, step in enumerate(program.steps):
+        if isinstance(step, CallStep):
+            for body in step.bodies:
+                check_operators(body, known)
+        elif isinstance(step, AtenStep) and step.target not in known:
+            why = refusal(step.target)
+            if why:
+                raise NeffError(
+                    f"NRT_INVALID (status 2): program {program.name!r}, step {number} names "
+                    f"{step.target}, {why}. A program from a file may use aten and prims operators "
+                    "that change nothing but their results, and others only if the graph it is "
+                    "loaded for calls them: compile the model in this process with "
+                    'torch.compile(backend="neuron")'
+                )
+
+
+@functools.cache
+def refusal(target: str) -> str:
+    """Why a program may not use an operator unless its graph does; "" if it may."""
+    namespace, _, name = target.partition("::")
+    if namespace not in NAMESPACES:
+        return f"of the namespace {namespace!r}"
+    name, _, overload = name.partition(".")
+    try:
+        schema = torch._C._get_schema(
+            f"{namespace}::{name}", "" if overload == "default" else overload
+        )
+    except RuntimeError:
+        return "which this PyTorch does not have"
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            return f"which writes to its argument {argument.name!r}"
+        kind = _element(argument.type).kind()
+        if kind == "StringType" and argument.name not in _MODES:
+            return f"whose argument {argument.name!r} is a free text"
+        if kind not in _KINDS and kind != "StringType":
+            return f"whose argument {argument.name!r} is of type {argument.type}"
+    return "" if schema.returns else "which returns nothing"
+
+
+def _element(type_: Any) -> Any:
+    """The type inside of optional types and lists."""
+    while type_.kind() in {"OptionalType", "ListType"}:
+        type_ = type_.getElementType()
+    return type_
