@@ -136,7 +136,9 @@ def makes(dot: Node, side: int, node: Node, own: Callable[[Node], bool]) -> bool
         node: What the operand is, or is a view of.
         own: Whether a node is wanted by one other node only, so that it need not be stored.
     """
-    if node.op not in Group.ELEMENTWISE:
+    if node.op not in Group.ELEMENTWISE or node.dtype not in MADE_TYPES:
+        return False
+    if side == 0 and node.type.nbytes < LEAST_LEFT:
         return False
     lhs, rhs = dot.srcs
     batch = math.prod(lhs.shape[d] for d in dot["lhs_batch"])
@@ -145,10 +147,12 @@ def makes(dot: Node, side: int, node: Node, own: Callable[[Node], bool]) -> bool
     # Few rows or columns are multiplied without rearranging; small products are over soon anyway.
     if min(rows, columns) <= FEW_LINES or rows * columns * depth * batch < SMALL_PRODUCT:
         return False
-    if node.dtype not in MADE_TYPES or (side == 0 and node.type.nbytes < LEAST_LEFT):
-        return False
-    if (columns, rows)[side] > MOST_LINES[side]:
-        return False  # every block of these computes the operand again
+    # Every block of the other operand computes this one again.
+    return (columns, rows)[side] <= MOST_LINES[side] and _reads_little(node, own)
+
+
+def _reads_little(node: Node, own: Callable[[Node], bool]) -> bool:
+    """Whether a node is cheap to compute, together with what is there for it alone."""
     read = 0
     pending, seen = [node], {node}
     while pending:
