@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
@@ -21,7 +22,9 @@ MIN_ROWS = 8  # rows below which a long reduction is not done row by row
 LONG = 1 << 16  # elements
 FEW_LINES = 16  # of a product, which are read as they are (the thin methods of csrc/gemm)
 SMALL_PRODUCT = 1 << 20  # multiplications
-MOST_LINES = 2048  # of the other operand for which one is made
+MADE_TYPES = frozenset({DType.F32})  # others are rearranged once more to pairs
+LEAST_LEFT = 4 << 20  # bytes: a smaller left operand is better read where it is
+MOST_LINES = (2048, 1024)  # columns for which a left operand is made, rows for a right one
 MAX_MADE = 16  # tensors with which an operand is made
 TINY = 128  # bytes: a step of its own costs more than computing that again
 
@@ -133,7 +136,9 @@ def makes(dot: Node, side: int, node: Node, own: Callable[[Node], bool]) -> bool
         node: What the operand is, or is a view of.
         own: Whether a node is wanted by one other node only, so that it need not be stored.
     """
-    if node.op not in Group.ELEMENTWISE:
+    if node.op not in Group.ELEMENTWISE or node.dtype not in MADE_TYPES:
+        return False
+    if side == 0 and node.type.nbytes < LEAST_LEFT:
         return False
     lhs, rhs = dot.srcs
     batch = math.prod(lhs.shape[d] for d in dot["lhs_batch"])
@@ -142,8 +147,12 @@ def makes(dot: Node, side: int, node: Node, own: Callable[[Node], bool]) -> bool
     # Few rows or columns are multiplied without rearranging; small products are over soon anyway.
     if min(rows, columns) <= FEW_LINES or rows * columns * depth * batch < SMALL_PRODUCT:
         return False
-    if (rows if side else columns) > MOST_LINES:
-        return False  # every block of these computes the operand again
+    # Every block of the other operand computes this one again.
+    return (columns, rows)[side] <= MOST_LINES[side] and _reads_little(node, own)
+
+
+def _reads_little(node: Node, own: Callable[[Node], bool]) -> bool:
+    """Whether a node is cheap to compute, together with what is there for it alone."""
     read = 0
     pending, seen = [node], {node}
     while pending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,12 @@ def random(node: Node, rng: np.random.Generator) -> np.ndarray:
     )
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left operands of any size are made."""
+    monkeypatch.setattr(policy, "LEAST_LEFT", 0)
+
+
 # ---- which ------------------------------------------------------------------------------------
 
 
@@ -55,6 +62,7 @@ def test_dequantised_weights() -> None:
     assert "s0[d0*32768 + d1*256 + d2] = v" in kernel  # along the memory of the weight
 
 
+@pytest.mark.usefixtures("small")
 def test_a_mask_before_a_transposed_product() -> None:
     m = Model()
     x, mask, w = m.param(K, M), m.param(K, M, dtype=DType.PRED), m.param(K, N)
@@ -64,6 +72,7 @@ def test_a_mask_before_a_transposed_product() -> None:
     assert step.startswith("gemm operand_convert_multiply(%0, %1):f32[1,64,256] by columns @ %2:")
 
 
+@pytest.mark.usefixtures("small")
 def test_both_operands_and_an_epilogue() -> None:
     m = Model()
     x, w = m.param(M, K, dtype=DType.BF16), m.param(N, K, dtype=DType.BF16)
@@ -80,10 +89,11 @@ def relu(x: Node) -> Node:
     return build.maximum(x, spread(build.constant(0.0, x.dtype), x))
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("why", ["two readers", "a result", "slow", "few rows", "many rows", "two"])
 def test_others_are_stored(why: str) -> None:
     m = Model()
-    rows = {"few rows": 8, "many rows": policy.MOST_LINES + 1}.get(why, M)
+    rows = {"few rows": 8, "many rows": policy.MOST_LINES[1] + 1}.get(why, M)
     x, w = m.param(rows, 2 * K), m.param(N, 2 * K)
     left = x
     if why == "slow":
@@ -160,6 +170,8 @@ def test_made_operands(graph: Graph, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy, "FEW_LINES", 0)
         patch.setattr(policy, "SMALL_PRODUCT", 0)
+        patch.setattr(policy, "LEAST_LEFT", 0)
+        patch.setattr(policy, "MADE_TYPES", frozenset(_SOURCES))
         # Scales of small operands are no less to read than the operand.
         patch.setattr(policy, "_bytes_read", lambda _: 0)
         program = lowered(graph)
@@ -194,7 +206,7 @@ def test_made_operands(graph: Graph, seed: int) -> None:
 # ---- what a file may hold -----------------------------------------------------------------------
 
 
-def maker_kernel(**changes: object) -> Kernel:
+def maker_kernel(**changes: Any) -> Kernel:
     value = kb.load(DType.F32, 1, (12, 4, 1))
     kernel = Kernel(
         "k",
@@ -252,6 +264,7 @@ def test_an_epilogue_that_writes_to_its_tile_is_refused() -> None:
         codec.encode(m.program())
 
 
+@pytest.mark.usefixtures("small")
 def test_threads_do_not_change_a_bit() -> None:
     m = Model()
     x, w = m.param(300, 700), m.param(200, 700, dtype=DType.BF16)

@@ -1,6 +1,7 @@
 #include "gemm/packed_b.h"
 
 #include <c10/util/hash.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 #include <new>
@@ -31,8 +32,14 @@ PackedB::PackedB(const Kernels* kernels, int64_t k_units, int64_t panels)
     : kernels_(kernels),
       k_units_(k_units),
       bytes_(size_t(k_units) * panels * kPanelCols * 4),
-      data_(static_cast<char*>(std::aligned_alloc(64, bytes_))) {
+      data_(nullptr) {
+  constexpr size_t kHuge = size_t(2) << 20;
+  const size_t alignment = bytes_ >= kHuge ? kHuge : 64;
+  const size_t rounded = (bytes_ + alignment - 1) / alignment * alignment;
+  data_ = static_cast<char*>(std::aligned_alloc(alignment, rounded));
   if (data_ == nullptr) throw std::bad_alloc();
+  // Every product reads all of it: with small pages the page table would not stay in the caches.
+  if (alignment == kHuge) (void)madvise(data_, rounded, MADV_HUGEPAGE);
 }
 
 PackedB::~PackedB() { std::free(data_); }

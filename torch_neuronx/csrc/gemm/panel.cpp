@@ -28,8 +28,9 @@ struct OperandA {
 };
 
 bool reads_in_place(const Kernels& kernels, const Problem& p) {
-  return p.a_from.function == nullptr && kernels.any_row && kernels.direct_a == element_of(p.dtype) &&
-         contiguous(p.k, p.a.col_stride) && p.k % kernels.unit == 0;
+  return p.a_from.function == nullptr && kernels.any_row &&
+         kernels.direct_a == element_of(p.dtype) && contiguous(p.k, p.a.col_stride) &&
+         p.k % kernels.unit == 0;
 }
 
 OperandA in_place(const Problem& p) {
@@ -57,6 +58,7 @@ struct Driver {
   int64_t units;
   bool direct;   // float32 sums grow in `out` itself
   bool rounded;  // the last depth writes half-width results to `out`
+  int64_t threads;
 
   bool one_depth() const { return units <= kDepthUnits; }
 
@@ -86,6 +88,7 @@ struct Driver {
         }
         Ahead next{};
         if (packed != nullptr && j + 1 < first + panels) next = source_of(b, j + 1, u, depth);
+        if (packed == nullptr) next = packed_after(j + threads, u, depth);
         float* const own = direct || one_depth() ? sums : sums + (j - first) * rows * kPanelCols;
         multiply(b, i0, rows, j, u, depth, block_a, panel_b, own, next);
       }
@@ -102,6 +105,13 @@ struct Driver {
     if (contiguous(cols, p.b.col_stride)) return {from, p.b.row_stride * size, cols * size, k};
     if (contiguous(k, p.b.row_stride)) return {from, p.b.col_stride * size, k * size, cols};
     return {};
+  }
+
+  // A kept panel that this thread may take next, as the others take those between. They are read
+  // once per product, so they come from far away.
+  Ahead packed_after(int64_t panel, int64_t u, int64_t depth) const {
+    if (panel * kPanelCols >= p.n) return {};
+    return {p.packed_b->at(panel, u), 0, depth * kPanelCols * 4, 1};
   }
 
   struct BlockA {
@@ -233,8 +243,13 @@ void run_panel(const Problem& p) {
   const bool rounded = kernels.rounds_itself && p.dtype != at::kFloat && p.alpha == 1.0F &&
                        !reads_c0(p) && p.epilogue.function == nullptr;
   const Cut cut = here ? cut_in_place(p, panels) : cut_rearranged(p, panels);
-  const Driver driver{
-      kernels, p, here ? in_place(p) : OperandA{nullptr, 0, 0}, units, writes_directly(p), rounded};
+  const Driver driver{kernels,
+                      p,
+                      here ? in_place(p) : OperandA{nullptr, 0, 0},
+                      units,
+                      writes_directly(p),
+                      rounded,
+                      at::get_num_threads()};
   const int64_t blocks = (p.m + cut.rows - 1) / cut.rows;
   const int64_t groups = (panels + cut.panels - 1) / cut.panels;
   const double multiplications = double(p.batch) * p.m * p.n * p.k;

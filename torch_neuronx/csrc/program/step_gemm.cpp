@@ -218,7 +218,8 @@ void GemmStep::run(Frame& frame) const {
     p.epilogue.buffers = odd_buffers;
   }
   // The packed form of B is kept under its content's number, which only whole allocations have.
-  const bool keep = constant_b && !transposed && made_b.function == nullptr && frame.stable(b.buffer);
+  const bool keep =
+      constant_b && !transposed && made_b.function == nullptr && frame.stable(b.buffer);
   if (gemm::run_if_faster(p, keep ? generation_of(*frame.owner(b.buffer)) : 0)) return;
 
   std::optional<ScratchScope> scratch;
@@ -227,8 +228,10 @@ void GemmStep::run(Frame& frame) const {
   const c10::impl::ExcludeDispatchKeyGuard guard(
       c10::autograd_dispatch_keyset_with_ADInplaceOrView |
       c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
-  const at::Tensor made_left = make(p.a_from, p.a, p.a_from.along_k, p.batch, p.a_batch_stride, p.dtype);
-  const at::Tensor made_right = make(p.b_from, p.b, !p.b_from.along_k, p.batch, p.b_batch_stride, p.dtype);
+  const at::Tensor made_left =
+      make(p.a_from, p.a, p.a_from.along_k, p.batch, p.a_batch_stride, p.dtype);
+  const at::Tensor made_right =
+      make(p.b_from, p.b, !p.b_from.along_k, p.batch, p.b_batch_stride, p.dtype);
   if (p.epilogue.function != nullptr) {
     if (p.m > 0 && p.n > 0) multiply_then_epilogue(p);
     return;
