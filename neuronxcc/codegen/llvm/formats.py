@@ -161,6 +161,15 @@ def from_memory(em: Emitter, dtype: DType, raw: Val) -> Val:
     return raw
 
 
+def _upper_half(em: Emitter, value: Val) -> Val:
+    """The bits of a bfloat16 that a float32 holds."""
+    if not value.lanes:
+        return em.integer(Num(em, value).bits("i32").shift_right_logical(16).val, "i16")
+    # Of two registers that is one shuffle.
+    halves = em.halves(value)
+    return em.shuffle(halves, None, range(1, halves.lanes, 2))
+
+
 def rounded_to_memory(em: Emitter, value: Val) -> Val:
     """float32 -> the nearest bfloat16, as it is stored."""
     whole = value.lanes > 0 and value.lanes % 32 == 0
@@ -209,12 +218,7 @@ def to_memory(em: Emitter, dtype: DType, value: Val) -> Val:
     if dtype is DType.PRED:
         return em.integer(value, "i8", signed=False)
     if dtype is DType.BF16:
-        if not value.lanes:
-            high = Num(em, value).bits("i32").shift_right_logical(16)
-            return em.integer(high.val, "i16")
-        # The upper halves of two registers are one shuffle.
-        halves = em.halves(value)
-        return em.shuffle(halves, None, range(1, halves.lanes, 2))
+        return _upper_half(em, value)
     if dtype is DType.F16 and _half_instructions(em):
         return em.bits(em.cast("fptrunc", value, "half"), "i16")
     if dtype is DType.F8E8M0:

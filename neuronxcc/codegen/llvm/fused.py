@@ -1,8 +1,8 @@
-"""Expressions that are cheaper, or more exact, computed as one; and where less than float32 will do.
+"""Expressions that are computed as one, and those for which less than float32 will do.
 
 What a kernel rounds to bfloat16 in the end needs no more than a few digits beyond those 8 bits, as
-long as everything in between keeps relative errors as they are: products, quotients, signs, choices,
-and sums of what is positive.
+long as everything in between keeps relative errors as they are: products, quotients, signs,
+choices, and sums of what is positive.
 """
 
 from __future__ import annotations
@@ -30,14 +30,7 @@ _KEEPING = {
 
 def formulas(space: Space) -> dict[Scalar, Formula]:
     """The expressions that are not computed operator by operator."""
-    users: dict[Scalar, list[Scalar | None]] = {}
-    for scalar in space.order:
-        for source in operands(scalar):
-            users.setdefault(source, []).append(scalar)
-    for store in space.kernel.stores:
-        for root in (store.value, store.mask, *(index for index, _ in store.access.indices)):
-            if root is not None:
-                users.setdefault(root, []).append(None)
+    users = _users(space)
     inner = {s: _plus_one(s) for s in space.order}
     tolerant: set[Scalar] = set()
     result: dict[Scalar, Formula] = {}
@@ -53,6 +46,19 @@ def formulas(space: Space) -> dict[Scalar, Formula]:
         elif rough and scalar.what == "op" and scalar.op in _ROUGH:
             result[scalar] = (_ROUGH[scalar.op], scalar.srcs)
     return result
+
+
+def _users(space: Space) -> dict[Scalar, list[Scalar | None]]:
+    """By what each expression is used; None stands for a store."""
+    users: dict[Scalar, list[Scalar | None]] = {}
+    for scalar in space.order:
+        for source in operands(scalar):
+            users.setdefault(source, []).append(scalar)
+    for store in space.kernel.stores:
+        for root in (store.value, store.mask, *(index for index, _ in store.access.indices)):
+            if root is not None:
+                users.setdefault(root, []).append(None)
+    return users
 
 
 def rounded_by_store(space: Space) -> frozenset[Scalar]:
