@@ -279,6 +279,11 @@ class Emitter:
         """The bits of the value as another type of that size."""
         return self.cast("bitcast", a, elem)
 
+    def halves(self, a: Val) -> Val:
+        """A vector of 32-bit values as twice as many of 16 bits, the lower ones first."""
+        lanes = 2 * a.lanes
+        return self.pure("i16", lanes, f"bitcast {a.typed} to <{lanes} x i16>", a)
+
     def integer(self, a: Val, elem: str, *, signed: bool = True) -> Val:
         """An integer of another width."""
         if BITS[elem] == BITS[a.elem]:

@@ -161,13 +161,64 @@ def from_memory(em: Emitter, dtype: DType, raw: Val) -> Val:
     return raw
 
 
+def _upper_half(em: Emitter, value: Val) -> Val:
+    """The bits of a bfloat16 that a float32 holds."""
+    if not value.lanes:
+        return em.integer(Num(em, value).bits("i32").shift_right_logical(16).val, "i16")
+    # Of two registers that is one shuffle.
+    halves = em.halves(value)
+    return em.shuffle(halves, None, range(1, halves.lanes, 2))
+
+
+def rounded_to_memory(em: Emitter, value: Val) -> Val:
+    """float32 -> the nearest bfloat16, as it is stored."""
+    whole = value.lanes > 0 and value.lanes % 32 == 0
+    if not (whole and em.host.avx512 and em.host.has("avx512bf16")):
+        return to_memory(em, DType.BF16, round_bf16(em, value))
+    # The instruction takes two registers, and denormal numbers for 0: these are rare, so all
+    # lanes go the slow way if one has any.
+    parts, denormal = [], None
+    for first in range(0, value.lanes, 32):
+        low, high = (em.shuffle(value, None, range(i, i + 16)) for i in (first, first + 16))
+        parts.append(_two_to_bf16(em, low, high))
+        for half in (low, high):
+            one = _class_mask(em, half, _DENORMAL)
+            denormal = one if denormal is None else em.binary("or", denormal, one)
+    assert denormal is not None
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [em.shuffle(a, b, range(2 * a.lanes)) for a, b in pairs]
+    return em.either(
+        em.compare("ne", denormal, em.const(denormal.elem, 0)),
+        lambda: to_memory(em, DType.BF16, round_bf16(em, value)),
+        parts[0],
+    )
+
+
+_DENORMAL = 0x20
+
+
+def _two_to_bf16(em: Emitter, low: Val, high: Val) -> Val:
+    name = "@llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+    em.declarations[name] = f"declare <32 x bfloat> {name}(<16 x float>, <16 x float>)"
+    pair = em.pure("bfloat", 32, f"call <32 x bfloat> {name}({high.typed}, {low.typed})", high, low)
+    return em.bits(pair, "i16")
+
+
+def _class_mask(em: Emitter, value: Val, kinds: int) -> Val:
+    """The lanes of these kinds as bits of an i16."""
+    name = "@llvm.x86.avx512.fpclass.ps.512"
+    em.declarations[name] = f"declare <16 x i1> {name}(<16 x float>, i32)"
+    mask = em.pure("i1", 16, f"call <16 x i1> {name}({value.typed}, i32 {kinds})", value)
+    return em.bits_of_mask(mask)
+
+
 def to_memory(em: Emitter, dtype: DType, value: Val) -> Val:
     """A register's value -> what is stored; rounds, except to bfloat16 (see round_bf16)."""
     if dtype is DType.PRED:
         return em.integer(value, "i8", signed=False)
     if dtype is DType.BF16:
-        high = Num(em, value).bits("i32").shift_right_logical(16)
-        return em.integer(high.val, "i16")
+        return _upper_half(em, value)
     if dtype is DType.F16 and _half_instructions(em):
         return em.bits(em.cast("fptrunc", value, "half"), "i16")
     if dtype is DType.F8E8M0:

@@ -67,11 +67,9 @@ def _scale(p: Num, n: Num, biased: Num) -> Num:
     return p * first * second
 
 
-def _one_minus_twice_reciprocal(x: Num) -> Num:
-    """1 - 2 / x for x in [2, 2^30], at most 0.6 ulp of the larger one of 1 and the result."""
+def _approximate_reciprocal(x: Num) -> Num:
+    """AVX-512's 1 / x to 14 bits; exact for x = 1."""
     em = x.em
-    if not em.host.avx512:
-        return 1.0 - 2.0 / x
     name = "@llvm.x86.avx512.rcp14.ps.512"
     vec = vector_type("float", 16)
     em.declarations[name] = f"declare {vec} {name}({vec}, {vec}, i16)"
@@ -80,15 +78,28 @@ def _one_minus_twice_reciprocal(x: Num) -> Num:
         call = f"call {vec} {name}({part.typed}, {vec} zeroinitializer, i16 -1)"
         return em.pure("float", 16, call, part)
 
-    y = Num(em, _sixteens(em, approximate, x.val))
+    return Num(em, _sixteens(em, approximate, x.val))
+
+
+def _one_minus_twice_reciprocal(x: Num) -> Num:
+    """1 - 2 / x for x in [2, 2^30], at most 0.6 ulp of the larger one of 1 and the result."""
+    if not x.em.host.avx512:
+        return 1.0 - 2.0 / x
+    y = _approximate_reciprocal(x)
     # 14 bits, and 28 after one step of Newton's method: y (2 - x y).
     return (-x).mad(y, 2.0).mad(y * -2.0, 1.0)
 
 
+def _exp_parts_quick(x: Num) -> tuple[Num, Num, Num]:
+    """As _exp_parts; the error of the remainder is 3e-9 |x|."""
+    biased = x.mad(LOG2E, ROUND)
+    n = biased - ROUND
+    return biased, n, n.mad(-math.log(2), x)
+
+
 def _exp_inside(x: Num) -> Num:
     """e^x for |x| < 20, without a look at the ends; error 1 ulp and 2e-9 |x| besides."""
-    biased = x.mad(LOG2E, ROUND)
-    r = (biased - ROUND).mad(-math.log(2), x)
+    biased, _, r = _exp_parts_quick(x)
     p = horner(r, *_EXP, 1.0, 1.0)
     return (p.bits("i32") + (biased.bits("i32") << 23)).bits("float")
 
@@ -98,6 +109,19 @@ def _exp_parts(x: Num) -> tuple[Num, Num, Num]:
     n = biased - ROUND
     r = n.mad(-LN2_LO, n.mad(-LN2_HI, x))
     return biased, n, r
+
+
+def _exp2_rough(x: Num) -> Num:
+    """2^x for x in [-160, 130], to 13 bits."""
+    biased = x + ROUND
+    n = biased - ROUND
+    p = horner(x - n, 0.0551716238, 0.242611125, 0.693260968, 0.999928057)
+    return _scale(p, n, biased)
+
+
+def exp_rough(x: Num) -> Num:
+    """e^x with a relative error of 8e-5, a fiftieth of bfloat16's rounding; exp's ends."""
+    return _exp2_rough((x * LOG2E).upper(-155.0).lower(130.0))
 
 
 _EXP = (1.38144614e-3, 8.36878084e-3, 4.16683927e-2, 1.66665196e-1, 4.9999994e-1)
@@ -192,6 +216,38 @@ def tanh(x: Num) -> Num:
     t = t.lower(9.1)
     large = _one_minus_twice_reciprocal(_exp_inside(t + t) + 1.0)
     return copy_sign((t >= 0.625).where(large, small), x)
+
+
+def one_plus_tanh(x: Num) -> Num:
+    """1 + tanh x = 2 / (1 + e^-2x), at most 3 ulp for x > -10, farther out 1e-6 of it.
+
+    The sum of the two would have none of its digits right where tanh is close to -1.
+    """
+    parts = _exp_parts_quick if x.em.host.fma else _exp_parts
+    biased, n, r = parts((-(x + x).abs()).upper(-104.0))
+    e = _scale(horner(r, *_EXP, 1.0, 1.0), n, biased)
+    top = (x < 0.0).where(e + e, 2.0)
+    if not x.em.host.avx512:
+        return top / (1.0 + e)
+    d = 1.0 + e
+    y = _approximate_reciprocal(d)
+    return (-d).mad(y, 2.0) * y * top
+
+
+def one_plus_tanh_rough(x: Num) -> Num:
+    """1 + tanh x with a relative error of 1.5e-4."""
+    return _reciprocal_rough(x * (-2 * LOG2E)) * 2.0
+
+
+def logistic_rough(x: Num) -> Num:
+    """1 / (1 + e^-x) with a relative error of 1.5e-4."""
+    return _reciprocal_rough(x * -LOG2E)
+
+
+def _reciprocal_rough(x: Num) -> Num:
+    """1 / (1 + 2^x)."""
+    d = 1.0 + _exp2_rough(x.upper(-30.0).lower(130.0))
+    return _approximate_reciprocal(d) if d.em.host.avx512 else 1.0 / d
 
 
 _ERF = (

@@ -88,9 +88,7 @@ def emit_kernel(kernel: Kernel, host: Host, name: str) -> Emitted:
     if not streams:
         return emit(space, host, name, streams)
     plain = emit(space, host, f"{name}.plain", frozenset())
-    return streaming.choosing(
-        kernel, streams, name, plain, emit(space, host, f"{name}.stream", streams)
-    )
+    return streaming.choosing(streams, name, plain, emit(space, host, f"{name}.stream", streams))
 
 
 def _nothing(name: str) -> str:

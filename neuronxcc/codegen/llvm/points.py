@@ -7,8 +7,16 @@ from collections.abc import Callable, Sequence
 from neuronxcc.codegen.llvm import ops
 from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.emitter import Emitter, Val
-from neuronxcc.codegen.llvm.formats import from_memory, memory_elem, register_elem, to_memory
+from neuronxcc.codegen.llvm.formats import (
+    from_memory,
+    memory_elem,
+    register_elem,
+    rounded_to_memory,
+    to_memory,
+)
+from neuronxcc.codegen.llvm.fused import formulas, rounded_by_store
 from neuronxcc.codegen.llvm.memory import Place, read, read_pair, write, write_pair
+from neuronxcc.codegen.llvm.num import Num
 from neuronxcc.codegen.loop import Access, Scalar, Store, operands
 from neuronxcc.codegen.space import Space
 from neuronxcc.ir.dtypes import DType
@@ -38,6 +46,8 @@ class Points:
         self.space = space
         self.pointers = list(pointers)
         self.streams = streams
+        self.formulas = formulas(space)
+        self.rounded_by_store = rounded_by_store(space)
         self.position: list[Val] = [em.const("i64", 0)] * space.rank
         self.along: dict[int, tuple[int, ...]] = {}
         self.lanes = 0
@@ -77,7 +87,9 @@ class Points:
                 self._remember(scalar, self._compute(scalar))
             else:
                 stack.append((scalar, True))
-                stack.extend((src, False) for src in reversed(operands(scalar)))
+                formula = self.formulas.get(scalar)
+                needs = operands(scalar) if formula is None else formula[1]
+                stack.extend((src, False) for src in reversed(needs))
         return self._known(root)
 
     def real(self, root: Scalar) -> Val:
@@ -111,6 +123,11 @@ class Points:
             return self._load(scalar)
         if scalar.what != "op":
             raise AssertionError(f"{scalar} is not known here")
+        formula = self.formulas.get(scalar)
+        if formula is not None:
+            return formula[0](*(Num(self.em, self._real(s)) for s in formula[1])).val
+        if scalar in self.rounded_by_store:
+            return self._known(scalar.srcs[0])
         assert scalar.op is not None
         srcs = [self._known(s) for s in scalar.srcs]
         source = scalar.srcs[1 if scalar.op is Op.SELECT else 0].dtype
@@ -231,7 +248,8 @@ class Points:
             write_pair(em, place, value.re, value.im, self.mask, condition)
         else:
             stream = store.access in self.streams
-            raw = to_memory(em, dtype, value)
+            rounding = store.value in self.rounded_by_store
+            raw = rounded_to_memory(em, value) if rounding else to_memory(em, dtype, value)
             write(em, place, raw, self.mask, condition, stream=stream)
 
 

@@ -13,7 +13,7 @@ import math
 
 from neuronxcc.codegen.llvm.function import LOOP_PARAMETERS, Emitted
 from neuronxcc.codegen.llvm.host import Host
-from neuronxcc.codegen.loop import Access, Kernel, Store
+from neuronxcc.codegen.loop import Access, Store
 from neuronxcc.codegen.space import Space
 
 LINE = 64
@@ -53,13 +53,10 @@ def _whole_lines(space: Space, store: Store) -> bool:
     return 1 in strides and all(step * dtype.itemsize % LINE == 0 for step in steps)
 
 
-def choosing(
-    kernel: Kernel, accesses: frozenset[Access], name: str, plain: Emitted, streaming: Emitted
-) -> Emitted:
+def choosing(accesses: frozenset[Access], name: str, plain: Emitted, streaming: Emitted) -> Emitted:
     """The function `name`, which calls one of two others.
 
     Args:
-        kernel: What all of them compute.
         accesses: Of the stores that `streaming` does past the caches.
         name: Of the function.
         plain: Function `name`.plain, for any pointers.
