@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 
@@ -80,7 +82,9 @@ def _constant(node: Node) -> Progression | None:
     array = node["literal"].array.reshape(-1)
     first = int(array[0])
     step = int(array[1]) - first if len(array) > 1 else 0
-    known = all(int(x) == first + i * step for i, x in enumerate(array))
+    if max(abs(first), abs(step) * len(array)) >= LIMIT:
+        return None
+    known = np.array_equal(array, first + step * np.arange(len(array)))
     return Progression(first, step) if known else None
 
 
