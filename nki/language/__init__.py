@@ -1,0 +1,1 @@
+"""`nl`: tensors, data types and constants of kernels."""
