@@ -47,13 +47,12 @@ CODES: dict[str, str] = {
     "NKI025": "an index tensor of the wrong kind",
     "NKI026": "indirect access where it is not supported",
     "NKI027": "assignment to part of a tensor",
-    "NKI028": "iteration over a tensor",
+    "NKI028": "an operation that needs values while no kernel runs",
+    "NKI029": "a view with fewer dimensions than its memory allows",
     "NKI030": "a start partition that the engines cannot address",
     "NKI031": "more free dimensions than an engine addresses",
     "NKI032": "a dimension longer than an engine counts",
     "NKI033": "a stride wider than an engine steps",
-    "NKI034": "a broadcast over partitions",
-    "NKI035": "an access across the end of a PSUM bank",
     "NKI036": "an address that is not aligned",
 }
 
