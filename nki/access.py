@@ -9,9 +9,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from nki.addressing import indices
 from nki.dtypes import info
 from nki.memory import OnChip, Storage
-from nki.pattern import AccessPattern, indices, is_contiguous
+from nki.pattern import AccessPattern, is_contiguous
 from nki.tensor import NkiTensor
 
 __all__ = [
@@ -56,7 +57,7 @@ def as_array(storage: Storage, p: AccessPattern) -> Array:
 def byte_starts(
     storage: Storage, p: AccessPattern, values: Any = None, group: int = 16
 ) -> npt.NDArray[np.int64]:
-    """Return where in ``storage.bytes`` every element begins; see `nki.pattern.indices`."""
+    """Return where in ``storage.bytes`` every element begins; see `nki.addressing.indices`."""
     starts = indices(p, values, group) * info(p.dtype).itemsize
     if storage.address is None:
         return starts
@@ -70,7 +71,7 @@ def read(tensor: NkiTensor, values: Any = None, group: int = 16) -> Array:
     Args:
         tensor: the view.
         values: contents of the index of an indirect view.
-        group: see `nki.pattern.indices`.
+        group: see `nki.addressing.indices`.
     """
     storage, p = tensor.storage, tensor.pattern
     if p.indirect is None:

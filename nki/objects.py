@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-__all__ = ["NKIObject", "RuntimeScalar"]
+__all__ = ["NKIObject", "RuntimeScalar", "TensorBase"]
 
 
 class NKIObject:
@@ -43,5 +43,11 @@ class RuntimeScalar(NKIObject):
 
     Views take one as a dynamic index. ``nki.isa.VirtualRegister`` is the public subclass.
     """
+
+    __slots__ = ()
+
+
+class TensorBase(NKIObject):
+    """What `nki.tensor.NkiTensor` is to modules that it is built from."""
 
     __slots__ = ()

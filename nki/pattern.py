@@ -15,32 +15,23 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
-from nki.dtypes import canonical, info
-from nki.errors import NkiError, NkiIndexError, NkiTypeError
+from nki.errors import NkiError, NkiIndexError
 
 __all__ = [
     "AccessPattern",
     "Indirect",
     "broadcast",
-    "canonical_dims",
     "contiguous",
     "expand_dim",
-    "explicit",
     "flatten_dims",
-    "indices",
     "is_contiguous",
     "permute",
-    "reinterpret",
     "reshape",
     "reshape_dim",
-    "resolve",
+    "row_major",
     "select",
-    "select_dynamic",
-    "select_vector",
     "slice_dim",
-    "slice_dynamic",
     "squeeze_dim",
 ]
 
@@ -106,7 +97,7 @@ class AccessPattern(NamedTuple):
         return self.partition or (self.indirect is not None and self.indirect.kind != "scalar")
 
 
-def _make(
+def make(
     dtype: str,
     offset: int,
     shape: tuple[int, ...],
@@ -116,6 +107,15 @@ def _make(
 ) -> AccessPattern:
     # A view is made for almost every operand; the generated __new__ takes three times as long.
     return tuple.__new__(AccessPattern, (dtype, offset, shape, strides, partition, indirect))
+
+
+def _reshaped(
+    p: AccessPattern,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    indirect: Indirect | None,
+) -> AccessPattern:
+    return make(p.dtype, p.offset, shape, strides, p.partition, indirect)
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 def contiguous(dtype: str, shape: tuple[int, ...], *, partition: bool) -> AccessPattern:
     """Return the pattern of a whole storage of this shape."""
-    return _make(dtype, 0, shape, row_major(shape), partition, None)
+    return make(dtype, 0, shape, row_major(shape), partition, None)
 
 
 # --- helpers -----------------------------------------------------------------------------------
@@ -139,6 +139,8 @@ def contiguous(dtype: str, shape: tuple[int, ...], *, partition: bool) -> Access
 def axis_of(p: AccessPattern, dim: Any, *, extra: int = 0) -> int:
     """Return a dimension's number, counted from the end if negative."""
     n = len(p.shape) + extra
+    if type(dim) is int and 0 <= dim < n:
+        return dim
     if not isinstance(dim, (int, np.integer)) or not -n <= dim < n:
         raise NkiIndexError(
             "NKI010",
@@ -148,7 +150,7 @@ def axis_of(p: AccessPattern, dim: Any, *, extra: int = 0) -> int:
     return int(dim) % n
 
 
-def _refuse_pinned(p: AccessPattern, verb: str) -> NoReturn:
+def refuse_pinned(p: AccessPattern, verb: str) -> NoReturn:
     kind = "the partition of an on-chip tensor" if p.partition else "chosen by an index vector"
     raise NkiError(
         "NKI015",
@@ -222,7 +224,7 @@ def slice_dim(p: AccessPattern, dim: int, start: int, end: int, step: int = 1) -
         return p
     _refuse_indirect(p, dim, "slice")
     stride = strides[dim]
-    return _make(
+    return make(
         p.dtype,
         p.offset + start * stride,
         (*shape[:dim], (end - start + step - 1) // step, *shape[dim + 1 :]),
@@ -267,8 +269,8 @@ def select(p: AccessPattern, dim: int, index: int) -> AccessPattern:
     offset = p.offset + index * strides[dim]
     if (dim == 0 and p.pinned) or len(shape) <= (2 if p.partition else 1):
         shape = (*shape[:dim], 1, *shape[dim + 1 :])
-        return _make(p.dtype, offset, shape, strides, p.partition, p.indirect)
-    return _make(
+        return make(p.dtype, offset, shape, strides, p.partition, p.indirect)
+    return make(
         p.dtype,
         offset,
         shape[:dim] + shape[dim + 1 :],
@@ -286,7 +288,7 @@ def broadcast(p: AccessPattern, dim: int, size: int) -> AccessPattern:
     """
     dim = axis_of(p, dim)
     if dim == 0 and p.pinned:
-        _refuse_pinned(p, "broadcast")
+        refuse_pinned(p, "broadcast")
     if p.shape[dim] != 1:
         raise NkiError(
             "NKI016",
@@ -295,9 +297,11 @@ def broadcast(p: AccessPattern, dim: int, size: int) -> AccessPattern:
         )
     if size < 1:
         raise _bad_shape((size,))
-    return p._replace(
-        shape=(*p.shape[:dim], operator.index(size), *p.shape[dim + 1 :]),
-        strides=(*p.strides[:dim], 0, *p.strides[dim + 1 :]),
+    return _reshaped(
+        p,
+        (*p.shape[:dim], operator.index(size), *p.shape[dim + 1 :]),
+        (*p.strides[:dim], 0, *p.strides[dim + 1 :]),
+        p.indirect,
     )
 
 
@@ -309,12 +313,13 @@ def expand_dim(p: AccessPattern, dim: int) -> AccessPattern:
     """
     dim = axis_of(p, dim, extra=1)
     if dim == 0 and p.pinned:
-        _refuse_pinned(p, "insert a dimension before")
+        refuse_pinned(p, "insert a dimension before")
     stride = p.strides[dim] * p.shape[dim] if dim < len(p.shape) else 1
-    return p._replace(
-        shape=(*p.shape[:dim], 1, *p.shape[dim:]),
-        strides=(*p.strides[:dim], stride, *p.strides[dim:]),
-        indirect=_axis_after_insertion(p.indirect, dim),
+    return _reshaped(
+        p,
+        (*p.shape[:dim], 1, *p.shape[dim:]),
+        (*p.strides[:dim], stride, *p.strides[dim:]),
+        _axis_after_insertion(p.indirect, dim),
     )
 
 
@@ -327,7 +332,7 @@ def squeeze_dim(p: AccessPattern, dim: int) -> AccessPattern:
     """
     dim = axis_of(p, dim)
     if dim == 0 and p.pinned:
-        _refuse_pinned(p, "remove")
+        refuse_pinned(p, "remove")
     if p.shape[dim] != 1:
         raise NkiError(
             "NKI016",
@@ -337,10 +342,11 @@ def squeeze_dim(p: AccessPattern, dim: int) -> AccessPattern:
     if len(p.shape) <= lowest_rank(p):
         _refuse_low_rank(p, len(p.shape) - 1)
     _refuse_indirect(p, dim, "remove")
-    return p._replace(
-        shape=p.shape[:dim] + p.shape[dim + 1 :],
-        strides=p.strides[:dim] + p.strides[dim + 1 :],
-        indirect=_axis_after_removal(p.indirect, dim),
+    return _reshaped(
+        p,
+        p.shape[:dim] + p.shape[dim + 1 :],
+        p.strides[:dim] + p.strides[dim + 1 :],
+        _axis_after_removal(p.indirect, dim),
     )
 
 
@@ -362,11 +368,11 @@ def permute(p: AccessPattern, dims: Sequence[int]) -> AccessPattern:
             f"name each of 0 to {n - 1} once",
         )
     if p.pinned and order[0] != 0:
-        _refuse_pinned(p, "move")
+        refuse_pinned(p, "move")
     indirect = p.indirect
     if indirect is not None and indirect.axis >= 0:
         indirect = _moved(indirect, order.index(indirect.axis))
-    return _make(
+    return make(
         p.dtype,
         p.offset,
         tuple([p.shape[d] for d in order]),
@@ -449,7 +455,7 @@ def _restride(
     return tuple(result)
 
 
-def _refuse_layout(p: AccessPattern, what: str) -> NoReturn:
+def refuse_layout(p: AccessPattern, what: str) -> NoReturn:
     raise NkiError(
         "NKI018",
         f"a view of shape {p.shape} with strides {p.strides} cannot {what} without a copy",
@@ -467,17 +473,19 @@ def reshape(p: AccessPattern, shape: Sequence[int]) -> AccessPattern:
     """
     new = fill_in(shape, p.size, p.shape)
     if p.pinned and new[0] != p.shape[0]:
-        _refuse_pinned(p, f"reshape to {new}, which changes")
+        refuse_pinned(p, f"reshape to {new}, which changes")
     if len(new) < lowest_rank(p):
         _refuse_low_rank(p, len(new))
-    axis = -1 if p.indirect is None else p.indirect.axis
     keep = 1 if p.pinned else 0
-    if axis >= keep:
-        _refuse_indirect(p, axis, "reshape")
-    tail = _restride(p.shape[keep:], p.strides[keep:], new[keep:])
+    if p.indirect is not None and p.indirect.axis >= keep:
+        _refuse_indirect(p, p.indirect.axis, "reshape")
+    if p.indirect is None and is_contiguous(p):
+        tail: tuple[int, ...] | None = row_major(new)[keep:]
+    else:
+        tail = _restride(p.shape[keep:], p.strides[keep:], new[keep:])
     if tail is None:
-        _refuse_layout(p, f"be reshaped to {new}")
-    return p._replace(shape=new, strides=p.strides[:keep] + tail)
+        refuse_layout(p, f"be reshaped to {new}")
+    return _reshaped(p, new, p.strides[:keep] + tail, p.indirect)
 
 
 def reshape_dim(p: AccessPattern, dim: int, shape: Sequence[int]) -> AccessPattern:
@@ -492,17 +500,18 @@ def reshape_dim(p: AccessPattern, dim: int, shape: Sequence[int]) -> AccessPatte
     if len(new) == 1:
         return p
     if dim == 0 and p.pinned:
-        _refuse_pinned(p, f"split into {new}")
+        refuse_pinned(p, f"split into {new}")
     _refuse_indirect(p, dim, "split")
     strides = []
     step = p.strides[dim]
     for n in reversed(new):
         strides.append(step)
         step *= n
-    return p._replace(
-        shape=(*p.shape[:dim], *new, *p.shape[dim + 1 :]),
-        strides=(*p.strides[:dim], *reversed(strides), *p.strides[dim + 1 :]),
-        indirect=_axis_after_insertion(p.indirect, dim, len(new) - 1),
+    return _reshaped(
+        p,
+        (*p.shape[:dim], *new, *p.shape[dim + 1 :]),
+        (*p.strides[:dim], *reversed(strides), *p.strides[dim + 1 :]),
+        _axis_after_insertion(p.indirect, dim, len(new) - 1),
     )
 
 
@@ -523,7 +532,7 @@ def flatten_dims(p: AccessPattern, start_dim: int, end_dim: int) -> AccessPatter
     if start == end:
         return p
     if start == 0 and p.pinned:
-        _refuse_pinned(p, "merge others into")
+        refuse_pinned(p, "merge others into")
     indirect = p.indirect
     if indirect is not None and indirect.axis >= start:
         if indirect.axis <= end:
@@ -532,11 +541,12 @@ def flatten_dims(p: AccessPattern, start_dim: int, end_dim: int) -> AccessPatter
     size = math.prod(p.shape[start : end + 1])
     merged = _restride(p.shape[start : end + 1], p.strides[start : end + 1], (size,))
     if merged is None:
-        _refuse_layout(p, f"merge dimensions {start} to {end}")
-    return p._replace(
-        shape=(*p.shape[:start], size, *p.shape[end + 1 :]),
-        strides=(*p.strides[:start], *merged, *p.strides[end + 1 :]),
-        indirect=indirect,
+        refuse_layout(p, f"merge dimensions {start} to {end}")
+    return _reshaped(
+        p,
+        (*p.shape[:start], size, *p.shape[end + 1 :]),
+        (*p.strides[:start], *merged, *p.strides[end + 1 :]),
+        indirect,
     )
 
 
@@ -549,291 +559,3 @@ def is_contiguous(p: AccessPattern) -> bool:
                 return False
             step *= n
     return True
-
-
-# --- types and explicit patterns ---------------------------------------------------------------
-
-
-def _scaled(value: int, old: int, new: int) -> int:
-    """Return a number of items of ``old`` bytes as one of items of ``new`` bytes, -1 if broken."""
-    value *= old
-    return value // new if value % new == 0 else -1
-
-
-def reinterpret(p: AccessPattern, dtype: Any) -> AccessPattern:
-    """Read the same bytes as another type; the last dimension grows or shrinks.
-
-    Packed types count items: a ``float8_e4m3fn_x4`` is four bytes, a ``float4_e2m1fn_x4`` two.
-
-    Raises:
-        NkiTypeError: NKI has no such type (NKI001).
-        NkiError: the last dimension is not contiguous (NKI018), or bytes are left over or straddle
-            the new items (NKI020), or the view is indirect (NKI026).
-    """
-    kind = canonical(dtype)
-    if kind == p.dtype:
-        return p
-    if p.indirect is not None:
-        raise NkiError(
-            "NKI026",
-            f"an indirect view of shape {p.shape} cannot be read as {kind}",
-            "reinterpret first and apply the dynamic index then",
-        )
-    old, new = info(p.dtype).itemsize, info(kind).itemsize
-    if old == new:
-        return p._replace(dtype=kind)
-    count, stride = p.shape[-1], p.strides[-1]
-    if stride != 1 and count != 1:
-        _refuse_layout(p, f"be read as {kind}: its last dimension is not contiguous and")
-    offset, count = _scaled(p.offset, old, new), _scaled(count, old, new)
-    outer = [
-        _scaled(s, old, new) if n > 1 else max(s * old // new, 1)
-        for n, s in zip(p.shape[:-1], p.strides[:-1], strict=True)
-    ]
-    if offset < 0 or count < 0 or any(s == -1 for s in outer):
-        raise NkiError(
-            "NKI020",
-            f"a view of shape {p.shape}, strides {p.strides} and offset {p.offset} of {p.dtype} "
-            f"has no whole items of {kind} ({new} bytes)",
-            f"make the last dimension, the strides and the offset multiples of {new // old}",
-        )
-    return _make(kind, offset, (*p.shape[:-1], count), (*outer, 1), p.partition, None)
-
-
-def explicit(
-    p: AccessPattern,
-    pairs: Sequence[Sequence[int]],
-    offset: int | None,
-    dtype: str,
-    storage_bytes: int,
-    row_bytes: int,
-) -> AccessPattern:
-    """Return the pattern ``[[stride, count], ...]`` on the storage of ``p``.
-
-    Args:
-        p: the view whose offset is the beginning.
-        pairs: strides and counts in elements of ``dtype``; in SBUF and PSUM first the partition's,
-            whose stride must be a whole partition.
-        offset: elements of ``dtype`` to add to the offset of ``p``, None for none.
-        dtype: type to read the storage as.
-        storage_bytes: size of the storage.
-        row_bytes: its bytes in one partition; unused for HBM.
-
-    Raises:
-        NkiError: malformed (NKI021), outside of the storage (NKI022), or with a step over
-            partitions (NKI023).
-    """
-    try:
-        strides = tuple([int(s) for s, _ in pairs])
-        shape = tuple([int(n) for _, n in pairs])
-    except (TypeError, ValueError):
-        strides, shape = (), ()
-    if not shape or min(shape) < 1 or len(shape) < lowest_rank(p):
-        raise NkiError(
-            "NKI021",
-            f"{pairs!r} is no access pattern",
-            "write [[stride, count], ...] with counts of at least 1, "
-            "at least two pairs in SBUF and PSUM",
-        )
-    itemsize = info(dtype).itemsize
-    begin = _scaled(p.offset, info(p.dtype).itemsize, itemsize)
-    row = row_bytes // itemsize
-    if begin < 0 or (p.partition and row * itemsize != row_bytes):
-        raise NkiError(
-            "NKI020",
-            f"the offset {p.offset} of {p.dtype}, or a partition of {row_bytes} bytes, is no whole "
-            f"number of items of {dtype}",
-            "call ap() on the whole tensor, or use a type whose size divides",
-        )
-    begin += offset or 0
-    result = _make(dtype, begin, shape, strides, p.partition, None)
-    if p.partition:
-        if shape[0] > 1 and strides[0] != row:
-            raise NkiError(
-                "NKI023",
-                f"the access pattern {list(map(list, pairs))} steps {strides[0]} elements from "
-                f"partition to partition, and a partition of the tensor has {row}",
-                f"write {row} as the first stride: engines read neighbouring partitions",
-            )
-        result = result._replace(strides=(row, *strides[1:]))
-        first, begin = divmod(begin, row) if begin >= 0 else (-1, 0)
-        fits = first >= 0 and first + shape[0] <= storage_bytes // row_bytes
-        low, high = _span(begin, shape[1:], strides[1:])
-        fits = fits and low >= 0 and high < row
-    else:
-        low, high = _span(begin, shape, strides)
-        fits = low >= 0 and high < storage_bytes // itemsize
-    if not fits:
-        raise NkiIndexError(
-            "NKI022",
-            f"the access pattern {list(map(list, pairs))} at offset {result.offset} leaves its "
-            f"tensor of {storage_bytes // itemsize} elements of {dtype}"
-            + (f", {row} in each partition" if p.partition else ""),
-            "shorten the counts or lower the offset",
-        )
-    return result
-
-
-def _span(offset: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
-    """Return the lowest and highest element of a pattern."""
-    low = high = offset
-    for n, s in zip(shape, strides, strict=True):
-        if s >= 0:
-            high += s * (n - 1)
-        else:
-            low += s * (n - 1)
-    return low, high
-
-
-# --- indirection -------------------------------------------------------------------------------
-
-
-def refuse_second(p: AccessPattern) -> None:
-    if p.indirect is not None:
-        raise NkiError(
-            "NKI024",
-            f"a view of shape {p.shape} has a dynamic index already",
-            "use one per view: compute a combined index first (is_indirect() tells)",
-        )
-
-
-def _refuse_dynamic_partition(p: AccessPattern, dim: int) -> None:
-    if dim == 0 and p.partition:
-        _refuse_pinned(p, "apply a dynamic index to")
-
-
-def select_dynamic(p: AccessPattern, dim: int, index: Any) -> AccessPattern:
-    """Take the index of a dimension that a scalar holds at run time; the dimension is removed.
-
-    Raises:
-        NkiError: there is a dynamic index already (NKI024), or it is the partition (NKI015).
-    """
-    dim = axis_of(p, dim)
-    refuse_second(p)
-    _refuse_dynamic_partition(p, dim)
-    at_zero = select(p, dim, 0)
-    return at_zero._replace(
-        indirect=Indirect("scalar", index, p.strides[dim], -1, p.shape[dim]),
-    )
-
-
-def slice_dynamic(p: AccessPattern, dim: int, start: Any, size: int) -> AccessPattern:
-    """Take ``size`` neighbours of a dimension from where a scalar says at run time.
-
-    Raises:
-        NkiError: there is a dynamic index already (NKI024).
-        NkiIndexError: ``size`` is not within the dimension (NKI010, NKI012).
-    """
-    dim = axis_of(p, dim)
-    refuse_second(p)
-    at_zero = slice_dim(p, dim, 0, size)
-    return at_zero._replace(
-        indirect=Indirect("scalar", start, p.strides[dim], dim, p.shape[dim] - size + 1),
-    )
-
-
-def select_vector(p: AccessPattern, dim: int, index: Any, count: int) -> AccessPattern:
-    """Let ``count`` values of a vector choose the indices of dimension 0.
-
-    Raises:
-        NkiError: there is a dynamic index already (NKI024), or ``dim`` is not 0 or the memory on a
-            chip (NKI026).
-    """
-    dim = axis_of(p, dim)
-    refuse_second(p)
-    if dim != 0 or p.partition:
-        raise NkiError(
-            "NKI026",
-            "an index vector applies to dimension 0 of a tensor in HBM, not to dimension "
-            f"{dim} of a view of shape {p.shape}" + (" on a chip" if p.partition else ""),
-            "gather while copying from HBM, or use nisa.local_gather or indirect() on a chip",
-        )
-    return p._replace(
-        shape=(count, *p.shape[1:]),
-        indirect=Indirect("vector", index, p.strides[0], 0, p.shape[0]),
-    )
-
-
-def resolve(p: AccessPattern, value: int) -> AccessPattern:
-    """Return the direct pattern that one with a scalar index becomes at ``value``.
-
-    The result may lie outside of the storage: compare ``value`` with ``indirect.bound``.
-    """
-    assert p.indirect is not None
-    assert p.indirect.kind == "scalar"
-    return p._replace(offset=p.offset + value * p.indirect.stride, indirect=None)
-
-
-# --- what the elements are ---------------------------------------------------------------------
-
-
-def indices(
-    p: AccessPattern, values: npt.NDArray[Any] | int | None = None, group: int = 16
-) -> npt.NDArray[np.int64]:
-    """Return the number in the storage of every element of the view: the slow, obvious meaning.
-
-    Args:
-        p: the pattern.
-        values: the contents of the index of an indirect pattern: an integer, a vector of shape (P,)
-            or (P, 1), or the (P, K) offsets of tensor indirection.
-        group: the partitions that share offsets in tensor indirection: 16, or 32 for the tensor
-            engine. Each group has offsets of its own (the documentation shows one group only).
-
-    Raises:
-        NkiIndexError: tensor indirection needs more offsets than there are (NKI025).
-    """
-    grids = np.ogrid[tuple(slice(n) for n in p.shape)]
-    steps = [g * s for g, s in zip(grids, p.strides, strict=True)]
-    if p.indirect is None:
-        start = p.offset
-    elif p.indirect.kind == "scalar":
-        start = p.offset + int(np.asarray(values).item()) * p.indirect.stride
-    elif p.indirect.kind == "vector":
-        start = p.offset
-        chosen = np.asarray(values, dtype=np.int64).reshape(-1)[: p.shape[0]]
-        steps[0] = (chosen * p.indirect.stride).reshape(-1, *[1] * (len(p.shape) - 1))
-    else:
-        start = p.offset
-        table = np.asarray(values, dtype=np.int64)
-        lane, i = grids
-        if (p.shape[1] - 1) // group >= table.shape[1]:
-            raise NkiIndexError(
-                "NKI025",
-                f"{p.shape[1]} offsets in groups of {group} partitions need "
-                f"{-(-p.shape[1] // group)} columns, and the index has {table.shape[1]}",
-                "give num_elem, or an index with more columns",
-            )
-        steps[1] = table[np.minimum(lane // group * group + i % group, len(table) - 1), i // group]
-    total = sum(steps, np.int64(start))
-    return np.broadcast_to(total, p.shape).astype(np.int64)
-
-
-def canonical_dims(p: AccessPattern, *, longest: int | None = None) -> tuple[tuple[int, int], ...]:
-    """Return (stride, count) pairs of the fewest dimensions that show the same elements in order.
-
-    Dimensions of size 1 go, and neighbours merge where the outer stride continues the inner one, up
-    to ``longest`` elements. The partition stays in front as it is.
-    """
-    keep = 1 if p.pinned else 0
-    merged: list[tuple[int, int]] = []
-    for n, s in zip(p.shape[keep:], p.strides[keep:], strict=True):
-        if n == 1:
-            continue
-        if merged:
-            outer, m = merged[-1]
-            if outer == n * s and (longest is None or n * m <= longest):
-                merged[-1] = (s, n * m)
-                continue
-        merged.append((s, n))
-    if keep:
-        merged.insert(0, (p.strides[0], p.shape[0]))
-    return tuple(merged) or ((1, 1),)
-
-
-def unknown_index(key: Any) -> NkiTypeError:
-    """Return the error for an index of a kind that tensors do not take."""
-    return NkiTypeError(
-        "NKI011",
-        f"a tensor cannot be indexed with {key!r} of type {type(key).__name__}",
-        "use integers, slices, ..., nl.ds(start, size), a register or a (1, 1) tensor in SBUF",
-    )

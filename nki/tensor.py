@@ -2,29 +2,31 @@
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-import numpy as np
-
+from nki import addressing
 from nki import pattern as views
 from nki.dtypes import canonical, info
-from nki.errors import NkiError, NkiIndexError, NkiTypeError
+from nki.errors import NkiError, NkiIndexError
+from nki.indexing import (
+    checked_index,
+    index_at_once,
+    index_by_parts,
+    integer,
+    is_dynamic,
+    scalar_index,
+    vector_index,
+    wrong_index,
+)
 from nki.memory import MemoryRegion, Storage, region_of
-from nki.objects import NKIObject, RuntimeScalar
+from nki.objects import TensorBase
 from nki.pattern import AccessPattern
 from nki.rearrange import rearrange
 
-__all__ = ["DynamicSlice", "NkiTensor", "create", "tensor_of"]
+__all__ = ["NkiTensor", "create", "tensor_of"]
 
 
-class DynamicSlice(NamedTuple):
-    """`size` elements from `start` on: ``nl.ds(start, size)``, where `start` may be a register."""
-
-    start: Any
-    size: int
-
-
-class NkiTensor(NKIObject):
+class NkiTensor(TensorBase):
     """A tensor in SBUF, PSUM or HBM: a storage, and which of its elements are shown.
 
     All views share the storage and copy nothing. In SBUF and PSUM dimension 0 is the partition: it
@@ -158,7 +160,7 @@ class NkiTensor(NKIObject):
         """
         p = self.pattern
         if p.indirect is None:
-            direct = _index(p, key if type(key) is tuple else (key,))
+            direct = index_at_once(p, key if type(key) is tuple else (key,))
             if direct is not None:
                 return tensor_of(self.storage, direct)
         return tensor_of(self.storage, index_by_parts(p, key))
@@ -200,9 +202,9 @@ class NkiTensor(NKIObject):
                 tensor of the wrong kind (NKI025).
         """
         p = self.pattern
-        if _is_dynamic(index):
-            return tensor_of(self.storage, views.select_dynamic(p, dim, scalar_index(index)))
-        return tensor_of(self.storage, views.select(p, dim, _integer(index)))
+        if is_dynamic(index):
+            return tensor_of(self.storage, addressing.select_dynamic(p, dim, scalar_index(index)))
+        return tensor_of(self.storage, views.select(p, dim, integer(index)))
 
     def vector_select(self, dim: int, vector_offset: "NkiTensor") -> "NkiTensor":
         """Return a view whose index ``i`` of dimension 0 is the one that a vector holds.
@@ -216,7 +218,9 @@ class NkiTensor(NKIObject):
                 or an index tensor of the wrong kind (NKI025).
         """
         count = vector_index(vector_offset)
-        return tensor_of(self.storage, views.select_vector(self.pattern, dim, vector_offset, count))
+        return tensor_of(
+            self.storage, addressing.select_vector(self.pattern, dim, vector_offset, count)
+        )
 
     # --- shape ---------------------------------------------------------------------------------
 
@@ -333,23 +337,24 @@ class NkiTensor(NKIObject):
         """
         storage, p = self.storage, self.pattern
         kind = p.dtype if dtype is None else canonical(dtype)
-        count = 0 if vector_offset is None else vector_index(vector_offset)
-        static = [list(pair) for pair in pattern]
-        if count and static:
-            static[0][0] = 0  # documented as ignored, so it says nothing of the bounds either
-        base = p._replace(indirect=None)
-        result = views.explicit(base, static, offset, kind, storage.nbytes, storage.row_bytes)
         if scalar_offset is None and vector_offset is None:
-            return tensor_of(storage, result)
+            return tensor_of(
+                storage,
+                addressing.explicit(p, pattern, offset, kind, storage.nbytes, storage.row_bytes),
+            )
         if scalar_offset is not None and vector_offset is not None:
             raise NkiError(
                 "NKI024",
                 "an access pattern was given both scalar_offset and vector_offset",
                 "give one of them",
             )
+        count = 0 if vector_offset is None else vector_index(vector_offset)
+        if count:
+            # The first stride is documented as ignored, so it says nothing of the bounds either.
+            pattern = [(0, pair[1]) if i == 0 else pair for i, pair in enumerate(pattern)]
+        static = addressing.explicit(p, pattern, offset, kind, storage.nbytes, storage.row_bytes)
         return tensor_of(
-            storage,
-            _with_offset(p, result, scalar_offset, vector_offset, indirect_dim, count),
+            storage, _with_offset(p, static, scalar_offset, vector_offset, indirect_dim, count)
         )
 
     def view(self, dtype: Any) -> "NkiTensor":
@@ -360,7 +365,7 @@ class NkiTensor(NKIObject):
             NkiError: a last dimension that is not contiguous (NKI018), bytes that are no whole
                 elements (NKI020), or an indirect view (NKI026).
         """
-        return tensor_of(self.storage, views.reinterpret(self.pattern, dtype))
+        return tensor_of(self.storage, addressing.reinterpret(self.pattern, dtype))
 
     reinterpret_cast = view
 
@@ -386,17 +391,17 @@ class NkiTensor(NKIObject):
                 f"tensor indirection on {self.storage.label} of NeuronCore-{core.version}",
                 "use it on SBUF and PSUM tensors of trn3; elsewhere nisa.local_gather gathers",
             )
-        _checked_index(index)
+        checked_index(index)
         if index.ndim != 2 or index.shape[0] != p.shape[0]:
-            raise _wrong_index(index, f"shape ({p.shape[0]}, K)")
-        count = index.size if num_elem is None else _integer(num_elem)
+            raise wrong_index(index, f"shape ({p.shape[0]}, K)")
+        count = index.size if num_elem is None else integer(num_elem)
         if not 1 <= count <= index.size:
             raise NkiIndexError(
                 "NKI010",
                 f"{count} offsets were asked of an index of shape {index.shape}",
                 f"use 1 to {index.size}",
             )
-        views.refuse_second(p)
+        addressing.refuse_second(p)
         extent = max(s * (n - 1) for s, n in p.dims[1:]) + 1
         shown = p._replace(
             shape=(p.shape[0], count),
@@ -405,8 +410,6 @@ class NkiTensor(NKIObject):
         )
         return tensor_of(self.storage, shown)
 
-
-Scalar: TypeAlias = RuntimeScalar | NkiTensor
 
 _new = object.__new__
 
@@ -459,65 +462,6 @@ def checked_shape(shape: Sequence[int], region: MemoryRegion) -> tuple[int, ...]
     return sizes
 
 
-# --- dynamic indices ---------------------------------------------------------------------------
-
-
-def _is_dynamic(index: Any) -> bool:
-    return isinstance(index, (NkiTensor, RuntimeScalar))
-
-
-def _integer(index: Any) -> int:
-    if isinstance(index, (bool, np.bool_)):
-        raise views.unknown_index(index)
-    try:
-        return operator.index(index)
-    except TypeError:
-        raise views.unknown_index(index) from None
-
-
-def _wrong_index(index: Any, wanted: str) -> NkiError:
-    return NkiError(
-        "NKI025",
-        f"{index!r} is no index tensor of {wanted}",
-        f"give integers of {wanted} in SBUF",
-    )
-
-
-def _checked_index(index: Any) -> NkiTensor:
-    if not isinstance(index, NkiTensor):
-        raise NkiTypeError(
-            "NKI025", f"{index!r} is no index tensor", "give a tensor of integers in SBUF"
-        )
-    if index.buffer is not MemoryRegion.sbuf or not info(index.dtype).is_int:
-        raise _wrong_index(index, f"shape {index.shape}")
-    return index
-
-
-def scalar_index(index: Any) -> Scalar:
-    """Return a dynamic index after checking that it is one integer.
-
-    Raises:
-        NkiError: it is a tensor of another size, type or region (NKI025).
-    """
-    if isinstance(index, RuntimeScalar):
-        return index
-    if _checked_index(index).size != 1:
-        raise _wrong_index(index, "shape (1, 1)")
-    return index  # type: ignore[no-any-return]  # checked just above
-
-
-def vector_index(index: Any) -> int:
-    """Return the length of an index vector after checking that it is one.
-
-    Raises:
-        NkiError: it is no (P, 1) tensor of integers in SBUF (NKI025).
-    """
-    tensor = _checked_index(index)
-    if tensor.size != tensor.shape[0]:
-        raise _wrong_index(index, "shape (P, 1)")
-    return tensor.shape[0]
-
-
 def _with_offset(
     p: AccessPattern,
     result: AccessPattern,
@@ -549,131 +493,3 @@ def _with_offset(
         )
     found = views.Indirect("vector", vector, stride, 0, base.shape[0])
     return result._replace(strides=(stride, *result.strides[1:]), indirect=found)
-
-
-# --- indexing ----------------------------------------------------------------------------------
-
-
-# One function for its speed: it is called for most operands of most instructions.
-def _index(  # noqa: C901, PLR0911, PLR0912, PLR0915
-    p: AccessPattern, key: tuple[Any, ...]
-) -> AccessPattern | None:
-    """Index with integers, slices and ``...`` in one go; None where anything else is found.
-
-    What `index_by_parts` does step by step, in a quarter of the time, and without its errors: it is
-    asked to repeat whatever is refused here.
-    """
-    shape, strides, offset = p.shape, p.strides, p.offset
-    ndim = len(shape)
-    sizes: list[int] = []
-    steps: list[int] = []
-    d = 0
-    for k in key:
-        kind = type(k)
-        if kind is slice:
-            if d == ndim:
-                return None
-            start, stop, step = k.start, k.stop, k.step
-            n, stride = shape[d], strides[d]
-            if start is None:
-                start = 0
-            elif type(start) is not int:
-                return None
-            elif start < 0:
-                start += n
-            if stop is None:
-                stop = n
-            elif type(stop) is not int:
-                return None
-            elif stop < 0:
-                stop += n
-            if not 0 <= start < stop <= n:
-                return None
-            if step is None or step == 1:
-                sizes.append(stop - start)
-                steps.append(stride)
-            elif type(step) is int and step > 0:
-                sizes.append((stop - start + step - 1) // step)
-                steps.append(stride * step)
-            else:
-                return None
-            offset += start * stride
-            d += 1
-        elif kind is int:
-            if d == ndim:
-                return None
-            n = shape[d]
-            if k < 0:
-                k += n  # noqa: PLW2901 (the name says what it is either way)
-            if not 0 <= k < n:
-                return None
-            offset += k * strides[d]
-            if d == 0 and p.partition:
-                sizes.append(1)
-                steps.append(strides[0])
-            d += 1
-        elif k is ...:
-            whole = ndim - len(key) + 1
-            if whole < 0 or d + whole > ndim:
-                return None
-            sizes += shape[d : d + whole]
-            steps += strides[d : d + whole]
-            d += whole
-        else:
-            return None
-    if d < ndim:
-        sizes += shape[d:]
-        steps += strides[d:]
-    least = 2 if p.partition else 1
-    while len(sizes) < least:
-        sizes.append(1)
-        steps.append(strides[-1])
-    return tuple.__new__(
-        AccessPattern, (p.dtype, offset, tuple(sizes), tuple(steps), p.partition, None)
-    )
-
-
-def index_by_parts(p: AccessPattern, key: Any) -> AccessPattern:
-    """Apply an index dimension by dimension; the meaning of ``__getitem__``.
-
-    Raises:
-        what `NkiTensor.__getitem__` does.
-    """
-    parts = list(key) if isinstance(key, tuple) else [key]
-    ndim = len(p.shape)
-    dots = [i for i, part in enumerate(parts) if part is ...]
-    if len(parts) - len(dots) > ndim or len(dots) > 1:
-        raise NkiIndexError(
-            "NKI013",
-            f"{len(parts)} indices for a view of shape {p.shape}",
-            f"give at most {ndim}, and ... once",
-        )
-    if dots:
-        parts[dots[0] : dots[0] + 1] = [slice(None)] * (ndim - len(parts) + 1)
-    # From the last dimension on, so that those that vanish don't renumber the others.
-    for dim in range(len(parts) - 1, -1, -1):
-        p = _index_dim(p, dim, parts[dim])
-    return p
-
-
-def _index_dim(p: AccessPattern, dim: int, part: Any) -> AccessPattern:
-    n = p.shape[dim]
-    if isinstance(part, slice):
-        if part == slice(None):
-            return p
-        step = 1 if part.step is None else _integer(part.step)
-        start = 0 if part.start is None else _from_end(_integer(part.start), n)
-        stop = n if part.stop is None else _from_end(_integer(part.stop), n)
-        return views.slice_dim(p, dim, start, stop, step)
-    if isinstance(part, DynamicSlice):
-        if _is_dynamic(part.start):
-            return views.slice_dynamic(p, dim, scalar_index(part.start), _integer(part.size))
-        start = _integer(part.start)
-        return views.slice_dim(p, dim, start, start + _integer(part.size))
-    if _is_dynamic(part):
-        return views.select_dynamic(p, dim, scalar_index(part))
-    return views.select(p, dim, _from_end(_integer(part), n))
-
-
-def _from_end(index: int, n: int) -> int:
-    return index + n if index < 0 else index

@@ -83,7 +83,7 @@ def apply_key(model: Model, key: tuple[Any, ...], tensor: NkiTensor) -> Model:
 
 
 def _factors(draw: st.DrawFn, n: int) -> tuple[int, ...]:
-    sizes = []
+    sizes: list[int] = []
     while n > 1 and len(sizes) < 3:
         f = draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0]))
         sizes.append(f)
@@ -183,9 +183,11 @@ def step(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
 
 
 @st.composite
-def chains(draw: st.DrawFn, **options: Any) -> tuple[NkiTensor, Model]:
+def chains(
+    draw: st.DrawFn, regions: tuple[MemoryRegion, ...] = tuple(MemoryRegion)
+) -> tuple[NkiTensor, Model]:
     """Return a view after up to six operations, and the numbers of its elements."""
-    t, m = draw(tensors(**options))
+    t, m = draw(tensors(regions))
     for _ in range(draw(st.integers(0, 6))):
         t, m = step(draw, t, m)
     return t, m
