@@ -47,7 +47,6 @@ CODES: dict[str, str] = {
     "NKI025": "an index tensor of the wrong kind",
     "NKI026": "indirect access where it is not supported",
     "NKI027": "assignment to part of a tensor",
-    "NKI028": "an operation that needs values while no kernel runs",
     "NKI029": "a view with fewer dimensions than its memory allows",
     "NKI030": "a start partition that the engines cannot address",
     "NKI031": "more free dimensions than an engine addresses",

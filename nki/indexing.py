@@ -1,7 +1,7 @@
 """What stands between the brackets of a tensor, and the indices that are known only at run time."""
 
 import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from nki import pattern as views
 from nki.dtypes import info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.memory import MemoryRegion
-from nki.objects import RuntimeScalar, TensorBase
+from nki.objects import NKIObject, RuntimeScalar, TensorBase
 from nki.pattern import AccessPattern
 
 __all__ = [
@@ -26,11 +26,17 @@ __all__ = [
 ]
 
 
-class DynamicSlice(NamedTuple):
+class DynamicSlice(NKIObject):
     """`size` elements from `start` on: ``nl.ds(start, size)``, where `start` may be a register."""
 
-    start: Any
-    size: int
+    __slots__ = ("size", "start")
+
+    def __init__(self, start: Any, size: int) -> None:
+        self.start = start
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"nl.ds({self.start!r}, {self.size!r})"
 
 
 def is_dynamic(index: Any) -> bool:
@@ -129,6 +135,7 @@ def index_at_once(  # noqa: C901, PLR0911, PLR0912, PLR0915
     sizes: list[int] = []
     steps: list[int] = []
     d = 0
+    dots = False
     for k in key:
         kind = type(k)
         if kind is slice:
@@ -175,8 +182,9 @@ def index_at_once(  # noqa: C901, PLR0911, PLR0912, PLR0915
             d += 1
         elif k is ...:
             whole = ndim - len(key) + 1
-            if whole < 0 or d + whole > ndim:
+            if whole < 0 or dots:
                 return None
+            dots = True
             sizes += shape[d : d + whole]
             steps += strides[d : d + whole]
             d += whole

@@ -61,6 +61,14 @@ _REGIONS = {
 }
 
 
+_PRINTED = {
+    MemoryRegion.sbuf: "SBUF",
+    MemoryRegion.psum: "PSUM",
+    MemoryRegion.private_hbm: "private HBM",
+    MemoryRegion.shared_hbm: "shared HBM",
+}
+
+
 def region_of(buffer: Any) -> MemoryRegion:
     """Return the region that ``buffer`` names: a member of :class:`MemoryRegion` or its name.
 
@@ -289,8 +297,8 @@ class Storage:
     @property
     def label(self) -> str:
         """How messages call it."""
-        kind = f"{self.region.name} tensor"
-        return f"{kind} {self.name!r}" if self.name else f"a {kind}"
+        where = _PRINTED[self.region]
+        return f"tensor {self.name!r} in {where}" if self.name else f"a tensor in {where}"
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:

@@ -25,7 +25,7 @@ def rearrange(
         NkiError: the patterns don't fit each other or the view (NKI019), or splitting, reordering
             or merging is refused.
     """
-    before, after = [_names(e) for e in source], [_names(e) for e in result]
+    before, after = [names(e) for e in source], [names(e) for e in result]
     flat_before = [name for group in before for name in group]
     flat_after = [name for group in after for name in group]
     if (
@@ -42,6 +42,8 @@ def rearrange(
     # From the last dimension on, so that splitting doesn't renumber those before.
     for dim in range(len(before) - 1, -1, -1):
         group, n = before[dim], p.shape[dim]
+        if len(group) == 1 and sizes.get(group[0], n) == n:
+            continue
         known = [sizes.get(name, -1) for name in group]
         if known.count(-1) > 1:
             raise _unfit(p, source, result, f"fix the sizes of all but one of {group}")
@@ -52,20 +54,26 @@ def rearrange(
     p = views.permute(p, order)
     end = len(order)
     for group in reversed(after):
-        p = views.flatten_dims(p, end - len(group), end - 1)
+        if len(group) > 1:
+            p = views.flatten_dims(p, end - len(group), end - 1)
         end -= len(group)
     return p
 
 
-def _names(entry: Any) -> tuple[str, ...]:
-    names = (entry,) if isinstance(entry, str) else tuple(entry)
-    if not names or not all(isinstance(name, str) for name in names):
+def names(entry: Any) -> tuple[str, ...]:
+    """Return the names of one entry of a pattern.
+
+    Raises:
+        NkiError: it is neither a name nor a tuple of some (NKI019).
+    """
+    found = (entry,) if isinstance(entry, str) else tuple(entry)
+    if not found or not all(isinstance(name, str) for name in found):
         raise NkiError(
             "NKI019",
             f"{entry!r} names no dimension",
             "write a name, or a tuple of names to split or merge",
         )
-    return names
+    return found
 
 
 def _unfit(p: AccessPattern, source: Any, result: Any, remedy: str) -> NkiError:

@@ -349,6 +349,12 @@ class NkiTensor(TensorBase):
                 "give one of them",
             )
         count = 0 if vector_offset is None else vector_index(vector_offset)
+        if vector_offset is not None and (indirect_dim != 0 or p.partition):
+            raise NkiError(
+                "NKI026",
+                "vector_offset applies to dimension 0 of a tensor in HBM",
+                "set indirect_dim=0, and gather while copying from HBM",
+            )
         if count:
             # The first stride is documented as ignored, so it says nothing of the bounds either.
             pattern = [(0, pair[1]) if i == 0 else pair for i, pair in enumerate(pattern)]
@@ -478,12 +484,6 @@ def _with_offset(
         axis = dim if dim < len(result.shape) else -1
         found = views.Indirect("scalar", scalar_index(scalar), stride, axis, base.shape[dim])
         return result._replace(indirect=found)
-    if dim != 0 or p.partition:
-        raise NkiError(
-            "NKI026",
-            "vector_offset applies to dimension 0 of a tensor in HBM",
-            "set indirect_dim=0, and gather while copying from HBM",
-        )
     if result.shape[0] > count:
         raise NkiError(
             "NKI025",

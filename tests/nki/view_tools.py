@@ -5,6 +5,7 @@ element in the storage; NumPy's own indexing and copying reshapes derive it.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from nki.memory import MemoryRegion
 from nki.tensor import NkiTensor, create
 
 Model = npt.NDArray[np.int64]
+Draw = Callable[..., Any]  # hypothesis' draw, of a composite strategy or of data()
 
 ITEMS = st.sampled_from(["float32", "bfloat16", "uint8", "float4_e2m1fn_x4"])
 
@@ -82,7 +84,7 @@ def apply_key(model: Model, key: tuple[Any, ...], tensor: NkiTensor) -> Model:
     return at_least(model[key], tensor)
 
 
-def _factors(draw: st.DrawFn, n: int) -> tuple[int, ...]:
+def _factors(draw: Draw, n: int) -> tuple[int, ...]:
     sizes: list[int] = []
     while n > 1 and len(sizes) < 3:
         f = draw(st.sampled_from([d for d in range(1, n + 1) if n % d == 0]))
@@ -92,12 +94,12 @@ def _factors(draw: st.DrawFn, n: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _index(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _index(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     key = draw(keys(t.shape))
     return t[key], apply_key(m, key, t)
 
 
-def _slice(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _slice(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     dim = draw(st.integers(0, t.ndim - 1))
     n = t.shape[dim]
     start = draw(st.integers(0, n - 1))
@@ -108,39 +110,39 @@ def _slice(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     )
 
 
-def _select(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _select(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     dim = draw(st.integers(0, t.ndim - 1))
     i = draw(st.integers(0, t.shape[dim] - 1))
     keep = t.ndim <= (2 if t.buffer.on_chip else 1) or (dim == 0 and t.buffer.on_chip)
     return t.select(dim, i), np.take(m, [i] if keep else i, axis=dim)
 
 
-def _permute(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _permute(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     first = 1 if t.buffer.on_chip else 0
     order = tuple(range(first)) + tuple(draw(st.permutations(range(first, t.ndim))))
     return t.permute(order), m.transpose(order)
 
 
-def _expand(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _expand(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     dim = draw(st.integers(1 if t.buffer.on_chip else 0, t.ndim))
     return t.expand_dim(dim), np.expand_dims(m, dim)
 
 
-def _broadcast(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _broadcast(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     t, m = _expand(draw, t, m)
     dims = [d for d, n in enumerate(t.shape) if n == 1 and not (d == 0 and t.buffer.on_chip)]
     dim, size = draw(st.sampled_from(dims)), draw(st.integers(1, 3))
     return t.broadcast(dim, size), np.repeat(m, size, axis=dim)
 
 
-def _squeeze(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _squeeze(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     t, m = _expand(draw, t, m)
     dims = [d for d, n in enumerate(t.shape) if n == 1 and not (d == 0 and t.buffer.on_chip)]
     dim = draw(st.sampled_from(dims))
     return t.squeeze_dim(dim), m.squeeze(dim)
 
 
-def _reshape_dim(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _reshape_dim(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     dim = draw(st.integers(1 if t.buffer.on_chip else 0, t.ndim - 1))
     sizes = _factors(draw, t.shape[dim])
     asked = list(sizes)
@@ -149,14 +151,14 @@ def _reshape_dim(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Mo
     return t.reshape_dim(dim, asked), m.reshape(*m.shape[:dim], *sizes, *m.shape[dim + 1 :])
 
 
-def _flatten(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _flatten(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     start = draw(st.integers(1 if t.buffer.on_chip else 0, t.ndim - 1))
     end = draw(st.integers(start, t.ndim - 1))
     flat = m.reshape(*m.shape[:start], -1, *m.shape[end + 1 :])
     return t.flatten_dims(start, end), flat
 
 
-def _reshape(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def _reshape(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     if t.buffer.on_chip:
         sizes = (t.shape[0], *_factors(draw, math.prod(t.shape[1:])))
     else:
@@ -164,18 +166,20 @@ def _reshape(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]
     return t.reshape(sizes), m.reshape(sizes)
 
 
-OPERATIONS = (
+Operation = Callable[[Draw, NkiTensor, Model], tuple[NkiTensor, Model]]
+OPERATIONS: tuple[Operation, ...] = (
     _index, _slice, _select, _permute, _expand, _broadcast, _squeeze, _reshape_dim, _flatten,
     _reshape,
 )  # fmt: skip
 
 
-def step(draw: st.DrawFn, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
+def step(draw: Draw, t: NkiTensor, m: Model) -> tuple[NkiTensor, Model]:
     """Apply a random operation to both; where the view would need a copy, to neither."""
     if t.ndim > 6:
         return t, m
     try:
-        return draw(st.sampled_from(OPERATIONS))(draw, t, m)
+        operation: Operation = draw(st.sampled_from(OPERATIONS))
+        return operation(draw, t, m)
     except NkiError as error:
         if error.code != "NKI018":
             raise
