@@ -17,6 +17,7 @@ from nki.tensor import NkiTensor
 
 __all__ = [
     "as_array",
+    "box",
     "byte_layout",
     "byte_starts",
     "mark_written",
@@ -142,25 +143,31 @@ def _owner(storage: Storage) -> Storage | OnChip:
     return storage if storage.address is None else storage.memory
 
 
-def _box(storage: Storage, p: AccessPattern) -> tuple[int, int, int, int]:
-    """Return first and last row and first and last byte of a row that a pattern touches."""
+def box(tensor: NkiTensor) -> tuple[int, int, int, int]:
+    """Return first and last partition, and first and last byte in them, that a view may touch.
+
+    HBM counts as one partition. An indirect view may touch all of its storage. Where there is an
+    address, the numbers are those of the core's memory, else of the storage.
+    """
+    storage, p = tensor.storage, tensor.pattern
     itemsize = info(p.dtype).itemsize
+    shape, strides = p.shape, p.strides
+    first = rows = 0
     if p.indirect is not None:
         rows = storage.shape[0] - 1 if p.partition else 0
         low, high = 0, storage.row_bytes - 1
-        first = 0
-    elif p.partition:
-        first, low = divmod(p.offset * itemsize, storage.row_bytes)
-        rows = (p.shape[0] - 1) * (p.strides[0] * itemsize // storage.row_bytes)
-        reach = [s * (n - 1) * itemsize for s, n in zip(p.strides[1:], p.shape[1:], strict=True)]
-        low, high = low + sum(r for r in reach if r < 0), low + sum(r for r in reach if r > 0)
-        high += itemsize - 1
     else:
-        first = rows = 0
         low = p.offset * itemsize
-        reach = [s * (n - 1) * itemsize for s, n in zip(p.strides, p.shape, strict=True)]
-        low, high = low + sum(r for r in reach if r < 0), low + sum(r for r in reach if r > 0)
-        high += itemsize - 1
+        if p.partition:
+            first, low = divmod(low, storage.row_bytes)
+            rows = (shape[0] - 1) * (strides[0] * itemsize // storage.row_bytes)
+            shape, strides = shape[1:], strides[1:]
+        high = low + itemsize - 1
+        for n, s in zip(shape, strides, strict=True):
+            if s > 0:
+                high += s * (n - 1) * itemsize
+            else:
+                low += s * (n - 1) * itemsize
     if storage.address is not None:
         first += storage.address[0]
         low += storage.address[1]
@@ -175,8 +182,8 @@ def may_overlap(a: NkiTensor, b: NkiTensor) -> bool:
     """
     if _owner(a.storage) is not _owner(b.storage):
         return False
-    a0, a1, a2, a3 = _box(a.storage, a.pattern)
-    b0, b1, b2, b3 = _box(b.storage, b.pattern)
+    a0, a1, a2, a3 = box(a)
+    b0, b1, b2, b3 = box(b)
     return a0 <= b1 and b0 <= a1 and a2 <= b3 and b2 <= a3
 
 
