@@ -255,8 +255,9 @@ def indices(
 
     Args:
         p: the pattern.
-        values: the contents of the index of an indirect pattern: an integer, a vector of shape (P,)
-            or (P, 1), or the (P, K) offsets of tensor indirection.
+        values: the contents of the index of an indirect pattern: an integer; a vector of shape (P,)
+            or (P, 1), or (128, N) to be read column by column; or the (P, K) offsets of tensor
+            indirection.
         group: the partitions that share offsets in tensor indirection: 16, or 32 for the tensor
             engine. Each group has offsets of its own (the documentation shows one group only).
 
@@ -271,7 +272,8 @@ def indices(
         start = p.offset + int(np.asarray(values).item()) * p.indirect.stride
     elif p.indirect.kind == "vector":
         start = p.offset
-        chosen = np.asarray(values, dtype=np.int64).reshape(-1)[: p.shape[0]]
+        table = np.asarray(values, dtype=np.int64)
+        chosen = table.reshape(len(table), -1).T.reshape(-1)[: p.shape[0]]
         steps[0] = (chosen * p.indirect.stride).reshape(-1, *[1] * (len(p.shape) - 1))
     else:
         start = p.offset

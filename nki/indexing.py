@@ -97,16 +97,23 @@ def scalar_index(index: Any) -> Any:
     return index
 
 
-def vector_index(index: Any) -> int:
+def vector_index(index: Any, *, columns: bool = False) -> int:
     """Return the length of an index vector after checking that it is one.
+
+    Args:
+        index: the tensor.
+        columns: also take shape (128, N), whose columns are read one after the other.
 
     Raises:
         NkiError: it is no (P, 1) tensor of integers in SBUF (NKI025).
     """
     tensor = checked_index(index)
     if tensor.size != tensor.shape[0]:
-        raise wrong_index(index, "shape (P, 1)")
-    return int(tensor.shape[0])
+        if not columns:
+            raise wrong_index(index, "shape (P, 1)")
+        if tensor.ndim != 2 or tensor.shape[0] != 128:
+            raise wrong_index(index, "shape (P, 1) or (128, N)")
+    return int(tensor.size)
 
 
 def unknown_index(key: Any) -> NkiTypeError:

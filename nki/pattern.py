@@ -41,7 +41,8 @@ class Indirect(NamedTuple):
 
     Attributes:
         kind: "scalar": ``index * stride`` is added to the offset. "vector": index ``i`` of
-            dimension 0 reads at ``index[i] * stride`` instead of ``i * strides[0]``. "tensor": a
+            dimension 0 reads at ``index[i] * stride`` instead of ``i * strides[0]``; an index of
+            several columns is read one column after the other. "tensor": a
             view of shape (P, n) whose element ``(p, i)`` is, among those of partition ``p``, the
             one ``index[i % G, i // G]`` further, for groups of G partitions.
         index: a tensor in SBUF or, for a scalar, a register.

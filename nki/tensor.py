@@ -323,7 +323,8 @@ class NkiTensor(TensorBase):
             offset: elements of ``dtype`` to add to this view's offset; None adds none.
             scalar_offset: a register or (1, 1) integer tensor in SBUF. Its value times this view's
                 stride of ``indirect_dim`` is added to the offset at run time.
-            vector_offset: (P, 1) integers in SBUF, for tensors in HBM: index ``i`` of the pattern's
+            vector_offset: (P, 1) integers in SBUF, or (128, N) that are read column by column (as
+                dma_transpose takes them), for tensors in HBM: index ``i`` of the pattern's
                 dimension 0 starts at ``vector_offset[i]`` times this view's stride of dimension 0;
                 the pattern's first stride doesn't matter.
             indirect_dim: dimension of this view that the dynamic offset counts in.
@@ -348,7 +349,7 @@ class NkiTensor(TensorBase):
                 "an access pattern was given both scalar_offset and vector_offset",
                 "give one of them",
             )
-        count = 0 if vector_offset is None else vector_index(vector_offset)
+        count = 0 if vector_offset is None else vector_index(vector_offset, columns=True)
         if vector_offset is not None and (indirect_dim != 0 or p.partition):
             raise NkiError(
                 "NKI026",

@@ -9,7 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import nki.dtype
 import nki.language as nl
+import nki.typing as nt
 from neuronxcc.targets import TARGETS, get_target
 from nki.access import read, unwritten, write
 from nki.context import use_recorder
@@ -259,3 +261,21 @@ def test_kernel_objects_need_no_constructor() -> None:
             Config(*arguments, tiles=2)
     with pytest.raises(TypeError, match="has no attribute 'size'"):
         Config(size=2)
+
+
+def test_data_types_have_a_second_home() -> None:
+    assert sorted(nki.dtype.__all__) == sorted(NAMES)
+    assert all(getattr(nki.dtype, name) == name for name in NAMES)
+
+
+def test_annotations_of_tensors() -> None:
+    annotation = nt.tensor[128, 512]
+    assert (annotation.shape, annotation.mutable) == ((128, 512), False)
+    assert annotation == nt.tensor[128, 512] != nt.mutable_tensor[128, 512]
+    assert len({annotation, nt.tensor[128, 512], nt.tensor}) == 2
+    assert nt.tensor[4].shape == (4,)
+    assert repr(nt.mutable_tensor[2, 3]) == "nki.typing.mutable_tensor[2, 3]"
+    assert repr(nt.tensor) == "nki.typing.tensor"
+    assert nt.tensor != "tensor"
+    with pytest.raises(NkiError, match=r"\(0, 4\) is no shape of a tensor; .* tensor\[128, 512\]"):
+        nt.tensor[0, 4]

@@ -124,6 +124,7 @@ REFUSALS: list[tuple[str, Any, str]] = [
     ("NKI025", lambda: H.select(0, create((1, 1), "int32", PSUM)), r"in SBUF"),
     ("NKI025", lambda: H.ap([[1, 4]], scalar_offset=3), r"3 is no index tensor"),
     ("NKI025", lambda: H.vector_select(0, create((3, 2), "int32")), r"of shape \(P, 1\)"),
+    ("NKI025", lambda: H.ap([[8, 4], [1, 8]], vector_offset=create((3, 2), "int32")), r"of shape \(P, 1\) or \(128, N\)"),
     ("NKI025", lambda: H.vector_select(0, [1, 2]), r"\[1, 2\] is no index tensor"),  # type: ignore[arg-type]
     ("NKI025", lambda: H.ap([[8, 4], [1, 8]], vector_offset=ROWS), r"needs 4 offsets, .* has 3"),
     ("NKI025", lambda: S.indirect(create((64, 2), "int32")), r"of shape \(128, K\)"),

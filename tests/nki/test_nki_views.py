@@ -277,6 +277,17 @@ def test_index_vectors_gather_rows() -> None:
     np.testing.assert_array_equal(indices(ignored.pattern, chosen), rows.reshape(5, 12))
 
 
+def test_an_index_of_several_columns_is_read_by_columns() -> None:
+    tensor = create((300, 4), "float32", HBM)
+    index = create((128, 2), "uint32", SBUF)
+    offsets = np.random.default_rng(0).integers(0, 300, (128, 2))
+    view = tensor.ap([[4, 256], [1, 4]], vector_offset=index)
+    rows = np.arange(1200).reshape(300, 4)[offsets.T.flatten()]
+    np.testing.assert_array_equal(indices(view.pattern, offsets), rows)
+    assert view.pattern.indirect is not None
+    assert view.pattern.indirect.bound == 300
+
+
 def test_scalar_offset_counts_in_the_dimension_of_the_base() -> None:
     tensor = create((512, 512), "float32", HBM)
     view = tensor.ap([[512, 128], [1, 256]], 0, scalar_offset=vector(1), indirect_dim=0)
