@@ -409,7 +409,7 @@ class NkiTensor(TensorBase):
                 f"use 1 to {index.size}",
             )
         addressing.refuse_second(p)
-        extent = max(s * (n - 1) for s, n in p.dims[1:]) + 1
+        extent = sum(s * (n - 1) for s, n in p.dims[1:]) + 1
         shown = p._replace(
             shape=(p.shape[0], count),
             strides=(p.strides[0], 0),

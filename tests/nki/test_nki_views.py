@@ -259,6 +259,15 @@ def vector(count: int) -> NkiTensor:
     return create((count, 1), "int32", SBUF)
 
 
+def test_partitions_can_start_where_a_register_says() -> None:
+    tensor = create((64, 5), "float32", SBUF)
+    view = tensor[DynamicSlice(Register(), 8), 1:]
+    rows = np.arange(320).reshape(64, 5)
+    np.testing.assert_array_equal(indices(view.pattern, 32), rows[32:40, 1:])
+    assert view.pattern.indirect is not None
+    assert view.pattern.indirect.bound == 57
+
+
 def test_index_vectors_gather_rows() -> None:
     tensor = create((8, 3, 4), "float32", HBM)
     chosen = np.array([[5], [0], [7], [5], [2]])
@@ -308,6 +317,11 @@ def test_tensor_indirection_takes_offsets_in_snakes(partitions: int, group: int)
     count = 2 * group + 5
     view = tensor.indirect(index, count)
     assert view.shape == (partitions, count)
+    assert view.pattern.indirect is not None
+    assert view.pattern.indirect.bound == 40
+    thirds = tensor[:, ::3].indirect(index).pattern.indirect
+    assert thirds is not None
+    assert thirds.bound == 40  # 0, 3, ... 39
     found = indices(view.pattern, offsets, group)
     for p, i in itertools.product(range(partitions), range(count)):
         own = p // group * group
