@@ -398,20 +398,22 @@ def fill_in(shape: Sequence[int], size: int, of: tuple[int, ...]) -> tuple[int, 
         NkiError: it is no shape (NKI003) or has another number of elements (NKI017).
     """
     try:
-        sizes = [operator.index(n) for n in shape]
+        given = tuple(map(operator.index, shape))
     except TypeError:
-        raise _bad_shape(shape) from None
-    if not sizes or any(n < 1 and n != -1 for n in sizes) or sizes.count(-1) > 1:
+        given = ()
+    sizes = list(given)
+    if not sizes or (lowest := min(sizes)) < -1 or 0 in sizes or sizes.count(-1) > 1:
         raise _bad_shape(shape)
-    if -1 in sizes:
+    if lowest == -1:
         sizes[sizes.index(-1)] = max(size // -math.prod(sizes), 1)
-    if math.prod(sizes) != size:
+        given = tuple(sizes)
+    if math.prod(given) != size:
         raise NkiError(
             "NKI017",
             f"the shape {tuple(shape)} does not have the {size} elements of {of}",
             "keep the number of elements",
         )
-    return tuple(sizes)
+    return given
 
 
 def _restride(
