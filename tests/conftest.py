@@ -1,7 +1,7 @@
 """What all tiers share.
 
-Tiers are directories: ``nodevice`` needs no native core, ``kernels`` tests the core's arithmetic,
-``device`` the device through PyTorch, ``multiprocess`` several processes.
+Tiers are directories: ``nodevice`` and ``nki`` need no native core, ``kernels`` tests the core's
+arithmetic, ``device`` the device through PyTorch, ``multiprocess`` several processes.
 """
 
 import os

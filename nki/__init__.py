@@ -1,0 +1,1 @@
+"""The Neuron Kernel Interface: kernels for NeuronCores, run and checked without the hardware."""

@@ -1,0 +1,44 @@
+"""What the current thread's kernel runs on and is recorded by."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from nki.tensor import NkiTensor
+
+__all__ = ["Recorder", "current_recorder", "use_recorder"]
+
+
+class Recorder(Protocol):
+    """What takes down a kernel's instructions, as far as the making of tensors needs it."""
+
+    def fill(self, tensor: "NkiTensor", value: float) -> None:
+        """Record that every element of ``tensor`` becomes ``value``, which its type can hold."""
+
+    def copy(self, dst: "NkiTensor", src: "NkiTensor") -> None:
+        """Record that ``dst`` becomes ``src``, of the same shape and data type."""
+
+
+class _Current(threading.local):
+    recorder: Recorder | None = None
+
+
+_CURRENT = _Current()
+
+
+def current_recorder() -> Recorder | None:
+    """Return what records this thread's kernel, None outside of kernels."""
+    return _CURRENT.recorder
+
+
+@contextmanager
+def use_recorder(recorder: Recorder) -> Iterator[None]:
+    """Let ``recorder`` take down this thread's kernel within a ``with`` block."""
+    before = _CURRENT.recorder
+    _CURRENT.recorder = recorder
+    try:
+        yield
+    finally:
+        _CURRENT.recorder = before

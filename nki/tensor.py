@@ -1,0 +1,496 @@
+"""Tensors of a kernel: a storage and a view of it."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nki import addressing
+from nki import pattern as views
+from nki.dtypes import canonical, info
+from nki.errors import NkiError, NkiIndexError
+from nki.indexing import (
+    checked_index,
+    index_at_once,
+    index_by_parts,
+    integer,
+    is_dynamic,
+    scalar_index,
+    vector_index,
+    wrong_index,
+)
+from nki.memory import MemoryRegion, Storage, region_of
+from nki.objects import TensorBase
+from nki.pattern import AccessPattern
+from nki.rearrange import rearrange
+
+__all__ = ["NkiTensor", "create", "tensor_of"]
+
+
+class NkiTensor(TensorBase):
+    """A tensor in SBUF, PSUM or HBM: a storage, and which of its elements are shown.
+
+    All views share the storage and copy nothing. In SBUF and PSUM dimension 0 is the partition: it
+    stays in front, an integer index leaves it with size 1, and there are always at least two
+    dimensions. In HBM an integer index removes its dimension, and there is at least one.
+
+    Attributes:
+        storage: the memory, shared by all views.
+        pattern: which elements this view shows.
+    """
+
+    __slots__ = ("pattern", "storage")
+
+    storage: Storage
+    pattern: AccessPattern
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: Any,
+        storage: Storage | None,
+        buffer: Any = MemoryRegion.sbuf,
+        name: str = "",
+    ) -> None:
+        """Bind a storage; most code calls ``nl.ndarray``.
+
+        Args:
+            shape: sizes, all at least 1.
+            dtype: the type to read the storage as.
+            storage: a storage in ``buffer`` with exactly as many bytes; None makes a new one, which
+                costs nothing until somebody writes to it.
+            buffer: the region.
+            name: what messages call the tensor; "" keeps the storage's name.
+
+        Raises:
+            NkiError: no shape (NKI003, NKI029), or the storage doesn't fit it (NKI007), or a new
+                one would not fit the core (NKI004, NKI005).
+            NkiTypeError: no data type (NKI001) or region (NKI002).
+        """
+        kind, region = canonical(dtype), region_of(buffer)
+        if storage is None:
+            storage = Storage(region, kind, checked_shape(shape, region), name=name)
+        self.storage = storage
+        self.pattern = views.contiguous(
+            kind, checked_shape(shape, region), partition=region.on_chip
+        )
+        row = self.shape[0] if region.on_chip else 1
+        old = storage.shape[0] if region.on_chip else 1
+        nbytes = self.size * info(kind).itemsize
+        if storage.region is not region or nbytes != storage.nbytes or row != old:
+            raise NkiError(
+                "NKI007",
+                f"{storage!r} is no storage of a tensor {kind}{list(self.shape)} in {region.name}",
+                "give a storage with the region, the partitions and the bytes of the tensor",
+            )
+        if name and not storage.name:
+            storage.name = name
+
+    # --- what it is ----------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        return self.pattern.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Distances between neighbours of each dimension, in elements of ``dtype``."""
+        return self.pattern.strides
+
+    @property
+    def offset(self) -> int:
+        """Number of the first element in the storage, in elements of ``dtype``."""
+        return self.pattern.offset
+
+    @property
+    def dtype(self) -> str:
+        """NKI's name of the data type."""
+        return self.pattern.dtype
+
+    @property
+    def name(self) -> str:
+        """The name given at creation, or ""."""
+        return self.storage.name
+
+    @property
+    def buffer(self) -> MemoryRegion:
+        """The region of memory."""
+        return self.storage.region
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.pattern.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.pattern.size
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements are dense in row-major order; in SBUF and PSUM, per partition."""
+        return views.is_contiguous(self.pattern)
+
+    def get_pattern(self) -> list[list[int]]:
+        """Return ``[[stride, count], ...]`` in elements, a pair for each dimension."""
+        return [[s, n] for s, n in zip(self.pattern.strides, self.pattern.shape, strict=True)]
+
+    def is_indirect(self) -> bool:
+        """Whether a value that is known only at run time moves the view."""
+        return self.pattern.indirect is not None
+
+    def __repr__(self) -> str:
+        p = self.pattern
+        text = f"{self.storage.label}: {p.dtype}{list(p.shape)}"
+        if p.offset or not self.is_contiguous():
+            text += f" strides {list(p.strides)} offset {p.offset}"
+        return f"<{text}{' indirect' if p.indirect is not None else ''}>"
+
+    # --- indexing ------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> "NkiTensor":
+        """Return a view chosen by integers, slices, ``...``, ``nl.ds`` or dynamic indices.
+
+        Negative integers count from the end. A slice reaches no further than its dimension.
+
+        Raises:
+            NkiIndexError: out of bounds (NKI010), empty or backwards (NKI012), too many (NKI013).
+            NkiTypeError: an index of another kind (NKI011).
+            NkiError: a second dynamic index, or one on the partition (NKI024, NKI015).
+        """
+        p = self.pattern
+        if p.indirect is None:
+            direct = index_at_once(p, key if type(key) is tuple else (key,))
+            if direct is not None:
+                return tensor_of(self.storage, direct)
+        return tensor_of(self.storage, index_by_parts(p, key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Refuse: an instruction writes, and it takes the part to write to as its destination.
+
+        Raises:
+            NkiError: always (NKI027).
+        """
+        raise NkiError(
+            "NKI027",
+            f"{self!r} cannot be assigned to",
+            "write nisa.tensor_copy(dst=t[...], src=value), nisa.dma_copy from or to HBM, or "
+            "nisa.memset for a constant",
+        )
+
+    def slice(self, dim: int, start: int, end: int, step: int = 1) -> "NkiTensor":
+        """Return elements ``start, start + step, ...`` below ``end`` of one dimension.
+
+        Raises:
+            NkiIndexError: not ``0 <= start < end <= size`` (NKI010, NKI012).
+            NkiError: a step below 1 (NKI012), or an indirect dimension (NKI024).
+        """
+        return tensor_of(self.storage, views.slice_dim(self.pattern, dim, start, end, step))
+
+    def select(self, dim: int, index: Any) -> "NkiTensor":
+        """Return one index of a dimension, which is removed unless it is the partition.
+
+        Args:
+            dim: the dimension.
+            index: an integer from 0, or one known at run time: a register, or a (1, 1) integer
+                tensor in SBUF.
+
+        Raises:
+            NkiIndexError: the integer is out of bounds (NKI010).
+            NkiTypeError: no such kind of index (NKI011).
+            NkiError: a second dynamic index (NKI024), one on the partition (NKI015), or an index
+                tensor of the wrong kind (NKI025).
+        """
+        p = self.pattern
+        if is_dynamic(index):
+            return tensor_of(self.storage, addressing.select_dynamic(p, dim, scalar_index(index)))
+        return tensor_of(self.storage, views.select(p, dim, integer(index)))
+
+    def vector_select(self, dim: int, vector_offset: "NkiTensor") -> "NkiTensor":
+        """Return a view whose index ``i`` of dimension 0 is the one that a vector holds.
+
+        Args:
+            dim: 0.
+            vector_offset: integers of shape (partitions, 1) in SBUF.
+
+        Raises:
+            NkiError: not dimension 0 of a tensor in HBM (NKI026), a second dynamic index (NKI024),
+                or an index tensor of the wrong kind (NKI025).
+        """
+        count = vector_index(vector_offset)
+        return tensor_of(
+            self.storage, addressing.select_vector(self.pattern, dim, vector_offset, count)
+        )
+
+    # --- shape ---------------------------------------------------------------------------------
+
+    def permute(self, dims: Sequence[int]) -> "NkiTensor":
+        """Return a view with the dimensions in another order; the partition stays in front.
+
+        Raises:
+            NkiError: no permutation (NKI014), or the partition moves (NKI015).
+        """
+        return tensor_of(self.storage, views.permute(self.pattern, dims))
+
+    def broadcast(self, dim: int, size: int) -> "NkiTensor":
+        """Return a view that repeats a dimension of size 1, which is not the partition.
+
+        Raises:
+            NkiError: another size (NKI016), or the partition (NKI015).
+        """
+        return tensor_of(self.storage, views.broadcast(self.pattern, dim, size))
+
+    def expand_dim(self, dim: int) -> "NkiTensor":
+        """Return a view with a dimension of size 1 inserted, not before the partition.
+
+        Raises:
+            NkiError: before the partition (NKI015).
+        """
+        return tensor_of(self.storage, views.expand_dim(self.pattern, dim))
+
+    def squeeze_dim(self, dim: int) -> "NkiTensor":
+        """Return a view without a dimension of size 1, which is not the partition.
+
+        Raises:
+            NkiError: another size (NKI016), the partition (NKI015), or too few left (NKI029).
+        """
+        return tensor_of(self.storage, views.squeeze_dim(self.pattern, dim))
+
+    def reshape_dim(self, dim: int, shape: Sequence[int]) -> "NkiTensor":
+        """Return a view with one dimension split into several; one size may be -1.
+
+        Raises:
+            NkiError: other sizes (NKI003, NKI017), the partition (NKI015), indirect (NKI024).
+        """
+        return tensor_of(self.storage, views.reshape_dim(self.pattern, dim, shape))
+
+    def flatten_dims(self, start_dim: int, end_dim: int) -> "NkiTensor":
+        """Return a view with dimensions ``start_dim`` to ``end_dim`` (included) merged.
+
+        Raises:
+            NkiError: not dense (NKI018), or with the partition (NKI015).
+        """
+        return tensor_of(self.storage, views.flatten_dims(self.pattern, start_dim, end_dim))
+
+    def reshape(self, shape: Sequence[int]) -> "NkiTensor":
+        """Return a view of the same elements in another shape with the same partition.
+
+        Raises:
+            NkiError: another size (NKI017), another partition (NKI015), or a layout that would
+                need a copy (NKI018).
+        """
+        return tensor_of(self.storage, views.reshape(self.pattern, shape))
+
+    def rearrange(
+        self,
+        src_pattern: Sequence[Any],
+        dst_pattern: Sequence[Any],
+        fixed_sizes: Mapping[str, int] | None = None,
+    ) -> "NkiTensor":
+        """Return a view with named dimensions split, reordered and merged.
+
+        ``t.rearrange(("b", ("h", "w")), ("b", "w", "h"), {"h": 4})`` splits dimension 1.
+
+        Args:
+            src_pattern: a name for each dimension, or a tuple of names to split it into.
+            dst_pattern: the same names in the new order; a tuple merges.
+            fixed_sizes: sizes of names; one of each split may be left out.
+
+        Raises:
+            NkiError: patterns that don't match (NKI019), and what splitting, reordering and merging
+                raise.
+        """
+        return tensor_of(
+            self.storage, rearrange(self.pattern, src_pattern, dst_pattern, fixed_sizes or {})
+        )
+
+    # --- bytes ---------------------------------------------------------------------------------
+
+    def ap(
+        self,
+        pattern: Sequence[Sequence[int]],
+        offset: int | None = None,
+        scalar_offset: Any = None,
+        vector_offset: "NkiTensor | None" = None,
+        indirect_dim: int = 0,
+        dtype: Any = None,
+    ) -> "NkiTensor":
+        """Return an explicit access pattern of the storage; shape and strides here don't matter.
+
+        Args:
+            pattern: ``[[stride, count], ...]`` in elements of ``dtype``. In SBUF and PSUM the first
+                pair is the partition's, and its stride must be the elements of one partition.
+            offset: elements of ``dtype`` to add to this view's offset; None adds none.
+            scalar_offset: a register or (1, 1) integer tensor in SBUF. Its value times this view's
+                stride of ``indirect_dim`` is added to the offset at run time.
+            vector_offset: (P, 1) integers in SBUF, or (128, N) that are read column by column (as
+                dma_transpose takes them), for tensors in HBM: index ``i`` of the pattern's
+                dimension 0 starts at ``vector_offset[i]`` times this view's stride of dimension 0;
+                the pattern's first stride doesn't matter.
+            indirect_dim: dimension of this view that the dynamic offset counts in.
+            dtype: type to read the storage as.
+
+        Raises:
+            NkiError: a malformed pattern (NKI021), one that steps over partitions (NKI023), bytes
+                that are no whole elements (NKI020), two dynamic offsets (NKI024), an index tensor
+                of the wrong kind (NKI025), or a vector where none is supported (NKI026).
+            NkiIndexError: a pattern outside of the storage (NKI022).
+        """
+        storage, p = self.storage, self.pattern
+        kind = p.dtype if dtype is None else canonical(dtype)
+        if scalar_offset is None and vector_offset is None:
+            return tensor_of(
+                storage,
+                addressing.explicit(p, pattern, offset, kind, storage.nbytes, storage.row_bytes),
+            )
+        if scalar_offset is not None and vector_offset is not None:
+            raise NkiError(
+                "NKI024",
+                "an access pattern was given both scalar_offset and vector_offset",
+                "give one of them",
+            )
+        count = 0 if vector_offset is None else vector_index(vector_offset, columns=True)
+        if vector_offset is not None and (indirect_dim != 0 or p.partition):
+            raise NkiError(
+                "NKI026",
+                "vector_offset applies to dimension 0 of a tensor in HBM",
+                "set indirect_dim=0, and gather while copying from HBM",
+            )
+        if count:
+            # The first stride is documented as ignored, so it says nothing of the bounds either.
+            pattern = [(0, pair[1]) if i == 0 else pair for i, pair in enumerate(pattern)]
+        static = addressing.explicit(p, pattern, offset, kind, storage.nbytes, storage.row_bytes)
+        return tensor_of(
+            storage, _with_offset(p, static, scalar_offset, vector_offset, indirect_dim, count)
+        )
+
+    def view(self, dtype: Any) -> "NkiTensor":
+        """Return a view of the same bytes as another type; the last dimension grows or shrinks.
+
+        Raises:
+            NkiTypeError: no data type (NKI001).
+            NkiError: a last dimension that is not contiguous (NKI018), bytes that are no whole
+                elements (NKI020), or an indirect view (NKI026).
+        """
+        return tensor_of(self.storage, addressing.reinterpret(self.pattern, dtype))
+
+    reinterpret_cast = view
+
+    def indirect(self, index: "NkiTensor", num_elem: int | None = None) -> "NkiTensor":
+        """Return a view of columns at offsets that a tensor holds (NeuronCore-v4 only).
+
+        Column ``i`` is the one ``index[i % G, i // G]`` elements further, where G is 16 for the
+        vector, scalar and gpsimd engines and 32 for the tensor engine.
+
+        Args:
+            index: offsets of shape (P, K) in SBUF, P being this view's partitions.
+            num_elem: how many offsets to use, all of ``index`` if None.
+
+        Raises:
+            NkiError: another core, or not an on-chip tensor (NKI026), a second dynamic index
+                (NKI024), or an index tensor of the wrong kind (NKI025).
+        """
+        p = self.pattern
+        core = self.storage.core.target.core
+        if not p.partition or core.version != "v4":
+            raise NkiError(
+                "NKI026",
+                f"tensor indirection on {self.storage.label} of NeuronCore-{core.version}",
+                "use it on SBUF and PSUM tensors of trn3; elsewhere nisa.local_gather gathers",
+            )
+        checked_index(index)
+        if index.ndim != 2 or index.shape[0] != p.shape[0]:
+            raise wrong_index(index, f"shape ({p.shape[0]}, K)")
+        count = index.size if num_elem is None else integer(num_elem)
+        if not 1 <= count <= index.size:
+            raise NkiIndexError(
+                "NKI010",
+                f"{count} offsets were asked of an index of shape {index.shape}",
+                f"use 1 to {index.size}",
+            )
+        addressing.refuse_second(p)
+        extent = sum(s * (n - 1) for s, n in p.dims[1:]) + 1
+        shown = p._replace(
+            shape=(p.shape[0], count),
+            strides=(p.strides[0], 0),
+            indirect=views.Indirect("tensor", index, 1, 1, extent),
+        )
+        return tensor_of(self.storage, shown)
+
+
+_new = object.__new__
+
+
+def tensor_of(storage: Storage, pattern: AccessPattern) -> NkiTensor:
+    """Return the view of ``storage`` that ``pattern`` describes, unchecked."""
+    tensor = _new(NkiTensor)
+    tensor.storage = storage
+    tensor.pattern = pattern
+    return tensor
+
+
+def create(
+    shape: Sequence[int],
+    dtype: Any,
+    buffer: Any = MemoryRegion.sbuf,
+    name: str = "",
+    address: tuple[int, int] | None = None,
+) -> NkiTensor:
+    """Return a tensor on a new storage, uninitialised; see ``nl.ndarray``."""
+    region = region_of(buffer)
+    sizes = checked_shape(shape, region)
+    kind = canonical(dtype)
+    storage = Storage(region, kind, sizes, name=name, address=address)
+    return tensor_of(storage, views.contiguous(kind, sizes, partition=region.on_chip))
+
+
+def checked_shape(shape: Sequence[int], region: MemoryRegion) -> tuple[int, ...]:
+    """Return a tensor's shape as a tuple.
+
+    Raises:
+        NkiError: it is none (NKI003), or has too few dimensions (NKI029).
+    """
+    try:
+        sizes = tuple([operator.index(n) for n in shape])
+    except TypeError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise NkiError(
+            "NKI003",
+            f"{shape!r} is no shape of a tensor",
+            "a shape is a tuple of integers of at least 1",
+        )
+    if region.on_chip and len(sizes) < 2:
+        raise NkiError(
+            "NKI029",
+            f"a tensor in {region.name} cannot have the shape {sizes}",
+            f"give the partitions and at least one free dimension: ({sizes[0]}, 1)",
+        )
+    return sizes
+
+
+def _with_offset(
+    p: AccessPattern,
+    result: AccessPattern,
+    scalar: Any,
+    vector: NkiTensor | None,
+    dim: int,
+    count: int,
+) -> AccessPattern:
+    """Add the dynamic offset of `ap` to its static pattern ``result``; ``p`` is the base."""
+    base = p._replace(indirect=None)
+    dim = views.axis_of(base, dim)
+    stride = base.strides[dim] * info(p.dtype).itemsize // info(result.dtype).itemsize
+    if vector is None:
+        axis = dim if dim < len(result.shape) else -1
+        found = views.Indirect("scalar", scalar_index(scalar), stride, axis, base.shape[dim])
+        return result._replace(indirect=found)
+    if result.shape[0] > count:
+        raise NkiError(
+            "NKI025",
+            f"an access pattern of shape {result.shape} needs {result.shape[0]} offsets, "
+            f"and vector_offset has {count}",
+            "give one offset for each index of dimension 0",
+        )
+    found = views.Indirect("vector", vector, stride, 0, base.shape[0])
+    return result._replace(strides=(stride, *result.strides[1:]), indirect=found)
