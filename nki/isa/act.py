@@ -79,7 +79,7 @@ def _silu_dx(x: Array) -> Array:
 
 def _sin(x: Array) -> Array:
     over = np.abs(x) - math.pi
-    outer = np.sign(x) * (-over + over**3 / 6)
+    outer = np.sign(x) * over * (over**2 / 6 - 1)
     return np.where(over <= 0, np.sin(x), outer)
 
 
@@ -96,7 +96,7 @@ _ROWS = (
     Activation("square", _of(lambda x: x * x)),
     Activation("sigmoid", _of(_sigmoid)),
     Activation("relu", _of(lambda x: np.maximum(x, 0))),
-    Activation("prelu", lambda x, slope: np.where(x >= 0, x, slope * x)),
+    Activation("prelu", lambda x, slope: np.where(x >= 0, x, _times(x, slope))),
     Activation("gelu", _of(lambda x: _times(x, _normal(x)))),
     Activation("gelu_dx", _of(lambda x: _normal(x) + _times(x, _density(x)))),
     Activation("gelu_apprx_tanh", _of(_gelu_tanh)),

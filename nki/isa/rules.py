@@ -27,7 +27,8 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _too_many_partitions(call: Call) -> Fields | None:
-    for name, _, tile in call.tiles():
+    # Inputs first, as the documented simulator reports them.
+    for name, _, tile in sorted(call.tiles(), key=lambda item: item[1].role is Role.WRITE):
         if tile.on_chip and tile.partitions > PMAX:
             return {"operand": name, "got": tile.partitions}
     return None
