@@ -17,7 +17,9 @@ __all__ = ["evaluate"]
 def evaluate(
     instruction: Instruction, step: Step, operands: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> dict[str, Array]:
-    """Return what the instruction writes, cast and in the shapes of the written operands.
+    """Return what the instruction writes: new arrays, cast, in the shapes of the operands.
+
+    They are in the order in which they must be stored: operands that overlap keep the last.
 
     Args:
         instruction: a row that has a meaning.
@@ -35,8 +37,11 @@ def evaluate(
             arrays[name] = np.asarray(value)
     with np.errstate(all="ignore"):
         raw = instruction.meaning(step, arrays, attributes)
+        # Copies, because a meaning may return a view of what it read.
         return {
-            name: write(np.asarray(value), step.dtypes[name]).reshape(arrays[name].shape)
+            name: np.array(
+                write(np.asarray(value), step.dtypes[name]), order="C", copy=True
+            ).reshape(arrays[name].shape)
             for name, value in raw.items()
         }
 

@@ -21,7 +21,9 @@ Array = npt.NDArray[Any]
 class T:
     """An operand: an array of an NKI type in a region."""
 
-    def __init__(self, data: Any, dtype: str = "float32", region: str = "sbuf", **more: Any):
+    def __init__(
+        self, data: Any, dtype: str = "float32", region: str = "sbuf", **more: Any
+    ) -> None:
         kind = info(dtype)
         with np.errstate(all="ignore"):
             self.data: Array = np.asarray(data).astype(kind.numpy)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +17,11 @@ from nki.dtypes import NAMES, info
 from nki.isa.act import ACTIVATIONS, activate, outside
 from nki.isa.alu import ALU, apply, fold, op_name, scan
 from nki.isa.cast import bit_pattern, to_float32, write
+
+
+def f32(values: Any) -> np.ndarray:
+    return np.array(values, np.float32)
+
 
 F32 = hnp.arrays(np.float32, (3, 5), elements=st.floats(width=32))
 
@@ -97,7 +104,7 @@ def test_packed_types_have_no_value() -> None:
 
 # Operators
 
-SCALAR = {
+SCALAR: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
     "subtract": lambda x, y: x - y,
     "multiply": lambda x, y: x * y,
@@ -131,10 +138,10 @@ SCALAR = {
 @given(data=st.data())
 def test_operators_agree_with_python(name: str, data: st.DataObject) -> None:
     if ALU[name].bitvec:
-        numbers = st.integers(0, 255)
+        numbers: st.SearchStrategy[Any] = st.integers(0, 255)
         kind: type = np.uint8
     else:
-        numbers = st.integers(-1000, 1000).map(lambda n: n / 8)  # type: ignore[assignment]
+        numbers = st.integers(-1000, 1000).map(lambda n: n / 8)
         kind = np.float32
     x, y = data.draw(numbers), data.draw(numbers)
     one = apply(name, np.array([x], kind), np.array([y], kind))
@@ -148,13 +155,13 @@ def test_operators_agree_with_python(name: str, data: st.DataObject) -> None:
 def test_every_operator_is_tested() -> None:
     assert set(ALU) - set(SCALAR) == {"power", "rsqrt", "reciprocal"}
     x = np.array([4.0, 0.25], np.float32)
-    assert apply("power", x, np.float32([0.5])).tolist() == [2.0, 0.5]
+    assert apply("power", x, f32([0.5])).tolist() == [2.0, 0.5]
     assert apply("rsqrt", x, x).tolist() == [0.5, 2.0]
     assert apply("reciprocal", x, x).tolist() == [0.25, 4.0]
 
 
 def test_ties_of_magnitude_give_the_second() -> None:
-    one = np.float32([1.0])
+    one = f32([1.0])
     assert apply("abs_max", one, -one).tolist() == [-1.0]
     assert apply("abs_min", one, -one).tolist() == [-1.0]
 
@@ -168,7 +175,7 @@ def test_fold_is_a_loop(name: str, x: np.ndarray) -> None:
         for value in x[lane, 1:]:
             state = float(SCALAR[name](state, float(value)))
         assert float(fold(name, x)[lane]) == state
-    start = np.float32([1.0, 2.0])
+    start = f32([1.0, 2.0])
     assert np.array_equal(scan(name, start, x)[:, -1], fold(name, x, start))
 
 
@@ -215,28 +222,28 @@ KNOWN = {
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_functions_at_a_known_point(name: str) -> None:
     x, want = KNOWN[name]
-    got = float(activate(name, np.float32([x]))[0])
+    got = float(activate(name, f32([x]))[0])
     assert got == pytest.approx(want, rel=1e-7)  # the constants above have eight digits
 
 
 def test_sin_goes_on_as_a_cubic() -> None:
-    got = activate("sin", np.float32([9.0, -9.0, math.pi / 2]))
+    got = activate("sin", f32([9.0, -9.0, math.pi / 2]))
     assert got[0] == pytest.approx(27.65, abs=0.005)  # documented
     assert got[1] == -got[0]
     assert got[2] == 1.0
-    inside, beyond = activate("sin", np.float32([3.1415925, 3.1415930]))
+    inside, beyond = activate("sin", f32([3.1415925, 3.1415930]))
     assert abs(inside - beyond) < 1e-6
 
 
 def test_prelu_takes_a_slope() -> None:
-    got = activate("prelu", np.float32([-2.0, 2.0]), np.float32([0.25]))
+    got = activate("prelu", f32([-2.0, 2.0]), f32([0.25]))
     assert got.tolist() == [-0.5, 2.0]
 
 
 def test_documented_ranges() -> None:
-    inputs = np.float32([0.0, 2.0**-64, 2.0**64, 2.0**65, math.nan])
+    inputs = f32([0.0, 2.0**-64, 2.0**64, 2.0**65, math.nan])
     assert outside("log", inputs).tolist() == [True, False, False, True, False]
-    assert outside("reciprocal", np.float32([-1.0, -(2.0**-43)])).tolist() == [False, True]
+    assert outside("reciprocal", f32([-1.0, -(2.0**-43)])).tolist() == [False, True]
     assert not outside("exp", inputs).any()
     narrow = {n for n, row in ACTIVATIONS.items() if math.isfinite(row.high)}
     assert narrow == {"sin", "arctan", "log", "sqrt", "rsqrt", "reciprocal"}
@@ -267,7 +274,7 @@ def test_derivatives_agree_with_differences(name: str, x: float) -> None:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_limits_at_infinity_are_no_nan(name: str) -> None:
     with np.errstate(all="ignore"):
-        got = activate(name, np.float32([-math.inf, math.inf]))
+        got = activate(name, f32([-math.inf, math.inf]))
     undefined = {"log": 0, "sqrt": 0, "rsqrt": 0}
     for position in range(2):
         if undefined.get(name) != position:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -184,7 +185,7 @@ def test_tensor_scalar_on_patterns() -> None:
     result, _ = run("tensor_scalar", out(1, 2, dtype="int32"), x, "invert", None)
     assert values(result) == [[-12, 0]]
     result, _ = run(
-        "tensor_scalar", out(1, 1, dtype="uint8"), T([[3]], "uint8"), "left_shift", 1, True
+        "tensor_scalar", out(1, 1, dtype="uint8"), T([[3]], "uint8"), "left_shift", 1, reverse0=True
     )
     assert values(result) == [[8]]
 
@@ -205,7 +206,7 @@ def test_tensor_scalar_engines() -> None:
         ({"op0": "square", "operand0": None}, 3, "square does not exist on NeuronCore-v3"),
     )
     for kwargs, generation, text in refusals:
-        arguments = {"operand0": 1.0, **kwargs}
+        arguments: dict[str, Any] = {"operand0": 1.0, **kwargs}
         with pytest.raises(NkiValidationError, match=text):
             call("tensor_scalar", x, x, generation=generation, **arguments)
 
@@ -221,7 +222,7 @@ def test_tensor_scalar_engines() -> None:
         ({"operand0": 1, "op1": "bitwise_and", "operand1": 1}, "mixes bitvec and arithmetic"),
     ],
 )
-def test_tensor_scalar_refuses(kwargs: dict[str, object], text: str) -> None:
+def test_tensor_scalar_refuses(kwargs: dict[str, Any], text: str) -> None:
     x = Tile((2, 2), "int32")
     with pytest.raises(NkiValidationError, match=text):
         call("tensor_scalar", x, x, **{"op0": "add", **kwargs})
@@ -252,7 +253,15 @@ def test_scalar_tensor_tensor() -> None:
     result, _ = run("scalar_tensor_tensor", out(1, 2), x, "add", 1.0, "multiply", y)
     assert values(result) == [[20.0, 60.0]]
     result, _ = run(
-        "scalar_tensor_tensor", out(1, 2), x, "subtract", 1.0, "subtract", y, True, True
+        "scalar_tensor_tensor",
+        out(1, 2),
+        x,
+        "subtract",
+        1.0,
+        "subtract",
+        y,
+        reverse0=True,
+        reverse1=True,
     )
     assert values(result) == [[10.0, 21.0]]
     with pytest.raises(NkiValidationError, match="op0 cannot be bitwise_and"):
@@ -271,7 +280,9 @@ def test_scan_is_the_documented_recurrence() -> None:
     a, b = T([[1.0, 2.0, 3.0]]), T([[10.0, 20.0, 30.0]])
     result, _ = run("tensor_tensor_scan", out(1, 3), a, b, 1.0, "multiply", "add")
     assert values(result) == [[11.0, 42.0, 156.0]]
-    result, _ = run("tensor_tensor_scan", out(1, 3), a, b, T([[0.0]]), "subtract", "add", True)
+    result, _ = run(
+        "tensor_tensor_scan", out(1, 3), a, b, T([[0.0]]), "subtract", "add", reverse0=True
+    )
     # reverse0: data0 is the right operand: state - data0
     assert values(result) == [[9.0, 27.0, 54.0]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,8 +46,8 @@ def test_tensor_reduce_on_patterns() -> None:
         ({"op": "bitwise_or"}, "dst has data type float32; the bitvec operator"),
     ],
 )
-def test_tensor_reduce_refuses(kwargs: dict[str, object], text: str) -> None:
-    arguments = {"op": "add", "axis": 2, **kwargs}
+def test_tensor_reduce_refuses(kwargs: dict[str, Any], text: str) -> None:
+    arguments: dict[str, Any] = {"op": "add", "axis": 2, **kwargs}
     with pytest.raises(NkiValidationError, match=text):
         call("tensor_reduce", Tile((4, 2), "float32"), data=Tile((4, 2, 3), "float32"), **arguments)
 
@@ -127,7 +128,7 @@ def test_cumulative_goes_on_and_loads() -> None:
 @settings(max_examples=30)
 @given(x=SMALL, op=st.sampled_from(["add", "subtract", "multiply", "maximum", "minimum"]))
 def test_cumulative_agrees_with_the_pseudocode(x: np.ndarray, op: str) -> None:
-    functions = {
+    functions: dict[str, Any] = {
         "add": lambda v, r: v + r, "subtract": lambda v, r: v - r,
         "multiply": lambda v, r: v * r, "maximum": max, "minimum": min,
     }  # fmt: skip
@@ -149,7 +150,7 @@ def test_cumulative_agrees_with_the_pseudocode(x: np.ndarray, op: str) -> None:
         ("tensor_scalar_reduce", {"reverse0": True}, "reverse0 is documented as not supported"),
     ],
 )
-def test_accumulator_rules(name: str, kwargs: dict[str, object], text: str) -> None:
+def test_accumulator_rules(name: str, kwargs: dict[str, Any], text: str) -> None:
     x = Tile((2, 2), "float32")
     with pytest.raises(NkiValidationError, match=text):
         call(name, x, x, "add", 1.0, "add", **kwargs)
@@ -217,9 +218,9 @@ def test_activation_reports_inputs_outside_of_the_range() -> None:
         ({"reduce_op": "maximum"}, 4, "reduce_op cannot be maximum"),
     ],
 )
-def test_activation_refuses(kwargs: dict[str, object], generation: int, text: str) -> None:
+def test_activation_refuses(kwargs: dict[str, Any], generation: int, text: str) -> None:
     x = Tile((2, 2), "float32")
-    arguments = {"dst": x, "op": "exp", "data": x, **kwargs}
+    arguments: dict[str, Any] = {"dst": x, "op": "exp", "data": x, **kwargs}
     with pytest.raises(NkiValidationError, match=text):
         call("activation", generation=generation, **arguments)
 
@@ -274,8 +275,8 @@ def test_exponential() -> None:
         "exponential", out(2, 2), x, T([[2.0], [0.0]]), out(2, 1), CMD.reset_reduce, core=core
     )
     e = math.exp(-1)
-    assert np.allclose(result["dst"], [[e, 1], [1, 0]], rtol=2**-23)
-    assert np.allclose(result["reduce_res"], [[1 + e], [1]], rtol=2**-23)
+    assert np.allclose(result["dst"], np.array([[e, 1], [1, 0]]), rtol=2**-23)
+    assert np.allclose(result["reduce_res"], np.array([[1 + e], [1]]), rtol=2**-23)
     result, _ = run(
         "exponential", out(2, 2), x, 0.0, out(2, 1), CMD.load_reduce, 100.0, core=CoreState()
     )

@@ -1,6 +1,9 @@
 """Searches and gathers."""
 
+# ruff: noqa: E501 (tables of cases)
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,8 +196,8 @@ def test_local_gather_agrees_with_loops(data: st.DataObject, groups: int, column
         ({"index": Tile((32, 2), "uint16")}, "src_buffer has 16 partitions and index has 32"),
     ],
 )
-def test_local_gather_refuses(kwargs: dict[str, object], text: str) -> None:
-    arguments = {
+def test_local_gather_refuses(kwargs: dict[str, Any], text: str) -> None:
+    arguments: dict[str, Any] = {
         "dst": Tile((16, 32), "float32"), "src_buffer": Tile((16, 8), "float32"),
         "index": Tile((16, 2), "uint16"), **kwargs,
     }  # fmt: skip

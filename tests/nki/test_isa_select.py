@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,9 +143,9 @@ def test_range_select_keeps_the_maximum_between_tiles() -> None:
         ({}, 2, "range_select does not exist on NeuronCore-v2"),
     ],
 )
-def test_range_select_refuses(kwargs: dict[str, object], generation: int, text: str) -> None:
+def test_range_select_refuses(kwargs: dict[str, Any], generation: int, text: str) -> None:
     x, bound = Tile((2, 2), "float32"), Tile((2, 1), "float32")
-    arguments = {
+    arguments: dict[str, Any] = {
         "dst": x, "on_true_tile": x, "comp_op0": "less", "comp_op1": "less", "bound0": bound,
         "bound1": bound, **kwargs,
     }  # fmt: skip
