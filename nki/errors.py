@@ -88,11 +88,14 @@ CODES: dict[str, str] = {
     "NKI133": "axes that the instruction cannot reduce or permute",
     "NKI134": "a descriptor generation mode that does not apply",
     "NKI135": "a limit of the DMA engines",
+    "NKI136": "a register without a value, or one that cannot be written",
     "NKI137": "a register access of more than one element",
     "NKI138": "an exchange between cores that does not fit",
+    "NKI139": "a register used as a number of Python",
     "NKI140": "a constant that the data type does not take",
     "NKI141": "a transpose by matmul without an identity",
     "NKI142": "inputs outside of the documented range of an activation function",
+    "NKI143": "an instruction outside of a kernel",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)

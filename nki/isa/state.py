@@ -9,7 +9,7 @@ import numpy as np
 
 from nki.isa.cast import Array
 from nki.isa.mx import ScaleRule
-from nki.isa.rng import GPSIMD_STATES, LANES, VECTOR_STATES, Xorwow
+from nki.isa.xorwow import GPSIMD_STATES, LANES, VECTOR_STATES, Xorwow
 
 __all__ = ["MATMUL", "OTHER", "UNWRITTEN", "CoreState", "Finding", "Step"]
 

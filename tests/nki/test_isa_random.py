@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from nki.errors import NkiValidationError
 from nki.isa import enums
-from nki.isa.rng import Xorwow, uniform
 from nki.isa.spec import Tile
 from nki.isa.state import CoreState
+from nki.isa.xorwow import Xorwow, uniform
 from tests.nki.isa_tools import T, call, out, run, values
 
 GPSIMD, VECTOR = enums.engine.gpsimd, enums.engine.vector

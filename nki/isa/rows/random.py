@@ -1,6 +1,6 @@
 """Random numbers: rng, rand2, dropout, set_rng_seed, rand_set_state, rand_get_state.
 
-The bit streams are ours and are described in `nki.isa.rng`.
+The bit streams are ours and are described in `nki.isa.xorwow`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 
 from nki.isa import convert, cost
 from nki.isa.cast import Array
-from nki.isa.rng import GPSIMD_STATES, VECTOR_STATES, WORDS, uniform
 from nki.isa.rows.common import (
     FLOAT32,
     FLOATS,
@@ -30,6 +29,7 @@ from nki.isa.rows.common import (
 from nki.isa.rules import requires, same_dtype, same_free, same_partitions
 from nki.isa.spec import Call, Instruction, Rule
 from nki.isa.state import Step
+from nki.isa.xorwow import GPSIMD_STATES, VECTOR_STATES, WORDS, uniform
 
 __all__ = ["ROWS"]
 
