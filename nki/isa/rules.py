@@ -1,4 +1,7 @@
-"""Rules that several instructions share, as objects or as functions that make them."""
+"""Rules that several instructions share, as objects or as functions that make them.
+
+What an engine can address at all, strides and first partitions, is in `nki.access_rules`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ __all__ = [
     "same_partitions",
     "vector_dtype",
 ]
-
-FREE_DIMENSIONS = 4
 
 
 def _listed(names: Collection[str]) -> str:
@@ -64,37 +65,11 @@ def _not_a_vector(call: Call) -> Fields | None:
     return None
 
 
-def _rank(call: Call) -> Fields | None:
-    if call.engine == "dma":
-        return None
-    for name, _, tile in call.tiles():
-        if tile.on_chip and len(tile.shape) - 1 > FREE_DIMENSIONS:
-            return {"operand": name, "got": tile.shape}
-    return None
-
-
 def legal_starts(partitions: int) -> tuple[int, ...]:
     """Return where an access of so many partitions may start."""
     if partitions > PMAX // 2:
         return (0,)
     return (0, 64) if partitions > PMAX // 4 else (0, 32, 64, 96)
-
-
-def _start(call: Call) -> Fields | None:
-    if call.engine in ("dma", "sync"):
-        return None
-    for name, operand, tile in call.tiles():
-        if operand.any_start or not tile.on_chip or tile.partition is None:
-            continue
-        starts = legal_starts(tile.partitions)
-        if tile.partition not in starts:
-            return {
-                "operand": name,
-                "got": tile.partition,
-                "count": tile.partitions,
-                "allowed": " or ".join(map(str, starts)),
-            }
-    return None
 
 
 def _indirect(call: Call) -> Fields | None:
@@ -159,19 +134,6 @@ COMMON: tuple[Rule, ...] = (
         "{instruction} {operand} must have one element per partition, got shape {got}",
         "pass a number or a tensor of shape (partitions, 1)",
         _not_a_vector,
-    ),
-    Rule(
-        "NKI118",
-        "{instruction} {operand} has shape {got}: an engine addresses at most 4 free dimensions",
-        "merge dimensions with .reshape or .flatten_dims, or issue several instructions",
-        _rank,
-    ),
-    Rule(
-        "NKI117",
-        "{instruction} {operand} starts at partition {got}; "
-        "an access of {count} partitions starts at {allowed}",
-        "place the tensor at one of these partitions, or move it with nisa.dma_copy",
-        _start,
     ),
     Rule(
         "NKI119",

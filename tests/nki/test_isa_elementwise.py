@@ -111,13 +111,6 @@ def test_tensor_tensor_shapes_and_generations() -> None:
         call("tensor_tensor", a, a, a, "power", engine=VECTOR)
 
 
-def test_start_partitions() -> None:
-    good, bad = Tile((32, 4), "float32", partition=96), Tile((33, 4), "float32", partition=32)
-    call("tensor_copy", good, good)
-    with pytest.raises(NkiValidationError, match="an access of 33 partitions starts at 0 or 64"):
-        call("tensor_copy", bad, bad)
-
-
 def test_tensor_indirection() -> None:
     index = Tile((32, 1), "uint32", partition=32)
     view = Tile((32, 4), "float32", indirect=True, index=index)

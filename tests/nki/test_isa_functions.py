@@ -12,8 +12,8 @@ import nki.language as nl
 from nki import isa as nisa
 from nki.errors import NkiError, NkiTypeError, NkiValidationError
 from nki.isa import constants
-from nki.isa.bind import make_call
-from nki.isa.describe import describe
+from nki.isa.bind import bind, make_call
+from nki.isa.describe import describe, prepare
 from nki.isa.functions import use_issuer
 from nki.isa.spec import Tile
 from nki.isa.table import TABLE
@@ -111,6 +111,21 @@ def test_tensors_are_described() -> None:
     operands, attributes = {"dst": free, "src": table}, {"engine": "unknown"}
     with pytest.raises(NkiValidationError, match="dst is in psum"):
         make_call(row, operands, attributes, 3, describe)
+
+
+def test_prepare_checks_rules_and_addresses() -> None:
+    x = nl.ndarray((64, 8), dtype=nl.float32, buffer=nl.sbuf)
+    bound = bind(TABLE["tensor_copy"], (x, x[:, :]), {})
+    assert prepare(TABLE["tensor_copy"], *bound, 3).engine == "vector"
+    bound = bind(TABLE["tensor_copy"], (x[0:16], x[16:32]), {})
+    with pytest.raises(
+        NkiValidationError, match=r"tensor_copy src, .* starts at partition 16"
+    ) as caught:
+        prepare(TABLE["tensor_copy"], *bound, 3)
+    assert caught.value.code == "NKI030"
+    prepare(TABLE["dma_copy"], *bind(TABLE["dma_copy"], (x[0:16], x[16:32]), {}), 3)
+    with pytest.raises(NkiValidationError, match="dst of shape"):
+        prepare(TABLE["dma_copy"], *bind(TABLE["dma_copy"], (x[0:16], x), {}), 3)
 
 
 def test_operators_of_the_language_are_understood() -> None:

@@ -227,3 +227,12 @@ def test_bn_refuses() -> None:
         NkiValidationError, match="data has 7 elements per partition, it needs a mul"
     ):
         call("bn_aggr", Tile((2, 2), "float32"), Tile((2, 7), "float32"))
+
+
+def test_the_offset_of_a_pattern_can_be_a_register() -> None:
+    register = T([[5]], "int32")
+    register.tile = Tile((1, 1), "int32", "register")
+    result, _ = run("iota", out(1, 3, dtype="int32"), [[1, 3]], register)
+    assert values(result) == [[5, 6, 7]]
+    with pytest.raises(NkiValidationError, match="iota offset is in sbuf, allowed: register"):
+        call("iota", Tile((1, 3), "int32"), [[1, 3]], Tile((1, 1), "int32"))

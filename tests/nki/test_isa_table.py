@@ -207,12 +207,6 @@ def test_start_partitions_are_those_of_the_hardware() -> None:
     assert {count: legal_starts(count) for count in wants} == wants
 
 
-def test_five_free_dimensions_are_too_many() -> None:
-    x = Tile((2, 1, 1, 1, 1, 2), "float32")
-    with pytest.raises(errors.NkiValidationError, match="at most 4 free dimensions"):
-        call("reciprocal", x, x)
-
-
 def test_rows_are_plain_data() -> None:
     row = TABLE["reciprocal"]
     assert isinstance(row, Instruction)

@@ -17,7 +17,8 @@ from nki.isa.mx import (
     scale_rows,
 )
 from nki.isa.rows.common import PSUM, SBUF, Arrays, flat, on, read, source, target
-from nki.isa.rows.matmul import accumulated, matmul_cycles, moving_limit, tiling
+from nki.isa.rows.matmul import accumulated
+from nki.isa.rows.matmul_rules import matmul_cycles, moving_limit, tiling
 from nki.isa.rules import requires, same_partitions
 from nki.isa.spec import PMAX, Attribute, Call, Instruction, Role, Rule
 from nki.isa.state import Step

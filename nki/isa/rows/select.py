@@ -27,7 +27,7 @@ from nki.isa.rows.common import (
     vector,
 )
 from nki.isa.rules import not_all_psum, requires, same_free, same_partitions
-from nki.isa.spec import Attribute, Call, Instruction, Kind, Operand, Role, Rule
+from nki.isa.spec import REGISTER, Attribute, Call, Instruction, Kind, Operand, Role, Rule
 from nki.isa.state import Step
 
 __all__ = ["ROWS", "affine_values"]
@@ -52,7 +52,7 @@ def affine_values(
 def _pattern_values(operands: Arrays, attributes: Attributes) -> Array:
     return affine_values(
         attributes["pattern"],
-        int(operands["offset"]),
+        operands["offset"].item(),
         attributes["channel_multiplier"],
         operands["dst"].shape[0],
     )
@@ -139,7 +139,7 @@ def _false_value(given: Any) -> float:
     return FP32_MIN
 
 
-_OFFSET = Operand("offset", Role.READ, Kind.REGISTER_OR_INT, default=0)
+_OFFSET = Operand("offset", Role.READ, Kind.REGISTER_OR_INT, REGISTER, default=0)
 _MULTIPLIER = Attribute("channel_multiplier", convert.INT32)
 _PREDICATES = frozenset({"int8", "uint8", "int16", "uint16"})
 _RESULT_MAX = Attribute("reduce_op", convert.op("maximum"), "maximum")
