@@ -5,7 +5,7 @@ from __future__ import annotations
 from nki.isa.alu import ALU
 from nki.isa.spec import Call, Fields, Rule
 
-__all__ = ["alu_rules"]
+__all__ = ["alu_rules", "bitvec_integers"]
 
 
 class _Operators:
@@ -58,53 +58,52 @@ class _Operators:
 
 def alu_rules(
     *fields: tuple[str, str | None],
-    arithmetic_only: bool = False,
     integers: tuple[str, ...] = (),
 ) -> tuple[Rule, ...]:
-    """Make the rules of an instruction with math operators.
+    """Make the rules of an instruction with math operators, those that it can break.
 
     Args:
-        *fields: attribute and the operand that it uses, which must be absent or 0 for a unary one.
-        arithmetic_only: bitvec operators are not supported.
-        integers: the tensors that must be integers for bitvec operators.
+        *fields: attribute and the operand that a unary operator must not have, if there is one.
+        integers: the tensors that must be integers for bitvec operators; none where the attributes
+            accept arithmetic operators only.
     """
     conditions = _Operators(fields, integers)
-    common = (
+    rules = [
         Rule(
             "NKI114",
             "{instruction} operator {op} does not exist on {nc}",
             "it needs NeuronCore-v{first} (trn3) or newer",
             conditions.too_new,
-        ),
-        Rule(
-            "NKI116",
-            "{instruction} {operand} must be None or 0, because {op} is a unary operator",
-            "leave the operand out, or use a binary operator",
-            conditions.useless_operand,
-        ),
-    )
-    if arithmetic_only:
-        return (
-            *common,
-            Rule(
-                "NKI114",
-                "{instruction} operator {op} works on bit patterns, which it does not support",
-                "use nisa.tensor_tensor or nisa.tensor_scalar for bitvec operators",
-                conditions.bitvec,
-            ),
         )
-    return (
-        *common,
-        Rule(
-            "NKI107",
-            "{instruction} {operand} has data type {got}; the bitvec operator {op} needs integers",
-            "reinterpret its bits with .view(nl.uint32) or a type of its own size",
-            conditions.no_integers,
-        ),
-        Rule(
-            "NKI115",
-            "{instruction} mixes bitvec and arithmetic operators: {ops}",
-            "issue two instructions",
-            conditions.mixed,
-        ),
+    ]
+    if any(operand is not None for _, operand in fields):
+        rules.append(
+            Rule(
+                "NKI116",
+                "{instruction} {operand} must be None or 0, because {op} is a unary operator",
+                "leave the operand out, or use a binary operator",
+                conditions.useless_operand,
+            )
+        )
+    if integers:
+        rules.append(bitvec_integers(*(name for name, _ in fields), integers=integers))
+    if integers and len(fields) > 1:
+        rules.append(
+            Rule(
+                "NKI115",
+                "{instruction} mixes bitvec and arithmetic operators: {ops}",
+                "issue two instructions",
+                conditions.mixed,
+            )
+        )
+    return tuple(rules)
+
+
+def bitvec_integers(*fields: str, integers: tuple[str, ...]) -> Rule:
+    """Make the rule that bitvec operators, named by attributes, work on integers."""
+    return Rule(
+        "NKI107",
+        "{instruction} {operand} has data type {got}; the bitvec operator {op} needs integers",
+        "reinterpret its bits with .view(nl.uint32) or a type of its own size",
+        _Operators(tuple((name, None) for name in fields), integers).no_integers,
     )

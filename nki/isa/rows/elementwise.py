@@ -340,7 +340,7 @@ ROWS = (
             same_partitions("dst", "data", "operand0", "operand1"),
             same_free("dst", "data", "operand1"),
             not_all_psum("data", "operand1"),
-            *alu_rules(("op0", None), ("op1", None), arithmetic_only=True),
+            *alu_rules(("op0", None), ("op1", None)),
         ),
     ),
     Instruction(
@@ -371,7 +371,7 @@ ROWS = (
             same_partitions("dst", "data0", "data1", "initial"),
             same_free("dst", "data0", "data1"),
             not_all_psum("data0", "data1"),
-            *alu_rules(("op0", None), ("op1", None), arithmetic_only=True),
+            *alu_rules(("op0", None), ("op1", None)),
         ),
     ),
 )

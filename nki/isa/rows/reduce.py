@@ -13,7 +13,7 @@ import numpy as np
 from nki.isa import convert, cost, enums
 from nki.isa.alu import ALU, fold
 from nki.isa.cast import Array, bit_pattern, to_float32
-from nki.isa.operator_rules import alu_rules
+from nki.isa.operator_rules import alu_rules, bitvec_integers
 from nki.isa.rows.accumulate import accumulate, accumulate_steps
 from nki.isa.rows.common import (
     FLOAT32,
@@ -173,7 +173,7 @@ ROWS = (
                 got=lambda call: call.tile("dst").free,
                 want=_kept,
             ),
-            *alu_rules(("op", None), integers=("dst", "data")),
+            bitvec_integers("op", integers=("dst", "data")),
             requires(
                 "NKI116",
                 "tensor_reduce negate needs an arithmetic operator, got {op}",
@@ -240,7 +240,7 @@ ROWS = (
         (
             same_partitions("dst", "data", "operand0", "reduce_res", "reduce_init"),
             same_free("dst", "data"),
-            *alu_rules(("op0", "operand0"), arithmetic_only=True),
+            *alu_rules(("op0", "operand0")),
             *load_needs_init("reduce_init"),
             requires(
                 "NKI101",
@@ -275,7 +275,7 @@ ROWS = (
         (
             same_partitions("dst", "src", "imm0", "imm1"),
             same_free("dst", "src"),
-            *alu_rules(("op0", "imm0"), arithmetic_only=True),
+            *alu_rules(("op0", "imm0")),
             *load_needs_init("imm1"),
         ),
     ),

@@ -27,7 +27,7 @@ from nki.isa.rows.common import (
     vector,
 )
 from nki.isa.rules import not_all_psum, requires, same_free, same_partitions
-from nki.isa.spec import REGISTER, Attribute, Call, Instruction, Kind, Operand, Role, Rule
+from nki.isa.spec import REGISTER, Attribute, Call, Instruction, Kind, Operand, Role
 from nki.isa.state import Step
 
 __all__ = ["ROWS", "affine_values"]
@@ -113,20 +113,6 @@ _PATTERN = requires(
 )
 
 
-def _no_packed(name: str) -> Rule:
-    return requires(
-        "NKI107",
-        "{instruction} cannot convert {a} to {b}",
-        "give both the same data type",
-        lambda c: (
-            c.tile("dst").dtype == c.tile(name).dtype
-            or not (c.tile("dst").info.is_packed or c.tile(name).info.is_packed)
-        ),
-        a=lambda call: call.tile(name).dtype,
-        b=lambda call: call.tile("dst").dtype,
-    )
-
-
 def _false_value(given: Any) -> float:
     value = FP32_MIN if given is ... else float(convert.number(given))
     with np.errstate(over="ignore"):
@@ -178,7 +164,6 @@ ROWS = (
             same_partitions("dst", "on_true_tile"),
             same_free("dst", "on_true_tile"),
             _PATTERN,
-            _no_packed("on_true_tile"),
         ),
     ),
     Instruction(
