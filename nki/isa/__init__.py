@@ -1,0 +1,56 @@
+"""The instructions of a NeuronCore: functions, enumerations, objects.
+
+The functions come from the table (`nki.isa.table`): `help(nki.isa.nc_matmul)` shows operands,
+engines and the source of the cost.
+"""
+
+from typing import Any, Final
+
+from nki.errors import NkiValidationError
+from nki.isa.enums import (
+    dge_mode,
+    dma_engine,
+    engine,
+    matmul_perf_mode,
+    nc_version,
+    oob_mode,
+    reduce_cmd,
+)
+from nki.isa.functions import FUNCTIONS
+from nki.isa.objects import NkiInstruction, VirtualRegister
+
+__all__ = [
+    "NkiInstruction",
+    "NkiValidationError",
+    "VirtualRegister",
+    "dge_mode",
+    "dma_engine",
+    "engine",
+    "gpsimd_engine",
+    "matmul_perf_mode",
+    "nc_version",
+    "oob_mode",
+    "reduce_cmd",
+    "scalar_engine",
+    "tensor_engine",
+    "unknown_engine",
+    "vector_engine",
+]
+
+# Deprecated names of the members.
+tensor_engine: Final = engine.tensor
+vector_engine: Final = engine.vector
+scalar_engine: Final = engine.scalar
+gpsimd_engine: Final = engine.gpsimd
+unknown_engine: Final = engine.unknown
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return FUNCTIONS[name]
+    except KeyError:
+        raise AttributeError(f"module 'nki.isa' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *FUNCTIONS})

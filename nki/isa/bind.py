@@ -1,0 +1,177 @@
+"""From a call as the user wrote it to a checked :class:`~nki.isa.spec.Call`."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nki.errors import NkiTypeError, NkiValidationError
+from nki.isa.rules import COMMON
+from nki.isa.spec import REQUIRED, Call, Instruction, Kind, Operand, Tile, Value
+
+__all__ = ["bind", "check", "make_call"]
+
+Describe = Callable[[Any], Tile | None]
+
+_NUMBERS = frozenset({Kind.SCALAR_OR_VECTOR, Kind.SCALAR_OR_TILE, Kind.REGISTER_OR_INT})
+_REGISTERS = frozenset({Kind.REGISTER, Kind.REGISTER_OR_INT})
+
+
+def bind(
+    instruction: Instruction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Match arguments to parameters and convert attributes.
+
+    Returns:
+        Operands as given (absent ones have their default), and canonical attributes.
+
+    Raises:
+        NkiTypeError: an argument is missing, unknown or given twice (NKI101).
+        NkiValidationError: an attribute has a value that the instruction does not take (NKI116).
+    """
+    given = _match(instruction, args, kwargs)
+    operands: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    for parameter in instruction.parameters:
+        absent = parameter.name not in given
+        if absent and parameter.default is REQUIRED:
+            raise NkiTypeError(
+                "NKI101",
+                f"{instruction.name} needs an argument {parameter.name}",
+                f"its parameters are {_names(instruction)}",
+            )
+        value = parameter.default if absent else given[parameter.name]
+        if isinstance(parameter, Operand):
+            operands[parameter.name] = value
+        elif absent:
+            attributes[parameter.name] = value
+        else:
+            try:
+                attributes[parameter.name] = parameter.convert(value)
+            except ValueError as error:
+                what, _, remedy = str(error).partition("; ")
+                raise NkiValidationError(
+                    "NKI116",
+                    f"{instruction.name} {parameter.name} {what}",
+                    remedy or "see the documentation of the instruction",
+                ) from None
+    return operands, attributes
+
+
+def _match(
+    instruction: Instruction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    names = [parameter.name for parameter in instruction.parameters]
+    if len(args) > len(names):
+        raise NkiTypeError(
+            "NKI101",
+            f"{instruction.name} takes {len(names)} arguments but {len(args)} were given",
+            f"its parameters are {_names(instruction)}",
+        )
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names or name in given:
+            problem = "twice" if name in given else "which it does not have"
+            raise NkiTypeError(
+                "NKI101",
+                f"{instruction.name} was given {name!r} {problem}",
+                f"its parameters are {_names(instruction)}",
+            )
+        given[name] = value
+    return given
+
+
+def _names(instruction: Instruction) -> str:
+    return ", ".join(parameter.name for parameter in instruction.parameters)
+
+
+def _value(instruction: Instruction, operand: Operand, given: Any, describe: Describe) -> Value:
+    kind = operand.kind
+    if given is None and (operand.nullable or operand.default is None):
+        return None
+    if kind is Kind.TILES:
+        if isinstance(given, (list, tuple)):
+            tiles = tuple(describe(item) for item in given)
+            if given and all(tile is not None for tile in tiles):
+                return tuple(tile for tile in tiles if tile is not None)
+    elif kind in _NUMBERS and isinstance(given, (numbers.Real, np.number)):
+        # NumPy's and ml_dtypes' scalars too; the bits of a bool are 0 and 1.
+        return int(given) if isinstance(given, (numbers.Integral, bool)) else float(given)
+    else:
+        tile = describe(given)
+        if tile is not None:
+            return tile
+    raise NkiTypeError(
+        "NKI102",
+        f"{instruction.name} {operand.name} must be {kind.value}, got {type(given).__name__}",
+        "pass a tensor made by nl.ndarray, or a view of one"
+        if kind not in _REGISTERS
+        else "pass a register made by nisa.register_alloc",
+    )
+
+
+def make_call(
+    instruction: Instruction,
+    operands: Mapping[str, Any],
+    attributes: Mapping[str, Any],
+    generation: int,
+    describe: Describe,
+) -> Call:
+    """Describe the operands, choose the engine, and check every rule.
+
+    Args:
+        instruction: the row.
+        operands: as :func:`bind` returns them.
+        attributes: as :func:`bind` returns them.
+        generation: 2, 3 or 4.
+        describe: makes a :class:`Tile` of a tensor or a register; None of anything else.
+
+    Raises:
+        NkiTypeError: an operand is of the wrong kind (NKI102).
+        NkiValidationError: a rule is broken.
+    """
+    values = {
+        operand.name: _value(instruction, operand, operands[operand.name], describe)
+        for operand in instruction.operands
+    }
+    allowed = instruction.engines.allowed.get(generation)
+    if allowed is None:
+        first = min(instruction.engines.allowed)
+        raise NkiValidationError(
+            "NKI112",
+            f"{instruction.name} does not exist on NeuronCore-v{generation}",
+            f"it needs NeuronCore-v{first} or newer: build for trn{first - 1} "
+            f"(NEURON_PLATFORM_TARGET_OVERRIDE=trn{first - 1})",
+        )
+    call = Call(instruction, values, attributes, generation, allowed[0])
+    trigger = instruction.engines.trigger
+    asked = "unknown" if trigger else attributes.get("engine", "unknown")
+    if asked != "unknown":
+        engine = asked
+    else:
+        choose = instruction.engines.choose
+        engine = allowed[0] if choose is None else choose(call)
+    if engine not in allowed:
+        raise NkiValidationError(
+            "NKI113",
+            f"{instruction.name} cannot run on the {engine} engine of NeuronCore-v{generation}",
+            f"use {' or '.join(f'nisa.engine.{name}' for name in allowed)}, or leave it open",
+        )
+    call = Call(instruction, values, attributes, generation, engine)
+    check(call)
+    return call
+
+
+def check(call: Call) -> None:
+    """Check the common rules, then those of the instruction.
+
+    Raises:
+        NkiValidationError: the first rule that is broken.
+    """
+    for rule in (*COMMON, *call.instruction.rules):
+        problem = rule.check(call)
+        if problem is not None:
+            raise NkiValidationError(rule.code, *problem)

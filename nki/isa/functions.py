@@ -1,0 +1,97 @@
+"""The functions `nki.isa.tensor_copy` and so on, made from the table.
+
+A function binds its arguments and gives them to whoever runs the kernel: the issuer in force.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from nki.errors import NkiError
+from nki.isa.bind import bind
+from nki.isa.spec import REQUIRED, Attribute, Instruction, Operand
+from nki.isa.table import TABLE
+
+__all__ = ["FUNCTIONS", "Issuer", "use_issuer"]
+
+Issuer = Callable[[Instruction, dict[str, Any], dict[str, Any]], Any]
+
+_issuer: ContextVar[Issuer | None] = ContextVar("nki_isa_issuer", default=None)
+
+
+@contextmanager
+def use_issuer(issuer: Issuer) -> Iterator[None]:
+    """Let every instruction go to `issuer(row, operands, attributes)` inside of the block.
+
+    Operands are as the user gave them, attributes canonical, both by name; what the issuer returns
+    is what the kernel gets. `nki.isa.bind.make_call` checks the call.
+    """
+    token = _issuer.set(issuer)
+    try:
+        yield
+    finally:
+        _issuer.reset(token)
+
+
+def _parameter(parameter: Operand | Attribute) -> inspect.Parameter:
+    required = parameter.default is REQUIRED
+    return inspect.Parameter(
+        parameter.name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=inspect.Parameter.empty if required else parameter.default,
+    )
+
+
+def _describe(operand: Operand) -> str:
+    kinds = "any data type" if operand.dtypes is None else ", ".join(sorted(operand.dtypes))
+    memory = ", ".join(sorted(operand.regions))
+    return f"    {operand.name}: {operand.role.value}; {operand.kind.value}; in {memory}; {kinds}"
+
+
+def _document(row: Instruction) -> str:
+    """Say what the table knows: this text cannot differ from what is checked."""
+    engines = "; ".join(
+        f"NeuronCore-v{generation}: {', '.join(names)}"
+        for generation, names in row.engines.allowed.items()
+    )
+    lines = [f"Issue {row.name}. Engines: {engines}."]
+    if row.operands:
+        lines += ["", "Operands:", *(_describe(operand) for operand in row.operands)]
+    if row.attributes:
+        lines += ["", "Known when the kernel is built:"]
+        lines += [
+            f"    {attribute.name}"
+            + ("" if attribute.default is REQUIRED else f" = {attribute.default}")
+            for attribute in row.attributes
+        ]
+    if row.cost is not None:
+        lines += ["", f"Cost in {row.cost.unit} after: {row.cost.source}."]
+    return "\n".join(lines)
+
+
+def _function(row: Instruction) -> Callable[..., Any]:
+    def instruction(*args: Any, **kwargs: Any) -> Any:
+        issuer = _issuer.get()
+        if issuer is None:
+            raise NkiError(
+                "NKI143",
+                f"nisa.{row.name} is called outside of a kernel",
+                "call it in a function that is decorated with nki.jit or passed to nki.simulate",
+            )
+        operands, attributes = bind(row, args, kwargs)
+        return issuer(row, operands, attributes)
+
+    instruction.__name__ = instruction.__qualname__ = row.name
+    instruction.__module__ = "nki.isa"
+    instruction.__doc__ = _document(row)
+    parameters = [_parameter(parameter) for parameter in row.parameters]
+    # Required parameters follow optional ones nowhere in the documented signatures.
+    instruction.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return instruction
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: _function(row) for name, row in TABLE.items()}

@@ -1,0 +1,120 @@
+"""The objects that `nki.isa` hands to kernels: registers and instruction handles."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from nki.errors import NkiError, NkiTypeError
+from nki.objects import NKIObject, RuntimeScalar
+
+__all__ = ["NkiInstruction", "VirtualRegister"]
+
+
+class VirtualRegister(RuntimeScalar):
+    """A 32-bit register, made by `nisa.register_alloc`.
+
+    Its value exists while the kernel runs, so it cannot steer Python: `nl.fori_loop` and
+    `nl.while_loop` can.
+
+    Attributes:
+        value: the signed 32-bit value as far as the kernel has run; None before the first write.
+        frozen: the kernel may not write it; so are the counters of loops.
+    """
+
+    __slots__ = ("frozen", "value")
+
+    value: int | None
+    frozen: bool
+
+    def __init__(self, state: int | None = None, frozen: bool = False) -> None:
+        """Make a register.
+
+        Args:
+            state: the first value, from -2**31 to 2**32 - 1, or None.
+            frozen: it is read-only for the kernel.
+        """
+        self.value = None if state is None else ((state + 2**31) & 0xFFFFFFFF) - 2**31
+        self.frozen = frozen
+
+    def read(self) -> int:
+        """Return the value.
+
+        Raises:
+            NkiError: nothing has been written (NKI136).
+        """
+        if self.value is None:
+            raise NkiError(
+                "NKI136",
+                "a register is read before it was written",
+                "give nisa.register_alloc a value, or use nisa.register_load first",
+            )
+        return self.value
+
+    def assign(self, value: int) -> None:
+        """Write the value.
+
+        Raises:
+            NkiError: the register is read-only (NKI136).
+        """
+        if self.frozen:
+            raise NkiError(
+                "NKI136",
+                "a loop's counter is written",
+                "the loop advances it: copy it to a register of its own with nisa.register_move",
+            )
+        self.value = ((value + 2**31) & 0xFFFFFFFF) - 2**31
+
+    def _no_number(self, use: str) -> NoReturn:
+        raise NkiTypeError(
+            "NKI139",
+            f"a register was used as {use}",
+            "its value is known on the device only: use nl.fori_loop or nl.while_loop, or compute "
+            "with a tensor",
+        )
+
+    def __bool__(self) -> bool:  # noqa: PLE0304 (always raises)
+        self._no_number("a condition of Python")
+
+    def __int__(self) -> int:
+        self._no_number("an int")
+
+    def __index__(self) -> int:  # noqa: PLE0305
+        self._no_number("an int")
+
+    def __repr__(self) -> str:
+        return f"VirtualRegister({'' if self.value is None else self.value})"
+
+
+class NkiInstruction(NKIObject):
+    """A handle of an instruction that was issued.
+
+    Attributes:
+        handle: what the recorder keeps for the instruction.
+        producers: handles of the instructions that must have ended before it starts.
+    """
+
+    __slots__ = ("handle", "producers")
+
+    handle: Any
+    producers: list[NkiInstruction]
+
+    def __init__(self, handle: Any) -> None:
+        """Wrap what the recorder keeps."""
+        self.handle = handle
+        self.producers = []
+
+    def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
+        """Let this instruction wait for others; returns itself.
+
+        Raises:
+            NkiTypeError: something that is no instruction (NKI102).
+        """
+        for producer in producers:
+            if not isinstance(producer, NkiInstruction):
+                raise NkiTypeError(
+                    "NKI102",
+                    f"depends_on was given a {type(producer).__name__}",
+                    "pass what functions of nki.isa returned",
+                )
+        self.producers.extend(producers)
+        return self
