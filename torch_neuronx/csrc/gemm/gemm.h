@@ -37,10 +37,10 @@ struct Epilogue {
   bool swapped = false;     // the only row is the caller's only column
 };
 
-// How an operand that is not in memory comes to be, while the panel method rearranges it. Called from
-// several threads, and for the same elements more than once: rows [row0, row0 + rows) x columns
-// [col0, col0 + cols) of matrix `batch` go to tile[r * tile_stride + c], which are elements of the
-// Problem's dtype. (This is the signature of generated code.)
+// How an operand that is not in memory comes to be, while the panel method rearranges it. Called
+// from several threads, and for the same elements more than once: rows [row0, row0 + rows) x
+// columns [col0, col0 + cols) of matrix `batch` go to tile[r * tile_stride + c], which are elements
+// of the Problem's dtype. (This is the signature of generated code.)
 using PrologueFunction = void (*)(void* const* buffers, int64_t batch, int64_t row0, int64_t rows,
                                   int64_t col0, int64_t cols, void* tile, int64_t tile_stride);
 struct Prologue {

@@ -70,8 +70,8 @@ inline const char* address(const Problem& p, const Matrix& x, int64_t batch_stri
 void pack_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, int64_t u0,
                 int64_t u1, uint32_t* dst);
 
-// The same of an operand that is made meanwhile: units [u, u + depth) of rows [i, i + rows) of A, and
-// units [u0, u1) of panel `j` of B.
+// The same of an operand that is made meanwhile: units [u, u + depth) of rows [i, i + rows) of A,
+// and units [u0, u1) of panel `j` of B.
 void make_rows(const Kernels& kernels, const Problem& p, int64_t b, int64_t i, int64_t rows,
                int64_t u, int64_t depth, uint32_t* dst, int64_t dst_row);
 void make_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, int64_t u0,
