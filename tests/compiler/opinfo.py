@@ -190,9 +190,7 @@ def _flat(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[torch.Te
     return forward, [leaves[i] for i in where]
 
 
-def _check_sample(
-    info: Any, sample: Any, report: Report, *, backward: bool, native: bool
-) -> None:
+def _check_sample(info: Any, sample: Any, report: Report, *, backward: bool, native: bool) -> None:
     forward, tensors = _flat(info, sample, backward=backward)
     try:
         expected = _run(forward, tensors, backward=backward)
