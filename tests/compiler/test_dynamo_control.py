@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._higher_order_ops import scan
+from torch._higher_order_ops import associative_scan, scan
 from torch._higher_order_ops.map import map as map_operator
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -209,6 +209,51 @@ def test_flex_attention_keeps_to_listed_blocks() -> None:
     assert_equal(got[:, :, 16:].contiguous(), expected)
 
 
+def test_flex_attention_learns_a_captured_number() -> None:
+    """A captured tensor that is not indexed: its gradient is the sum over all scores."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 24, 8, device="neuron") for _ in range(3))
+    factor = torch.tensor(1.5, device="neuron", requires_grad=True)
+    table = torch.randn(2, 24, device="neuron", requires_grad=True)
+
+    def scaled(score: Tensor, _b: Tensor, h: Tensor, _i: Tensor, j: Tensor) -> Tensor:
+        return score * factor + table[h, j] * factor
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, score_mod=scaled)
+
+    compiled = torch.compile(attention, backend="neuron", fullgraph=True)(q, k, v)
+    got = torch.autograd.grad(compiled.square().sum(), [factor, table])
+    exact = exact_attention(q, k, v, scaled, None)
+    expected = torch.autograd.grad(exact.square().sum(), [factor, table])
+    for mine, theirs in zip(got, expected, strict=True):
+        assert_equal(mine, theirs)
+
+
+def test_regions_called_twice_have_gradients_of_their_own() -> None:
+    """PyTorch caches what it knows of a region: results of the second call seem to share memory
+    with arguments of the first."""
+
+    @torch.compiler.nested_compile_region
+    def region(a: Tensor, b: Tensor) -> Tensor:
+        return (a @ b.t()).relu()
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        first: Tensor = region(x, y)
+        second: Tensor = region(y, x)
+        return first + second * 3
+
+    check(function, operands(2, grad=True))
+
+
+def test_associative_scan_backwards() -> None:
+    def scanned(x: Tensor) -> Any:
+        return associative_scan(torch.add, x, dim=0, reverse=True, combine_mode="generic")
+
+    assert not host_operators(check(scanned, operands(1, grad=True)))
+
+
 # ---- experts ------------------------------------------------------------------------------------
 
 
@@ -225,3 +270,62 @@ def test_grouped_products() -> None:
     with watched() as graphs:
         check(experts, [x, w])
     assert not host_operators(graphs)
+
+
+FLOAT8 = torch.float8_e4m3fn
+
+
+def scaled_groups(
+    x: Tensor, y: Tensor, scale_x: Tensor, scale_y: Tensor, ends: list[int] | None
+) -> Tensor:
+    """`_scaled_grouped_mm`, group by group."""
+    x, y = x.float(), y.float()
+    if ends is None:
+        return x @ y * scale_x[:, :, None] * scale_y[:, None]
+    parts, starts = [], [0, *ends[:-1]]
+    for g, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        here = slice(start, end)
+        if x.dim() == y.dim() == 2:
+            rows, columns = (s.reshape(len(ends), -1)[g] for s in (scale_x, scale_y))
+            parts.append((x[:, here] @ y[here] * rows[:, None] * columns)[None])
+        elif x.dim() == 2:
+            parts.append(x[here] @ y[g] * scale_x[here, None] * scale_y[g])
+        else:
+            parts.append(x[g] @ y[:, here] * scale_x[g][:, None] * scale_y[here])
+    return torch.cat(parts, -1 if x.dim() == 3 else 0)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "y_shape", "scales", "ends"),
+    [
+        ((32, 64), (3, 48, 64), ((32,), (3, 48)), [8, 8, 32]),
+        ((32, 64), (48, 64), ((96,), (144,)), [16, 32, 64]),
+        ((3, 32, 64), (48, 64), ((3, 32), (48,)), [16, 16, 48]),
+        ((3, 32, 64), (3, 48, 64), ((3, 32), (3, 48)), None),
+    ],
+    ids=["rows", "contracted", "columns", "batch"],
+)
+def test_scaled_grouped_products(
+    x_shape: tuple[int, ...],
+    y_shape: tuple[int, ...],
+    scales: tuple[tuple[int, ...], tuple[int, ...]],
+    ends: list[int] | None,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(s, generator=generator).to(FLOAT8) for s in (x_shape, y_shape))
+    scale_x, scale_y = (torch.rand(s, generator=generator) + 0.5 for s in scales)
+    offsets = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+
+    def product(x: Tensor, y: Tensor, a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
+        y = y.transpose(-2, -1)
+        return torch._scaled_grouped_mm(x, y, a, b, offs=offsets, out_dtype=torch.bfloat16)
+
+    torch.compiler.reset()
+    moved = [None if t is None else t.to("neuron") for t in (x, y, scale_x, scale_y, offsets)]
+    compiled: Any = torch.compile(product, backend="neuron", fullgraph=True)
+    with watched() as graphs:
+        got = compiled(*moved)
+    assert not host_operators(graphs)
+    expected = scaled_groups(x, y.transpose(-2, -1), scale_x, scale_y, ends)
+    # 64 terms of at most 16 * 2.25 in float32, then one rounding to bfloat16.
+    torch.testing.assert_close(got.cpu().float(), expected, rtol=2.0**-8, atol=64 * 36 * 2.0**-24)

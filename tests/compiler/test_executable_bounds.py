@@ -101,6 +101,19 @@ def masked(mask: Scalar, offset: int) -> Kernel:
         (build.compare("LT", POSITION, 4), 0, 0, 4),
         (build.compare("GT", 4, POSITION), 0, 0, 4),
         (build.compare("EQ", POSITION, 4), 0, 4, 5),
+        # 3 - position == 0, and 3 - 2 * position >= -4: backwards
+        (
+            build.compare("EQ", build.op(Op.ADD, build.op(Op.MULTIPLY, POSITION, -1), 3), 0),
+            -3,
+            0,
+            1,
+        ),
+        (
+            build.compare("GE", build.op(Op.ADD, build.op(Op.MULTIPLY, POSITION, -2), 3), -4),
+            0,
+            0,
+            4,
+        ),
         (build.op(Op.NOT, build.compare("GE", POSITION, 4)), 0, 0, 4),
         (
             build.op(Op.AND, build.compare("GE", POSITION, 2), build.compare("LT", POSITION, 7)),

@@ -22,7 +22,6 @@ EXCLUDED = {
     "empty_strided": "its samples refer to one element several times; nothing has written them",
     "svd_lowrank": "factors of a random sketch: unique up to a phase in complex64",
     "pca_lowrank": "factors of a random sketch: unique up to a phase in complex64",
-    "pinverse": "complex64 differs by more than the default tolerance",
     "nn.functional.linear_cross_entropy.chunked": "a custom operator, run by the host",
     "nn.functional.linear_cross_entropy.chunked_none": "a custom operator, run by the host",
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, Operand
@@ -84,7 +85,10 @@ def call_aten(node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     kwargs = {name: thaw(value) for name, value in node["kwargs"]}
     if any(a.name == "device" for a in target._schema.arguments):  # type: ignore[attr-defined]
         kwargs["device"] = device
-    returned = flat(target(*map(thaw, node["args"]), **kwargs))
+    # As the executor does: PyTorch computes linalg_pinv of complex numbers wrongly under a mode,
+    # and AOTAutograd has one around the first call.
+    with _disable_current_modes():
+        returned = flat(target(*map(thaw, node["args"]), **kwargs))
     places = node.get("outs", tuple(range(len(node.types))))
     chosen: dict[int, torch.Tensor] = {
         place: value for place, value in zip(places, returned, strict=False) if place is not None

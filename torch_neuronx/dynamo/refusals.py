@@ -1,4 +1,4 @@
-"""Captured graphs in which PyTorch itself lost something: refused, results would be wrong."""
+"""Captured graphs in which PyTorch itself lost something: compiled they would be wrong."""
 
 from __future__ import annotations
 

@@ -17,6 +17,31 @@ const c10::DispatchKeySet& excluded_inside() {
   return keys;
 }
 
+// Hides a program's operators from dispatch modes of Python, AOTAutograd's own among them: they are
+// the program's business, and some of PyTorch's composite operators compute conjugates wrongly
+// under any mode (linalg_pinv of complex matrices). Kernels written in Python run as ever.
+class WithoutModes {
+ public:
+  WithoutModes() {
+    for (size_t i = 0; i < std::size(kKeys); ++i) {
+      was_[i] = c10::impl::tls_is_dispatch_key_included(kKeys[i]);
+      if (was_[i]) c10::impl::tls_set_dispatch_key_included(kKeys[i], false);
+    }
+  }
+  ~WithoutModes() {
+    for (size_t i = 0; i < std::size(kKeys); ++i) {
+      if (was_[i]) c10::impl::tls_set_dispatch_key_included(kKeys[i], true);
+    }
+  }
+  WithoutModes(const WithoutModes&) = delete;
+  WithoutModes& operator=(const WithoutModes&) = delete;
+
+ private:
+  static constexpr c10::DispatchKey kKeys[] = {c10::DispatchKey::Python,
+                                               c10::DispatchKey::PythonTLSSnapshot};
+  bool was_[std::size(kKeys)] = {};
+};
+
 c10::IValue make_argument(Frame& frame, const AtenArgument& argument, bool on_core) {
   const auto tensor = [&](const std::optional<View>& view) {
     return view ? std::optional<at::Tensor>(frame.tensor(*view, on_core)) : std::nullopt;
@@ -79,6 +104,7 @@ void AtenStep::run(Frame& frame) const {
     if (frame.program().on_neuron() && !core) scratch.emplace(frame.program().device);
     const at::DisableRecordFunctionGuard quiet;  // a profile shows the step
     const c10::impl::ExcludeDispatchKeyGuard guard(excluded_inside());
+    const WithoutModes modes;
     op.callBoxed(&stack);
     results = flatten(stack);
     flush_deferred();  // the next step reads memory without asking

@@ -52,8 +52,8 @@ def scaled_grouped_mm(
     """Float8 groups: the float32 product of the plain values, then the scales.
 
     There is a scale for every row of `x` and every column of `y`, of each of their matrices. If
-    both are one matrix, whose contracted dimension is what is grouped, there is one for every
-    group, group after group.
+    both are one matrix, whose contracted dimension is grouped, there is one for every group,
+    group after group.
     """
     wide = DType.F32
     if bias is not None:

@@ -1,4 +1,4 @@
-"""Quantization in plain tensors: fake quantization, and what PyTorch's passes for it insert."""
+"""Quantization in plain tensors: fake quantization, and what PyTorch's passes insert."""
 
 from __future__ import annotations
 
