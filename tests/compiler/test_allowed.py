@@ -57,6 +57,7 @@ def test_also_in_a_body_and_after_a_file() -> None:
     inner = program("aten::from_file.default")
     outer = program("aten::neg.default")
     view = outer.steps[0].outs[0]  # type: ignore[union-attr]
+    assert view is not None
     source = outer.steps[0].args[0]  # type: ignore[union-attr]
     call = CallStep("call", (inner,), (source,), (view,))
     with pytest.raises(NeffError, match="aten::from_file"):

@@ -52,7 +52,7 @@ def test_a_temporary_that_nobody_keeps_is_never_written() -> None:
     assert roots[0].data_ptr() == address
     torch._foreach_add_(p, roots)
     del roots
-    torch.neuron.synchronize()
+    torch.accelerator.synchronize()
     found = torch.empty(size, device="neuron")
     assert found.data_ptr() == address
     assert (found == 7).all()

@@ -353,8 +353,8 @@ def test_adam_in_one_pass_is_its_steps(dtype: torch.dtype) -> None:
     square = torch.cat([torch.pow(10.0, magnitude), torch.rand(n, generator=generator), special])
     p, m, g = (torch.randn(len(square), generator=generator) for _ in range(3))
     arrays = [x.to(dtype) for x in (p, g, m, square)]
-    one_pass = [*(x.clone() for x in arrays), None]
-    apart = [*(x.clone() for x in arrays), torch.empty_like(arrays[0])]
+    one_pass: list[Tensor | None] = [*(x.clone() for x in arrays), None]
+    apart: list[Tensor | None] = [*(x.clone() for x in arrays), torch.empty_like(arrays[0])]
     for t in (1, 2, 1000):
         for steps in (adamw(t), adamw(t)[1:]):
             run(steps, [one_pass])
