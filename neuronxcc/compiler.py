@@ -32,7 +32,8 @@ def compile_graph(
     """Compile a graph.
 
     Args:
-        graph: As a front end made it.
+        graph: As a front end made it. With `stochastic_rounding` the program takes one parameter
+            more than the graph, the state of the run (`passes.stochastic`).
         options: Of the compilation.
         param_strides: Strides of the parameters in elements; None: all are contiguous.
         result_strides: Strides that the results must have; None: all are contiguous.
@@ -43,6 +44,8 @@ def compile_graph(
     start = time.perf_counter()
     records: list[pipeline.PassRecord] = []
     graph = pipeline.run(graph, options, verify_all=_verify_all(), observe=observe, records=records)
+    if param_strides is not None and options.stochastic_rounding:
+        param_strides = (*param_strides, (1,))  # the state, which the passes have added
     passed = time.perf_counter()
     program = lower(graph, options, param_strides, result_strides, constant_params)
     seconds = {f"pass {n}: {record.name}": record.seconds for n, record in enumerate(records)}

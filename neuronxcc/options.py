@@ -28,6 +28,7 @@ from neuronxcc.option_table import (
 from neuronxcc.targets import DEFAULT_TARGET, Target, UnknownTargetError, get_target, target_names
 
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+ROUNDING_VARIABLE = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
 LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 FLAGS_VARIABLE = "NEURON_CC_FLAGS"
 
@@ -90,6 +91,8 @@ class Options:
         enable_saturate_infinity: The compiler's transposes turn infinities into the largest value.
         enable_fast_context_switch: Weights are loaded when the model starts.
         enable_fast_loading_neuron_binaries: The NEFF is not compressed.
+        stochastic_rounding: Results of 16-bit types are rounded by chance. No flag sets it, only
+            NEURON_RT_STOCHASTIC_ROUNDING_EN.
         logfile: File of the log.
         output: File of the NEFF.
         verbose: Level of messages as in `logging`; 30 is "warning".
@@ -112,6 +115,7 @@ class Options:
     enable_saturate_infinity: bool = False
     enable_fast_context_switch: bool = False
     enable_fast_loading_neuron_binaries: bool = False
+    stochastic_rounding: bool = False
     logfile: str = "log-neuron-cc.txt"
     output: str = "file.neff"
     verbose: int = LEVELS["warning"]
@@ -163,13 +167,15 @@ class Options:
             if (flag := find(name)) is None or flag.program
         ]
         parts["recorded"] = shlex.join(relevant)
+        if self.stochastic_rounding:
+            parts["stochastic_rounding"] = "True"
         return parts
 
     def flags(self) -> tuple[str, ...]:
         """A command line for these options: `parse(options.flags(), environ={}) == options`.
 
         Options at their default are left out, except the target and LNC, which depend on the
-        environment.
+        environment. Stochastic rounding has no flag; it stays with the environment.
         """
         found = [f"--target={self.target}", f"--lnc={self.lnc}"]
         for flag in FLAGS:
@@ -203,8 +209,8 @@ def parse(*sources: Source, environ: Mapping[str, str] | None = None) -> Options
     Args:
         sources: Flags as one text with shell quoting, as words, or by name as in
             `torch.compile(options=...)`, with dashes or underscores.
-        environ: Variables that decide target and LNC where no flag does; `os.environ` if None.
-            NEURON_CC_FLAGS is not read: see `from_environment`.
+        environ: Variables that decide target and LNC where no flag does, and stochastic rounding;
+            `os.environ` if None. NEURON_CC_FLAGS is not read: see `from_environment`.
 
     Raises:
         OptionError: An unknown option, a wrong value, or a combination that is not possible; the
@@ -228,7 +234,13 @@ def parse(*sources: Source, environ: Mapping[str, str] | None = None) -> Options
     lnc = _lnc(values, variables, target)
     if values.get("native_int64") == "enabled" and not target.native_int64:
         notes.append(f"--native-int64=enabled has no effect: {target.name} has no 64-bit integers")
-    settings = {**values, "target": target.name, "lnc": lnc, "recorded": tuple(recorded)}
+    settings = {
+        **values,
+        "target": target.name,
+        "lnc": lnc,
+        "recorded": tuple(recorded),
+        "stochastic_rounding": _rounding(variables),
+    }
     made = Wrapper(**wrapper)  # type: ignore[arg-type]  # _convert gives each field its type
     return Options(**settings, wrapper=made, notes=tuple(notes))  # type: ignore[arg-type]
 
@@ -343,6 +355,13 @@ def _convert(flag: Flag, name: str, text: str) -> object:
     if value is None:
         raise OptionError(name, text or "''", flag.allowed, "Choose one of these.")
     return value
+
+
+def _rounding(variables: Mapping[str, str]) -> bool:
+    text = variables.get(ROUNDING_VARIABLE, "").strip() or "0"
+    if text not in {"0", "1"}:
+        raise OptionError(ROUNDING_VARIABLE, text, "0, 1", "Set it to 1 or unset it.")
+    return text == "1"
 
 
 def _target(values: Mapping[str, object], variables: Mapping[str, str]) -> Target:

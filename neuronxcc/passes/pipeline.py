@@ -11,7 +11,7 @@ from typing import Protocol
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.text import to_text
 from neuronxcc.ir.verify import verify
-from neuronxcc.passes import algebraic, autocast, canonical, contract, fold, indices
+from neuronxcc.passes import algebraic, autocast, canonical, contract, fold, indices, stochastic
 from neuronxcc.passes.inline import inline
 from neuronxcc.passes.prune import prune
 from neuronxcc.passes.rules import RulePass
@@ -27,6 +27,10 @@ class PassOptions(Protocol):
     @property
     def auto_cast_type(self) -> str:
         """The type: "bf16", "fp16", "tf32", "fp8_e4m3"."""
+
+    @property
+    def stochastic_rounding(self) -> bool:
+        """Whether float32 results become 16-bit types by stochastic rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,10 @@ def _autocast(graph: Graph, options: PassOptions, _fired: Counter[str]) -> Graph
     return autocast.cast(graph, options.auto_cast, options.auto_cast_type)
 
 
+def _stochastic(graph: Graph, options: PassOptions, _fired: Counter[str]) -> Graph:
+    return stochastic.with_state(graph) if options.stochastic_rounding else graph
+
+
 PIPELINE: tuple[tuple[str, Pass], ...] = (
     # Constants may decide which branch is taken, so they are folded before branches are inlined.
     ("simplify", _simplify),
@@ -84,6 +92,8 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
     ("drop dead results", _prune),
     ("auto-cast", _autocast),
     ("simplify again", _simplify),
+    # Last, so that what has been folded or removed is not rounded.
+    ("stochastic rounding", _stochastic),
 )
 
 
@@ -98,7 +108,8 @@ def run(
     """Run all passes.
 
     Args:
-        graph: As a front end made it; parameters, types of results and aliases stay.
+        graph: As a front end made it; parameters, types of results and aliases stay. Stochastic
+            rounding adds a last parameter (see `stochastic.with_state`).
         options: Of the compilation.
         verify_all: Verify the graph first and after every pass, which costs as much as a pass.
         observe: Told of the graph first and after every pass that changed it.

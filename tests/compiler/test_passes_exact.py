@@ -22,6 +22,7 @@ class Casts:
 
     auto_cast: str = "none"
     auto_cast_type: str = "bf16"
+    stochastic_rounding: bool = False
 
 
 def check(case: Case) -> None:

@@ -22,6 +22,7 @@ from torch_neuronx.dynamo import dump
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.importer import Imported
+from torch_neuronx.dynamo.rounding import state_source
 from torch_neuronx.neuron_dynamo_backend import program_name
 
 
@@ -62,8 +63,11 @@ class Native:
         """What runs, loaded if it isn't yet."""
         with self._lock:
             if self._executable is None:
-                self._executable = self._load()
+                settings = from_environment(self._options)
+                self._executable = self._load(settings)
                 self.run = self._executable.run
+                if settings.stochastic_rounding:
+                    self.run = _with_state(self.run, state_source())
             return self._executable
 
     @property
@@ -75,8 +79,7 @@ class Native:
         """Run it, or stand in for it while `compile_only` is open."""
         return self._stand_in(args) if OPEN else self.run(args)
 
-    def _load(self) -> Executable:
-        settings = from_environment(self._options)
+    def _load(self, settings: Options) -> Executable:
         name = program_name(self.imported.graph.name, settings)
         for note in settings.notes:
             warnings.warn(f"compiler options: {note}", UserWarning, stacklevel=2)
@@ -89,8 +92,8 @@ class Native:
                 )
 
     def _load_and_run(self, args: list[Any]) -> list[torch.Tensor]:
-        results: list[torch.Tensor] = self.executable.run(args)
-        return results
+        self.executable  # noqa: B018 - loads it
+        return self.run(args)
 
     def _stand_in(self, args: list[Any]) -> list[torch.Tensor]:
         """Compile for `compile_only` and return results of zeros."""
@@ -108,6 +111,18 @@ class Native:
         results = stand_ins(self.imported, args)
         args.clear()
         return results
+
+
+def _with_state(
+    run: Callable[[list[Any]], list[torch.Tensor]], state: Callable[[], torch.Tensor]
+) -> Callable[[list[Any]], list[torch.Tensor]]:
+    """Give a program with stochastic rounding a new state as last argument of every call."""
+
+    def call(args: list[Any]) -> list[torch.Tensor]:
+        args.append(state())
+        return run(args)
+
+    return call
 
 
 def called(graph: Graph) -> frozenset[str]:

@@ -15,10 +15,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.reference import evaluate
+from neuronxcc.options import from_environment
+from neuronxcc.passes.stochastic import with_state
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.literals import from_numpy, to_numpy
 from torch_neuronx.dynamo.registry import flat
+from torch_neuronx.dynamo.rounding import state_source
 
 
 class ReferenceExecutable:
@@ -30,14 +33,17 @@ class ReferenceExecutable:
 
     def __init__(self, imported: Imported) -> None:
         self.imported = imported
+        self.rounding = state_source() if from_environment().stochastic_rounding else None
+        self.graph = with_state(imported.graph) if self.rounding else imported.graph
 
     def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run once; a list of arguments is emptied, as the native executor does."""
-        graph = self.imported.graph
+        graph = self.graph
         tensors = list(args)
         if isinstance(args, list):
             args.clear()
-        arrays = evaluate(graph, [to_numpy(t) for t in tensors], call_aten)
+        state = () if self.rounding is None else (self.rounding(),)
+        arrays = evaluate(graph, [to_numpy(t) for t in (*tensors, *state)], call_aten)
         layouts = zip(
             graph.results, self.imported.result_strides, self.imported.result_devices, strict=True
         )
