@@ -185,11 +185,11 @@ class _Rounding:
         return self.graphs[key][1]
 
     def node(self, node: Node, srcs: list[Node], state: Node) -> Node:
-        if called_graphs(node):
+        if any(map(_rounds, called_graphs(node))):
             return self.calling(node, srcs, state)
-        wide = _wide(node, srcs)
-        if wide is None:
+        if not _is_rounded(node):
             return node.replace(srcs)
+        wide = _wide(node, srcs)
         return rounded(wide, chances(state, self.site(), wide.shape), node.dtype)
 
     def calling(self, node: Node, srcs: list[Node], state: Node) -> Node:
@@ -222,18 +222,28 @@ class _Rounding:
         return self.sites
 
 
-def _wide(node: Node, srcs: list[Node]) -> Node | None:
-    """The float32 numbers that a node rounds to a 16-bit type; None if it doesn't."""
+def _rounds(graph: Graph) -> bool:
+    """Whether a graph rounds anything, control flow included."""
+    return any(
+        _is_rounded(node) or any(map(_rounds, called_graphs(node))) for node in graph.nodes()
+    )
+
+
+def _is_rounded(node: Node) -> bool:
+    """Whether a node has a result of a 16-bit type that is the rounding of a wider number."""
     if len(node.types) != 1 or node.dtype not in DROPPED:
-        return None
+        return False
     if node.op is Op.CONVERT:
-        source = srcs[0].dtype
-        if source in _NARROW or source is node.dtype:
-            return None
+        return node.srcs[0].dtype not in {*_NARROW, node.dtype}
+    if node.op in _SUMS:
+        return node["kind"] in _SUM_KINDS
+    return node.op in _PRODUCTS or node.op in _COMPUTE
+
+
+def _wide(node: Node, srcs: list[Node]) -> Node:
+    """The float32 numbers that a node rounds; `srcs` are its new operands."""
+    if node.op is Op.CONVERT:
         return build.convert(srcs[0], DType.F32)
-    attrs = node.attrs
-    if node.op in _PRODUCTS:
-        return build.make(node.op, srcs, **{**attrs, "dtype": DType.F32})
-    if node.op in _COMPUTE or (node.op in _SUMS and attrs["kind"] in _SUM_KINDS):
-        return build.make(node.op, [build.convert(src, DType.F32) for src in srcs], **attrs)
-    return None
+    if node.op in _PRODUCTS:  # they multiply 16-bit operands as they are
+        return build.make(node.op, srcs, **{**node.attrs, "dtype": DType.F32})
+    return build.make(node.op, [build.convert(src, DType.F32) for src in srcs], **node.attrs)

@@ -41,15 +41,17 @@ def round_stochastically(x: np.ndarray, words: np.ndarray, dtype: DType) -> np.n
     Returns:
         An array of the type `dtype` in NumPy.
     """
-    near, far = neighbours(np.where(np.isfinite(x), x, 0), dtype)
-    fraction = (np.abs(np.where(np.isfinite(x), x, 0).astype(np.float64)) - near) / (far - near)
-    small = (dtype is DType.F16) & (np.abs(x) < 2.0 ** _LEAST[dtype])
+    number = np.where(np.isfinite(x), x, np.copysign(np.float32(0), x))
+    near, far = neighbours(number, dtype)
+    fraction = (np.abs(number.astype(np.float64)) - near) / (far - near)
+    small = (dtype is DType.F16) & (np.abs(number) < 2.0 ** _LEAST[dtype])
     bits = np.where(small, 24, DROPPED[dtype]).astype(np.int64)
     chance = np.ldexp((words.astype(np.int64) >> (32 - bits)).astype(np.float64), -bits)
     magnitude = np.where(fraction + chance >= 1, far, near)
     magnitude = np.where(magnitude >= _OVERFLOW[dtype], np.inf, magnitude)
-    finite = np.copysign(magnitude, x)
-    return np.where(np.isfinite(x), finite, x).astype(np.float32).astype(dtype.numpy)
+    finite = np.copysign(magnitude, number).astype(np.float32)
+    with np.errstate(all="ignore"):  # infinities and signalling NaNs are no news
+        return np.where(np.isfinite(x), finite, x).astype(dtype.numpy)
 
 
 def hashed(words: np.ndarray) -> np.ndarray:

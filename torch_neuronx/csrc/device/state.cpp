@@ -4,6 +4,8 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <string_view>
 
 namespace torch_neuronx {
 namespace {
@@ -16,6 +18,17 @@ thread_local c10::DeviceIndex t_device = -1;  // -1: not chosen by this thread y
 
 void on_fork_in_child() {
   if (g_initialized.load()) g_bad_fork.store(true);
+}
+
+// The kernels of eager operators round to nearest, PyTorch's own among them, and nobody who asked
+// for anything else should have to find that out from results.
+void warn_of_rounding() {
+  const char* text = std::getenv("NEURON_RT_STOCHASTIC_ROUNDING_EN");
+  if (text != nullptr && std::string_view(text) == "1") {
+    TORCH_WARN_ONCE(
+        "NEURON_RT_STOCHASTIC_ROUNDING_EN=1 acts in compiled programs only (torch.compile); eager "
+        "operators round to nearest even");
+  }
 }
 
 }  // namespace
@@ -41,6 +54,7 @@ void ensure_initialized() {
   static const int registered = pthread_atfork(nullptr, nullptr, on_fork_in_child);
   TORCH_CHECK(registered == 0, "pthread_atfork failed");
   g_initialized.store(true, std::memory_order_release);
+  warn_of_rounding();
 }
 
 bool is_initialized() { return g_initialized.load() && !g_bad_fork.load(); }
