@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -25,8 +25,9 @@ from tests.compiler.graphs import Case, graphs, same_bits
 from tests.compiler.test_passes_exact import Casts
 from torch_neuronx import neuron
 from torch_neuronx.dynamo import rounding
+from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.executable import Executable
-from torch_neuronx.dynamo.literals import to_numpy
+from torch_neuronx.dynamo.literals import from_numpy, to_numpy
 
 F32, U32 = DType.F32, DType.U32
 TYPES = (DType.BF16, DType.F16)
@@ -229,6 +230,32 @@ def test_any_graph_stays_valid_and_repeats(case: Case) -> None:
     assert all(same_bits(a, b) for a, b in zip(first, second, strict=True))
 
 
+@settings(max_examples=20)
+@given(
+    st.lists(st.integers(0, 9), max_size=3).map(tuple),
+    st.sampled_from(TYPES),
+    st.integers(0, 99),
+    st.booleans(),
+)
+def test_compiled_graphs_round_as_the_pass_says(
+    shape: tuple[int, ...], dtype: DType, seed: int, summed: bool
+) -> None:
+    """Two roundings, of operands that lie differently: additions alone, so float32 is exact."""
+    x, y = parameter(0, TensorType(dtype, shape)), parameter(1, TensorType(dtype, shape[::-1]))
+    turned = build.transpose(y, tuple(reversed(range(len(shape)))))
+    result = build.add(build.add(x, turned), build.convert(build.full_like(x, 0.25), dtype))
+    total = [build.reduce(result, "max", 0)] if summed and shape and shape[0] else []
+    graph = Graph("g", (x, y), (result, *total))
+    rng = np.random.default_rng(seed)
+    args = [(8 * rng.normal(size=p.shape)).astype(dtype.numpy) for p in (x, y)]
+    want = evaluate(stochastic.with_state(graph), [*args, STATE])
+    program = compile_graph(graph, Options(stochastic_rounding=True))
+    tensors = [from_numpy(a, TO_TORCH[dtype]) for a in args]
+    found = Executable(program, "cpu")((*tensors, torch.from_numpy(STATE)))
+    for one, other in zip(found, want, strict=True):
+        assert same(to_numpy(one), other)
+
+
 @given(graphs(dtypes=[F32, DType.F64, DType.S32]))
 def test_other_types_are_left_alone(case: Case) -> None:
     graph = stochastic.with_state(case.graph)
@@ -353,6 +380,16 @@ def test_documented_acceptance(step: Callable[[Tensor, Tensor], Tensor], calls: 
     total = documented(step, calls)
     assert abs(float(total.mean()) - 2048) <= 5 * (1536 / 4096) ** 0.5
     assert 512**0.5 * 0.9 <= float(total.std()) <= 1536**0.5
+
+
+@pytest.mark.usefixtures("on", "one_thread")
+def test_documented_acceptance_of_one_number() -> None:
+    """As it is written there: a tensor without dimensions, and a number. The bound is as above."""
+    total = torch.tensor(1024.0).half().to("neuron")
+    step = torch.compile(lambda x: x + 0.5, backend="neuron", fullgraph=True)
+    for _ in range(2048):
+        total = step(total)
+    assert abs(float(total) - 2048) <= 5 * 1536**0.5
 
 
 @pytest.mark.parametrize(("step", "calls"), CHUNKS)
