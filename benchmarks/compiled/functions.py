@@ -36,7 +36,9 @@ def _random(device: torch.device, *shape: int, dtype: torch.dtype = torch.float3
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
 
 
-def _inference(function: Function, *args: Any) -> Case:
+def inference(function: Function, *args: Any) -> Case:
+    """A case that calls the function with these arguments, without gradients."""
+
     def call(compiled: Function) -> object:
         with torch.no_grad():
             return compiled(*args)
@@ -54,24 +56,24 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 def gelu(device: torch.device, dtype: torch.dtype = torch.float32) -> Case:
-    return _inference(gelu_tanh, _random(device, SIZE, SIZE, dtype=dtype))
+    return inference(gelu_tanh, _random(device, SIZE, SIZE, dtype=dtype))
 
 
 def norm(device: torch.device) -> Case:
-    return _inference(rms_norm, _random(device, SIZE, SIZE), _random(device, SIZE))
+    return inference(rms_norm, _random(device, SIZE, SIZE), _random(device, SIZE))
 
 
 def layer_norm(device: torch.device) -> Case:
     def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return functional.layer_norm(x, (SIZE,), weight, bias)
 
-    return _inference(
+    return inference(
         function, _random(device, SIZE, SIZE), _random(device, SIZE), _random(device, SIZE)
     )
 
 
 def softmax(device: torch.device) -> Case:
-    return _inference(partial(torch.softmax, dim=-1), _random(device, SIZE, SIZE))
+    return inference(partial(torch.softmax, dim=-1), _random(device, SIZE, SIZE))
 
 
 def adamw(device: torch.device) -> Case:
@@ -83,12 +85,13 @@ def adamw(device: torch.device) -> Case:
     return Case(optimizer.step, lambda compiled: compiled())
 
 
-def gpt2_model(device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """GPT-2 small with its head, random weights from seed 0."""
+def gpt2_model(device: torch.device, dtype: torch.dtype, **settings: Any) -> nn.Module:
+    """GPT-2 small with its head, random weights from seed 0; `settings` are the config's."""
     from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - seconds to import
 
     torch.manual_seed(0)
-    model: nn.Module = GPT2LMHeadModel(GPT2Config(use_cache=False)).eval().to(device, dtype)
+    config = GPT2Config(use_cache=False, **settings)
+    model: nn.Module = GPT2LMHeadModel(config).eval().to(device, dtype)
     return model
 
 
@@ -100,7 +103,7 @@ def gpt2(device: torch.device, batch: int, tokens: int, dtype: torch.dtype) -> C
         logits: Tensor = model(ids, use_cache=False).logits
         return logits
 
-    return _inference(function, ids)
+    return inference(function, ids)
 
 
 class Decoder(nn.Module):
@@ -137,7 +140,7 @@ def decode(device: torch.device, batch: int, dtype: torch.dtype) -> Case:
     torch.manual_seed(0)
     model = Decoder(batch).eval().to(device, dtype)
     ids = torch.arange(batch, device=device).view(batch, 1)
-    return _inference(model, ids, torch.tensor([CACHE // 2], device=device))
+    return inference(model, ids, torch.tensor([CACHE // 2], device=device))
 
 
 def training(device: torch.device) -> Case:
@@ -164,7 +167,7 @@ def training(device: torch.device) -> Case:
 def resnet(device: torch.device) -> Case:
     torch.manual_seed(0)
     model = models.resnet18().eval().to(device)
-    return _inference(model, _random(device, 8, 3, 224, 224))
+    return inference(model, _random(device, 8, 3, 224, 224))
 
 
 def minilm(device: torch.device) -> Case:
@@ -181,9 +184,9 @@ def minilm(device: torch.device) -> Case:
         hidden: Tensor = model(input_ids=ids, attention_mask=mask)[0]
         return hidden
 
-    return _inference(function, ids, mask)
+    return inference(function, ids, mask)
 
 
 def tiny(device: torch.device) -> Case:
     """For the cost of a call: one addition and one multiplication of 16 elements."""
-    return _inference(lambda x, y: (x + y) * y, _random(device, 16), _random(device, 16))
+    return inference(lambda x, y: (x + y) * y, _random(device, 16), _random(device, 16))

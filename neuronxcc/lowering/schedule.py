@@ -120,6 +120,24 @@ def thrifty(
     return _Thrifty(tasks, needs, nbytes).run()
 
 
+def late(needs: Sequence[set[int]], order: Sequence[int]) -> list[int]:
+    """The order with every task that depends on no other just before the first that needs it.
+
+    Such tasks read arguments only, so waiting costs nothing: a backward pass computes much again
+    from what the forward pass has saved.
+    """
+    result: list[int] = []
+    waiting: set[int] = set()
+    for number in order:
+        if not needs[number]:
+            waiting.add(number)
+            continue
+        wanted = needs[number] & waiting
+        result += (*sorted(wanted), number)
+        waiting -= wanted
+    return [*result, *sorted(waiting)]
+
+
 def peak(tasks: Sequence[Task], order: Sequence[int], nbytes: Mapping[Hashable, int]) -> int:
     """Bytes in use at once, at most, in an order."""
     last: dict[Hashable, int] = {}
@@ -140,10 +158,10 @@ def peak(tasks: Sequence[Task], order: Sequence[int], nbytes: Mapping[Hashable, 
 def scheduled(
     tasks: Sequence[T], nbytes: Mapping[Hashable, int], chains: Sequence[Sequence[int]] = ()
 ) -> list[T]:
-    """The tasks in the order given, or in a thrifty one if that needs less memory."""
+    """The tasks in the order given, or in one that needs less memory: thrifty, late, or both."""
     needs = dependencies(tasks, chains)
-    order = thrifty(tasks, needs, nbytes)
-    given = range(len(tasks))
-    if peak(tasks, order, nbytes) >= peak(tasks, given, nbytes):
-        return list(tasks)
-    return [tasks[number] for number in order]
+    given = list(range(len(tasks)))
+    frugal = thrifty(tasks, needs, nbytes)
+    orders = (given, late(needs, given), frugal, late(needs, frugal))
+    best = min(orders, key=lambda order: peak(tasks, order, nbytes))  # the first of equals
+    return [tasks[number] for number in best]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronxcc.lowering.plan import ALIGNMENT, Interval, peak, plan
-from neuronxcc.lowering.schedule import dependencies, scheduled
+from neuronxcc.lowering.schedule import dependencies, late, scheduled
 from neuronxcc.lowering.schedule import peak as peak_of
 
 INTERVALS = st.lists(
@@ -97,3 +97,27 @@ def test_what_frees_memory_goes_first() -> None:
     positions = [steps.index(step) for step in order]
     assert peak_of(steps, range(20), nbytes) == 10_000
     assert peak_of(steps, positions, nbytes) == 2000
+
+
+def test_what_needs_no_other_step_runs_just_before_its_first_user() -> None:
+    # Ten tensors computed from arguments, each wanted by one step of a chain: first all of these,
+    # as they stand, is the worst order, and the thrifty one takes them early, too: they are small.
+    made = [Step((("argument", n),), (n,)) for n in range(10)]
+    chain = [Step((n, ("state", n)), (("state", n + 1),)) for n in range(10)]
+    nbytes: dict[Hashable, int] = {("state", n): 100 for n in range(11)}
+    nbytes.update(dict.fromkeys(range(10), 10))
+    steps = [Step((), (("state", 0),)), *made, *chain]
+    order = scheduled(steps, nbytes)
+    wanted = [s for both in zip(made, chain, strict=True) for s in both]
+    assert [s for s in order if s.reads] == wanted
+
+
+@given(st.data())
+def test_late_order_is_an_order(data: st.DataObject) -> None:
+    steps = data.draw(programs())
+    needs = dependencies(steps)
+    order = late(needs, range(len(steps)))
+    assert sorted(order) == list(range(len(steps)))
+    place = {number: position for position, number in enumerate(order)}
+    for number, before in enumerate(needs):
+        assert all(place[other] < place[number] for other in before)

@@ -1,0 +1,111 @@
+"""What the forward pass saves for the backward pass."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
+
+from torch_neuronx.dynamo import backend
+from torch_neuronx.dynamo.partition import norms_from_statistics
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def compiled() -> Iterator[list[backend.CompiledGraph]]:
+    found: list[backend.CompiledGraph] = []
+    torch.compiler.reset()
+    backend.OBSERVERS.append(found.append)
+    yield found
+    backend.OBSERVERS.remove(found.append)
+
+
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    inner=st.integers(1, 3),
+    affine=st.tuples(st.booleans(), st.booleans()),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+@settings(max_examples=30, deadline=None)
+def test_norm_from_statistics_is_the_norm(
+    shape: list[int], inner: int, affine: tuple[bool, bool], dtype: torch.dtype
+) -> None:
+    normalized = shape[-inner:]
+    generator = torch.Generator().manual_seed(0)
+    x, *both = (
+        torch.randn(n, generator=generator, dtype=dtype) for n in (shape, normalized, normalized)
+    )
+    given_ = [t for t, wanted in zip(both, affine, strict=True) if wanted]
+
+    def norm(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        left = list(rest)
+        weight, bias = (left.pop(0) if wanted else None for wanted in affine)
+        y, mean, rstd = torch.native_layer_norm(x, normalized, weight, bias, 1e-5)
+        return y + 1, mean, rstd
+
+    expected = norm(x, *given_)
+    gm = make_fx(norm, tracing_mode="fake")(x, *given_)
+    norms_from_statistics(gm.graph)
+    gm.graph.lint()
+    gm.recompile()
+    (whole,) = gm.graph.find_nodes(op="call_function", target=aten.native_layer_norm.default)
+    assert {user.args[1] for user in whole.users} == {1, 2}
+    # Four roundings each of numbers of some units, and another order of summing.
+    torch.testing.assert_close(gm(x, *given_), expected, rtol=0, atol=64 * torch.finfo(dtype).eps)
+
+
+def test_norm_with_coarse_statistics_stays_whole() -> None:
+    graph = torch.fx.Graph()
+    with FakeTensorMode():
+        x = torch.empty(4, 8, dtype=torch.bfloat16)
+        values = torch.native_layer_norm(x, [8], None, None, 1e-5)
+    assert values[1].dtype == torch.bfloat16  # the CPU's
+    argument = graph.placeholder("x")
+    argument.meta["val"] = x
+    norm = graph.call_function(aten.native_layer_norm.default, (argument, [8], None, None, 1e-5))
+    parts = [graph.call_function(operator.getitem, (norm, i)) for i in range(3)]
+    for part, value in zip(parts, values, strict=True):
+        part.meta["val"] = value
+    graph.output(tuple(parts))
+    before = str(graph)
+    norms_from_statistics(graph)
+    assert str(graph) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_only_arguments_of_gelu_and_norm_are_saved(
+    compiled: list[backend.CompiledGraph], dtype: torch.dtype
+) -> None:
+    def function(x: Tensor, scale: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        hidden = functional.layer_norm(x, (16,), scale, scale)
+        return functional.gelu(hidden @ up) @ down
+
+    def run(call: object, device: str, dtype: torch.dtype) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        args = [
+            (torch.randn(*n, generator=generator) / 4).to(dtype).to(device, dtype).requires_grad_()
+            for n in ((32, 16), (16,), (16, 64), (64, 16))
+        ]
+        assert callable(call)
+        result = call(*args)
+        result.sum().backward()
+        return [result.detach(), *(a.grad for a in args)]
+
+    ours = run(torch.compile(function, backend="neuron"), "neuron", dtype)
+    forward = next(graph for graph in compiled if graph.kind == "forward")
+    computed = [tuple(result.shape) for result in forward.imported.graph.results]
+    assert sorted(computed) == [(32, 1), (32, 1), (32, 16), (32, 64)]  # one is the result
+    theirs = run(function, "neuron", dtype)
+    # The same arithmetic in another order, and in bfloat16 fewer roundings between operators.
+    eps = torch.finfo(dtype).eps
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=8 * eps * float(other.abs().max()))

@@ -1,0 +1,43 @@
+"""The tables of the benchmarks of compiling: every row can be measured and has its target."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from benchmarks import __main__ as every
+from benchmarks.compiled import child, compile_time, memory
+
+
+def test_rows_of_compile_time_are_well_formed() -> None:
+    checks = compile_time.table()
+    assert len({check.name for check in checks}) == len(checks)
+    clocks = {field.name for field in dataclasses.fields(child.Seconds)}
+    for check in checks:
+        assert check.clock in clocks
+        assert check.most is None or check.most > 0
+        assert check.parts >= 1
+    assert {run.case for run in compile_time.runs(checks)} <= child.MAKERS.keys()
+    backends = {run.backend for run in compile_time.runs(checks)}
+    assert backends == {child.NEURON, child.INDUCTOR}
+
+
+def test_row_of_compile_time_divides_what_it_says() -> None:
+    ours, rival = compile_time.Run("small"), compile_time.Run("small", child.INDUCTOR)
+    times = {ours: child.Seconds(3, 2, 1), rival: child.Seconds(30, 20, 5)}
+    check = compile_time.Check("ratio", "ours", ours, 0.1, rival)
+    assert compile_time.row(check, times) == compile_time.Row("ratio", 1, 5, 0.2, 0.1, met=False)
+    check = compile_time.Check("seconds", "whole", ours, 4)
+    assert compile_time.row(check, times) == compile_time.Row("seconds", 3, None, 3, 4, met=True)
+    check = compile_time.Check("per layer", "backend", ours, parts=4)
+    assert math.isclose(compile_time.row(check, times).value, 0.5)
+
+
+def test_rows_of_memory_are_well_formed() -> None:
+    for check in memory.table():
+        assert check.case in child.MAKERS
+        assert 0 < check.most <= 1
+
+
+def test_benchmarks_that_all_run_exist() -> None:
+    assert {compile_time.__name__, memory.__name__} <= set(every.SUITES)
