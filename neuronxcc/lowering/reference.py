@@ -49,7 +49,8 @@ def run_program(program: Program, args: Sequence[Array], aten: Aten | None = Non
     Raises:
         NotImplementedError: there is an AtenStep, and no `aten` to run it.
     """
-    return _Run(program, args, aten).run()
+    with np.errstate(all="ignore"):  # infinities and NaN are values
+        return _Run(program, args, aten).run()
 
 
 class _Run:
