@@ -10,7 +10,6 @@ machine is, and every sample gives the same, so one is enough. Exit code: 0 when
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import quiet, report
+from benchmarks import quiet, suite
 from benchmarks.compiled import child
 
 if TYPE_CHECKING:
@@ -86,20 +85,11 @@ def line(row: Row) -> str:
 def run(checks: Sequence[Check], options: argparse.Namespace, watch: quiet.Watch) -> int:
     rows = [measure(check, options) for check in checks]
     print("\n".join([HEADER, *map(line, rows)]))
-    facts = {**report.machine(), **watch.facts(), "repeats": options.repeats}
-    print(f"written to {report.write(rows, facts)}")
-    return 0 if all(row.met for row in rows) else 1
+    return suite.finish(rows, options, watch)
 
 
 def main() -> int:
-    parser = quiet.parser(__doc__, repeats=1)
-    parser.add_argument("--list", action="store_true", help="print the names and stop")
-    options = parser.parse_args()
-    chosen = [check for check in table() if re.search(options.only, check.name)]
-    if options.list:
-        print("\n".join(check.name for check in chosen))
-        return 0
-    return quiet.main(options, lambda watch: run(chosen, options, watch))
+    return suite.main(quiet.parser(__doc__, repeats=1), table(), run)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ met, 1 when one is missed, 2 when the machine was too busy to measure.
 from __future__ import annotations
 
 import gc
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks import quiet, report
+from benchmarks import quiet, suite
 from benchmarks.compiled import functions
 from benchmarks.harness import SAMPLE_SECONDS, sample
 
@@ -215,21 +214,13 @@ def run(chosen: list[Workload], options: argparse.Namespace, watch: quiet.Watch)
         rows.append(measure(workload, options))
         print(line(rows[-1]), flush=True)
         gc.collect()
-    facts = {**report.machine(), **watch.facts(), "repeats": options.repeats}
-    print(f"written to {report.write(rows, facts)}")
-    return 0 if all(row.met for row in rows) else 1
+    return suite.finish(rows, options, watch)
 
 
 def main() -> int:
     parser = quiet.parser(__doc__, repeats=9)
-    parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--backend", default="neuron", help="what to compile with (%(default)s)")
-    options = parser.parse_args()
-    chosen = [w for w in table() if re.search(options.only, w.name)]
-    if options.list:
-        print("\n".join(w.name for w in chosen))
-        return 0
-    return quiet.main(options, lambda watch: run(chosen, options, watch))
+    return suite.main(parser, table(), run)
 
 
 if __name__ == "__main__":

@@ -74,6 +74,17 @@ def called_graphs(node: Node) -> tuple[Graph, ...]:
     return (*(graph for graph in single if graph is not None), *node.get("branches", ()))
 
 
+def with_called(node: Node, change: Callable[[Graph], Graph]) -> dict[str, Any]:
+    """A node's attributes with the graphs in them changed."""
+    attrs = node.attrs
+    for name, value in attrs.items():
+        if isinstance(value, Graph):
+            attrs[name] = change(value)
+        elif name == "branches":
+            attrs[name] = tuple(map(change, value))
+    return attrs
+
+
 def _signature(graph: Graph) -> None:
     for number, param in enumerate(graph.params):
         if param.op is not Op.PARAMETER or param["index"] != number:

@@ -17,7 +17,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
-from neuronxcc.ir.verify import called_graphs
+from neuronxcc.ir.verify import called_graphs, with_called
 from neuronxcc.passes.rules import program_order
 
 _SIXTEEN = {"bf16": DType.BF16, "fp16": DType.F16}
@@ -98,13 +98,7 @@ class _Cast:
     def nested(self, node: Node) -> Node:
         if not called_graphs(node):
             return node
-        attrs = node.attrs
-        for name in ("cond", "body"):
-            if name in attrs:
-                attrs[name] = self.graph(attrs[name])
-        if "branches" in attrs:
-            attrs["branches"] = tuple(map(self.graph, attrs["branches"]))
-        return build.make(node.op, node.srcs, **attrs)
+        return build.make(node.op, node.srcs, **with_called(node, self.graph))
 
 
 # These keep their types: leaves and calls by their nature; bits and steps of a type mean that

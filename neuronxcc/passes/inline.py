@@ -8,7 +8,7 @@ from neuronxcc.ir import build
 from neuronxcc.ir.graph import Graph, Loc
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.verify import called_graphs
+from neuronxcc.ir.verify import called_graphs, with_called
 from neuronxcc.passes.match import splat
 from neuronxcc.passes.rules import program_order
 
@@ -74,13 +74,7 @@ class _Inliner:
     def nested(self, node: Node) -> Node:
         if not called_graphs(node):
             return node
-        attrs = node.attrs
-        for name in ("cond", "body"):
-            if name in attrs:
-                attrs[name] = self.graph(attrs[name])
-        if "branches" in attrs:
-            attrs["branches"] = tuple(map(self.graph, attrs["branches"]))
-        return build.make(node.op, node.srcs, **attrs)
+        return build.make(node.op, node.srcs, **with_called(node, self.graph))
 
 
 def _has_effects(graph: Graph) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.verify import called_graphs
+from neuronxcc.ir.verify import called_graphs, with_called
 
 Apply = Callable[[Node], Node | None]
 
@@ -164,12 +164,7 @@ class _GraphWalk:
         """The node with the graphs that it calls simplified."""
         if not called_graphs(node):
             return node
-        attrs = node.attrs
-        for name, value in attrs.items():
-            if isinstance(value, Graph):
-                attrs[name] = self.walk.graph(value)
-            elif name == "branches":
-                attrs[name] = tuple(map(self.walk.graph, value))
+        attrs = with_called(node, self.walk.graph)
         if all(attrs[name] == value for name, value in node.attrs.items()):
             return node
         result = Node.make(node.op, node.types, node.srcs, attrs)

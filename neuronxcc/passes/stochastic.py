@@ -26,7 +26,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Group, Op
-from neuronxcc.ir.verify import called_graphs
+from neuronxcc.ir.verify import called_graphs, with_called
 from neuronxcc.passes.rules import program_order
 
 STATE = TensorType(DType.U32, (2,))
@@ -194,15 +194,10 @@ class _Rounding:
 
     def calling(self, node: Node, srcs: list[Node], state: Node) -> Node:
         """Control flow: what it calls takes the state too, and a loop changes it every time."""
-        attrs = node.attrs
         operands = [*srcs, self.derived(state)]
         if node.op is not Op.WHILE:
-            for name, value in attrs.items():
-                if isinstance(value, Graph):
-                    attrs[name] = self.graph(value)
-                elif name == "branches":
-                    attrs[name] = tuple(map(self.graph, value))
-            return build.make(node.op, operands, **attrs)
+            return build.make(node.op, operands, **with_called(node, self.graph))
+        attrs = node.attrs
         attrs["cond"] = self.graph(attrs["cond"])
         attrs["body"] = self.graph(attrs["body"], next_state=True)
         made = build.make(node.op, operands, **attrs)

@@ -261,19 +261,23 @@ class _SpecMaker:
             "by_columns": operand.by_columns,
         }
 
+    def epilogue(
+        self, step: GemmStep | ConvStep, name: str, what: str
+    ) -> tuple[str, int | None, list[tuple[int, int, int, int, bool]]]:
+        """Name of the step, address of its epilogue (None: there is none) and its operands."""
+        if step.epilogue is not None:
+            operands = _operands(step.epilogue, step.epilogue_operands, 1)
+            return f"{name} {step.epilogue.name}", self.functions[step.epilogue].address, operands
+        if step.epilogue_operands:
+            raise ValueError(f"a {what} without an epilogue has operands for one")
+        return name, None, []
+
     def gemm(self, step: GemmStep) -> dict[str, object]:
         if len(step.a.shape) != 3 or len(step.b.shape) != 3:
             raise ValueError("the operands of a product must have three dimensions")
         batch, m, k = step.a.shape
         name = f"gemm {batch}x{m}x{k}x{step.b.shape[2]} {step.a.dtype.value}"
-        address = None
-        operands: list[tuple[int, int, int, int, bool]] = []
-        if step.epilogue is not None:
-            name = f"{name} {step.epilogue.name}"
-            address = self.functions[step.epilogue].address
-            operands = _operands(step.epilogue, step.epilogue_operands, 1)
-        elif step.epilogue_operands:
-            raise ValueError("a product without an epilogue has operands for one")
+        name, address, operands = self.epilogue(step, name, "product")
         return {
             "kind": "gemm",
             "name": name,
@@ -289,14 +293,7 @@ class _SpecMaker:
 
     def conv(self, step: ConvStep) -> dict[str, object]:
         _check_window(step)
-        name, address = step.title, None
-        operands: list[tuple[int, int, int, int, bool]] = []
-        if step.epilogue is not None:
-            name = f"{name} {step.epilogue.name}"
-            address = self.functions[step.epilogue].address
-            operands = _operands(step.epilogue, step.epilogue_operands, 1)
-        elif step.epilogue_operands:
-            raise ValueError("a convolution without an epilogue has operands for one")
+        name, address, operands = self.epilogue(step, step.title, "convolution")
         return {
             "kind": "conv",
             "name": name,
