@@ -1,4 +1,4 @@
-"""The demonstration behind `make demo`: train, embed, and say what machine was emulated.
+"""The demonstration behind `make demo`: train, embed, look inside, say what was emulated.
 
     python -m examples.demo
 
@@ -13,7 +13,7 @@ import sys
 import torch
 
 import torch_neuronx.ops
-from examples import digits_vit, minilm
+from examples import digits_vit, inside, minilm
 
 LEAST_ACCURACY = 0.95
 # Components of unit vectors after six layers of float32, whose sums run in another order.
@@ -54,9 +54,15 @@ def embedding() -> list[str]:
     return []
 
 
+def compiled() -> list[str]:
+    """Show what a compiled model became. Returns what went wrong, in words."""
+    title("3. Inside a compiled model")
+    return inside.look()
+
+
 def machine() -> None:
     """Print the emulated machine, the memory used on it, and the portability report."""
-    title("3. The emulated machine")
+    title("4. The emulated machine")
     neuron = torch.get_device_module("neuron")
     for index in range(neuron.device_count()):
         properties = neuron.get_device_properties(index)
@@ -64,12 +70,12 @@ def machine() -> None:
         print(f"  neuron:{index}  {properties.name}, {gib:.0f} GiB of device memory")
     print("  Emulated: this computer's own processor did the arithmetic, not a Trainium chip.\n")
     print(neuron.memory_summary())
-    title("4. What of this run a real NeuronCore would have executed")
+    title("5. What of this run a real NeuronCore would have executed")
     print(torch_neuronx.ops.format_report())
 
 
 def main() -> int:
-    failures = training() + embedding()
+    failures = training() + embedding() + compiled()
     machine()
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)
