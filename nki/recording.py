@@ -51,7 +51,7 @@ class IndirectForm(NamedTuple):
         axis: see `nki.pattern.Indirect`.
         bound: an index from 0 to below this is in bounds.
         group: partitions that share their offsets, of kind "tensor".
-        index: where the index comes from; its place follows that of the operand.
+        source: where the index comes from; its place follows that of the operand.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class IndirectForm(NamedTuple):
     axis: int
     bound: int
     group: int
-    index: TileForm | RegisterForm
+    source: TileForm | RegisterForm
 
 
 class TileForm(NamedTuple):
@@ -150,7 +150,7 @@ def leaves(form: Form) -> Iterator[TileForm | RegisterForm]:
     elif isinstance(form, TileForm):
         yield form
         if form.indirect is not None:
-            yield form.indirect.index
+            yield form.indirect.source
     elif isinstance(form, tuple):
         for item in form:
             yield from leaves(item)
