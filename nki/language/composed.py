@@ -83,8 +83,12 @@ def _rounding(function: Any) -> Any:
     return emit
 
 
-floor: Final = Unary("floor", "Return the largest whole number that is at most x.", _rounding(_floor))
-ceil: Final = Unary("ceil", "Return the smallest whole number that is at least x.", _rounding(_ceil))
+floor: Final = Unary(
+    "floor", "Return the largest whole number that is at most x.", _rounding(_floor)
+)
+ceil: Final = Unary(
+    "ceil", "Return the smallest whole number that is at least x.", _rounding(_ceil)
+)
 trunc: Final = Unary("trunc", "Return x without its fraction.", _rounding(_trunc))
 
 
@@ -153,9 +157,7 @@ def _power(x: NkiTensor | Number, y: NkiTensor | Number, out: NkiTensor) -> None
     if isinstance(x, NkiTensor) and isinstance(y, NkiTensor):
         _tensors("power", x, y, out)
         return
-    missing_on_hardware(
-        "nl.power of a tile and a number", "make a tile of the number with nl.full"
-    )
+    missing_on_hardware("nl.power of a tile and a number", "make a tile of the number with nl.full")
     reverse = not isinstance(x, NkiTensor)
     data, operand = (y, x) if reverse else (x, y)
     FUNCTIONS["tensor_scalar"](out, data, "power", operand, reverse0=reverse)

@@ -79,7 +79,9 @@ class _Bitwise(Binary):
         self, x: NkiTensor | Number, y: NkiTensor | Number, dtype: Any = None
     ) -> NkiTensor:
         for name, value in (("x", x), ("y", y)):
-            whole = info(value.dtype).is_int if isinstance(value, NkiTensor) else value == value // 1
+            whole = (
+                info(value.dtype).is_int if isinstance(value, NkiTensor) else value == value // 1
+            )
             if isinstance(value, float) or not whole:
                 shown = value.dtype if isinstance(value, NkiTensor) else repr(value)
                 raise NkiTypeError(
@@ -125,7 +127,8 @@ bitwise_or: Final = _Bitwise("bitwise_or", "Return the bits that x or y has.")
 bitwise_xor: Final = _Bitwise("bitwise_xor", "Return the bits that one of x and y has.")
 left_shift: Final = _Bitwise("left_shift", "Return x with its bits shifted left by y.")
 right_shift: Final = _Bitwise(
-    "right_shift", "Return x with its bits shifted right by y; zeros come in, also for signed types."
+    "right_shift",
+    "Return x with its bits shifted right by y; zeros come in, also for signed types.",
 )
 
 
@@ -220,7 +223,9 @@ rsqrt: Final = Unary(
     "rsqrt", "Return 1 / sqrt(x); of tiles in sbuf, for it runs on GpSimd since NKI 0.5.", _rsqrt
 )
 reciprocal: Final = Unary("reciprocal", "Return 1 / x.", _reciprocal)
-invert: Final = Unary("invert", "Return x, of integers, with every bit changed.", _scalar("invert", None))
+invert: Final = Unary(
+    "invert", "Return x, of integers, with every bit changed.", _scalar("invert", None)
+)
 logical_not: Final = Unary(
     "logical_not",
     "Return 1 where x is 0 and 0 where it is 1: x must hold nothing else, as documented.",

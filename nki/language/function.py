@@ -147,7 +147,7 @@ class Binary(Function):
                 "one of x and y must be a tile: compute with numbers in Python",
             )
         shape, kind = tiles[0].shape, tiles[0].dtype
-        if len(tiles) == 2:  # noqa: PLR2004
+        if len(tiles) == 2:
             if self._one_is_vector(*tiles):
                 shape = max(shape, tiles[1].shape, key=lambda s: s[1])
             else:
@@ -162,7 +162,7 @@ class Binary(Function):
         return result
 
     def _one_is_vector(self, x: NkiTensor, y: NkiTensor) -> bool:
-        flat = x.ndim == y.ndim == 2 and x.shape[0] == y.shape[0]  # noqa: PLR2004
+        flat = x.ndim == y.ndim == 2 and x.shape[0] == y.shape[0]
         return self.vectors and flat and x.shape != y.shape and 1 in (x.shape[1], y.shape[1])
 
     def _operate(self, x: NkiTensor | Number, y: NkiTensor | Number, out: NkiTensor) -> None:

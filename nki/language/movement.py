@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from typing import Any, Final
 
 from nki.dtypes import canonical, info
@@ -11,7 +9,7 @@ from nki.errors import NkiError, NkiTypeError, NkiValidationError
 from nki.isa.functions import FUNCTIONS
 from nki.language.function import Unary, kind_of
 from nki.language.tiles import cast_copy, is_number, new, promote, same_shape, tile
-from nki.memory import MemoryRegion, region_of
+from nki.memory import MemoryRegion
 from nki.tensor import NkiTensor, create
 from nki.versions import since
 
@@ -131,7 +129,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 
 
 def _two_dimensions(function: str, name: str, x: NkiTensor) -> NkiTensor:
-    if x.ndim != 2:  # noqa: PLR2004
+    if x.ndim != 2:
         raise NkiError(
             "NKI240",
             f"nl.{function} {name} must have 2 dimensions, got shape {x.shape}",
@@ -312,7 +310,7 @@ def where(condition: NkiTensor, x: Any, y: Any, dtype: Any = None) -> NkiTensor:
             same_shape("where", chosen, tile("where", name, value))
             kinds.append(value.dtype)
     kind = canonical(dtype) if dtype is not None else promote(*(2 * (kinds or [chosen.dtype]))[:2])
-    if len(kinds) == 2 and dtype is None:  # noqa: PLR2004
+    if len(kinds) == 2 and dtype is None:
         kind = promote(*kinds)
     if chosen.dtype not in ("uint8", "uint16", "uint32"):
         mask = new(chosen.shape, "uint8")

@@ -7,8 +7,9 @@ refuses in examples and not in full: a kernel that runs on the device must never
 
 import os
 import warnings
-from typing import Final
+from typing import Any, Final
 
+from nki.context import current_recorder
 from nki.errors import NkiError, NkiWarning
 
 __all__ = ["MODES", "VARIABLE", "missing_on_hardware", "mode", "report"]
@@ -43,6 +44,13 @@ def report(problem: NkiError) -> None:
 
 
 def missing_on_hardware(function: str, remedy: str) -> None:
-    """Report that a function works in simulation only, as the release notes say of some."""
+    """Report that a function works in simulation only, as the release notes say of some.
+
+    The recording keeps it among its findings, whatever the switch says.
+    """
+    text = f"{function} is no function of the hardware"
+    recorder: Any = current_recorder()
+    if recorder is not None:
+        recorder.finding("NKI243", text)
     if mode() != "off":
-        report(NkiError("NKI243", f"{function} is no function of the hardware", remedy))
+        report(NkiError("NKI243", text, remedy))
