@@ -144,7 +144,16 @@ class Schema:
         """Encoder and decoder of a type; TypeError for one that cannot be stored."""
         found = self._codecs.get(annotation)
         if found is None:
-            found = self._codecs[annotation] = self._derive(annotation)
+            # A type that contains itself (a step with steps in it) meets this instead of itself.
+            self._codecs[annotation] = (
+                lambda value: self._codecs[annotation][0](value),
+                lambda value: self._codecs[annotation][1](value),
+            )
+            try:
+                found = self._codecs[annotation] = self._derive(annotation)
+            except TypeError:
+                del self._codecs[annotation]
+                raise
         return found
 
     def describe(self) -> dict[str, list[str]]:
@@ -254,7 +263,7 @@ class Schema:
         return encode, decode
 
     def _tagged(self, kinds: list[Any]) -> Codec:
-        """One of several dataclasses: [name, value]."""
+        """One of several dataclasses or plain types: [name, value]."""
         encoders = {kind: (kind.__name__, self.codec(kind)[0]) for kind in kinds}
         decoders = {kind.__name__: self.codec(kind)[1] for kind in kinds}
         wanted = "one of " + ", ".join(sorted(decoders))
