@@ -96,7 +96,9 @@ def _to_integer_type(value: Scalar, wanted: DType) -> Scalar:
             return value
         wide = build.convert(value, DType.S64)
         bits = 8 * wanted.itemsize
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if wanted.is_signed else (0, (1 << bits) - 1)
+        low, high = (
+            (-(1 << bits - 1), (1 << bits - 1) - 1) if wanted.is_signed else (0, (1 << bits) - 1)
+        )
         return build.convert(build.op(Op.CLAMP, build.const(low, DType.S64), wide, high), wanted)
     # The conversion saturates and takes NaN to 0 itself.
     return build.convert(build.op(Op.ROUND_EVEN, build.convert(value, DType.F32)), wanted)

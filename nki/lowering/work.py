@@ -133,7 +133,6 @@ class Operand:
         shape: sizes.
         strides: of them, in elements.
         pointer: where element 0 is.
-        limit: -1, or bytes that the pointer's memory has at least from there on.
     """
 
     name: str
@@ -297,7 +296,7 @@ class Work:
 
     def copy_bits(self, source: Operand, target: Operand) -> None:
         """Copy items between operands of one shape and type."""
-        lanes = Lanes(self, "copy", source.partitions, [target, source])
+        lanes = Lanes(self, "copy", [target, source])
         lanes.store(target, lanes.load(source))
         lanes.finish()
 
@@ -314,19 +313,31 @@ class Work:
 
     # --- functions -------------------------------------------------------------------------------
 
-    def lanes(self, *names: str | Operand, keep: int = -1) -> Lanes:
+    def lanes(
+        self, *names: str | Operand, kept: Sequence[str | Operand] = (), reduce: bool = False
+    ) -> Lanes:
         """Begin a kernel that works partition by partition on operands of equal size.
 
         Args:
             names: operands of (partitions, elements per partition) each; what is not named here
                 has one element per partition, or is a number. Those that are absent are left out.
-            keep: -1, or the number of elements per partition that a reduction leaves: the operands
-                are split into (partitions, keep, reduced), and one with `keep` elements has no
-                third dimension.
+            kept: with `reduce`, operands that have one element for every so many consecutive
+                elements of the others. Without any, a whole partition is reduced.
+            reduce: what `kept` does not keep are REDUCE dimensions.
         """
-        found = [self.operand(n) if isinstance(n, str) else n
-                 for n in names if not isinstance(n, str) or self.is_tile(n)]  # fmt: skip
-        return Lanes(self, self.template.row.name, found[0].partitions, found, keep=keep)
+
+        def found(these: Sequence[str | Operand]) -> list[Operand]:
+            known = [n for n in these if not isinstance(n, str) or self.is_tile(n)]
+            return [self.operand(n) if isinstance(n, str) else n for n in known]
+
+        return Lanes(self, self.template.row.name, found(names), found(kept), reduce=reduce)
+
+    def writes(self, operand: Operand) -> tuple[bool, bool]:
+        """Whether the instruction reads, and whether it writes, what an operand shows."""
+        if operand.name not in self._forms:
+            return True, True
+        role = self.role(operand.name)
+        return role is not Role.WRITE, role is not Role.READ
 
     def add(
         self,
@@ -486,65 +497,197 @@ class Loop:
 
 
 class Lanes(Loop):
-    """A loop kernel that works partition by partition: dimension 0 are the rows of a chunk."""
+    """A loop kernel that works partition by partition: dimension 0 are the rows of a chunk.
+
+    `read` and `write` take names of operands or operands; whichever were named when the kernel was
+    begun have an element per point, others one per partition.
+    """
 
     def __init__(
-        self, work: Work, name: str, partitions: int, operands: Sequence[Operand], keep: int = -1
+        self,
+        work: Work,
+        name: str,
+        full: Sequence[Operand],
+        kept: Sequence[Operand] = (),
+        *,
+        reduce: bool = False,
     ) -> None:
-        self.partitions = partitions
-        self.rows = rows_of(partitions)
-        self.keep = keep
+        self.work = work
+        self.partitions = (*full, *kept)[0].partitions
+        self.rows = rows_of(self.partitions)
         self._plans: dict[Operand, tuple[Operand, tuple[int, ...]]] = {}
-        self._written_back: list[tuple[Operand, Operand]] = []
-        self._work_of_plan = work
-        extents, kinds = self._plan(list(operands))
-        super().__init__(work, name, (self.rows, *extents), (Kind.PARALLEL, *kinds))
+        self._back: list[tuple[Operand, Operand]] = []
+        keep = kept[0].free if kept else 1
+        outer = [self._half(o, keep, 0) if reduce else o.free_dims for o in full]
+        outer_extents, outer_steps = self._agree(
+            [*full, *kept], [*outer, *(o.free_dims for o in kept)], keep if reduce else None
+        )
+        inner_extents: tuple[int, ...] = ()
+        inner_steps: list[tuple[int, ...]] = [()] * len(full)
+        if reduce:
+            inner = [self._half(o, keep, 1) for o in full]
+            inner_extents, inner_steps = self._agree(list(full), inner, None)
+            # A dimension of one element still is one to reduce over.
+            if not inner_extents:
+                inner_extents, inner_steps = (1,), [(0,)] * len(full)
+        for i, operand in enumerate([*full, *kept]):
+            real = self._real(operand)
+            tail = inner_steps[i] if i < len(full) else (0,) * len(inner_extents)
+            self._plans[operand] = (real, (real.strides[0], *outer_steps[i], *tail))
+        super().__init__(
+            work,
+            name,
+            (self.rows, *outer_extents, *inner_extents),
+            (Kind.PARALLEL,) * (1 + len(outer_extents)) + (Kind.REDUCE,) * len(inner_extents),
+        )
+        self._outer = len(outer_extents)
 
     @property
     def chunks(self) -> int:
         """How often the function is called."""
         return self.partitions // self.rows
 
-    def _plan(self, operands: list[Operand]) -> tuple[tuple[int, ...], tuple[Kind, ...]]:
-        if self.keep < 0:
-            extents, steps = self._agree(operands, [o.free_dims for o in operands])
-            for operand, strides in zip(operands, steps, strict=True):
-                self._note(operand, strides)
-            return extents, (Kind.PARALLEL,) * len(extents)
-        full = [o for o in operands if o.free != self.keep or o.free == 1 and self.keep == 1]
-        full = [o for o in operands if o.free > self.keep] or operands[-1:]
-        outer: list[Dims] = []
-        inner: list[Dims] = []
-        for position, operand in enumerate(operands):
-            if operand in full:
-                halves = split(operand.free_dims, self.keep)
-                if halves is None:
-                    operand = self._packed(operand)
-                    halves = split(operand.free_dims, self.keep)
-                    assert halves is not None
-                    self._plans[operands[position]] = (operand, ())
-                outer.append(halves[0])
-                inner.append(halves[1])
-            else:
-                outer.append(operand.free_dims)
-        kept, outer_steps = self._agree(operands, outer)
-        reduced, inner_steps = self._agree(full, inner, "inner")
-        left = iter(inner_steps)
-        for operand, strides in zip(operands, outer_steps, strict=True):
-            tail = next(left) if operand in full else (0,) * len(reduced)
-            self._note(operand, (*strides, *tail))
-        return (*kept, *reduced), (Kind.PARALLEL,) * len(kept) + (Kind.REDUCE,) * len(reduced)
+    # --- layouts ---------------------------------------------------------------------------------
 
-    def _packed(self, operand: Operand) -> Operand:
-        work = self._work_of_plan
-        if work.is_written(operand):
-            copy = work.temporary(operand.shape, operand.dtype, operand.name)
-            self._written_back.append((copy, operand))
-            if work.is_read(operand):
-                work.copy_bits(operand, copy)
-            return copy
-        return work.dense(operand)
+    def _real(self, operand: Operand) -> Operand:
+        return self._plans[operand][0] if operand in self._plans else operand
 
-    def _note(self, operand: Operand, strides: Sequence[int]) -> None:
-        real = self._plans[operand][0] if operand in self._plans else operand
-        self._plans[operand] = (real, (real.strides[0], *strides))
+    def _pack(self, operand: Operand) -> Operand:
+        """Let the kernel use dense memory instead."""
+        reads, writes = self.work.writes(operand)
+        if not writes:
+            dense = self.work.dense(operand)
+        else:
+            dense = self.work.temporary(operand.shape, operand.dtype)
+            self._back.append((dense, operand))
+            if reads:
+                self.work.copy_bits(operand, dense)
+        self._plans[operand] = (dense, ())
+        return dense
+
+    def _half(self, operand: Operand, keep: int, which: int) -> Dims:
+        """The dimensions that are kept (0) or reduced (1)."""
+        halves = split(self._real(operand).free_dims, keep)
+        if halves is None:
+            halves = split(self._pack(operand).free_dims, keep)
+            assert halves is not None
+        return halves[which]
+
+    def _agree(
+        self, operands: Sequence[Operand], dims: list[Dims], keep: int | None
+    ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        while True:
+            found = refine(dims)
+            if not isinstance(found, int):
+                return found
+            packed = self._pack(operands[found])
+            dims[found] = packed.free_dims
+            if keep is not None and packed.free > keep:
+                halves = split(packed.free_dims, keep)
+                assert halves is not None
+                dims[found] = halves[0]
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def _place(self, operand: Operand) -> tuple[Pointer, tuple[int, ...], int]:
+        """Pointer, strides and bytes from chunk to chunk."""
+        if operand in self._plans:
+            real, strides = self._plans[operand]
+        else:
+            assert operand.free == 1, f"{operand.name} has no element per point"
+            real = operand
+            step = operand.strides[0] if operand.partitions == self.partitions else 0
+            strides = (step, *[0] * (len(self.extents) - 1))
+        if self.rows == self.partitions:
+            return real.pointer, strides, 0
+        return real.pointer, strides, strides[0] * self.rows * real.itemsize
+
+    def load(self, which: str | Operand) -> Scalar:
+        """Return the item of a tensor operand as it is stored."""
+        operand = self.work.operand(which) if isinstance(which, str) else which
+        pointer, strides, advance = self._place(operand)
+        return self.get(pointer, values.stored_type(operand.dtype), strides, advance=advance)
+
+    def bits(self, which: str | Operand) -> Scalar:
+        """Return the item's bit pattern, an unsigned integer of its size."""
+        return values.to_bits(self.load(which))
+
+    def read(self, name: str) -> Scalar:
+        """Return an operand, also if it is a number, as the engines read it: float32."""
+        form = self.work.form(name)
+        if isinstance(form, TileForm):
+            return values.to_float32(self.load(name), form.dtype)
+        if isinstance(form, RegisterForm):
+            return build.convert(self.register(name), DType.F32)
+        return self.number(form)
+
+    def integer(self, name: str) -> Scalar:
+        """Return an operand that is an integer, a number or a register with 64 bits."""
+        form = self.work.form(name)
+        if isinstance(form, TileForm):
+            return values.to_integer(self.load(name))
+        item = self.register(name) if isinstance(form, RegisterForm) else self.whole(form)
+        return build.convert(item, DType.S64)
+
+    def register(self, name: str) -> Scalar:
+        """Return the s32 value of a register."""
+        return self.get(self.work.leaf(name), DType.S32)
+
+    def partition(self) -> Scalar:
+        """Return the number of the partition among those of the operands, s32."""
+        step = (1, *[0] * (len(self.extents) - 1))
+        advance = 4 * self.rows if self.rows != self.partitions else 0
+        return self.get(_LANES, DType.S32, step, advance=advance)
+
+    def position(self, dtype: DType = DType.S64) -> Scalar:
+        """Return the number of the element in its partition."""
+        steps = row_major(self.extents[1:])
+        total: Scalar | None = None
+        for dim, step in enumerate(steps, 1):
+            part = build.op(Op.MULTIPLY, build.index(dim, dtype), step)
+            total = part if total is None else build.op(Op.ADD, total, part)
+        return build.const(0, dtype) if total is None else total
+
+    def lane_state(self, state: State, dtype: DType) -> tuple[State, tuple[int, ...], int]:
+        """Return pointer, strides and advance of an item per partition of a state."""
+        strides = (1, *[0] * (len(self.extents) - 1))
+        return state, strides, dtype.itemsize * self.rows if self.rows != self.partitions else 0
+
+    # --- results ---------------------------------------------------------------------------------
+
+    def store(self, which: str | Operand, item: Scalar, *, mask: Scalar | None = None) -> None:
+        """Store an item of the stored type."""
+        operand = self.work.operand(which) if isinstance(which, str) else which
+        pointer, strides, advance = self._place(operand)
+        self.put(pointer, item, strides, advance=advance, mask=mask)
+
+    def write(self, name: str, value: Scalar) -> None:
+        """Cast what was computed as `nki.isa.cast.write` does, and store it."""
+        self.store(name, values.cast(value, self.work.dtype(name)))
+
+    def finish(self) -> None:
+        """Note the action, and copy results from dense memory to where they belong."""
+        pointers = [pointer for pointer, _, _ in self._slots]
+        advance = tuple(by for _, _, by in self._slots)
+        function = TapeLoop(self._made(), True, advance)
+        self.work.add(function, pointers, self._reaches, self.chunks)
+        for dense, operand in self._back:
+            self.work.copy_bits(dense, operand)
+
+
+def split(dims: Dims, keep: int) -> tuple[Dims, Dims] | None:
+    """Divide dimensions into those of the first `keep` and the others; None if one straddles."""
+    if keep == 1:
+        return (), dims
+    total = 1
+    for at, (extent, stride) in enumerate(dims):
+        if total == keep:
+            return dims[:at], dims[at:]
+        if keep % (total * extent):
+            first, rest = divmod(keep, total)
+            if rest or extent % first:
+                return None
+            inner = extent // first
+            return (*dims[:at], (first, stride * inner)), ((inner, stride), *dims[at + 1 :])
+        total *= extent
+    return (dims, ()) if total == keep else None
