@@ -53,7 +53,7 @@ def load() -> None:
             importlib.import_module(f"nki.lowering.{module.name}")
 
 
-def work_of(template: Template, variant: Variant = Variant()) -> Work:
+def work_of(template: Template, variant: Variant) -> Work:
     """Return what a template becomes. Whoever calls it keeps the result."""
     load()
     work = Work(template, variant)

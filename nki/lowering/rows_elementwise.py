@@ -11,7 +11,7 @@ from nki.lowering import alu, values
 from nki.lowering.implement import implements
 from nki.lowering.work import Lanes, Work
 
-__all__ = ["stages", "staged"]
+__all__ = ["staged", "stages"]
 
 _WIDE_INTEGERS = ("int32", "uint32")
 

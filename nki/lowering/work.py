@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Dim, Kernel, Kind, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import TapeLoop, TapeNative, TapeProduct
+from neuronxcc.neff.tape import TapeLoop, TapeNative, TapeProduct
 from nki.dtypes import info
 from nki.isa.spec import Role
 from nki.lowering import values
@@ -197,7 +197,7 @@ class Work:
     """The actions of a template; see the module."""
 
     template: Template
-    variant: Variant = Variant()
+    variant: Variant = field(default_factory=Variant)
     actions: list[Action | Print] = field(default_factory=list)
     scratch: list[tuple[int, int]] = field(default_factory=list)  # (partitions, bytes of each)
     _known: dict[str, Operand] = field(default_factory=dict)
@@ -493,7 +493,7 @@ class Loop:
     def finish(self) -> None:
         """Note the action: a function that splits its work itself."""
         pointers = [pointer for pointer, _, _ in self._slots]
-        self.work.add(TapeLoop(self._made(), False, ()), pointers, self._reaches)
+        self.work.add(TapeLoop(self._made()), pointers, self._reaches)
 
 
 class Lanes(Loop):
@@ -669,7 +669,7 @@ class Lanes(Loop):
         """Note the action, and copy results from dense memory to where they belong."""
         pointers = [pointer for pointer, _, _ in self._slots]
         advance = tuple(by for _, _, by in self._slots)
-        function = TapeLoop(self._made(), True, advance)
+        function = TapeLoop(self._made(), lanes=True, advance=advance)
         self.work.add(function, pointers, self._reaches, self.chunks)
         for dense, operand in self._back:
             self.work.copy_bits(dense, operand)
