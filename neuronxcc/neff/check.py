@@ -267,6 +267,11 @@ class _Checker:
                 self.views(_views_in((step.args, tuple(step.kwargs.values()))))
             case CallStep():
                 self.call(step)
+            case _:
+                self.instructions(step)
+
+    def instructions(self, step: TapeStep | ForStep | WhileStep | PrintStep) -> None:
+        match step:
             case TapeStep():
                 self.tape(step)
             case ForStep():

@@ -145,16 +145,24 @@ class Schema:
         found = self._codecs.get(annotation)
         if found is None:
             # A type that contains itself (a step with steps in it) meets this instead of itself.
-            self._codecs[annotation] = (
-                lambda value: self._codecs[annotation][0](value),
-                lambda value: self._codecs[annotation][1](value),
-            )
+            self._codecs[annotation] = self._later(annotation)
             try:
                 found = self._codecs[annotation] = self._derive(annotation)
             except TypeError:
                 del self._codecs[annotation]
                 raise
         return found
+
+    def _later(self, annotation: Any) -> Codec:
+        """A codec that looks for the codec when it is used."""
+
+        def encode(value: Any) -> Any:
+            return self._codecs[annotation][0](value)
+
+        def decode(value: Any) -> Any:
+            return self._codecs[annotation][1](value)
+
+        return encode, decode
 
     def describe(self) -> dict[str, list[str]]:
         """Names of the fields of all dataclasses met so far: what the lists in a file mean."""

@@ -154,7 +154,7 @@ def instructions(step: TapeStep) -> Instructions:
         raise NeffError(f"the code of a tape is {step.code.type}, not one row of s64")
     words = [2 + 2 * slot_count(function) for function in step.functions]
     count, end = len(words), len(data)
-    code = memoryview(data)
+    code = memoryview(step.code.content).cast("q")
     starts, chunks, sizes = array("q"), array("q"), array("q")
     at = 0
     while at < end:

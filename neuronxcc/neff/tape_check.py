@@ -15,6 +15,7 @@ from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.natives import native
 from neuronxcc.neff.tape import (
+    TapeFunction,
     TapeNative,
     TapeProduct,
     TapeStep,
@@ -23,7 +24,8 @@ from neuronxcc.neff.tape import (
 )
 
 MOST_EXTENT = 1 << 24  # of a product of a tape
-MOST_BYTES = 1 << 48  # of a reach or an advance: sums of them fit into 64 bits
+MOST_BYTES = 1 << 48  # of a reach: sums of a few fit into 64 bits
+MOST_ADVANCE = 1 << 40  # times MOST_CHUNKS fits into 64 bits, too
 MOST_LOCATIONS = 1 << 24
 
 _OPERANDS = (DType.F32, DType.BF16, DType.F16)
@@ -85,66 +87,79 @@ def check_tape(
         NeffError: Names the instruction, counted from 0, its line, and what is wrong.
     """
     for number, (function, reach) in enumerate(zip(step.functions, slots, strict=True)):
-        advance = () if isinstance(function, TapeProduct) else function.advance
-        if len(advance) != (len(reach) if is_lanes(function) else 0):
-            raise NeffError(f"function {number} has {len(reach)} slots and {len(advance)} advances")
-        if not all(abs(by) <= MOST_BYTES for by in advance) or not all(
-            -MOST_BYTES <= slot.low <= slot.high <= MOST_BYTES for slot in reach
-        ):
-            raise NeffError(f"function {number} reaches beyond any memory")
+        _check_function(number, function, reach)
     if len(step.locations) > MOST_LOCATIONS:
         raise NeffError(f"a tape with {len(step.locations)} locations")
-    found = instructions(step)
-    code: Array = step.code.array
-    lines = code[found.starts + 1] if len(found.starts) else found.starts
+    check = _Check(step, np.asarray(sizes, np.int64), constants)
+    check.instructions()
+    for number, reach in enumerate(slots):
+        check.places(number, reach)
 
-    def refuse(bad: Array, what: str) -> None:
+
+def _check_function(number: int, function: TapeFunction, reach: tuple[SlotReach, ...]) -> None:
+    advance = _advance(function)
+    if len(advance) != (len(reach) if is_lanes(function) else 0):
+        raise NeffError(f"function {number} has {len(reach)} slots and {len(advance)} advances")
+    if not all(abs(by) <= MOST_ADVANCE for by in advance) or not all(
+        -MOST_BYTES <= slot.low <= slot.high <= MOST_BYTES for slot in reach
+    ):
+        raise NeffError(f"function {number} reaches beyond any memory")
+
+
+def _advance(function: TapeFunction) -> tuple[int, ...]:
+    return () if isinstance(function, TapeProduct) else function.advance
+
+
+class _Check:
+    """All instructions of a tape at once."""
+
+    def __init__(self, step: TapeStep, sizes: Array, constants: Collection[int]) -> None:
+        self.step = step
+        self.sizes = sizes
+        self.constant = np.isin(np.arange(len(sizes)), list(constants))
+        self.found = instructions(step)
+        self.code: Array = step.code.array
+        self.lines = self.code[self.found.starts + 1]
+
+    def refuse(self, bad: Array, which: Array, what: str) -> None:
+        """Raise for the first of the instructions `which` that is `bad`."""
         if bad.any():
-            which = int(np.flatnonzero(bad)[0])
-            line = int(lines[which])
-            place = step.locations[line] if 0 <= line < len(step.locations) else "?"
-            function = int(found.functions[which])
-            raise NeffError(f"instruction {which} (function {function}, {place}): {what}")
+            first = int(which[np.flatnonzero(bad)[0]])
+            line, locations = int(self.lines[first]), self.step.locations
+            place = locations[line] if 0 <= line < len(locations) else "?"
+            function = int(self.found.functions[first])
+            raise NeffError(f"instruction {first} (function {function}, {place}): {what}")
 
-    refuse((lines < 0) | (lines >= len(step.locations)), "there is no such location")
-    lanes = np.array([is_lanes(function) for function in step.functions], bool)
-    if len(found.functions):
-        wrong = lanes[found.functions] != (found.chunks > 0)
-        refuse(wrong, "a function in a group that it is not made for")
-    size_of = np.asarray(sizes, np.int64)
-    constant = np.isin(np.arange(len(size_of)), list(constants))
-    for number, (function, reach) in enumerate(zip(step.functions, slots, strict=True)):
-        mine = found.functions == number
-        starts = found.starts[mine]
-        if not len(starts):
-            continue
+    def instructions(self) -> None:
+        """Their locations, and whether functions are in groups of their kind."""
+        everything = np.arange(len(self.lines))
+        bad = (self.lines < 0) | (self.lines >= len(self.step.locations))
+        self.refuse(bad, everything, "there is no such location")
+        if len(everything):
+            lanes = np.array([is_lanes(function) for function in self.step.functions])
+            wrong = lanes[self.found.functions] != (self.found.chunks > 0)
+            self.refuse(wrong, everything, "a function in a group that it is not made for")
 
-        def spread(bad: Array, mine: Array = mine) -> Array:
-            every = np.zeros(len(mine), bool)
-            every[mine] = bad
-            return every
-
-        more = np.maximum(found.chunks[mine] - 1, 0)
-        for position, slot in enumerate(reach):
-            buffers, offsets = code[starts + 2 + 2 * position], code[starts + 3 + 2 * position]
-            what = f"slot {position}"
-            bad = (buffers < 0) | (buffers >= len(size_of))
-            refuse(spread(bad), f"{what} is in a buffer that is not there")
+    def places(self, number: int, reach: tuple[SlotReach, ...]) -> None:
+        """Where all instructions of one function work."""
+        which = np.flatnonzero(self.found.functions == number)
+        if not len(which):
+            return
+        starts, more = self.found.starts[which], np.maximum(self.found.chunks[which] - 1, 0)
+        advance = _advance(self.step.functions[number]) or (0,) * len(reach)
+        for position, (slot, by) in enumerate(zip(reach, advance, strict=True)):
+            buffers = self.code[starts + 2 + 2 * position]
+            offsets = self.code[starts + 3 + 2 * position]
+            bad = (buffers < 0) | (buffers >= len(self.sizes))
+            self.refuse(bad, which, f"slot {position} is in a buffer that is not there")
             bad = (offsets < 0) | (offsets > MOST_BYTES)
-            refuse(spread(bad), f"{what} has an offset outside of memory")
-            low, high = slot.low, slot.high
-            if low == high:
-                low = high = 0
-            by = function.advance[position] if is_lanes(function) else 0  # type: ignore[union-attr]
-            if not _small(more, by):
-                raise NeffError(f"function {number} advances beyond any memory")
+            self.refuse(bad, which, f"slot {position} has an offset outside of memory")
+            # One that is not accessed must still point into the buffer.
+            low, high = (slot.low, slot.high) if slot.low < slot.high else (0, 0)
             first = offsets + low + np.minimum(more * by, 0)
             last = offsets + high + np.maximum(more * by, 0)
-            bad = (first < 0) | (last > size_of[buffers])
-            refuse(spread(bad), f"{what} reaches beyond its buffer")
+            bad = (first < 0) | (last > self.sizes[buffers])
+            self.refuse(bad, which, f"slot {position} reaches beyond its buffer")
             if slot.written:
-                refuse(spread(constant[buffers]), f"{what} is written to, but it is a constant")
-
-
-def _small(more: Array, by: int) -> bool:
-    return int(more.max()) * abs(by) <= MOST_BYTES << 8
+                bad = self.constant[buffers]
+                self.refuse(bad, which, f"slot {position} is written to, but it is a constant")

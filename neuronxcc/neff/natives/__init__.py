@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.natives import indices
-from neuronxcc.neff.natives.table import Native, NativeFailure, NativeSlot, Params
+from neuronxcc.neff.natives.table import Native, NativeError, NativeSlot, Params
 
-__all__ = ["NATIVES", "Native", "NativeFailure", "NativeSlot", "Params", "native"]
+__all__ = ["NATIVES", "Native", "NativeError", "NativeSlot", "Params", "native"]
 
 NATIVES: dict[str, Native] = {**indices.NATIVES}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuronxcc.ir.meaning.elementwise import Array
-from neuronxcc.neff.natives.table import Native, NativeFailure, NativeSlot, Params, named
+from neuronxcc.neff.natives.table import Native, NativeError, NativeSlot, Params, named
 
 
 def _declare(params: Params) -> tuple[NativeSlot, ...]:
@@ -21,7 +21,7 @@ def _run(params: Params, slots: Sequence[Array]) -> None:
         at = 4 * number * stride
         value = int(slots[0][at : at + 4].view(np.int32)[0])
         if not 0 <= value < bound:
-            raise NativeFailure(
+            raise NativeError(
                 "NKI132",
                 f"index {value} is out of bounds: it must be from 0 to below {bound}",
                 "keep it in bounds, or ask for oob_mode.skip where the instruction has it",

@@ -22,7 +22,7 @@ class NativeSlot:
     written: bool = False
 
 
-class NativeFailure(Exception):
+class NativeError(Exception):
     """A native function found something wrong in the data; the runner adds the user's line.
 
     Attributes:
@@ -44,7 +44,7 @@ class Native:
         declare: From the parameters to its slots; NeffError for parameters that it does not take.
             What it says for given parameters never changes.
         run: The meaning. Gets the parameters and for every slot the bytes from its pointer to the
-            end of the buffer (uint8); writes in place; raises NativeFailure.
+            end of the buffer (uint8); writes in place; raises NativeError.
     """
 
     declare: Callable[[Params], tuple[NativeSlot, ...]]
