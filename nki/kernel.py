@@ -14,7 +14,7 @@ from neuronxcc.targets import Target
 from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
 from nki.frontends import Frontend, NumpyFrontend, frontend_of
-from nki.launch import Launch, Slot, record
+from nki.launch import Launch, Slot, rebuilt, record
 from nki.objects import NKIObject
 from nki.recorder import Grid
 from nki.recording import Recording
@@ -68,6 +68,10 @@ class Kernel:
         made = copy.copy(self)
         made.grid = grid
         return made
+
+    def __fingerprint__(self) -> tuple[Any, ...]:
+        """What it consists of, see `nki.fingerprint`."""
+        return self.function, self.grid
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind like a function, so that methods can be kernels."""
@@ -167,16 +171,12 @@ class _Arguments:
         if isinstance(value, (tuple, list)):
             self.key.append((type(value), len(value)))
             items = [self.take(item, f"{name}[{i}]") for i, item in enumerate(value)]
-            return items if isinstance(value, list) else _rebuilt(value, items)
+            return rebuilt(value, items)
         if isinstance(value, dict):
             self.key.append((dict, *value))
             return {k: self.take(v, f"{name}[{k!r}]") for k, v in value.items()}
         self.key.append(_frozen(value))
         return value
-
-
-def _rebuilt(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
-    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
 
 
 def _frozen(value: Any) -> Any:

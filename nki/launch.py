@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,14 @@ from neuronxcc.targets import Target
 from nki.errors import NkiError, NkiTypeError, NkiWarning
 from nki.merge import merge
 from nki.recorder import Grid, Recorder
-from nki.recording import Recording, Result
+from nki.recording import Recording
+from nki.returned import outputs_of, returned
 from nki.tensor import NkiTensor
 
-__all__ = ["CHECKS_VARIABLE", "Launch", "Slot", "record"]
+__all__ = ["CHECKS_VARIABLE", "Launch", "Slot", "rebuilt", "record"]
 
 CHECKS_VARIABLE = "TORCH_NEURONX_NKI_CHECKS"
 Array = npt.NDArray[Any]
-Runner = Callable[[Sequence[Array]], Any]
 
 
 class Slot:
@@ -37,45 +37,35 @@ class Slot:
 
 
 class Launch:
-    """A recording, and what makes it run.
+    """A specialisation that can run: what a kernel did, and programs made of it.
 
     Attributes:
-        recording: what the kernel did.
+        results: structure of what the kernel returns, see `nki.returned`.
+        inputs: how many array arguments there are.
         written: numbers of the array arguments that it writes.
+        outputs: (shape, NKI's type name) of every output.
     """
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         known = recording.written_inputs()
+        self.inputs = len(recording.inputs)
         self.written = frozenset(i for i, n in enumerate(recording.inputs) if n in known)
-        self._runners: dict[Any, Any] = {}
+        storages = [recording.storages[number] for number in outputs_of(recording)]
+        self.outputs = [(storage.shape, storage.dtype) for storage in storages]
+        self.results = returned(recording)
+        self._made: dict[Any, Any] = {}
 
-    def runner(self, key: Any, make: Callable[[Recording], Any]) -> Any:
-        """Return what runs the recording in some place, made when first asked for."""
-        full = (key, make)
-        found = self._runners.get(full)
+    def made(self, make: Callable[..., Any], *where: Any) -> Any:
+        """Return ``make(self, *where)``, made when it is first asked for.
+
+        That is how executors keep what they load for a place.
+        """
+        key = (make, *where)
+        found = self._made.get(key)
         if found is None:
-            found = self._runners[full] = make(self.recording)
+            found = self._made[key] = make(self, *where)
         return found
-
-    def restore(self, results: Any, values: list[Any]) -> Any:
-        """Put arguments into the results where the kernel returned them as they are."""
-        return _restored(self.recording, self.recording.results, results, values)
-
-
-def _restored(recording: Recording, form: Any, result: Any, values: list[Any]) -> Any:
-    if isinstance(form, Result):
-        if form.storage in recording.inputs:
-            whole = recording.storages[form.storage]
-            if form.form.shape == whole.shape and form.offset == 0:
-                return values[recording.inputs.index(form.storage)]
-        return result
-    if isinstance(form, (tuple, list)):
-        pairs = zip(form, result, strict=True)
-        return type(form)(_restored(recording, f, r, values) for f, r in pairs)
-    if isinstance(form, dict):
-        return {k: _restored(recording, form[k], result[k], values) for k in form}
-    return result
 
 
 def record(
@@ -114,12 +104,17 @@ def record(
     return recording
 
 
+def rebuilt(like: Any, items: list[Any]) -> Any:
+    """Return a list, tuple or named tuple like another, with other items."""
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
+
+
 def _tensors(recorder: Recorder, value: Any) -> Any:
     """Replace slots by tensors, in order of their numbers."""
     if isinstance(value, Slot):
         return recorder.argument(value.shape, value.dtype, value.name)
     if isinstance(value, (tuple, list)):
-        return type(value)(_tensors(recorder, item) for item in value)
+        return rebuilt(value, [_tensors(recorder, item) for item in value])
     if isinstance(value, dict):
         return {key: _tensors(recorder, item) for key, item in value.items()}
     return value
@@ -135,7 +130,7 @@ def _results(recorder: Recorder, result: Any) -> Any:
             )
         return recorder.result(result)
     if isinstance(result, (tuple, list)):
-        return type(result)(_results(recorder, item) for item in result)
+        return rebuilt(result, [_results(recorder, item) for item in result])
     if isinstance(result, dict):
         return {key: _results(recorder, item) for key, item in result.items()}
     if result is None:
