@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,9 @@ class Launch:
 
     Attributes:
         results: structure of what the kernel returns, see `nki.returned`.
-        inputs: how many array arguments there are.
+        arguments: (shape, NKI's type name) that every array argument must have. It differs from
+            what was given only with ``NKI_PRECISE_FP=0``: then the argument is converted, and back
+            if it is written.
         written: numbers of the array arguments that it writes.
         outputs: (shape, NKI's type name) of every output.
         findings: what is undefined on hardware, with the user's line.
@@ -64,7 +66,7 @@ class Launch:
             program: gives its program, by lowering the recording if need be.
         """
         self.results = facts.results
-        self.inputs = facts.inputs
+        self.arguments = facts.arguments
         self.written = facts.written
         self.outputs = facts.outputs
         self.findings = facts.findings
@@ -115,7 +117,7 @@ class Facts(NamedTuple):
     """What is known of a launch without its recording; see :class:`Launch`."""
 
     results: Any
-    inputs: int
+    arguments: tuple[tuple[tuple[int, ...], str], ...]
     written: frozenset[int]
     outputs: tuple[tuple[tuple[int, ...], str], ...]
     findings: tuple[tuple[str, str, tuple[str, int]], ...]
@@ -125,15 +127,22 @@ class Facts(NamedTuple):
 def facts_of(recording: Recording) -> Facts:
     """Return what is to be known of a recording."""
     known = recording.written_inputs()
-    storages = [recording.storages[number] for number in outputs_of(recording)]
     return Facts(
         returned(recording),
-        len(recording.inputs),
+        tuple(_described(recording, recording.inputs)),
         frozenset(i for i, n in enumerate(recording.inputs) if n in known),
-        tuple((storage.shape, storage.dtype) for storage in storages),
+        tuple(_described(recording, outputs_of(recording))),
         tuple((finding.code, finding.text, where) for finding, where in recording.findings),
         not recording.peeked,
     )
+
+
+def _described(
+    recording: Recording, numbers: Iterable[int]
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    for number in numbers:
+        storage = recording.storages[number]
+        yield storage.shape, storage.dtype
 
 
 def record(
