@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from neuronxcc.neff.program import Program
 from neuronxcc.targets import Target
 from nki.errors import NkiError, NkiTypeError, NkiWarning
 from nki.merge import merge
@@ -18,7 +20,7 @@ from nki.recording import Recording
 from nki.returned import outputs_of, returned
 from nki.tensor import NkiTensor
 
-__all__ = ["CHECKS_VARIABLE", "Launch", "Slot", "rebuilt", "record"]
+__all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "rebuilt", "record"]
 
 CHECKS_VARIABLE = "TORCH_NEURONX_NKI_CHECKS"
 Array = npt.NDArray[Any]
@@ -41,20 +43,47 @@ class Launch:
 
     Attributes:
         results: structure of what the kernel returns, see `nki.returned`.
-        inputs: how many array arguments there are.
+        arguments: (shape, NKI's type name) that every array argument must have. It differs from
+            what was given only with ``NKI_PRECISE_FP=0``: then the argument is converted, and back
+            if it is written.
         written: numbers of the array arguments that it writes.
         outputs: (shape, NKI's type name) of every output.
+        findings: what is undefined on hardware, with the user's line.
+        keep: Python has not looked at values, so that the next call does the same.
     """
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        known = recording.written_inputs()
-        self.inputs = len(recording.inputs)
-        self.written = frozenset(i for i, n in enumerate(recording.inputs) if n in known)
-        storages = [recording.storages[number] for number in outputs_of(recording)]
-        self.outputs = [(storage.shape, storage.dtype) for storage in storages]
-        self.results = returned(recording)
+    def __init__(
+        self,
+        facts: Facts,
+        recording: Callable[[], Recording],
+        program: Callable[[], Program],
+    ) -> None:
+        """Describe a launch.
+
+        Args:
+            facts: what to know of it.
+            recording: gives its recording, by running the kernel as Python if need be.
+            program: gives its program, by lowering the recording if need be.
+        """
+        self.results = facts.results
+        self.arguments = facts.arguments
+        self.written = facts.written
+        self.outputs = facts.outputs
+        self.findings = facts.findings
+        self.keep = facts.keep
+        self._recording = recording
+        self._program = program
         self._made: dict[Any, Any] = {}
+
+    @functools.cached_property
+    def recording(self) -> Recording:
+        """What the kernel did."""
+        return self._recording()
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """What the native executor runs."""
+        return self._program()
 
     def made(self, make: Callable[..., Any], *where: Any) -> Any:
         """Return ``make(self, *where)``, made when it is first asked for.
@@ -66,6 +95,54 @@ class Launch:
         if found is None:
             found = self._made[key] = make(self, *where)
         return found
+
+    def report(self) -> None:
+        """Warn of findings, or refuse them, as `TORCH_NEURONX_NKI_CHECKS` says.
+
+        Raises:
+            NkiError: there is a finding, and the variable is ``strict``.
+            ValueError: the variable is none of off, warn and strict.
+        """
+        mode = os.environ.get(CHECKS_VARIABLE) or "warn"
+        if mode not in ("off", "warn", "strict"):
+            raise ValueError(f"{CHECKS_VARIABLE}={mode}: use off, warn or strict")
+        for code, text, where in dict.fromkeys(self.findings) if mode != "off" else ():
+            if mode == "strict":
+                remedy = f"correct it, or set {CHECKS_VARIABLE}=warn to go on"
+                raise NkiError(code, text, remedy, where)
+            warnings.warn_explicit(f"{text} [{code}]", NkiWarning, *where)
+
+
+class Facts(NamedTuple):
+    """What is known of a launch without its recording; see :class:`Launch`."""
+
+    results: Any
+    arguments: tuple[tuple[tuple[int, ...], str], ...]
+    written: frozenset[int]
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+    findings: tuple[tuple[str, str, tuple[str, int]], ...]
+    keep: bool = True
+
+
+def facts_of(recording: Recording) -> Facts:
+    """Return what is to be known of a recording."""
+    known = recording.written_inputs()
+    return Facts(
+        returned(recording),
+        tuple(_described(recording, recording.inputs)),
+        frozenset(i for i, n in enumerate(recording.inputs) if n in known),
+        tuple(_described(recording, outputs_of(recording))),
+        tuple((finding.code, finding.text, where) for finding, where in recording.findings),
+        not recording.peeked,
+    )
+
+
+def _described(
+    recording: Recording, numbers: Iterable[int]
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    for number in numbers:
+        storage = recording.storages[number]
+        yield storage.shape, storage.dtype
 
 
 def record(
@@ -99,9 +176,7 @@ def record(
             result = function(*_tensors(recorder, args), **_tensors(recorder, kwargs))
             recorder.recording.results = _results(recorder, result)
         recorders.append(recorder)
-    recording = merge(recorders)
-    _report(recording)
-    return recording
+    return merge(recorders)
 
 
 def rebuilt(like: Any, items: list[Any]) -> Any:
@@ -140,23 +215,3 @@ def _results(recorder: Recorder, result: Any) -> Any:
         f"the kernel returns a {type(result).__name__}",
         "return tensors in nl.shared_hbm, one or a tuple of them, or nothing",
     )
-
-
-def _report(recording: Recording) -> None:
-    """Warn of findings, or refuse them, as `TORCH_NEURONX_NKI_CHECKS` says."""
-    mode = os.environ.get(CHECKS_VARIABLE) or "warn"
-    if mode not in ("off", "warn", "strict"):
-        raise ValueError(f"{CHECKS_VARIABLE}={mode}: use off, warn or strict")
-    seen: set[tuple[str, tuple[str, int]]] = set()
-    for finding, where in recording.findings:
-        if mode == "off" or (finding.code, where) in seen:
-            continue
-        seen.add((finding.code, where))
-        if mode == "strict":
-            raise NkiError(
-                finding.code,
-                finding.text,
-                f"correct it, or set {CHECKS_VARIABLE}=warn to go on",
-                where,
-            )
-        warnings.warn_explicit(f"{finding.text} [{finding.code}]", NkiWarning, *where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,8 @@ from nki.uninitialised import Initialisation
 __all__ = ["Grid", "Recorder"]
 
 Grid = tuple[int, ...]
+PRECISE_VARIABLE = "NKI_PRECISE_FP"
+_IMPRECISE = frozenset({"bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
 
 
 class Observer(Protocol):
@@ -72,6 +75,7 @@ class Recorder:
         self._index = index
         self._lane = lane
         self._generation = _generation(target)
+        self._precise = os.environ.get(PRECISE_VARIABLE, "1") != "0"
         self._forms = Forms()
         self.recording.storages = self._forms.storages
         self._templates: dict[Key, int] = {}
@@ -125,6 +129,13 @@ class Recorder:
         self._born[id(storage)] = len(self._blocks) - 1
         if storage.region is MemoryRegion.shared_hbm:
             self.shared.append(storage)
+
+    def stored(self, dtype: str) -> str:
+        """Return the type that tensors of a type are stored as: with ``NKI_PRECISE_FP=0`` float32.
+
+        That is the documented switch to tell errors of rounding from others.
+        """
+        return "float32" if not self._precise and dtype in _IMPRECISE else dtype
 
     def constant(self, storage: Storage) -> None:
         """Take note of a storage that holds data from the start."""

@@ -65,8 +65,7 @@ class Machine:
         self._written: dict[int, WrittenMap] = {}
         self._next = 0
         for number, array in zip(recording.inputs, arrays, strict=True):
-            if number is not None:
-                self._bind(number, array)
+            self._bind(number, array)
 
     def _bind(self, number: int, array: Array) -> None:
         old = self._recording.storages[number]

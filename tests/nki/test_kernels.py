@@ -261,6 +261,52 @@ def test_values_are_there_while_the_kernel_is_recorded() -> None:
     assert len(seen) == 4  # what looks at values is recorded anew
 
 
+def test_tensors_print_what_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        t = nl.ndarray(a.shape, a.dtype, name="tile")
+        nisa.dma_copy(dst=t, src=a)
+        print(t)  # noqa: T201 (what is tested)
+        recorder().device_print("again", t)
+        return a
+
+    kernel(np.array([[1.5, 2.5]], np.float32))
+    text = "<tensor 'tile' in SBUF: float32[1, 2]>\n[[1.5 2.5]]\n"
+    assert capsys.readouterr().out == text + "again [[1.5 2.5]]\n"
+
+
+def test_looking_at_values_needs_values() -> None:
+    @nki.jit
+    def kernel(a: Any) -> None:
+        with recorder().for_loop(0, 1):
+            str(a)
+
+    with pytest.raises(NkiError, match=r"in the body of a loop.*nl.device_print.*NKI205"):
+        kernel(random(1, 1))
+
+
+def test_imprecise_types_can_be_stored_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray(a.shape, nl.bfloat16, nl.shared_hbm)
+        t = nl.ndarray(a.shape, nl.bfloat16)
+        nisa.dma_copy(dst=t, src=a)
+        nisa.tensor_scalar(dst=t, data=t, op0="add", operand0=1e-3)
+        nisa.dma_copy(dst=out, src=t)
+        nisa.dma_copy(dst=a, src=t)
+        return out
+
+    ones = np.ones((2, 2), ml_dtypes.bfloat16)
+    a = ones.copy()
+    assert (kernel(a) == 1).all()
+    monkeypatch.setenv("NKI_PRECISE_FP", "0")
+    result = kernel(a)
+    assert result.dtype == np.float32
+    assert (result == np.float32(1.001)).all()
+    assert (a == ones).all()
+    assert a.dtype == ml_dtypes.bfloat16
+
+
 @pytest.mark.parametrize(
     ("run", "error", "text"),
     [
