@@ -8,6 +8,7 @@ Every code is listed in :data:`CODES`, the one table. Its hundreds say whom it c
 - 3xx: collectives
 """
 
+import contextlib
 import os
 import sys
 
@@ -131,13 +132,17 @@ CODES: dict[str, str] = {
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)
 
 
+# Frames of these are none of the user's: loops on the device are contexts.
+_INNER = (_PACKAGE, contextlib.__file__)
+
+
 def user_location() -> tuple[str, int]:
-    """Return file and line of the innermost caller outside this package.
+    """Return file and line of the innermost caller outside this package and Python's contextlib.
 
     Where there is none, because the package calls itself, the outermost caller's is returned.
     """
     frame = sys._getframe(1)  # noqa: SLF001 (the documented way; `inspect` is 100 times slower)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_code.co_filename.startswith(_INNER):
         back = frame.f_back
         if back is None:
             break
