@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["Dims", "merge", "refine", "row_major"]
+__all__ = ["Dims", "merge", "refine", "row_major", "split"]
 
 Dims = tuple[tuple[int, int], ...]  # (extent, stride), from the outermost
 
@@ -81,3 +81,21 @@ def _joined(
         for to, step in zip(joined, steps, strict=True):
             to.append(step)
     return tuple(sizes), [tuple(found) for found in joined]
+
+
+def split(dims: Dims, keep: int) -> tuple[Dims, Dims] | None:
+    """Divide dimensions into those of the first `keep` and the others; None if one straddles."""
+    if keep == 1:
+        return (), dims
+    total = 1
+    for at, (extent, stride) in enumerate(dims):
+        if total == keep:
+            return dims[:at], dims[at:]
+        if keep % (total * extent):
+            first, rest = divmod(keep, total)
+            if rest or extent % first:
+                return None
+            inner = extent // first
+            return (*dims[:at], (first, stride * inner)), ((inner, stride), *dims[at + 1 :])
+        total *= extent
+    return (dims, ()) if total == keep else None
