@@ -342,8 +342,9 @@ class Lanes(Typed):
     def _agree(
         self, operands: Sequence[Operand], dims: list[Dims], keep: int | None
     ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        fixed = [i for i, operand in enumerate(operands) if operand.is_virtual]
         while True:
-            found = refine(dims)
+            found = refine(dims, fixed)
             if not isinstance(found, int):
                 return found
             packed = self._pack(operands[found])
@@ -373,14 +374,36 @@ class Lanes(Typed):
         advance = 4 * self.rows if self.rows != self.partitions else 0
         return self.get(LANES, DType.S32, step, advance=advance)
 
-    def position(self, dtype: DType = DType.S64) -> Scalar:
-        """Return the number of the element in its partition."""
-        steps = row_major(self.extents[1:])
+    def position(self, dtype: DType = DType.S64, *, reduced: bool = False) -> Scalar:
+        """Return the number of the element in its partition.
+
+        Args:
+            dtype: of the number.
+            reduced: count along REDUCE dimensions only.
+        """
+        before = 1 + self._outer if reduced else 1
         total: Scalar | None = None
-        for dim, step in enumerate(steps, 1):
+        for dim, step in enumerate(row_major(self.extents[before:]), before):
             part = build.op(Op.MULTIPLY, build.index(dim, dtype), step)
             total = part if total is None else build.op(Op.ADD, total, part)
         return build.const(0, dtype) if total is None else total
+
+    def first(self, name: str) -> Scalar:
+        """Return the first item along the REDUCE dimensions."""
+        real, strides, advance = self._place(self.work.operand(name))
+        kept = 1 + self._outer
+        steps = (*strides[:kept], *[0] * (len(strides) - kept))
+        indices, mask = self._index(real)
+        kind = values.stored_type(real.dtype)
+        return self.get(real.pointer, kind, steps, advance=advance, indices=indices, mask=mask)
+
+    def along(self, operand: Operand) -> Scalar:
+        """Return the sum of an operand's strides times positions, dimension 0 left out: s32."""
+        total = build.const(0, DType.S32)
+        for dim, step in enumerate(self.steps(operand)[1:], 1):
+            part = build.op(Op.MULTIPLY, build.index(dim, DType.S32), step)
+            total = build.op(Op.ADD, total, part)
+        return total
 
     def lane_state(self, state: State, dtype: DType) -> tuple[State, tuple[int, ...], int]:
         """Return pointer, strides and advance of an item per partition of a state."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ __all__ = [
     "f32",
     "rows_of",
     "s32",
+    "virtual",
 ]
 
 MOST_ROWS = 16  # partitions that a lane function takes at a time
@@ -75,6 +76,7 @@ class State(NamedTuple):
 
 
 Pointer = Leaf | Constant | Scratch | State
+_NOWHERE = Scratch(-1)
 
 
 class Reach(NamedTuple):
@@ -142,6 +144,29 @@ class Operand:
         """Bytes of an element."""
         return info(self.dtype).itemsize
 
+    def shifted(self, elements: int) -> Pointer:
+        """Return a pointer to another element."""
+        return self.pointer._replace(offset=self.pointer.offset + elements * self.itemsize)
+
+    def element(self, number: int) -> Operand:
+        """Return one element of every partition, (partitions, 1)."""
+        at = 0
+        for extent, stride in reversed(self.free_dims):
+            number, position = divmod(number, extent)
+            at += position * stride
+        return replace(
+            self,
+            name="",
+            shape=(self.partitions, 1),
+            strides=(self.strides[0], 0),
+            pointer=self.shifted(at),
+        )
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is no memory, but only tells strides; see `virtual`."""
+        return self.pointer == _NOWHERE
+
     @property
     def free_dims(self) -> Dims:
         """(extent, stride) of all dimensions but the first."""
@@ -179,6 +204,11 @@ class Variant(NamedTuple):
 def rows_of(partitions: int) -> int:
     """Return the partitions of a chunk: the greatest divisor that is at most `MOST_ROWS`."""
     return max(r for r in range(1, min(partitions, MOST_ROWS) + 1) if partitions % r == 0)
+
+
+def virtual(shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand:
+    """Return an operand without memory, whose strides a kernel is to tell: `Lanes.along`."""
+    return Operand("", "int32", shape, strides, _NOWHERE)
 
 
 def element_strides(form: TileForm) -> tuple[int, ...]:

@@ -108,6 +108,11 @@ class Work:
         """Return the number of an operand's first leaf."""
         return self._first[name]
 
+    def lane(self) -> int:
+        """Return the first partition of the first operand on a chip: where its state begins."""
+        forms = (form for form in self._forms.values() if isinstance(form, TileForm))
+        return next((form.row for form in forms if form.region.on_chip), 0)
+
     def dtype(self, name: str) -> str:
         """Return NKI's name of the type of a tensor."""
         form = self.form(name)
