@@ -19,6 +19,7 @@ from nki.launch import Launch, Slot, rebuilt, record
 from nki.objects import NKIObject
 from nki.recorder import Grid
 from nki.recording import Recording
+from nki.schedule import Edges, edges_of
 from nki.store import prepare
 
 __all__ = ["Kernel", "jit", "simulate"]
@@ -40,6 +41,7 @@ class Kernel:
     Attributes:
         function: what was decorated.
         grid: programs along each axis of the launch grid, () without one.
+        edges: what its schedule demands.
     """
 
     def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
@@ -47,6 +49,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function = function
         self.grid = grid
+        self.edges: Edges = ()
         self._signature = inspect.signature(function)
         self._launches: dict[Any, Launch] = {}
 
@@ -71,9 +74,23 @@ class Kernel:
         made.grid = grid
         return made
 
+    def with_schedule(self, edges: Any) -> Kernel:
+        """Return the kernel with dependencies between named instructions.
+
+        Args:
+            edges: pairs of a name and a name, or a list of names, that it waits for. Instructions
+                run here in program order, so edges are checked and change no result.
+
+        Raises:
+            NkiTypeError: no such pairs (NKI180).
+        """
+        made = copy.copy(self)
+        made.edges = edges_of(edges)
+        return made
+
     def __fingerprint__(self) -> tuple[Any, ...]:
         """What it consists of, see `nki.fingerprint`."""
-        return self.function, self.grid
+        return self.function, self.grid, self.edges
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind like a function, so that methods can be kernels."""
@@ -116,12 +133,15 @@ class Kernel:
         frontend = arguments.frontend()
         target = frontend.target(arguments.values)
         environment = tuple(map(os.environ.get, _ENVIRONMENT))
-        key = (*arguments.key, self.grid, target.name, environment)
+        key = (*arguments.key, self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
         if launch is None:
             # What other processes share: None if the kernel cannot be named for them.
             code = fingerprint(self.function, arguments.plain)
-            parts = {"arrays": repr(arguments.arrays), "launch": repr((self.grid, environment))}
+            parts = {
+                "arrays": repr(arguments.arrays),
+                "launch": repr((self.grid, self.edges, environment)),
+            }
             launch = prepare(
                 self.function.__name__,
                 None if code is None else {"kernel": code, **parts},
@@ -143,6 +163,7 @@ class Kernel:
             bound.kwargs,
             target=target,
             grid=self.grid,
+            edges=self.edges,
             values=lambda: [o.host(v) for o, v in zip(owners, values, strict=True)],
         )
 

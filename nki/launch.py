@@ -18,6 +18,7 @@ from nki.merge import merge
 from nki.recorder import Grid, Recorder
 from nki.recording import Recording
 from nki.returned import outputs_of, returned
+from nki.schedule import Edges, check_edges
 from nki.tensor import NkiTensor
 
 __all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "rebuilt", "record"]
@@ -152,6 +153,7 @@ def record(
     *,
     target: Target,
     grid: Grid,
+    edges: Edges = (),
     values: Callable[[], list[Array]] | None = None,
 ) -> Recording:
     """Run a kernel as Python and return what it did.
@@ -162,6 +164,7 @@ def record(
         kwargs: likewise.
         target: what to check for.
         grid: programs along each axis of the launch grid, () for none; they run on as many cores.
+        edges: what the schedule demands.
         values: gives the contents of the arrays, for kernels that look at them.
 
     Raises:
@@ -175,6 +178,7 @@ def record(
         with recorder.active():
             result = function(*_tensors(recorder, args), **_tensors(recorder, kwargs))
             recorder.recording.results = _results(recorder, result)
+        check_edges(edges, recorder.names)
         recorders.append(recorder)
     return merge(recorders)
 

@@ -378,3 +378,27 @@ def test_target_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         kernel()
     gen = nisa.nc_version
     assert versions == [gen.gen2, gen.gen3, gen.gen4]
+
+
+@nki.jit
+def scheduled(t: Any) -> None:
+    a, b = nl.ndarray(t.shape, t.dtype), nl.ndarray(t.shape, t.dtype)
+    nisa.dma_copy(dst=a, src=t, name="load")
+    nisa.reciprocal(dst=b, data=a, name="recip")
+    nisa.tensor_scalar(dst=b, data=a, op0="add", operand0=1.0, name="plus")
+    nisa.tensor_scalar(dst=b, data=b, op0="add", operand0=1.0, name="again")
+    nisa.tensor_scalar(dst=b, data=b, op0="add", operand0=1.0, name="again")
+
+
+def test_schedules_are_checked() -> None:
+    a = random(2, 2)
+    scheduled.with_schedule([("plus", "recip"), ("recip", ["load"])])(a)
+    for edges, text in (
+        ([("plus", "minus")], r"names 'minus', and no instructions.*name='minus'.*NKI181"),
+        ([("plus", "again")], r"names 'again', and 2 instructions.*NKI181"),
+        ([("plus", "recip"), ("recip", ["load", "plus"])], r"plus waits for recip.*NKI182"),
+        ([("plus",)], r"\('plus',\) is no edge.*NKI180"),
+        (3, "3 is no edge.*NKI180"),
+    ):
+        with pytest.raises(NkiError, match=text):
+            scheduled.with_schedule(edges)(a)
