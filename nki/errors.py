@@ -107,6 +107,25 @@ CODES: dict[str, str] = {
     "NKI207": "an argument of a kernel of a kind that kernels do not take",
     "NKI208": "a result of a kernel that is not in shared HBM",
     "NKI209": "a launch with a number of cores that does not exist",
+    "NKI240": "an argument of a language function that it does not take",
+    "NKI241": "tiles whose shapes differ where nothing is broadcast",
+    "NKI242": "axes that a function cannot work along",
+    "NKI243": "a function that hardware does not have",
+    "NKI244": "an operator of Python on a tensor",
+    "NKI245": "a loop on the device that cannot be",
+    "NKI246": "a question about the kernel outside of one",
+    "NKI247": "a setting that is none",
+    "NKI248": "what the NKI version in use does not have",
+    "NKI250": "a statement that the NKI compiler does not take",
+    "NKI251": "an expression that the NKI compiler does not take",
+    "NKI252": "a signature that the NKI compiler does not take",
+    "NKI253": "a class that the NKI compiler does not take",
+    "NKI254": "an argument of a kernel that the NKI compiler does not take",
+    "NKI255": "a loop on the device that the NKI compiler does not take",
+    "NKI256": "a name of NKI 0.1 that is gone",
+    "NKI257": "a construct that is deprecated",
+    "NKI258": "state outside of a kernel",
+    "NKI259": "a function whose source cannot be read",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)
@@ -170,3 +189,7 @@ class NkiValidationError(NkiError, AssertionError):
 
     It is an ``AssertionError`` too, which is what the documented simulator raises.
     """
+
+
+class NkiWarning(UserWarning):
+    """What ``TORCH_NEURONX_NKI_CHECK=warn`` says of a kernel that runs here and nowhere else."""

@@ -69,6 +69,10 @@ class Kernel:
         made.grid = grid
         return made
 
+    def __fingerprint__(self) -> tuple[Any, ...]:
+        """What it consists of, see `nki.fingerprint`."""
+        return self.function, self.grid
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind like a function, so that methods can be kernels."""
         return self if instance is None else functools.partial(self, instance)

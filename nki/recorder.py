@@ -83,6 +83,7 @@ class Recorder:
         self._accumulation = Accumulation(self)
         self._initialisation = Initialisation(self)
         self._peeking: Machine | None = None
+        self._failures: list[NkiError] = []
         # What the inputs hold, for those who look at values.
         self.values: Callable[[], list[npt.NDArray[Any]]] | None = None
 
@@ -96,6 +97,12 @@ class Recorder:
             stack.enter_context(use_recorder(self))
             stack.enter_context(use_issuer(self.issue))
             yield
+        if self._failures:
+            raise self._failures[0]
+
+    def fail(self, error: NkiError) -> None:
+        """Raise an error when the kernel has ended: it was found where Python lets none pass."""
+        self._failures.append(error)
 
     def argument(self, shape: tuple[int, ...], dtype: str, name: str) -> NkiTensor:
         """Return the tensor of the next array argument, wholly initialised.
