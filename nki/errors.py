@@ -189,7 +189,3 @@ class NkiValidationError(NkiError, AssertionError):
 
     It is an ``AssertionError`` too, which is what the documented simulator raises.
     """
-
-
-class NkiWarning(UserWarning):
-    """What ``TORCH_NEURONX_NKI_CHECK=warn`` says of a kernel that runs here and nowhere else."""

@@ -2,23 +2,29 @@
 
 No engine rounds to whole numbers, divides or takes remainders, so these are sequences of what they
 do. The release notes say of division, remainders and powers with a number as the exponent that they
-fail on hardware; ``TORCH_NEURONX_NKI_CHECK`` says so too.
+fail on hardware, so each use is a finding (NKI243) of the recording.
 """
 
 from typing import Any, Final
 
 import numpy as np
 
+from nki.context import current_recorder
 from nki.dtypes import info
 from nki.isa.functions import FUNCTIONS
 from nki.language.function import Binary, Unary
 from nki.language.tiles import Number, cast_copy, new
-from nki.lint.switch import missing_on_hardware
 from nki.tensor import NkiTensor
 
 __all__ = ["ceil", "divide", "floor", "fmod", "mod", "power", "trunc"]
 
 _WHOLE = float(2**23)  # every float32 from here on is a whole number
+
+
+def _missing(function: str, remedy: str) -> None:
+    recorder: Any = current_recorder()
+    if recorder is not None:
+        recorder.finding("NKI243", f"{function} fails on hardware, which has no such operator: {remedy}")
 
 
 def _tensors(op: str, x: NkiTensor, y: NkiTensor, out: NkiTensor | None = None) -> NkiTensor:
@@ -102,7 +108,7 @@ def _inverse(y: NkiTensor) -> NkiTensor:
 
 
 def _divide(x: NkiTensor | Number, y: NkiTensor | Number, out: NkiTensor) -> None:
-    missing_on_hardware("nl.divide", "write nl.multiply(x, nl.reciprocal(y))")
+    _missing("nl.divide", "write nl.multiply(x, nl.reciprocal(y))")
     if not isinstance(y, NkiTensor):
         with np.errstate(divide="ignore"):
             FUNCTIONS["tensor_scalar"](out, x, "multiply", float(1 / np.float64(y)))
@@ -141,12 +147,12 @@ _NO_REMAINDER = "compute x - y * floor(x / y) with instructions, or on the host"
 
 
 def _fmod(x: NkiTensor | Number, y: NkiTensor | Number, out: NkiTensor) -> None:
-    missing_on_hardware("nl.fmod", _NO_REMAINDER)
+    _missing("nl.fmod", _NO_REMAINDER)
     FUNCTIONS["tensor_copy"](out, _remainder(_tile_of(x, out), _tile_of(y, out)))
 
 
 def _mod(x: NkiTensor | Number, y: NkiTensor | Number, out: NkiTensor) -> None:
-    missing_on_hardware("nl.mod", _NO_REMAINDER)
+    _missing("nl.mod", _NO_REMAINDER)
     divisor = _tile_of(y, out)
     rest = _remainder(_tile_of(x, out), divisor)
     other_sign = _numbers(_tensors("multiply", rest, _sign(divisor)), "less", 0.0)
@@ -157,7 +163,7 @@ def _power(x: NkiTensor | Number, y: NkiTensor | Number, out: NkiTensor) -> None
     if isinstance(x, NkiTensor) and isinstance(y, NkiTensor):
         _tensors("power", x, y, out)
         return
-    missing_on_hardware("nl.power of a tile and a number", "make a tile of the number with nl.full")
+    _missing("nl.power of a tile and a number", "make a tile of the number with nl.full")
     reverse = not isinstance(x, NkiTensor)
     data, operand = (y, x) if reverse else (x, y)
     FUNCTIONS["tensor_scalar"](out, data, "power", operand, reverse0=reverse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import math
 from collections.abc import Callable
@@ -93,7 +94,7 @@ def _var(x: NkiTensor, first: int, out: NkiTensor) -> None:
         statistics = new((x.shape[0], 6 * len(parts)), "float32")
         for i, start in enumerate(parts):
             end = start + _STATISTICS
-            part = group[:, start : end if end < group.shape[1] else group.shape[1]]
+            part = group[:, start : builtins.min(end, group.shape[1])]
             FUNCTIONS["bn_stats"](statistics[:, 6 * i : 6 * i + 6], part)
         moments = new((x.shape[0], 2), "float32")
         FUNCTIONS["bn_aggr"](moments, statistics)
@@ -104,7 +105,7 @@ class _Variance(Reduction):
     def __call__(  # type: ignore[override]
         self, x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False
     ) -> NkiTensor:
-        """As other reductions, but `keepdims` is ignored: reduced dimensions stay, as documented."""
+        """As other reductions, but `keepdims` is ignored, as documented: dimensions stay."""
         del keepdims
         return super().__call__(x, axis, dtype, keepdims=True)
 

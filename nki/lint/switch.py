@@ -7,12 +7,11 @@ refuses in examples and not in full: a kernel that runs on the device must never
 
 import os
 import warnings
-from typing import Any, Final
+from typing import Final
 
-from nki.context import current_recorder
 from nki.errors import NkiError, NkiWarning
 
-__all__ = ["MODES", "VARIABLE", "missing_on_hardware", "mode", "report"]
+__all__ = ["MODES", "VARIABLE", "mode", "report"]
 
 VARIABLE: Final = "TORCH_NEURONX_NKI_CHECK"
 MODES: Final = ("off", "warn", "strict")
@@ -41,16 +40,3 @@ def report(problem: NkiError) -> None:
         file, line = problem.where
         text = f"{problem.what}; {problem.remedy} [{problem.code}]"
         warnings.warn_explicit(text, NkiWarning, file, line)
-
-
-def missing_on_hardware(function: str, remedy: str) -> None:
-    """Report that a function works in simulation only, as the release notes say of some.
-
-    The recording keeps it among its findings, whatever the switch says.
-    """
-    text = f"{function} is no function of the hardware"
-    recorder: Any = current_recorder()
-    if recorder is not None:
-        recorder.finding("NKI243", text)
-    if mode() != "off":
-        report(NkiError("NKI243", text, remedy))
