@@ -111,11 +111,14 @@ class Recorder:
         self._failures.append(error)
 
     def argument(self, shape: tuple[int, ...], dtype: str, name: str) -> NkiTensor:
-        """Return the tensor of the next array argument, in shared HBM and wholly initialised.
+        """Return the tensor of the next array argument, wholly initialised.
 
+        It is in private HBM, as the documented simulator has it, and with two cores in shared HBM.
         Its contents are given when the recording runs.
         """
-        tensor = create(shape, dtype, MemoryRegion.shared_hbm, name)
+        several = math.prod(self._grid) > 1
+        region = MemoryRegion.shared_hbm if several else MemoryRegion.private_hbm
+        tensor = create(shape, dtype, region, name)
         tensor.storage.shadow.mark_all()
         self.recording.inputs.append(self._forms.number(tensor.storage))
         return tensor
