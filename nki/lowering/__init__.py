@@ -1,0 +1,1 @@
+"""Recordings of kernels as programs for the native executor."""
