@@ -241,6 +241,10 @@ class Work:
         number = self._first[name]
         return Leaf(self.variant.same[number] if self.variant.same else number)
 
+    def first(self, name: str) -> int:
+        """Return the number of an operand's first leaf."""
+        return self._first[name]
+
     def dtype(self, name: str) -> str:
         """Return NKI's name of the type of a tensor."""
         form = self.form(name)
@@ -601,6 +605,14 @@ class Lanes(Loop):
         if self.rows == self.partitions:
             return real.pointer, strides, 0
         return real.pointer, strides, strides[0] * self.rows * real.itemsize
+
+    def steps(self, operand: Operand) -> tuple[int, ...]:
+        """Return the strides of an operand per dimension of the kernel."""
+        return self._place(operand)[1]
+
+    def advance(self, operand: Operand) -> int:
+        """Return the bytes from one chunk of an operand to the next."""
+        return self._place(operand)[2]
 
     def load(self, which: str | Operand) -> Scalar:
         """Return the item of a tensor operand as it is stored."""
