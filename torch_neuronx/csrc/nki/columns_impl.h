@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/vec.h"
-#include "nki/native.h"
+#include "nki/rows.h"
 
 namespace torch_neuronx::kernels::TN_ISA {
 

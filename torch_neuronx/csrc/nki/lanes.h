@@ -2,12 +2,12 @@
 #pragma once
 
 #include "kernels/isa.h"
-#include "nki/native.h"
+#include "nki/rows.h"
 
 namespace torch_neuronx::kernels {
 
 struct NkiTable {
-  nki::Native max8, find_index8, match_replace8, scan, cumulate, xorwow, gather;
+  nki::RowsFunction max8, find_index8, match_replace8, scan, cumulate, xorwow, gather;
   // See topk_impl.h.
   void (*select_largest)(uint16_t* keys, int64_t n, int64_t k, uint32_t* chosen);
 };
