@@ -145,9 +145,7 @@ def _inside(moved: _Moved, index: Scalar) -> Scalar | None:
     if not moved.skips:
         return None
     wide = build.convert(index, DType.S64)
-    return build.op(
-        Op.AND, build.compare("GE", wide, 0), build.compare("LE", wide, moved.highest)
-    )
+    return build.op(Op.AND, build.compare("GE", wide, 0), build.compare("LE", wide, moved.highest))
 
 
 def _element_step(form: TileForm) -> int:
@@ -169,9 +167,7 @@ def moving(lanes: Lanes, name: str) -> tuple[list[Index], Scalar | None]:
     else:
         steps = (source.strides[0], *[0] * (len(lanes.extents) - 1))
         advance = lanes.rows * source.strides[0] * source.itemsize if lanes.chunks > 1 else 0
-        index = lanes.get(
-            source.pointer, values.stored_type(source.dtype), steps, advance=advance
-        )
+        index = lanes.get(source.pointer, values.stored_type(source.dtype), steps, advance=advance)
     step = _element_step(form)
     return [(_clamped(moved, index), step, 0, moved.highest)], _inside(moved, index)
 
@@ -295,6 +291,4 @@ def _copy(
         loop.put(dense.pointer, item, dense_steps, advance=advances[1])
     else:
         item = loop.get(dense.pointer, kind, dense_steps, advance=advances[1])
-        loop.put(
-            here.pointer, item, here_steps, indices=indices, mask=mask, advance=advances[0]
-        )
+        loop.put(here.pointer, item, here_steps, indices=indices, mask=mask, advance=advances[0])

@@ -78,7 +78,9 @@ class Overlaps:
         count = len(self.forms)
         self._tiles = [i for i in range(count) if isinstance(self.forms[i], TileForm)]
         self._indirect = [
-            i for i in self._tiles if self.forms[i].indirect is not None  # type: ignore[union-attr]
+            i
+            for i in self._tiles
+            if self.forms[i].indirect is not None  # type: ignore[union-attr]
         ]
         self._plain = Variant(same=tuple(range(count)))
         self._writes = any(extent.written for extent in self._extents)
