@@ -107,6 +107,11 @@ CODES: dict[str, str] = {
     "NKI207": "an argument of a kernel of a kind that kernels do not take",
     "NKI208": "a result of a kernel that is not in shared HBM",
     "NKI209": "a launch with a number of cores that does not exist",
+    "NKI270": "a call of a kernel that this process does not have",
+    "NKI271": "a kernel that looks at values while PyTorch traces it",
+    "NKI272": "tensors of one call in several places, or beside other arrays",
+    "NKI273": "an operator that writes an argument without saying so",
+    "NKI274": "shapes or types that one of the library's kernels does not take",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)

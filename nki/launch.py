@@ -42,6 +42,7 @@ class Launch:
     """A specialisation that can run: what a kernel did, and programs made of it.
 
     Attributes:
+        name: of the kernel, for people.
         results: structure of what the kernel returns, see `nki.returned`.
         inputs: how many array arguments there are.
         written: numbers of the array arguments that it writes.
@@ -55,6 +56,7 @@ class Launch:
         facts: Facts,
         recording: Callable[[], Recording],
         program: Callable[[], Program],
+        name: str = "kernel",
     ) -> None:
         """Describe a launch.
 
@@ -62,7 +64,9 @@ class Launch:
             facts: what to know of it.
             recording: gives its recording, by running the kernel as Python if need be.
             program: gives its program, by lowering the recording if need be.
+            name: of the kernel.
         """
+        self.name = name
         self.results = facts.results
         self.inputs = facts.inputs
         self.written = facts.written
