@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from neuronxcc.targets import Target
+from nki import tracer
 from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
@@ -42,6 +43,7 @@ class Kernel:
         function: what was decorated.
         grid: programs along each axis of the launch grid, () without one.
         edges: what its schedule demands.
+        handle: names it, whatever its grid, to those who trace programs (`nki.tracer`).
     """
 
     def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
@@ -52,6 +54,8 @@ class Kernel:
         self.edges: Edges = ()
         self._signature = inspect.signature(function)
         self._launches: dict[Any, Launch] = {}
+        self.handle = tracer.new_handle(getattr(function, "__name__", "kernel"))
+        tracer.remember(self.handle, self)
 
     def __getitem__(self, cores: Any) -> Kernel:
         """Return the kernel on a number of physical cores: ``kernel[2](...)``.
@@ -86,6 +90,8 @@ class Kernel:
         """
         made = copy.copy(self)
         made.edges = edges_of(edges)
+        made.handle = tracer.new_handle(self.function.__name__)
+        tracer.remember(made.handle, made)
         return made
 
     def __fingerprint__(self) -> tuple[Any, ...]:
@@ -109,6 +115,8 @@ class Kernel:
         Raises:
             NkiError: the kernel or its arguments break a rule.
         """
+        if tracer.is_active():
+            return tracer.traced(self.handle, self.grid, args, kwargs)
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self._prepared(args, kwargs)
