@@ -17,6 +17,8 @@ from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
 from nki.frontends import Frontend, NumpyFrontend, frontend_of
 from nki.launch import Launch, Slot, rebuilt, record
+from nki.lint import check_arguments, check_python, enforce
+from nki.lint.switch import mode
 from nki.objects import NKIObject
 from nki.recorder import Grid
 from nki.recording import Recording
@@ -28,8 +30,8 @@ __all__ = ["Kernel", "jit", "simulate"]
 _CORES = (1, 2)
 # Environment that changes what a recording is, so that it is part of every signature.
 _ENVIRONMENT = (
-    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_CHECKS",
-    "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
+    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_CHECK",
+    "TORCH_NEURONX_NKI_CHECKS", "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
 )  # fmt: skip
 
 
@@ -165,6 +167,9 @@ class Kernel:
         self, bound: inspect.BoundArguments, arguments: _Arguments, target: Target
     ) -> Recording:
         owners, values = arguments.owners, arguments.values
+        if mode() != "off":
+            args, kwargs = bound.args, bound.kwargs
+            enforce([*check_python(self), *check_arguments(self, args, kwargs)])
         return record(
             self.function,
             bound.args,
