@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from neuronxcc.targets import Target
+from nki import tracer
 from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
@@ -21,6 +22,7 @@ from nki.lint.switch import mode
 from nki.objects import NKIObject
 from nki.recorder import Grid
 from nki.recording import Recording
+from nki.schedule import Edges, edges_of
 from nki.store import prepare
 
 __all__ = ["Kernel", "jit", "simulate"]
@@ -42,6 +44,8 @@ class Kernel:
     Attributes:
         function: what was decorated.
         grid: programs along each axis of the launch grid, () without one.
+        edges: what its schedule demands.
+        handle: names it, whatever its grid, to those who trace programs (`nki.tracer`).
     """
 
     def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
@@ -49,8 +53,11 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function = function
         self.grid = grid
+        self.edges: Edges = ()
         self._signature = inspect.signature(function)
         self._launches: dict[Any, Launch] = {}
+        self.handle = tracer.new_handle(getattr(function, "__name__", "kernel"))
+        tracer.remember(self.handle, self)
 
     def __getitem__(self, cores: Any) -> Kernel:
         """Return the kernel on a number of physical cores: ``kernel[2](...)``.
@@ -73,9 +80,25 @@ class Kernel:
         made.grid = grid
         return made
 
+    def with_schedule(self, edges: Any) -> Kernel:
+        """Return the kernel with dependencies between named instructions.
+
+        Args:
+            edges: pairs of a name and a name, or a list of names, that it waits for. Instructions
+                run here in program order, so edges are checked and change no result.
+
+        Raises:
+            NkiTypeError: no such pairs (NKI180).
+        """
+        made = copy.copy(self)
+        made.edges = edges_of(edges)
+        made.handle = tracer.new_handle(self.function.__name__)
+        tracer.remember(made.handle, made)
+        return made
+
     def __fingerprint__(self) -> tuple[Any, ...]:
         """What it consists of, see `nki.fingerprint`."""
-        return self.function, self.grid
+        return self.function, self.grid, self.edges
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind like a function, so that methods can be kernels."""
@@ -94,6 +117,8 @@ class Kernel:
         Raises:
             NkiError: the kernel or its arguments break a rule.
         """
+        if tracer.is_active():
+            return tracer.traced(self.handle, self.grid, args, kwargs)
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self._prepared(args, kwargs)
@@ -118,12 +143,15 @@ class Kernel:
         frontend = arguments.frontend()
         target = frontend.target(arguments.values)
         environment = tuple(map(os.environ.get, _ENVIRONMENT))
-        key = (*arguments.key, self.grid, target.name, environment)
+        key = (*arguments.key, self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
         if launch is None:
             # What other processes share: None if the kernel cannot be named for them.
             code = fingerprint(self.function, arguments.plain)
-            parts = {"arrays": repr(arguments.arrays), "launch": repr((self.grid, environment))}
+            parts = {
+                "arrays": repr(arguments.arrays),
+                "launch": repr((self.grid, self.edges, environment)),
+            }
             launch = prepare(
                 self.function.__name__,
                 None if code is None else {"kernel": code, **parts},
@@ -148,6 +176,7 @@ class Kernel:
             bound.kwargs,
             target=target,
             grid=self.grid,
+            edges=self.edges,
             values=lambda: [o.host(v) for o, v in zip(owners, values, strict=True)],
         )
 

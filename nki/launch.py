@@ -18,6 +18,7 @@ from nki.merge import merge
 from nki.recorder import Grid, Recorder
 from nki.recording import Recording
 from nki.returned import outputs_of, returned
+from nki.schedule import Edges, check_edges
 from nki.tensor import NkiTensor
 
 __all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "rebuilt", "record"]
@@ -42,6 +43,7 @@ class Launch:
     """A specialisation that can run: what a kernel did, and programs made of it.
 
     Attributes:
+        name: of the kernel, for people.
         results: structure of what the kernel returns, see `nki.returned`.
         arguments: (shape, NKI's type name) that every array argument must have. It differs from
             what was given only with ``NKI_PRECISE_FP=0``: then the argument is converted, and back
@@ -57,6 +59,7 @@ class Launch:
         facts: Facts,
         recording: Callable[[], Recording],
         program: Callable[[], Program],
+        name: str = "kernel",
     ) -> None:
         """Describe a launch.
 
@@ -64,7 +67,9 @@ class Launch:
             facts: what to know of it.
             recording: gives its recording, by running the kernel as Python if need be.
             program: gives its program, by lowering the recording if need be.
+            name: of the kernel.
         """
+        self.name = name
         self.results = facts.results
         self.arguments = facts.arguments
         self.written = facts.written
@@ -152,6 +157,7 @@ def record(
     *,
     target: Target,
     grid: Grid,
+    edges: Edges = (),
     values: Callable[[], list[Array]] | None = None,
 ) -> Recording:
     """Run a kernel as Python and return what it did.
@@ -162,6 +168,7 @@ def record(
         kwargs: likewise.
         target: what to check for.
         grid: programs along each axis of the launch grid, () for none; they run on as many cores.
+        edges: what the schedule demands.
         values: gives the contents of the arrays, for kernels that look at them.
 
     Raises:
@@ -175,6 +182,7 @@ def record(
         with recorder.active():
             result = function(*_tensors(recorder, args), **_tensors(recorder, kwargs))
             recorder.recording.results = _results(recorder, result)
+        check_edges(edges, recorder.names)
         recorders.append(recorder)
     return merge(recorders)
 

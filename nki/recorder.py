@@ -52,6 +52,7 @@ class Recorder:
         core: whose memory the kernel's tensors lie in.
         observers: checks that see every instruction of the user's.
         shared: storages in shared HBM in the order of their creation.
+        names: the user's lines of the instructions with each name.
         values: gives the contents of the inputs; None while only shapes are known.
     """
 
@@ -71,6 +72,7 @@ class Recorder:
         self.core = Core(target, index)
         self.observers: list[Observer] = []
         self.shared: list[Storage] = []
+        self.names: dict[str, list[tuple[str, int]]] = {}
         self._grid = grid
         self._index = index
         self._lane = lane
@@ -109,11 +111,14 @@ class Recorder:
         self._failures.append(error)
 
     def argument(self, shape: tuple[int, ...], dtype: str, name: str) -> NkiTensor:
-        """Return the tensor of the next array argument, in shared HBM and wholly initialised.
+        """Return the tensor of the next array argument, wholly initialised.
 
+        It is in private HBM, as the documented simulator has it, and with two cores in shared HBM.
         Its contents are given when the recording runs.
         """
-        tensor = create(shape, dtype, MemoryRegion.shared_hbm, name)
+        several = math.prod(self._grid) > 1
+        region = MemoryRegion.shared_hbm if several else MemoryRegion.private_hbm
+        tensor = create(shape, dtype, region, name)
         tensor.storage.shadow.mark_all()
         self.recording.inputs.append(self._forms.number(tensor.storage))
         return tensor
@@ -159,6 +164,9 @@ class Recorder:
             template = self._accumulation.issued(template, operands)
             for observer in self.observers:
                 observer.issued(template, operands)
+        name = attributes.get("name")
+        if name is not None:
+            self.names.setdefault(name, []).append(where)
         self._append(self._blocks[-1], template, where, places)
         self._count += 1
         return NkiInstruction(self._count - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -20,9 +21,12 @@ from nki.recorder import Recorder
 Array = npt.NDArray[Any]
 
 
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+@pytest.fixture(autouse=True, params=["reference", "native"])
+def _executor(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
+    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path))
 
 
 def recorder() -> Recorder:
@@ -378,3 +382,27 @@ def test_target_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         kernel()
     gen = nisa.nc_version
     assert versions == [gen.gen2, gen.gen3, gen.gen4]
+
+
+@nki.jit
+def scheduled(t: Any) -> None:
+    a, b = nl.ndarray(t.shape, t.dtype), nl.ndarray(t.shape, t.dtype)
+    nisa.dma_copy(dst=a, src=t, name="load")
+    nisa.reciprocal(dst=b, data=a, name="recip")
+    nisa.tensor_scalar(dst=b, data=a, op0="add", operand0=1.0, name="plus")
+    nisa.tensor_scalar(dst=b, data=b, op0="add", operand0=1.0, name="again")
+    nisa.tensor_scalar(dst=b, data=b, op0="add", operand0=1.0, name="again")
+
+
+def test_schedules_are_checked() -> None:
+    a = random(2, 2)
+    scheduled.with_schedule([("plus", "recip"), ("recip", ["load"])])(a)
+    for edges, text in (
+        ([("plus", "minus")], r"names 'minus', and no instructions.*name='minus'.*NKI181"),
+        ([("plus", "again")], r"names 'again', and 2 instructions.*NKI181"),
+        ([("plus", "recip"), ("recip", ["load", "plus"])], r"plus waits for recip.*NKI182"),
+        ([("plus",)], r"\('plus',\) is no edge.*NKI180"),
+        (3, "3 is no edge.*NKI180"),
+    ):
+        with pytest.raises(NkiError, match=text):
+            scheduled.with_schedule(edges)(a)
