@@ -29,6 +29,7 @@ from nki.recording import Block, Loop, Recording, Result, Template
 from nki.reference import Machine
 from nki.tensor import NkiTensor, create
 from nki.uninitialised import Initialisation
+from nki.versions import since
 
 __all__ = ["Grid", "Recorder"]
 
@@ -77,7 +78,8 @@ class Recorder:
         self._index = index
         self._lane = lane
         self._generation = _generation(target)
-        self._precise = os.environ.get(PRECISE_VARIABLE, "1") != "0"
+        unset = "1" if since("NKI_PRECISE_FP") else "0"
+        self._precise = os.environ.get(PRECISE_VARIABLE, unset) != "0"
         self._forms = Forms()
         self.recording.storages = self._forms.storages
         self._templates: dict[Key, int] = {}
