@@ -30,13 +30,15 @@ def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
 def issued(name: str, *args: Any, **kwargs: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Return instruction, operands and attributes of a call."""
     calls: list[Any] = []
-    with use_issuer(lambda row, operands, attributes: calls.append((row.name, operands, attributes))):
+    with use_issuer(
+        lambda row, operands, attributes: calls.append((row.name, operands, attributes))
+    ):
         getattr(nisa, name)(*args, **kwargs)
     (found,) = calls
     return found  # type: ignore[no-any-return]
 
 
-# --- which version ---------------------------------------------------------------------------------
+# --- which version ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "0.4", "0.4.0", " 0.2 ", "0.6.1"])
@@ -69,7 +71,7 @@ def test_every_selectable_difference_is_asked_for_somewhere() -> None:
     assert {name for name, row in DIFFERENCES.items() if row.selectable} == asked
 
 
-# --- the same call, another meaning ----------------------------------------------------------------
+# --- the same call, another meaning -------------------------------------------------------------
 
 
 def test_scales_of_quantize_mx(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +161,7 @@ def test_precision_of_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nki.simulate(kernel)(x) == x
 
 
-# --- spellings -------------------------------------------------------------------------------------
+# --- spellings ----------------------------------------------------------------------------------
 
 DST, SRC, COLUMN = (nl.ndarray((4, n), nl.float32) for n in (8, 8, 1))
 SCALES = [1.0]
