@@ -172,17 +172,27 @@ class NkiTensor(TensorBase):
         return tensor_of(self.storage, index_by_parts(p, key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Refuse: an instruction writes, and it takes the part to write to as its destination.
+        """Copy a tensor to part of this one: ``t[0:64] = x``, as the migration guide writes.
+
+        It is a ``nisa.tensor_copy`` on chip, and a ``nisa.dma_copy`` where one of the two is in HBM.
 
         Raises:
-            NkiError: always (NKI027).
+            NkiError: `value` is no tensor in the shape of the part (NKI027), or the key is one that
+                `t[key]` refuses.
         """
-        raise NkiError(
-            "NKI027",
-            f"{self!r} cannot be assigned to",
-            "write nisa.tensor_copy(dst=t[...], src=value), nisa.dma_copy from or to HBM, or "
-            "nisa.memset for a constant",
-        )
+        part = self[key]
+        if not isinstance(value, NkiTensor) or value.shape != part.shape:
+            shown = repr(value) if not isinstance(value, NkiTensor) else f"shape {value.shape}"
+            raise NkiError(
+                "NKI027",
+                f"{part!r} cannot be assigned to from {shown}",
+                "write nisa.tensor_copy(dst=t[...], src=value), nisa.dma_copy from or to HBM, or "
+                "nisa.memset for a constant",
+            )
+        from nki.isa.functions import FUNCTIONS  # noqa: PLC0415 (instructions are built on tensors)
+
+        on_chip = self.buffer.on_chip and value.buffer.on_chip
+        FUNCTIONS["tensor_copy" if on_chip else "dma_copy"](part, value)
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> "NkiTensor":
         """Return elements ``start, start + step, ...`` below ``end`` of one dimension.

@@ -265,6 +265,30 @@ def test_copy_keeps_every_bit() -> None:
     np.testing.assert_array_equal(run(body, y), y.T @ y)
 
 
+def test_assignment_copies_tiles() -> None:
+    def kernel(source: Any) -> Any:
+        out = nl.ndarray(source.shape, source.dtype, nl.shared_hbm)
+        kept = nl.ndarray((128, 3, 20), source.dtype)
+        for i in range(3):
+            kept[0:128, i, 0:20] = nl.load(source[i])
+        for i in range(3):
+            out[i] = kept[0:128, 2 - i, 0:20]
+        return out
+
+    x = numbers((3, 128, 20), 0)
+    np.testing.assert_array_equal(nki.simulate(kernel)(x), x[::-1])
+
+
+def test_assignment_takes_tiles_of_the_shape() -> None:
+    tile = nl.ndarray((4, 6), nl.float32)
+    with pytest.raises(NkiError, match=r"cannot be assigned to from shape \(4, 2\).*\[NKI027\]"):
+        tile[:, 0:3] = nl.ndarray((4, 2), nl.float32)
+    with pytest.raises(NkiError, match=r"cannot be assigned to from 0.*nisa.memset.*\[NKI027\]"):
+        tile[...] = 0
+    with pytest.raises(NkiTypeError, match=r"x \+ y was written.*\[NKI244\]"):
+        tile[...] += tile
+
+
 # --- random numbers ------------------------------------------------------------------------------
 
 
