@@ -18,6 +18,7 @@ __all__ = [
     "NkiTypeError",
     "NkiValidationError",
     "NkiWarning",
+    "is_own",
     "user_location",
 ]
 
@@ -126,9 +127,16 @@ CODES: dict[str, str] = {
     "NKI257": "a construct that is deprecated",
     "NKI258": "state outside of a kernel",
     "NKI259": "a function whose source cannot be read",
+    "NKI280": "a schedule that cannot be understood",
+    "NKI281": "a schedule that the kernel cannot keep",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file belongs to this package."""
+    return file.startswith(_PACKAGE)
 
 
 def user_location() -> tuple[str, int]:

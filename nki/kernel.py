@@ -7,7 +7,7 @@ import enum
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
 from neuronxcc.targets import Target
@@ -16,9 +16,10 @@ from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
 from nki.frontends import Frontend, NumpyFrontend, frontend_of
 from nki.launch import Launch, Slot, rebuilt, record
-from nki.objects import NKIObject
-from nki.recorder import Grid
+from nki.objects import copied, fields_of
+from nki.recorder import Grid, Recorder
 from nki.recording import Recording
+from nki.schedule import Edges, check, edges_of
 from nki.store import prepare
 
 __all__ = ["Kernel", "jit", "simulate"]
@@ -40,6 +41,7 @@ class Kernel:
     Attributes:
         function: what was decorated.
         grid: programs along each axis of the launch grid, () without one.
+        schedule: dependencies added by `with_schedule`.
     """
 
     def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
@@ -47,6 +49,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function = function
         self.grid = grid
+        self.schedule: Edges = ()
         self._signature = inspect.signature(function)
         self._launches: dict[Any, Launch] = {}
 
@@ -71,9 +74,24 @@ class Kernel:
         made.grid = grid
         return made
 
+    def with_schedule(self, edges: Iterable[Any]) -> Kernel:
+        """Return the kernel with dependencies between instructions that have names.
+
+        Args:
+            edges: pairs ``(later, earlier)`` of names; `earlier` may be a list of names.
+
+        Raises:
+            NkiTypeError: no such pairs (NKI280).
+            NkiError: instructions that wait for each other (NKI281); when the kernel is recorded,
+                a name that no instruction has (NKI281).
+        """
+        made = copy.copy(self)
+        made.schedule = edges_of(edges)
+        return made
+
     def __fingerprint__(self) -> tuple[Any, ...]:
         """What it consists of, see `nki.fingerprint`."""
-        return self.function, self.grid
+        return self.function, self.grid, self.schedule
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind like a function, so that methods can be kernels."""
@@ -116,12 +134,15 @@ class Kernel:
         frontend = arguments.frontend()
         target = frontend.target(arguments.values)
         environment = tuple(map(os.environ.get, _ENVIRONMENT))
-        key = (*arguments.key, self.grid, target.name, environment)
+        key = (*arguments.key, self.grid, self.schedule, target.name, environment)
         launch = self._launches.get(key)
         if launch is None:
             # What other processes share: None if the kernel cannot be named for them.
             code = fingerprint(self.function, arguments.plain)
-            parts = {"arrays": repr(arguments.arrays), "launch": repr((self.grid, environment))}
+            parts = {
+                "arrays": repr(arguments.arrays),
+                "launch": repr((self.grid, self.schedule, environment)),
+            }
             launch = prepare(
                 self.function.__name__,
                 None if code is None else {"kernel": code, **parts},
@@ -138,13 +159,27 @@ class Kernel:
     ) -> Recording:
         owners, values = arguments.owners, arguments.values
         return record(
-            self.function,
+            self._scheduled if self.schedule else self.function,
             bound.args,
             bound.kwargs,
             target=target,
             grid=self.grid,
             values=lambda: [o.host(v) for o, v in zip(owners, values, strict=True)],
         )
+
+    @property
+    def _scheduled(self) -> Callable[..., Any]:
+        """The function, followed by the check of the schedule."""
+
+        @functools.wraps(self.function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            result = self.function(*args, **kwargs)
+            recorder = current_recorder()
+            assert isinstance(recorder, Recorder)
+            check(self.schedule, recorder.names)
+            return result
+
+        return run
 
 
 class _Arguments:
@@ -164,6 +199,7 @@ class _Arguments:
         self.key: list[Any] = []
         self.arrays: list[tuple[str, tuple[int, ...], str]] = []
         self.plain: list[tuple[str, Any]] = []
+        self._objects: dict[int, tuple[int, Any]] = {}  # by id of the caller's
 
     def frontend(self) -> Frontend:
         return max(self.owners, key=lambda owner: owner.rank, default=_NUMPY)
@@ -185,9 +221,25 @@ class _Arguments:
         if isinstance(value, dict):
             self.key.append((dict, *value))
             return {k: self.take(v, f"{name}[{k!r}]") for k, v in value.items()}
+        fields = fields_of(value)
+        if fields is not None:
+            return self._object(value, fields, name)
         self.key.append(_frozen(value))
         self.plain.append((name, value))
         return value
+
+    def _object(self, value: Any, fields: Mapping[str, Any], name: str) -> Any:
+        known = self._objects.get(id(value))
+        if known is not None:
+            self.key.append(("again", known[0]))
+            return known[1]
+        made = copied(value, {})
+        self._objects[id(value)] = len(self._objects), made
+        self.key.append((type(value), *fields))
+        self.plain.append((name, type(value)))
+        for field, item in fields.items():
+            vars(made)[field] = self.take(item, f"{name}.{field}")
+        return made
 
 
 def _frozen(value: Any) -> Any:
@@ -196,19 +248,13 @@ def _frozen(value: Any) -> Any:
         return float, repr(value)
     if isinstance(value, (bool, int, str, bytes, type(None), enum.Enum, type)):
         return type(value), value
-    if isinstance(value, (tuple, list)):
-        return type(value), tuple(_frozen(item) for item in value)
-    if isinstance(value, dict):
-        return dict, tuple((k, _frozen(v)) for k, v in value.items())
-    if isinstance(value, NKIObject) and hasattr(value, "__dict__"):
-        return type(value), tuple((k, _frozen(v)) for k, v in vars(value).items())
     try:
         hash(value)
     except TypeError:
         raise NkiTypeError(
             "NKI207",
             f"an argument of type {type(value).__name__} is neither an array nor hashable",
-            "pass arrays, numbers, strings, tuples, enums, None, functions or NKIObjects",
+            "pass arrays, numbers, strings, tuples, enums, None, functions or data objects",
         ) from None
     return type(value), value
 

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronxcc.targets import Target
+from nki.conditions import Conditions
 from nki.context import use_recorder
 from nki.errors import NkiError, NkiTypeError, user_location
-from nki.forms import Forms, Key
+from nki.forms import Forms, Key, number
 from nki.isa import enums
 from nki.isa.describe import prepare
 from nki.isa.functions import FUNCTIONS, use_issuer
@@ -49,6 +50,7 @@ class Recorder:
         core: whose memory the kernel's tensors lie in.
         observers: checks that see every instruction of the user's.
         shared: storages in shared HBM in the order of their creation.
+        names: what the user calls instructions.
         values: gives the contents of the inputs; None while only shapes are known.
     """
 
@@ -68,6 +70,7 @@ class Recorder:
         self.core = Core(target, index)
         self.observers: list[Observer] = []
         self.shared: list[Storage] = []
+        self.names: set[str] = set()
         self._grid = grid
         self._index = index
         self._lane = lane
@@ -82,6 +85,8 @@ class Recorder:
         self._registers: set[int] = set()  # written
         self._accumulation = Accumulation(self)
         self._initialisation = Initialisation(self)
+        self._conditions = Conditions(self)
+        self.decide = self._conditions.decide
         self._peeking: Machine | None = None
         self._failures: list[NkiError] = []
         # What the inputs hold, for those who look at values.
@@ -97,6 +102,7 @@ class Recorder:
             stack.enter_context(use_recorder(self))
             stack.enter_context(use_issuer(self.issue))
             yield
+        self._conditions.finish()
         if self._failures:
             raise self._failures[0]
 
@@ -152,6 +158,8 @@ class Recorder:
             for observer in self.observers:
                 observer.issued(template, operands)
         self._append(self._blocks[-1], template, where, places)
+        if attributes.get("name") is not None:
+            self.names.add(attributes["name"])
         self._count += 1
         return NkiInstruction(self._count - 1)
 
@@ -391,6 +399,21 @@ class Recorder:
     def copy(self, dst: NkiTensor, src: NkiTensor) -> None:
         """Record that ``dst`` becomes ``src``."""
         FUNCTIONS["tensor_copy"](dst, src)
+
+    def assign(self, dst: NkiTensor, value: Any) -> bool:
+        """Record ``dst[...] = value``: a copy of a tensor, or a number in every element.
+
+        Returns:
+            False if `value` is neither.
+        """
+        if isinstance(value, NkiTensor):
+            on_chip = dst.buffer.on_chip and value.buffer.on_chip
+            FUNCTIONS["tensor_copy" if on_chip else "dma_copy"](dst, value)
+        elif isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+            self.fill(dst, number(value))
+        else:
+            return False
+        return True
 
     # --- looking at values -----------------------------------------------------------------------
 
