@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,8 @@ from nki.uninitialised import Initialisation
 __all__ = ["Grid", "Recorder"]
 
 Grid = tuple[int, ...]
+PRECISE_VARIABLE = "NKI_PRECISE_FP"
+_IMPRECISE = frozenset({"bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
 
 
 class Observer(Protocol):
@@ -50,7 +53,7 @@ class Recorder:
         core: whose memory the kernel's tensors lie in.
         observers: checks that see every instruction of the user's.
         shared: storages in shared HBM in the order of their creation.
-        names: what the user calls instructions.
+        names: the user's lines of the instructions with each name.
         values: gives the contents of the inputs; None while only shapes are known.
     """
 
@@ -70,11 +73,12 @@ class Recorder:
         self.core = Core(target, index)
         self.observers: list[Observer] = []
         self.shared: list[Storage] = []
-        self.names: set[str] = set()
+        self.names: dict[str, list[tuple[str, int]]] = {}
         self._grid = grid
         self._index = index
         self._lane = lane
         self._generation = _generation(target)
+        self._precise = os.environ.get(PRECISE_VARIABLE, "1") != "0"
         self._forms = Forms()
         self.recording.storages = self._forms.storages
         self._templates: dict[Key, int] = {}
@@ -135,6 +139,13 @@ class Recorder:
         if storage.region is MemoryRegion.shared_hbm:
             self.shared.append(storage)
 
+    def stored(self, dtype: str) -> str:
+        """Return the type that tensors of a type are stored as: with ``NKI_PRECISE_FP=0`` float32.
+
+        That is the documented switch to tell errors of rounding from others.
+        """
+        return "float32" if not self._precise and dtype in _IMPRECISE else dtype
+
     def constant(self, storage: Storage) -> None:
         """Take note of a storage that holds data from the start."""
         self.recording.constants.append(self._forms.number(storage))
@@ -157,9 +168,10 @@ class Recorder:
             template = self._accumulation.issued(template, operands)
             for observer in self.observers:
                 observer.issued(template, operands)
+        name = attributes.get("name")
+        if name is not None:
+            self.names.setdefault(name, []).append(where)
         self._append(self._blocks[-1], template, where, places)
-        if attributes.get("name") is not None:
-            self.names.add(attributes["name"])
         self._count += 1
         return NkiInstruction(self._count - 1)
 

@@ -1,73 +1,82 @@
-"""Dependencies that a kernel's author adds between named instructions: ``kernel.with_schedule``.
+"""Dependency edges between named instructions: ``kernel.with_schedule([("b", "a")])``.
 
-A recording runs in the order of the program, which every schedule must give the results of, so that
-the edges are checked and change nothing.
+Instructions run here in the order in which they were recorded, which every legal schedule must
+give the results of. Edges are therefore only checked: that they name instructions, each once, and
+that no instruction waits for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nki.errors import NkiError, NkiTypeError
 
-__all__ = ["Edges", "check", "edges_of"]
+__all__ = ["Edges", "check_edges", "edges_of"]
 
 Edges = tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def edges_of(pairs: Iterable[Any]) -> Edges:
-    """Return a schedule as pairs of a name and the names that it waits for.
+def edges_of(given: Any) -> Edges:
+    """Return edges as (instruction, those that it waits for).
 
     Args:
-        pairs: ``(name, name)`` or ``(name, [name, ...])``.
+        given: pairs of a name and a name or a list of names.
 
     Raises:
-        NkiTypeError: something else (NKI280).
-        NkiError: instructions that wait for each other (NKI281).
+        NkiTypeError: something else (NKI180).
     """
-    edges = []
-    for pair in pairs:
-        try:
-            after, before = pair
-            names = (before,) if isinstance(before, str) else tuple(before)
-        except (TypeError, ValueError):
-            after, names = pair, (None,)
-        if not all(isinstance(name, str) for name in (after, *names)):
-            raise NkiTypeError(
-                "NKI280",
-                f"a schedule has the entry {pair!r}",
-                "an entry is a pair of the name of an instruction and the name, or a list of "
-                "names, of those that it waits for",
-            )
-        edges.append((after, names))
-    graph: TopologicalSorter[str] = TopologicalSorter()
-    for after, names in edges:
-        graph.add(after, *names)
-    try:
-        graph.prepare()
-    except CycleError as error:
-        raise NkiError(
-            "NKI281",
-            f"in a schedule {' waits for '.join(reversed(error.args[1]))}",
-            "remove one of these entries",
-        ) from None
-    return tuple(edges)
-
-
-def check(edges: Edges, names: Collection[str]) -> None:
-    """Check that a schedule names instructions of the kernel.
-
-    Raises:
-        NkiError: one is unknown (NKI281).
-    """
-    for after, before in edges:
-        for name in (after, *before):
-            if name not in names:
-                raise NkiError(
-                    "NKI281",
-                    f"a schedule names {name!r}, and no instruction of the kernel has this name",
-                    f"give it to one with name={name!r}; there are "
-                    f"{', '.join(sorted(names)) or 'no names'}",
+    found = []
+    for pair in given if isinstance(given, Iterable) else (given,):
+        match pair:
+            case (str(name), str(other)):
+                found.append((name, (other,)))
+            case (str(name), [*others]) if all(isinstance(other, str) for other in others):
+                found.append((name, tuple(others)))
+            case _:
+                raise NkiTypeError(
+                    "NKI180",
+                    f"{pair!r} is no edge of a schedule",
+                    'write ("later", "earlier") or ("later", ["earlier", ...])',
                 )
+    return tuple(found)
+
+
+def check_edges(edges: Edges, names: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+    """Check edges against a recorded kernel.
+
+    Args:
+        edges: from :func:`edges_of`.
+        names: the user's lines of the instructions with each name.
+
+    Raises:
+        NkiError: a name that no instruction has, or several (NKI181), or instructions that wait for
+            each other (NKI182).
+    """
+    before: dict[str, set[str]] = {}
+    for later, earlier in edges:
+        for name in (later, *earlier):
+            count = len(names.get(name, ()))
+            if count != 1:
+                raise NkiError(
+                    "NKI181",
+                    f"the schedule names {name!r}, and {count or 'no'} instructions have that name",
+                    f"give exactly one instruction name={name!r}",
+                )
+        before.setdefault(later, set()).update(earlier)
+    done: set[str] = set()
+    for start in before:
+        _visit(start, before, done, [])
+
+
+def _visit(name: str, before: Mapping[str, set[str]], done: set[str], path: list[str]) -> None:
+    if name in path:
+        circle = " waits for ".join([*path[path.index(name) :], name])
+        raise NkiError("NKI182", f"in the schedule {circle}", "remove one of these edges")
+    if name in done:
+        return
+    path.append(name)
+    for other in sorted(before.get(name, ())):
+        _visit(other, before, done, path)
+    path.pop()
+    done.add(name)

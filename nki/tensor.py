@@ -147,6 +147,11 @@ class NkiTensor(TensorBase):
             text += f" strides {list(p.strides)} offset {p.offset}"
         return f"<{text}{' indirect' if p.indirect is not None else ''}>"
 
+    def __str__(self) -> str:
+        """Say what it is and, while a kernel that was given arrays is recorded, what it holds."""
+        recorder = current_recorder()
+        return repr(self) if recorder is None else f"{self!r}\n{recorder.peek(self)}"
+
     # --- indexing ------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> "NkiTensor":
@@ -491,8 +496,10 @@ def create(
     region = region_of(buffer)
     sizes = checked_shape(shape, region)
     kind = canonical(dtype)
-    storage = Storage(region, kind, sizes, name=name, address=address)
     recorder = current_recorder()
+    if recorder is not None:
+        kind = recorder.stored(kind)
+    storage = Storage(region, kind, sizes, name=name, address=address)
     if recorder is not None:
         recorder.created(storage)
     return tensor_of(storage, views.contiguous(kind, sizes, partition=region.on_chip))
