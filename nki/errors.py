@@ -19,6 +19,7 @@ __all__ = [
     "NkiTypeError",
     "NkiValidationError",
     "NkiWarning",
+    "is_own",
     "user_location",
 ]
 
@@ -165,6 +166,11 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, 
 
 # Frames of these are none of the user's: loops on the device are contexts.
 _INNER = (_PACKAGE, contextlib.__file__)
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file belongs to this package."""
+    return file.startswith(_PACKAGE)
 
 
 def user_location() -> tuple[str, int]:

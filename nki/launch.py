@@ -16,6 +16,7 @@ from neuronxcc.targets import Target
 from nki.checks import check_core
 from nki.errors import NkiError, NkiTypeError, NkiWarning
 from nki.merge import merge
+from nki.objects import copied, fields_of
 from nki.recorder import Grid, Recorder
 from nki.recording import Recording
 from nki.returned import outputs_of, returned
@@ -184,7 +185,9 @@ def record(
             )
             recorder.values = None if values is None else values[rank]
             with recorder.active():
-                result = function(*_tensors(recorder, args), **_tensors(recorder, kwargs))
+                objects: dict[int, Any] = {}
+                given = [_tensors(recorder, part, objects) for part in (args, kwargs)]
+                result = function(*given[0], **given[1])
                 recorder.recording.results = _results(recorder, result)
             check_edges(edges, recorder.names)
             if checked:
@@ -198,15 +201,29 @@ def rebuilt(like: Any, items: list[Any]) -> Any:
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
-def _tensors(recorder: Recorder, value: Any) -> Any:
-    """Replace slots by tensors, in order of their numbers."""
+def _tensors(recorder: Recorder, value: Any, objects: dict[int, Any]) -> Any:
+    """Replace slots by tensors, in order of their numbers, and data objects by copies.
+
+    Args:
+        recorder: whose tensors.
+        value: an argument.
+        objects: the copies by id of the original, for those that occur several times.
+    """
     if isinstance(value, Slot):
         return recorder.argument(value.shape, value.dtype, value.name)
     if isinstance(value, (tuple, list)):
-        return rebuilt(value, [_tensors(recorder, item) for item in value])
+        return rebuilt(value, [_tensors(recorder, item, objects) for item in value])
     if isinstance(value, dict):
-        return {key: _tensors(recorder, item) for key, item in value.items()}
-    return value
+        return {key: _tensors(recorder, item, objects) for key, item in value.items()}
+    fields = fields_of(value)
+    if fields is None:
+        return value
+    made = objects.get(id(value))
+    if made is None:
+        made = objects[id(value)] = copied(value, {})
+        for name, item in fields.items():
+            vars(made)[name] = _tensors(recorder, item, objects)
+    return made
 
 
 def _results(recorder: Recorder, result: Any) -> Any:

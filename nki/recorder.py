@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronxcc.targets import Target
+from nki.conditions import Conditions
 from nki.context import use_recorder
 from nki.errors import NkiError, NkiTypeError, user_location
-from nki.forms import Forms, Key
+from nki.forms import Forms, Key, number
 from nki.isa import enums
 from nki.isa.describe import prepare
 from nki.isa.functions import FUNCTIONS, use_issuer
@@ -104,6 +105,8 @@ class Recorder:
         self._registers: set[int] = set()  # written
         self._accumulation = Accumulation(self)
         self._initialisation = Initialisation(self)
+        self._conditions = Conditions(self)
+        self.decide = self._conditions.decide
         self._peeking: Machine | None = None
         self._failures: list[NkiError] = []
         # What the inputs hold, for those who look at values.
@@ -119,6 +122,7 @@ class Recorder:
             stack.enter_context(use_recorder(self))
             stack.enter_context(use_issuer(self.issue))
             yield
+        self._conditions.finish()
         if self._failures:
             raise self._failures[0]
 
@@ -432,6 +436,21 @@ class Recorder:
     def copy(self, dst: NkiTensor, src: NkiTensor) -> None:
         """Record that ``dst`` becomes ``src``."""
         FUNCTIONS["tensor_copy"](dst, src)
+
+    def assign(self, dst: NkiTensor, value: Any) -> bool:
+        """Record ``dst[...] = value``: a copy of a tensor, or a number in every element.
+
+        Returns:
+            False if `value` is neither.
+        """
+        if isinstance(value, NkiTensor):
+            on_chip = dst.buffer.on_chip and value.buffer.on_chip
+            FUNCTIONS["tensor_copy" if on_chip else "dma_copy"](dst, value)
+        elif isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+            self.fill(dst, number(value))
+        else:
+            return False
+        return True
 
     # --- looking at values -----------------------------------------------------------------------
 
