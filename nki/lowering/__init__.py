@@ -4,6 +4,6 @@
 how instructions become tapes.
 """
 
-from nki.lowering.program import lower, output_storages
+from nki.lowering.program import lower
 
-__all__ = ["lower", "output_storages"]
+__all__ = ["lower"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
@@ -27,36 +26,19 @@ from nki.lowering.work import (
     Variant,
     Work,
 )
-from nki.recording import Block, Event, Loop, Recording, RegisterForm, Result, Template
+from nki.recording import Block, Event, Loop, Recording, RegisterForm, Template
+from nki.returned import outputs_of
 
-__all__ = ["lower", "output_storages"]
+__all__ = ["lower"]
 
 _REGISTER = -1  # stands for the register file among the memories of an event
-
-
-def output_storages(recording: Recording) -> tuple[int, ...]:
-    """Return the storages that are results, each once, in the order of the program's results."""
-    found: dict[int, None] = {}
-
-    def look(results: Any) -> None:
-        if isinstance(results, Result):
-            found[results.storage] = None
-        elif isinstance(results, tuple | list):
-            for item in results:
-                look(item)
-        elif isinstance(results, dict):
-            for item in results.values():
-                look(item)
-
-    look(recording.results)
-    return tuple(found)
 
 
 def lower(recording: Recording) -> Program:
     """Return the program of a recording.
 
     It takes all array arguments, contiguous; those that the kernel writes are changed in place. Its
-    results are whole storages: see `output_storages`.
+    results are whole storages: see `nki.returned.outputs_of`.
     """
     return _Lowering(recording).program()
 
@@ -64,9 +46,8 @@ def lower(recording: Recording) -> Program:
 class _Lowering:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        storages = output_storages(recording)
-        inputs = set(recording.inputs)
-        self.memories = Memories(recording, [n for n in storages if n not in inputs])
+        storages = outputs_of(recording)
+        self.memories = Memories(recording, storages)
         self._results = storages
         self._overlaps: dict[int, Overlaps] = {}
         self._works: dict[tuple[int, Variant], Work] = {}
