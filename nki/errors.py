@@ -129,6 +129,11 @@ CODES: dict[str, str] = {
     "NKI257": "a construct that is deprecated",
     "NKI258": "state outside of a kernel",
     "NKI259": "a function whose source cannot be read",
+    "NKI270": "a call of a kernel that this process does not have",
+    "NKI271": "a kernel that looks at values while PyTorch traces it",
+    "NKI272": "tensors of one call in several places, or beside other arrays",
+    "NKI273": "an operator that writes an argument without saying so",
+    "NKI274": "shapes or types that one of the library's kernels does not take",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)

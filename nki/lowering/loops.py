@@ -165,7 +165,7 @@ class Typed(Loop):
 
     def load(self, which: str | Operand) -> Scalar:
         """Return the item of a tensor operand as it is stored."""
-        operand = self.work.operand(which) if isinstance(which, str) else which
+        operand = self.work.operand(which, moved=True) if isinstance(which, str) else which
         real, strides, advance = self._place(operand)
         indices, mask = self._index(real)
         kind = values.stored_type(real.dtype)
@@ -179,8 +179,7 @@ class Typed(Loop):
 
     def inside(self, name: str) -> Scalar | None:
         """Return whether the scalar that moves an operand is in bounds; None if it surely is."""
-        operand = self.work.operand(name)
-        return self._index(operand)[1]
+        return self._index(self.work.operand(name, moved=True))[1]
 
     def bits(self, which: str | Operand) -> Scalar:
         """Return the item's bit pattern, an unsigned integer of its size."""
@@ -211,7 +210,7 @@ class Typed(Loop):
 
     def store(self, which: str | Operand, item: Scalar, *, mask: Scalar | None = None) -> None:
         """Store an item of the stored type."""
-        operand = self.work.operand(which) if isinstance(which, str) else which
+        operand = self.work.operand(which, moved=True) if isinstance(which, str) else which
         real, strides, advance = self._place(operand)
         indices, inside = self._index(real)
         if inside is not None:
@@ -390,7 +389,7 @@ class Lanes(Typed):
 
     def first(self, name: str) -> Scalar:
         """Return the first item along the REDUCE dimensions."""
-        real, strides, advance = self._place(self.work.operand(name))
+        real, strides, advance = self._place(self.work.operand(name, moved=True))
         kept = 1 + self._outer
         steps = (*strides[:kept], *[0] * (len(strides) - kept))
         indices, mask = self._index(real)

@@ -173,7 +173,7 @@ def _transpose(work: Work) -> None:
     dims = merge(data.free_dims)
     source = (dims[0][1] if dims else 0, data.strides[0])
     spreads = template.engine == "tensor" and template.generation == 2 and data.dtype in INPUTS
-    turned = replace(data, shape=dst.shape[:1] + (data.partitions,), strides=source)
+    turned = replace(data, shape=(*dst.shape[:1], data.partitions), strides=source)
     if not spreads:
         loop = Flat(work, "nc_transpose", [dst, turned])
         loop.store(dst, loop.load(turned))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Kind, Scalar
 from neuronxcc.ir.dtypes import DType
@@ -44,9 +46,9 @@ def _folded(lanes: Lanes, op: str) -> Scalar:
     value = lanes.read("data")
     if op in _REDUCE:
         return build.reduce(_REDUCE[op], value)
-    data, dst = lanes.work.operand("data"), lanes.work.operand("dst")
-    first = values.to_float32(lanes.first("data"), data.dtype)
-    if data.free == dst.free:
+    work = lanes.work
+    first = values.to_float32(lanes.first("data"), work.dtype("data"))
+    if math.prod(work.form("data").shape) == math.prod(work.form("dst").shape):
         return first
     if op == "subtract":
         later = build.compare("GT", lanes.position(reduced=True), 0)

@@ -32,6 +32,9 @@ from nki.lowering.operands import (
     State,
     Variant,
     element_strides,
+    f32,
+    rows_of,
+    s32,
 )
 from nki.lowering.shapes import row_major
 from nki.recording import RegisterForm, Template, TileForm, leaves
@@ -50,6 +53,9 @@ __all__ = [
     "State",
     "Variant",
     "Work",
+    "f32",
+    "rows_of",
+    "s32",
 ]
 
 LANE_COUNT = 128
@@ -132,11 +138,12 @@ class Work:
 
         Args:
             name: of the operand.
-            moved: it may be moved by a scalar even if it is written.
+            moved: a scalar may move it, which kernels that load and store it by name respect.
         """
-        if name not in self._known:
-            self._known[name] = self._direct(name, moved=moved)
-        return self._known[name]
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = self._direct(name, moved=moved)
+        return self.dense(found) if found.moved and not moved else found
 
     def _direct(self, name: str, *, moved: bool) -> Operand:
         form, role = self.form(name), self.role(name)
@@ -145,7 +152,7 @@ class Work:
         if not late:
             if form.indirect is None:
                 return self.plain(name)
-            if form.indirect.kind == "scalar" and (moved or role is Role.READ):
+            if form.indirect.kind == "scalar" and moved:
                 check_scalar(self, name)
                 return replace(self.plain(name), moved=True)
         operand = self.temporary(form.shape, form.dtype, name)
@@ -207,14 +214,20 @@ class Work:
 
         def found(these: Sequence[str | Operand]) -> list[Operand]:
             known = [n for n in these if not isinstance(n, str) or self.is_tile(n)]
-            return [self.operand(n) if isinstance(n, str) else n for n in known]
+            return [self._taken(n) for n in known]
 
         return Lanes(self, self.template.row.name, found(names), found(kept), reduce=reduce)
 
     def flat(self, *names: str | Operand) -> Flat:
         """Begin a kernel over all elements of operands of equal size, whatever their shapes."""
-        found = [self.operand(n) if isinstance(n, str) else n for n in names]
+        found = [self._taken(n) for n in names]
         return Flat(self, self.template.row.name, found)
+
+    def _taken(self, which: str | Operand) -> Operand:
+        """Return an operand for a kernel, which can move it if it is only read."""
+        if isinstance(which, Operand):
+            return which
+        return self.operand(which, moved=which in self._known or self.role(which) is Role.READ)
 
     def writes(self, operand: Operand) -> tuple[bool, bool]:
         """Whether the instruction reads, and whether it writes, what an operand shows."""
