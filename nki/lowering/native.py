@@ -10,9 +10,9 @@ from neuronxcc.neff.natives import native
 from neuronxcc.neff.tape import TapeNative
 from nki.dtypes import info
 from nki.lowering import values
-from nki.lowering.shapes import merge
 from nki.lowering.loops import Lanes
 from nki.lowering.operands import Operand, Pointer, Reach, f32, rows_of
+from nki.lowering.shapes import merge
 from nki.lowering.work import Work
 from nki.recording import TileForm
 

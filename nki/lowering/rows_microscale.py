@@ -12,8 +12,7 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Kind, Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from nki.isa.mx import ELEMENTS, GROUP_PARTITIONS, LARGEST, QUADRANT, ScaleRule
-from nki.isa.state import CoreState
+from nki.isa.mx import ELEMENTS, GROUP_PARTITIONS, LARGEST, QUADRANT, ScaleRule, rule_in_use
 from nki.lowering import values
 from nki.lowering.implement import implements
 from nki.lowering.loops import Loop
@@ -80,7 +79,7 @@ def _largest(work: Work, source: Operand) -> Operand:
 
 def _scales(work: Work, largest: Operand, dtype: str, scales: Operand) -> None:
     """Write the scale bytes of groups to their rows."""
-    doubled = CoreState().scale_rule is ScaleRule.DOUBLED
+    doubled = rule_in_use() is ScaleRule.DOUBLED
     offset = LARGEST[dtype][0] - doubled
     items = largest.free // ELEMENTS
     loop = Loop(work, "scales", (largest.partitions // _GROUPS, _GROUPS, items))
@@ -152,7 +151,7 @@ def _quantize(work: Work) -> None:
 
 
 def _float4(code: Scalar) -> Scalar:
-    """Return the value of four bits, an integer, in float32: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and < 0."""
+    """Return the value of four bits in float32: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and below 0."""
     magnitude = build.op(Op.AND, code, 7)
     exponent = build.op(_SHIFT, build.op(Op.ADD, build.op(_RIGHT, magnitude, 1), 126), 23)
     bits = build.op(Op.OR, exponent, build.op(_SHIFT, build.op(Op.AND, magnitude, 1), 22))
@@ -188,9 +187,7 @@ def _dequantised(work: Work, name: str) -> Operand:
         value = build.op(Op.MULTIPLY, _element(item, items.dtype, element), factor)
         loop.put(made.shifted(element * items.free), value, steps)
     loop.finish()
-    return replace(
-        made, shape=(ELEMENTS * items.partitions, items.free), strides=(items.free, 1)
-    )
+    return replace(made, shape=(ELEMENTS * items.partitions, items.free), strides=(items.free, 1))
 
 
 @implements("nc_matmul_mx")

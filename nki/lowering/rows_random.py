@@ -11,8 +11,8 @@ from neuronxcc.ir.op import Op
 from nki.isa.xorwow import GPSIMD_STATES, LANES, VECTOR_STATES, WORDS, Xorwow
 from nki.lowering import values
 from nki.lowering.implement import implements
-from nki.lowering.native import Rows, call, raw, wanted
 from nki.lowering.loops import Lanes
+from nki.lowering.native import Rows, call, raw, wanted
 from nki.lowering.operands import Operand, State
 from nki.lowering.work import Work
 
