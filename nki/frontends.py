@@ -96,7 +96,8 @@ class NumpyFrontend(Frontend):
     def execute(self, launch: Launch, values: list[Any]) -> Any:
         """Run on the host's memory."""
         given = [self.host(value) for value in values]
-        used = [_usable(array) for array in given]
+        kinds = [info(dtype).numpy for _, dtype in launch.arguments]
+        used = [_usable(array, kind) for array, kind in zip(given, kinds, strict=True)]
         outputs = launch.made(executor())(used)
         for i in launch.written:
             if used[i] is not given[i]:
@@ -108,10 +109,10 @@ class NumpyFrontend(Frontend):
         return assemble(launch.results, outputs, values, part)
 
 
-def _usable(array: Array) -> Array:
-    if array.flags.c_contiguous and array.flags.writeable:
+def _usable(array: Array, kind: np.dtype[Any]) -> Array:
+    if array.flags.c_contiguous and array.flags.writeable and array.dtype == kind:
         return array
-    return np.array(array, order="C")
+    return np.array(array, kind, order="C")
 
 
 def executor() -> Executor:

@@ -17,9 +17,12 @@ from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
 from nki.frontends import Frontend, NumpyFrontend, frontend_of
 from nki.launch import Launch, Slot, rebuilt, record
+from nki.lint import check_arguments, check_python, enforce
+from nki.lint.switch import mode
 from nki.objects import NKIObject
 from nki.recorder import Grid
 from nki.recording import Recording
+from nki.schedule import Edges, edges_of
 from nki.store import prepare
 
 __all__ = ["Kernel", "jit", "simulate"]
@@ -27,8 +30,8 @@ __all__ = ["Kernel", "jit", "simulate"]
 _CORES = (1, 2)
 # Environment that changes what a recording is, so that it is part of every signature.
 _ENVIRONMENT = (
-    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_CHECKS",
-    "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
+    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_CHECK",
+    "TORCH_NEURONX_NKI_CHECKS", "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
 )  # fmt: skip
 
 
@@ -41,6 +44,7 @@ class Kernel:
     Attributes:
         function: what was decorated.
         grid: programs along each axis of the launch grid, () without one.
+        edges: what its schedule demands.
         handle: names it, whatever its grid, to those who trace programs (`nki.tracer`).
     """
 
@@ -49,6 +53,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function = function
         self.grid = grid
+        self.edges: Edges = ()
         self._signature = inspect.signature(function)
         self._launches: dict[Any, Launch] = {}
         self.handle = tracer.new_handle(getattr(function, "__name__", "kernel"))
@@ -75,9 +80,25 @@ class Kernel:
         made.grid = grid
         return made
 
+    def with_schedule(self, edges: Any) -> Kernel:
+        """Return the kernel with dependencies between named instructions.
+
+        Args:
+            edges: pairs of a name and a name, or a list of names, that it waits for. Instructions
+                run here in program order, so edges are checked and change no result.
+
+        Raises:
+            NkiTypeError: no such pairs (NKI180).
+        """
+        made = copy.copy(self)
+        made.edges = edges_of(edges)
+        made.handle = tracer.new_handle(self.function.__name__)
+        tracer.remember(made.handle, made)
+        return made
+
     def __fingerprint__(self) -> tuple[Any, ...]:
         """What it consists of, see `nki.fingerprint`."""
-        return self.function, self.grid
+        return self.function, self.grid, self.edges
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind like a function, so that methods can be kernels."""
@@ -122,12 +143,15 @@ class Kernel:
         frontend = arguments.frontend()
         target = frontend.target(arguments.values)
         environment = tuple(map(os.environ.get, _ENVIRONMENT))
-        key = (*arguments.key, self.grid, target.name, environment)
+        key = (*arguments.key, self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
         if launch is None:
             # What other processes share: None if the kernel cannot be named for them.
             code = fingerprint(self.function, arguments.plain)
-            parts = {"arrays": repr(arguments.arrays), "launch": repr((self.grid, environment))}
+            parts = {
+                "arrays": repr(arguments.arrays),
+                "launch": repr((self.grid, self.edges, environment)),
+            }
             launch = prepare(
                 self.function.__name__,
                 None if code is None else {"kernel": code, **parts},
@@ -143,12 +167,16 @@ class Kernel:
         self, bound: inspect.BoundArguments, arguments: _Arguments, target: Target
     ) -> Recording:
         owners, values = arguments.owners, arguments.values
+        if mode() != "off":
+            args, kwargs = bound.args, bound.kwargs
+            enforce([*check_python(self), *check_arguments(self, args, kwargs)])
         return record(
             self.function,
             bound.args,
             bound.kwargs,
             target=target,
             grid=self.grid,
+            edges=self.edges,
             values=lambda: [o.host(v) for o, v in zip(owners, values, strict=True)],
         )
 

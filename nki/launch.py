@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from nki.merge import merge
 from nki.recorder import Grid, Recorder
 from nki.recording import Recording
 from nki.returned import outputs_of, returned
+from nki.schedule import Edges, check_edges
 from nki.tensor import NkiTensor
 
 __all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "rebuilt", "record"]
@@ -44,7 +45,9 @@ class Launch:
     Attributes:
         name: of the kernel, for people.
         results: structure of what the kernel returns, see `nki.returned`.
-        inputs: how many array arguments there are.
+        arguments: (shape, NKI's type name) that every array argument must have. It differs from
+            what was given only with ``NKI_PRECISE_FP=0``: then the argument is converted, and back
+            if it is written.
         written: numbers of the array arguments that it writes.
         outputs: (shape, NKI's type name) of every output.
         findings: what is undefined on hardware, with the user's line.
@@ -68,7 +71,7 @@ class Launch:
         """
         self.name = name
         self.results = facts.results
-        self.inputs = facts.inputs
+        self.arguments = facts.arguments
         self.written = facts.written
         self.outputs = facts.outputs
         self.findings = facts.findings
@@ -119,7 +122,7 @@ class Facts(NamedTuple):
     """What is known of a launch without its recording; see :class:`Launch`."""
 
     results: Any
-    inputs: int
+    arguments: tuple[tuple[tuple[int, ...], str], ...]
     written: frozenset[int]
     outputs: tuple[tuple[tuple[int, ...], str], ...]
     findings: tuple[tuple[str, str, tuple[str, int]], ...]
@@ -129,15 +132,22 @@ class Facts(NamedTuple):
 def facts_of(recording: Recording) -> Facts:
     """Return what is to be known of a recording."""
     known = recording.written_inputs()
-    storages = [recording.storages[number] for number in outputs_of(recording)]
     return Facts(
         returned(recording),
-        len(recording.inputs),
+        tuple(_described(recording, recording.inputs)),
         frozenset(i for i, n in enumerate(recording.inputs) if n in known),
-        tuple((storage.shape, storage.dtype) for storage in storages),
+        tuple(_described(recording, outputs_of(recording))),
         tuple((finding.code, finding.text, where) for finding, where in recording.findings),
         not recording.peeked,
     )
+
+
+def _described(
+    recording: Recording, numbers: Iterable[int]
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    for number in numbers:
+        storage = recording.storages[number]
+        yield storage.shape, storage.dtype
 
 
 def record(
@@ -147,6 +157,7 @@ def record(
     *,
     target: Target,
     grid: Grid,
+    edges: Edges = (),
     values: Callable[[], list[Array]] | None = None,
 ) -> Recording:
     """Run a kernel as Python and return what it did.
@@ -157,6 +168,7 @@ def record(
         kwargs: likewise.
         target: what to check for.
         grid: programs along each axis of the launch grid, () for none; they run on as many cores.
+        edges: what the schedule demands.
         values: gives the contents of the arrays, for kernels that look at them.
 
     Raises:
@@ -170,6 +182,7 @@ def record(
         with recorder.active():
             result = function(*_tensors(recorder, args), **_tensors(recorder, kwargs))
             recorder.recording.results = _results(recorder, result)
+        check_edges(edges, recorder.names)
         recorders.append(recorder)
     return merge(recorders)
 

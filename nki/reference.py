@@ -12,6 +12,7 @@ from nki import access
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.isa.evaluate import dtypes_of, evaluate
+from nki.isa.mx import rule_in_use
 from nki.isa.state import MATMUL, OTHER, CoreState, Step
 from nki.memory import Core, MemoryRegion, Storage
 from nki.pattern import Indirect
@@ -57,13 +58,14 @@ class Machine:
         self._recording = recording
         self._storages: dict[int, Storage] = {}
         self._cores: dict[int, Core] = {}
-        self._states = [CoreState(core) for core in range(recording.cores)]
+        self._states = [
+            CoreState(core, scale_rule=rule_in_use()) for core in range(recording.cores)
+        ]
         self._registers: dict[int, int] = {}
         self._written: dict[int, WrittenMap] = {}
         self._next = 0
         for number, array in zip(recording.inputs, arrays, strict=True):
-            if number is not None:
-                self._bind(number, array)
+            self._bind(number, array)
 
     def _bind(self, number: int, array: Array) -> None:
         old = self._recording.storages[number]

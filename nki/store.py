@@ -18,6 +18,7 @@ from neuronxcc.neff.key import CacheKey, source_digest, versions
 from neuronxcc.neff.messages import warn
 from neuronxcc.neff.program import Program
 from neuronxcc.options import Options, from_environment
+from nki.dtypes import info
 from nki.launch import Facts, Launch, facts_of
 from nki.lowering import lower
 from nki.recording import Recording
@@ -84,7 +85,7 @@ def _notes(facts: Facts) -> str:
     return json.dumps(
         {
             "results": to_data(facts.results),
-            "inputs": facts.inputs,
+            "arguments": facts.arguments,
             "written": sorted(facts.written),
             "outputs": facts.outputs,
             "findings": facts.findings,
@@ -98,9 +99,9 @@ def _facts(program: Program) -> Facts | None:
         notes: dict[str, Any] = json.loads(program.meta[_NOTES])
         return Facts(
             from_data(notes["results"]),
-            int(notes["inputs"]),
+            _shapes(notes["arguments"]),
             frozenset(map(int, notes["written"])),
-            tuple((tuple(map(int, shape)), str(dtype)) for shape, dtype in notes["outputs"]),
+            _shapes(notes["outputs"]),
             tuple(
                 (str(code), str(text), (str(file), int(line)))
                 for code, text, (file, line) in notes["findings"]
@@ -109,6 +110,10 @@ def _facts(program: Program) -> Facts | None:
     except (KeyError, TypeError, ValueError) as error:
         warn(f"a kernel's notes in the cache are not usable ({error!r}); it is recorded again")
         return None
+
+
+def _shapes(data: Any) -> tuple[tuple[tuple[int, ...], str], ...]:
+    return tuple((tuple(map(int, shape)), info(dtype).name) for shape, dtype in data)
 
 
 @functools.cache

@@ -64,8 +64,7 @@ class Memories:
         # The constants come first: their content is known last.
         self._add(Buffer("constant", DType.U8, (0,), (1,)))
         for index, number in enumerate(recording.inputs):
-            if number is not None:
-                self._storages[number] = self._boundary("input", index, number)
+            self._storages[number] = self._boundary("input", index, number)
         written = self._written_constants()
         for number in recording.constants:
             storage = recording.storages[number]
@@ -93,7 +92,7 @@ class Memories:
             for name, _, places in event.operands():
                 if roles.get(name) is not Role.READ and places and places[0][0] in known:
                     found.add(places[0][0])
-        return found - {n for n in self.recording.inputs if n is not None}
+        return found - set(self.recording.inputs)
 
     def _add(self, buffer: Buffer) -> int:
         self.buffers.append(buffer)
