@@ -172,27 +172,22 @@ class NkiTensor(TensorBase):
         return tensor_of(self.storage, index_by_parts(p, key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Copy a tensor to part of this one: ``t[0:64] = x``, as the migration guide writes.
+        """Write part of a tensor within a kernel: a copy of a tensor, or a number everywhere.
 
-        It is a ``nisa.tensor_copy`` on chip, and a ``nisa.dma_copy`` where one of the two is in HBM.
+        ``t[...] = x`` is `nisa.tensor_copy` between SBUF and PSUM, and `nisa.dma_copy` from and to
+        HBM, with their rules.
 
         Raises:
-            NkiError: `value` is no tensor in the shape of the part (NKI027), or the key is one that
-                `t[key]` refuses.
+            NkiError: outside of a kernel, or a value of another kind (NKI027).
         """
-        part = self[key]
-        if not isinstance(value, NkiTensor) or value.shape != part.shape:
-            shown = repr(value) if not isinstance(value, NkiTensor) else f"shape {value.shape}"
+        recorder = current_recorder()
+        if recorder is None or not recorder.assign(self[key], value):
             raise NkiError(
                 "NKI027",
-                f"{part!r} cannot be assigned to from {shown}",
-                "write nisa.tensor_copy(dst=t[...], src=value), nisa.dma_copy from or to HBM, or "
-                "nisa.memset for a constant",
+                f"{self!r} cannot be assigned a {type(value).__name__}",
+                "in a kernel assign a tensor or a number, or write nisa.tensor_copy(dst=t[...], "
+                "src=value), nisa.dma_copy from or to HBM, or nisa.memset for a constant",
             )
-        from nki.isa.functions import FUNCTIONS  # noqa: PLC0415 (instructions are built on tensors)
-
-        on_chip = self.buffer.on_chip and value.buffer.on_chip
-        FUNCTIONS["tensor_copy" if on_chip else "dma_copy"](part, value)
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> "NkiTensor":
         """Return elements ``start, start + step, ...`` below ``end`` of one dimension.
@@ -529,6 +524,8 @@ def checked_shape(shape: Sequence[int], region: MemoryRegion) -> tuple[int, ...]
             f"{shape!r} is no shape of a tensor",
             "a shape is a tuple of integers of at least 1",
         )
+    if region.on_chip and sizes == (1,):
+        return (1, 1)  # the documents of registers write [1] for the tensors that they load
     if region.on_chip and len(sizes) < 2:
         raise NkiError(
             "NKI029",
