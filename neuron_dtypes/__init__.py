@@ -132,4 +132,4 @@ def _packed(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     # NumPy keeps each 4-bit number in a byte of its own.
     bits = groups.view(np.uint8).astype(np.uint16) & 0xF
     shifts = np.arange(_LANES, dtype=np.uint16) * np.uint16(4)
-    return np.bitwise_or.reduce(bits << shifts, axis=-1).astype(row.numpy)
+    return np.asarray(np.bitwise_or.reduce(bits << shifts, axis=-1), row.numpy)
