@@ -30,6 +30,7 @@ from nki.recording import Block, Loop, Recording, Result, Template
 from nki.reference import Machine
 from nki.tensor import NkiTensor, create
 from nki.uninitialised import Initialisation
+from nki.versions import since
 
 __all__ = ["Grid", "Recorder"]
 
@@ -93,7 +94,8 @@ class Recorder:
         self.ranks = ranks
         self.lane = rank * self.cores + index
         self._generation = _generation(target)
-        self._precise = os.environ.get(PRECISE_VARIABLE, "1") != "0"
+        unset = "1" if since("NKI_PRECISE_FP") else "0"
+        self._precise = os.environ.get(PRECISE_VARIABLE, unset) != "0"
         self._forms = Forms()
         self.recording.storages = self._forms.storages
         self._templates: dict[Key, int] = {}
