@@ -183,7 +183,9 @@ def lowered(recording: Recording, arrays: Sequence[Array]) -> list[Array]:
     """Return the storages that a recording returns, by the lowered program run in NumPy."""
     program = lower(recording)
     kinds = {b.index: b.dtype.numpy for b in program.buffers if b.kind == "input"}
-    return run_program(program, [np.array(a).view(kinds.get(i, a.dtype)) for i, a in enumerate(arrays)])
+    return run_program(
+        program, [np.array(a).view(kinds.get(i, a.dtype)) for i, a in enumerate(arrays)]
+    )
 
 
 def check(
@@ -273,9 +275,31 @@ def items(seed: int, shape: tuple[int, ...], dtype: str, *, special: bool = True
         return np.asarray(values.astype(np.float32).astype(kind.numpy))
 
 
-def tile(
-    seed: int, layout: Layout, dtype: str, *, special: bool = True, **more: Any
-) -> Given:
+def tile(seed: int, layout: Layout, dtype: str, *, special: bool = True, **more: Any) -> Given:
     """A tile of random items."""
     data = items(seed, storage_shape(layout), dtype, special=special)
     return Given(data, dtype, layout, **more)
+
+
+def native(recording: Recording, arrays: Sequence[Array]) -> list[Array]:
+    """Return the storages that a recording returns, by the lowered program run natively."""
+    import torch
+
+    from torch_neuronx.dynamo.dtypes import TO_TORCH
+    from torch_neuronx.dynamo.executable import Executable
+
+    program = lower(recording)
+    kinds = {b.index: b.dtype for b in program.buffers if b.kind == "input"}
+    inputs = []
+    for i, array in enumerate(arrays):
+        flat = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8).reshape(-1).copy())
+        kind = kinds.get(i)
+        typed = flat if kind is None else flat.view(TO_TORCH.get(kind, torch.uint8))
+        inputs.append(typed.reshape(array.shape))
+    outputs = Executable(program, "cpu")(inputs)
+    results = []
+    for tensor, number in zip(outputs, program.results, strict=True):
+        buffer = program.buffers[number]
+        data = tensor.contiguous().view(torch.uint8).numpy()
+        results.append(data.reshape(-1).view(buffer.dtype.numpy).reshape(buffer.shape))
+    return results
