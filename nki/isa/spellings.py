@@ -66,7 +66,7 @@ def _is_number(value: Any) -> bool:
 def _offset_third(call: Call) -> Call:
     """(dst, pattern, offset, channel_multiplier, on_true, ...): today a tensor stands fourth."""
     args = call.args
-    if len(args) > 3 and _is_number(args[3]) and "offset" not in call.kwargs:  # noqa: PLR2004
+    if len(args) > 3 and _is_number(args[3]) and "offset" not in call.kwargs:
         return call._replace(
             args=(*args[:2], *args[3:]), kwargs={**call.kwargs, "offset": args[2]}
         )
@@ -76,7 +76,7 @@ def _offset_third(call: Call) -> Call:
 def _scales_third(call: Call) -> Call:
     """(dst, srcs, scales, reduce_op): today the operator stands third, and scales are no one."""
     args = call.args
-    if len(args) >= 3 and (args[2] is None or isinstance(args[2], (list, tuple))):  # noqa: PLR2004
+    if len(args) >= 3 and (args[2] is None or isinstance(args[2], (list, tuple))):
         kwargs = {**call.kwargs, "scales": args[2]}
         names = ("reduce_op", "name")
         kwargs.update(zip(names, args[3:], strict=False))
