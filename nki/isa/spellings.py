@@ -67,9 +67,7 @@ def _offset_third(call: Call) -> Call:
     """(dst, pattern, offset, channel_multiplier, on_true, ...): today a tensor stands fourth."""
     args = call.args
     if len(args) > 3 and _is_number(args[3]) and "offset" not in call.kwargs:
-        return call._replace(
-            args=(*args[:2], *args[3:]), kwargs={**call.kwargs, "offset": args[2]}
-        )
+        return call._replace(args=(*args[:2], *args[3:]), kwargs={**call.kwargs, "offset": args[2]})
     return call
 
 
@@ -142,9 +140,7 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
         "affine_select": (
             Spelling("0.2", "a third argument is offset, before two numbers", _offset_third),
         ),
-        "dma_compute": (
-            Spelling("0.2", "scales, a list, stands before reduce_op", _scales_third),
-        ),
+        "dma_compute": (Spelling("0.2", "scales, a list, stands before reduce_op", _scales_third),),
         "dma_copy": (
             Spelling("0.2", "dst_rmw_op= is nisa.dma_compute", _read_modify_write),
             Spelling("0.3", "oob_mode stands third", _without_priority(2, enums.oob_mode)),
@@ -166,7 +162,7 @@ FUNCTIONS_BEFORE: Mapping[str, str] = MappingProxyType(
 
 def _cast_value(call: Call) -> Call:
     dst = call.args[0] if call.args else call.kwargs.get("dst")
-    value = call.args[1] if len(call.args) > 1 else call.kwargs.get("value")
+    value: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("value")
     if not isinstance(dst, NkiTensor) or not info(dst.dtype).is_int or not _is_number(value):
         return call
     kwargs = {k: v for k, v in call.kwargs.items() if k not in ("dst", "value")}
