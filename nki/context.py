@@ -3,9 +3,12 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from nki.memory import Storage
     from nki.tensor import NkiTensor
 
 __all__ = ["Recorder", "current_recorder", "use_recorder"]
@@ -14,11 +17,29 @@ __all__ = ["Recorder", "current_recorder", "use_recorder"]
 class Recorder(Protocol):
     """What takes down a kernel's instructions, as far as the making of tensors needs it."""
 
+    def created(self, storage: "Storage") -> None:
+        """Take note of a new storage."""
+
+    def constant(self, storage: "Storage") -> None:
+        """Take note of a storage that holds data from the start."""
+
+    def stored(self, dtype: str) -> str:
+        """Return the type that tensors of a type are stored as."""
+
+    def peek(self, tensor: "NkiTensor") -> "npt.NDArray[Any]":
+        """Return what a tensor holds now."""
+
     def fill(self, tensor: "NkiTensor", value: float) -> None:
         """Record that every element of ``tensor`` becomes ``value``, which its type can hold."""
 
+    def decide(self, register: Any) -> bool | None:
+        """Answer whether a register is true, None if what asks is no ``while`` of Python."""
+
     def copy(self, dst: "NkiTensor", src: "NkiTensor") -> None:
         """Record that ``dst`` becomes ``src``, of the same shape and data type."""
+
+    def assign(self, dst: "NkiTensor", value: Any) -> bool:
+        """Record ``dst[...] = value``; False if ``value`` is nothing that can be assigned."""
 
 
 class _Current(threading.local):

@@ -8,6 +8,7 @@ Every code is listed in :data:`CODES`, the one table. Its hundreds say whom it c
 - 3xx: collectives
 """
 
+import contextlib
 import os
 import sys
 
@@ -17,6 +18,8 @@ __all__ = [
     "NkiIndexError",
     "NkiTypeError",
     "NkiValidationError",
+    "NkiWarning",
+    "is_own",
     "user_location",
 ]
 
@@ -96,18 +99,88 @@ CODES: dict[str, str] = {
     "NKI141": "a transpose by matmul without an identity",
     "NKI142": "inputs outside of the documented range of an activation function",
     "NKI143": "an instruction outside of a kernel",
+    "NKI180": "a schedule that is no list of edges",
+    "NKI181": "an edge of a schedule to no instruction, or to several",
+    "NKI182": "instructions of a schedule that wait for each other",
+    "NKI200": "a step of a loop on the device that is no positive integer",
+    "NKI201": "a while_loop whose body returns no register",
+    "NKI202": "a bound of a loop on the device that is no integer or register",
+    "NKI203": "an axis that the launch grid does not have",
+    "NKI204": "memory that is read before anything has written it",
+    "NKI205": "a value that is asked for inside of a loop on the device",
+    "NKI206": "a value that is asked for while only shapes are known",
+    "NKI207": "an argument of a kernel of a kind that kernels do not take",
+    "NKI208": "a result of a kernel that is not in shared HBM",
+    "NKI209": "a launch with a number of cores that does not exist",
+    "NKI220": "tensors that together do not fit a partition of SBUF",
+    "NKI221": "tensors that together do not fit the banks of PSUM",
+    "NKI222": "explicit addresses that overlap while both tensors are in use",
+    "NKI300": "shared tensors of the two cores that differ",
+    "NKI301": "control flow that differs between cores",
+    "NKI302": "an exchange that waits for ever",
+    "NKI303": "an exchange whose two sides do not fit",
+    "NKI304": "a race between the two cores",
+    "NKI305": "a value that depends on another core, asked for while a kernel is recorded",
+    "NKI310": "a replica group that is malformed",
+    "NKI311": "a rank that does not take part",
+    "NKI312": "lists of tensors that do not fit a collective",
+    "NKI313": "a tensor in a memory that a collective does not reach",
+    "NKI314": "a tensor that has not the shape that a collective needs",
+    "NKI315": "a dimension that a collective does not work along",
+    "NKI316": "channels that do not exist",
+    "NKI317": "pairs of ranks that are no permutation",
+    "NKI318": "a metadata tensor without the documented layout",
+    "NKI319": "ranks that call different collectives",
+    "NKI320": "a chunk out of bounds while a collective runs",
+    "NKI321": "displacements of received chunks where they are not supported",
+    "NKI322": "a collective beyond what is documented to be supported",
+    "NKI323": "a launch on ranks that cannot be",
+    "NKI240": "an argument of a language function that it does not take",
+    "NKI241": "tiles whose shapes differ where nothing is broadcast",
+    "NKI242": "axes that a function cannot work along",
+    "NKI243": "a function that hardware does not have",
+    "NKI244": "an operator of Python on a tensor",
+    "NKI245": "a loop on the device that cannot be",
+    "NKI246": "a question about the kernel outside of one",
+    "NKI247": "a setting that is none",
+    "NKI248": "what the NKI version in use does not have",
+    "NKI250": "a statement that the NKI compiler does not take",
+    "NKI251": "an expression that the NKI compiler does not take",
+    "NKI252": "a signature that the NKI compiler does not take",
+    "NKI253": "a class that the NKI compiler does not take",
+    "NKI254": "an argument of a kernel that the NKI compiler does not take",
+    "NKI255": "a loop on the device that the NKI compiler does not take",
+    "NKI256": "a name of NKI 0.1 that is gone",
+    "NKI257": "a construct that is deprecated",
+    "NKI258": "state outside of a kernel",
+    "NKI259": "a function whose source cannot be read",
+    "NKI270": "a call of a kernel that this process does not have",
+    "NKI271": "a kernel that looks at values while PyTorch traces it",
+    "NKI272": "tensors of one call in several places, or beside other arrays",
+    "NKI273": "an operator that writes an argument without saying so",
+    "NKI274": "shapes or types that one of the library's kernels does not take",
+    "NKI275": "an array of JAX that a kernel writes and does not return",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)
 
 
+# Frames of these are none of the user's: loops on the device are contexts.
+_INNER = (_PACKAGE, contextlib.__file__)
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file belongs to this package."""
+    return file.startswith(_PACKAGE)
+
+
 def user_location() -> tuple[str, int]:
-    """Return file and line of the innermost caller outside this package.
+    """Return file and line of the innermost caller outside this package and Python's contextlib.
 
     Where there is none, because the package calls itself, the outermost caller's is returned.
     """
     frame = sys._getframe(1)  # noqa: SLF001 (the documented way; `inspect` is 100 times slower)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_code.co_filename.startswith(_INNER):
         back = frame.f_back
         if back is None:
             break
@@ -140,6 +213,10 @@ class NkiError(ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str, tuple[str, int]]]:
         return type(self), (self.code, self.what, self.remedy, self.where)
+
+
+class NkiWarning(UserWarning):
+    """Something in a kernel that works here and is undefined or refused on hardware."""
 
 
 class NkiIndexError(NkiError, IndexError):

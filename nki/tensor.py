@@ -1,13 +1,14 @@
 """Tensors of a kernel: a storage and a view of it."""
 
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from nki import addressing
 from nki import pattern as views
+from nki.context import current_recorder
 from nki.dtypes import canonical, info
-from nki.errors import NkiError, NkiIndexError
+from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.indexing import (
     checked_index,
     index_at_once,
@@ -146,6 +147,11 @@ class NkiTensor(TensorBase):
             text += f" strides {list(p.strides)} offset {p.offset}"
         return f"<{text}{' indirect' if p.indirect is not None else ''}>"
 
+    def __str__(self) -> str:
+        """Say what it is and, while a kernel that was given arrays is recorded, what it holds."""
+        recorder = current_recorder()
+        return repr(self) if recorder is None else f"{self!r}\n{recorder.peek(self)}"
+
     # --- indexing ------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> "NkiTensor":
@@ -166,17 +172,22 @@ class NkiTensor(TensorBase):
         return tensor_of(self.storage, index_by_parts(p, key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Refuse: an instruction writes, and it takes the part to write to as its destination.
+        """Write part of a tensor within a kernel: a copy of a tensor, or a number everywhere.
+
+        ``t[...] = x`` is `nisa.tensor_copy` between SBUF and PSUM, and `nisa.dma_copy` from and to
+        HBM, with their rules.
 
         Raises:
-            NkiError: always (NKI027).
+            NkiError: outside of a kernel, or a value of another kind (NKI027).
         """
-        raise NkiError(
-            "NKI027",
-            f"{self!r} cannot be assigned to",
-            "write nisa.tensor_copy(dst=t[...], src=value), nisa.dma_copy from or to HBM, or "
-            "nisa.memset for a constant",
-        )
+        recorder = current_recorder()
+        if recorder is None or not recorder.assign(self[key], value):
+            raise NkiError(
+                "NKI027",
+                f"{self!r} cannot be assigned a {type(value).__name__}",
+                "in a kernel assign a tensor or a number, or write nisa.tensor_copy(dst=t[...], "
+                "src=value), nisa.dma_copy from or to HBM, or nisa.memset for a constant",
+            )
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> "NkiTensor":
         """Return elements ``start, start + step, ...`` below ``end`` of one dimension.
@@ -418,6 +429,51 @@ class NkiTensor(TensorBase):
         return tensor_of(self.storage, shown)
 
 
+def _refuse(symbol: str, function: str | None) -> Callable[..., NoReturn]:
+    def operate(self: NkiTensor, *others: Any) -> NoReturn:
+        shown = f"x {symbol} y" if others else f"{symbol}x"
+        raise NkiTypeError(
+            "NKI244",
+            f"{shown} was written for the tensor {self!r}: tensors have no operators of Python",
+            f"write nl.{function}, or an instruction of nki.isa"
+            if function is not None
+            else "write nl.matmul(x, y), or nisa.nc_matmul",
+        )
+
+    return operate
+
+
+# None is documented. Equality stays that of objects: kernels ask `bias == None`.
+_OPERATORS = {
+    "add": ("+", "add(x, y)"),
+    "sub": ("-", "subtract(x, y)"),
+    "mul": ("*", "multiply(x, y)"),
+    "truediv": ("/", "multiply(x, nl.reciprocal(y))"),
+    "floordiv": ("//", "floor(nl.multiply(x, nl.reciprocal(y)))"),
+    "mod": ("%", "mod(x, y)"),
+    "pow": ("**", "power(x, y)"),
+    "matmul": ("@", None),
+    "and": ("&", "bitwise_and(x, y)"),
+    "or": ("|", "bitwise_or(x, y)"),
+    "xor": ("^", "bitwise_xor(x, y)"),
+    "lshift": ("<<", "left_shift(x, y)"),
+    "rshift": (">>", "right_shift(x, y)"),
+}
+_COMPARISONS = {
+    "lt": ("<", "less(x, y)"),
+    "le": ("<=", "less_equal(x, y)"),
+    "gt": (">", "greater(x, y)"),
+    "ge": (">=", "greater_equal(x, y)"),
+    "neg": ("-", "negative(x)"),
+    "invert": ("~", "invert(x)"),
+    "abs": ("abs ", "abs(x)"),
+}
+for _name, (_symbol, _function) in _OPERATORS.items():
+    for _prefix in ("", "r", "i"):
+        setattr(NkiTensor, f"__{_prefix}{_name}__", _refuse(_symbol, _function))
+for _name, (_symbol, _function) in _COMPARISONS.items():
+    setattr(NkiTensor, f"__{_name}__", _refuse(_symbol, _function))
+
 _new = object.__new__
 
 
@@ -436,11 +492,19 @@ def create(
     name: str = "",
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
-    """Return a tensor on a new storage, uninitialised; see ``nl.ndarray``."""
-    region = region_of(buffer)
+    """Return a tensor on a new storage, uninitialised; see ``nl.ndarray``.
+
+    A buffer of None, which was the default in NKI 0.2, is SBUF.
+    """
+    region = MemoryRegion.sbuf if buffer is None else region_of(buffer)
     sizes = checked_shape(shape, region)
     kind = canonical(dtype)
+    recorder = current_recorder()
+    if recorder is not None:
+        kind = recorder.stored(kind)
     storage = Storage(region, kind, sizes, name=name, address=address)
+    if recorder is not None:
+        recorder.created(storage)
     return tensor_of(storage, views.contiguous(kind, sizes, partition=region.on_chip))
 
 
@@ -460,6 +524,8 @@ def checked_shape(shape: Sequence[int], region: MemoryRegion) -> tuple[int, ...]
             f"{shape!r} is no shape of a tensor",
             "a shape is a tuple of integers of at least 1",
         )
+    if region.on_chip and sizes == (1,):
+        return (1, 1)  # the documents of registers write [1] for the tensors that they load
     if region.on_chip and len(sizes) < 2:
         raise NkiError(
             "NKI029",

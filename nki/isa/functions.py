@@ -14,9 +14,10 @@ from typing import Any
 from nki.errors import NkiError
 from nki.isa.bind import bind
 from nki.isa.spec import REQUIRED, Attribute, Instruction, Operand
+from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED, Call, respell
 from nki.isa.table import TABLE
 
-__all__ = ["FUNCTIONS", "Issuer", "use_issuer"]
+__all__ = ["FORMER", "FUNCTIONS", "Issuer", "make_function", "use_issuer"]
 
 Issuer = Callable[[Instruction, dict[str, Any], dict[str, Any]], Any]
 
@@ -74,7 +75,9 @@ def _document(row: Instruction) -> str:
 
 
 def _function(row: Instruction) -> Callable[..., Any]:
-    def instruction(*args: Any, **kwargs: Any) -> Any:
+    had_others = row.name in SPELLINGS or row.name in VERSIONED
+
+    def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         issuer = _issuer.get()
         if issuer is None:
             raise NkiError(
@@ -82,11 +85,32 @@ def _function(row: Instruction) -> Callable[..., Any]:
                 f"nisa.{row.name} is called outside of a kernel",
                 "call it in a function that is decorated with nki.jit or passed to nki.simulate",
             )
-        operands, attributes = bind(row, args, kwargs)
-        return issuer(row, operands, attributes)
+        issued = row
+        if had_others:
+            name, args, kwargs = respell(Call(row.name, args, kwargs))
+            issued = TABLE[name]
+        operands, attributes = bind(issued, args, kwargs)
+        return issuer(issued, operands, attributes)
+
+    return make_function(row, issue, "nki.isa")
+
+
+def make_function(
+    row: Instruction, issue: Callable[[tuple[Any, ...], dict[str, Any]], Any], module: str
+) -> Callable[..., Any]:
+    """Return a function with the signature and the documentation of a row.
+
+    Args:
+        row: of a table.
+        issue: takes the positional and the named arguments.
+        module: that the function belongs to.
+    """
+
+    def instruction(*args: Any, **kwargs: Any) -> Any:
+        return issue(args, kwargs)
 
     instruction.__name__ = instruction.__qualname__ = row.name
-    instruction.__module__ = "nki.isa"
+    instruction.__module__ = module
     instruction.__doc__ = _document(row)
     parameters = [_parameter(parameter) for parameter in row.parameters]
     # Required parameters follow optional ones nowhere in the documented signatures.
@@ -95,3 +119,8 @@ def _function(row: Instruction) -> Callable[..., Any]:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: _function(row) for name, row in TABLE.items()}
+
+# Names that are gone, for kernels that still have them; `dir(nki.isa)` does not list them.
+FORMER: dict[str, Callable[..., Any]] = {
+    old: FUNCTIONS[new] for old, new in FUNCTIONS_BEFORE.items()
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
 from nki.objects import NKIObject, RuntimeScalar
 
@@ -14,25 +15,29 @@ class VirtualRegister(RuntimeScalar):
     """A 32-bit register, made by `nisa.register_alloc`.
 
     Its value exists while the kernel runs, so it cannot steer Python: `nl.fori_loop` and
-    `nl.while_loop` can.
+    `nl.while_loop` can, and ``while register:`` is recorded as a loop of the device.
 
     Attributes:
         value: the signed 32-bit value as far as the kernel has run; None before the first write.
         frozen: the kernel may not write it; so are the counters of loops.
+        number: which register of the recording it is.
     """
 
-    __slots__ = ("frozen", "value")
+    __slots__ = ("frozen", "number", "value")
 
     value: int | None
     frozen: bool
+    number: int
 
-    def __init__(self, state: int | None = None, frozen: bool = False) -> None:
+    def __init__(self, state: int | None = None, frozen: bool = False, number: int = -1) -> None:
         """Make a register.
 
         Args:
             state: the first value, from -2**31 to 2**32 - 1, or None.
             frozen: it is read-only for the kernel.
+            number: which register of the recording it is, -1 outside of recordings.
         """
+        self.number = number
         self.value = None if state is None else ((state + 2**31) & 0xFFFFFFFF) - 2**31
         self.frozen = frozen
 
@@ -72,8 +77,11 @@ class VirtualRegister(RuntimeScalar):
             "with a tensor",
         )
 
-    def __bool__(self) -> bool:  # noqa: PLE0304 (always raises)
-        self._no_number("a condition of Python")
+    def __bool__(self) -> bool:
+        recorder = current_recorder()
+        if recorder is None or (answer := recorder.decide(self)) is None:
+            self._no_number("a condition of Python")
+        return answer
 
     def __int__(self) -> int:
         self._no_number("an int")

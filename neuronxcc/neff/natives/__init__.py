@@ -9,12 +9,18 @@ declare and what they do.
 from __future__ import annotations
 
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.natives import indices
+from neuronxcc.neff.natives import gather, indices, random, scan, search
 from neuronxcc.neff.natives.table import Native, NativeError, NativeSlot, Params
 
 __all__ = ["NATIVES", "Native", "NativeError", "NativeSlot", "Params", "native"]
 
-NATIVES: dict[str, Native] = {**indices.NATIVES}
+NATIVES: dict[str, Native] = {
+    **indices.NATIVES,
+    **search.NATIVES,
+    **gather.NATIVES,
+    **scan.NATIVES,
+    **random.NATIVES,
+}
 
 
 def native(name: str) -> Native:

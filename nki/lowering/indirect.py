@@ -1,0 +1,122 @@
+"""Copies between operands that an index moves and dense memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from neuronxcc.codegen import build
+from neuronxcc.codegen.loop import Scalar
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.op import Op
+from nki.lowering import values
+from nki.lowering.indices import Index, Moved, check_all, check_scalar, moving
+from nki.lowering.loops import Lanes, Loop
+from nki.lowering.operands import Operand
+from nki.lowering.shapes import merge
+
+if TYPE_CHECKING:
+    from nki.lowering.work import Work
+
+__all__ = ["row_index", "transfer"]
+
+
+def transfer(work: Work, name: str, dense: Operand, *, inward: bool) -> None:
+    """Copy an indirect operand to dense memory of its shape, or the other way round.
+
+    What is skipped becomes 0, or is not written. Where two indices are equal, the later one counts.
+    """
+    moved = Moved(work, name)
+    here = work.plain(name)
+    if moved.kind == "scalar":
+        check_scalar(work, name)
+        lanes = Lanes(work, "move", [dense, here])
+        index, mask = moving(lanes, name)
+        places = [
+            (operand, lanes.steps(operand), lanes.advance(operand)) for operand in (here, dense)
+        ]
+        _copy(lanes, *places, index, mask, inward=inward)
+        lanes.finish()
+        return
+    check_all(moved)
+    lanes_fit = moved.kind == "vector" and _one_column(moved) and inward
+    if lanes_fit:
+        still = replace(here, strides=(0, *here.strides[1:]))
+        lanes = Lanes(work, "gather", [dense, still])
+        item = row_index(lanes, moved)
+        places = [
+            (operand, lanes.steps(operand), lanes.advance(operand)) for operand in (still, dense)
+        ]
+        _copy(lanes, *places, moved.index(item), moved.inside(item), inward=inward)
+        lanes.finish()
+        return
+    loop = Loop(work, "gather" if inward else "scatter", here.shape)
+    item = _table_item(loop, moved)
+    steps = list(here.strides)
+    steps[0 if moved.kind == "vector" else 1] = 0
+    _copy(loop, (here, tuple(steps), 0), (dense, dense.strides, 0),
+          moved.index(item), moved.inside(item), inward=inward)  # fmt: skip
+    loop.finish()
+
+
+def _one_column(moved: Moved) -> bool:
+    """Whether partition i of dense memory needs partition i of the index only."""
+    source = moved.source
+    return isinstance(source, Operand) and source.partitions >= moved.form.shape[0]
+
+
+def row_index(lanes: Lanes, moved: Moved) -> Scalar:
+    """Return the index of a vector for the partition of a lane kernel."""
+    source = moved.source
+    assert isinstance(source, Operand)
+    steps = (source.strides[0], *[0] * (len(lanes.extents) - 1))
+    advance = lanes.rows * source.strides[0] * source.itemsize if lanes.chunks > 1 else 0
+    return lanes.get(source.pointer, values.stored_type(source.dtype), steps, advance=advance)
+
+
+def _table_item(loop: Loop, moved: Moved) -> Scalar:
+    """Return the index of a vector read column by column, or of a tensor, in a whole kernel."""
+    source, shape = moved.source, moved.form.shape
+    assert isinstance(source, Operand)
+    if moved.kind == "vector":
+        number = build.index(0)
+        row = build.op(Op.REMAINDER, number, source.partitions)
+        column = build.op(Op.DIVIDE, number, source.partitions)
+        last = (shape[0] - 1) // source.partitions
+    else:
+        group = moved.indirect.group
+        lane, i = build.index(0), build.index(1)
+        base = build.op(Op.MULTIPLY, build.op(Op.DIVIDE, lane, group), group)
+        row = build.op(Op.ADD, base, build.op(Op.REMAINDER, i, group))
+        column = build.op(Op.DIVIDE, i, group)
+        last = (shape[1] - 1) // group
+    zero = build.const(0, DType.S64)
+    row = build.op(Op.CLAMP, zero, row, build.const(source.partitions - 1, DType.S64))
+    column = build.op(Op.CLAMP, zero, column, build.const(last, DType.S64))
+    places = [
+        (row, source.strides[0], 0, source.partitions - 1),
+        (column, _columns(source), 0, last),
+    ]
+    return loop.get(source.pointer, values.stored_type(source.dtype), indices=places)
+
+
+def _columns(source: Operand) -> int:
+    """The stride from column to column of an index tensor."""
+    dims = merge(source.free_dims)
+    assert len(dims) <= 1, "an index tensor with free dimensions that do not merge"
+    return dims[0][1] if dims else 0
+
+
+_Place = tuple[Operand, tuple[int, ...], int]
+
+
+def _copy(
+    loop: Loop, here: _Place, dense: _Place, index: Index, mask: Scalar | None, *, inward: bool
+) -> None:
+    kind = values.stored_type(here[0].dtype)
+    if inward:
+        item = loop.get(here[0].pointer, kind, here[1], advance=here[2], indices=[index], mask=mask)
+        loop.put(dense[0].pointer, item, dense[1], advance=dense[2])
+    else:
+        item = loop.get(dense[0].pointer, kind, dense[1], advance=dense[2])
+        loop.put(here[0].pointer, item, here[1], advance=here[2], indices=[index], mask=mask)

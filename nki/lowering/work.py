@@ -1,0 +1,255 @@
+"""What one instruction becomes: functions of a tape, and where their pointers come from.
+
+An implementation gets a :class:`Work` for a template. It asks for operands, makes loop kernels
+(`lanes`, `flat`) or other functions, and the work notes the actions in order. It never sees
+places: an action's pointers say "leaf 2 of the event" or "32 constant bytes", and emission finds
+the buffers. Dynamic access, layouts that do not fit each other and operands that overlap are
+the work's business: an implementation sees direct operands only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neuronxcc.neff.tape import TapeLoop, TapeNative, TapeProduct
+from nki.dtypes import info
+from nki.isa.spec import Role
+from nki.lowering.indices import check_scalar
+from nki.lowering.indirect import transfer
+from nki.lowering.loops import Flat, Lanes
+from nki.lowering.operands import (
+    Action,
+    Constant,
+    Leaf,
+    Operand,
+    Pointer,
+    Print,
+    Reach,
+    Scratch,
+    State,
+    Variant,
+    element_strides,
+    f32,
+    rows_of,
+    s32,
+)
+from nki.lowering.shapes import row_major
+from nki.recording import RegisterForm, Template, TileForm, leaves
+
+__all__ = [
+    "Action",
+    "Constant",
+    "Flat",
+    "Lanes",
+    "Leaf",
+    "Operand",
+    "Pointer",
+    "Print",
+    "Reach",
+    "Scratch",
+    "State",
+    "Variant",
+    "Work",
+    "f32",
+    "rows_of",
+    "s32",
+]
+
+LANE_COUNT = 128
+
+
+@dataclass
+class Work:
+    """The actions of a template; see the module."""
+
+    template: Template
+    variant: Variant = field(default_factory=Variant)
+    actions: list[Action | Print] = field(default_factory=list)
+    scratch: list[tuple[int, int]] = field(default_factory=list)  # (partitions, bytes of each)
+    _known: dict[str, Operand] = field(default_factory=dict)
+    _late: list[tuple[Operand, TileForm]] = field(default_factory=list)
+    _first: dict[str, int] = field(default_factory=dict)
+    _forms: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at = 0
+        for name, form in self.template.operands:
+            parts = (
+                [(f"{name}[{i}]", item) for i, item in enumerate(form)]
+                if isinstance(form, tuple) and not isinstance(form, TileForm | RegisterForm)
+                else [(name, form)]
+            )
+            for part, item in parts:
+                self._forms[part], self._first[part] = item, at
+                at += sum(1 for _ in leaves(item))
+
+    # --- operands --------------------------------------------------------------------------------
+
+    @property
+    def attributes(self) -> Any:
+        """The canonical attributes."""
+        return self.template.attributes
+
+    def form(self, name: str) -> Any:
+        """Return the form of an operand or of an item of a list; None if it is absent."""
+        return self._forms.get(name)
+
+    def is_tile(self, name: str) -> bool:
+        """Whether the operand is given and a tensor."""
+        return isinstance(self.form(name), TileForm)
+
+    def has(self, name: str) -> bool:
+        """Whether the operand is given."""
+        return self.form(name) is not None
+
+    def leaf(self, name: str) -> Leaf:
+        """Return the place of a register or tensor."""
+        number = self._first[name]
+        return Leaf(self.variant.same[number] if self.variant.same else number)
+
+    def first(self, name: str) -> int:
+        """Return the number of an operand's first leaf."""
+        return self._first[name]
+
+    def lane(self) -> int:
+        """Return the first partition of the first operand on a chip: where its state begins."""
+        forms = (form for form in self._forms.values() if isinstance(form, TileForm))
+        return next((form.row for form in forms if form.region.on_chip), 0)
+
+    def dtype(self, name: str) -> str:
+        """Return NKI's name of the type of a tensor."""
+        form = self.form(name)
+        assert isinstance(form, TileForm), name
+        return form.dtype
+
+    def role(self, name: str) -> Role:
+        """Return how the instruction uses an operand."""
+        base = name.partition("[")[0]
+        return next(o.role for o in self.template.row.operands if o.name == base)
+
+    def operand(self, name: str, *, moved: bool = False) -> Operand:
+        """Return a tensor operand.
+
+        What is gathered is in scratch memory then, and what is to be scattered will be copied from
+        there at the end.
+
+        Args:
+            name: of the operand.
+            moved: a scalar may move it, which kernels that load and store it by name respect.
+        """
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = self._direct(name, moved=moved)
+        return self.dense(found) if found.moved and not moved else found
+
+    def _direct(self, name: str, *, moved: bool) -> Operand:
+        form, role = self.form(name), self.role(name)
+        assert isinstance(form, TileForm), name
+        late = role is not Role.READ and self.variant.staged
+        if not late:
+            if form.indirect is None:
+                return self.plain(name)
+            if form.indirect.kind == "scalar" and moved:
+                check_scalar(self, name)
+                return replace(self.plain(name), moved=True)
+        operand = self.temporary(form.shape, form.dtype, name)
+        if role is not Role.WRITE:
+            self._move(form, name, operand, inward=True)
+        if role is not Role.READ:
+            self._late.append((operand, form))
+        return operand
+
+    def plain(self, name: str) -> Operand:
+        """Return a tensor operand as if nothing moved it."""
+        form = self.form(name)
+        assert isinstance(form, TileForm), name
+        return Operand(name, form.dtype, form.shape, element_strides(form), self.leaf(name))
+
+    def temporary(self, shape: Sequence[int], dtype: str, name: str = "") -> Operand:
+        """Return memory of this work: dense, partition after partition."""
+        size = math.prod(shape[1:]) * info(dtype).itemsize
+        self.scratch.append((shape[0], size))
+        pointer = Scratch(len(self.scratch) - 1)
+        return Operand(name, dtype, tuple(shape), row_major(shape), pointer)
+
+    def dense(self, operand: Operand) -> Operand:
+        """Return a dense copy of an operand that is read."""
+        copy = self.temporary(operand.shape, operand.dtype, operand.name)
+        self.copy_bits(operand, copy)
+        return copy
+
+    def copy_bits(self, source: Operand, target: Operand) -> None:
+        """Copy items between operands of one shape and type."""
+        both = [target, source]
+        # More are no partitions, but dimension 0 of tensors in HBM.
+        few = source.partitions <= LANE_COUNT
+        loop = Lanes(self, "copy", both) if few else Flat(self, "copy", both)
+        loop.store(target, loop.load(source))
+        loop.finish()
+
+    def _move(self, form: TileForm, name: str, operand: Operand, *, inward: bool) -> None:
+        if form.indirect is None:
+            outer = self.plain(name)
+            self.copy_bits(*((outer, operand) if inward else (operand, outer)))
+        else:
+            transfer(self, name, operand, inward=inward)
+
+    # --- functions -------------------------------------------------------------------------------
+
+    def lanes(
+        self, *names: str | Operand, kept: Sequence[str | Operand] = (), reduce: bool = False
+    ) -> Lanes:
+        """Begin a kernel that works partition by partition on operands of equal size.
+
+        Args:
+            names: operands of (partitions, elements per partition) each; what is not named here
+                has one element per partition, or is a number. Those that are absent are left out.
+            kept: with `reduce`, operands that have one element for every so many consecutive
+                elements of the others. Without any, a whole partition is reduced.
+            reduce: what `kept` does not keep are REDUCE dimensions.
+        """
+
+        def found(these: Sequence[str | Operand]) -> list[Operand]:
+            known = [n for n in these if not isinstance(n, str) or self.is_tile(n)]
+            return [self._taken(n) for n in known]
+
+        return Lanes(self, self.template.row.name, found(names), found(kept), reduce=reduce)
+
+    def flat(self, *names: str | Operand) -> Flat:
+        """Begin a kernel over all elements of operands of equal size, whatever their shapes."""
+        found = [self._taken(n) for n in names]
+        return Flat(self, self.template.row.name, found)
+
+    def _taken(self, which: str | Operand) -> Operand:
+        """Return an operand for a kernel, which can move it if it is only read."""
+        if isinstance(which, Operand):
+            return which
+        return self.operand(which, moved=which in self._known or self.role(which) is Role.READ)
+
+    def writes(self, operand: Operand) -> tuple[bool, bool]:
+        """Whether the instruction reads, and whether it writes, what an operand shows."""
+        if operand.name not in self._forms:
+            return True, True
+        role = self.role(operand.name)
+        return role is not Role.WRITE, role is not Role.READ
+
+    def add(
+        self,
+        function: TapeLoop | TapeProduct | TapeNative,
+        pointers: Sequence[Pointer],
+        reaches: Sequence[Reach],
+        chunks: int = 0,
+    ) -> None:
+        """Note an action."""
+        self.actions.append(Action(function, tuple(pointers), tuple(reaches), chunks))
+
+    def finish(self) -> None:
+        """Write back what was computed in scratch memory, in the order of the table."""
+        order = [o.name for o in self.template.row.operands]
+        for operand, form in sorted(
+            self._late, key=lambda item: order.index(item[0].name.partition("[")[0])
+        ):
+            self._move(form, operand.name, operand, inward=False)
