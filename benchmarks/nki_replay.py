@@ -128,7 +128,7 @@ def main() -> None:
             found = []
             for threads in (1, options.threads):
                 torch.set_num_threads(threads)
-                found.append(seconds(lambda run=run: run(())) / count * 1e9)
+                found.append(seconds(partial(run, ())) / count * 1e9)
             print(f"{name:52} {found[0]:8.0f} {found[1]:8.0f}   loaded in {load:.2f} s")
     torch.set_num_threads(options.threads)
     for dtype in (DType.BF16, F32):
