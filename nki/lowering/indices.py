@@ -18,6 +18,7 @@ from neuronxcc.neff.tape import TapeNative
 from nki.dtypes import info
 from nki.lowering import values
 from nki.lowering.operands import Leaf, Operand, Pointer, Reach, element_strides, rows_of
+from nki.lowering.operands import moved as shifted
 from nki.lowering.overlap import index_bytes
 from nki.recording import IndirectForm, RegisterForm, TileForm
 
@@ -128,7 +129,7 @@ def check_all(moved: Moved) -> None:
         if left <= 0:
             break
         count = min(left, source.partitions)
-        pointer = source.pointer._replace(offset=source.pointer.offset + 4 * offset)
+        pointer = shifted(source.pointer, 4 * offset)
         if count == source.partitions:
             _look(moved, pointer, rows, step, count // rows, 4 * step * rows)
         else:

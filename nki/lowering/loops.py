@@ -19,6 +19,7 @@ from nki.lowering.operands import (
     Reach,
     State,
     f32,
+    moved,
     rows_of,
     s32,
 )
@@ -59,7 +60,7 @@ class Loop:
         low = sum(min(0, stride * (extent - 1)) for extent, stride in pairs)
         if not low:
             return pointer, 0
-        return pointer._replace(offset=pointer.offset + low * size), -low
+        return moved(pointer, low * size), -low
 
     def _touch(
         self,
