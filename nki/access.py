@@ -26,6 +26,7 @@ __all__ = [
     "read",
     "unwritten",
     "write",
+    "written",
 ]
 
 Array = npt.NDArray[Any]
@@ -127,6 +128,14 @@ def unwritten(tensor: NkiTensor, values: Any = None, group: int = 16) -> tuple[i
         return storage.shadow.missing(*_shadow_args(storage, p))
     starts = byte_starts(storage, p, values, group)
     return storage.shadow.missing_bytes(starts, info(p.dtype).itemsize)
+
+
+def written(tensor: NkiTensor) -> npt.NDArray[np.bool_]:
+    """Return for every element of a direct view whether it was written, wholly."""
+    storage, p = tensor.storage, tensor.pattern
+    if storage.shadow.complete:
+        return np.ones(p.shape, np.bool_)
+    return storage.shadow.written(*_shadow_args(storage, p))
 
 
 def _shadow_args(

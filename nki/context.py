@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from nki.memory import Storage
     from nki.tensor import NkiTensor
 
 __all__ = ["Recorder", "current_recorder", "use_recorder"]
@@ -13,6 +14,12 @@ __all__ = ["Recorder", "current_recorder", "use_recorder"]
 
 class Recorder(Protocol):
     """What takes down a kernel's instructions, as far as the making of tensors needs it."""
+
+    def created(self, storage: "Storage") -> None:
+        """Take note of a new storage."""
+
+    def constant(self, storage: "Storage") -> None:
+        """Take note of a storage that holds data from the start."""
 
     def fill(self, tensor: "NkiTensor", value: float) -> None:
         """Record that every element of ``tensor`` becomes ``value``, which its type can hold."""

@@ -17,6 +17,7 @@ __all__ = [
     "NkiIndexError",
     "NkiTypeError",
     "NkiValidationError",
+    "NkiWarning",
     "user_location",
 ]
 
@@ -96,6 +97,16 @@ CODES: dict[str, str] = {
     "NKI141": "a transpose by matmul without an identity",
     "NKI142": "inputs outside of the documented range of an activation function",
     "NKI143": "an instruction outside of a kernel",
+    "NKI200": "a step of a loop on the device that is no positive integer",
+    "NKI201": "a while_loop whose body returns no register",
+    "NKI202": "a bound of a loop on the device that is no integer or register",
+    "NKI203": "an axis that the launch grid does not have",
+    "NKI204": "memory that is read before anything has written it",
+    "NKI205": "a value that is asked for inside of a loop on the device",
+    "NKI206": "a value that is asked for while only shapes are known",
+    "NKI207": "an argument of a kernel of a kind that kernels do not take",
+    "NKI208": "a result of a kernel that is not in shared HBM",
+    "NKI209": "a launch with a number of cores that does not exist",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)
@@ -140,6 +151,10 @@ class NkiError(ValueError):
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str, tuple[str, int]]]:
         return type(self), (self.code, self.what, self.remedy, self.where)
+
+
+class NkiWarning(UserWarning):
+    """Something in a kernel that works here and is undefined or refused on hardware."""
 
 
 class NkiIndexError(NkiError, IndexError):

@@ -46,10 +46,17 @@ class Shadow:
         """Return the index of the first item not wholly written, None if all are."""
         if self.complete:
             return None
-        written = self._view(offset, shape, strides, itemsize).all(axis=-1)
+        written = self.written(offset, shape, strides, itemsize)
         if written.all():
             return None
         return tuple(int(i) for i in np.unravel_index(int(np.argmin(written)), shape))
+
+    def written(
+        self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int
+    ) -> Bools:
+        """Return which items are wholly written."""
+        found = self._view(offset, shape, strides, itemsize).all(axis=-1)
+        return np.asarray(found)
 
     def mark_bytes(self, starts: npt.NDArray[np.int64], itemsize: int) -> None:
         """Like :meth:`mark` for items that start at any bytes."""

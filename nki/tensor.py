@@ -6,6 +6,7 @@ from typing import Any
 
 from nki import addressing
 from nki import pattern as views
+from nki.context import current_recorder
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiIndexError
 from nki.indexing import (
@@ -441,6 +442,9 @@ def create(
     sizes = checked_shape(shape, region)
     kind = canonical(dtype)
     storage = Storage(region, kind, sizes, name=name, address=address)
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.created(storage)
     return tensor_of(storage, views.contiguous(kind, sizes, partition=region.on_chip))
 
 

@@ -19,20 +19,24 @@ class VirtualRegister(RuntimeScalar):
     Attributes:
         value: the signed 32-bit value as far as the kernel has run; None before the first write.
         frozen: the kernel may not write it; so are the counters of loops.
+        number: which register of the recording it is.
     """
 
-    __slots__ = ("frozen", "value")
+    __slots__ = ("frozen", "number", "value")
 
     value: int | None
     frozen: bool
+    number: int
 
-    def __init__(self, state: int | None = None, frozen: bool = False) -> None:
+    def __init__(self, state: int | None = None, frozen: bool = False, number: int = -1) -> None:
         """Make a register.
 
         Args:
             state: the first value, from -2**31 to 2**32 - 1, or None.
             frozen: it is read-only for the kernel.
+            number: which register of the recording it is, -1 outside of recordings.
         """
+        self.number = number
         self.value = None if state is None else ((state + 2**31) & 0xFFFFFFFF) - 2**31
         self.frozen = frozen
 

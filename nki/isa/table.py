@@ -12,6 +12,7 @@ from nki.isa.rows import (
     dma,
     elementwise,
     gather,
+    hidden,
     matmul,
     microscale,
     random,
@@ -22,7 +23,7 @@ from nki.isa.rows import (
 )
 from nki.isa.spec import Instruction
 
-__all__ = ["TABLE"]
+__all__ = ["HIDDEN", "TABLE"]
 
 _FAMILIES = (
     copy, dma, matmul, microscale, elementwise, reduce, activate, select, gather, search, stats,
@@ -32,3 +33,6 @@ _FAMILIES = (
 TABLE: Mapping[str, Instruction] = MappingProxyType(
     {row.name: row for family in _FAMILIES for row in family.ROWS}
 )
+
+# What recordings hold besides: no function of `nki.isa` issues them.
+HIDDEN: Mapping[str, Instruction] = MappingProxyType({row.name: row for row in hidden.ROWS})

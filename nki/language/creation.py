@@ -160,6 +160,9 @@ def _constant(data: npt.NDArray[Any], kind: str, region: MemoryRegion) -> NkiTen
             "give an array with at least one of each",
         )
     storage = Storage.from_array(data, region, dtype=kind)
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.constant(storage)
     return tensor_of(storage, contiguous(kind, data.shape, partition=region.on_chip))
 
 

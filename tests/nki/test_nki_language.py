@@ -17,7 +17,7 @@ from nki.access import read, unwritten, write
 from nki.context import use_recorder
 from nki.dtypes import NAMES
 from nki.errors import NkiError
-from nki.memory import Core, use_core
+from nki.memory import Core, Storage, use_core
 
 
 def test_data_types_are_strings() -> None:
@@ -220,6 +220,13 @@ def test_inside_a_kernel_filling_is_recorded() -> None:
     class Tape:
         def __init__(self) -> None:
             self.rows: list[tuple[str, Any, Any]] = []
+            self.storages: list[Storage] = []
+
+        def created(self, storage: Storage) -> None:
+            self.storages.append(storage)
+
+        def constant(self, storage: Storage) -> None:
+            self.storages.append(storage)
 
         def fill(self, tensor: nl.NkiTensor, value: float) -> None:
             self.rows.append(("fill", tensor, value))
@@ -236,6 +243,7 @@ def test_inside_a_kernel_filling_is_recorded() -> None:
     assert unwritten(t) == (0, 0)
     nl.zeros((2, 2), nl.float32)
     assert len(tape.rows) == 2
+    assert len(tape.storages) == 3  # two tensors and a constant
 
 
 def test_loops_are_pythons() -> None:

@@ -1,0 +1,160 @@
+"""Kinds of arrays that kernels are called with, and who runs kernels on them.
+
+NumPy is known here. Others register by the entry point group ``nki.frontends``, whose entries name
+an instance of :class:`Frontend`; they are loaded when an argument is met that nobody known owns.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronxcc.targets import Target
+from nki.dtypes import canonical, info
+from nki.memory import default_target
+from nki.recording import Recording
+from nki.reference import run as run_reference
+
+if TYPE_CHECKING:
+    from nki.launch import Launch
+
+__all__ = ["EXECUTOR_VARIABLE", "Frontend", "NumpyFrontend", "executor", "frontend_of"]
+
+Array = npt.NDArray[Any]
+Runner = Callable[[Sequence[Array]], Any]
+
+EXECUTOR_VARIABLE = "TORCH_NEURONX_NKI_EXECUTOR"
+_GROUP = "nki.frontends"
+_EXECUTORS = "nki.executors"
+
+
+class Frontend(ABC):
+    """What nki must know of a kind of arrays.
+
+    Attributes:
+        name: of the kind, for signatures and messages.
+        rank: if a call has arguments of several kinds, the highest one runs it.
+    """
+
+    name: str
+    rank: int = 0
+
+    @abstractmethod
+    def owns(self, value: Any) -> bool:
+        """Whether a value is an array of this kind."""
+
+    @abstractmethod
+    def describe(self, value: Any) -> tuple[tuple[int, ...], str]:
+        """Return shape and NKI's type name of an array."""
+
+    @abstractmethod
+    def host(self, value: Any) -> Array:
+        """Return what an array holds, of NKI's NumPy type."""
+
+    @abstractmethod
+    def execute(self, launch: Launch, values: list[Any]) -> Any:
+        """Run a launch on its array arguments and return its results.
+
+        Arguments that the kernel writes are changed in place; a result that is an argument is that
+        very object.
+        """
+
+    def target(self, values: list[Any]) -> Target:
+        """Return what a kernel on these arrays is checked for."""
+        del values
+        return default_target()
+
+
+class NumpyFrontend(Frontend):
+    """NumPy arrays, those of ml_dtypes included."""
+
+    name = "numpy"
+
+    def owns(self, value: Any) -> bool:
+        """Whether a value is an array with at least one dimension."""
+        return isinstance(value, np.ndarray)
+
+    def describe(self, value: Any) -> tuple[tuple[int, ...], str]:
+        """Return shape and NKI's type name."""
+        return value.shape, canonical(value.dtype)
+
+    def host(self, value: Any) -> Array:
+        """Return the array, as the type that NKI stores its elements in."""
+        array: Array = value
+        kind = info(canonical(array.dtype)).numpy
+        return array if array.dtype == kind else array.view(kind)
+
+    def execute(self, launch: Launch, values: list[Any]) -> Any:
+        """Run on the host's memory."""
+        given = [self.host(value) for value in values]
+        used = [_usable(array) for array in given]
+        results = launch.runner("numpy", executor())(used)
+        written = launch.written
+        for i, (array, copy) in enumerate(zip(given, used, strict=True)):
+            if copy is not array and i in written:
+                array[...] = copy
+        return launch.restore(results, values)
+
+
+def _usable(array: Array) -> Array:
+    if array.flags.c_contiguous and array.flags.writeable:
+        return array
+    return np.array(array, order="C")
+
+
+def executor() -> Callable[[Recording], Runner]:
+    """Return who makes recordings runnable on NumPy arrays.
+
+    `TORCH_NEURONX_NKI_EXECUTOR` chooses: ``native`` (the default where it is installed) or
+    ``reference``, the slow NumPy one.
+
+    Raises:
+        ValueError: the variable names neither.
+    """
+    asked = os.environ.get(EXECUTOR_VARIABLE) or "native"
+    if asked == "reference":
+        return functools.partial(functools.partial, run_reference)
+    if asked != "native":
+        raise ValueError(f"{EXECUTOR_VARIABLE}={asked}: use native or reference")
+    return _native()
+
+
+@functools.cache
+def _native() -> Callable[[Recording], Runner]:
+    for entry in importlib.metadata.entry_points(group=_EXECUTORS):
+        made: Callable[[Recording], Runner] = entry.load()
+        return made
+    raise ValueError(
+        "no native executor of NKI kernels is installed; install torch_neuronx, or set "
+        f"{EXECUTOR_VARIABLE}=reference for the slow one"
+    )
+
+
+_NUMPY = NumpyFrontend()
+
+
+@functools.cache
+def _registered() -> tuple[Frontend, ...]:
+    return tuple(entry.load() for entry in importlib.metadata.entry_points(group=_GROUP))
+
+
+# Values of these types are never arrays, so that no plugin is loaded because of them.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict)
+
+
+def frontend_of(value: Any) -> Frontend | None:
+    """Return who owns a value, None if it is no array."""
+    if isinstance(value, _PLAIN):
+        return None
+    if _NUMPY.owns(value):
+        return _NUMPY
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return None
+    return next((frontend for frontend in _registered() if frontend.owns(value)), None)

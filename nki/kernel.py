@@ -1,0 +1,244 @@
+"""`nki.jit` and `nki.simulate`: kernels as objects that are called with arrays."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, overload
+
+from neuronxcc.targets import Target
+from nki.context import current_recorder
+from nki.errors import NkiError, NkiTypeError
+from nki.frontends import Frontend, NumpyFrontend, frontend_of
+from nki.launch import Launch, Slot, record
+from nki.objects import NKIObject
+from nki.recorder import Grid
+from nki.recording import Recording
+
+__all__ = ["Kernel", "jit", "simulate"]
+
+_CORES = (1, 2)
+# Environment that changes what a recording is, so that it is part of every signature.
+_ENVIRONMENT = (
+    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_CHECKS",
+    "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
+)  # fmt: skip
+
+
+class Kernel:
+    """A function of the kernel language that is called with arrays.
+
+    It runs as Python once for each signature: shapes and types of arrays, all other arguments,
+    target, number of cores. Within another kernel it is a plain function.
+
+    Attributes:
+        function: what was decorated.
+        grid: programs along each axis of the launch grid, () without one.
+    """
+
+    def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
+        """Wrap a function."""
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.grid = grid
+        self._signature = inspect.signature(function)
+        self._launches: dict[Any, Launch] = {}
+
+    def __getitem__(self, cores: Any) -> Kernel:
+        """Return the kernel on a number of physical cores: ``kernel[2](...)``.
+
+        Raises:
+            NkiError: another number than 1 or 2 (NKI209).
+        """
+        grid = cores if isinstance(cores, tuple) else (cores,)
+        if len(grid) != 1 or isinstance(grid[0], bool) or grid[0] not in _CORES:
+            raise NkiError(
+                "NKI209",
+                f"{self.function.__name__}[{cores!r}]",
+                "a logical core has one or two physical ones: use kernel[1] or kernel[2]",
+            )
+        return self.on(tuple(int(n) for n in grid))
+
+    def on(self, grid: Grid) -> Kernel:
+        """Return the kernel with a launch grid; what was recorded for it is kept."""
+        made = copy.copy(self)
+        made.grid = grid
+        return made
+
+    def __fingerprint__(self) -> tuple[Any, ...]:
+        """What it consists of, see `nki.fingerprint`."""
+        return self.function, self.grid
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind like a function, so that methods can be kernels."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel.
+
+        Args:
+            args: arrays, and values that are known when the kernel is built.
+            kwargs: likewise, by name.
+
+        Returns:
+            What the function returns, with an array of the arguments' kind for every tensor.
+
+        Raises:
+            NkiError: the kernel or its arguments break a rule.
+        """
+        if current_recorder() is not None:
+            return self.function(*args, **kwargs)
+        launch, frontend, values = self._prepared(args, kwargs)
+        return frontend.execute(launch, values)
+
+    def record(self, *args: Any, **kwargs: Any) -> Recording:
+        """Return what a call with these arguments does, without running it."""
+        return self._prepared(args, kwargs)[0].recording
+
+    def _prepared(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Launch, Frontend, list[Any]]:
+        arguments = _Arguments()
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise NkiTypeError(
+                "NKI207", f"{self.function.__name__}: {error}", f"it takes {self._signature}"
+            ) from None
+        given = [arguments.take(value, name) for name, value in bound.arguments.items()]
+        for name, value in zip(bound.arguments, given, strict=True):
+            bound.arguments[name] = value
+        frontend = arguments.frontend()
+        target = frontend.target(arguments.values)
+        key = (*arguments.key, self.grid, target.name, *map(os.environ.get, _ENVIRONMENT))
+        launch = self._launches.get(key)
+        if launch is None:
+            launch = self._record(bound, arguments, frontend, target)
+            if not launch.recording.peeked:
+                self._launches[key] = launch
+        return launch, frontend, arguments.values
+
+    def _record(
+        self,
+        bound: inspect.BoundArguments,
+        arguments: _Arguments,
+        frontend: Frontend,
+        target: Target,
+    ) -> Launch:
+        del frontend
+        owners, values = arguments.owners, arguments.values
+        recording = record(
+            self.function,
+            bound.args,
+            bound.kwargs,
+            target=target,
+            grid=self.grid,
+            values=lambda: [o.host(v) for o, v in zip(owners, values, strict=True)],
+        )
+        return Launch(recording)
+
+
+class _Arguments:
+    """The arguments of a call: arrays taken out, the rest a key.
+
+    Attributes:
+        values: the arrays, in order.
+        owners: who knows them.
+        key: equal for equal signatures.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.owners: list[Frontend] = []
+        self.key: list[Any] = []
+
+    def frontend(self) -> Frontend:
+        return max(self.owners, key=lambda owner: owner.rank, default=_NUMPY)
+
+    def take(self, value: Any, name: str) -> Any:
+        """Return what the recorder makes an argument of, and add to the key."""
+        owner = frontend_of(value)
+        if owner is not None:
+            shape, dtype = owner.describe(value)
+            self.key.append((owner.name, shape, dtype))
+            self.values.append(value)
+            self.owners.append(owner)
+            return Slot(len(self.values) - 1, name, shape, dtype)
+        if isinstance(value, (tuple, list)):
+            self.key.append((type(value), len(value)))
+            items = [self.take(item, f"{name}[{i}]") for i, item in enumerate(value)]
+            return items if isinstance(value, list) else _rebuilt(value, items)
+        if isinstance(value, dict):
+            self.key.append((dict, *value))
+            return {k: self.take(v, f"{name}[{k!r}]") for k, v in value.items()}
+        self.key.append(_frozen(value))
+        return value
+
+
+def _rebuilt(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
+    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
+
+
+def _frozen(value: Any) -> Any:
+    """Return something hashable that is equal for equal values of compile-time arguments."""
+    if isinstance(value, float):
+        return float, repr(value)
+    if isinstance(value, (bool, int, str, bytes, type(None), enum.Enum, type)):
+        return type(value), value
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return dict, tuple((k, _frozen(v)) for k, v in value.items())
+    if isinstance(value, NKIObject) and hasattr(value, "__dict__"):
+        return type(value), tuple((k, _frozen(v)) for k, v in vars(value).items())
+    try:
+        hash(value)
+    except TypeError:
+        raise NkiTypeError(
+            "NKI207",
+            f"an argument of type {type(value).__name__} is neither an array nor hashable",
+            "pass arrays, numbers, strings, tuples, enums, None, functions or NKIObjects",
+        ) from None
+    return type(value), value
+
+
+_NUMPY = NumpyFrontend()
+
+
+@overload
+def jit(fn: Callable[..., Any], **options: Any) -> Kernel: ...
+@overload
+def jit(fn: None = None, **options: Any) -> Callable[[Callable[..., Any]], Kernel]: ...
+def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Make a function a kernel: ``@nki.jit`` or ``@nki.jit(...)``.
+
+    Args:
+        fn: the function, written with `nki.language` and `nki.isa`.
+        options: accepted for kernels that were written for the compiler; they change nothing here
+            (``mode``, ``debug_kernel``, ``show_compiler_tb``, ``experimental_flags``...).
+
+    Raises:
+        NkiError: ``platform_target``, which 0.3 and later refuse too (NKI207).
+    """
+    if "platform_target" in options:
+        raise NkiError(
+            "NKI207",
+            "nki.jit does not take platform_target any more",
+            "set NEURON_PLATFORM_TARGET_OVERRIDE=trn1, trn2 or trn3",
+        )
+    if fn is None:
+        return lambda function: jit(function, **options)
+    return fn if isinstance(fn, Kernel) else Kernel(fn)
+
+
+def simulate(kernel: Callable[..., Any]) -> Kernel:
+    """Return a kernel that runs on this computer, which here every kernel does.
+
+    Args:
+        kernel: a kernel, ``kernel[2]``, or a plain function.
+    """
+    return kernel if isinstance(kernel, Kernel) else Kernel(kernel)

@@ -1,0 +1,432 @@
+"""Takes down what a kernel does while it runs as Python: checks every instruction, records it."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from neuronxcc.targets import Target
+from nki.context import use_recorder
+from nki.errors import NkiError, NkiTypeError, user_location
+from nki.forms import Forms, Key
+from nki.isa import enums
+from nki.isa.describe import prepare
+from nki.isa.functions import FUNCTIONS, use_issuer
+from nki.isa.objects import NkiInstruction, VirtualRegister
+from nki.isa.spec import Instruction, Role
+from nki.isa.state import Finding
+from nki.isa.table import HIDDEN, TABLE
+from nki.memory import Core, MemoryRegion, Storage, use_core
+from nki.psum import Accumulation
+from nki.recording import Block, Loop, Recording, Result, Template
+from nki.reference import Machine
+from nki.tensor import NkiTensor, create
+from nki.uninitialised import Initialisation
+
+__all__ = ["Grid", "Recorder"]
+
+Grid = tuple[int, ...]
+
+
+class Observer(Protocol):
+    """What looks at instructions while they are recorded: a check that needs their order."""
+
+    def issued(self, template: Template, operands: Mapping[str, Any]) -> None:
+        """Look at an instruction that is about to be appended."""
+
+
+class Recorder:
+    """Records one kernel on one core.
+
+    Attributes:
+        recording: what was recorded so far.
+        core: whose memory the kernel's tensors lie in.
+        observers: checks that see every instruction of the user's.
+        shared: storages in shared HBM in the order of their creation.
+        values: gives the contents of the inputs; None while only shapes are known.
+    """
+
+    def __init__(
+        self, name: str, target: Target, *, grid: Grid = (), index: int = 0, lane: int = 0
+    ) -> None:
+        """Begin.
+
+        Args:
+            name: of the kernel.
+            target: what to check for.
+            grid: programs along each axis of the launch grid, () without one.
+            index: which of them this is.
+            lane: number of the core's state among all that take part.
+        """
+        self.recording = Recording(name, target)
+        self.core = Core(target, index)
+        self.observers: list[Observer] = []
+        self.shared: list[Storage] = []
+        self._grid = grid
+        self._index = index
+        self._lane = lane
+        self._generation = _generation(target)
+        self._forms = Forms()
+        self.recording.storages = self._forms.storages
+        self._templates: dict[Key, int] = {}
+        self._lines: dict[tuple[str, int], int] = {}
+        self._blocks: list[Block] = [self.recording.body]
+        self._count = 0
+        self._born: dict[int, int] = {}  # depth of the block that a storage was created in
+        self._registers: set[int] = set()  # written
+        self._accumulation = Accumulation(self)
+        self._initialisation = Initialisation(self)
+        self._peeking: Machine | None = None
+        # What the inputs hold, for those who look at values.
+        self.values: Callable[[], list[npt.NDArray[Any]]] | None = None
+
+    # --- running -------------------------------------------------------------------------------
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let this thread's kernel be recorded here within a ``with`` block."""
+        with ExitStack() as stack:
+            stack.enter_context(use_core(self.core))
+            stack.enter_context(use_recorder(self))
+            stack.enter_context(use_issuer(self.issue))
+            yield
+
+    def argument(self, shape: tuple[int, ...], dtype: str, name: str) -> NkiTensor:
+        """Return the tensor of the next array argument, in shared HBM and wholly initialised.
+
+        Its contents are given when the recording runs.
+        """
+        tensor = create(shape, dtype, MemoryRegion.shared_hbm, name)
+        tensor.storage.shadow.mark_all()
+        self.recording.inputs.append(self._forms.number(tensor.storage))
+        return tensor
+
+    def result(self, tensor: NkiTensor) -> Result:
+        """Return what stands for a tensor among the results."""
+        places = array("q")
+        form = self._forms.tile(tensor, places)
+        return Result(places[0], places[1], form)
+
+    def created(self, storage: Storage) -> None:
+        """Take note of a new storage."""
+        self._born[id(storage)] = len(self._blocks) - 1
+        if storage.region is MemoryRegion.shared_hbm:
+            self.shared.append(storage)
+
+    def constant(self, storage: Storage) -> None:
+        """Take note of a storage that holds data from the start."""
+        self.recording.constants.append(self._forms.number(storage))
+        self._born[id(storage)] = 0
+
+    # --- instructions --------------------------------------------------------------------------
+
+    def issue(
+        self, row: Instruction, operands: Mapping[str, Any], attributes: Mapping[str, Any]
+    ) -> Any:
+        """Check an instruction and append it; the issuer of `nki.isa.functions.use_issuer`."""
+        answer = _ANSWERS.get(row.name)
+        if answer is not None:
+            return answer(self, attributes)
+        self._check_registers(row, operands)
+        where = user_location()
+        template, places = self._template(row, operands, attributes)
+        if not template.hidden:
+            self._initialisation.issued(template, operands)
+            template = self._accumulation.issued(template, operands)
+            for observer in self.observers:
+                observer.issued(template, operands)
+        self._append(self._blocks[-1], template, where, places)
+        self._count += 1
+        return NkiInstruction(self._count - 1)
+
+    def hidden_fill(self, block: Block, tensor: NkiTensor, value: Any) -> None:
+        """Append a fill that no instruction of the user asks for to an open block."""
+        template, places = self._template(
+            HIDDEN["fill"], {"dst": tensor}, {"value": value}, hidden=True
+        )
+        self._append(block, template, user_location(), places)
+
+    def block_of(self, storage: Storage) -> Block:
+        """Return the innermost open block in which a storage exists in all iterations."""
+        return self._blocks[min(self._born.get(id(storage), 0), len(self._blocks) - 1)]
+
+    def inside_loop_of(self, storage: Storage) -> bool:
+        """Whether the current block is a loop that the storage was created outside of."""
+        return self._born.get(id(storage), 0) < len(self._blocks) - 1
+
+    def variant(self, template: Template, **changes: Any) -> Template:
+        """Return a template like another with some fields changed, always the same one."""
+        key = (id(template), *changes.items())
+        found = self._templates.get(key)
+        if found is None:
+            found = self._add(key, template, **changes)
+        return self.recording.templates[found]
+
+    def finding(self, code: str, text: str) -> None:
+        """Take note of something that works here and is undefined on hardware."""
+        self.recording.findings.append((Finding(code, text), user_location()))
+
+    def _template(
+        self,
+        row: Instruction,
+        operands: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        *,
+        hidden: bool = False,
+    ) -> tuple[Template, array[int]]:
+        places = array("q")
+        group = 32 if row.name.startswith("nc_matmul") else 16
+        try:
+            forms = self._forms.operands(row, operands, places, group)
+            key: Key = (
+                row.name,
+                hidden,
+                tuple([_exact(form) for form in forms]),
+                tuple([_exact(v) for name, v in attributes.items() if name != "name"]),
+            )
+            number = self._templates.get(key)
+        except (AttributeError, TypeError, ValueError):
+            # Something that is no operand: the checks say what.
+            prepare(row, operands, attributes, self._generation)
+            raise
+        if number is None:
+            call = prepare(row, operands, attributes, self._generation)
+            kept = {name: v for name, v in call.attributes.items() if name != "name"}
+            names = [operand.name for operand in row.operands]
+            template = Template(
+                row,
+                tuple(zip(names, forms, strict=True)),
+                kept,
+                call,
+                core=self._lane,
+                hidden=hidden,
+                words=len(places),
+            )
+            number = self._templates[key] = len(self.recording.templates)
+            self.recording.templates.append(template)
+            self._templates[id(template)] = number
+        return self.recording.templates[number], places
+
+    def _add(self, key: Key, template: Template, **changes: Any) -> int:
+        fields = {name: getattr(template, name) for name in Template.__slots__}
+        made = Template(**{**fields, **changes})
+        number = self._templates[key] = len(self.recording.templates)
+        self.recording.templates.append(made)
+        self._templates[id(made)] = number
+        return number
+
+    def _append(
+        self, block: Block, template: Template, where: tuple[str, int], places: array[int]
+    ) -> None:
+        line = self._lines.get(where)
+        if line is None:
+            line = self._lines[where] = len(self.recording.locations)
+            self.recording.locations.append(where)
+        code = block.code
+        code.append(self._templates[id(template)])
+        code.append(line)
+        code.extend(places)
+
+    # --- registers -----------------------------------------------------------------------------
+
+    def register(self, value: int | None = None, *, frozen: bool = False) -> VirtualRegister:
+        """Return a new register; a value is moved to it by an instruction."""
+        number = self.recording.registers
+        self.recording.registers += 1
+        made = VirtualRegister(frozen=False, number=number)
+        if value is not None:
+            self.issue(TABLE["register_move"], {"dst": made, "src": value}, {})
+        made.frozen = frozen
+        return made
+
+    def _check_registers(self, row: Instruction, operands: Mapping[str, Any]) -> None:
+        for operand in row.operands:
+            register = operands[operand.name]
+            if not isinstance(register, VirtualRegister):
+                continue
+            if operand.role is Role.READ:
+                if register.number not in self._registers:
+                    register.value = None
+                    register.read()  # raises
+            elif register.frozen:
+                register.assign(0)  # raises
+            else:
+                self._registers.add(register.number)
+
+    # --- control flow --------------------------------------------------------------------------
+
+    @contextmanager
+    def for_loop(self, lower: Any, upper: Any, step: Any = 1) -> Iterator[VirtualRegister]:
+        """Record a loop that the device counts; what is issued inside of the block is its body.
+
+        Args:
+            lower: first value, an int or a register.
+            upper: the counter stays below it, an int or a register.
+            step: at least 1.
+        """
+        if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+            raise NkiError(
+                "NKI200",
+                f"a loop on the device has the step {step!r}",
+                "give an integer of at least 1 that is known when the kernel is built",
+            )
+        bounds = self._bound(lower, "lower"), self._bound(upper, "upper")
+        counter = self.register(frozen=True)
+        self._registers.add(counter.number)
+        with self._nested() as body:
+            yield counter
+        self._loop(Loop("for", (counter.number,), *bounds, step, body, 0))
+
+    @contextmanager
+    def while_loop(self, initial: VirtualRegister) -> Iterator[tuple[VirtualRegister, list[Any]]]:
+        """Record a loop that runs while a register is not 0.
+
+        Yields:
+            The register that the body is given, and a list to which the body's result is appended.
+        """
+        first = self._bound(initial, "init", register=True)
+        current = self.register()
+        self._registers.add(current.number)
+        following: list[Any] = []
+        with self._nested() as body:
+            yield current, following
+            if len(following) != 1:
+                raise NkiError(
+                    "NKI201",
+                    "the body of a while_loop returned no register",
+                    "return the register that decides whether the loop goes on",
+                )
+            after = self._bound(following[0], "the body's result", register=True)
+        self._loop(Loop("while", (current.number,), first, after, 1, body, 0))
+
+    @contextmanager
+    def _nested(self) -> Iterator[Block]:
+        block = Block()
+        self._blocks.append(block)
+        try:
+            yield block
+        finally:
+            self._blocks.pop()
+
+    def _loop(self, loop: Loop) -> None:
+        where = user_location()
+        line = self._lines.setdefault(where, len(self.recording.locations))
+        if line == len(self.recording.locations):
+            self.recording.locations.append(where)
+        loop.location = line
+        block = self._blocks[-1]
+        block.code.extend((-1, len(block.loops)))
+        block.loops.append(loop)
+
+    def _bound(self, value: Any, what: str, *, register: bool = False) -> Any:
+        if isinstance(value, VirtualRegister):
+            if value.number not in self._registers:
+                value.value = None
+                value.read()  # raises
+            return (value.number,)
+        if not register and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+            return int(value)
+        raise NkiTypeError(
+            "NKI202",
+            f"{what} of a loop on the device is a {type(value).__name__}",
+            "give a register" if register else "give an integer or a register",
+        )
+
+    # --- SPMD ----------------------------------------------------------------------------------
+
+    def program_ndim(self) -> int:
+        """Return the number of axes of the launch grid."""
+        return len(self._grid)
+
+    def num_programs(self, axes: Any = None) -> int:
+        """Return the number of programs along some axes, by default along all."""
+        chosen = range(len(self._grid)) if axes is None else np.atleast_1d(axes)
+        return math.prod(self._grid[self._axis(a)] if self._grid else 1 for a in chosen)
+
+    def program_id(self, axis: int = 0) -> int:
+        """Return the number of this program along an axis."""
+        if not self._grid:
+            return 0
+        return int(np.unravel_index(self._index, self._grid)[self._axis(axis)])
+
+    def _axis(self, axis: Any) -> int:
+        count = max(1, len(self._grid))
+        if not -count <= axis < count:
+            raise NkiError(
+                "NKI203",
+                f"the launch grid has {len(self._grid)} axes, and axis {axis} was asked for",
+                "launch with kernel[n], which has the one axis 0",
+            )
+        return int(axis)
+
+    # --- making tensors (nki.context.Recorder) ---------------------------------------------------
+
+    def fill(self, tensor: NkiTensor, value: float) -> None:
+        """Record that every element of a tensor becomes ``value``.
+
+        On chip that is a memset. In HBM it is a DMA from constant memory, for which NKI has no
+        instruction of its own.
+        """
+        if tensor.buffer.on_chip:
+            FUNCTIONS["memset"](tensor, value)
+        else:
+            self.issue(HIDDEN["fill"], {"dst": tensor}, {"value": value})
+
+    def copy(self, dst: NkiTensor, src: NkiTensor) -> None:
+        """Record that ``dst`` becomes ``src``."""
+        FUNCTIONS["tensor_copy"](dst, src)
+
+    # --- looking at values -----------------------------------------------------------------------
+
+    def device_print(self, prefix: str, tensor: NkiTensor) -> None:
+        """Record that a tensor is printed."""
+        self.issue(HIDDEN["device_print"], {"src": tensor}, {"prefix": prefix})
+
+    def peek(self, tensor: NkiTensor) -> npt.NDArray[Any]:
+        """Return what a tensor holds now, by running what was recorded on copies of the inputs.
+
+        Raises:
+            NkiError: inside of a loop of the device, which has not begun (NKI205), or where there
+                are no inputs (NKI206).
+        """
+        if len(self._blocks) > 1:
+            raise NkiError(
+                "NKI205",
+                "the value of a tensor is asked for in the body of a loop that the device runs",
+                "use nl.device_print, which prints in every iteration",
+            )
+        if self.values is None:
+            raise NkiError(
+                "NKI206",
+                "the value of a tensor is asked for while only shapes are known",
+                "call the kernel with arrays, or do not look at values here",
+            )
+        self.recording.peeked = True
+        if self._peeking is None:
+            self._peeking = Machine(self.recording, [np.array(a) for a in self.values()])
+        self._peeking.proceed()
+        return self._peeking.read(tensor)
+
+
+def _exact(value: Any) -> Any:
+    """Return something that equals another one only if both are the same number."""
+    if isinstance(value, (float, bool)):
+        return type(value), repr(value)
+    return value
+
+
+def _generation(target: Target) -> int:
+    return int(target.core.version.rsplit("v", 1)[1])
+
+
+_ANSWERS: dict[str, Callable[[Recorder, Mapping[str, Any]], Any]] = {
+    "get_nc_version": lambda recorder, _: enums.nc_version[f"gen{recorder._generation}"],  # noqa: SLF001
+    "get_nc_sub_version": lambda _, __: 0,
+    "register_alloc": lambda recorder, attributes: recorder.register(attributes["x"]),
+}

@@ -1,0 +1,74 @@
+"""Reads of memory that nothing has written: found exactly, element by element, while recording.
+
+Such a read is a finding, not an error: kernels may compute on rows that they throw away. What is
+read then is what the documented simulator fills new memory with (NaN, or 4 in integer types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from nki.access import mark_written, unwritten, written
+from nki.isa.rows.hidden import SENTINEL
+from nki.isa.spec import Role
+from nki.psum import fill_boxes
+from nki.recording import Template
+from nki.tensor import NkiTensor
+
+if TYPE_CHECKING:
+    from nki.recorder import Recorder
+
+__all__ = ["Initialisation"]
+
+
+class Initialisation:
+    """Follows reads and writes of one recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def issued(self, template: Template, operands: Mapping[str, Any]) -> None:
+        """Check what an instruction reads, and take note of what it writes."""
+        written: list[NkiTensor] = []
+        for operand in template.row.operands:
+            value = operands.get(operand.name)
+            if type(value) is NkiTensor:
+                if operand.role is Role.READ:
+                    self._read(template, operand.name, value)
+                else:
+                    written.append(value)
+            elif isinstance(value, (list, tuple)):
+                for item in value:
+                    self._read(template, operand.name, item)
+        for tensor in written:
+            if tensor.pattern.indirect is None:
+                mark_written(tensor)
+            else:
+                # Which elements is known on the device only: all that it could be count.
+                self._index(template, tensor)
+                if tensor.storage.address is None:
+                    tensor.storage.shadow.mark_all()
+
+    def _index(self, template: Template, tensor: NkiTensor) -> None:
+        indirect = tensor.pattern.indirect
+        if indirect is not None and type(indirect.index) is NkiTensor:
+            self._read(template, "index", indirect.index)
+
+    def _read(self, template: Template, name: str, tensor: NkiTensor) -> None:
+        shadow = tensor.storage.shadow
+        if tensor.pattern.indirect is not None:
+            self._index(template, tensor)
+            return
+        if shadow.complete:
+            return
+        first = unwritten(tensor)
+        if first is None:
+            return
+        self._recorder.finding(
+            "NKI204",
+            f"{template.row.name} {name} reads {tensor.storage.label} at {list(first)} of the "
+            f"view {list(tensor.shape)}, which nothing has written",
+        )
+        fill_boxes(self._recorder, tensor, ~written(tensor), SENTINEL)
+        mark_written(tensor)
