@@ -3,9 +3,11 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from nki.memory import Storage
     from nki.tensor import NkiTensor
 
@@ -20,6 +22,12 @@ class Recorder(Protocol):
 
     def constant(self, storage: "Storage") -> None:
         """Take note of a storage that holds data from the start."""
+
+    def stored(self, dtype: str) -> str:
+        """Return the type that tensors of a type are stored as."""
+
+    def peek(self, tensor: "NkiTensor") -> "npt.NDArray[Any]":
+        """Return what a tensor holds now."""
 
     def fill(self, tensor: "NkiTensor", value: float) -> None:
         """Record that every element of ``tensor`` becomes ``value``, which its type can hold."""

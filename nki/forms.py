@@ -117,6 +117,8 @@ class Forms:
                 forms.append(REGISTER)
             elif isinstance(value, (list, tuple)):
                 forms.append(tuple(self.tile(item, places, group) for item in value))
+            elif isinstance(value, NkiTensor):  # a result of nl.equal, which is one of its own kind
+                forms.append(self.tile(value, places, group))
             else:
                 forms.append(number(value))
         return tuple(forms)

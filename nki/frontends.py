@@ -19,8 +19,8 @@ import numpy.typing as npt
 from neuronxcc.targets import Target
 from nki.dtypes import canonical, info
 from nki.memory import default_target
-from nki.recording import Recording
 from nki.reference import run as run_reference
+from nki.returned import Returned, array_view, assemble
 
 if TYPE_CHECKING:
     from nki.launch import Launch
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["EXECUTOR_VARIABLE", "Frontend", "NumpyFrontend", "executor", "frontend_of"]
 
 Array = npt.NDArray[Any]
-Runner = Callable[[Sequence[Array]], Any]
+# Takes the array arguments, contiguous and writable; returns the outputs, whole.
+Runner = Callable[[Sequence[Array]], list[Array]]
+Executor = Callable[["Launch"], Runner]
 
 EXECUTOR_VARIABLE = "TORCH_NEURONX_NKI_EXECUTOR"
 _GROUP = "nki.frontends"
@@ -94,42 +96,51 @@ class NumpyFrontend(Frontend):
     def execute(self, launch: Launch, values: list[Any]) -> Any:
         """Run on the host's memory."""
         given = [self.host(value) for value in values]
-        used = [_usable(array) for array in given]
-        results = launch.runner("numpy", executor())(used)
-        written = launch.written
-        for i, (array, copy) in enumerate(zip(given, used, strict=True)):
-            if copy is not array and i in written:
-                array[...] = copy
-        return launch.restore(results, values)
+        kinds = [info(dtype).numpy for _, dtype in launch.arguments]
+        used = [_usable(array, kind) for array, kind in zip(given, kinds, strict=True)]
+        outputs = launch.made(executor())(used)
+        for i in launch.written:
+            if used[i] is not given[i]:
+                given[i][...] = used[i]
+
+        def part(array: Array, item: Returned) -> Array:
+            return array_view(used[item.number] if item.kind == "input" else array, item)
+
+        return assemble(launch.results, outputs, values, part)
 
 
-def _usable(array: Array) -> Array:
-    if array.flags.c_contiguous and array.flags.writeable:
+def _usable(array: Array, kind: np.dtype[Any]) -> Array:
+    if array.flags.c_contiguous and array.flags.writeable and array.dtype == kind:
         return array
-    return np.array(array, order="C")
+    return np.array(array, kind, order="C")
 
 
-def executor() -> Callable[[Recording], Runner]:
-    """Return who makes recordings runnable on NumPy arrays.
+def executor() -> Executor:
+    """Return who makes launches runnable on NumPy arrays.
 
-    `TORCH_NEURONX_NKI_EXECUTOR` chooses: ``native`` (the default where it is installed) or
-    ``reference``, the slow NumPy one.
+    `TORCH_NEURONX_NKI_EXECUTOR` chooses: ``native`` (the default) or ``reference``, the slow NumPy
+    one.
 
     Raises:
-        ValueError: the variable names neither.
+        ValueError: the variable names neither, or the native one is not installed.
     """
     asked = os.environ.get(EXECUTOR_VARIABLE) or "native"
     if asked == "reference":
-        return functools.partial(functools.partial, run_reference)
+        return _reference
     if asked != "native":
         raise ValueError(f"{EXECUTOR_VARIABLE}={asked}: use native or reference")
     return _native()
 
 
+def _reference(launch: Launch) -> Runner:
+    recording = launch.recording
+    return lambda arrays: run_reference(recording, arrays)
+
+
 @functools.cache
-def _native() -> Callable[[Recording], Runner]:
+def _native() -> Executor:
     for entry in importlib.metadata.entry_points(group=_EXECUTORS):
-        made: Callable[[Recording], Runner] = entry.load()
+        made: Executor = entry.load()
         return made
     raise ValueError(
         "no native executor of NKI kernels is installed; install torch_neuronx, or set "

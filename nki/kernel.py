@@ -13,11 +13,14 @@ from typing import Any, overload
 from neuronxcc.targets import Target
 from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
+from nki.fingerprint import fingerprint
 from nki.frontends import Frontend, NumpyFrontend, frontend_of
-from nki.launch import Launch, Slot, record
+from nki.launch import Launch, Slot, rebuilt, record
 from nki.objects import NKIObject
 from nki.recorder import Grid
 from nki.recording import Recording
+from nki.schedule import Edges, edges_of
+from nki.store import prepare
 
 __all__ = ["Kernel", "jit", "simulate"]
 
@@ -38,6 +41,7 @@ class Kernel:
     Attributes:
         function: what was decorated.
         grid: programs along each axis of the launch grid, () without one.
+        edges: what its schedule demands.
     """
 
     def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
@@ -45,6 +49,7 @@ class Kernel:
         functools.update_wrapper(self, function)
         self.function = function
         self.grid = grid
+        self.edges: Edges = ()
         self._signature = inspect.signature(function)
         self._launches: dict[Any, Launch] = {}
 
@@ -69,9 +74,23 @@ class Kernel:
         made.grid = grid
         return made
 
+    def with_schedule(self, edges: Any) -> Kernel:
+        """Return the kernel with dependencies between named instructions.
+
+        Args:
+            edges: pairs of a name and a name, or a list of names, that it waits for. Instructions
+                run here in program order, so edges are checked and change no result.
+
+        Raises:
+            NkiTypeError: no such pairs (NKI180).
+        """
+        made = copy.copy(self)
+        made.edges = edges_of(edges)
+        return made
+
     def __fingerprint__(self) -> tuple[Any, ...]:
         """What it consists of, see `nki.fingerprint`."""
-        return self.function, self.grid
+        return self.function, self.grid, self.edges
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind like a function, so that methods can be kernels."""
@@ -102,44 +121,51 @@ class Kernel:
     def _prepared(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Launch, Frontend, list[Any]]:
-        arguments = _Arguments()
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise NkiTypeError(
                 "NKI207", f"{self.function.__name__}: {error}", f"it takes {self._signature}"
             ) from None
-        given = [arguments.take(value, name) for name, value in bound.arguments.items()]
-        for name, value in zip(bound.arguments, given, strict=True):
-            bound.arguments[name] = value
+        arguments = _Arguments()
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = arguments.take(value, name)
         frontend = arguments.frontend()
         target = frontend.target(arguments.values)
-        key = (*arguments.key, self.grid, target.name, *map(os.environ.get, _ENVIRONMENT))
+        environment = tuple(map(os.environ.get, _ENVIRONMENT))
+        key = (*arguments.key, self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
         if launch is None:
-            launch = self._record(bound, arguments, frontend, target)
-            if not launch.recording.peeked:
+            # What other processes share: None if the kernel cannot be named for them.
+            code = fingerprint(self.function, arguments.plain)
+            parts = {
+                "arrays": repr(arguments.arrays),
+                "launch": repr((self.grid, self.edges, environment)),
+            }
+            launch = prepare(
+                self.function.__name__,
+                None if code is None else {"kernel": code, **parts},
+                target.name,
+                lambda: self._record(bound, arguments, target),
+            )
+            launch.report()
+            if launch.keep:
                 self._launches[key] = launch
         return launch, frontend, arguments.values
 
     def _record(
-        self,
-        bound: inspect.BoundArguments,
-        arguments: _Arguments,
-        frontend: Frontend,
-        target: Target,
-    ) -> Launch:
-        del frontend
+        self, bound: inspect.BoundArguments, arguments: _Arguments, target: Target
+    ) -> Recording:
         owners, values = arguments.owners, arguments.values
-        recording = record(
+        return record(
             self.function,
             bound.args,
             bound.kwargs,
             target=target,
             grid=self.grid,
+            edges=self.edges,
             values=lambda: [o.host(v) for o, v in zip(owners, values, strict=True)],
         )
-        return Launch(recording)
 
 
 class _Arguments:
@@ -149,12 +175,16 @@ class _Arguments:
         values: the arrays, in order.
         owners: who knows them.
         key: equal for equal signatures.
+        arrays: name, shape and type of each.
+        plain: name and value of the arguments that are no arrays.
     """
 
     def __init__(self) -> None:
         self.values: list[Any] = []
         self.owners: list[Frontend] = []
         self.key: list[Any] = []
+        self.arrays: list[tuple[str, tuple[int, ...], str]] = []
+        self.plain: list[tuple[str, Any]] = []
 
     def frontend(self) -> Frontend:
         return max(self.owners, key=lambda owner: owner.rank, default=_NUMPY)
@@ -165,22 +195,20 @@ class _Arguments:
         if owner is not None:
             shape, dtype = owner.describe(value)
             self.key.append((owner.name, shape, dtype))
+            self.arrays.append((name, shape, dtype))
             self.values.append(value)
             self.owners.append(owner)
             return Slot(len(self.values) - 1, name, shape, dtype)
         if isinstance(value, (tuple, list)):
             self.key.append((type(value), len(value)))
             items = [self.take(item, f"{name}[{i}]") for i, item in enumerate(value)]
-            return items if isinstance(value, list) else _rebuilt(value, items)
+            return rebuilt(value, items)
         if isinstance(value, dict):
             self.key.append((dict, *value))
             return {k: self.take(v, f"{name}[{k!r}]") for k, v in value.items()}
         self.key.append(_frozen(value))
+        self.plain.append((name, value))
         return value
-
-
-def _rebuilt(like: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
-    return type(like)(*items) if hasattr(like, "_fields") else tuple(items)
 
 
 def _frozen(value: Any) -> Any:

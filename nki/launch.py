@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from neuronxcc.neff.program import Program
 from neuronxcc.targets import Target
 from nki.errors import NkiError, NkiTypeError, NkiWarning
 from nki.merge import merge
 from nki.recorder import Grid, Recorder
-from nki.recording import Recording, Result
+from nki.recording import Recording
+from nki.returned import outputs_of, returned
+from nki.schedule import Edges, check_edges
 from nki.tensor import NkiTensor
 
-__all__ = ["CHECKS_VARIABLE", "Launch", "Slot", "record"]
+__all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "rebuilt", "record"]
 
 CHECKS_VARIABLE = "TORCH_NEURONX_NKI_CHECKS"
 Array = npt.NDArray[Any]
-Runner = Callable[[Sequence[Array]], Any]
 
 
 class Slot:
@@ -37,45 +40,110 @@ class Slot:
 
 
 class Launch:
-    """A recording, and what makes it run.
+    """A specialisation that can run: what a kernel did, and programs made of it.
 
     Attributes:
-        recording: what the kernel did.
+        results: structure of what the kernel returns, see `nki.returned`.
+        arguments: (shape, NKI's type name) that every array argument must have. It differs from
+            what was given only with ``NKI_PRECISE_FP=0``: then the argument is converted, and back
+            if it is written.
         written: numbers of the array arguments that it writes.
+        outputs: (shape, NKI's type name) of every output.
+        findings: what is undefined on hardware, with the user's line.
+        keep: Python has not looked at values, so that the next call does the same.
     """
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        known = recording.written_inputs()
-        self.written = frozenset(i for i, n in enumerate(recording.inputs) if n in known)
-        self._runners: dict[Any, Any] = {}
+    def __init__(
+        self,
+        facts: Facts,
+        recording: Callable[[], Recording],
+        program: Callable[[], Program],
+    ) -> None:
+        """Describe a launch.
 
-    def runner(self, key: Any, make: Callable[[Recording], Any]) -> Any:
-        """Return what runs the recording in some place, made when first asked for."""
-        full = (key, make)
-        found = self._runners.get(full)
+        Args:
+            facts: what to know of it.
+            recording: gives its recording, by running the kernel as Python if need be.
+            program: gives its program, by lowering the recording if need be.
+        """
+        self.results = facts.results
+        self.arguments = facts.arguments
+        self.written = facts.written
+        self.outputs = facts.outputs
+        self.findings = facts.findings
+        self.keep = facts.keep
+        self._recording = recording
+        self._program = program
+        self._made: dict[Any, Any] = {}
+
+    @functools.cached_property
+    def recording(self) -> Recording:
+        """What the kernel did."""
+        return self._recording()
+
+    @functools.cached_property
+    def program(self) -> Program:
+        """What the native executor runs."""
+        return self._program()
+
+    def made(self, make: Callable[..., Any], *where: Any) -> Any:
+        """Return ``make(self, *where)``, made when it is first asked for.
+
+        That is how executors keep what they load for a place.
+        """
+        key = (make, *where)
+        found = self._made.get(key)
         if found is None:
-            found = self._runners[full] = make(self.recording)
+            found = self._made[key] = make(self, *where)
         return found
 
-    def restore(self, results: Any, values: list[Any]) -> Any:
-        """Put arguments into the results where the kernel returned them as they are."""
-        return _restored(self.recording, self.recording.results, results, values)
+    def report(self) -> None:
+        """Warn of findings, or refuse them, as `TORCH_NEURONX_NKI_CHECKS` says.
+
+        Raises:
+            NkiError: there is a finding, and the variable is ``strict``.
+            ValueError: the variable is none of off, warn and strict.
+        """
+        mode = os.environ.get(CHECKS_VARIABLE) or "warn"
+        if mode not in ("off", "warn", "strict"):
+            raise ValueError(f"{CHECKS_VARIABLE}={mode}: use off, warn or strict")
+        for code, text, where in dict.fromkeys(self.findings) if mode != "off" else ():
+            if mode == "strict":
+                remedy = f"correct it, or set {CHECKS_VARIABLE}=warn to go on"
+                raise NkiError(code, text, remedy, where)
+            warnings.warn_explicit(f"{text} [{code}]", NkiWarning, *where)
 
 
-def _restored(recording: Recording, form: Any, result: Any, values: list[Any]) -> Any:
-    if isinstance(form, Result):
-        if form.storage in recording.inputs:
-            whole = recording.storages[form.storage]
-            if form.form.shape == whole.shape and form.offset == 0:
-                return values[recording.inputs.index(form.storage)]
-        return result
-    if isinstance(form, (tuple, list)):
-        pairs = zip(form, result, strict=True)
-        return type(form)(_restored(recording, f, r, values) for f, r in pairs)
-    if isinstance(form, dict):
-        return {k: _restored(recording, form[k], result[k], values) for k in form}
-    return result
+class Facts(NamedTuple):
+    """What is known of a launch without its recording; see :class:`Launch`."""
+
+    results: Any
+    arguments: tuple[tuple[tuple[int, ...], str], ...]
+    written: frozenset[int]
+    outputs: tuple[tuple[tuple[int, ...], str], ...]
+    findings: tuple[tuple[str, str, tuple[str, int]], ...]
+    keep: bool = True
+
+
+def facts_of(recording: Recording) -> Facts:
+    """Return what is to be known of a recording."""
+    known = recording.written_inputs()
+    return Facts(
+        returned(recording),
+        tuple(_described(recording, recording.inputs)),
+        frozenset(i for i, n in enumerate(recording.inputs) if n in known),
+        tuple(_described(recording, outputs_of(recording))),
+        tuple((finding.code, finding.text, where) for finding, where in recording.findings),
+        not recording.peeked,
+    )
+
+
+def _described(
+    recording: Recording, numbers: Iterable[int]
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    for number in numbers:
+        storage = recording.storages[number]
+        yield storage.shape, storage.dtype
 
 
 def record(
@@ -85,6 +153,7 @@ def record(
     *,
     target: Target,
     grid: Grid,
+    edges: Edges = (),
     values: Callable[[], list[Array]] | None = None,
 ) -> Recording:
     """Run a kernel as Python and return what it did.
@@ -95,6 +164,7 @@ def record(
         kwargs: likewise.
         target: what to check for.
         grid: programs along each axis of the launch grid, () for none; they run on as many cores.
+        edges: what the schedule demands.
         values: gives the contents of the arrays, for kernels that look at them.
 
     Raises:
@@ -108,10 +178,14 @@ def record(
         with recorder.active():
             result = function(*_tensors(recorder, args), **_tensors(recorder, kwargs))
             recorder.recording.results = _results(recorder, result)
+        check_edges(edges, recorder.names)
         recorders.append(recorder)
-    recording = merge(recorders)
-    _report(recording)
-    return recording
+    return merge(recorders)
+
+
+def rebuilt(like: Any, items: list[Any]) -> Any:
+    """Return a list, tuple or named tuple like another, with other items."""
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
 def _tensors(recorder: Recorder, value: Any) -> Any:
@@ -119,7 +193,7 @@ def _tensors(recorder: Recorder, value: Any) -> Any:
     if isinstance(value, Slot):
         return recorder.argument(value.shape, value.dtype, value.name)
     if isinstance(value, (tuple, list)):
-        return type(value)(_tensors(recorder, item) for item in value)
+        return rebuilt(value, [_tensors(recorder, item) for item in value])
     if isinstance(value, dict):
         return {key: _tensors(recorder, item) for key, item in value.items()}
     return value
@@ -135,7 +209,7 @@ def _results(recorder: Recorder, result: Any) -> Any:
             )
         return recorder.result(result)
     if isinstance(result, (tuple, list)):
-        return type(result)(_results(recorder, item) for item in result)
+        return rebuilt(result, [_results(recorder, item) for item in result])
     if isinstance(result, dict):
         return {key: _results(recorder, item) for key, item in result.items()}
     if result is None:
@@ -145,23 +219,3 @@ def _results(recorder: Recorder, result: Any) -> Any:
         f"the kernel returns a {type(result).__name__}",
         "return tensors in nl.shared_hbm, one or a tuple of them, or nothing",
     )
-
-
-def _report(recording: Recording) -> None:
-    """Warn of findings, or refuse them, as `TORCH_NEURONX_NKI_CHECKS` says."""
-    mode = os.environ.get(CHECKS_VARIABLE) or "warn"
-    if mode not in ("off", "warn", "strict"):
-        raise ValueError(f"{CHECKS_VARIABLE}={mode}: use off, warn or strict")
-    seen: set[tuple[str, tuple[str, int]]] = set()
-    for finding, where in recording.findings:
-        if mode == "off" or (finding.code, where) in seen:
-            continue
-        seen.add((finding.code, where))
-        if mode == "strict":
-            raise NkiError(
-                finding.code,
-                finding.text,
-                f"correct it, or set {CHECKS_VARIABLE}=warn to go on",
-                where,
-            )
-        warnings.warn_explicit(f"{finding.text} [{finding.code}]", NkiWarning, *where)

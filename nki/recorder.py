@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,8 @@ from nki.uninitialised import Initialisation
 __all__ = ["Grid", "Recorder"]
 
 Grid = tuple[int, ...]
+PRECISE_VARIABLE = "NKI_PRECISE_FP"
+_IMPRECISE = frozenset({"bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
 
 
 class Observer(Protocol):
@@ -49,6 +52,7 @@ class Recorder:
         core: whose memory the kernel's tensors lie in.
         observers: checks that see every instruction of the user's.
         shared: storages in shared HBM in the order of their creation.
+        names: the user's lines of the instructions with each name.
         values: gives the contents of the inputs; None while only shapes are known.
     """
 
@@ -68,10 +72,12 @@ class Recorder:
         self.core = Core(target, index)
         self.observers: list[Observer] = []
         self.shared: list[Storage] = []
+        self.names: dict[str, list[tuple[str, int]]] = {}
         self._grid = grid
         self._index = index
         self._lane = lane
         self._generation = _generation(target)
+        self._precise = os.environ.get(PRECISE_VARIABLE, "1") != "0"
         self._forms = Forms()
         self.recording.storages = self._forms.storages
         self._templates: dict[Key, int] = {}
@@ -83,6 +89,7 @@ class Recorder:
         self._accumulation = Accumulation(self)
         self._initialisation = Initialisation(self)
         self._peeking: Machine | None = None
+        self._failures: list[NkiError] = []
         # What the inputs hold, for those who look at values.
         self.values: Callable[[], list[npt.NDArray[Any]]] | None = None
 
@@ -96,13 +103,22 @@ class Recorder:
             stack.enter_context(use_recorder(self))
             stack.enter_context(use_issuer(self.issue))
             yield
+        if self._failures:
+            raise self._failures[0]
+
+    def fail(self, error: NkiError) -> None:
+        """Raise an error when the kernel has ended: it was found where Python lets none pass."""
+        self._failures.append(error)
 
     def argument(self, shape: tuple[int, ...], dtype: str, name: str) -> NkiTensor:
-        """Return the tensor of the next array argument, in shared HBM and wholly initialised.
+        """Return the tensor of the next array argument, wholly initialised.
 
+        It is in private HBM, as the documented simulator has it, and with two cores in shared HBM.
         Its contents are given when the recording runs.
         """
-        tensor = create(shape, dtype, MemoryRegion.shared_hbm, name)
+        several = math.prod(self._grid) > 1
+        region = MemoryRegion.shared_hbm if several else MemoryRegion.private_hbm
+        tensor = create(shape, dtype, region, name)
         tensor.storage.shadow.mark_all()
         self.recording.inputs.append(self._forms.number(tensor.storage))
         return tensor
@@ -118,6 +134,13 @@ class Recorder:
         self._born[id(storage)] = len(self._blocks) - 1
         if storage.region is MemoryRegion.shared_hbm:
             self.shared.append(storage)
+
+    def stored(self, dtype: str) -> str:
+        """Return the type that tensors of a type are stored as: with ``NKI_PRECISE_FP=0`` float32.
+
+        That is the documented switch to tell errors of rounding from others.
+        """
+        return "float32" if not self._precise and dtype in _IMPRECISE else dtype
 
     def constant(self, storage: Storage) -> None:
         """Take note of a storage that holds data from the start."""
@@ -141,6 +164,9 @@ class Recorder:
             template = self._accumulation.issued(template, operands)
             for observer in self.observers:
                 observer.issued(template, operands)
+        name = attributes.get("name")
+        if name is not None:
+            self.names.setdefault(name, []).append(where)
         self._append(self._blocks[-1], template, where, places)
         self._count += 1
         return NkiInstruction(self._count - 1)

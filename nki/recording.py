@@ -252,8 +252,7 @@ class Recording:
         templates: all instructions with their forms.
         locations: the user's lines, (file, line).
         storages: every memory that an event names, by number.
-        inputs: numbers of the storages of array arguments, in order; None for an argument that
-            nothing touches.
+        inputs: numbers of the storages of array arguments, in order.
         constants: numbers of the storages that hold data from the start.
         results: what the kernel returns: Results in tuples, lists or dicts, or None.
         body: the instructions.
@@ -268,7 +267,7 @@ class Recording:
     templates: list[Template] = field(default_factory=list)
     locations: list[tuple[str, int]] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
-    inputs: list[int | None] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
     constants: list[int] = field(default_factory=list)
     results: Any = None
     body: Block = field(default_factory=Block)
@@ -294,7 +293,7 @@ class Recording:
 
     def written_inputs(self) -> frozenset[int]:
         """Return the numbers of the input storages that some instruction writes."""
-        known = {number for number in self.inputs if number is not None}
+        known = set(self.inputs)
         found: set[int] = set()
         for event in self.events():
             roles = {operand.name: operand.role for operand in event.template.row.operands}

@@ -12,6 +12,7 @@ from nki import access
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.isa.evaluate import dtypes_of, evaluate
+from nki.isa.mx import rule_in_use
 from nki.isa.state import MATMUL, OTHER, CoreState, Step
 from nki.memory import Core, MemoryRegion, Storage
 from nki.pattern import Indirect
@@ -24,10 +25,10 @@ from nki.recording import (
     Place,
     Recording,
     RegisterForm,
-    Result,
     Template,
     TileForm,
 )
+from nki.returned import outputs_of
 from nki.tensor import NkiTensor, tensor_of
 
 __all__ = ["Machine", "run"]
@@ -35,7 +36,7 @@ __all__ = ["Machine", "run"]
 Array = npt.NDArray[Any]
 
 
-def run(recording: Recording, arrays: Sequence[Array]) -> Any:
+def run(recording: Recording, arrays: Sequence[Array]) -> list[Array]:
     """Run a recording; inputs that it writes are changed in place.
 
     Args:
@@ -43,11 +44,11 @@ def run(recording: Recording, arrays: Sequence[Array]) -> Any:
         arrays: contents of the inputs, contiguous and writable, of NKI's NumPy types.
 
     Returns:
-        What the kernel returns, with an array for every tensor.
+        The memories that the kernel returns and that are no arguments, whole; see `nki.returned`.
     """
     machine = Machine(recording, arrays)
     machine.proceed()
-    return machine.results(recording.results)
+    return [machine.whole(number) for number in outputs_of(recording)]
 
 
 class Machine:
@@ -57,13 +58,14 @@ class Machine:
         self._recording = recording
         self._storages: dict[int, Storage] = {}
         self._cores: dict[int, Core] = {}
-        self._states = [CoreState(core) for core in range(recording.cores)]
+        self._states = [
+            CoreState(core, scale_rule=rule_in_use()) for core in range(recording.cores)
+        ]
         self._registers: dict[int, int] = {}
         self._written: dict[int, WrittenMap] = {}
         self._next = 0
         for number, array in zip(recording.inputs, arrays, strict=True):
-            if number is not None:
-                self._bind(number, array)
+            self._bind(number, array)
 
     def _bind(self, number: int, array: Array) -> None:
         old = self._recording.storages[number]
@@ -222,16 +224,10 @@ class Machine:
                 return access.read(here)
         return access.read(tensor_of(tensor.storage, tensor.pattern))
 
-    def results(self, results: Any) -> Any:
-        """Return arrays for the Results in a structure of tuples, lists and dicts."""
-        if isinstance(results, Result):
-            tensor, _ = self._tensor(results.form, ((results.storage, results.offset),))
-            return access.read(tensor)
-        if isinstance(results, (tuple, list)):
-            return type(results)(self.results(item) for item in results)
-        if isinstance(results, dict):
-            return {key: self.results(item) for key, item in results.items()}
-        return results
+    def whole(self, number: int) -> Array:
+        """Return all that a storage holds, in its shape."""
+        storage = self._storage(number)
+        return storage.bytes.view(info(storage.dtype).numpy).reshape(storage.shape)
 
 
 def _lane(template: Template) -> int:

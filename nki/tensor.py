@@ -1,14 +1,14 @@
 """Tensors of a kernel: a storage and a view of it."""
 
 import operator
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from nki import addressing
 from nki import pattern as views
 from nki.context import current_recorder
 from nki.dtypes import canonical, info
-from nki.errors import NkiError, NkiIndexError
+from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.indexing import (
     checked_index,
     index_at_once,
@@ -146,6 +146,11 @@ class NkiTensor(TensorBase):
         if p.offset or not self.is_contiguous():
             text += f" strides {list(p.strides)} offset {p.offset}"
         return f"<{text}{' indirect' if p.indirect is not None else ''}>"
+
+    def __str__(self) -> str:
+        """Say what it is and, while a kernel that was given arrays is recorded, what it holds."""
+        recorder = current_recorder()
+        return repr(self) if recorder is None else f"{self!r}\n{recorder.peek(self)}"
 
     # --- indexing ------------------------------------------------------------------------------
 
@@ -419,6 +424,51 @@ class NkiTensor(TensorBase):
         return tensor_of(self.storage, shown)
 
 
+def _refuse(symbol: str, function: str | None) -> Callable[..., NoReturn]:
+    def operate(self: NkiTensor, *others: Any) -> NoReturn:
+        shown = f"x {symbol} y" if others else f"{symbol}x"
+        raise NkiTypeError(
+            "NKI244",
+            f"{shown} was written for the tensor {self!r}: tensors have no operators of Python",
+            f"write nl.{function}, or an instruction of nki.isa"
+            if function is not None
+            else "write nl.matmul(x, y), or nisa.nc_matmul",
+        )
+
+    return operate
+
+
+# None is documented. Equality stays that of objects: kernels ask `bias == None`.
+_OPERATORS = {
+    "add": ("+", "add(x, y)"),
+    "sub": ("-", "subtract(x, y)"),
+    "mul": ("*", "multiply(x, y)"),
+    "truediv": ("/", "multiply(x, nl.reciprocal(y))"),
+    "floordiv": ("//", "floor(nl.multiply(x, nl.reciprocal(y)))"),
+    "mod": ("%", "mod(x, y)"),
+    "pow": ("**", "power(x, y)"),
+    "matmul": ("@", None),
+    "and": ("&", "bitwise_and(x, y)"),
+    "or": ("|", "bitwise_or(x, y)"),
+    "xor": ("^", "bitwise_xor(x, y)"),
+    "lshift": ("<<", "left_shift(x, y)"),
+    "rshift": (">>", "right_shift(x, y)"),
+}
+_COMPARISONS = {
+    "lt": ("<", "less(x, y)"),
+    "le": ("<=", "less_equal(x, y)"),
+    "gt": (">", "greater(x, y)"),
+    "ge": (">=", "greater_equal(x, y)"),
+    "neg": ("-", "negative(x)"),
+    "invert": ("~", "invert(x)"),
+    "abs": ("abs ", "abs(x)"),
+}
+for _name, (_symbol, _function) in _OPERATORS.items():
+    for _prefix in ("", "r", "i"):
+        setattr(NkiTensor, f"__{_prefix}{_name}__", _refuse(_symbol, _function))
+for _name, (_symbol, _function) in _COMPARISONS.items():
+    setattr(NkiTensor, f"__{_name}__", _refuse(_symbol, _function))
+
 _new = object.__new__
 
 
@@ -441,8 +491,10 @@ def create(
     region = region_of(buffer)
     sizes = checked_shape(shape, region)
     kind = canonical(dtype)
-    storage = Storage(region, kind, sizes, name=name, address=address)
     recorder = current_recorder()
+    if recorder is not None:
+        kind = recorder.stored(kind)
+    storage = Storage(region, kind, sizes, name=name, address=address)
     if recorder is not None:
         recorder.created(storage)
     return tensor_of(storage, views.contiguous(kind, sizes, partition=region.on_chip))

@@ -61,10 +61,17 @@ class Literal:
     __slots__ = ("_hash", "_key", "array")
 
     def __init__(self, array: np.ndarray) -> None:
-        self.array = np.array(array, order="C", copy=True)
-        self.array.setflags(write=False)
-        self._key = (self.array.dtype.name, self.array.shape, self.array.tobytes())
+        array = np.asarray(array)
+        content = array.tobytes()
+        # Without a copy: literals may be large.
+        self.array = np.ndarray(array.shape, array.dtype, content)
+        self._key = (array.dtype.name, array.shape, content)
         self._hash = hash(self._key)
+
+    @property
+    def content(self) -> bytes:
+        """The elements in C order."""
+        return self._key[2]
 
     @property
     def type(self) -> TensorType:

@@ -20,19 +20,25 @@ from neuronxcc.ir.meaning.contraction import convolution
 from neuronxcc.ir.meaning.elementwise import Array, cast, precise
 from neuronxcc.ir.node import TensorType
 from neuronxcc.lowering.layout import span
+from neuronxcc.lowering.tape_reference import as_elements, print_values, run_tape
 from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
     ConvStep,
     CopyStep,
+    ForStep,
     GemmStep,
     LoopStep,
     Made,
+    PrintStep,
     Program,
+    Register,
     Step,
     View,
+    WhileStep,
 )
+from neuronxcc.neff.tape import TapeStep
 
 # Runs an operator: the step, its arguments with arrays for views -> its results.
 Aten = Callable[[AtenStep, tuple[Any, ...], Mapping[str, Any]], Sequence[Array]]
@@ -82,13 +88,16 @@ class _Run:
 
     def run(self) -> list[Array]:
         """All steps."""
-        for step in self.program.steps:
-            _STEPS[type(step)](self, step)
+        self.steps(self.program.steps)
         results = []
         for number in self.program.results:
             buffer = self.program.buffers[number]
             results.append(_strided(self.memory[number], buffer.shape, buffer.strides, 0).copy())
         return results
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            _STEPS[type(step)](self, step)
 
     def array(self, view: View) -> Array:
         """The elements of a view, in place."""
@@ -184,6 +193,41 @@ class _Run:
         last = len(step.bodies) - 1
         return int(value) if 0 <= value <= last else last
 
+    def tape(self, step: TapeStep) -> None:
+        run_tape(step, [memory.view(np.uint8) for memory in self.memory])
+
+    def register(self, register: int | Register) -> Array:
+        """An s32 value, in place."""
+        if isinstance(register, int):
+            return np.asarray(register)
+        data = self.memory[register.buffer].view(np.uint8)
+        at = 4 * register.element
+        return data[at : at + 4].view(np.int32).reshape(())
+
+    def set_counters(self, step: ForStep | WhileStep, value: int) -> None:
+        for counter in step.counters:
+            self.register(counter)[...] = value
+
+    def repeat(self, step: ForStep) -> None:
+        for value in range(
+            int(self.register(step.lower)), int(self.register(step.upper)), step.step
+        ):
+            self.set_counters(step, value)
+            self.steps(step.body)
+
+    def repeat_while(self, step: WhileStep) -> None:
+        value = int(self.register(step.initial))
+        self.set_counters(step, value)
+        while value:
+            self.steps(step.body)
+            value = int(self.register(step.next))
+            self.set_counters(step, value)
+
+    def show(self, step: PrintStep) -> None:
+        view = step.view
+        data = as_elements(self.memory[view.buffer].view(np.uint8), view.dtype.numpy)
+        print_values(step.prefix, _strided(data, view.shape, view.strides, view.offset))
+
 
 _STEPS: dict[type[Step], Callable[[_Run, Any], None]] = {
     LoopStep: _Run.loop,
@@ -192,6 +236,10 @@ _STEPS: dict[type[Step], Callable[[_Run, Any], None]] = {
     AtenStep: _Run.call_aten,
     CopyStep: _Run.copy,
     CallStep: _Run.call,
+    TapeStep: _Run.tape,
+    ForStep: _Run.repeat,
+    WhileStep: _Run.repeat_while,
+    PrintStep: _Run.show,
 }
 
 

@@ -20,13 +20,20 @@ from neuronxcc.neff.program import (
     CallStep,
     ConvStep,
     CopyStep,
+    ForStep,
     GemmStep,
     LoopStep,
     Made,
+    PrintStep,
     Program,
+    Register,
     Step,
     View,
+    WhileStep,
+    all_steps,
 )
+from neuronxcc.neff.tape import TapeFunction, TapeLoop, TapeStep
+from neuronxcc.neff.tape_check import SlotReach, check_tape, product_slots
 
 MOST_RANK = 64
 MOST_BYTES = 1 << 48  # of one buffer: the address space of a process is not larger
@@ -220,7 +227,7 @@ class _Checker:
     def program(self, program: Program) -> None:
         if program in self.programs:
             return
-        for step in program.steps:
+        for step in all_steps(program.steps):
             if isinstance(step, CallStep):
                 for body in step.bodies:
                     self.program(body)
@@ -260,15 +267,79 @@ class _Checker:
                 self.views(_views_in((step.args, tuple(step.kwargs.values()))))
             case CallStep():
                 self.call(step)
+            case _:
+                self.instructions(step)
 
-    def operands(self, kernel: Kernel, given: tuple[tuple[int, int], ...], skip: int = 0) -> None:
-        """Check the memory that a kernel is given; its first `skip` slots get theirs elsewhere."""
+    def instructions(self, step: TapeStep | ForStep | WhileStep | PrintStep) -> None:
+        match step:
+            case TapeStep():
+                self.tape(step)
+            case ForStep():
+                if not 1 <= step.step < 1 << 31:
+                    raise NeffError(f"a loop with the step {step.step}")
+                self.loop(step, (step.lower, step.upper))
+            case WhileStep():
+                self.loop(step, (step.initial, step.next))
+            case PrintStep():
+                self.views((step.view,))
+
+    def loop(self, step: ForStep | WhileStep, ends: tuple[int | Register, ...]) -> None:
+        if not step.counters:
+            raise NeffError("a loop without a counter")
+        for register in (*step.counters, *ends):
+            if isinstance(register, int):
+                if not -(1 << 31) <= register < 1 << 31:
+                    raise NeffError(f"{register} is no number of 32 bits")
+                continue
+            size = self.buffer_bytes(register.buffer)
+            self.inside(register.element, register.element, DType.S32, size, register.buffer)
+        for register in step.counters:
+            if register.buffer in self.constants:
+                raise NeffError(f"it writes to constant {register.buffer}")
+        for number, inner in enumerate(step.body):
+            try:
+                self.step(inner)
+            except NeffError as error:
+                where = f"step {number} ({type(inner).__name__}) of its body"
+                raise NeffError(f"{where}: {error}") from None
+
+    def tape(self, step: TapeStep) -> None:
+        slots = []
+        for number, function in enumerate(step.functions):
+            try:
+                slots.append(self.slots(function))
+            except NeffError as error:
+                raise NeffError(f"function {number}: {error}") from None
+        check_tape(step, slots, self.bytes, self.constants)
+
+    def slots(self, function: TapeFunction) -> tuple[SlotReach, ...]:
+        """What a function of a tape touches of its slots, in bytes."""
+        if not isinstance(function, TapeLoop):
+            return product_slots(function)
+        kernel = function.kernel
+        touched = self.kernel(kernel)
+        if any(slot.tile for slot in kernel.slots):
+            raise NeffError(f"kernel {kernel.name!r} has a tile")
+        found = []
+        for number, slot in enumerate(kernel.slots):
+            low, high = touched.get(number, (0, -1))
+            size = slot.dtype.itemsize
+            found.append(SlotReach(low * size, (high + 1) * size, _stores_to(kernel, number)))
+        return tuple(found)
+
+    def kernel(self, kernel: Kernel) -> dict[int, tuple[int, int]]:
+        """What a kernel touches, see `check_kernel`."""
         touched = self.kernels.get(kernel)
         if touched is None:
             try:
                 touched = self.kernels[kernel] = check_kernel(kernel)
             except NeffError as error:
                 raise NeffError(f"kernel {kernel.name!r}: {error}") from None
+        return touched
+
+    def operands(self, kernel: Kernel, given: tuple[tuple[int, int], ...], skip: int = 0) -> None:
+        """Check the memory that a kernel is given; its first `skip` slots get theirs elsewhere."""
+        touched = self.kernel(kernel)
         if len(given) != len(kernel.slots) - skip:
             raise NeffError(f"{len(given)} operands for {len(kernel.slots) - skip} slots")
         for position, (number, offset) in enumerate(given):

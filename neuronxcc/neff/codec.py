@@ -28,7 +28,7 @@ from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.check import check_program, check_scalar, extents_size
 from neuronxcc.neff.errors import NeffError, unsupported
-from neuronxcc.neff.program import CallStep, Program, View
+from neuronxcc.neff.program import CallStep, Program, View, all_steps
 from neuronxcc.neff.schema import Schema, shown, wrong
 
 FORMAT = 1
@@ -276,7 +276,8 @@ class _Reader:
 
 
 def _bodies(program: Program) -> list[Program]:
-    return [body for step in program.steps if isinstance(step, CallStep) for body in step.bodies]
+    steps = all_steps(program.steps)
+    return [body for step in steps if isinstance(step, CallStep) for body in step.bodies]
 
 
 def _row(table: list[Any], name: str) -> Callable[[Any], Any]:

@@ -6,13 +6,14 @@ when a program is loaded. `torch_neuronx.dynamo.executable` hands a program to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
+from neuronxcc.neff.tape import TapeStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,88 @@ class CallStep:
     selector: View | None = None
 
 
-Step = LoopStep | GemmStep | ConvStep | AtenStep | CopyStep | CallStep
+@dataclass(frozen=True, slots=True)
+class Register:
+    """An s32 value in a buffer; `element` counts s32 elements of it."""
+
+    buffer: int
+    element: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ForStep:
+    """Runs steps on the same memory for a counter of lower, lower + step... below upper.
+
+    The ends are read once, before the first time. After the loop the counters hold what they held
+    the last time, or what they held before if there was none.
+
+    Attributes:
+        counters: All of them hold the counter.
+        lower: Where it begins: a number of 32 bits, or a register.
+        upper: Likewise, where it ends.
+        step: At least 1.
+        body: What is repeated.
+    """
+
+    counters: tuple[Register, ...]
+    lower: int | Register
+    upper: int | Register
+    step: int
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WhileStep:
+    """Copies `initial` to the counters; while it is not 0: runs the body, copies `next` to them.
+
+    Attributes:
+        counters: All of them hold the value.
+        initial: Decides whether the body runs the first time.
+        next: Decides, after the body, whether it runs again.
+        body: What is repeated, on the same memory.
+    """
+
+    counters: tuple[Register, ...]
+    initial: Register
+    next: Register
+    body: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrintStep:
+    """Prints a prefix and the values of a view as a NumPy array, by Python's print.
+
+    Attributes:
+        prefix: A separate argument of print, also if it is empty.
+        view: What is printed.
+        location: The user's line.
+    """
+
+    prefix: str
+    view: View
+    location: str = ""
+
+
+Step = (
+    LoopStep
+    | GemmStep
+    | ConvStep
+    | AtenStep
+    | CopyStep
+    | CallStep
+    | TapeStep
+    | ForStep
+    | WhileStep
+    | PrintStep
+)
+
+
+def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
+    """Iterate over steps and, after a loop, those in its body; not over the bodies of calls."""
+    for step in steps:
+        yield step
+        if isinstance(step, ForStep | WhileStep):
+            yield from all_steps(step.body)
 
 
 @dataclass(eq=False)

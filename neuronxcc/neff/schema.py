@@ -144,8 +144,25 @@ class Schema:
         """Encoder and decoder of a type; TypeError for one that cannot be stored."""
         found = self._codecs.get(annotation)
         if found is None:
-            found = self._codecs[annotation] = self._derive(annotation)
+            # A type that contains itself (a step with steps in it) meets this instead of itself.
+            self._codecs[annotation] = self._later(annotation)
+            try:
+                found = self._codecs[annotation] = self._derive(annotation)
+            except TypeError:
+                del self._codecs[annotation]
+                raise
         return found
+
+    def _later(self, annotation: Any) -> Codec:
+        """A codec that looks for the codec when it is used."""
+
+        def encode(value: Any) -> Any:
+            return self._codecs[annotation][0](value)
+
+        def decode(value: Any) -> Any:
+            return self._codecs[annotation][1](value)
+
+        return encode, decode
 
     def describe(self) -> dict[str, list[str]]:
         """Names of the fields of all dataclasses met so far: what the lists in a file mean."""
@@ -254,7 +271,7 @@ class Schema:
         return encode, decode
 
     def _tagged(self, kinds: list[Any]) -> Codec:
-        """One of several dataclasses: [name, value]."""
+        """One of several dataclasses or plain types: [name, value]."""
         encoders = {kind: (kind.__name__, self.codec(kind)[0]) for kind in kinds}
         decoders = {kind.__name__: self.codec(kind)[1] for kind in kinds}
         wanted = "one of " + ", ".join(sorted(decoders))

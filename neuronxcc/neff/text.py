@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, scalars
@@ -12,12 +12,25 @@ from neuronxcc.neff.program import (
     CallStep,
     ConvStep,
     CopyStep,
+    ForStep,
     GemmStep,
     LoopStep,
     Made,
+    PrintStep,
     Program,
+    Register,
     Step,
     View,
+    WhileStep,
+)
+from neuronxcc.neff.tape import (
+    TapeFunction,
+    TapeLoop,
+    TapeNative,
+    TapeProduct,
+    TapeStep,
+    instructions,
+    slot_count,
 )
 
 
@@ -93,8 +106,14 @@ def _step(step: Step, kernels: bool) -> Iterator[str]:
         yield f"aten{where} {step.target}({', '.join(args)}) -> {outs}"
     elif isinstance(step, CopyStep):
         yield f"copy {_view(step.src)} -> {_view(step.out)}"
-    else:
+    elif isinstance(step, CallStep):
         yield from _call(step, kernels)
+    elif isinstance(step, TapeStep):
+        yield from _tape(step, kernels)
+    elif isinstance(step, PrintStep):
+        yield f"print {step.prefix!r} {_view(step.view)}{_at(step.location)}"
+    else:
+        yield from _loop(step, kernels)
 
 
 def _gemm(step: GemmStep, kernels: bool) -> Iterator[str]:
@@ -148,6 +167,69 @@ def _call(step: CallStep, kernels: bool) -> Iterator[str]:
     yield f"{step.kind}{selector} ({operands}) -> {outs}"
     for body in step.bodies:
         yield from _program(body, kernels, "  ")
+
+
+def _at(location: str) -> str:
+    return f"  // {location}" if location else ""
+
+
+def _register(register: int | Register) -> str:
+    return str(register) if isinstance(register, int) else f"%{register.buffer}[{register.element}]"
+
+
+def _loop(step: ForStep | WhileStep, kernels: bool) -> Iterator[str]:
+    counters = ", ".join(map(_register, step.counters))
+    if isinstance(step, ForStep):
+        ends = f"{_register(step.lower)} to {_register(step.upper)} by {step.step}"
+        yield f"for {counters} from {ends}"
+    else:
+        yield f"while {counters} from {_register(step.initial)}, then {_register(step.next)}"
+    for inner in step.body:
+        for line in _step(inner, kernels):
+            yield f"  {line}"
+
+
+def _tape(step: TapeStep, kernels: bool) -> Iterator[str]:
+    """Groups and their instructions, then the functions."""
+    yield "tape"
+    code = step.code.array
+    words = [2 + 2 * slot_count(function) for function in step.functions]
+    last = -1
+    for start, number, chunks, group in zip(*instructions(step), strict=True):
+        if group != last:
+            yield f"  group of {chunks} chunks" if chunks else "  group"
+            last = group
+        location = step.locations[code[start + 1]]
+        places = code[start + 2 : start + words[number]].tolist()
+        operands = _operands(tuple(zip(places[::2], places[1::2], strict=True)))
+        yield f"    f{number}({operands}){_at(location)}"
+    for number, function in enumerate(step.functions):
+        yield f"  f{number}: {_function(function)}"
+        if kernels and isinstance(function, TapeLoop):
+            yield from (f"  {line}" for line in _kernel(function.kernel))
+
+
+def _function(function: TapeFunction) -> str:
+    if isinstance(function, TapeProduct):
+        f = function
+        sign = "+=" if f.accumulate else "="
+        out, a, b = (
+            f"{dtype.value}[{','.join(map(str, shape))}]{{{','.join(map(str, strides))}}}"
+            for dtype, shape, strides in (
+                (f.out_dtype, (f.m, f.n), f.out_strides),
+                (f.dtype, (f.k, f.m), f.a_strides),
+                (f.dtype, (f.k, f.n), f.b_strides),
+            )
+        )
+        return f"product {out} {sign} {a}^T @ {b}"
+    lanes = f" lanes, advance {_numbers(function.advance)}" if function.lanes else ""
+    if isinstance(function, TapeNative):
+        return f"native {function.name}({_numbers(function.params)}){lanes}"
+    return f"loop {function.kernel.name} {_dims(function.kernel)}{lanes}"
+
+
+def _numbers(values: Iterable[int]) -> str:
+    return ", ".join(map(str, values))
 
 
 def _value(value: Any) -> str:

@@ -16,7 +16,7 @@ from nki.isa.enums import (
     oob_mode,
     reduce_cmd,
 )
-from nki.isa.functions import FUNCTIONS
+from nki.isa.functions import FORMER, FUNCTIONS
 from nki.isa.objects import NkiInstruction, VirtualRegister
 
 __all__ = [
@@ -46,10 +46,10 @@ unknown_engine: Final = engine.unknown
 
 
 def __getattr__(name: str) -> Any:
-    try:
-        return FUNCTIONS[name]
-    except KeyError:
-        raise AttributeError(f"module 'nki.isa' has no attribute {name!r}") from None
+    found = FUNCTIONS.get(name) or FORMER.get(name)
+    if found is None:
+        raise AttributeError(f"module 'nki.isa' has no attribute {name!r}")
+    return found
 
 
 def __dir__() -> list[str]:

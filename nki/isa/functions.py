@@ -14,9 +14,10 @@ from typing import Any
 from nki.errors import NkiError
 from nki.isa.bind import bind
 from nki.isa.spec import REQUIRED, Attribute, Instruction, Operand
+from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED, Call, respell
 from nki.isa.table import TABLE
 
-__all__ = ["FUNCTIONS", "Issuer", "use_issuer"]
+__all__ = ["FORMER", "FUNCTIONS", "Issuer", "use_issuer"]
 
 Issuer = Callable[[Instruction, dict[str, Any], dict[str, Any]], Any]
 
@@ -74,6 +75,8 @@ def _document(row: Instruction) -> str:
 
 
 def _function(row: Instruction) -> Callable[..., Any]:
+    had_others = row.name in SPELLINGS or row.name in VERSIONED
+
     def instruction(*args: Any, **kwargs: Any) -> Any:
         issuer = _issuer.get()
         if issuer is None:
@@ -82,8 +85,12 @@ def _function(row: Instruction) -> Callable[..., Any]:
                 f"nisa.{row.name} is called outside of a kernel",
                 "call it in a function that is decorated with nki.jit or passed to nki.simulate",
             )
-        operands, attributes = bind(row, args, kwargs)
-        return issuer(row, operands, attributes)
+        issued = row
+        if had_others:
+            name, args, kwargs = respell(Call(row.name, args, kwargs))
+            issued = TABLE[name]
+        operands, attributes = bind(issued, args, kwargs)
+        return issuer(issued, operands, attributes)
 
     instruction.__name__ = instruction.__qualname__ = row.name
     instruction.__module__ = "nki.isa"
@@ -95,3 +102,8 @@ def _function(row: Instruction) -> Callable[..., Any]:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {name: _function(row) for name, row in TABLE.items()}
+
+# Names that are gone, for kernels that still have them; `dir(nki.isa)` does not list them.
+FORMER: dict[str, Callable[..., Any]] = {
+    old: FUNCTIONS[new] for old, new in FUNCTIONS_BEFORE.items()
+}

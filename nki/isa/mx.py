@@ -14,6 +14,7 @@ import numpy as np
 
 from nki.dtypes import info
 from nki.isa.cast import Array
+from nki.versions import since
 
 __all__ = [
     "GROUP_PARTITIONS",
@@ -23,6 +24,7 @@ __all__ = [
     "dequantise",
     "pack",
     "quantise",
+    "rule_in_use",
     "scale_rows",
     "unpack",
 ]
@@ -51,6 +53,11 @@ class ScaleRule(enum.Enum):
 
     DOUBLED = "nki-0.5"
     OCP = "ocp"
+
+
+def rule_in_use() -> ScaleRule:
+    """Return the rule of the version of NKI that the environment selects."""
+    return ScaleRule.DOUBLED if since("quantize_mx scale") else ScaleRule.OCP
 
 
 def pack(elements: Array, dtype: str) -> Array:

@@ -261,6 +261,52 @@ def test_values_are_there_while_the_kernel_is_recorded() -> None:
     assert len(seen) == 4  # what looks at values is recorded anew
 
 
+def test_tensors_print_what_they_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        t = nl.ndarray(a.shape, a.dtype, name="tile")
+        nisa.dma_copy(dst=t, src=a)
+        print(t)  # noqa: T201 (what is tested)
+        recorder().device_print("again", t)
+        return a
+
+    kernel(np.array([[1.5, 2.5]], np.float32))
+    text = "<tensor 'tile' in SBUF: float32[1, 2]>\n[[1.5 2.5]]\n"
+    assert capsys.readouterr().out == text + "again [[1.5 2.5]]\n"
+
+
+def test_looking_at_values_needs_values() -> None:
+    @nki.jit
+    def kernel(a: Any) -> None:
+        with recorder().for_loop(0, 1):
+            str(a)
+
+    with pytest.raises(NkiError, match=r"in the body of a loop.*nl.device_print.*NKI205"):
+        kernel(random(1, 1))
+
+
+def test_imprecise_types_can_be_stored_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray(a.shape, nl.bfloat16, nl.shared_hbm)
+        t = nl.ndarray(a.shape, nl.bfloat16)
+        nisa.dma_copy(dst=t, src=a)
+        nisa.tensor_scalar(dst=t, data=t, op0="add", operand0=1e-3)
+        nisa.dma_copy(dst=out, src=t)
+        nisa.dma_copy(dst=a, src=t)
+        return out
+
+    ones = np.ones((2, 2), ml_dtypes.bfloat16)
+    a = ones.copy()
+    assert (kernel(a) == 1).all()
+    monkeypatch.setenv("NKI_PRECISE_FP", "0")
+    result = kernel(a)
+    assert result.dtype == np.float32
+    assert (result == np.float32(1.001)).all()
+    assert (a == ones).all()
+    assert a.dtype == ml_dtypes.bfloat16
+
+
 @pytest.mark.parametrize(
     ("run", "error", "text"),
     [
@@ -332,3 +378,27 @@ def test_target_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         kernel()
     gen = nisa.nc_version
     assert versions == [gen.gen2, gen.gen3, gen.gen4]
+
+
+@nki.jit
+def scheduled(t: Any) -> None:
+    a, b = nl.ndarray(t.shape, t.dtype), nl.ndarray(t.shape, t.dtype)
+    nisa.dma_copy(dst=a, src=t, name="load")
+    nisa.reciprocal(dst=b, data=a, name="recip")
+    nisa.tensor_scalar(dst=b, data=a, op0="add", operand0=1.0, name="plus")
+    nisa.tensor_scalar(dst=b, data=b, op0="add", operand0=1.0, name="again")
+    nisa.tensor_scalar(dst=b, data=b, op0="add", operand0=1.0, name="again")
+
+
+def test_schedules_are_checked() -> None:
+    a = random(2, 2)
+    scheduled.with_schedule([("plus", "recip"), ("recip", ["load"])])(a)
+    for edges, text in (
+        ([("plus", "minus")], r"names 'minus', and no instructions.*name='minus'.*NKI181"),
+        ([("plus", "again")], r"names 'again', and 2 instructions.*NKI181"),
+        ([("plus", "recip"), ("recip", ["load", "plus"])], r"plus waits for recip.*NKI182"),
+        ([("plus",)], r"\('plus',\) is no edge.*NKI180"),
+        (3, "3 is no edge.*NKI180"),
+    ):
+        with pytest.raises(NkiError, match=text):
+            scheduled.with_schedule(edges)(a)

@@ -228,6 +228,12 @@ def test_inside_a_kernel_filling_is_recorded() -> None:
         def constant(self, storage: Storage) -> None:
             self.storages.append(storage)
 
+        def stored(self, dtype: str) -> str:
+            return dtype
+
+        def peek(self, tensor: nl.NkiTensor) -> Any:
+            return read(tensor)
+
         def fill(self, tensor: nl.NkiTensor, value: float) -> None:
             self.rows.append(("fill", tensor, value))
 

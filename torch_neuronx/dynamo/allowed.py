@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import AtenStep, CallStep, Program
+from neuronxcc.neff.program import AtenStep, CallStep, Program, all_steps
 
 NAMESPACES = frozenset({"aten", "prims"})
 
@@ -75,7 +75,7 @@ def check_operators(program: Program, known: frozenset[str] = frozenset()) -> No
     Raises:
         NeffError: It names another one; status 2 (NRT_INVALID).
     """
-    for number, step in enumerate(program.steps):
+    for number, step in enumerate(all_steps(program.steps)):
         if isinstance(step, CallStep):
             for body in step.bodies:
                 check_operators(body, known)

@@ -22,25 +22,27 @@ from neuronxcc.neff.program import (
     CallStep,
     ConvStep,
     CopyStep,
+    ForStep,
     GemmStep,
     LoopStep,
     Made,
+    PrintStep,
     Program,
     Step,
     View,
+    WhileStep,
+    all_steps,
 )
+from neuronxcc.neff.tape import TapeLoop, TapeStep
 from torch_neuronx import _C
 from torch_neuronx.dynamo.allowed import check_operators
 from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.kernel_bounds import Reach, reaches
+from torch_neuronx.dynamo.kernel_bounds import Reach, bounded, reaches
 from torch_neuronx.dynamo.products import check_epilogue, plain_product
+from torch_neuronx.dynamo.tape import loop_spec, print_spec, tape_spec
 
 # Neuron's own 8-bit float has no name in PyTorch: its memory can be held, only kernels use it.
 _TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
-
-
-_FARTHEST = 1 << 46  # elements; nothing that is bounded by anything reaches so far
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
@@ -127,7 +129,7 @@ def _resolve(device: torch.device) -> torch.device:
 def _programs(program: Program) -> Iterator[Program]:
     """The program and all bodies in it."""
     yield program
-    for step in program.steps:
+    for step in all_steps(program.steps):
         if isinstance(step, CallStep):
             for body in step.bodies:
                 yield from _programs(body)
@@ -135,7 +137,7 @@ def _programs(program: Program) -> Iterator[Program]:
 
 def _kernels(program: Program) -> Iterator[Kernel]:
     for part in _programs(program):
-        for step in part.steps:
+        for step in all_steps(part.steps):
             if isinstance(step, LoopStep):
                 yield step.kernel
             elif isinstance(step, GemmStep):
@@ -146,6 +148,8 @@ def _kernels(program: Program) -> Iterator[Kernel]:
                 epilogue = plain_product(step).epilogue
                 if epilogue is not None:
                     yield epilogue
+            elif isinstance(step, TapeStep):
+                yield from (f.kernel for f in step.functions if isinstance(f, TapeLoop))
             elif isinstance(step, ConvStep) and step.epilogue is not None:
                 _check_window(step)
                 check_epilogue(step.epilogue, step.dims, step.epilogue_operands)
@@ -154,7 +158,7 @@ def _kernels(program: Program) -> Iterator[Kernel]:
 
 def _host_steps(program: Program) -> Iterator[str]:
     for part in _programs(program):
-        for step in part.steps:
+        for step in all_steps(part.steps):
             if isinstance(step, AtenStep) and step.host:
                 yield step.target
 
@@ -238,6 +242,12 @@ class _SpecMaker:
                     "src": _view(step.src),
                     "out": _view(step.out),
                 }
+            case TapeStep():
+                return tape_spec(step, self.functions)
+            case ForStep() | WhileStep():
+                return loop_spec(step, self.step)
+            case PrintStep():
+                return print_spec(step, _view(step.view))
             case CallStep():
                 return {
                     "kind": step.kind,
@@ -340,12 +350,8 @@ def _operands(
     if first == 0 and any(slot.tile for slot in slots):
         raise ValueError(f"kernel {kernel.name} is the epilogue of a product, but is run alone")
     result = []
-    for number, reach in enumerate(reaches(kernel)):
-        if max(-reach.low, reach.high) > _FARTHEST:
-            raise ValueError(
-                f"kernel {kernel.name}: nothing keeps its index into slot {number} inside memory"
-            )
-    for slot, reach, (buffer, offset) in zip(slots, reaches(kernel)[first:], operands, strict=True):
+    found = bounded(kernel)[first:]
+    for slot, reach, (buffer, offset) in zip(slots, found, operands, strict=True):
         result.append((buffer, *_in_bytes(slot.dtype.itemsize, offset, reach), reach.written))
     return result
 

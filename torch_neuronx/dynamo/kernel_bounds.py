@@ -21,6 +21,7 @@ from neuronxcc.neff.check import check_kernel
 
 Range = tuple[int, int]  # least and greatest value; empty if the first is the larger
 
+_FARTHEST = 1 << 46  # elements; nothing that is bounded by anything reaches so far
 _WIDEST: Range = (-(1 << 63), (1 << 64) - 1)
 
 
@@ -70,6 +71,21 @@ def reaches(kernel: Kernel) -> tuple[Reach, ...]:
         note(store.access, store.mask)
         written[store.access.slot] = True
     return tuple(map(Reach, low, high, written))
+
+
+def bounded(kernel: Kernel) -> tuple[Reach, ...]:
+    """The reach of every slot, see `reaches`.
+
+    Raises:
+        ValueError: Nothing bounds what it reads or writes, or its parts do not fit each other.
+    """
+    found = reaches(kernel)
+    for number, reach in enumerate(found):
+        if max(-reach.low, reach.high) > _FARTHEST:
+            raise ValueError(
+                f"kernel {kernel.name}: nothing keeps its index into slot {number} inside memory"
+            )
+    return found
 
 
 def _full(dtype: DType) -> Range:

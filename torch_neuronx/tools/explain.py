@@ -10,7 +10,16 @@ from typing import Any
 
 import torch
 
-from neuronxcc.neff.program import AtenStep, ConvStep, GemmStep, LoopStep, Made, Program
+from neuronxcc.neff.program import (
+    AtenStep,
+    ConvStep,
+    GemmStep,
+    LoopStep,
+    Made,
+    Program,
+    all_steps,
+)
+from neuronxcc.neff.tape import TapeStep, instructions
 from torch_neuronx.dynamo import backend
 from torch_neuronx.dynamo.native import Native
 from torch_neuronx.tools.backward import run_backward
@@ -134,8 +143,8 @@ def report_of(graph: backend.CompiledGraph) -> GraphReport:
 
 
 def groups_of(program: Program) -> Iterator[str]:
-    """A line for every loop kernel and every product."""
-    for step in program.steps:
+    """A line for every loop kernel, product, convolution and tape."""
+    for step in all_steps(program.steps):
         if isinstance(step, LoopStep):
             extents = "x".join(str(dim.extent) for dim in step.kernel.dims) or "1"
             yield f"loop {step.kernel.name} over {extents}"
@@ -148,6 +157,9 @@ def groups_of(program: Program) -> Iterator[str]:
         elif isinstance(step, ConvStep):
             tail = "" if step.epilogue is None else f", then {step.epilogue.name}"
             yield f"{step.title}{tail}"
+        elif isinstance(step, TapeStep):
+            found = instructions(step).starts
+            yield f"tape of {len(found)} instructions, {len(step.functions)} functions"
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:

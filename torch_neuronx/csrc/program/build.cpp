@@ -139,6 +139,9 @@ void Builder::touch(int32_t id, int64_t low, int64_t high, bool written) {
   }
   last_[id] = step;
   buffer.written = buffer.written || written;
+  if (written && outputs_ != nullptr && buffer.kind == BufferKind::kOutput) outputs_->note(id);
+  // What is read next time round lies where it was written, not where an operator brought it.
+  if (loops_ > 0) buffer.pinned = true;
 }
 void Builder::touch(const View& view, bool written) {
   buffer_id(view.buffer);
@@ -212,6 +215,11 @@ std::unique_ptr<Step> Builder::make_step(py::handle item) {
   if (kind == "conv") return make_conv(spec, std::move(name), std::move(loc));
   if (kind == "aten") return make_aten(spec, std::move(name), std::move(loc));
   if (kind == "copy") return make_copy(spec, std::move(name), std::move(loc));
+  if (kind == "tape") return make_tape(spec, std::move(name), std::move(loc));
+  if (kind == "print") return make_print(spec, std::move(name), std::move(loc));
+  if (kind == "for" || kind == "repeat_while") {
+    return make_loop_of_steps(spec, kind != "for", std::move(name), std::move(loc));
+  }
   return make_call(spec, kind, std::move(name), std::move(loc));
 }
 

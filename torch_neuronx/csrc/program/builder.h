@@ -1,6 +1,7 @@
 // What the parts of build.cpp share: the program in the making, and what is known of its buffers.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,7 +10,13 @@
 #include "program/parse.h"
 #include "program/steps.h"
 
+namespace torch_neuronx::nki {
+struct NativeSlot;
+}
+
 namespace torch_neuronx::program {
+
+struct TapeStep;
 
 class Builder {
  public:
@@ -56,6 +63,15 @@ class Builder {
                                   std::string loc);
   void note_writes(const CallStep& step, const Program& body);
 
+  // build_tape.cpp
+  std::unique_ptr<Step> make_tape(const py::dict& spec, std::string name, std::string loc);
+  void check_code(TapeStep& tape, const std::vector<std::vector<nki::NativeSlot>>& reaches);
+
+  // build_control.cpp
+  std::unique_ptr<Step> make_loop_of_steps(const py::dict& spec, bool is_while, std::string name,
+                                           std::string loc);
+  std::unique_ptr<Step> make_print(const py::dict& spec, std::string name, std::string loc);
+
   void finish();
   void pin_shared_memory();
 
@@ -64,6 +80,28 @@ class Builder {
     int32_t step;
     bool written;
   };
+  // The outputs that are written to while it is alive, so that one step allocates them all.
+  class Outputs {
+   public:
+    explicit Outputs(Builder& builder) : builder_(builder), outer_(builder.outputs_) {
+      builder_.outputs_ = this;
+    }
+    ~Outputs() { builder_.outputs_ = outer_; }
+    Outputs(const Outputs&) = delete;
+    Outputs& operator=(const Outputs&) = delete;
+    void note(int32_t id) {
+      if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+      if (outer_ != nullptr) outer_->note(id);
+    }
+    std::vector<int32_t> ids;
+
+   private:
+    Builder& builder_;
+    Outputs* const outer_;
+  };
+  Outputs* outputs_ = nullptr;
+  int loops_ = 0;  // around the step being made
+
   const int depth_;
   std::shared_ptr<Program> program_;
   std::vector<First> first_;

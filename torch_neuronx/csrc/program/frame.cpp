@@ -128,6 +128,18 @@ void Frame::run(std::span<at::Tensor> inputs) {
   }
 }
 
+void Frame::run_steps(const std::vector<std::unique_ptr<Step>>& steps) {
+  const Step* current = nullptr;
+  try {
+    for (const auto& step : steps) {
+      current = step.get();
+      run_step(*step);
+    }
+  } catch (...) {
+    rethrow_with_location(*current, program_);
+  }
+}
+
 const c10::Storage& Frame::alias(int32_t buffer, bool on_core) {
   Slot& slot = slots_[buffer];
   c10::Storage& storage = on_core ? slot.core_alias : slot.cpu_alias;

@@ -120,6 +120,9 @@ class Frame {
   // empty for a nested program.
   void run(std::span<at::Tensor> inputs);
 
+  // Runs steps of a loop in the program.
+  void run_steps(const std::vector<std::unique_ptr<Step>>& steps);
+
   const Program& program() const { return program_; }
   char* at(int32_t buffer, int64_t offset_bytes) const { return base_[buffer] + offset_bytes; }
   char* at(const View& view) const { return base_[view.buffer] + view.offset_bytes(); }

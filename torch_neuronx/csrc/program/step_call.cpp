@@ -1,8 +1,5 @@
 // Control flow: programs that run on memory of another.
-#include <torch/csrc/Exceptions.h>
-
-#include <chrono>
-
+#include "program/interrupts.h"
 #include "program/steps.h"
 
 namespace torch_neuronx::program {
@@ -26,24 +23,6 @@ Targets make_targets(const Program& body, c10::ArrayRef<Argument> places, const 
   }
   return targets;
 }
-
-// A loop without an end must still hear Ctrl-C.
-class Interrupts {
- public:
-  void poll() {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(50)) return;
-    last_ = now;
-    const pybind11::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() == 0) return;
-    python_error error;
-    error.persist();
-    throw error;
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
 
 }  // namespace
 

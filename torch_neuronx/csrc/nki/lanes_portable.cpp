@@ -1,0 +1,2 @@
+#define TN_ISA portable
+#include "nki/lanes_impl.h"

@@ -1,0 +1,29 @@
+// A loop without an end must still hear Ctrl-C.
+#pragma once
+
+#include <torch/csrc/Exceptions.h>
+
+#include <chrono>
+
+namespace torch_neuronx::program {
+
+class Interrupts {
+ public:
+  // Throws KeyboardInterrupt (or what else the signal's handler raises) if a signal has come.
+  // Looks at most every 50 ms; the caller does not hold the GIL.
+  void poll() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(50)) return;
+    last_ = now;
+    const pybind11::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() == 0) return;
+    python_error error;
+    error.persist();
+    throw error;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace torch_neuronx::program
