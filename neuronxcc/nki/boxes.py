@@ -10,7 +10,7 @@ import numpy as np
 from nki.errors import NkiError
 from neuronxcc.nki.indices import Booleans, Mask
 
-__all__ = ["Box", "Region", "box_slices", "boxes_of", "region_of_mask", "whole_box"]
+__all__ = ["Box", "Region", "box_slices", "boxes_of", "region_of_mask", "region_of_values", "whole_box"]
 
 Box = tuple[tuple[int, int], ...]
 
@@ -106,6 +106,11 @@ def _remaining(box: Box, conditions: list[Booleans]) -> Region:
     )
     inside = inside[key]
     return Region(tuple(tight), None if inside.all() else inside)
+
+
+def region_of_values(values: Booleans) -> Region:
+    """Return the region where truth values hold."""
+    return _remaining(whole_box(values.shape), [values])
 
 
 def boxes_of(region: Region) -> Iterator[Box]:

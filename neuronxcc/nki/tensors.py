@@ -8,7 +8,6 @@ expressions, which may leave the tensor as long as a mask keeps the instruction 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from nki.tensor import NkiTensor, tensor_of
 from neuronxcc.nki.boxes import Box, Region, box_slices, whole_box
 from neuronxcc.nki.dtypes import dtype_name, numpy_dtype
 from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index
-from neuronxcc.nki.state import current, issue, new_tile
+from neuronxcc.nki.state import current, new_tile
 
 __all__ = ["Access", "Dynamic", "Result", "Tensor", "result_of", "single"]
 
@@ -623,6 +622,11 @@ class Result(Tensor):
         """Return which elements the instruction writes."""
         return self._valid
 
+    def only(self, region: Region) -> Result:
+        """Say that only a region of the result is defined; returns itself."""
+        self._valid = region
+        return self
+
     def issue_to(self, tensor: NkiTensor) -> None:
         """Issue the instruction with `tensor`, of the full shape, as its destination."""
         self.blocks = (tensor,)
@@ -635,7 +639,14 @@ class Result(Tensor):
     def tile(self) -> NkiTensor:
         """Return the tile; the instruction is issued now if it waited."""
         if not self.blocks:
-            self.issue_to(new_tile(self._shape, self._kind, self._region))
+            made = new_tile(self._shape, self._kind, self._region)
+            if self._valid != Region(whole_box(self._shape)):
+                from neuronxcc.nki.writes import fill  # noqa: PLC0415
+
+                # Kernels compute on rows that a mask has left undefined, and then mask the store.
+                current().waiting = None
+                fill(made, 0)
+            self.issue_to(made)
         return super().tile()
 
     def _take_blocks(self, parts: list[Any]) -> Tensor:
@@ -652,6 +663,3 @@ class Result(Tensor):
 def result_of(tensor: NkiTensor) -> Tensor:
     """Return a tile that is written already."""
     return Tensor((tensor,))
-
-
-_ = (issue, itertools)
