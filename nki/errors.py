@@ -11,6 +11,8 @@ Every code is listed in :data:`CODES`, the one table. Its hundreds say whom it c
 import os
 import sys
 
+import neuronxcc
+
 __all__ = [
     "CODES",
     "NkiError",
@@ -129,9 +131,23 @@ CODES: dict[str, str] = {
     "NKI257": "a construct that is deprecated",
     "NKI258": "state outside of a kernel",
     "NKI259": "a function whose source cannot be read",
+    "NKI260": "an index expression that no access pattern of a kernel of the first generation shows",
+    "NKI261": "a tile, a mask or an index expression as a condition of Python",
+    "NKI262": "a mask that does not fit its tile, or that the instruction cannot keep",
+    "NKI263": "a function of the first generation outside of its kernels",
+    "NKI264": "block dimensions where one tile is needed",
+    "NKI265": "an index tile that no dynamic access shows",
+    "NKI266": "a tile of another shape, or no tile, in a kernel of the first generation",
+    "NKI267": "a write that only another function of the first generation makes",
+    "NKI268": "an argument or option that a function of the first generation does not take",
+    "NKI269": "a launch grid that does not fit its kernel",
 }
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)
+# No pathlib: this is imported by everything. `neuronxcc.nki` is this package's for old kernels.
+_PACKAGE = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,  # noqa: PTH100, PTH120
+    os.path.join(os.path.dirname(os.path.abspath(neuronxcc.__file__)), "nki", ""),  # noqa: PTH100, PTH118, PTH120
+)
 
 
 def user_location() -> tuple[str, int]:

@@ -131,7 +131,7 @@ class Kernel:
         for name, value in bound.arguments.items():
             bound.arguments[name] = arguments.take(value, name)
         frontend = arguments.frontend()
-        target = frontend.target(arguments.values)
+        target = self.target(frontend, arguments.values)
         environment = tuple(map(os.environ.get, _ENVIRONMENT))
         key = (*arguments.key, self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
@@ -152,6 +152,10 @@ class Kernel:
             if launch.keep:
                 self._launches[key] = launch
         return launch, frontend, arguments.values
+
+    def target(self, frontend: Frontend, values: list[Any]) -> Target:
+        """Return what a call with these arrays is checked for."""
+        return frontend.target(values)
 
     def _record(
         self, bound: inspect.BoundArguments, arguments: _Arguments, target: Target

@@ -41,7 +41,7 @@ def region_of_mask(mask: Mask | bool | None, shape: tuple[int, ...]) -> Region:
     """Return what a mask leaves of a tile of some shape.
 
     Raises:
-        NkiError: the mask is for tiles of another shape (NKI254).
+        NkiError: the mask is for tiles of another shape (NKI262).
     """
     if mask is None or mask is True:
         return Region(whole_box(shape))
@@ -49,7 +49,7 @@ def region_of_mask(mask: Mask | bool | None, shape: tuple[int, ...]) -> Region:
         return Region(None)
     if not isinstance(mask, Mask):
         raise NkiError(
-            "NKI254",
+            "NKI262",
             f"a mask was given as {type(mask).__name__}",
             "compare index expressions: mask=(i_p < n) & (i_f < m)",
         )
@@ -57,7 +57,7 @@ def region_of_mask(mask: Mask | bool | None, shape: tuple[int, ...]) -> Region:
         conditions = list(mask.conditions(shape))
     except NkiError as error:
         raise NkiError(
-            "NKI254",
+            "NKI262",
             f"a mask of shape {mask.shape} was given for a tile of shape {shape}",
             "make it of index expressions with the sizes of the tile, or of size 1",
         ) from error

@@ -47,12 +47,12 @@ def tile_of(value: Any, what: str) -> NkiTensor:
     """Return the tensor behind a tile.
 
     Raises:
-        NkiError: it is none (NKI259).
+        NkiError: it is none (NKI266).
     """
     if isinstance(value, Tensor):
         return value.tile()
     raise NkiError(
-        "NKI259",
+        "NKI266",
         f"{what} is a {type(value).__name__}",
         "give a tile: what nl.load or an instruction returns, or a part of a tensor",
     )
@@ -163,7 +163,7 @@ def compute(
         out: name of the result's operand.
 
     Raises:
-        NkiError: the mask does not fit (NKI254), or the instruction cannot keep it (NKI262).
+        NkiError: the mask does not fit (NKI262), or the instruction cannot keep it (NKI262).
     """
     domain = shape if domain is None else domain
     region = region_of_mask(mask, domain)

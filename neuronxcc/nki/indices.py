@@ -182,7 +182,7 @@ class Index:
         """Return the same values with axes of size 1 inserted, as ``[:, None]`` does.
 
         Raises:
-            NkiTypeError: another index (NKI250).
+            NkiTypeError: another index (NKI260).
         """
         parts = key if isinstance(key, tuple) else (key,)
         shape: list[int] = []
@@ -200,7 +200,7 @@ class Index:
                 steps.append(step)
             else:
                 raise NkiTypeError(
-                    "NKI250",
+                    "NKI260",
                     f"an index expression of shape {self.shape} was indexed with {key!r}",
                     "use None for a new axis and : for an old one: nl.arange(128)[:, None]",
                 )
@@ -213,7 +213,7 @@ class Index:
 
     def __bool__(self) -> bool:
         raise NkiTypeError(
-            "NKI251",
+            "NKI261",
             "an index expression was used as a condition of Python",
             "it stands for many integers: compare it in a mask, or use the loop's own index",
         )
@@ -251,7 +251,7 @@ def _check_broadcast(old: tuple[int, ...], new: tuple[int, ...]) -> None:
 
 def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> NkiError:
     return NkiError(
-        "NKI252",
+        "NKI260",
         f"index expressions of shapes {a} and {b} do not broadcast together",
         "give both the same sizes, or size 1, along every axis",
     )
@@ -268,13 +268,13 @@ def arange(*args: Any) -> Index:
     """Return the integers ``arange(stop)``, ``arange(start, stop)`` for indexing.
 
     Raises:
-        NkiIndexError: there are none (NKI253).
+        NkiIndexError: there are none (NKI260).
     """
     numbers = [operator.index(value) for value in args]
     values = range(*numbers)
     if not values:
         raise NkiIndexError(
-            "NKI253",
+            "NKI260",
             f"arange{tuple(numbers)} has no elements",
             "give a stop beyond the start",
         )
@@ -306,7 +306,7 @@ class _Mgrid:
         """Return an expression for each slice, all of the common shape.
 
         Raises:
-            NkiIndexError: an empty slice (NKI253).
+            NkiIndexError: an empty slice (NKI260).
         """
         parts = key if isinstance(key, tuple) else (key,)
         axes = [arange(part.start or 0, part.stop, part.step or 1) for part in parts]
@@ -365,7 +365,7 @@ class Mask:
         """Iterate over the truth values of every condition, as small as they broadcast.
 
         Raises:
-            NkiError: a condition does not broadcast to ``shape`` (NKI252).
+            NkiError: a condition does not broadcast to ``shape`` (NKI260).
         """
         for index, op in self.terms:
             raised = index.raised(shape)
@@ -409,7 +409,7 @@ class Mask:
 
     def __bool__(self) -> bool:
         raise NkiTypeError(
-            "NKI251",
+            "NKI261",
             "a mask was used as a condition of Python",
             "join comparisons with &, each in parentheses; `and` is understood within mask=... only",
         )

@@ -19,8 +19,8 @@ from typing import Any
 
 from neuronxcc.targets import Target, get_target
 from nki.errors import NkiError, NkiWarning
+from nki.frontends import Frontend
 from nki.kernel import Kernel
-from nki.launch import Launch
 from nki.memory import MemoryRegion
 from nki.tensor import NkiTensor
 from neuronxcc.nki.language.creation import ndarray
@@ -41,10 +41,11 @@ class _Today(Kernel):
         super().__init__(function)
         self.platform = platform
 
-    def _record(self, bound: Any, arguments: Any, frontend: Any, target: Target) -> Launch:
-        if self.platform is not None:
-            target = get_target(self.platform)
-        return super()._record(bound, arguments, frontend, target)
+    def target(self, frontend: Frontend, values: list[Any]) -> Target:
+        """Return the target of the decorator, or else that of the arguments."""
+        if self.platform is None:
+            return super().target(frontend, values)
+        return get_target(self.platform)
 
 
 class FirstKernel:
@@ -72,7 +73,7 @@ class FirstKernel:
         """Return the kernel with a launch grid.
 
         Raises:
-            NkiError: something that is no number of programs (NKI266).
+            NkiError: something that is no number of programs (NKI269).
         """
         sizes = grid if isinstance(grid, tuple) else (grid,)
         made = object.__new__(type(self))
@@ -83,7 +84,7 @@ class FirstKernel:
             made.grid = (0,)
         if min(made.grid) < 1:
             raise NkiError(
-                "NKI266",
+                "NKI269",
                 f"{self.__name__}[{grid!r}]",
                 "give a number of at least 1, nl.nc(n) or nl.spmd_dim(...) for every axis",
             )
@@ -98,6 +99,10 @@ class FirstKernel:
         if _in_kernel():
             return self._body(*args, **kwargs)
         return self.today()(*args, **kwargs)
+
+    def __fingerprint__(self) -> tuple[Any, ...]:
+        """Return what it consists of, for the cache on disk."""
+        return self.func, self.grid, self.platform, bool(getattr(self, "ignores_addresses", False))
 
     def today(self) -> Kernel:
         """Return the kernel of today that it is."""
@@ -161,7 +166,7 @@ def _check_shared(result: Any) -> None:
     def check(tensor: Tensor) -> Tensor:
         if tensor.region is not MemoryRegion.shared_hbm:
             raise NkiError(
-                "NKI266",
+                "NKI269",
                 f"a kernel on a grid returns a tensor of shape {tensor.shape} in "
                 f"{tensor.region.name}, which every program has of its own",
                 "create it with buffer=nl.shared_hbm",
@@ -235,7 +240,7 @@ def _no_files(name: str, options: dict[str, Any]) -> None:
     asked = [key for key in _FILES if options.get(key) is not None]
     if asked:
         warnings.warn(
-            f"nki.{name} writes no files here, so {', '.join(asked)} has no effect [NKI269]",
+            f"nki.{name} writes no files here, so {', '.join(asked)} has no effect [NKI268]",
             NkiWarning,
             stacklevel=3,
         )
@@ -354,7 +359,7 @@ def profile(func: Any = None, **options: Any) -> Any:
     asked = {key: value for key, value in options.items() if key != "platform_target"}
     if asked:
         warnings.warn(
-            f"nki.profile writes no files here, so {', '.join(asked)} has no effect [NKI269]",
+            f"nki.profile writes no files here, so {', '.join(asked)} has no effect [NKI268]",
             NkiWarning,
             stacklevel=2,
         )

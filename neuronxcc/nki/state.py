@@ -71,12 +71,12 @@ def current() -> State:
     """Return the state of this thread's kernel.
 
     Raises:
-        NkiError: there is none (NKI255).
+        NkiError: there is none (NKI263).
     """
     state = _CURRENT.state
     if state is None:
         raise NkiError(
-            "NKI255",
+            "NKI263",
             "a function of neuronxcc.nki was called outside of a kernel of the first generation",
             "call it in a function decorated with neuronxcc.nki.jit, or given to "
             "neuronxcc.nki.simulate_kernel; kernels of today import nki instead",

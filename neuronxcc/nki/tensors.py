@@ -92,11 +92,11 @@ class Tensor:
         """Return the tensor of today that an instruction reads or writes.
 
         Raises:
-            NkiError: there are block dimensions (NKI256).
+            NkiError: there are block dimensions (NKI264).
         """
         if self.block_shape:
             raise NkiError(
-                "NKI256",
+                "NKI264",
                 f"a tensor of shape {self.shape} with block dimensions {self.block_shape} was "
                 "given to an instruction",
                 "index the dimensions before the partition: t[i]",
@@ -120,9 +120,9 @@ class Tensor:
         """Return a part, chosen by integers and slices or by index expressions.
 
         Raises:
-            NkiTypeError: an index of another kind (NKI011, NKI257).
+            NkiTypeError: an index of another kind (NKI011, NKI260).
             NkiIndexError: out of bounds (NKI010); expressions are checked when they are used.
-            NkiError: expressions that no access pattern shows (NKI257, NKI258).
+            NkiError: expressions that no access pattern shows (NKI260, NKI265).
         """
         parts = list(key) if isinstance(key, tuple) else [key]
         if any(type(part) is Mask for part in parts):
@@ -159,7 +159,7 @@ class Tensor:
         if picked.ndim and parts:
             if any(part != slice(None) for part in parts):
                 raise NkiError(
-                    "NKI256",
+                    "NKI264",
                     f"a part of several blocks of a tensor of shape {self.shape} was asked for",
                     "index the dimensions before the partition with integers first",
                 )
@@ -170,7 +170,7 @@ class Tensor:
         """Write a tile or a number to a part.
 
         Raises:
-            NkiError: as indexing, or the shapes differ (NKI259), or it lies in HBM (NKI260).
+            NkiError: as indexing, or the shapes differ (NKI266), or it lies in HBM (NKI267).
         """
         from neuronxcc.nki.writes import assign  # noqa: PLC0415 (writes builds on tensors)
 
@@ -199,11 +199,11 @@ class Tensor:
         """Return the tensor itself, if it has a shape.
 
         Raises:
-            NkiError: it has another (NKI259).
+            NkiError: it has another (NKI266).
         """
         if tuple(shape) != self.shape:
             raise NkiError(
-                "NKI259",
+                "NKI266",
                 f"a tensor of shape {self.shape} was expected to have {tuple(shape)}",
                 "change one of them",
             )
@@ -226,7 +226,7 @@ class Tensor:
     def __bool__(self) -> bool:
         if self.region.on_chip:
             raise NkiTypeError(
-                "NKI251",
+                "NKI261",
                 "a tile was used as a condition of Python",
                 "its values are known on the device only: use masks, nl.where, or `is not None`",
             )
@@ -269,7 +269,7 @@ def _block_index(part: Any, size: int) -> Any:
     number = as_index(part)
     if number is None or number.shape:
         raise NkiError(
-            "NKI256",
+            "NKI264",
             f"a block dimension of size {size} was indexed with {part!r}",
             "use an integer: blocks are separate tiles",
         )
@@ -301,7 +301,7 @@ def _masked_operand(tensor: Tensor, parts: list[Any]) -> Tensor:
     region = region_of_mask(mask, tensor.shape)
     if region.box is None or region.inside is not None:
         raise NkiError(
-            "NKI254",
+            "NKI262",
             f"a mask that cuts no box out of a tile of shape {tensor.shape} was used as its index",
             "compare each dimension with a bound",
         )
@@ -368,7 +368,7 @@ class Access(Tensor):
             shape = shape or (lanes, 1)
             if shape[0] not in (1, lanes):
                 raise NkiError(
-                    "NKI258",
+                    "NKI265",
                     f"{lanes} index values were given beside expressions of shape {shape}",
                     "give expressions whose first axis has the partitions of the index tile",
                 )
@@ -388,7 +388,7 @@ class Access(Tensor):
         if isinstance(part, Dynamic):
             if self.dynamic is not None:
                 raise NkiError(
-                    "NKI258",
+                    "NKI265",
                     f"two dimensions of a tensor of shape {self.base.shape} are indexed by tiles",
                     "load with one of them first",
                 )
@@ -397,7 +397,7 @@ class Access(Tensor):
         index = as_index(part)
         if index is None:
             raise NkiTypeError(
-                "NKI257",
+                "NKI260",
                 f"a tensor was indexed with {part!r} of type {type(part).__name__} beside index "
                 "expressions",
                 "use expressions of nl.arange, integers, whole slices, or a tile of integers",
@@ -426,7 +426,7 @@ class Access(Tensor):
 
         Raises:
             NkiIndexError: an expression leaves its dimension (NKI010).
-            NkiError: no access pattern shows the elements (NKI257, NKI258).
+            NkiError: no access pattern shows the elements (NKI260, NKI265).
         """
         return self.part(whole_box(self._shape))
 
@@ -460,7 +460,7 @@ class Access(Tensor):
             lanes = key[0]
             if any(lanes.steps[1:]) or any(index.steps[0] for index in key[1:]):
                 raise NkiError(
-                    "NKI257",
+                    "NKI260",
                     f"an index of an on-chip tensor of shape {base.shape} mixes partitions and "
                     "free dimensions",
                     "let the first axis index the partitions, and them only",
@@ -468,7 +468,7 @@ class Access(Tensor):
             strides[0] = lanes.steps[0] * base.strides[0] if shape[0] > 1 else base.strides[0]
             if shape[0] > 1 and not lanes.steps[0]:
                 raise NkiError(
-                    "NKI257",
+                    "NKI260",
                     f"partition {lanes.offset} of a tensor of shape {base.shape} was indexed as "
                     f"{shape[0]} partitions",
                     "copy it to several with nl.broadcast_to first",
@@ -491,14 +491,14 @@ class Access(Tensor):
         bound = -(-(base.shape[dim] - extent - key[dim].offset) // index.scale)
         if base.indirect is not None or index.scale < 1 or key[dim].bounds()[0] < 0:
             raise NkiError(
-                "NKI258",
+                "NKI265",
                 "an index tile moves a view that one moves already, or backwards",
                 "load with one of them first",
             )
         if not base.partition:
             if any(index.steps[0] for index in key):
                 raise NkiError(
-                    "NKI258",
+                    "NKI265",
                     "an index tile and an expression both depend on the first axis",
                     "let expressions beside an index tile depend on the other axes only",
                 )
@@ -510,7 +510,7 @@ class Access(Tensor):
             )
         if dim == 0 or tile.size != 1:
             raise NkiError(
-                "NKI258",
+                "NKI265",
                 f"an on-chip tensor is indexed by a tile of shape {tile.shape} in dimension {dim}",
                 "use one value, in a free dimension; gather rows while loading from HBM, or with "
                 "nl.gather_flattened",
@@ -533,7 +533,7 @@ class Access(Tensor):
 
 def _no_pattern(base: NkiTensor, index: Index) -> NkiError:
     return NkiError(
-        "NKI257",
+        "NKI260",
         f"an index {index!r} of a tensor of shape {base.shape} is not affine",
         "write it as a sum of multiples of nl.arange along several axes",
     )
@@ -543,11 +543,11 @@ def _from_slice(part: slice, size: int, axis: int, rank: int, spread: int) -> In
     """Return a slice beside expressions as one: along its own axis of their shape.
 
     Raises:
-        NkiError: there is no axis for it (NKI257).
+        NkiError: there is no axis for it (NKI260).
     """
     if rank != spread:
         raise NkiError(
-            "NKI257",
+            "NKI260",
             "a slice beside index expressions has no axis of its own",
             "write nl.arange with an axis for each dimension, or slices alone",
         )

@@ -82,7 +82,7 @@ def _through_sbuf(dst: NkiTensor, src: NkiTensor) -> None:
 
 def _unreachable(tensor: NkiTensor) -> NkiError:
     return NkiError(
-        "NKI261",
+        "NKI267",
         f"partitions of {tensor.storage.label} from one where no engine starts are copied",
         "copy whole tiles of PSUM to SBUF first",
     )
@@ -111,14 +111,14 @@ def stretch(tensor: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
     Free dimensions are repeated by the access pattern; partitions are copied to a new tile.
 
     Raises:
-        NkiError: the shapes do not broadcast (NKI259).
+        NkiError: the shapes do not broadcast (NKI266).
     """
     if tensor.shape == shape:
         return tensor
     pairs = list(zip(tensor.shape, shape, strict=False))
     if len(tensor.shape) != len(shape) or any(have not in (1, want) for have, want in pairs):
         raise NkiError(
-            "NKI259",
+            "NKI266",
             f"a tile of shape {tensor.shape} does not broadcast to {shape}",
             "give dimensions the same size, or size 1, and tiles the same number of dimensions",
         )
@@ -220,12 +220,12 @@ def assign(dst: Tensor, value: Any) -> None:
     """Write a tile or a number to a part of a tensor on chip.
 
     Raises:
-        NkiError: the shapes differ (NKI259), or it lies in HBM (NKI260).
+        NkiError: the shapes differ (NKI266), or it lies in HBM (NKI267).
         NkiTypeError: the value is neither.
     """
     if not dst.region.on_chip:
         raise NkiError(
-            "NKI260",
+            "NKI267",
             f"a tensor of shape {dst.shape} in HBM was assigned to",
             "write nl.store(t[...], value=tile), or nisa.dma_copy",
         )
@@ -235,7 +235,7 @@ def assign(dst: Tensor, value: Any) -> None:
         return
     if not isinstance(value, Tensor):
         raise NkiError(
-            "NKI259",
+            "NKI266",
             f"a {type(value).__name__} was assigned to a tile of shape {dst.shape}",
             "assign a tile or a number",
         )

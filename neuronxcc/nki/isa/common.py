@@ -27,12 +27,12 @@ def no_more(name: str, extra: dict[str, Any]) -> None:
     """Refuse arguments that an instruction of the first generation does not have.
 
     Raises:
-        NkiTypeError: there are some (NKI263).
+        NkiTypeError: there are some (NKI268).
     """
     unknown = sorted(set(extra) - {"name"})
     if unknown:
         raise NkiTypeError(
-            "NKI263",
+            "NKI268",
             f"nisa.{name} of the first generation was given {', '.join(unknown)}",
             "leave it out: docs/nki_first_generation.md lists what is accepted",
         )
@@ -63,7 +63,8 @@ def unsigned(value: Tensor) -> NkiTensor:
     """Return a predicate read as unsigned integers, which is how engines take it."""
     tensor = value.tile()
     row = info(tensor.dtype)
-    return tensor.view(_UNSIGNED[row.itemsize]) if row.is_int else tensor
+    whole = row.is_int or tensor.dtype == "bool_"
+    return tensor.view(_UNSIGNED[row.itemsize]) if whole else tensor
 
 
 def reduction_axes(axis: Any, rank: int) -> tuple[int, ...]:

@@ -105,7 +105,7 @@ def _affine(index: Index, shape: tuple[int, ...], name: str) -> tuple[list[list[
     raised = index.raised(shape)
     if not raised.affine:
         raise NkiError(
-            "NKI257",
+            "NKI260",
             f"{name} was given {index!r}, which is not affine",
             "write a sum of multiples of nl.arange",
         )
@@ -128,7 +128,7 @@ def affine_select(
     tile = tile_of(on_true_tile, "affine_select on_true_tile")
     if not isinstance(pred, Mask) or len(pred.terms) != 1 or pred.others:
         raise NkiError(
-            "NKI254",
+            "NKI262",
             f"affine_select was given the predicate {pred!r}",
             "compare two affine expressions once; use nl.where for anything else",
         )
@@ -218,7 +218,7 @@ def iota(expr: Index, dtype: Any, *, mask: Any = None, **more: Any) -> Tensor:
     no_more("iota", more)
     if not isinstance(expr, Index):
         raise NkiTypeError(
-            "NKI257", f"iota was given {expr!r}", "give an expression of nl.arange"
+            "NKI260", f"iota was given {expr!r}", "give an expression of nl.arange"
         )
     shape = expr.shape if expr.ndim > 1 else (1,) * (2 - expr.ndim) + expr.shape
     pattern, offset, multiplier = _affine(expr, shape, "iota")
@@ -341,7 +341,7 @@ def nc_stream_shuffle(
     source, target = tile_of(src, "src"), tile_of(dst, "dst")
     if dtype is not None and dtype_name(dtype) != target.dtype:
         raise NkiError(
-            "NKI263",
+            "NKI268",
             f"nc_stream_shuffle was given dtype {dtype_name(dtype)} for a tile of {target.dtype}",
             "leave it out: the instruction does not convert",
         )
@@ -599,7 +599,7 @@ def tensor_reduce(
     axes = reduction_axes(axis, rank)
     if not axes or axes[0] < 1 or axes[-1] >= rank or len(set(axes)) < len(axes):
         raise NkiError(
-            "NKI264",
+            "NKI266",
             f"tensor_reduce over the axes {axis!r} of a tile of shape {tile.shape}",
             "name free dimensions; the partition is reduced by nisa.tensor_partition_reduce",
         )

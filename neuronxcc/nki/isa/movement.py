@@ -43,7 +43,7 @@ def nc_matmul(
     mode = _MODES.get(getattr(perf_mode, "name", perf_mode))
     if mode is None:
         raise NkiError(
-            "NKI263",
+            "NKI268",
             f"nc_matmul was given perf_mode={perf_mode!r}",
             "use double_row_gen3, or leave it out",
         )
@@ -181,14 +181,14 @@ def dma_copy(
     no_more("dma_copy", more)
     if mask is not None and dst.shape != src.shape:
         raise NkiError(
-            "NKI254",
+            "NKI262",
             f"dma_copy from {src.shape} to {dst.shape} was given a mask",
             "give both the shape that the mask is for",
         )
     region = region_of_mask(mask, src.shape)
     if dst_rmw_op is not None and op_name(dst_rmw_op) != "add":
         raise NkiError(
-            "NKI263",
+            "NKI268",
             f"dma_copy was given dst_rmw_op={op_name(dst_rmw_op)}",
             "the DMA engines add only: dst_rmw_op=np.add",
         )
@@ -256,7 +256,7 @@ def load(src: Tensor, *, mask: Any = None, dtype: Any = None, **more: Any) -> Te
     no_more("load", more)
     if not isinstance(src, Tensor):
         raise NkiError(
-            "NKI259", f"nl.load was given a {type(src).__name__}", "give a tensor in HBM"
+            "NKI266", f"nl.load was given a {type(src).__name__}", "give a tensor in HBM"
         )
     if src.block_shape:
         src.tile()  # raises
@@ -286,7 +286,7 @@ def store(dst: Tensor, value: Any, *, mask: Any = None, **more: Any) -> None:
     no_more("store", more)
     if not isinstance(dst, Tensor) or dst.region.on_chip:
         raise NkiError(
-            "NKI260",
+            "NKI267",
             f"nl.store was given {dst!r} as its destination",
             "store to a tensor in HBM; t[...] = tile writes on chip",
         )
@@ -302,7 +302,7 @@ def store(dst: Tensor, value: Any, *, mask: Any = None, **more: Any) -> None:
         return
     if region != Region(whole_box(tile.shape)) or math.prod(tile.shape) != math.prod(dst.shape):
         raise NkiError(
-            "NKI259",
+            "NKI266",
             f"a tile of shape {tile.shape} was stored to a tensor of shape {dst.shape}",
             "give both the same shape",
         )

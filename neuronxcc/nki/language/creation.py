@@ -72,7 +72,7 @@ def ndarray(
         more: hints, which change nothing.
 
     Raises:
-        NkiError: what `nki.language.ndarray` raises; or two partition dimensions (NKI256).
+        NkiError: what `nki.language.ndarray` raises; or two partition dimensions (NKI264).
     """
     del more
     kind = dtype_name(dtype)
@@ -84,7 +84,7 @@ def ndarray(
     marked = [k for k, n in enumerate(shape) if isinstance(n, par_dim)]
     if len(marked) > 1:
         raise NkiError(
-            "NKI256",
+            "NKI264",
             f"a tensor of shape {sizes} has {len(marked)} partition dimensions",
             "mark one dimension with nl.par_dim",
         )
@@ -112,7 +112,7 @@ def _in_hbm(shape: tuple[int, ...], kind: str, region: MemoryRegion, name: str) 
         found = state.shared[number]
         if found.shape != shape or found.dtype != kind:
             raise NkiError(
-                "NKI266",
+                "NKI269",
                 f"program {state.program} creates a shared tensor {kind}{list(shape)} where the "
                 f"first one created {found.dtype}{list(found.shape)}",
                 "create the same shared tensors in the same order in every program",

@@ -61,8 +61,8 @@ def binary(
         truth: the operator compares.
 
     Raises:
-        NkiTypeError: two numbers, or something else (NKI263).
-        NkiError: shapes that don't broadcast (NKI259).
+        NkiTypeError: two numbers, or something else (NKI268).
+        NkiError: shapes that don't broadcast (NKI266).
     """
     default = "bool_" if truth else None
     if isinstance(x, Tensor) and isinstance(y, Tensor):
@@ -70,7 +70,7 @@ def binary(
     tensor, number = (x, y) if isinstance(x, Tensor) else (y, x)
     if not isinstance(tensor, Tensor) or not is_number(number):
         raise NkiTypeError(
-            "NKI263",
+            "NKI268",
             f"nl.{op} was given {type(x).__name__} and {type(y).__name__}",
             "give two tiles, or a tile and a number",
         )

@@ -55,7 +55,7 @@ def _axis(axis: Any) -> int:
     number = operator.index(axis)
     if not 0 <= number < len(grid):
         raise NkiIndexError(
-            "NKI266",
+            "NKI269",
             f"axis {number} of a launch grid of {len(current().grid)} axes was asked for",
             f"launch the kernel with a grid: kernel[{', '.join(['n'] * (number + 1))}](...)",
         )
@@ -66,7 +66,7 @@ def program_id(axis: int) -> int:
     """Return the number of this program along an axis of the launch grid.
 
     Raises:
-        NkiIndexError: the grid has no such axis (NKI266).
+        NkiIndexError: the grid has no such axis (NKI269).
     """
     number = _axis(axis)
     state = current()
@@ -91,11 +91,11 @@ def all_reduce(*args: Any, **more: Any) -> NoReturn:
     """Refuse: programs run one after the other.
 
     Raises:
-        NkiError: always (NKI267).
+        NkiError: always (NKI269).
     """
     del args, more
     raise NkiError(
-        "NKI267",
+        "NKI269",
         "nl.all_reduce combines tiles of several programs",
         "store each program's tile to a shared tensor, and reduce them in a second kernel",
     )

@@ -268,12 +268,12 @@ def loop_reduce(
     ``t[...] = nl.loop_reduce(...)``.
 
     Raises:
-        NkiError: the result is assigned to nothing of the kind (NKI265).
+        NkiError: the result is assigned to nothing of the kind (NKI268).
     """
     del loop_indices
     if _into is None:
         raise NkiError(
-            "NKI265",
+            "NKI268",
             "nl.loop_reduce was called where its destination cannot be found",
             "assign its result to a tile in the kernel itself: acc = nl.loop_reduce(...)",
         )
