@@ -141,6 +141,11 @@ CODES: dict[str, str] = {
     "NKI267": "a write that only another function of the first generation makes",
     "NKI268": "an argument or option that a function of the first generation does not take",
     "NKI269": "a launch grid that does not fit its kernel",
+    "NKI270": "a call of a kernel that this process does not have",
+    "NKI271": "a kernel that looks at values while PyTorch traces it",
+    "NKI272": "tensors of one call in several places, or beside other arrays",
+    "NKI273": "an operator that writes an argument without saying so",
+    "NKI274": "shapes or types that one of the library's kernels does not take",
 }
 
 # No pathlib: this is imported by everything. `neuronxcc.nki` is this package's for old kernels.

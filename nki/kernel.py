@@ -11,11 +11,14 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from neuronxcc.targets import Target
+from nki import tracer
 from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
 from nki.frontends import Frontend, NumpyFrontend, frontend_of
 from nki.launch import Launch, Slot, rebuilt, record
+from nki.lint import check_arguments, check_python, enforce
+from nki.lint.switch import mode
 from nki.objects import NKIObject
 from nki.recorder import Grid
 from nki.recording import Recording
@@ -27,8 +30,8 @@ __all__ = ["Kernel", "jit", "simulate"]
 _CORES = (1, 2)
 # Environment that changes what a recording is, so that it is part of every signature.
 _ENVIRONMENT = (
-    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_CHECKS",
-    "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
+    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_CHECK",
+    "TORCH_NEURONX_NKI_CHECKS", "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
 )  # fmt: skip
 
 
@@ -42,6 +45,7 @@ class Kernel:
         function: what was decorated.
         grid: programs along each axis of the launch grid, () without one.
         edges: what its schedule demands.
+        handle: names it, whatever its grid, to those who trace programs (`nki.tracer`).
     """
 
     def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
@@ -52,6 +56,8 @@ class Kernel:
         self.edges: Edges = ()
         self._signature = inspect.signature(function)
         self._launches: dict[Any, Launch] = {}
+        self.handle = tracer.new_handle(getattr(function, "__name__", "kernel"))
+        tracer.remember(self.handle, self)
 
     def __getitem__(self, cores: Any) -> Kernel:
         """Return the kernel on a number of physical cores: ``kernel[2](...)``.
@@ -86,6 +92,8 @@ class Kernel:
         """
         made = copy.copy(self)
         made.edges = edges_of(edges)
+        made.handle = tracer.new_handle(self.function.__name__)
+        tracer.remember(made.handle, made)
         return made
 
     def __fingerprint__(self) -> tuple[Any, ...]:
@@ -109,6 +117,8 @@ class Kernel:
         Raises:
             NkiError: the kernel or its arguments break a rule.
         """
+        if tracer.is_active():
+            return tracer.traced(self.handle, self.grid, args, kwargs)
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self._prepared(args, kwargs)
@@ -161,6 +171,9 @@ class Kernel:
         self, bound: inspect.BoundArguments, arguments: _Arguments, target: Target
     ) -> Recording:
         owners, values = arguments.owners, arguments.values
+        if mode() != "off":
+            args, kwargs = bound.args, bound.kwargs
+            enforce([*check_python(self), *check_arguments(self, args, kwargs)])
         return record(
             self.function,
             bound.args,

@@ -43,6 +43,7 @@ class Launch:
     """A specialisation that can run: what a kernel did, and programs made of it.
 
     Attributes:
+        name: of the kernel, for people.
         results: structure of what the kernel returns, see `nki.returned`.
         arguments: (shape, NKI's type name) that every array argument must have. It differs from
             what was given only with ``NKI_PRECISE_FP=0``: then the argument is converted, and back
@@ -58,6 +59,7 @@ class Launch:
         facts: Facts,
         recording: Callable[[], Recording],
         program: Callable[[], Program],
+        name: str = "kernel",
     ) -> None:
         """Describe a launch.
 
@@ -65,7 +67,9 @@ class Launch:
             facts: what to know of it.
             recording: gives its recording, by running the kernel as Python if need be.
             program: gives its program, by lowering the recording if need be.
+            name: of the kernel.
         """
+        self.name = name
         self.results = facts.results
         self.arguments = facts.arguments
         self.written = facts.written

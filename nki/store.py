@@ -53,7 +53,7 @@ def prepare(
     facts = None if program is None else _facts(program)
     if program is not None and facts is not None:
         kept = program
-        return Launch(facts, record, lambda: kept)
+        return Launch(facts, record, lambda: kept, name)
     return _recorded(record(), _Entry(cache, key, options, name))
 
 
@@ -78,7 +78,7 @@ def _recorded(recording: Recording, entry: _Entry | None) -> Launch:
             entry.keep(made)
         return made
 
-    return Launch(facts, lambda: recording, program)
+    return Launch(facts, lambda: recording, program, recording.name)
 
 
 def _notes(facts: Facts) -> str:

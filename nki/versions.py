@@ -11,7 +11,16 @@ from typing import Final, NamedTuple
 
 from nki.errors import NkiError
 
-__all__ = ["DIFFERENCES", "NEWEST", "VARIABLE", "VERSIONS", "Difference", "selected", "since"]
+__all__ = [
+    "DIFFERENCES",
+    "NEWEST",
+    "VARIABLE",
+    "VERSIONS",
+    "Difference",
+    "Version",
+    "selected",
+    "since",
+]
 
 VARIABLE: Final = "TORCH_NEURONX_NKI_VERSION"
 Version = tuple[int, int]

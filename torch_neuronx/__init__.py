@@ -11,6 +11,9 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch_neuronx import kernels, nki
+    from torch_neuronx.nki import jit as nki_jit
+    from torch_neuronx.nki import nki_op, wrap_nki
     from torch_neuronx.tools.compare import compare
     from torch_neuronx.tools.explain import explain
 
@@ -22,17 +25,32 @@ __all__ = [
     "compare",
     "compile_only",
     "explain",
+    "kernels",
     "neuron",
+    "nki",
+    "nki_jit",
+    "nki_op",
+    "wrap_nki",
 ]
 
 
-# Tools that import Dynamo, which takes a second: only when they are asked for.
-_TOOLS = {"compare": "torch_neuronx.tools.compare", "explain": "torch_neuronx.tools.explain"}
+# What takes long to import, and is imported when it is asked for: module and name in it.
+_LATER = {
+    "compare": ("torch_neuronx.tools.compare", "compare"),
+    "explain": ("torch_neuronx.tools.explain", "explain"),
+    "kernels": ("torch_neuronx.kernels", ""),
+    "nki": ("torch_neuronx.nki", ""),
+    "nki_jit": ("torch_neuronx.nki", "jit"),
+    "nki_op": ("torch_neuronx.nki", "nki_op"),
+    "wrap_nki": ("torch_neuronx.nki", "wrap_nki"),
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in _TOOLS:
-        return getattr(importlib.import_module(_TOOLS[name]), name)
+    if name in _LATER:
+        module, attribute = _LATER[name]
+        found = importlib.import_module(module)
+        return getattr(found, attribute) if attribute else found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

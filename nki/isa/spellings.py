@@ -66,17 +66,15 @@ def _is_number(value: Any) -> bool:
 def _offset_third(call: Call) -> Call:
     """(dst, pattern, offset, channel_multiplier, on_true, ...): today a tensor stands fourth."""
     args = call.args
-    if len(args) > 3 and _is_number(args[3]) and "offset" not in call.kwargs:  # noqa: PLR2004
-        return call._replace(
-            args=(*args[:2], *args[3:]), kwargs={**call.kwargs, "offset": args[2]}
-        )
+    if len(args) > 3 and _is_number(args[3]) and "offset" not in call.kwargs:
+        return call._replace(args=(*args[:2], *args[3:]), kwargs={**call.kwargs, "offset": args[2]})
     return call
 
 
 def _scales_third(call: Call) -> Call:
     """(dst, srcs, scales, reduce_op): today the operator stands third, and scales are no one."""
     args = call.args
-    if len(args) >= 3 and (args[2] is None or isinstance(args[2], (list, tuple))):  # noqa: PLR2004
+    if len(args) >= 3 and (args[2] is None or isinstance(args[2], (list, tuple))):
         kwargs = {**call.kwargs, "scales": args[2]}
         names = ("reduce_op", "name")
         kwargs.update(zip(names, args[3:], strict=False))
@@ -142,9 +140,7 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
         "affine_select": (
             Spelling("0.2", "a third argument is offset, before two numbers", _offset_third),
         ),
-        "dma_compute": (
-            Spelling("0.2", "scales, a list, stands before reduce_op", _scales_third),
-        ),
+        "dma_compute": (Spelling("0.2", "scales, a list, stands before reduce_op", _scales_third),),
         "dma_copy": (
             Spelling("0.2", "dst_rmw_op= is nisa.dma_compute", _read_modify_write),
             Spelling("0.3", "oob_mode stands third", _without_priority(2, enums.oob_mode)),

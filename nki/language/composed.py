@@ -24,7 +24,9 @@ _WHOLE = float(2**23)  # every float32 from here on is a whole number
 def _missing(function: str, remedy: str) -> None:
     recorder: Any = current_recorder()
     if recorder is not None:
-        recorder.finding("NKI243", f"{function} fails on hardware, which has no such operator: {remedy}")
+        recorder.finding(
+            "NKI243", f"{function} fails on hardware, which has no such operator: {remedy}"
+        )
 
 
 def _tensors(op: str, x: NkiTensor, y: NkiTensor, out: NkiTensor | None = None) -> NkiTensor:

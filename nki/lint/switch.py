@@ -6,12 +6,11 @@ refuses in examples and not in full: a kernel that runs on the device must never
 """
 
 import os
-import warnings
 from typing import Final
 
-from nki.errors import NkiError, NkiWarning
+from nki.errors import NkiError
 
-__all__ = ["MODES", "VARIABLE", "mode", "report"]
+__all__ = ["MODES", "VARIABLE", "mode"]
 
 VARIABLE: Final = "TORCH_NEURONX_NKI_CHECK"
 MODES: Final = ("off", "warn", "strict")
@@ -29,14 +28,3 @@ def mode() -> str:
             "NKI247", f"{VARIABLE}={text} is no mode of checking", f"use {', '.join(MODES)}"
         )
     return text
-
-
-def report(problem: NkiError) -> None:
-    """Do with a problem what the switch says: nothing, warn, or raise it."""
-    chosen = mode()
-    if chosen == "strict":
-        raise problem
-    if chosen == "warn":
-        file, line = problem.where
-        text = f"{problem.what}; {problem.remedy} [{problem.code}]"
-        warnings.warn_explicit(text, NkiWarning, file, line)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nki.dtypes import info
 from nki.isa.spec import Role
-from nki.lowering.work import Variant
+from nki.lowering.operands import Variant
 from nki.recording import Form, Place, RegisterForm, Template, TileForm, leaves
 
 __all__ = ["Overlaps"]

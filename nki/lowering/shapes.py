@@ -7,9 +7,9 @@ A kernel needs dimensions along which every operand has one stride.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-__all__ = ["Dims", "merge", "refine", "row_major"]
+__all__ = ["Dims", "merge", "refine", "row_major", "split"]
 
 Dims = tuple[tuple[int, int], ...]  # (extent, stride), from the outermost
 
@@ -36,11 +36,14 @@ def merge(dims: Dims) -> Dims:
     return tuple(merged)
 
 
-def refine(operands: Sequence[Dims]) -> tuple[tuple[int, ...], list[tuple[int, ...]]] | int:
+def refine(
+    operands: Sequence[Dims], fixed: Collection[int] = ()
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]] | int:
     """Find common extents.
 
     Args:
         operands: of each its dimensions; all have as many elements.
+        fixed: numbers of operands of which there is no dense copy.
 
     Returns:
         Extents, and the strides of each operand; or the number of an operand whose dimensions
@@ -54,7 +57,8 @@ def refine(operands: Sequence[Dims]) -> tuple[tuple[int, ...], list[tuple[int, .
         common = math.gcd(*inner)
         if common == 1:
             # The one with the most dimensions has something to gain from being dense.
-            return max(range(len(rest)), key=lambda i: (len(merge(operands[i])), i))
+            free = [i for i in range(len(rest)) if i not in fixed]
+            return max(free, key=lambda i: (len(merge(operands[i])), i))
         extents.append(common)
         for dims, found in zip(rest, strides, strict=True):
             extent, stride = dims.pop()
@@ -81,3 +85,21 @@ def _joined(
         for to, step in zip(joined, steps, strict=True):
             to.append(step)
     return tuple(sizes), [tuple(found) for found in joined]
+
+
+def split(dims: Dims, keep: int) -> tuple[Dims, Dims] | None:
+    """Divide dimensions into those of the first `keep` and the others; None if one straddles."""
+    if keep == 1:
+        return (), dims
+    total = 1
+    for at, (extent, stride) in enumerate(dims):
+        if total == keep:
+            return dims[:at], dims[at:]
+        if keep % (total * extent):
+            first, rest = divmod(keep, total)
+            if rest or extent % first:
+                return None
+            inner = extent // first
+            return (*dims[:at], (first, stride * inner)), ((inner, stride), *dims[at + 1 :])
+        total *= extent
+    return (dims, ()) if total == keep else None

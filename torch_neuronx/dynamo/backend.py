@@ -29,6 +29,7 @@ from torch_neuronx.dynamo.portability import check_graph, check_host_calls
 from torch_neuronx.dynamo.refusals import refuse_lossy_capture
 from torch_neuronx.dynamo.shapes import Specializer, has_symbolic
 from torch_neuronx.dynamo.wrapper import boxed
+from torch_neuronx.nki.tracing import register as register_kernel_calls
 
 Compiled = Callable[..., Any]
 
@@ -60,6 +61,7 @@ _numbers = itertools.count()
 
 # Dynamo loads this module when it first looks the backend up: before it traces for it.
 register_polyfills()
+register_kernel_calls()
 
 
 def neuron(

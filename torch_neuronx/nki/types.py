@@ -80,12 +80,7 @@ def tensor_of(array: Array, name: str) -> torch.Tensor:
     owned = np.array(array, order="C", copy=True)
     if dtype is torch.bool:
         return torch.from_numpy(owned != 0)
-    bits = _BITS.get(dtype)
-    kind = np.dtype(f"i{info(name).itemsize}") if bits is not None and bits[0] is torch.int16 else (
-        np.dtype(np.uint8) if bits is not None else None
-    )
-    if kind is not None:
-        return torch.from_numpy(owned.view(kind)).view(dtype)
-    if dtype is torch.uint8:
-        owned = owned.view(np.uint8)
-    return torch.from_numpy(owned)
+    bits = _BITS.get(dtype, (dtype, None))[0]
+    if bits is dtype:
+        return torch.from_numpy(owned.view(np.uint8) if dtype is torch.uint8 else owned)
+    return torch.from_numpy(owned.view(np.int16 if bits is torch.int16 else np.uint8)).view(dtype)

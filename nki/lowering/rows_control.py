@@ -1,0 +1,54 @@
+"""Registers: register_move, register_load, register_store."""
+
+from __future__ import annotations
+
+from neuronxcc.codegen import build
+from neuronxcc.codegen.loop import Scalar
+from neuronxcc.ir.dtypes import DType
+from nki.dtypes import info
+from nki.lowering import values
+from nki.lowering.implement import implements
+from nki.lowering.loops import Flat
+from nki.lowering.operands import virtual
+from nki.lowering.work import Work
+
+__all__: list[str] = []
+
+
+def _begin(work: Work, *names: str) -> Flat:
+    """Begin a kernel of one point."""
+    return work.flat(*(names or (virtual((1,), (0,)),)))
+
+
+def _word(loop: Flat, name: str) -> Scalar:
+    """Return the 32-bit register value of an integer, or the bits of anything else."""
+    work = loop.work
+    if not work.is_tile(name):
+        return build.convert(loop.integer(name), DType.S32)
+    item = loop.load(name)
+    if not info(work.dtype(name)).is_int:
+        item = values.to_bits(item)
+    return build.convert(build.convert(item, DType.S64), DType.S32)
+
+
+@implements("register_move")
+def _move(work: Work) -> None:
+    loop = _begin(work)
+    loop.put(work.leaf("dst"), _word(loop, "src"), (0,))
+    loop.finish()
+
+
+@implements("register_load")
+def _load(work: Work) -> None:
+    loop = _begin(work, "src")
+    loop.put(work.leaf("dst"), _word(loop, "src"), (0,))
+    loop.finish()
+
+
+@implements("register_store")
+def _store(work: Work) -> None:
+    work.operand("dst", moved=True)
+    loop = _begin(work, "dst")
+    word = build.convert(loop.register("src"), DType.U32)
+    loop.store("dst", values.from_bits(word, work.dtype("dst")))
+    loop.finish()

@@ -1,0 +1,57 @@
+"""Who takes the calls of kernels while a framework turns a program into a graph.
+
+A framework that reads programs as Python, as Dynamo does, cannot follow the recording of a kernel.
+It names here a test for such times, and what it wants to be called instead of the kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nki.kernel import Kernel
+
+__all__ = ["Call", "is_active", "kernel_of", "new_handle", "remember", "traced", "use_tracer"]
+
+# Takes the kernel's handle, its launch grid, and the arguments of the call.
+Call = Callable[[str, tuple[int, ...], tuple[Any, ...], dict[str, Any]], Any]
+
+_KERNELS: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
+
+
+def _never() -> bool:
+    return False
+
+
+def _nobody(_handle: str, _grid: tuple[int, ...], _args: Any, _kwargs: Any) -> Any:
+    raise AssertionError("nobody traces")
+
+
+# Read as globals of this module by tracers, which see what they are when they look.
+is_active: Callable[[], bool] = _never
+traced: Call = _nobody
+
+
+def use_tracer(active: Callable[[], bool], call: Call) -> None:
+    """Let ``call`` take calls of kernels while ``active()``."""
+    global is_active, traced  # noqa: PLW0603 (one per process, like the framework)
+    is_active, traced = active, call
+
+
+def new_handle(name: str) -> str:
+    """Return a name that no other kernel has: a string is a constant to every tracer."""
+    return f"{name}@{next(_NUMBERS)}"
+
+
+def remember(handle: str, kernel: Kernel) -> None:
+    """Let a handle stand for a kernel as long as that exists."""
+    _KERNELS[handle] = kernel
+
+
+def kernel_of(handle: str) -> Kernel:
+    """Return the kernel of a handle."""
+    return _KERNELS[handle]

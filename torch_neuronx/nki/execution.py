@@ -1,0 +1,108 @@
+"""Runs launches of kernels on tensors: the native program, or the reference on copies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+
+from neuronxcc.ir.dtypes import DType
+from nki.dtypes import info
+from nki.frontends import EXECUTOR_VARIABLE
+from nki.launch import Launch
+from nki.reference import run as run_reference
+from torch_neuronx.dynamo.dtypes import TO_TORCH as TO_TORCH_TYPE
+from torch_neuronx.nki.types import host_array, tensor_of
+
+__all__ = ["numpy_executor", "run"]
+
+# Neuron's own 8-bit float has no name in PyTorch: its bits are held.
+_PROGRAM = {**TO_TORCH_TYPE, DType.F8E4M3: torch.uint8}
+Array = npt.NDArray[Any]
+Tensors = Sequence[torch.Tensor]
+Run = Callable[[Tensors], list[torch.Tensor]]
+
+
+def run(launch: Launch, tensors: Tensors, device: torch.device) -> list[torch.Tensor]:
+    """Run a launch; arguments that the kernel writes are changed in place.
+
+    Args:
+        launch: what to run.
+        tensors: the array arguments, contiguous, all on `device`.
+        device: where the outputs are made.
+
+    Returns:
+        The outputs, whole, as `nki.returned` numbers them.
+
+    Raises:
+        ValueError: `TORCH_NEURONX_NKI_EXECUTOR` names no executor.
+    """
+    name = os.environ.get(EXECUTOR_VARIABLE) or "native"
+    make = _MAKERS.get(name)
+    if make is None:
+        raise ValueError(f"{EXECUTOR_VARIABLE}={name}: use {' or '.join(_MAKERS)}")
+    made: Run = launch.made(make, device)
+    return made(tensors)
+
+
+def _native(launch: Launch, device: torch.device) -> Run:
+    from torch_neuronx.dynamo.executable import Executable  # noqa: PLC0415 - it loads LLVM
+
+    executable = Executable(launch.program, device)
+    native = executable.run
+    return lambda tensors: native(tuple(tensors))
+
+
+def _reference(launch: Launch, device: torch.device) -> Run:
+    recording = launch.recording
+
+    def on_copies(tensors: Tensors) -> list[torch.Tensor]:
+        arrays = [host_array(tensor) for tensor in tensors]
+        usable = [array if array.flags.writeable else array.copy() for array in arrays]
+        outputs = run_reference(recording, usable)
+        for i in launch.written:
+            tensors[i].copy_(tensor_of(usable[i], _input_type(launch, i)))
+        kinds = [dtype for _, dtype in launch.outputs]
+        return [tensor_of(a, k).to(device) for a, k in zip(outputs, kinds, strict=True)]
+
+    return on_copies
+
+
+def _input_type(launch: Launch, number: int) -> str:
+    recording = launch.recording
+    storage = recording.inputs[number]
+    assert storage is not None
+    return recording.storages[storage].dtype
+
+
+_MAKERS: dict[str, Callable[[Launch, torch.device], Run]] = {
+    "native": _native,
+    "reference": _reference,
+}
+
+
+def numpy_executor(launch: Launch) -> Callable[[Sequence[Array]], list[Array]]:
+    """Make a launch run natively on NumPy arrays: the entry of the group ``nki.executors``."""
+    native = _native(launch, torch.device("cpu"))
+    dtypes = _input_dtypes(launch)
+
+    def on_arrays(arrays: Sequence[Array]) -> list[Array]:
+        outputs = native([_over(array, d) for array, d in zip(arrays, dtypes, strict=True)])
+        kinds = [info(dtype).numpy for _, dtype in launch.outputs]
+        return [host_array(t).view(k) for t, k in zip(outputs, kinds, strict=True)]
+
+    return on_arrays
+
+
+def _input_dtypes(launch: Launch) -> list[torch.dtype]:
+    """What the program takes its arguments for."""
+    inputs = [buffer for buffer in launch.program.buffers if buffer.kind == "input"]
+    return [_PROGRAM[buffer.dtype] for buffer in sorted(inputs, key=lambda b: b.index)]
+
+
+def _over(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor over an array's memory."""
+    return torch.from_numpy(array.view(f"i{array.dtype.itemsize}")).view(dtype)

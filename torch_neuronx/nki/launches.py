@@ -1,0 +1,106 @@
+"""The operator that a kernel's call is to PyTorch: launches in a table, named by keys.
+
+Fake tensors, functionalisation and compiled graphs see `torch_neuronx_nki::run`, a function: it
+returns the outputs and, for each argument that the kernel writes, its new content.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from nki.errors import NkiError
+from nki.launch import Launch
+from nki.returned import Returned, assemble
+from torch_neuronx.nki import execution
+from torch_neuronx.nki.types import TO_TORCH
+
+__all__ = ["OPERATOR", "key_of", "launch_of", "results_of", "run_as_operator"]
+
+OPERATOR = "torch_neuronx_nki::run"
+
+
+class _Table:
+    """Launches by key. They stay: compiled graphs of the process name them."""
+
+    def __init__(self) -> None:
+        self._launches: dict[str, Launch] = {}
+        self._keys: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def key(self, launch: Launch) -> str:
+        """Return the key of a launch."""
+        with self._lock:
+            found = self._keys.get(id(launch))
+            if found is None:
+                found = self._keys[id(launch)] = f"{launch.name}.{len(self._launches)}"
+                self._launches[found] = launch
+            return found
+
+    def launch(self, key: str) -> Launch:
+        """Return the launch of a key."""
+        found = self._launches.get(key)
+        if found is None:
+            raise NkiError(
+                "NKI270",
+                f"this process has no kernel {key!r}",
+                "a graph that calls kernels runs in the process that traced it",
+            )
+        return found
+
+
+_TABLE = _Table()
+key_of = _TABLE.key
+launch_of = _TABLE.launch
+
+
+@torch.library.custom_op(OPERATOR, mutates_args=(), schema="(Tensor[] given, str key) -> Tensor[]")
+def _run(given: Sequence[torch.Tensor], key: str) -> list[torch.Tensor]:
+    launch = launch_of(key)
+    used = [
+        # Results must not share memory with arguments.
+        tensor.clone(memory_format=torch.contiguous_format)
+        if i in launch.written
+        else tensor.contiguous()
+        for i, tensor in enumerate(given)
+    ]
+    outputs = execution.run(launch, used, given[0].device)
+    return [*outputs, *(used[i] for i in sorted(launch.written))]
+
+
+@_run.register_fake
+def _(given: Sequence[torch.Tensor], key: str) -> list[torch.Tensor]:
+    launch = launch_of(key)
+    made = [given[0].new_empty(shape, dtype=TO_TORCH[dtype]) for shape, dtype in launch.outputs]
+    kept = [given[i] for i in sorted(launch.written)]
+    return [*made, *(t.new_empty(t.shape) for t in kept)]
+
+
+def run_as_operator(launch: Launch, values: list[torch.Tensor]) -> Any:
+    """Run a launch through the operator, so that tracers, autograd and modes see it.
+
+    Args:
+        launch: what to run.
+        values: the array arguments; those that the kernel writes get their new content.
+    """
+    returned = torch.ops.torch_neuronx_nki.run(values, key_of(launch))
+    count = len(launch.outputs)
+    for number, content in zip(sorted(launch.written), returned[count:], strict=True):
+        values[number].copy_(content)
+    return results_of(launch, returned[:count], values)
+
+
+def results_of(
+    launch: Launch, outputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+) -> Any:
+    """Return what the call returns, from the outputs and the arguments after the run."""
+    return assemble(launch.results, outputs, values, _part)
+
+
+def _part(source: torch.Tensor, item: Returned) -> torch.Tensor:
+    """A part of a tensor: a view where its memory is as the kernel sees it."""
+    flat = source.reshape(-1).view(TO_TORCH[item.dtype])
+    return flat.as_strided(item.shape, item.strides, item.offset)

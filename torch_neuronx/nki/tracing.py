@@ -1,0 +1,79 @@
+"""Kernels in code that Dynamo traces: opaque to it, seen through by AOTAutograd.
+
+`nonstrict_trace` is PyTorch's way to say that. AOTAutograd then calls the kernel with fake tensors,
+which records it, and the graph gets `torch_neuronx_nki::run`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._dynamo import nonstrict_trace
+
+from nki.tracer import kernel_of, use_tracer
+
+__all__ = ["register"]
+
+
+# Arguments that are no constants to Dynamo travel through the graph as names of them.
+_PREFIX = "\0nki"
+_NONE = f"{_PREFIX} none"
+_BASIC = (bool, int, float, str, torch.Tensor, torch.dtype)
+_KEPT: dict[str, Any] = {_NONE: None}
+
+
+@torch.compiler.assume_constant_result
+def _named(value: Any) -> str:
+    """Return a name for something that Dynamo knows the value of: an enum, a function, a class."""
+    for name, kept in _KEPT.items():
+        if kept is value:
+            return name
+    name = f"{_PREFIX} {len(_KEPT)}"
+    _KEPT[name] = value
+    return name
+
+
+@nonstrict_trace
+def _call(
+    handle: str, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Call a kernel with fake tensors; no result is an empty tuple."""
+    kernel = kernel_of(handle)
+    result = (kernel.on(grid) if grid else kernel)(*_decoded(args), **_decoded(kwargs))
+    return () if result is None else (result,)
+
+
+def _traced(
+    handle: str, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What Dynamo reads in place of a kernel's call."""
+    result = _call(handle, grid, _encoded(args), _encoded(kwargs))
+    return result[0] if len(result) else None
+
+
+def _encoded(value: Any) -> Any:
+    if value is None:
+        return _NONE
+    if isinstance(value, tuple):
+        return tuple([_encoded(item) for item in value])
+    if isinstance(value, list):
+        return [_encoded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _encoded(item) for key, item in value.items()}
+    return value if isinstance(value, _BASIC) else _named(value)
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_PREFIX):
+        return _KEPT[value]
+    if isinstance(value, (tuple, list)):
+        return type(value)(_decoded(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _decoded(item) for key, item in value.items()}
+    return value
+
+
+def register() -> None:
+    """Tell nki: while Dynamo traces, calls of kernels go here."""
+    use_tracer(torch.compiler.is_dynamo_compiling, _traced)
