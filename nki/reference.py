@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nki import access
+from nki.bounds import check_index, indices_of, kept_elements
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.isa.evaluate import dtypes_of, evaluate
@@ -27,6 +28,7 @@ from nki.recording import (
     RegisterForm,
     Template,
     TileForm,
+    leaves,
 )
 from nki.returned import outputs_of
 from nki.tensor import NkiTensor, tensor_of
@@ -132,6 +134,7 @@ class Machine:
         template = event.template
         if template.hidden:
             return
+        kept = self._within_bounds(event)
         operands = {n: self._read(f, p) for n, f, p in event.operands() if f is not None}
         if template.row.name == "device_print":
             print(template.attributes["prefix"], operands["src"])  # noqa: T201 (what it is for)
@@ -156,7 +159,37 @@ class Machine:
                 self._registers[at[0][0]] = int(value.reshape(-1)[0])
             else:
                 assert isinstance(form, TileForm)
-                self._write(form, at, value, product=template.row.name.startswith("nc_matmul"))
+                product = template.row.name.startswith("nc_matmul")
+                self._write(form, at, value, kept, product=product)
+
+    def _within_bounds(self, event: Event) -> Array | None:
+        """Check the indices of an event; None, or where it is to take part if it skips some.
+
+        Raises:
+            NkiIndexError: an index is out of bounds and is not to be skipped (NKI132).
+        """
+        kept: Array | None = None
+        template = event.template
+        for name, operand, places in event.operands():
+            # Of several sources of an instruction the places are those of all of them in order.
+            at = 0
+            several = isinstance(operand, tuple) and not isinstance(operand, TileForm)
+            for form in operand if several else (operand,):
+                if not isinstance(form, TileForm):
+                    continue
+                words = sum(1 for _ in leaves(form))
+                here, at = places[at : at + words], at + words
+                indirect = form.indirect
+                if indirect is None or indirect.kind == "tensor":
+                    continue
+                used = indices_of(form, self._read(indirect.source, here[1:]))
+                if template.attributes.get("oob_mode") == "skip":
+                    inside = kept_elements(form, used).reshape(-1)
+                    kept = inside if kept is None else kept & inside
+                else:
+                    where = self._recording.locations[event.location]
+                    check_index(f"{template.row.name} {name}", indirect, used, where)
+        return None if kept is None or kept.all() else kept
 
     def _written_states(self, event: Event) -> Array | None:
         if not event.template.row.name.startswith("nc_matmul"):
@@ -189,6 +222,8 @@ class Machine:
             return tensor_of(storage, pattern), None
         values = self._read(form.indirect.source, places[1:])
         found = form.indirect
+        if found.kind != "tensor":
+            values = np.clip(values, 0, found.bound - 1)  # others are skipped
         indirect = Indirect(found.kind, None, found.stride, found.axis, found.bound)
         return tensor_of(storage, pattern._replace(indirect=indirect)), values
 
@@ -200,16 +235,27 @@ class Machine:
             group = form.indirect.group if form.indirect is not None else 16
             return access.read(tensor, values, group)
         if isinstance(form, tuple):
-            return tuple(
-                self._read(item, [place]) for item, place in zip(form, places, strict=True)
-            )
+            rest = iter(places)
+            return tuple(self._read(item, [next(rest) for _ in leaves(item)]) for item in form)
         return form
 
     def _write(
-        self, form: TileForm, places: Sequence[Place], value: Array, *, product: bool
+        self,
+        form: TileForm,
+        places: Sequence[Place],
+        value: Array,
+        kept: Array | None = None,
+        *,
+        product: bool,
     ) -> None:
         tensor, index = self._tensor(form, places)
         group = form.indirect.group if form.indirect is not None else 16
+        if kept is not None:
+            starts = access.byte_starts(tensor.storage, tensor.pattern, index, group)
+            items = np.ascontiguousarray(value).reshape(-1, 1).view(np.uint8)[kept]
+            inner = np.arange(items.shape[1])
+            tensor.storage.bytes[starts.reshape(-1)[kept][:, None] + inner] = items
+            return
         access.write(tensor, value.view(info(tensor.dtype).numpy), index, group)
         if form.region is MemoryRegion.psum:
             self._map(places[0][0]).put(tensor, MATMUL if product else OTHER)

@@ -19,12 +19,30 @@ from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.memory import MemoryRegion
 from nki.pattern import AccessPattern, Indirect
 from nki.tensor import NkiTensor, tensor_of
-from neuronxcc.nki.boxes import Box, Region, box_slices, whole_box
+from neuronxcc.nki.boxes import Box, Region, box_slices, region_of_mask, whole_box
 from neuronxcc.nki.dtypes import dtype_name, numpy_dtype
 from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index
 from neuronxcc.nki.state import current, new_tile
 
-__all__ = ["Access", "Dynamic", "Result", "Tensor", "result_of", "single"]
+__all__ = ["HOOKS", "Access", "Dynamic", "Result", "Tensor"]
+
+
+# What tensors do by functions that are made of tensors; those register by name.
+HOOKS: dict[str, Callable[..., Any]] = {}
+
+
+def _operate(op: str, x: Any, y: Any) -> Any:
+    """Compute with an operator of Python; an index expression beside a tile is an index."""
+    for tile, other in ((x, y), (y, x)):
+        if isinstance(tile, Tensor) and isinstance(other, (Index, Dynamic)):
+            return _dynamic(op, tile, other, x is tile)
+    return HOOKS[op](x, y)
+
+
+def _in_place(op: str, dst: Tensor, value: Any) -> Tensor:
+    """Write ``dst <op> value`` to dst, which is what stays bound to the name."""
+    HOOKS["in_place"](op, dst, value)
+    return dst
 
 
 class Tensor:
@@ -172,9 +190,7 @@ class Tensor:
         Raises:
             NkiError: as indexing, or the shapes differ (NKI266), or it lies in HBM (NKI267).
         """
-        from neuronxcc.nki.writes import assign  # noqa: PLC0415 (writes builds on tensors)
-
-        assign(self[key], value)
+        HOOKS["assign"](self[key], value)
 
     # --- shapes --------------------------------------------------------------------------------
 
@@ -211,17 +227,106 @@ class Tensor:
 
     def broadcast_to(self, shape: Sequence[int]) -> Tensor:
         """Return a tile with dimensions of size 1 repeated; see `nl.broadcast_to`."""
-        from neuronxcc.nki.writes import stretch  # noqa: PLC0415
-
-        return Tensor((stretch(self.tile(), tuple(shape)),))
+        return Tensor((HOOKS["stretch"](self.tile(), tuple(shape)),))
 
     def astype(self, dtype: Any) -> Tensor:
         """Return a copy in another data type."""
-        from neuronxcc.nki.writes import copied  # noqa: PLC0415
-
-        return copied(self, dtype_name(dtype))
+        return HOOKS["copied"](self, dtype_name(dtype))  # type: ignore[no-any-return]
 
     # --- operators -----------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Any:
+        return _operate("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _operate("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _operate("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _operate("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _operate("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _operate("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _operate("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _operate("divide", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return _operate("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return _operate("mod", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return _operate("power", self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return _operate("power", other, self)
+
+    def __and__(self, other: Any) -> Any:
+        return _operate("bitwise_and", self, other)
+
+    def __rand__(self, other: Any) -> Any:
+        return _operate("bitwise_and", other, self)
+
+    def __or__(self, other: Any) -> Any:
+        return _operate("bitwise_or", self, other)
+
+    def __ror__(self, other: Any) -> Any:
+        return _operate("bitwise_or", other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return _operate("bitwise_xor", self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return _operate("bitwise_xor", other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return _operate("left_shift", self, other)
+
+    def __rshift__(self, other: Any) -> Any:
+        return _operate("right_shift", self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return _operate("less", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return _operate("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return _operate("greater", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return _operate("greater_equal", self, other)
+
+    def __neg__(self) -> Tensor:
+        return HOOKS["negative"](self)  # type: ignore[no-any-return]
+
+    def __invert__(self) -> Tensor:
+        return HOOKS["invert"](self)  # type: ignore[no-any-return]
+
+    def __abs__(self) -> Tensor:
+        return HOOKS["abs"](self)  # type: ignore[no-any-return]
+
+    def __iadd__(self, other: Any) -> Any:
+        return _in_place("add", self, other)
+
+    def __isub__(self, other: Any) -> Any:
+        return _in_place("subtract", self, other)
+
+    def __imul__(self, other: Any) -> Any:
+        return _in_place("multiply", self, other)
+
+    def __itruediv__(self, other: Any) -> Any:
+        return _in_place("divide", self, other)
 
     def __bool__(self) -> bool:
         if self.region.on_chip:
@@ -256,9 +361,20 @@ class Dynamic:
         self.index = Index((), 0, ()) if index is None else index
 
 
-def single(tensor: Tensor) -> bool:
-    """Whether a tensor is one element."""
-    return tensor.size == 1
+def _dynamic(op: str, tile: Tensor, index: Any, tile_first: bool) -> Dynamic:
+    """Return an index made of a tile and an expression.
+
+    Raises:
+        NkiTypeError: another operator than + (NKI265).
+    """
+    if op != "add" or not isinstance(index, Index):
+        raise NkiTypeError(
+            "NKI265",
+            f"an index expression and an index tile are combined by {op}",
+            "add them: t[i_p, tile + i_f]",
+        )
+    del tile_first
+    return Dynamic(tile, 1, index)
 
 
 def _block_index(part: Any, size: int) -> Any:
@@ -293,8 +409,6 @@ def _plain(part: Any) -> Any:
 
 def _masked_operand(tensor: Tensor, parts: list[Any]) -> Tensor:
     """Return the part of a tile that masks as indices leave: "operand masking" of products."""
-    from neuronxcc.nki.boxes import region_of_mask  # noqa: PLC0415
-
     mask = parts[0]
     for part in parts[1:]:
         mask = mask & part
@@ -312,9 +426,7 @@ def _settle_zeros(tensor: NkiTensor) -> None:
     """Write the zeros that `nl.zeros` promised, before anything but a product touches them."""
     zeros = current().zeros
     if zeros and tensor.storage in zeros:
-        from neuronxcc.nki.writes import write_zeros  # noqa: PLC0415
-
-        write_zeros(tensor.storage, zeros.pop(tensor.storage))
+        HOOKS["write_zeros"](tensor.storage, zeros.pop(tensor.storage))
 
 
 class Access(Tensor):
@@ -641,11 +753,9 @@ class Result(Tensor):
         if not self.blocks:
             made = new_tile(self._shape, self._kind, self._region)
             if self._valid != Region(whole_box(self._shape)):
-                from neuronxcc.nki.writes import fill  # noqa: PLC0415
-
                 # Kernels compute on rows that a mask has left undefined, and then mask the store.
                 current().waiting = None
-                fill(made, 0)
+                HOOKS["fill"](made, 0)
             self.issue_to(made)
         return super().tile()
 
@@ -658,8 +768,3 @@ class Result(Tensor):
         """Return a view of the same bytes as another type."""
         self.tile()
         return super().view(dtype)
-
-
-def result_of(tensor: NkiTensor) -> Tensor:
-    """Return a tile that is written already."""
-    return Tensor((tensor,))

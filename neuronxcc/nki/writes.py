@@ -9,6 +9,7 @@ import numpy as np
 
 from nki.access import overlap
 from nki.access_rules import broken_rule
+from nki.addressing import indices
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.memory import MemoryRegion, Storage
@@ -17,7 +18,7 @@ from nki.tensor import NkiTensor, tensor_of
 from neuronxcc.nki.boxes import Box, Region, box_slices, boxes_of, whole_box
 from neuronxcc.nki.indices import Booleans
 from neuronxcc.nki.state import constant, current, issue, new_tile
-from neuronxcc.nki.tensors import Access, Result, Tensor
+from neuronxcc.nki.tensors import HOOKS, Access, Result, Tensor
 
 __all__ = [
     "accumulate",
@@ -331,8 +332,6 @@ def _raw(dst: Tensor) -> NkiTensor:
 
 
 def _elements(target: NkiTensor) -> Any:
-    from nki.addressing import indices  # noqa: PLC0415
-
     return indices(target.pattern)
 
 
@@ -346,3 +345,16 @@ def write_zeros(storage: Storage, covered: Booleans) -> None:
     region = Region(whole_box(shape), ~covered)
     for box in boxes_of(region):
         fill(take(tensor, box), 0)
+
+
+def in_place(op: str, dst: Tensor, value: Any) -> None:
+    """Write ``dst <op> value`` to dst."""
+    if op == "add" and isinstance(value, Result) and accumulate(dst, value):
+        return
+    assign(dst, HOOKS[op](dst, value))
+
+
+HOOKS.update(
+    assign=assign, copied=copied, fill=fill, in_place=in_place, stretch=stretch,
+    write_zeros=write_zeros,
+)  # fmt: skip

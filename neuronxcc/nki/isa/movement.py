@@ -8,7 +8,7 @@ from typing import Any
 from nki.errors import NkiError
 from nki.isa.alu import op_name
 from nki.memory import MemoryRegion
-from nki.tensor import NkiTensor
+from nki.tensor import NkiTensor, tensor_of
 from neuronxcc.nki.boxes import Box, Region, boxes_of, region_of_mask, whole_box
 from neuronxcc.nki.compute import Operand, compute, tile_of
 from neuronxcc.nki.dtypes import dtype_name
@@ -17,9 +17,9 @@ from neuronxcc.nki.isa.common import kind_of, no_more
 from neuronxcc.nki.isa.constants import dge_mode as modes
 from neuronxcc.nki.isa.constants import engine as engines
 from neuronxcc.nki.isa.constants import oob_mode as bounds
-from neuronxcc.nki.state import current, issue
+from neuronxcc.nki.state import issue, new_tile
 from neuronxcc.nki.tensors import Result, Tensor
-from neuronxcc.nki.writes import on_sbuf, take
+from neuronxcc.nki.writes import fill, is_number, on_sbuf, take
 
 _MODES = {"": "none", "none": "none", "double_row": "double_row", "double_row_gen3": "double_row"}
 
@@ -207,8 +207,6 @@ def _add_rows(dst: NkiTensor, src: NkiTensor, oob_mode: Any) -> None:
     if indirect is None:
         issue("dma_compute", dst=dst, srcs=[dst, src], reduce_op="add", oob_mode=oob_mode)
         return
-    from nki.tensor import tensor_of  # noqa: PLC0415
-
     for row in range(dst.shape[0]):
         moved = indirect._replace(index=indirect.index[row : row + 1])
         pattern = dst.pattern._replace(shape=(1, *dst.shape[1:]), indirect=moved)
@@ -281,8 +279,6 @@ def load(src: Tensor, *, mask: Any = None, dtype: Any = None, **more: Any) -> Te
 
 def store(dst: Tensor, value: Any, *, mask: Any = None, **more: Any) -> None:
     """Write a tile, or a number, to a tensor in HBM, where `mask` holds."""
-    from neuronxcc.nki.writes import fill, is_number  # noqa: PLC0415
-
     no_more("store", more)
     if not isinstance(dst, Tensor) or dst.region.on_chip:
         raise NkiError(
@@ -317,12 +313,6 @@ def atomic_rmw(dst: Tensor, value: Any, op: Any, *, mask: Any = None, **more: An
 
 
 def _filled_like(dst: Tensor, value: float) -> Tensor:
-    from neuronxcc.nki.state import new_tile  # noqa: PLC0415
-    from neuronxcc.nki.writes import fill  # noqa: PLC0415
-
     tile = new_tile(dst.shape, dst.kind)
     fill(tile, value)
     return Tensor((tile,))
-
-
-_ = current

@@ -21,7 +21,7 @@ from neuronxcc.nki.compute import Operand, compute, tile_of
 from neuronxcc.nki.dtypes import promote, scalar_dtype
 from neuronxcc.nki.isa.common import kind_of
 from neuronxcc.nki.state import issue, new_tile
-from neuronxcc.nki.tensors import Tensor
+from neuronxcc.nki.tensors import HOOKS, Tensor
 from neuronxcc.nki.writes import copy, fill, is_number, on_sbuf, stretch
 
 __all__ = ["BINARY", "UNARY", "binary", "ceil", "cos", "divide", "floor", "fmod", "mod", "tan", "trunc", "where"]  # fmt: skip  # noqa: E501
@@ -304,3 +304,6 @@ def where(condition: Tensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = N
     issue("tensor_copy_predicated", dst=made, src=source, predicate=predicate)
     result = Tensor((made,))
     return result if mask is None else isa.tensor_copy(result, mask=mask)
+
+
+HOOKS.update({**UNARY, **BINARY, "divide": divide, "mod": mod})
