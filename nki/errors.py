@@ -131,7 +131,7 @@ CODES: dict[str, str] = {
     "NKI257": "a construct that is deprecated",
     "NKI258": "state outside of a kernel",
     "NKI259": "a function whose source cannot be read",
-    "NKI260": "an index expression that no access pattern of a kernel of the first generation shows",
+    "NKI260": "an index expression that no access pattern of a first-generation kernel shows",
     "NKI261": "a tile, a mask or an index expression as a condition of Python",
     "NKI262": "a mask that does not fit its tile, or that the instruction cannot keep",
     "NKI263": "a function of the first generation outside of its kernels",

@@ -173,8 +173,8 @@ class Machine:
         for name, operand, places in event.operands():
             # Of several sources of an instruction the places are those of all of them in order.
             at = 0
-            several = isinstance(operand, tuple) and not isinstance(operand, TileForm)
-            for form in operand if several else (operand,):
+            forms = [operand] if isinstance(operand, TileForm) else operand
+            for form in forms if isinstance(forms, (list, tuple)) else ():
                 if not isinstance(form, TileForm):
                     continue
                 words = sum(1 for _ in leaves(form))

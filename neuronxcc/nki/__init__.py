@@ -14,7 +14,7 @@ from neuronxcc.nki.launch import (
     simulate_kernel,
     trace,
 )
-from neuronxcc.nki.tensors import Tensor as tensor
+from neuronxcc.nki.tensors import Tensor as tensor  # noqa: N813 (its public name)
 
 __all__ = [
     "FirstKernel",

@@ -1,4 +1,4 @@
-"""What a mask leaves of a tile: a box where it cuts one, boxes or truth values where it does not."""
+"""What a mask leaves of a tile: a box where it cuts one, else boxes or truth values."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nki.errors import NkiError
 from neuronxcc.nki.indices import Booleans, Mask
+from nki.errors import NkiError
 
-__all__ = ["Box", "Region", "box_slices", "boxes_of", "region_of_mask", "region_of_values", "whole_box"]
+__all__ = [
+    "Box",
+    "Region",
+    "box_slices",
+    "boxes_of",
+    "region_of_mask",
+    "region_of_values",
+    "whole_box",
+]
 
 Box = tuple[tuple[int, int], ...]
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
+from neuronxcc.nki.boxes import Box, Region, region_of_mask, whole_box
+from neuronxcc.nki.state import issue, new_tile
+from neuronxcc.nki.tensors import Result, Tensor
+from neuronxcc.nki.writes import copy, legal, merge, take
 from nki.errors import NkiError
 from nki.isa.spec import Instruction, Role
 from nki.isa.table import TABLE
 from nki.memory import MemoryRegion, region_of
 from nki.tensor import NkiTensor
-from neuronxcc.nki.boxes import Box, Region, region_of_mask, whole_box
-from neuronxcc.nki.state import issue, new_tile
-from neuronxcc.nki.tensors import Result, Tensor
-from neuronxcc.nki.writes import copy, legal, merge, take
 
 __all__ = ["LANES", "TILE", "WHOLE", "Operand", "compute", "compute_into", "tile_of"]
 
@@ -103,7 +103,9 @@ def _refuse_general(name: str, domain: tuple[int, ...]) -> NoReturn:
     )
 
 
-def _writes_more(row: Instruction, operands: Mapping[str, Operand], known: Mapping[str, Any]) -> bool:
+def _writes_more(
+    row: Instruction, operands: Mapping[str, Operand], known: Mapping[str, Any]
+) -> bool:
     """Whether an instruction has an effect that a mask of its result does not reach."""
     more = any(p.role is not Role.READ and p.name in operands for p in row.operands)
     command = known.get("reduce_cmd")

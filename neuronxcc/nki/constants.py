@@ -27,4 +27,4 @@ bfp16: Final = _Limits(float("-inf"))
 
 def finfo(dtype: Any) -> Any:
     """Return the limits of a floating-point type."""
-    return ml_dtypes.finfo(dtype)
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

@@ -133,7 +133,7 @@ class Index:
     def __rsub__(self, other: Any) -> Any:
         return -self + other
 
-    def __neg__(self) -> Index:
+    def __neg__(self) -> Any:
         return self * -1
 
     def __mul__(self, other: Any) -> Any:
@@ -357,8 +357,10 @@ class Mask:
     def shape(self) -> tuple[int, ...]:
         """The shape that all conditions broadcast to."""
         shape: tuple[int, ...] = ()
-        for condition in (*[index for index, _ in self.terms], *self.others):
-            shape = _common(shape, condition.shape)
+        for index, _ in self.terms:
+            shape = _common(shape, index.shape)
+        for values in self.others:
+            shape = _common(shape, values.shape)
         return shape
 
     def conditions(self, shape: tuple[int, ...]) -> Iterator[Booleans]:
@@ -411,7 +413,7 @@ class Mask:
         raise NkiTypeError(
             "NKI261",
             "a mask was used as a condition of Python",
-            "join comparisons with &, each in parentheses; `and` is understood within mask=... only",
+            "join comparisons with &, each in parentheses; `and` is understood in mask=... only",
         )
 
     def __repr__(self) -> str:

@@ -17,17 +17,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from neuronxcc.nki.language.creation import ndarray
+from neuronxcc.nki.state import State, current, use_state
+from neuronxcc.nki.syntax import spelled_out
+from neuronxcc.nki.tensors import Tensor
+from neuronxcc.nki.writes import copy, on_sbuf
 from neuronxcc.targets import Target, get_target
 from nki.errors import NkiError, NkiWarning
 from nki.frontends import Frontend
 from nki.kernel import Kernel
 from nki.memory import MemoryRegion
 from nki.tensor import NkiTensor
-from neuronxcc.nki.language.creation import ndarray
-from neuronxcc.nki.state import State, current, use_state
-from neuronxcc.nki.syntax import spelled_out
-from neuronxcc.nki.tensors import Tensor
-from neuronxcc.nki.writes import copy, on_sbuf
 
 __all__ = ["FirstKernel", "baremetal", "benchmark", "jit", "profile", "simulate_kernel", "trace"]
 
@@ -85,7 +85,7 @@ class FirstKernel:
         if min(made.grid) < 1:
             raise NkiError(
                 "NKI269",
-                f"{self.__name__}[{grid!r}]",
+                f"{self.func.__name__}[{grid!r}]",
                 "give a number of at least 1, nl.nc(n) or nl.spmd_dim(...) for every axis",
             )
         return made

@@ -37,7 +37,7 @@ class _Rewriter(ast.NodeTransformer):
             node.value = joined
         return node
 
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802 (ast's name)
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
         """Hand `loop_reduce` its destination."""
         self.generic_visit(node)
         call = node.value
@@ -61,7 +61,9 @@ def _is_loop_reduce(call: ast.Call) -> bool:
 
 def _may_need(code: types.CodeType) -> bool:
     """Whether a function or one within it could contain either."""
-    if "loop_reduce" in code.co_names or any("mask" in c for c in code.co_consts if type(c) is tuple):
+    if "loop_reduce" in code.co_names or any(
+        "mask" in c for c in code.co_consts if type(c) is tuple
+    ):
         return True
     return any(_may_need(c) for c in code.co_consts if isinstance(c, types.CodeType))
 
@@ -100,15 +102,11 @@ def _compiled(
 ) -> Callable[..., Any]:
     """Compile a definition where the free names of the original are those of an outer function."""
     free = function.__code__.co_freevars
-    outer = ast.FunctionDef(
-        name="_outer",
-        args=ast.arguments([], [ast.arg(name) for name in free], None, [], [], None, []),
-        body=[definition],
-        decorator_list=[],
-        returns=None,
-        type_params=[],
-    )
-    module = ast.fix_missing_locations(ast.Module([outer], []))
+    module = ast.parse(f"def _outer({', '.join(free)}): pass")
+    outer = module.body[0]
+    assert isinstance(outer, ast.FunctionDef)
+    outer.body = [definition]
+    ast.fix_missing_locations(module)
     ast.increment_lineno(module, first - 1)
     code = compile(module, function.__code__.co_filename, "exec")
     inner = next(c for c in code.co_consts if isinstance(c, types.CodeType))

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from neuronxcc.nki.boxes import Box, Region, box_slices, region_of_mask, whole_box
+from neuronxcc.nki.dtypes import dtype_name, numpy_dtype
+from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index
+from neuronxcc.nki.state import current, new_tile
 from nki.dtypes import info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.memory import MemoryRegion
 from nki.pattern import AccessPattern, Indirect
 from nki.tensor import NkiTensor, tensor_of
-from neuronxcc.nki.boxes import Box, Region, box_slices, region_of_mask, whole_box
-from neuronxcc.nki.dtypes import dtype_name, numpy_dtype
-from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index
-from neuronxcc.nki.state import current, new_tile
 
 __all__ = ["HOOKS", "Access", "Dynamic", "Result", "Tensor"]
 
@@ -164,7 +164,9 @@ class Tensor:
             parts[:1] = [slice(None)] * (self.ndim - len(parts) + 1)
         numbers = np.arange(len(self.blocks)).reshape(self.block_shape)
         rank = len(self.block_shape)
-        chosen = tuple(_block_index(part, n) for part, n in zip(parts, self.block_shape, strict=False))
+        chosen = tuple(
+            _block_index(part, n) for part, n in zip(parts, self.block_shape, strict=False)
+        )
         picked = np.asarray(numbers[chosen])
         del parts[:rank]
         if picked.size == 0:
@@ -438,7 +440,7 @@ class Access(Tensor):
         dynamic: the dimension whose index a tile holds, and that index.
     """
 
-    __slots__ = ("base", "dynamic", "key", "_shape")
+    __slots__ = ("_shape", "base", "dynamic", "key")
 
     def __init__(self, base: NkiTensor, parts: list[Any]) -> None:
         self.base = base
@@ -466,7 +468,9 @@ class Access(Tensor):
         rank = max((part.ndim for part in key if isinstance(part, Index)), default=0)
         spread = [part for part in key if not (isinstance(part, Index) and part.ndim == 0)]
         lanes = self._lanes()
-        rank = max(rank, 2 if lanes > 1 and rank < 2 and any(isinstance(p, slice) for p in key) else 0)
+        rank = max(
+            rank, 2 if lanes > 1 and rank < 2 and any(isinstance(p, slice) for p in key) else 0
+        )
         indices = [
             _from_slice(part, base.shape[dim], spread.index(part), rank, len(spread))
             if isinstance(part, slice)
@@ -557,7 +561,7 @@ class Access(Tensor):
         total = Index(shape, 0, (0,) * len(shape))
         for dim, index in enumerate(key):
             low, high = index.bounds()
-            if dim != fixed and not (0 <= low and high < base.shape[dim]):
+            if dim != fixed and not (low >= 0 and high < base.shape[dim]):
                 raise NkiIndexError(
                     "NKI010",
                     f"an index expression from {low} to {high} is out of bounds for dimension "
@@ -694,7 +698,7 @@ class Result(Tensor):
         reads: Sequence[NkiTensor] = (),
         valid: Region | None = None,
         regions: frozenset[str] = frozenset({"sbuf", "psum"}),
-        accumulate: Callable[[NkiTensor, bool], None] | None = None,
+        accumulate: Callable[..., None] | None = None,
     ) -> None:
         self._shape = shape
         self._kind = kind

@@ -7,6 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from neuronxcc.nki.boxes import Box, Region, box_slices, boxes_of, whole_box
+from neuronxcc.nki.indices import Booleans
+from neuronxcc.nki.state import constant, current, issue, new_tile
+from neuronxcc.nki.tensors import HOOKS, Access, Result, Tensor
 from nki.access import overlap
 from nki.access_rules import broken_rule
 from nki.addressing import indices
@@ -15,10 +19,6 @@ from nki.errors import NkiError
 from nki.memory import MemoryRegion, Storage
 from nki.pattern import AccessPattern, contiguous
 from nki.tensor import NkiTensor, tensor_of
-from neuronxcc.nki.boxes import Box, Region, box_slices, boxes_of, whole_box
-from neuronxcc.nki.indices import Booleans
-from neuronxcc.nki.state import constant, current, issue, new_tile
-from neuronxcc.nki.tensors import HOOKS, Access, Result, Tensor
 
 __all__ = [
     "accumulate",
@@ -284,8 +284,6 @@ def _direct(target: NkiTensor, value: Result) -> bool:
         return False
     if shape != target.shape and not target.is_contiguous():
         return False
-    if any(isinstance(size, int) and size < 1 for size in shape):
-        return False
     same = _shaped(target, shape)
     aligned = "hbm" in value.regions or legal(take(same, value.valid().box or whole_box(shape)))
     return aligned and all(
@@ -304,35 +302,31 @@ def accumulate(dst: Tensor, product: Result) -> bool:
     if dst.region is not MemoryRegion.psum or dst.kind != product.kind or dst.block_shape:
         return False
     target = dst.pattern_of(whole_box(dst.shape)) if isinstance(dst, Access) else _raw(dst)
-    zeros = current().zeros
-    covered = zeros.get(target.storage)
     state = current()
-    if covered is None:
-        product.blocks = (target,)
-        state.waiting = None
-        product.accumulate(target, True)
-        return True
-    part = _elements(target)
-    touched = covered.reshape(-1)[part]
-    if touched.any() and not touched.all():
-        dst.tile()  # writes the zeros that are missing
-        touched = np.ones(1, bool)
     product.blocks = (target,)
     state.waiting = None
-    product.accumulate(target, bool(touched.all()))
-    if target.storage in zeros:
-        covered.reshape(-1)[part] = True
-        if covered.all():
-            del zeros[target.storage]
+    if product.valid().box is None:
+        return True
+    covered = state.zeros.get(target.storage)
+    if covered is None:
+        product.accumulate(target, accumulate=True)
+        return True
+    part = indices(target.pattern)
+    touched = covered.reshape(-1)[part]
+    whole = product.valid() == Region(whole_box(product.shape))
+    if not whole or (touched.any() and not touched.all()):
+        dst.tile()  # writes the zeros that are missing
+        product.accumulate(target, accumulate=True)
+        return True
+    product.accumulate(target, accumulate=bool(touched.all()))
+    covered.reshape(-1)[part] = True
+    if covered.all():
+        del state.zeros[target.storage]
     return True
 
 
 def _raw(dst: Tensor) -> NkiTensor:
     return dst.blocks[0] if dst.blocks else dst.tile()
-
-
-def _elements(target: NkiTensor) -> Any:
-    return indices(target.pattern)
 
 
 def write_zeros(storage: Storage, covered: Booleans) -> None:

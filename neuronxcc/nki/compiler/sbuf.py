@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nki.memory import MemoryRegion
 from neuronxcc.nki.compiler.modulo import modulo
 from neuronxcc.nki.language.creation import Placement
+from nki.memory import MemoryRegion
 
 __all__ = ["alloc", "auto_alloc", "mod_alloc"]
 

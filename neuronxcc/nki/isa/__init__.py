@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from nki.isa.functions import FUNCTIONS
 from neuronxcc.nki.constants import bfp16, fp32
 from neuronxcc.nki.isa.common import unsigned
 from neuronxcc.nki.isa.constants import dge_mode, engine, nc_version, oob_mode, reduce_cmd
@@ -38,6 +37,7 @@ from neuronxcc.nki.isa.engines import (
     tensor_tensor_scan,
 )
 from neuronxcc.nki.isa.movement import dma_copy, dma_transpose, nc_matmul, nc_transpose
+from nki.isa.functions import FUNCTIONS
 
 __all__ = [
     "activation",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nki.dtypes import info
-from nki.errors import NkiTypeError
-from nki.isa.alu import ALU, op_name
-from nki.tensor import NkiTensor
 from neuronxcc.nki.compute import LANES, Operand
 from neuronxcc.nki.dtypes import dtype_name
 from neuronxcc.nki.state import new_tile
 from neuronxcc.nki.tensors import Tensor
 from neuronxcc.nki.writes import copy
+from nki.dtypes import info
+from nki.errors import NkiTypeError
+from nki.isa.alu import ALU, op_name
+from nki.tensor import NkiTensor
 
 __all__ = ["kind_of", "lanes", "lanes_float32", "no_more", "reduced", "reduction_axes", "unsigned"]
 

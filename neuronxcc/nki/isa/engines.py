@@ -1,4 +1,4 @@
-"""Instructions of the Vector, Scalar and GpSimd engines, with the signatures of the first generation.
+"""Instructions of the Vector, Scalar and GpSimd engines, as the first generation called them.
 
 Every function returns the tile that it computes, unless it names a destination. The instruction
 itself is today's: `nki.isa` checks it and says what it means.
@@ -11,10 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from nki.dtypes import info
-from nki.errors import NkiError, NkiTypeError
-from nki.isa.alu import ALU, op_name
-from nki.tensor import NkiTensor
 from neuronxcc.nki.boxes import Box, Region, box_slices, region_of_mask, region_of_values
 from neuronxcc.nki.compute import LANES, WHOLE, Operand, compute, compute_into, tile_of
 from neuronxcc.nki.dtypes import dtype_name, promote
@@ -33,6 +29,10 @@ from neuronxcc.nki.isa.constants import reduce_cmd as commands
 from neuronxcc.nki.state import issue, new_tile
 from neuronxcc.nki.tensors import Tensor
 from neuronxcc.nki.writes import copy, fill, merge, on_sbuf
+from nki.dtypes import info
+from nki.errors import NkiError, NkiTypeError
+from nki.isa.alu import ALU, op_name
+from nki.tensor import NkiTensor
 
 FP32_MIN = float(np.finfo(np.float32).min)
 
@@ -115,7 +115,7 @@ def _affine(index: Index, shape: tuple[int, ...], name: str) -> tuple[list[list[
 
 
 def affine_select(
-    pred: Mask,
+    pred: Any,
     on_true_tile: Tensor,
     on_false_value: float,
     *,
@@ -185,7 +185,9 @@ def bn_stats(data: Tensor, *, mask: Any = None, dtype: Any = None, **more: Any) 
     return _per_lane("bn_stats", data, 6, mask, dtype)
 
 
-def _per_lane(name: str, data: Tensor, count: int, mask: Any, dtype: Any, operand: str = "data") -> Tensor:
+def _per_lane(
+    name: str, data: Tensor, count: int, mask: Any, dtype: Any, operand: str = "data"
+) -> Tensor:
     tile = tile_of(data, f"{name} {operand}")
     return compute(
         name,
@@ -198,9 +200,7 @@ def _per_lane(name: str, data: Tensor, count: int, mask: Any, dtype: Any, operan
     )
 
 
-def dropout(
-    data: Tensor, prob: Any, *, mask: Any = None, dtype: Any = None, **more: Any
-) -> Tensor:
+def dropout(data: Tensor, prob: Any, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tensor:
     """Return the tile with elements set to 0 with a probability."""
     no_more("dropout", more)
     tile = tile_of(data, "dropout data")
@@ -217,9 +217,7 @@ def iota(expr: Index, dtype: Any, *, mask: Any = None, **more: Any) -> Tensor:
     """Return the values of an affine index expression as a tile."""
     no_more("iota", more)
     if not isinstance(expr, Index):
-        raise NkiTypeError(
-            "NKI260", f"iota was given {expr!r}", "give an expression of nl.arange"
-        )
+        raise NkiTypeError("NKI260", f"iota was given {expr!r}", "give an expression of nl.arange")
     shape = expr.shape if expr.ndim > 1 else (1,) * (2 - expr.ndim) + expr.shape
     pattern, offset, multiplier = _affine(expr, shape, "iota")
     made = compute(
@@ -421,7 +419,7 @@ def scalar_tensor_tensor(
     mask: Any = None,
     **more: Any,
 ) -> Tensor:
-    """Return ``(data <op0> operand0) <op1> operand1``, the first operand being one per partition."""
+    """Return ``(data <op0> operand0) <op1> operand1``: a number or lanes, then a tile."""
     no_more("scalar_tensor_tensor", more)
     tile = tile_of(data, "scalar_tensor_tensor data")
     other = tile_of(operand1, "scalar_tensor_tensor operand1")
@@ -710,6 +708,8 @@ def tensor_scalar_cumulative(
 ) -> None:
     """Write the running reduction by `op1` of ``src <op0> imm0`` to `dst`."""
     no_more("tensor_scalar_cumulative", more)
+    if getattr(reduce_cmd, "name", reduce_cmd) != "load_reduce":
+        imm1 = None  # it was taken with other commands too, which do not read it
     compute_into(
         "tensor_scalar_cumulative",
         dst,

@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nki.errors import NkiError
-from nki.isa.alu import op_name
-from nki.memory import MemoryRegion
-from nki.tensor import NkiTensor, tensor_of
 from neuronxcc.nki.boxes import Box, Region, boxes_of, region_of_mask, whole_box
 from neuronxcc.nki.compute import Operand, compute, tile_of
 from neuronxcc.nki.dtypes import dtype_name
@@ -20,6 +16,10 @@ from neuronxcc.nki.isa.constants import oob_mode as bounds
 from neuronxcc.nki.state import issue, new_tile
 from neuronxcc.nki.tensors import Result, Tensor
 from neuronxcc.nki.writes import fill, is_number, on_sbuf, take
+from nki.errors import NkiError
+from nki.isa.alu import op_name
+from nki.memory import MemoryRegion
+from nki.tensor import NkiTensor, tensor_of
 
 _MODES = {"": "none", "none": "none", "double_row": "double_row", "double_row_gen3": "double_row"}
 
@@ -65,7 +65,7 @@ def nc_matmul(
         a, b = (take(_flat(t), (box[0], box[k])) for k, t in ((1, a), (2, b)))
     shape = (columns, *free)
 
-    def put(dst: NkiTensor, accumulate: bool) -> None:
+    def put(dst: NkiTensor, *, accumulate: bool) -> None:
         if box is None:
             return
         part = dst if whole else take(_flat(dst), box[1:])
@@ -109,6 +109,7 @@ def _product_box(mask: Any, sizes: tuple[int, int, int]) -> Box | None:
     if not isinstance(mask, Mask):
         return region_of_mask(mask, sizes).box
     shape = mask.shape
+    box: Box | None
     if len(shape) == 2:
         # Both operands have a free index of this form; the contraction they share.
         for condition in mask.conditions(shape):
@@ -277,7 +278,7 @@ def load(src: Tensor, *, mask: Any = None, dtype: Any = None, **more: Any) -> Te
     )
 
 
-def store(dst: Tensor, value: Any, *, mask: Any = None, **more: Any) -> None:
+def store(dst: Any, value: Any, *, mask: Any = None, **more: Any) -> None:
     """Write a tile, or a number, to a tensor in HBM, where `mask` holds."""
     no_more("store", more)
     if not isinstance(dst, Tensor) or dst.region.on_chip:

@@ -2,10 +2,6 @@
 
 from typing import Any, Final
 
-from nki.indexing import DynamicSlice
-from nki.language.constants import average, bypass, prelu
-from nki.language.tile_size import tile_size
-from nki.memory import MemoryRegion
 from neuronxcc.nki.constants import bfp16, finfo, fp32
 from neuronxcc.nki.dtypes import PLAIN
 from neuronxcc.nki.indices import Index, arange, mgrid
@@ -21,7 +17,19 @@ from neuronxcc.nki.language.creation import (
     zeros,
     zeros_like,
 )
-from neuronxcc.nki.language.math import BINARY, UNARY, ceil, cos, divide, floor, fmod, mod, tan, trunc, where
+from neuronxcc.nki.language.math import (
+    BINARY,
+    UNARY,
+    ceil,
+    cos,
+    divide,
+    floor,
+    fmod,
+    mod,
+    tan,
+    trunc,
+    where,
+)
 from neuronxcc.nki.language.programs import (
     affine_range,
     all_reduce,
@@ -35,7 +43,7 @@ from neuronxcc.nki.language.programs import (
     static_range,
 )
 from neuronxcc.nki.language.reductions import (
-    all,
+    all,  # noqa: A004
     broadcast_to,
     dropout,
     expand_dims,
@@ -44,9 +52,9 @@ from neuronxcc.nki.language.reductions import (
     load_transpose2d,
     loop_reduce,
     matmul,
-    max,
+    max,  # noqa: A004
     mean,
-    min,
+    min,  # noqa: A004
     prod,
     rand,
     random_seed,
@@ -54,11 +62,15 @@ from neuronxcc.nki.language.reductions import (
     softmax,
     static_cast,
     store,
-    sum,
+    sum,  # noqa: A004
     transpose,
     var,
 )
-from neuronxcc.nki.tensors import Tensor as tensor
+from neuronxcc.nki.tensors import Tensor as tensor  # noqa: N813 (its public name)
+from nki.indexing import DynamicSlice
+from nki.language.constants import average, bypass, prelu
+from nki.language.tile_size import tile_size
+from nki.memory import MemoryRegion
 
 sbuf: Final = MemoryRegion.sbuf
 psum: Final = MemoryRegion.psum
@@ -174,11 +186,11 @@ __all__ = [
     "exp",
     "expand_dims",
     "finfo",
-    "float16",
-    "float32",
     "float8_e4m3",
     "float8_e4m3fn",
     "float8_e5m2",
+    "float16",
+    "float32",
     "floor",
     "fmod",
     "fp32",
@@ -192,9 +204,9 @@ __all__ = [
     "greater",
     "greater_equal",
     "hbm",
+    "int8",
     "int16",
     "int32",
-    "int8",
     "invert",
     "left_shift",
     "less",
@@ -265,9 +277,9 @@ __all__ = [
     "tile_size",
     "transpose",
     "trunc",
+    "uint8",
     "uint16",
     "uint32",
-    "uint8",
     "var",
     "where",
     "zeros",

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from nki.dtypes import info
-from nki.errors import NkiError
-from nki.memory import MemoryRegion, region_of
-from nki.tensor import NkiTensor, create
 from neuronxcc.nki.dtypes import dtype_name
 from neuronxcc.nki.state import constant, current
 from neuronxcc.nki.tensors import Tensor
 from neuronxcc.nki.writes import fill
+from nki.dtypes import info
+from nki.errors import NkiError
+from nki.memory import MemoryRegion, region_of
+from nki.tensor import NkiTensor, create
 
 __all__ = [
     "Placement",
@@ -77,7 +77,11 @@ def ndarray(
     del more
     kind = dtype_name(dtype)
     placement = buffer if isinstance(buffer, Placement) else None
-    region = placement.region if placement else region_of(MemoryRegion.sbuf if buffer is None else buffer)  # noqa: E501
+    region = (
+        placement.region
+        if placement
+        else region_of(MemoryRegion.sbuf if buffer is None else buffer)
+    )
     sizes = tuple(int(n) for n in shape)
     if not region.on_chip:
         return Tensor((_in_hbm(sizes, kind, region, name),))
@@ -103,9 +107,11 @@ def ndarray(
 
 def _in_hbm(shape: tuple[int, ...], kind: str, region: MemoryRegion, name: str) -> NkiTensor:
     """Return a tensor in HBM; what is shared is one for all programs of a grid."""
-    if region is not MemoryRegion.shared_hbm:
-        return create(shape, kind, region, name)
     state = current()
+    if region is not MemoryRegion.shared_hbm and math.prod(state.grid) > 1:
+        return create(shape, kind, region, name)
+    # What one program creates anywhere in HBM it may return.
+    region = MemoryRegion.shared_hbm
     number = state.created
     state.created += 1
     if number < len(state.shared):
@@ -170,14 +176,22 @@ def _shape_like(a: Any) -> tuple[int, ...]:
     return tuple(par_dim(n) if blocks and k == blocks else n for k, n in enumerate(shape))
 
 
-def zeros_like(a: Any, dtype: Any = None, *, buffer: Any = None, name: str = "", **more: Any) -> Tensor:  # noqa: E501
+def zeros_like(
+    a: Any, dtype: Any = None, *, buffer: Any = None, name: str = "", **more: Any
+) -> Tensor:
     """Return zeros in the shape of a tensor, by default of its type and in SBUF."""
-    return zeros(_shape_like(a), a.dtype if dtype is None else dtype, buffer=buffer, name=name, **more)  # noqa: E501
+    return zeros(
+        _shape_like(a), a.dtype if dtype is None else dtype, buffer=buffer, name=name, **more
+    )
 
 
-def empty_like(a: Any, dtype: Any = None, *, buffer: Any = None, name: str = "", **more: Any) -> Tensor:  # noqa: E501
+def empty_like(
+    a: Any, dtype: Any = None, *, buffer: Any = None, name: str = "", **more: Any
+) -> Tensor:
     """Return a new tensor in the shape of another, by default of its type and in SBUF."""
-    return ndarray(_shape_like(a), a.dtype if dtype is None else dtype, buffer=buffer, name=name, **more)  # noqa: E501
+    return ndarray(
+        _shape_like(a), a.dtype if dtype is None else dtype, buffer=buffer, name=name, **more
+    )
 
 
 def shared_constant(constant_data: Any, dtype: Any = None, **more: Any) -> Tensor:

@@ -11,11 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from nki.dtypes import info
-from nki.errors import NkiTypeError
-from nki.isa.alu import ALU
-from nki.memory import MemoryRegion
-from nki.tensor import NkiTensor
 from neuronxcc.nki import isa
 from neuronxcc.nki.compute import Operand, compute, tile_of
 from neuronxcc.nki.dtypes import promote, scalar_dtype
@@ -23,6 +18,11 @@ from neuronxcc.nki.isa.common import kind_of
 from neuronxcc.nki.state import issue, new_tile
 from neuronxcc.nki.tensors import HOOKS, Tensor
 from neuronxcc.nki.writes import copy, fill, is_number, on_sbuf, stretch
+from nki.dtypes import info
+from nki.errors import NkiTypeError
+from nki.isa.alu import ALU
+from nki.memory import MemoryRegion
+from nki.tensor import NkiTensor
 
 __all__ = ["BINARY", "UNARY", "binary", "ceil", "cos", "divide", "floor", "fmod", "mod", "tan", "trunc", "where"]  # fmt: skip  # noqa: E501
 
@@ -227,9 +227,7 @@ def floor(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
 def ceil(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
     """Return the smallest whole number that is not below each element."""
     upside = _floor32(isa.tensor_scalar(x, "multiply", -1.0, dtype=_FLOAT))
-    return isa.tensor_scalar(
-        upside, "multiply", -1.0, dtype=kind_of(dtype, x.kind), mask=mask
-    )
+    return isa.tensor_scalar(upside, "multiply", -1.0, dtype=kind_of(dtype, x.kind), mask=mask)
 
 
 def trunc(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
@@ -249,7 +247,7 @@ def mod(x: Any, y: Any, dtype: Any = None, mask: Any = None) -> Tensor:
     """Return the remainder with the sign of y, in float32 arithmetic."""
     kind = _result_kind(x, y)
     rest = _remainder(x, y, rounded=_floor32)
-    # The reciprocal is rounded, so the quotient can be wrong by one: bring the rest between 0 and y.
+    # The reciprocal is rounded, so the quotient can be wrong by one.
     wrong = binary("less", binary("multiply", rest, y, dtype=_FLOAT), 0.0, dtype=_FLOAT)
     rest = binary("add", rest, binary("multiply", wrong, y, dtype=_FLOAT))
     magnitude = binary("greater_equal", _size(rest), _size_of(y), dtype=_FLOAT)
@@ -306,4 +304,6 @@ def where(condition: Tensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = N
     return result if mask is None else isa.tensor_copy(result, mask=mask)
 
 
-HOOKS.update({**UNARY, **BINARY, "divide": divide, "mod": mod})
+HOOKS.update(UNARY)
+HOOKS.update(BINARY)
+HOOKS.update(divide=divide, mod=mod)

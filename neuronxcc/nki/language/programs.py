@@ -6,11 +6,11 @@ import math
 import operator
 from typing import Any, NoReturn
 
-from nki.context import current_recorder
-from nki.errors import NkiError, NkiIndexError
 from neuronxcc.nki.boxes import region_of_mask
 from neuronxcc.nki.state import current
 from neuronxcc.nki.tensors import Tensor
+from nki.context import current_recorder
+from nki.errors import NkiError, NkiIndexError
 
 __all__ = [
     "affine_range",

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from nki.dtypes import info
-from nki.errors import NkiError
 from neuronxcc.nki import isa
 from neuronxcc.nki.boxes import region_of_mask
 from neuronxcc.nki.compute import LANES, Operand, compute, tile_of
@@ -19,6 +17,8 @@ from neuronxcc.nki.language.math import binary
 from neuronxcc.nki.state import issue, new_tile
 from neuronxcc.nki.tensors import Tensor
 from neuronxcc.nki.writes import copied, copy, fill, is_number, on_sbuf, stretch
+from nki.dtypes import info
+from nki.errors import NkiError
 
 __all__ = [
     "all",
@@ -164,9 +164,7 @@ def rand(shape: Any, dtype: Any = np.float32) -> Tensor:
     bits = new_tile(sizes, "uint32")
     issue("rng", dst=bits)
     high = isa.tensor_scalar(Tensor((bits,)), "right_shift", 8)
-    return isa.tensor_scalar(
-        isa.tensor_copy(high, dtype=_FLOAT), "multiply", 2.0**-24, dtype=dtype
-    )
+    return isa.tensor_scalar(isa.tensor_copy(high, dtype=_FLOAT), "multiply", 2.0**-24, dtype=dtype)
 
 
 def random_seed(seed: Any, *, mask: Any = None) -> None:
@@ -205,9 +203,7 @@ def transpose(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
     return isa.nc_transpose(x, dtype=dtype, mask=mask)
 
 
-def matmul(
-    x: Tensor, y: Tensor, *, transpose_x: bool = False, mask: Any = None
-) -> Tensor:
+def matmul(x: Tensor, y: Tensor, *, transpose_x: bool = False, mask: Any = None) -> Tensor:
     """Return ``x @ y``, or ``x.T @ y`` where x is given transposed, in PSUM."""
     left = Tensor((on_sbuf(x.tile()),))
     right = Tensor((on_sbuf(y.tile()),))
@@ -216,9 +212,7 @@ def matmul(
     return isa.nc_matmul(left, right, mask=mask)
 
 
-def load_transpose2d(
-    src: Tensor, *, mask: Any = None, dtype: Any = None
-) -> Tensor:
+def load_transpose2d(src: Tensor, *, mask: Any = None, dtype: Any = None) -> Tensor:
     """Return a tile with a two-dimensional tensor in HBM transposed."""
     return isa.dma_transpose(src, mask=mask, dtype=dtype)
 
