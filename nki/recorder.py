@@ -91,6 +91,7 @@ class Recorder:
         self.rank = rank
         self.ranks = ranks
         self.lane = rank * self.cores + index
+        self.recording.cores = self.cores * ranks
         self._generation = _generation(target)
         self._precise = os.environ.get(PRECISE_VARIABLE, "1") != "0"
         self._forms = Forms()
