@@ -93,6 +93,7 @@ class Recorder:
         self.rank = rank
         self.ranks = ranks
         self.lane = rank * self.cores + index
+        self.recording.cores = self.cores * ranks
         self._generation = _generation(target)
         unset = "1" if since("NKI_PRECISE_FP") else "0"
         self._precise = os.environ.get(PRECISE_VARIABLE, unset) != "0"
