@@ -135,6 +135,7 @@ CODES: dict[str, str] = {
     "NKI273": "an operator that writes an argument without saying so",
     "NKI274": "shapes or types that one of the library's kernels does not take",
     "NKI275": "an array of JAX that a kernel writes and does not return",
+    "NKI276": "a gradient through a kernel that has none",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)

@@ -79,9 +79,7 @@ def _function_of(kernel: Kernel) -> Callable[..., Any]:
     return call
 
 
-def _checked(
-    name: str, fn: Callable[..., Any], named: str | tuple[str, ...]
-) -> Callable[..., Any]:
+def _checked(name: str, fn: Callable[..., Any], named: str | tuple[str, ...]) -> Callable[..., Any]:
     """The function, with a look at what it writes."""
     if named == "unknown":
         return fn
