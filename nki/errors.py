@@ -172,6 +172,7 @@ CODES: dict[str, str] = {
     "NKI280": "a schedule that is no list of edges",
     "NKI281": "an edge of a schedule to no instruction, or to several",
     "NKI282": "instructions of a schedule that wait for each other",
+    "NKI276": "a gradient through a kernel that has none",
 }
 
 # No pathlib: this is imported by everything. `neuronxcc.nki` is this package's for old kernels.
