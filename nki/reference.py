@@ -153,6 +153,12 @@ class Machine:
         if template.row.name == "device_print":
             print(template.attributes["prefix"], operands["src"])  # noqa: T201 (what it is for)
             return
+        if template.row.meaning is None:
+            raise NkiError(
+                "NKI305",
+                f"a value is asked for after {template.row.name}, which needs what other cores do",
+                "use nl.device_print, or look at values before cores exchange any",
+            )
         step = Step(
             self._states[template.core],
             template.generation,

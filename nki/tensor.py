@@ -492,8 +492,11 @@ def create(
     name: str = "",
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
-    """Return a tensor on a new storage, uninitialised; see ``nl.ndarray``."""
-    region = region_of(buffer)
+    """Return a tensor on a new storage, uninitialised; see ``nl.ndarray``.
+
+    A buffer of None, which was the default in NKI 0.2, is SBUF.
+    """
+    region = MemoryRegion.sbuf if buffer is None else region_of(buffer)
     sizes = checked_shape(shape, region)
     kind = canonical(dtype)
     recorder = current_recorder()

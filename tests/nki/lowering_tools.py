@@ -183,7 +183,9 @@ def lowered(recording: Recording, arrays: Sequence[Array]) -> list[Array]:
     """Return the storages that a recording returns, by the lowered program run in NumPy."""
     program = lower(recording)
     kinds = {b.index: b.dtype.numpy for b in program.buffers if b.kind == "input"}
-    return run_program(program, [np.array(a).view(kinds.get(i, a.dtype)) for i, a in enumerate(arrays)])
+    return run_program(
+        program, [np.array(a).view(kinds.get(i, a.dtype)) for i, a in enumerate(arrays)]
+    )
 
 
 def check(
@@ -273,9 +275,7 @@ def items(seed: int, shape: tuple[int, ...], dtype: str, *, special: bool = True
         return np.asarray(values.astype(np.float32).astype(kind.numpy))
 
 
-def tile(
-    seed: int, layout: Layout, dtype: str, *, special: bool = True, **more: Any
-) -> Given:
+def tile(seed: int, layout: Layout, dtype: str, *, special: bool = True, **more: Any) -> Given:
     """A tile of random items."""
     data = items(seed, storage_shape(layout), dtype, special=special)
     return Given(data, dtype, layout, **more)
