@@ -80,7 +80,7 @@ def million(a: Any, b: Any) -> Any:
 def recorded(kernel: Callable[..., Any], size: int) -> Recording:
     """Return the recording of a kernel of two square matrices."""
     slots = tuple(Slot(i, "ab"[i], (size, size), "float32") for i in range(2))
-    return record(kernel, slots, {}, target=get_target("trn2"), grid=())
+    return record(kernel, [(slots, {})], target=get_target("trn2"), grid=())
 
 
 def main() -> None:
