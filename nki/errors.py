@@ -99,9 +99,6 @@ CODES: dict[str, str] = {
     "NKI141": "a transpose by matmul without an identity",
     "NKI142": "inputs outside of the documented range of an activation function",
     "NKI143": "an instruction outside of a kernel",
-    "NKI180": "a schedule that is no list of edges",
-    "NKI181": "an edge of a schedule to no instruction, or to several",
-    "NKI182": "instructions of a schedule that wait for each other",
     "NKI200": "a step of a loop on the device that is no positive integer",
     "NKI201": "a while_loop whose body returns no register",
     "NKI202": "a bound of a loop on the device that is no integer or register",
@@ -159,6 +156,10 @@ CODES: dict[str, str] = {
     "NKI272": "tensors of one call in several places, or beside other arrays",
     "NKI273": "an operator that writes an argument without saying so",
     "NKI274": "shapes or types that one of the library's kernels does not take",
+    "NKI275": "an array of JAX that a kernel writes and does not return",
+    "NKI280": "a schedule that is no list of edges",
+    "NKI281": "an edge of a schedule to no instruction, or to several",
+    "NKI282": "instructions of a schedule that wait for each other",
 }
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)

@@ -88,7 +88,7 @@ class Kernel:
                 run here in program order, so edges are checked and change no result.
 
         Raises:
-            NkiTypeError: no such pairs (NKI180).
+            NkiTypeError: no such pairs (NKI280).
         """
         made = copy.copy(self)
         made.edges = edges_of(edges)

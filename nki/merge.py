@@ -26,9 +26,9 @@ from nki.checks.races import Races, Touch
 from nki.errors import NkiError
 from nki.isa.rows.hidden import SENTINEL
 from nki.isa.table import HIDDEN
+from nki.merging.members import Arrival, Launch
 from nki.merging.shared import Mask, SharedMemory, match_shared
 from nki.merging.source import Rewritten, Source
-from nki.merging.members import Arrival, Launch
 from nki.merging.structure import check_structure, different, header
 from nki.merging.syncs import SYNCS
 from nki.merging.writer import Writer
@@ -321,7 +321,7 @@ class _Merge:
         rank, core = divmod(source.lane, cores)
         low, high = np.searchsorted(code.at, [begin, end])
         # The last one stands for loops, whose number is -1.
-        touching = np.append(self.touching[source.lane], False)  # noqa: FBT003 (NumPy's signature)
+        touching = np.append(self.touching[source.lane], False)
         for at in code.at[low:high][touching[code.numbers[low:high]]].tolist():
             where = source.where(code.old[at + 1])
             for leaf, tensor in self._use(source, code, at):
