@@ -188,7 +188,7 @@ _INNER = (_PACKAGE, contextlib.__file__)
 
 def is_own(file: str) -> bool:
     """Whether a source file belongs to this package."""
-    return file.startswith(_PACKAGE)
+    return file.startswith(_INNER)
 
 
 def user_location() -> tuple[str, int]:
