@@ -41,7 +41,7 @@ def numbers(shape: tuple[int, ...], seed: int, dtype: Any = np.float32) -> Array
     negative=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_reductions(  # noqa: PLR0917
+def test_reductions(
     name: str,
     shape: tuple[int, ...],
     first: int,
