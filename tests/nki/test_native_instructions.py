@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import nki
 import nki.isa as nisa
-import nki.language as nl
 from nki.isa.rows.common import FLOATS, INTEGERS, NUMERIC
-from nki.isa.rows.reduce import _ARITHMETIC, _CUMULATIVE_DTYPES
+from nki.isa.rows.reduce import _ARITHMETIC
 from tests.nki.lowering_tools import (
     Given,
     Layout,
@@ -245,7 +242,7 @@ CASES: dict[str, Callable[[DRAW], Case]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_instruction(name: str, data: st.DataObject) -> None:
     operands, attributes = CASES[name](data.draw)
