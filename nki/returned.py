@@ -11,7 +11,16 @@ import numpy.typing as npt
 from nki.dtypes import info
 from nki.recording import Recording, Result
 
-__all__ = ["Returned", "array_view", "assemble", "from_data", "outputs_of", "returned", "to_data"]
+__all__ = [
+    "Returned",
+    "array_view",
+    "assemble",
+    "from_data",
+    "is_plain",
+    "outputs_of",
+    "returned",
+    "to_data",
+]
 
 Array = npt.NDArray[Any]
 
@@ -108,6 +117,15 @@ def array_view(array: Array, item: Returned) -> Array:
     kind = info(item.dtype).numpy
     strides = [s * kind.itemsize for s in item.strides]
     return np.ndarray(item.shape, kind, array, item.offset * kind.itemsize, strides)
+
+
+def is_plain(tree: Any) -> bool:
+    """Whether :func:`to_data` can say all of a structure: there are no named tuples in it."""
+    if tree is None or isinstance(tree, Returned):
+        return True
+    if type(tree) is dict:
+        return all(isinstance(key, str) and is_plain(item) for key, item in tree.items())
+    return type(tree) in (tuple, list) and all(map(is_plain, tree))
 
 
 def to_data(tree: Any) -> Any:

@@ -22,7 +22,7 @@ from nki.dtypes import info
 from nki.launch import Facts, Launch, facts_of
 from nki.lowering import lower
 from nki.recording import Recording
-from nki.returned import from_data, to_data
+from nki.returned import from_data, is_plain, to_data
 
 __all__ = ["prepare"]
 
@@ -34,7 +34,8 @@ def prepare(
 ) -> Launch:
     """Return the launch of a signature: from the cache, or recorded.
 
-    What is recorded is kept when it has been lowered, unless its Python has looked at values.
+    What is recorded is kept when it has been lowered, unless its Python has looked at values or it
+    returns objects of classes of the user's.
 
     Args:
         name: of the kernel, for people.
@@ -74,7 +75,7 @@ def _recorded(recording: Recording, entry: _Entry | None) -> Launch:
     def program() -> Program:
         made = lower(recording)
         made.meta = {**made.meta, _NOTES: _notes(facts)}
-        if entry is not None and facts.keep:
+        if entry is not None and facts.keep and is_plain(facts.results):
             entry.keep(made)
         return made
 

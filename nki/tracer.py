@@ -38,7 +38,7 @@ traced: Call = _nobody
 
 def use_tracer(active: Callable[[], bool], call: Call) -> None:
     """Let ``call`` take calls of kernels while ``active()``."""
-    global is_active, traced  # noqa: PLW0603 (one per process, like the framework)
+    global is_active, traced
     is_active, traced = active, call
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nki.errors import NkiTypeError, NkiValidationError
+from nki.errors import NkiError, NkiTypeError, NkiValidationError
 from nki.isa.rules import COMMON
 from nki.isa.spec import REQUIRED, Call, Instruction, Kind, Operand, Tile, Value
 
@@ -51,6 +51,8 @@ def bind(
         else:
             try:
                 attributes[parameter.name] = parameter.convert(value)
+            except NkiError:
+                raise  # it says all that there is to say
             except ValueError as error:
                 what, _, remedy = str(error).partition("; ")
                 raise NkiValidationError(

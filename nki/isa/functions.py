@@ -17,7 +17,7 @@ from nki.isa.spec import REQUIRED, Attribute, Instruction, Operand
 from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED, Call, respell
 from nki.isa.table import TABLE
 
-__all__ = ["FORMER", "FUNCTIONS", "Issuer", "use_issuer"]
+__all__ = ["FORMER", "FUNCTIONS", "Issuer", "make_function", "use_issuer"]
 
 Issuer = Callable[[Instruction, dict[str, Any], dict[str, Any]], Any]
 
@@ -77,7 +77,7 @@ def _document(row: Instruction) -> str:
 def _function(row: Instruction) -> Callable[..., Any]:
     had_others = row.name in SPELLINGS or row.name in VERSIONED
 
-    def instruction(*args: Any, **kwargs: Any) -> Any:
+    def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         issuer = _issuer.get()
         if issuer is None:
             raise NkiError(
@@ -92,8 +92,25 @@ def _function(row: Instruction) -> Callable[..., Any]:
         operands, attributes = bind(issued, args, kwargs)
         return issuer(issued, operands, attributes)
 
+    return make_function(row, issue, "nki.isa")
+
+
+def make_function(
+    row: Instruction, issue: Callable[[tuple[Any, ...], dict[str, Any]], Any], module: str
+) -> Callable[..., Any]:
+    """Return a function with the signature and the documentation of a row.
+
+    Args:
+        row: of a table.
+        issue: takes the positional and the named arguments.
+        module: that the function belongs to.
+    """
+
+    def instruction(*args: Any, **kwargs: Any) -> Any:
+        return issue(args, kwargs)
+
     instruction.__name__ = instruction.__qualname__ = row.name
-    instruction.__module__ = "nki.isa"
+    instruction.__module__ = module
     instruction.__doc__ = _document(row)
     parameters = [_parameter(parameter) for parameter in row.parameters]
     # Required parameters follow optional ones nowhere in the documented signatures.

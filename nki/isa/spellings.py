@@ -162,7 +162,7 @@ FUNCTIONS_BEFORE: Mapping[str, str] = MappingProxyType(
 
 def _cast_value(call: Call) -> Call:
     dst = call.args[0] if call.args else call.kwargs.get("dst")
-    value = call.args[1] if len(call.args) > 1 else call.kwargs.get("value")
+    value: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("value")
     if not isinstance(dst, NkiTensor) or not info(dst.dtype).is_int or not _is_number(value):
         return call
     kwargs = {k: v for k, v in call.kwargs.items() if k not in ("dst", "value")}

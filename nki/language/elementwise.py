@@ -75,7 +75,7 @@ Emit = Callable[[NkiTensor, NkiTensor], None]
 class _Bitwise(Binary):
     """An operator on the bits of integers."""
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self, x: NkiTensor | Number, y: NkiTensor | Number, dtype: Any = None
     ) -> NkiTensor:
         for name, value in (("x", x), ("y", y)):

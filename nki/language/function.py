@@ -78,7 +78,7 @@ class Unary(Function):
     ``emit(x, out)`` issues.
     """
 
-    def __call__(self, x: NkiTensor, dtype: Any = None) -> NkiTensor:  # type: ignore[override]
+    def __call__(self, x: NkiTensor, dtype: Any = None) -> NkiTensor:
         """Return a tile of the function's values.
 
         Args:
@@ -123,7 +123,7 @@ class Binary(Function):
         self.compares = compares
         self.vectors = vectors
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self, x: NkiTensor | Number, y: NkiTensor | Number, dtype: Any = None
     ) -> NkiTensor:
         """Return a tile of the function's values.

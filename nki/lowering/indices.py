@@ -63,8 +63,8 @@ class Moved:
 
     @property
     def highest(self) -> int:
-        """The greatest index that is in bounds."""
-        return max(self.work.variant.highest[self.work.first(self.name)], 0)
+        """The greatest index that is in bounds, -1 if none is."""
+        return self.work.variant.highest[self.work.first(self.name)]
 
     @property
     def step(self) -> int:
@@ -88,8 +88,9 @@ class Moved:
         """Return what an access takes for a loaded index."""
         wide = build.convert(item, DType.S64)
         zero = build.const(0, DType.S64)
-        clamped = build.op(Op.CLAMP, zero, wide, build.const(self.highest, DType.S64))
-        return clamped, self.step, 0, self.highest
+        highest = max(self.highest, 0)
+        clamped = build.op(Op.CLAMP, zero, wide, build.const(highest, DType.S64))
+        return clamped, self.step, 0, highest
 
     def inside(self, item: Scalar) -> Scalar | None:
         """Return whether a loaded index is in bounds; None if it is checked before."""

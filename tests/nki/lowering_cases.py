@@ -8,6 +8,7 @@ so by one ulp of that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,10 @@ class Maker:
         """One of some values."""
         return self.draw(st.sampled_from(choices))
 
+    def flag(self) -> bool:
+        """True or False."""
+        return bool(self.draw(st.booleans()))
+
     def _layout(self, free: Any, partitions: int | None, *, broadcast: bool) -> Any:
         layout = self.draw(
             layouts(
@@ -61,8 +66,7 @@ class Maker:
         )  # fmt: skip
         if self.addressed and self.draw(st.booleans()):
             # Apart from each other, so that nothing is shared by chance.
-            layout = layout._replace() if hasattr(layout, "_replace") else layout
-            layout = type(layout)(**{**vars_of(layout), "address": self.used})
+            layout = replace(layout, address=self.used)
             self.used += 16384
         return layout
 
@@ -95,11 +99,6 @@ class Maker:
         """A number, or a vector of float32."""
         number = self.pick(0.0, 1.0, -2.5, 0.125, 3.0)
         return self.pick(number, self.vector(special=special))
-
-
-def vars_of(layout: Any) -> dict[str, Any]:
-    """The fields of a layout."""
-    return {name: getattr(layout, name) for name in layout.__dataclass_fields__}
 
 
 Make = Callable[[Maker], Case]
@@ -168,8 +167,8 @@ def _overlapping(m: Maker) -> Case:
     n, shift = m.pick(4, 7), m.pick(0, 1, 3)
     kind, other = m.pick(("float32", "float32"), ("float32", "int32"), ("bfloat16", "float16"))
     whole = dense(m.partitions, n + 3)
-    layout = type(whole)(**{**vars_of(whole), "shape": (m.partitions, n), "offset": shift})
-    moved = type(whole)(**{**vars_of(layout), "offset": m.pick(0, 2)})
+    layout = replace(whole, shape=(m.partitions, n), offset=shift)
+    moved = replace(layout, offset=m.pick(0, 2))
     data = items(m.seed, storage_shape(whole), kind)
     return Case(
         {"dst": Given(data, kind, layout), "src": Given(data, other, moved, shares="dst")}, {}
@@ -179,13 +178,13 @@ def _overlapping(m: Maker) -> Case:
 def _stage(m: Maker, names: list[str], i: int) -> dict[str, Any]:
     op = m.pick(*names)
     operand = None if ALU[op].unary else m.scalar()
-    return {f"op{i}": op, f"operand{i}": operand, f"reverse{i}": m.pick(False, True)}
+    return {f"op{i}": op, f"operand{i}": operand, f"reverse{i}": m.flag()}
 
 
 @case("tensor_scalar")
 def _tensor_scalar(m: Maker) -> Case:
     given: dict[str, Any] = {"dst": m.dst(), "data": m.tile(NUMERIC), **_stage(m, _EXACT, 0)}
-    if m.pick(False, True):
+    if m.flag():
         given |= _stage(m, _EXACT, 1)
     return Case(given, {})
 
@@ -197,7 +196,7 @@ def _tensor_scalar_bits(m: Maker) -> Case:
         op = m.pick(*_BITVEC)
         number = m.pick(3, 1, 31, -5, 2**31 + 7)
         operand = None if op == "invert" else m.pick(number, m.vector(INTEGERS))
-        given |= {f"op{i}": op, f"operand{i}": operand, f"reverse{i}": m.pick(False, True)}
+        given |= {f"op{i}": op, f"operand{i}": operand, f"reverse{i}": m.flag()}
     return Case(given, {})
 
 
@@ -212,7 +211,7 @@ def _scalar_tensor_tensor(m: Maker) -> Case:
     operands = {
         "dst": m.dst(), "data": m.tile(NUMERIC), "operand0": m.scalar(),
         "operand1": m.tile(NUMERIC), "op0": m.pick(*_BINARY), "op1": m.pick(*_BINARY),
-        "reverse0": m.pick(False, True), "reverse1": m.pick(False, True),
+        "reverse0": m.flag(), "reverse1": m.flag(),
     }  # fmt: skip
     return Case(operands, {})
 
@@ -253,7 +252,7 @@ def _predicated(m: Maker) -> Case:
         "dst": m.dst([kind]), "src": m.pick(m.tile([kind]), 2.5),
         "predicate": m.tile(["uint8", "uint16", "uint32"], special=False),
     }  # fmt: skip
-    return Case(operands, {"reverse_pred": m.pick(False, True)})
+    return Case(operands, {"reverse_pred": m.flag()})
 
 
 def _sums(m: Maker, size: float = 40.0) -> float:
@@ -274,7 +273,7 @@ def _tensor_reduce(m: Maker) -> Case:
     exact = op not in ("add", "subtract", "multiply")
     dst = m.dst(NUMERIC if exact else FLOATS, free=kept)
     data = m.tile(NUMERIC if exact else FLOATS, free=free, special=exact)
-    attributes = {"op": op, "axis": axis, "negate": m.pick(False, True)}
+    attributes = {"op": op, "axis": axis, "negate": m.flag()}
     if exact:
         return Case({"dst": dst, "data": data}, attributes)
     if op == "multiply":
@@ -319,7 +318,7 @@ def _scalar_reduce(m: Maker) -> Case:
     }  # fmt: skip
     if command == "load_reduce":
         operands["reduce_init"] = m.scalar(special=exact)
-    attributes = {"reduce_cmd": command, "reduce_res_negate": m.pick(False, True)}
+    attributes = {"reduce_cmd": command, "reduce_res_negate": m.flag()}
     if exact:
         return Case(operands, attributes)
     if reduce_op == "multiply":
@@ -341,7 +340,7 @@ def _activation(m: Maker) -> Case:
         "data": m.tile(["float32", "bfloat16"], special=False),
         "scale": m.pick(1.0, 0.5, m.vector(special=False)),
     }
-    if m.pick(False, True) and operands["op"] != "reciprocal":
+    if m.flag() and operands["op"] != "reciprocal":
         operands["bias"] = m.vector(special=False)
     return _function(m, operands, {})
 
@@ -445,7 +444,7 @@ def _select_reduce(m: Maker) -> Case:
     }  # fmt: skip
     attributes = {
         "reduce_cmd": m.pick("idle", "reduce", "reset_reduce"),
-        "reverse_pred": m.pick(False, True),
+        "reverse_pred": m.flag(),
     }
     return Case(operands, attributes)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
@@ -47,7 +48,10 @@ class Layout:
     @property
     def pattern(self) -> list[list[int]]:
         """As `ap` takes it."""
-        return [[self.row, self.shape[0]], *map(list, zip(self.strides, self.shape[1:]))]
+        return [
+            [self.row, self.shape[0]],
+            *map(list, zip(self.strides, self.shape[1:], strict=True)),
+        ]
 
 
 def dense(*shape: int) -> Layout:
@@ -248,8 +252,6 @@ def same(what: str, dtype: str, got: Array, wanted: Array, ulps: float, least: f
 
 
 def _smallest(dtype: str) -> float:
-    import ml_dtypes
-
     return float(ml_dtypes.finfo(info(dtype).numpy).smallest_subnormal)
 
 
@@ -279,27 +281,3 @@ def tile(seed: int, layout: Layout, dtype: str, *, special: bool = True, **more:
     """A tile of random items."""
     data = items(seed, storage_shape(layout), dtype, special=special)
     return Given(data, dtype, layout, **more)
-
-
-def native(recording: Recording, arrays: Sequence[Array]) -> list[Array]:
-    """Return the storages that a recording returns, by the lowered program run natively."""
-    import torch
-
-    from torch_neuronx.dynamo.dtypes import TO_TORCH
-    from torch_neuronx.dynamo.executable import Executable
-
-    program = lower(recording)
-    kinds = {b.index: b.dtype for b in program.buffers if b.kind == "input"}
-    inputs = []
-    for i, array in enumerate(arrays):
-        flat = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8).reshape(-1).copy())
-        kind = kinds.get(i)
-        typed = flat if kind is None else flat.view(TO_TORCH.get(kind, torch.uint8))
-        inputs.append(typed.reshape(array.shape))
-    outputs = Executable(program, "cpu")(inputs)
-    results = []
-    for tensor, number in zip(outputs, program.results, strict=True):
-        buffer = program.buffers[number]
-        data = tensor.contiguous().view(torch.uint8).numpy()
-        results.append(data.reshape(-1).view(buffer.dtype.numpy).reshape(buffer.shape))
-    return results

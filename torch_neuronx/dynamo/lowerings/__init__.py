@@ -14,6 +14,7 @@ from torch_neuronx.dynamo.lowerings import (
     foreach,
     grouped,
     index,
+    kernels,
     library,
     linear,
     norm,
