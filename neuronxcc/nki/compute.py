@@ -133,6 +133,8 @@ def _issue_cut(
         issue(name, **{key: part}, **arguments, **attributes)
         return
     between = new_tile(part.shape, part.dtype)
+    if next(p.role for p in TABLE[name].operands if p.name == key) is Role.READWRITE:
+        copy(between, part)
     issue(name, **{key: between}, **arguments, **attributes)
     copy(part, between)
 
