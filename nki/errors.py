@@ -8,6 +8,7 @@ Every code is listed in :data:`CODES`, the one table. Its hundreds say whom it c
 - 3xx: collectives
 """
 
+import contextlib
 import os
 import sys
 
@@ -20,6 +21,7 @@ __all__ = [
     "NkiTypeError",
     "NkiValidationError",
     "NkiWarning",
+    "is_own",
     "user_location",
 ]
 
@@ -99,9 +101,6 @@ CODES: dict[str, str] = {
     "NKI141": "a transpose by matmul without an identity",
     "NKI142": "inputs outside of the documented range of an activation function",
     "NKI143": "an instruction outside of a kernel",
-    "NKI180": "a schedule that is no list of edges",
-    "NKI181": "an edge of a schedule to no instruction, or to several",
-    "NKI182": "instructions of a schedule that wait for each other",
     "NKI200": "a step of a loop on the device that is no positive integer",
     "NKI201": "a while_loop whose body returns no register",
     "NKI202": "a bound of a loop on the device that is no integer or register",
@@ -112,6 +111,29 @@ CODES: dict[str, str] = {
     "NKI207": "an argument of a kernel of a kind that kernels do not take",
     "NKI208": "a result of a kernel that is not in shared HBM",
     "NKI209": "a launch with a number of cores that does not exist",
+    "NKI220": "tensors that together do not fit a partition of SBUF",
+    "NKI221": "tensors that together do not fit the banks of PSUM",
+    "NKI222": "explicit addresses that overlap while both tensors are in use",
+    "NKI300": "shared tensors of the two cores that differ",
+    "NKI301": "control flow that differs between cores",
+    "NKI302": "an exchange that waits for ever",
+    "NKI303": "an exchange whose two sides do not fit",
+    "NKI304": "a race between the two cores",
+    "NKI305": "a value that depends on another core, asked for while a kernel is recorded",
+    "NKI310": "a replica group that is malformed",
+    "NKI311": "a rank that does not take part",
+    "NKI312": "lists of tensors that do not fit a collective",
+    "NKI313": "a tensor in a memory that a collective does not reach",
+    "NKI314": "a tensor that has not the shape that a collective needs",
+    "NKI315": "a dimension that a collective does not work along",
+    "NKI316": "channels that do not exist",
+    "NKI317": "pairs of ranks that are no permutation",
+    "NKI318": "a metadata tensor without the documented layout",
+    "NKI319": "ranks that call different collectives",
+    "NKI320": "a chunk out of bounds while a collective runs",
+    "NKI321": "displacements of received chunks where they are not supported",
+    "NKI322": "a collective beyond what is documented to be supported",
+    "NKI323": "a launch on ranks that cannot be",
     "NKI240": "an argument of a language function that it does not take",
     "NKI241": "tiles whose shapes differ where nothing is broadcast",
     "NKI242": "axes that a function cannot work along",
@@ -146,6 +168,11 @@ CODES: dict[str, str] = {
     "NKI272": "tensors of one call in several places, or beside other arrays",
     "NKI273": "an operator that writes an argument without saying so",
     "NKI274": "shapes or types that one of the library's kernels does not take",
+    "NKI275": "an array of JAX that a kernel writes and does not return",
+    "NKI280": "a schedule that is no list of edges",
+    "NKI281": "an edge of a schedule to no instruction, or to several",
+    "NKI282": "instructions of a schedule that wait for each other",
+    "NKI276": "a gradient through a kernel that has none",
 }
 
 # No pathlib: this is imported by everything. `neuronxcc.nki` is this package's for old kernels.
@@ -155,13 +182,22 @@ _PACKAGE = (
 )
 
 
+# Frames of these are none of the user's: loops on the device are contexts.
+_INNER = (_PACKAGE, contextlib.__file__)
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file belongs to this package."""
+    return file.startswith(_INNER)
+
+
 def user_location() -> tuple[str, int]:
-    """Return file and line of the innermost caller outside this package.
+    """Return file and line of the innermost caller outside this package and Python's contextlib.
 
     Where there is none, because the package calls itself, the outermost caller's is returned.
     """
     frame = sys._getframe(1)  # noqa: SLF001 (the documented way; `inspect` is 100 times slower)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_code.co_filename.startswith(_INNER):
         back = frame.f_back
         if back is None:
             break

@@ -7,7 +7,7 @@ import enum
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from neuronxcc.targets import Target
@@ -19,7 +19,7 @@ from nki.frontends import Frontend, NumpyFrontend, frontend_of
 from nki.launch import Launch, Slot, rebuilt, record
 from nki.lint import check_arguments, check_python, enforce
 from nki.lint.switch import mode
-from nki.objects import NKIObject
+from nki.objects import copied, fields_of
 from nki.recorder import Grid
 from nki.recording import Recording
 from nki.schedule import Edges, edges_of
@@ -88,7 +88,7 @@ class Kernel:
                 run here in program order, so edges are checked and change no result.
 
         Raises:
-            NkiTypeError: no such pairs (NKI180).
+            NkiTypeError: no such pairs (NKI280).
         """
         made = copy.copy(self)
         made.edges = edges_of(edges)
@@ -121,36 +121,37 @@ class Kernel:
             return tracer.traced(self.handle, self.grid, args, kwargs)
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
-        launch, frontend, values = self._prepared(args, kwargs)
+        launch, frontend, values = self.prepared([(args, kwargs)])
         return frontend.execute(launch, values)
 
     def record(self, *args: Any, **kwargs: Any) -> Recording:
         """Return what a call with these arguments does, without running it."""
-        return self._prepared(args, kwargs)[0].recording
+        return self.prepared([(args, kwargs)])[0].recording
 
-    def _prepared(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def prepared(
+        self, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
     ) -> tuple[Launch, Frontend, list[Any]]:
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise NkiTypeError(
-                "NKI207", f"{self.function.__name__}: {error}", f"it takes {self._signature}"
-            ) from None
+        """Return what runs the kernel, who runs it, and the arrays it runs on.
+
+        Args:
+            calls: positional and named arguments of each rank; a plain call is one rank.
+
+        Raises:
+            NkiError: the kernel or its arguments break a rule.
+        """
         arguments = _Arguments()
-        for name, value in bound.arguments.items():
-            bound.arguments[name] = arguments.take(value, name)
+        bound = [self._bound(arguments, *call) for call in calls]
         frontend = arguments.frontend()
         target = self.target(frontend, arguments.values)
         environment = tuple(map(os.environ.get, _ENVIRONMENT))
-        key = (*arguments.key, self.grid, self.edges, target.name, environment)
+        key = (*arguments.key, len(calls), self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
         if launch is None:
             # What other processes share: None if the kernel cannot be named for them.
             code = fingerprint(self.function, arguments.plain)
             parts = {
                 "arrays": repr(arguments.arrays),
-                "launch": repr((self.grid, self.edges, environment)),
+                "launch": repr((self.grid, self.edges, environment, arguments.ends)),
             }
             launch = prepare(
                 self.function.__name__,
@@ -163,25 +164,48 @@ class Kernel:
                 self._launches[key] = launch
         return launch, frontend, arguments.values
 
+    def _bound(
+        self, arguments: _Arguments, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> inspect.BoundArguments:
+        """Bind one rank's arguments, with slots in the places of arrays."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise NkiTypeError(
+                "NKI207", f"{self.function.__name__}: {error}", f"it takes {self._signature}"
+            ) from None
+        # Which parameters are left out is not to be seen in the values of the others.
+        arguments.key.append(tuple(bound.arguments))
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = arguments.take(value, name)
+        arguments.ends.append(len(arguments.values))
+        return bound
+
     def target(self, frontend: Frontend, values: list[Any]) -> Target:
         """Return what a call with these arrays is checked for."""
         return frontend.target(values)
 
     def _record(
-        self, bound: inspect.BoundArguments, arguments: _Arguments, target: Target
+        self, bound: list[inspect.BoundArguments], arguments: _Arguments, target: Target
     ) -> Recording:
         owners, values = arguments.owners, arguments.values
         if mode() != "off":
-            args, kwargs = bound.args, bound.kwargs
-            enforce([*check_python(self), *check_arguments(self, args, kwargs)])
+            findings = check_python(self)
+            for call in bound:
+                findings = [*findings, *check_arguments(self, call.args, call.kwargs)]
+            enforce(findings)
+        spans = zip([0, *arguments.ends], arguments.ends, strict=False)
+
+        def contents(begin: int, end: int) -> list[Any]:
+            return [o.host(v) for o, v in zip(owners[begin:end], values[begin:end], strict=True)]
+
         return record(
             self.function,
-            bound.args,
-            bound.kwargs,
+            [(call.args, call.kwargs) for call in bound],
             target=target,
             grid=self.grid,
             edges=self.edges,
-            values=lambda: [o.host(v) for o, v in zip(owners, values, strict=True)],
+            values=[functools.partial(contents, *span) for span in spans],
         )
 
 
@@ -194,6 +218,7 @@ class _Arguments:
         key: equal for equal signatures.
         arrays: name, shape and type of each.
         plain: name and value of the arguments that are no arrays.
+        ends: how many arrays the ranks up to each one have.
     """
 
     def __init__(self) -> None:
@@ -202,6 +227,8 @@ class _Arguments:
         self.key: list[Any] = []
         self.arrays: list[tuple[str, tuple[int, ...], str]] = []
         self.plain: list[tuple[str, Any]] = []
+        self.ends: list[int] = []
+        self._objects: dict[int, tuple[int, Any]] = {}  # by id of the caller's
 
     def frontend(self) -> Frontend:
         return max(self.owners, key=lambda owner: owner.rank, default=_NUMPY)
@@ -223,9 +250,25 @@ class _Arguments:
         if isinstance(value, dict):
             self.key.append((dict, *value))
             return {k: self.take(v, f"{name}[{k!r}]") for k, v in value.items()}
+        fields = fields_of(value)
+        if fields is not None:
+            return self._object(value, fields, name)
         self.key.append(_frozen(value))
         self.plain.append((name, value))
         return value
+
+    def _object(self, value: Any, fields: Mapping[str, Any], name: str) -> Any:
+        known = self._objects.get(id(value))
+        if known is not None:
+            self.key.append(("again", known[0]))
+            return known[1]
+        made = copied(value, {})
+        self._objects[id(value)] = len(self._objects), made
+        self.key.append((type(value), *fields))
+        self.plain.append((name, type(value)))
+        for field, item in fields.items():
+            vars(made)[field] = self.take(item, f"{name}.{field}")
+        return made
 
 
 def _frozen(value: Any) -> Any:
@@ -234,19 +277,13 @@ def _frozen(value: Any) -> Any:
         return float, repr(value)
     if isinstance(value, (bool, int, str, bytes, type(None), enum.Enum, type)):
         return type(value), value
-    if isinstance(value, (tuple, list)):
-        return type(value), tuple(_frozen(item) for item in value)
-    if isinstance(value, dict):
-        return dict, tuple((k, _frozen(v)) for k, v in value.items())
-    if isinstance(value, NKIObject) and hasattr(value, "__dict__"):
-        return type(value), tuple((k, _frozen(v)) for k, v in vars(value).items())
     try:
         hash(value)
     except TypeError:
         raise NkiTypeError(
             "NKI207",
             f"an argument of type {type(value).__name__} is neither an array nor hashable",
-            "pass arrays, numbers, strings, tuples, enums, None, functions or NKIObjects",
+            "pass arrays, numbers, strings, tuples, enums, None, functions or data objects",
         ) from None
     return type(value), value
 

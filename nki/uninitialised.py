@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nki.access import mark_written, unwritten, written
 from nki.isa.rows.hidden import SENTINEL
 from nki.isa.spec import Role
+from nki.memory import MemoryRegion
 from nki.psum import fill_boxes
 from nki.recording import Template
 from nki.tensor import NkiTensor
@@ -39,16 +40,27 @@ class Initialisation:
                 else:
                     written.append(value)
             elif isinstance(value, (list, tuple)):
+                if operand.role is not Role.READ:
+                    written += value
+                    continue
                 for item in value:
                     self._read(template, operand.name, item)
         for tensor in written:
-            if tensor.pattern.indirect is None:
-                mark_written(tensor)
-            else:
-                # Which elements is known on the device only: all that it could be count.
-                self._index(template, tensor)
-                if tensor.storage.address is None:
-                    tensor.storage.shadow.mark_all()
+            self._write(template, tensor)
+
+    def _write(self, template: Template, tensor: NkiTensor) -> None:
+        self._index(template, tensor)
+        if self._elsewhere(tensor):
+            return
+        if tensor.pattern.indirect is None:
+            mark_written(tensor)
+        elif tensor.storage.address is None:
+            # Which elements is known on the device only: all that it could be count.
+            tensor.storage.shadow.mark_all()
+
+    def _elsewhere(self, tensor: NkiTensor) -> bool:
+        """Whether the other core may write it, so that only the merged recording can tell."""
+        return self._recorder.cores > 1 and tensor.storage.region is MemoryRegion.shared_hbm
 
     def _index(self, template: Template, tensor: NkiTensor) -> None:
         indirect = tensor.pattern.indirect
@@ -60,7 +72,7 @@ class Initialisation:
         if tensor.pattern.indirect is not None:
             self._index(template, tensor)
             return
-        if shadow.complete:
+        if shadow.complete or self._elsewhere(tensor):
             return
         first = unwritten(tensor)
         if first is None:

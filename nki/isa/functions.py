@@ -17,7 +17,7 @@ from nki.isa.spec import REQUIRED, Attribute, Instruction, Operand
 from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED, Call, respell
 from nki.isa.table import TABLE
 
-__all__ = ["FORMER", "FUNCTIONS", "Issuer", "use_issuer"]
+__all__ = ["FORMER", "FUNCTIONS", "Issuer", "make_function", "use_issuer"]
 
 Issuer = Callable[[Instruction, dict[str, Any], dict[str, Any]], Any]
 
@@ -74,10 +74,16 @@ def _document(row: Instruction) -> str:
     return "\n".join(lines)
 
 
+# No spelling moves the first arguments.
+_IN_PLACE = 2
+
+
 def _function(row: Instruction) -> Callable[..., Any]:
     had_others = row.name in SPELLINGS or row.name in VERSIONED
+    # Most calls are in today's spelling: names that exist, and nothing that stood elsewhere.
+    always, known = row.name in VERSIONED, frozenset(row.names)
 
-    def instruction(*args: Any, **kwargs: Any) -> Any:
+    def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         issuer = _issuer.get()
         if issuer is None:
             raise NkiError(
@@ -86,14 +92,31 @@ def _function(row: Instruction) -> Callable[..., Any]:
                 "call it in a function that is decorated with nki.jit or passed to nki.simulate",
             )
         issued = row
-        if had_others:
+        if had_others and (always or len(args) > _IN_PLACE or not kwargs.keys() <= known):
             name, args, kwargs = respell(Call(row.name, args, kwargs))
             issued = TABLE[name]
         operands, attributes = bind(issued, args, kwargs)
         return issuer(issued, operands, attributes)
 
+    return make_function(row, issue, "nki.isa")
+
+
+def make_function(
+    row: Instruction, issue: Callable[[tuple[Any, ...], dict[str, Any]], Any], module: str
+) -> Callable[..., Any]:
+    """Return a function with the signature and the documentation of a row.
+
+    Args:
+        row: of a table.
+        issue: takes the positional and the named arguments.
+        module: that the function belongs to.
+    """
+
+    def instruction(*args: Any, **kwargs: Any) -> Any:
+        return issue(args, kwargs)
+
     instruction.__name__ = instruction.__qualname__ = row.name
-    instruction.__module__ = "nki.isa"
+    instruction.__module__ = module
     instruction.__doc__ = _document(row)
     parameters = [_parameter(parameter) for parameter in row.parameters]
     # Required parameters follow optional ones nowhere in the documented signatures.

@@ -1,4 +1,17 @@
-"""What recordings hold besides the documented instructions: fills of any memory, and printing."""
+"""What recordings hold besides the documented instructions.
+
+- ``fill`` sets any memory to a number.
+- ``device_print`` prints a tensor.
+- ``combine`` folds a list of tensors of one type, element by element, from the first to the last:
+  what a reduction across ranks is. ``dst`` may be one of the sources, whole, and overlaps no other.
+- ``counted_copy`` copies as many elements as a tensor says, between tensors that count as flat:
+  ``dst[dst_at : dst_at + count] = src[src_at : src_at + count]``. The other elements of ``dst``
+  keep their value. ``count`` and the positions are uint32 tensors of one element, or numbers.
+  A count above ``most``, or a chunk that leaves ``src`` or ``dst``, stops the kernel (NKI320).
+
+The last two are what collectives become when the recordings of several ranks are merged; their
+other copies are ``dma_copy``.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +22,15 @@ from typing import Any
 import numpy as np
 
 from nki.dtypes import info
+from nki.errors import NkiError
 from nki.isa import convert
-from nki.isa.cast import Array
-from nki.isa.rows.common import Arrays, on, source, target
-from nki.isa.spec import ANY_DTYPE, HBM, ON_CHIP, Attribute, Instruction
+from nki.isa.alu import ALU
+from nki.isa.cast import Array, to_float32, to_integer
+from nki.isa.rows.common import NUMERIC, Arrays, on, raw, source, target
+from nki.isa.spec import ANY_DTYPE, HBM, ON_CHIP, Attribute, Instruction, Kind, Operand, Role
 from nki.isa.state import Step
 
-__all__ = ["ROWS", "SENTINEL", "sentinel"]
+__all__ = ["COMBINED", "ROWS", "SENTINEL", "sentinel"]
 
 # A fill with what memory holds that nothing has written.
 SENTINEL = "sentinel"
@@ -44,7 +59,76 @@ def _fill(step: Step, operands: Arrays, attributes: Mapping[str, Any]) -> dict[s
     return {"dst": np.full(dst.shape, value, np.int64 if isinstance(value, int) else np.float32)}
 
 
+def _combine(step: Step, operands: Arrays, attributes: Mapping[str, Any]) -> dict[str, Array]:
+    function = ALU[attributes["op"]].function
+    kind = info(step.dtypes["dst"])
+    total: Array | None = None
+    for i, value in enumerate(operands["srcs"]):
+        flat = value.reshape(-1)
+        # Sums of integers are exact, and saturated once, when they are written.
+        term = to_integer(flat) if kind.is_int else to_float32(flat, step.dtypes[f"srcs[{i}]"])
+        total = term if total is None else function(total, term)
+    assert total is not None
+    return {"dst": total}
+
+
+def _counted_copy(step: Step, operands: Arrays, attributes: Mapping[str, Any]) -> dict[str, Array]:
+    dst = np.array(raw(step, operands, "dst")).reshape(-1)
+    src = raw(step, operands, "src").reshape(-1)
+    count, start, to = (int(operands[name].reshape(-1)[0]) for name in _POSITIONS)
+    for what, end, limit in (
+        ("copies", count, attributes["most"]),
+        ("reads its source up to", start + count, src.size),
+        ("writes its destination up to", to + count, dst.size),
+    ):
+        if end > limit:
+            raise NkiError(
+                "NKI320",
+                f"a chunk of a collective {what} {end} elements, and there are {limit}",
+                "correct the counts and displacements in the metadata tensor",
+            )
+    dst[to : to + count] = src[start : start + count]
+    return {"dst": dst}
+
+
+_POSITIONS = ("count", "src_at", "dst_at")
+_ANYWHERE = HBM | ON_CHIP
+COMBINED = NUMERIC - {"bool_", "float8_e8m0fnu"}  # what has a sum
+
+
+def _position(name: str) -> Operand:
+    return Operand(
+        name,
+        Role.READ,
+        Kind.SCALAR_OR_TILE,
+        regions=_ANYWHERE,
+        dtypes=frozenset({"uint32"}),
+        any_start=True,
+    )
+
+
 ROWS = (
+    Instruction(
+        "combine",
+        (
+            target(dtypes=COMBINED, regions=_ANYWHERE, any_start=True),
+            source("srcs", COMBINED, kind=Kind.TILES, regions=_ANYWHERE, any_start=True),
+            Attribute("op", convert.op("add", "minimum", "maximum")),
+        ),
+        on("dma"),
+        _combine,
+    ),
+    Instruction(
+        "counted_copy",
+        (
+            target(dtypes=ANY_DTYPE, role=Role.READWRITE, regions=_ANYWHERE, any_start=True),
+            source("src", ANY_DTYPE, regions=_ANYWHERE, any_start=True),
+            *map(_position, _POSITIONS),
+            Attribute("most", convert.integer(0)),
+        ),
+        on("dma"),
+        _counted_copy,
+    ),
     Instruction(
         "fill",
         (

@@ -1,0 +1,159 @@
+"""Tensors with explicit addresses that overlap, and spoil each other's contents.
+
+Two such tensors may share bytes, one after the other. It is a mistake where a kernel writes
+through one tensor, then through another one that overlaps it, and then reads what it believes to
+be still there through the first. This is found exactly, byte by byte, for the few tensors whose
+addresses overlap while both are in use; accesses that a register moves are left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nki.checks.flow import Access, Leaf, Times, accesses, events_of, leaf_roles
+from nki.dtypes import info
+from nki.isa.state import Finding
+from nki.memory import MemoryRegion, Storage
+from nki.recording import Recording, TileForm
+
+__all__ = ["check_addresses"]
+
+_OWN, _SPOILT = 1, 2  # bytes that the tensor wrote last; that another one wrote since
+
+Rows = slice
+Columns = npt.NDArray[np.int64]
+
+
+def check_addresses(recording: Recording, times: Times) -> None:
+    """Add findings (NKI222) to one core's recording."""
+    partners = _overlapping(recording, times)
+    if not partners:
+        return
+    roles = {id(template): leaf_roles(template) for template in recording.templates}
+    chosen = [
+        not template.hidden and any(_addressed(leaf) for leaf in roles[id(template)])
+        for template in recording.templates
+    ]
+    maps = {number: _Map(recording.storages[number]) for number in partners}
+    for event in events_of(recording.body, recording.templates, chosen):
+        found = [
+            access
+            for access in accesses(event, roles[id(event.template)])
+            if access.place[0] in maps and access.form.indirect is None
+        ]
+        for access in found:
+            if access.leaf.reads:
+                _read(recording, maps, access, event.template.row.name)
+        for access in found:
+            if access.leaf.writes:
+                _write(recording, maps, partners, access)
+
+
+def _addressed(leaf: Leaf) -> bool:
+    return isinstance(leaf.form, TileForm) and leaf.form.addressed
+
+
+def _overlapping(recording: Recording, times: Times) -> dict[int, list[int]]:
+    """Return, by number, which storages have overlapping addresses while both are in use."""
+    numbers = [
+        i
+        for i, storage in enumerate(recording.storages)
+        if storage.address is not None and times.last[i] >= 0
+    ]
+    partners: dict[int, list[int]] = {}
+    active: list[tuple[int, tuple[MemoryRegion, int, int, int, int], int]] = []
+    for number in sorted(numbers, key=lambda i: int(times.first[i])):
+        here = _rectangle(recording.storages[number])
+        begin = int(times.first[number])
+        active = [item for item in active if item[2] >= begin]
+        for other, there, _ in active:
+            if _meet(here, there):
+                partners.setdefault(number, []).append(other)
+                partners.setdefault(other, []).append(number)
+        active.append((number, here, int(times.last[number])))
+    return partners
+
+
+def _rectangle(storage: Storage) -> tuple[MemoryRegion, int, int, int, int]:
+    assert storage.address is not None
+    row, byte = storage.address
+    return storage.region, row, row + storage.shape[0], byte, byte + storage.row_bytes
+
+
+def _meet(
+    a: tuple[MemoryRegion, int, int, int, int], b: tuple[MemoryRegion, int, int, int, int]
+) -> bool:
+    return a[0] is b[0] and a[1] < b[2] and b[1] < a[2] and a[3] < b[4] and b[3] < a[4]
+
+
+class _Map:
+    """What became of each byte of a storage, and who wrote over it last."""
+
+    def __init__(self, storage: Storage) -> None:
+        assert storage.address is not None
+        self.row, self.column = storage.address
+        self.states = np.zeros((storage.shape[0], storage.row_bytes), np.uint8)
+        self.spoiler: tuple[int, int] | None = None  # storage and location
+
+    def part(self, rows: range, columns: Columns) -> tuple[Rows, Columns] | None:
+        """Return the index of what lies here of some rows and columns of the memory."""
+        height, width = self.states.shape
+        first = max(rows.start, self.row - (self.row - rows.start) % rows.step)
+        while first < self.row:
+            first += rows.step
+        last = min(rows[-1], self.row + height - 1)
+        inside = columns[(columns >= self.column) & (columns < self.column + width)]
+        if first > last or not len(inside):
+            return None
+        return slice(first - self.row, last - self.row + 1, rows.step), inside - self.column
+
+
+def _touched(storage: Storage, access: Access) -> tuple[range, Columns]:
+    """Return the rows and bytes within them, in the core's memory, that an access touches."""
+    form = access.form
+    row, byte = divmod(access.place[1], storage.pitch)
+    count, step = form.shape[0], max(1, form.strides[0] // storage.pitch)
+    columns: Any = np.array([byte])
+    for n, s in zip(form.shape[1:], form.strides[1:], strict=True):
+        columns = np.unique(columns[:, None] + s * np.arange(n))
+    span = np.arange(info(form.dtype).itemsize)
+    return range(row, row + (count - 1) * step + 1, step), np.unique(columns[:, None] + span)
+
+
+def _read(recording: Recording, maps: dict[int, _Map], access: Access, name: str) -> None:
+    number = access.place[0]
+    storage, state = recording.storages[number], maps[number]
+    if state.spoiler is None:
+        return
+    part = state.part(*_touched(storage, access))
+    if part is None or not (state.states[part[0]][:, part[1]] == _SPOILT).any():
+        return
+    other, where = state.spoiler
+    file, line = recording.locations[where]
+    text = (
+        f"{name} {access.leaf.name} reads {storage!r}, but {recording.storages[other]!r} at an "
+        f"overlapping address was written meanwhile, at {file}:{line}"
+    )
+    recording.findings.append((Finding("NKI222", text), recording.locations[access.location]))
+
+
+def _write(
+    recording: Recording, maps: dict[int, _Map], partners: dict[int, list[int]], access: Access
+) -> None:
+    number = access.place[0]
+    touched = _touched(recording.storages[number], access)
+    own = maps[number].part(*touched)
+    if own is not None:
+        maps[number].states[own[0], own[1]] = _OWN
+    for other in partners[number]:
+        state = maps[other]
+        part = state.part(*touched)
+        if part is None:
+            continue
+        old = state.states[part[0]][:, part[1]]
+        if (old == _OWN).any():
+            state.states[part[0], part[1]] = np.where(old == _OWN, _SPOILT, old)
+            state.spoiler = (number, access.location)

@@ -1,0 +1,136 @@
+"""Races between the two cores of a logical core, which share HBM.
+
+What one core does between two synchronisation points (`sendrecv`, `core_barrier`, a collective)
+has no order with what the other one does meanwhile. Where both touch a byte of shared HBM, and one
+of them writes it, the result depends on chance. This is found exactly, on bytes; accesses that a
+value of the run moves (registers, index tensors) are left out, because nobody knows their bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nki.access import box, byte_layout, overlap
+from nki.dtypes import info
+from nki.isa.state import Finding
+from nki.tensor import NkiTensor
+
+__all__ = ["Races", "Touch"]
+
+Where = tuple[str, int]
+
+# From this many pairs of accesses on, whose smallest boxes meet, bytes are marked one by one.
+_MANY = 2000
+
+
+class Touch(NamedTuple):
+    """One access to shared HBM.
+
+    Attributes:
+        tensor: what is touched.
+        writes: it is written, else read.
+        where: the user's line.
+    """
+
+    tensor: NkiTensor
+    writes: bool
+    where: Where
+
+
+class Races:
+    """Compares what the two cores of one logical core did since they last met.
+
+    Attributes:
+        findings: races, with the line of the second core.
+    """
+
+    def __init__(self) -> None:
+        self.findings: list[tuple[Finding, Where]] = []
+        self._touched: tuple[dict[Any, Touch], dict[Any, Touch]] = ({}, {})
+
+    def touch(self, core: int, touch: Touch) -> None:
+        """Take note of an access of core 0 or 1."""
+        if touch.tensor.pattern.indirect is None:
+            key = (id(touch.tensor.storage), touch.tensor.pattern, touch.writes)
+            self._touched[core].setdefault(key, touch)
+
+    def meet(self) -> None:
+        """Look for races among what was touched, and forget it: the cores have met."""
+        storages: dict[int, tuple[list[Touch], list[Touch]]] = {}
+        for core, touched in enumerate(self._touched):
+            for touch in touched.values():
+                storages.setdefault(id(touch.tensor.storage), ([], []))[core].append(touch)
+            touched.clear()
+        for ours, theirs in storages.values():
+            written = any(touch.writes for touch in (*ours, *theirs))
+            if ours and theirs and written:
+                self._compare(ours, theirs)
+
+    def _compare(self, ours: list[Touch], theirs: list[Touch]) -> None:
+        pairs = _candidates(ours, theirs)
+        if pairs is None:
+            pairs = _by_bytes(ours, theirs)
+        seen: set[tuple[Where, Where]] = set()
+        for a, b in pairs:
+            if (a.where, b.where) not in seen and overlap(a.tensor, b.tensor):
+                seen.add((a.where, b.where))
+                self._found(a, b)
+
+    def _found(self, a: Touch, b: Touch) -> None:
+        kinds = ["writes" if touch.writes else "reads" for touch in (a, b)]
+        file, line = a.where
+        text = (
+            f"core 1 {kinds[1]} bytes of {b.tensor.storage!r} that core 0 {kinds[0]} at "
+            f"{file}:{line}, and no core_barrier or sendrecv between them says which is first"
+        )
+        self.findings.append((Finding("NKI304", text), b.where))
+
+
+def _candidates(ours: list[Touch], theirs: list[Touch]) -> list[tuple[Touch, Touch]] | None:
+    """Return the pairs whose smallest boxes meet and one of which writes, None if too many."""
+    spans = [np.array([box(t.tensor)[2:] for t in side], np.int64) for side in (ours, theirs)]
+    order = np.argsort(spans[1][:, 0], kind="stable")
+    lows, highs = spans[1][order, 0], np.maximum.accumulate(spans[1][order, 1])
+    pairs: list[tuple[Touch, Touch]] = []
+    for a, (low, high) in zip(ours, spans[0].tolist(), strict=True):
+        first = int(np.searchsorted(highs, low))
+        last = int(np.searchsorted(lows, high, side="right"))
+        if len(pairs) + last - first > _MANY:
+            return None
+        for i in order[first:last].tolist():
+            b = theirs[i]
+            if (a.writes or b.writes) and spans[1][i, 1] >= low:
+                pairs.append((a, b))
+    return pairs
+
+
+def _by_bytes(ours: list[Touch], theirs: list[Touch]) -> list[tuple[Touch, Touch]]:
+    """Return pairs that share bytes, one for each of the second core's that has any.
+
+    Every byte of the storage has a flag for each kind of access of the first core, so that the
+    time is that of touching the bytes once more.
+    """
+    flags = np.zeros(ours[0].tensor.storage.nbytes, np.uint8)
+    for touch in ours:
+        view = _bytes(flags, touch.tensor)
+        np.bitwise_or(view, 2 if touch.writes else 1, out=view)
+    pairs: list[tuple[Touch, Touch]] = []
+    seen: set[Where] = set()
+    for b in theirs:
+        matters = 3 if b.writes else 2
+        if b.where in seen or not (_bytes(flags, b.tensor) & matters).any():
+            continue
+        seen.add(b.where)
+        pairs += [
+            (a, b) for a in ours if (a.writes or b.writes) and overlap(a.tensor, b.tensor)
+        ][:1]  # fmt: skip
+    return pairs
+
+
+def _bytes(flags: Any, tensor: NkiTensor) -> Any:
+    """Return the flags of a view's bytes, writable."""
+    offset, strides = byte_layout(tensor.storage, tensor.pattern)
+    size = info(tensor.dtype).itemsize
+    return np.ndarray((*tensor.shape, size), np.uint8, flags, offset, (*strides, 1))

@@ -1,0 +1,1 @@
+"""Several cores' recordings as one; see `nki.merge`."""
