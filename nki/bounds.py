@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nki.dtypes import info
-from nki.errors import NkiError
+from nki.errors import NkiIndexError
 from nki.memory import Storage
 from nki.pattern import AccessPattern
 
@@ -49,7 +49,7 @@ def bounded(
         The index, and None if all elements are in bounds.
 
     Raises:
-        NkiError: something is out of bounds, and `skip` is false (NKI132).
+        NkiIndexError: something is out of bounds, and `skip` is false (NKI132).
     """
     assert p.indirect is not None
     below = limit(storage, p)
@@ -63,7 +63,7 @@ def bounded(
     if good.all():
         return values, None
     if not skip:
-        raise NkiError(
+        raise NkiIndexError(
             "NKI132",
             f"index {int(used[~good][0])} is out of bounds: it must be from 0 to below {below}",
             "keep it in bounds, or ask for oob_mode.skip where the instruction has it",

@@ -327,15 +327,10 @@ def accumulate(dst: Tensor, product: Result) -> bool:
     if covered is None:
         product.accumulate(target, accumulate=True)
         return True
-    part = indices(target.pattern)
-    touched = covered.reshape(-1)[part]
-    whole = product.valid().covers(product.shape)
-    if not whole or (touched.any() and not touched.all()):
-        dst.tile()  # writes the zeros that are missing
-        product.accumulate(target, accumulate=True)
-        return True
-    product.accumulate(target, accumulate=bool(touched.all()))
-    covered.reshape(-1)[part] = True
+    # Elements that no product has written are overwritten, as `accumulate=None` says.
+    product.accumulate(target, accumulate=None)
+    written = take(_shaped(target, product.shape), product.valid().box or ())
+    covered.reshape(-1)[indices(written.pattern)] = True
     if covered.all():
         del state.zeros[target.storage]
     return True

@@ -65,7 +65,7 @@ def nc_matmul(
         a, b = (take(_flat(t), (box[0], box[k])) for k, t in ((1, a), (2, b)))
     shape = (columns, *free)
 
-    def put(dst: NkiTensor, *, accumulate: bool) -> None:
+    def put(dst: NkiTensor, *, accumulate: bool | None) -> None:
         if box is None:
             return
         part = dst if whole else take(_flat(dst), box[1:])
