@@ -16,6 +16,7 @@ SUITES = [
     "benchmarks.compiled.run",
     "benchmarks.compiled.compile_time",
     "benchmarks.compiled.memory",
+    "benchmarks.nki_speed",
 ]
 
 

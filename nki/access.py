@@ -84,20 +84,35 @@ def read(tensor: NkiTensor, values: Any = None, group: int = 16) -> Array:
     return cast("Array", items.view(kind.numpy)[..., 0])
 
 
-def write(tensor: NkiTensor, data: Array, values: Any = None, group: int = 16) -> None:
+def write(
+    tensor: NkiTensor,
+    data: Array,
+    values: Any = None,
+    group: int = 16,
+    mask: npt.NDArray[np.bool_] | None = None,
+) -> None:
     """Write ``data``, of the view's shape and NumPy type, and remember that it is written.
 
     Where several elements of the view are the same one of the storage, the last one counts.
+
+    Args:
+        tensor: the view.
+        data: what to write.
+        values: contents of the index of an indirect view.
+        group: see `nki.addressing.indices`.
+        mask: which elements are written, None for all; an index may be out of bounds elsewhere.
     """
     storage, p = tensor.storage, tensor.pattern
     kind = info(p.dtype)
     assert data.dtype == kind.numpy, (data.dtype, p.dtype)
     assert data.shape == p.shape, (data.shape, p.shape)
-    if p.indirect is None:
+    if p.indirect is None and mask is None:
         as_array(storage, p)[...] = data
         mark_written(tensor)
         return
     starts = byte_starts(storage, p, values, group)
+    if mask is not None:
+        starts, data = starts[mask], data[mask]
     items = np.ascontiguousarray(data)[..., None].view(np.uint8)
     storage.bytes[starts[..., None] + np.arange(kind.itemsize)] = items
     storage.shadow.mark_bytes(starts, kind.itemsize)

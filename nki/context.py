@@ -32,8 +32,14 @@ class Recorder(Protocol):
     def fill(self, tensor: "NkiTensor", value: float) -> None:
         """Record that every element of ``tensor`` becomes ``value``, which its type can hold."""
 
+    def decide(self, register: Any) -> bool | None:
+        """Answer whether a register is true, None if what asks is no ``while`` of Python."""
+
     def copy(self, dst: "NkiTensor", src: "NkiTensor") -> None:
         """Record that ``dst`` becomes ``src``, of the same shape and data type."""
+
+    def assign(self, dst: "NkiTensor", value: Any) -> bool:
+        """Record ``dst[...] = value``; False if ``value`` is nothing that can be assigned."""
 
 
 class _Current(threading.local):

@@ -76,14 +76,16 @@ class _Walk:
             return
         self._seen[key] = (len(self._seen), value)
         self._add(kind.__module__, kind.__qualname__)
+        # Of the type, because a module or a class may have one that speaks of something else.
+        parts = getattr(kind, "__fingerprint__", None)
+        if parts is not None:
+            self._items(parts(value), names)
+            return
         for wanted, add in _ADDERS:
             if isinstance(value, wanted):
                 add(self, value, names)
                 return
-        parts = getattr(value, "__fingerprint__", None)
-        if parts is None:
-            raise _Unknown(kind.__qualname__)
-        self._items(parts(), names)
+        raise _Unknown(kind.__qualname__)
 
     def _items(self, value: Any, names: tuple[str, ...]) -> None:
         self._add(len(value))

@@ -7,7 +7,7 @@ import enum
 import functools
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from neuronxcc.targets import Target
@@ -19,7 +19,7 @@ from nki.frontends import Frontend, NumpyFrontend, frontend_of
 from nki.launch import Launch, Slot, rebuilt, record
 from nki.lint import check_arguments, check_python, enforce
 from nki.lint.switch import mode
-from nki.objects import NKIObject
+from nki.objects import copied, fields_of
 from nki.recorder import Grid
 from nki.recording import Recording
 from nki.schedule import Edges, edges_of
@@ -88,7 +88,7 @@ class Kernel:
                 run here in program order, so edges are checked and change no result.
 
         Raises:
-            NkiTypeError: no such pairs (NKI180).
+            NkiTypeError: no such pairs (NKI280).
         """
         made = copy.copy(self)
         made.edges = edges_of(edges)
@@ -142,7 +142,7 @@ class Kernel:
         arguments = _Arguments()
         bound = [self._bound(arguments, *call) for call in calls]
         frontend = arguments.frontend()
-        target = frontend.target(arguments.values)
+        target = self.target(frontend, arguments.values)
         environment = tuple(map(os.environ.get, _ENVIRONMENT))
         key = (*arguments.key, len(calls), self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
@@ -180,6 +180,10 @@ class Kernel:
             bound.arguments[name] = arguments.take(value, name)
         arguments.ends.append(len(arguments.values))
         return bound
+
+    def target(self, frontend: Frontend, values: list[Any]) -> Target:
+        """Return what a call with these arrays is checked for."""
+        return frontend.target(values)
 
     def _record(
         self, bound: list[inspect.BoundArguments], arguments: _Arguments, target: Target
@@ -224,6 +228,7 @@ class _Arguments:
         self.arrays: list[tuple[str, tuple[int, ...], str]] = []
         self.plain: list[tuple[str, Any]] = []
         self.ends: list[int] = []
+        self._objects: dict[int, tuple[int, Any]] = {}  # by id of the caller's
 
     def frontend(self) -> Frontend:
         return max(self.owners, key=lambda owner: owner.rank, default=_NUMPY)
@@ -245,9 +250,25 @@ class _Arguments:
         if isinstance(value, dict):
             self.key.append((dict, *value))
             return {k: self.take(v, f"{name}[{k!r}]") for k, v in value.items()}
+        fields = fields_of(value)
+        if fields is not None:
+            return self._object(value, fields, name)
         self.key.append(_frozen(value))
         self.plain.append((name, value))
         return value
+
+    def _object(self, value: Any, fields: Mapping[str, Any], name: str) -> Any:
+        known = self._objects.get(id(value))
+        if known is not None:
+            self.key.append(("again", known[0]))
+            return known[1]
+        made = copied(value, {})
+        self._objects[id(value)] = len(self._objects), made
+        self.key.append((type(value), *fields))
+        self.plain.append((name, type(value)))
+        for field, item in fields.items():
+            vars(made)[field] = self.take(item, f"{name}.{field}")
+        return made
 
 
 def _frozen(value: Any) -> Any:
@@ -256,19 +277,13 @@ def _frozen(value: Any) -> Any:
         return float, repr(value)
     if isinstance(value, (bool, int, str, bytes, type(None), enum.Enum, type)):
         return type(value), value
-    if isinstance(value, (tuple, list)):
-        return type(value), tuple(_frozen(item) for item in value)
-    if isinstance(value, dict):
-        return dict, tuple((k, _frozen(v)) for k, v in value.items())
-    if isinstance(value, NKIObject) and hasattr(value, "__dict__"):
-        return type(value), tuple((k, _frozen(v)) for k, v in vars(value).items())
     try:
         hash(value)
     except TypeError:
         raise NkiTypeError(
             "NKI207",
             f"an argument of type {type(value).__name__} is neither an array nor hashable",
-            "pass arrays, numbers, strings, tuples, enums, None, functions or NKIObjects",
+            "pass arrays, numbers, strings, tuples, enums, None, functions or data objects",
         ) from None
     return type(value), value
 

@@ -15,12 +15,15 @@ from neuronxcc.neff.program import Program
 from neuronxcc.targets import Target
 from nki.checks import check_core
 from nki.errors import NkiError, NkiTypeError, NkiWarning
+from nki.memory import MemoryRegion
 from nki.merge import merge
+from nki.objects import copied, fields_of
 from nki.recorder import Grid, Recorder
 from nki.recording import Recording
 from nki.returned import outputs_of, returned
 from nki.schedule import Edges, check_edges
 from nki.tensor import NkiTensor
+from nki.versions import since
 
 __all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "rebuilt", "record"]
 
@@ -184,7 +187,9 @@ def record(
             )
             recorder.values = None if values is None else values[rank]
             with recorder.active():
-                result = function(*_tensors(recorder, args), **_tensors(recorder, kwargs))
+                objects: dict[int, Any] = {}
+                given = [_tensors(recorder, part, objects) for part in (args, kwargs)]
+                result = function(*given[0], **given[1])
                 recorder.recording.results = _results(recorder, result)
             check_edges(edges, recorder.names)
             if checked:
@@ -198,26 +203,44 @@ def rebuilt(like: Any, items: list[Any]) -> Any:
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
-def _tensors(recorder: Recorder, value: Any) -> Any:
-    """Replace slots by tensors, in order of their numbers."""
+def _tensors(recorder: Recorder, value: Any, objects: dict[int, Any]) -> Any:
+    """Replace slots by tensors, in order of their numbers, and data objects by copies.
+
+    Args:
+        recorder: whose tensors.
+        value: an argument.
+        objects: the copies by id of the original, for those that occur several times.
+    """
     if isinstance(value, Slot):
         return recorder.argument(value.shape, value.dtype, value.name)
     if isinstance(value, (tuple, list)):
-        return rebuilt(value, [_tensors(recorder, item) for item in value])
+        return rebuilt(value, [_tensors(recorder, item, objects) for item in value])
     if isinstance(value, dict):
-        return {key: _tensors(recorder, item) for key, item in value.items()}
-    return value
+        return {key: _tensors(recorder, item, objects) for key, item in value.items()}
+    fields = fields_of(value)
+    if fields is None:
+        return value
+    made = objects.get(id(value))
+    if made is None:
+        made = objects[id(value)] = copied(value, {})
+        for name, item in fields.items():
+            vars(made)[name] = _tensors(recorder, item, objects)
+    return made
 
 
 def _results(recorder: Recorder, result: Any) -> Any:
     if isinstance(result, NkiTensor):
-        if result.buffer.on_chip or result.is_indirect():
-            raise NkiError(
-                "NKI208",
-                f"the kernel returns {result!r}",
-                "results are tensors in nl.shared_hbm: copy it there with nisa.dma_copy",
-            )
-        return recorder.result(result)
+        refused = result.buffer.on_chip or result.is_indirect()
+        if not refused:
+            found = recorder.result(result)
+            private = result.buffer is MemoryRegion.private_hbm and since("outputs")
+            if not private or found.storage in recorder.recording.inputs:
+                return found
+        raise NkiError(
+            "NKI208",
+            f"the kernel returns {result!r}",
+            "results are tensors in nl.shared_hbm: copy it there with nisa.dma_copy",
+        )
     if isinstance(result, (tuple, list)):
         return rebuilt(result, [_results(recorder, item) for item in result])
     if isinstance(result, dict):

@@ -1,9 +1,11 @@
 """Bases of the objects that kernels handle."""
 
+import dataclasses
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["NKIObject", "RuntimeScalar", "TensorBase"]
+__all__ = ["NKIObject", "RuntimeScalar", "TensorBase", "copied", "fields_of"]
 
 
 class NKIObject:
@@ -51,3 +53,22 @@ class TensorBase(NKIObject):
     """What `nki.tensor.NkiTensor` is to modules that it is built from."""
 
     __slots__ = ()
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of a kernel's data object, None of anything else.
+
+    Such an object is an `NKIObject` or a dataclass; a kernel gets a copy of it.
+    """
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return None
+    if isinstance(value, NKIObject) or dataclasses.is_dataclass(value):
+        return vars(value)
+    return None
+
+
+def copied(value: Any, fields: Mapping[str, Any]) -> Any:
+    """Return a data object like another, with other attributes."""
+    made = object.__new__(type(value))
+    vars(made).update(fields)
+    return made

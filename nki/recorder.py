@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronxcc.targets import Target
+from nki.conditions import Conditions
 from nki.context import use_recorder
 from nki.errors import NkiError, NkiTypeError, user_location
-from nki.forms import Forms, Key
+from nki.forms import Forms, Key, number
 from nki.isa import enums
 from nki.isa.describe import prepare
 from nki.isa.functions import FUNCTIONS, use_issuer
@@ -29,6 +30,7 @@ from nki.recording import Block, Loop, Recording, Result, Template
 from nki.reference import Machine
 from nki.tensor import NkiTensor, create
 from nki.uninitialised import Initialisation
+from nki.versions import since
 
 __all__ = ["Grid", "Recorder"]
 
@@ -93,7 +95,8 @@ class Recorder:
         self.lane = rank * self.cores + index
         self.recording.cores = self.cores * ranks
         self._generation = _generation(target)
-        self._precise = os.environ.get(PRECISE_VARIABLE, "1") != "0"
+        unset = "1" if since("NKI_PRECISE_FP") else "0"
+        self._precise = os.environ.get(PRECISE_VARIABLE, unset) != "0"
         self._forms = Forms()
         self.recording.storages = self._forms.storages
         self._templates: dict[Key, int] = {}
@@ -105,6 +108,8 @@ class Recorder:
         self._registers: set[int] = set()  # written
         self._accumulation = Accumulation(self)
         self._initialisation = Initialisation(self)
+        self._conditions = Conditions(self)
+        self.decide = self._conditions.decide
         self._peeking: Machine | None = None
         self._failures: list[NkiError] = []
         # What the inputs hold, for those who look at values.
@@ -120,6 +125,7 @@ class Recorder:
             stack.enter_context(use_recorder(self))
             stack.enter_context(use_issuer(self.issue))
             yield
+        self._conditions.finish()
         if self._failures:
             raise self._failures[0]
 
@@ -236,12 +242,18 @@ class Recorder:
         group = 32 if row.name.startswith("nc_matmul") else 16
         try:
             forms = self._forms.operands(row, operands, places, group)
-            key: Key = (
-                row.name,
-                hidden,
-                tuple([_exact(form) for form in forms]),
-                tuple([_exact(v) for name, v in attributes.items() if name != "name"]),
-            )
+            parts: list[Any] = [row.name, hidden]
+            # Equal keys must mean the same number: 1, 1.0 and True are equal, 0.0 and -0.0 too.
+            for form in forms:
+                kind = type(form)
+                parts.append((kind, repr(form)) if kind is float or kind is bool else form)
+            for name, value in attributes.items():
+                kind = type(value)
+                if kind is float or kind is bool:
+                    parts.append((kind, repr(value)))
+                elif name != "name":
+                    parts.append(value)
+            key: Key = tuple(parts)
             number = self._templates.get(key)
         except (AttributeError, TypeError, ValueError):
             # Something that is no operand: the checks say what.
@@ -434,6 +446,21 @@ class Recorder:
         """Record that ``dst`` becomes ``src``."""
         FUNCTIONS["tensor_copy"](dst, src)
 
+    def assign(self, dst: NkiTensor, value: Any) -> bool:
+        """Record ``dst[...] = value``: a copy of a tensor, or a number in every element.
+
+        Returns:
+            False if `value` is neither.
+        """
+        if isinstance(value, NkiTensor):
+            on_chip = dst.buffer.on_chip and value.buffer.on_chip
+            FUNCTIONS["tensor_copy" if on_chip else "dma_copy"](dst, value)
+        elif isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+            self.fill(dst, number(value))
+        else:
+            return False
+        return True
+
     # --- looking at values -----------------------------------------------------------------------
 
     def device_print(self, prefix: str, tensor: NkiTensor) -> None:
@@ -464,13 +491,6 @@ class Recorder:
             self._peeking = Machine(self.recording, [np.array(a) for a in self.values()])
         self._peeking.proceed()
         return self._peeking.read(tensor)
-
-
-def _exact(value: Any) -> Any:
-    """Return something that equals another one only if both are the same number."""
-    if isinstance(value, (float, bool)):
-        return type(value), repr(value)
-    return value
 
 
 def _generation(target: Target) -> int:

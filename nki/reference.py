@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from nki import access
+from nki.bounds import bounded
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.isa.evaluate import dtypes_of, evaluate
 from nki.isa.mx import rule_in_use
+from nki.isa.rows.dma_rules import AXES
 from nki.isa.state import MATMUL, OTHER, CoreState, Step
 from nki.memory import Core, MemoryRegion, Storage
 from nki.pattern import Indirect
@@ -27,6 +29,7 @@ from nki.recording import (
     RegisterForm,
     Template,
     TileForm,
+    leaves,
 )
 from nki.returned import outputs_of
 from nki.tensor import NkiTensor, tensor_of
@@ -132,7 +135,21 @@ class Machine:
         template = event.template
         if template.hidden:
             return
-        operands = {n: self._read(f, p) for n, f, p in event.operands() if f is not None}
+        try:
+            self._run(event)
+        except NkiError as error:
+            where = self._recording.locations[event.location]
+            raise type(error)(error.code, error.what, error.remedy, where) from None
+
+    def _run(self, event: Event) -> None:
+        template = event.template
+        skip = template.attributes.get("oob_mode") == "skip"
+        inside: dict[str, Array] = {}
+        operands = {
+            name: self._read(form, places, skip=skip, inside=inside, name=name)
+            for name, form, places in event.operands()
+            if form is not None
+        }
         if template.row.name == "device_print":
             print(template.attributes["prefix"], operands["src"])  # noqa: T201 (what it is for)
             return
@@ -150,11 +167,7 @@ class Machine:
             _lane(template),
             self._written_states(event),
         )
-        try:
-            results = evaluate(template.row, step, operands, template.attributes)
-        except NkiError as error:
-            where = self._recording.locations[event.location]
-            raise type(error)(error.code, error.what, error.remedy, where) from None
+        results = evaluate(template.row, step, operands, template.attributes)
         places = {name: (form, at) for name, form, at in event.operands()}
         for name, value in results.items():
             form, at = places[name]
@@ -162,7 +175,9 @@ class Machine:
                 self._registers[at[0][0]] = int(value.reshape(-1)[0])
             else:
                 assert isinstance(form, TileForm)
-                self._write(form, at, value, product=template.row.name.startswith("nc_matmul"))
+                product = template.row.name.startswith("nc_matmul")
+                mask = _kept(template, operands, inside, name) if inside else None
+                self._write(form, at, value, product=product, mask=mask)
 
     def _written_states(self, event: Event) -> Array | None:
         if not event.template.row.name.startswith("nc_matmul"):
@@ -198,25 +213,57 @@ class Machine:
         indirect = Indirect(found.kind, None, found.stride, found.axis, found.bound)
         return tensor_of(storage, pattern._replace(indirect=indirect)), values
 
-    def _read(self, form: Form, places: Sequence[Place]) -> Any:
+    def _read(
+        self,
+        form: Form,
+        places: Sequence[Place],
+        *,
+        skip: bool = False,
+        inside: dict[str, Array] | None = None,
+        name: str = "",
+    ) -> Any:
+        """Return an operand.
+
+        Args:
+            form: what it is.
+            places: of its leaves.
+            skip: read something else where an index is out of bounds.
+            inside: receives what of the operand is in bounds, where not all of it is.
+            name: of the operand.
+        """
         if isinstance(form, RegisterForm):
             return np.array([[self._registers.get(places[0][0], 0)]], np.int32)
         if isinstance(form, TileForm):
             tensor, values = self._tensor(form, places)
-            group = form.indirect.group if form.indirect is not None else 16
+            if form.indirect is None:
+                return access.read(tensor)
+            group = form.indirect.group
+            values, mask = bounded(tensor.storage, tensor.pattern, values, group, skip=skip)
+            if mask is not None and inside is not None:
+                inside[name] = mask
             return access.read(tensor, values, group)
         if isinstance(form, tuple):
-            return tuple(
-                self._read(item, [place]) for item, place in zip(form, places, strict=True)
-            )
+            items, at = [], 0
+            for i, item in enumerate(form):
+                count = sum(1 for _ in leaves(item))
+                here = places[at : at + count]
+                at += count
+                items.append(self._read(item, here, skip=skip, inside=inside, name=f"{name}[{i}]"))
+            return tuple(items)
         return form
 
     def _write(
-        self, form: TileForm, places: Sequence[Place], value: Array, *, product: bool
+        self,
+        form: TileForm,
+        places: Sequence[Place],
+        value: Array,
+        *,
+        product: bool,
+        mask: Array | None,
     ) -> None:
         tensor, index = self._tensor(form, places)
         group = form.indirect.group if form.indirect is not None else 16
-        access.write(tensor, value.view(info(tensor.dtype).numpy), index, group)
+        access.write(tensor, value.view(info(tensor.dtype).numpy), index, group, mask)
         if form.region is MemoryRegion.psum:
             self._map(places[0][0]).put(tensor, MATMUL if product else OTHER)
 
@@ -234,6 +281,20 @@ class Machine:
         """Return all that a storage holds, in its shape."""
         storage = self._storage(number)
         return storage.bytes.view(info(storage.dtype).numpy).reshape(storage.shape)
+
+
+def _kept(
+    template: Template, operands: dict[str, Any], inside: dict[str, Array], name: str
+) -> Array:
+    """Return which elements of a result are written: those for which no index is out of bounds."""
+    shape = operands[name].shape
+    kept = np.ones(shape, np.bool_)
+    for operand, mask in inside.items():
+        moved = mask
+        if template.row.name == "dma_transpose" and operand == "src":
+            moved = mask.transpose(template.attributes["axes"] or AXES[mask.ndim])
+        kept &= moved.reshape(shape)
+    return kept
 
 
 def _lane(template: Template) -> int:

@@ -172,17 +172,22 @@ class NkiTensor(TensorBase):
         return tensor_of(self.storage, index_by_parts(p, key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Refuse: an instruction writes, and it takes the part to write to as its destination.
+        """Write part of a tensor within a kernel: a copy of a tensor, or a number everywhere.
+
+        ``t[...] = x`` is `nisa.tensor_copy` between SBUF and PSUM, and `nisa.dma_copy` from and to
+        HBM, with their rules.
 
         Raises:
-            NkiError: always (NKI027).
+            NkiError: outside of a kernel, or a value of another kind (NKI027).
         """
-        raise NkiError(
-            "NKI027",
-            f"{self!r} cannot be assigned to",
-            "write nisa.tensor_copy(dst=t[...], src=value), nisa.dma_copy from or to HBM, or "
-            "nisa.memset for a constant",
-        )
+        recorder = current_recorder()
+        if recorder is None or not recorder.assign(self[key], value):
+            raise NkiError(
+                "NKI027",
+                f"{self!r} cannot be assigned a {type(value).__name__}",
+                "in a kernel assign a tensor or a number, or write nisa.tensor_copy(dst=t[...], "
+                "src=value), nisa.dma_copy from or to HBM, or nisa.memset for a constant",
+            )
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> "NkiTensor":
         """Return elements ``start, start + step, ...`` below ``end`` of one dimension.
@@ -487,8 +492,11 @@ def create(
     name: str = "",
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
-    """Return a tensor on a new storage, uninitialised; see ``nl.ndarray``."""
-    region = region_of(buffer)
+    """Return a tensor on a new storage, uninitialised; see ``nl.ndarray``.
+
+    A buffer of None, which was the default in NKI 0.2, is SBUF.
+    """
+    region = MemoryRegion.sbuf if buffer is None else region_of(buffer)
     sizes = checked_shape(shape, region)
     kind = canonical(dtype)
     recorder = current_recorder()
@@ -516,6 +524,8 @@ def checked_shape(shape: Sequence[int], region: MemoryRegion) -> tuple[int, ...]
             f"{shape!r} is no shape of a tensor",
             "a shape is a tuple of integers of at least 1",
         )
+    if region.on_chip and sizes == (1,):
+        return (1, 1)  # the documents of registers write [1] for the tensors that they load
     if region.on_chip and len(sizes) < 2:
         raise NkiError(
             "NKI029",

@@ -16,6 +16,7 @@ from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.convolve import ConvRegion, is_narrow, step_of
 from neuronxcc.lowering.emit import Emitted, emit
 from neuronxcc.lowering.fuse import Fuser
+from neuronxcc.lowering.kernel_calls import Callee, body_of, callee_of
 from neuronxcc.lowering.layout import Layout, collapsed
 from neuronxcc.lowering.products import matrix
 from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
@@ -287,6 +288,9 @@ class Drafter:
         places = node.get("outs", tuple(range(len(unit.outs))))
         wanted = [None if place is None else unit.outs[place] for place in places]
         outs = [None if out is None else self.window(out) for out in wanted]
+        callee = callee_of(node)
+        if callee is not None:
+            return self._kernel(unit, callee, operands)
         loc = self.loc(node)
 
         def build(buffer_of: BufferOf) -> Step:
@@ -311,6 +315,20 @@ class Drafter:
             [window.storage for window in outs if window is not None],
             build,
         )
+
+    def _kernel(self, unit: Opaque, callee: Callee, operands: list[Window]) -> Draft:
+        """The call of a program that was lowered elsewhere."""
+        node = unit.node
+        types = [src.type for src in node.srcs]
+        used = [None if out is None else out.type for out in unit.outs]
+        body = body_of(callee, [window.strides for window in operands], types, used)
+        outs = [self.window(out) for out in unit.outs if out is not None]
+
+        def build(buffer_of: BufferOf) -> Step:
+            windows = tuple(window.view(buffer_of) for window in operands)
+            return CallStep("call", (body,), windows, tuple(o.view(buffer_of) for o in outs))
+
+        return Draft(unit, [w.storage for w in operands], [out.storage for out in outs], build)
 
     def _control(self, unit: Opaque) -> Draft:
         node = unit.node

@@ -58,7 +58,7 @@ class matmul_perf_mode(enum.Enum):  # noqa: N801
     double_row = "double_row"
 
 
-class nc_version(enum.Enum):  # noqa: N801
+class nc_version(enum.IntEnum):  # noqa: N801 (kernels compare versions by <)
     """A generation of NeuronCores: Trn1 and Inf2, Trn2, Trn3."""
 
     gen2 = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
 from nki.objects import NKIObject, RuntimeScalar
 
@@ -14,7 +15,7 @@ class VirtualRegister(RuntimeScalar):
     """A 32-bit register, made by `nisa.register_alloc`.
 
     Its value exists while the kernel runs, so it cannot steer Python: `nl.fori_loop` and
-    `nl.while_loop` can.
+    `nl.while_loop` can, and ``while register:`` is recorded as a loop of the device.
 
     Attributes:
         value: the signed 32-bit value as far as the kernel has run; None before the first write.
@@ -76,8 +77,11 @@ class VirtualRegister(RuntimeScalar):
             "with a tensor",
         )
 
-    def __bool__(self) -> bool:  # noqa: PLE0304 (always raises)
-        self._no_number("a condition of Python")
+    def __bool__(self) -> bool:
+        recorder = current_recorder()
+        if recorder is None or (answer := recorder.decide(self)) is None:
+            self._no_number("a condition of Python")
+        return answer
 
     def __int__(self) -> int:
         self._no_number("an int")

@@ -140,6 +140,7 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
         "affine_select": (
             Spelling("0.2", "a third argument is offset, before two numbers", _offset_third),
         ),
+        "scalar_tensor_tensor": (Spelling("0.3", "dtype= is that of dst", _dropped("dtype")),),
         "dma_compute": (Spelling("0.2", "scales, a list, stands before reduce_op", _scales_third),),
         "dma_copy": (
             Spelling("0.2", "dst_rmw_op= is nisa.dma_compute", _read_modify_write),
@@ -162,7 +163,7 @@ FUNCTIONS_BEFORE: Mapping[str, str] = MappingProxyType(
 
 def _cast_value(call: Call) -> Call:
     dst = call.args[0] if call.args else call.kwargs.get("dst")
-    value = call.args[1] if len(call.args) > 1 else call.kwargs.get("value")
+    value: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("value")
     if not isinstance(dst, NkiTensor) or not info(dst.dtype).is_int or not _is_number(value):
         return call
     kwargs = {k: v for k, v in call.kwargs.items() if k not in ("dst", "value")}

@@ -50,6 +50,9 @@ class Operator(NKIObject):
     def __reduce__(self) -> str:
         return self.__name__  # pickle and copy find the one in this module
 
+    def __fingerprint__(self) -> tuple[str]:
+        return (self.__name__,)
+
 
 bypass: Final = Operator("bypass")
 average: Final = Operator("average")

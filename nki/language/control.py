@@ -72,7 +72,7 @@ class no_reorder(NKIObject):  # noqa: N801 (the documented name)
 def fori_loop(
     lower: int | VirtualRegister,
     upper: int | VirtualRegister,
-    body_fun: Callable[[VirtualRegister], None],
+    body_fun: Callable[[VirtualRegister], Any],
     step: int = 1,
 ) -> None:
     """Let the device run a function for counters lower, lower + step... below upper.
@@ -188,7 +188,7 @@ def program_ndim() -> int:
     return int(_recorder("program_ndim").program_ndim())
 
 
-def device_print(print_prefix: str, tensor: NkiTensor) -> None:
+def device_print(print_prefix: Any, tensor: Any) -> None:
     """Print a prefix and the values of a tensor when the kernel runs.
 
     Args:

@@ -104,8 +104,12 @@ def empty_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = 
     )
 
 
-def shared_constant(constant: npt.NDArray[Any] | str | Path) -> NkiTensor:
+def shared_constant(constant: npt.NDArray[Any] | str | Path, dtype: Any = None) -> NkiTensor:
     """Return a tensor in shared HBM that holds a copy of an array, or of a ``.npy`` file.
+
+    Args:
+        constant: the array, or the path of a file.
+        dtype: NKI 0.2 took one to cast to; by default that of the array.
 
     Raises:
         NkiTypeError: it is neither (NKI007), or NKI has no such type (NKI001).
@@ -118,7 +122,9 @@ def shared_constant(constant: npt.NDArray[Any] | str | Path) -> NkiTensor:
             f"a constant was given as {type(array).__name__}",
             "give a NumPy array or the path of a .npy file",
         )
-    return _constant(np.array(array, order="C"), canonical(array.dtype), MemoryRegion.shared_hbm)
+    kind = canonical(array.dtype if dtype is None else dtype)
+    data = np.array(array, dtype=array.dtype if dtype is None else info(kind).numpy, order="C")
+    return _constant(data, kind, MemoryRegion.shared_hbm)
 
 
 def shared_identity_matrix(n: int, dtype: Any = "uint8", dst: NkiTensor | None = None) -> NkiTensor:

@@ -34,7 +34,7 @@ _STATIONARY = 128
 
 
 class _Copy(Unary):
-    def __call__(self, x: NkiTensor, dtype: Any = None) -> NkiTensor:  # type: ignore[override]
+    def __call__(self, x: NkiTensor, dtype: Any = None) -> NkiTensor:
         """Return a copy in SBUF, bit by bit if the types agree.
 
         Before NKI 0.6 the Scalar Engine copied, through float32 and to the memory of `x`.

@@ -24,7 +24,7 @@ _STATISTICS = 512  # elements that nisa.bn_stats takes at once
 class Reduction(Function):
     """A reduction: ``f(x, axis, dtype=None, keepdims=False)``; ``emit(x, first, out)`` issues."""
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self, x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False
     ) -> NkiTensor:
         """Return a new tile in SBUF, reduced.
@@ -41,12 +41,16 @@ class Reduction(Function):
             NkiTypeError: `x` is no tile (NKI240).
             NkiError: other axes (NKI242).
         """
-        data = tile(self.__name__, "x", x)
-        first = free_axes(self.__name__, data, axis)
-        short, kept = split(data, first)
-        out = new(short, kind_of(data, dtype))
-        self.emit(data, first, out)
-        return out.reshape(kept) if keepdims else out
+        return _reduced(self, x, axis, dtype, keepdims)
+
+
+def _reduced(function: Function, x: Any, axis: Any, dtype: Any, keepdims: bool) -> NkiTensor:
+    data = tile(function.__name__, "x", x)
+    first = free_axes(function.__name__, data, axis)
+    short, kept = split(data, first)
+    out = new(short, kind_of(data, dtype))
+    function.emit(data, first, out)
+    return out.reshape(kept) if keepdims else out
 
 
 Emit = Callable[[NkiTensor, int, NkiTensor], None]
@@ -102,7 +106,7 @@ def _var(x: NkiTensor, first: int, out: NkiTensor) -> None:
 
 
 class _Variance(Reduction):
-    def __call__(  # type: ignore[override]
+    def __call__(
         self, x: NkiTensor, axis: Any, dtype: Any = None, keepdims: bool = False
     ) -> NkiTensor:
         """As other reductions, but `keepdims` is ignored, as documented: dimensions stay."""
@@ -110,12 +114,10 @@ class _Variance(Reduction):
         return super().__call__(x, axis, dtype, keepdims=True)
 
 
-class _All(Reduction):
-    def __call__(  # type: ignore[override]
-        self, x: NkiTensor, axis: Any, dtype: Any = None
-    ) -> NkiTensor:
+class _All(Function):
+    def __call__(self, x: NkiTensor, axis: Any, dtype: Any = None) -> NkiTensor:
         """As other reductions, without `keepdims`."""
-        return super().__call__(x, axis, dtype)
+        return _reduced(self, x, axis, dtype, keepdims=False)
 
 
 sum: Final = Reduction("sum", "Return the sum.", _reduce("add"))  # noqa: A001

@@ -37,7 +37,7 @@ _BITS = {
     "float8_e4m3": (4, 3),
     "float8_e4m3fn": (4, 3),
 }
-_WIDENED = ("float16", "bfloat16", "tfloat32", "float32")
+_WIDENED = ("float16", "bfloat16", "float32")  # never tfloat32, which only products use
 
 
 def is_number(value: Any) -> bool:

@@ -87,8 +87,8 @@ def _sets(node: ast.AST, scope: Scope) -> Found:
 
 def _suspends(node: ast.AST, scope: Scope) -> Found:
     del scope
-    names = {ast.Await: "await", ast.YieldFrom: "yield from", ast.Yield: "yield"}
-    yield node, f"`{names[type(node)]}` suspends the function"
+    names = {"Await": "await", "YieldFrom": "yield from", "Yield": "yield"}
+    yield node, f"`{names[type(node).__name__]}` suspends the function"
 
 
 def _generators(node: ast.GeneratorExp, scope: Scope) -> Found:

@@ -10,11 +10,13 @@ from neuronxcc.neff.natives import native
 from neuronxcc.neff.tape import TapeNative
 from nki.dtypes import info
 from nki.lowering import values
+from nki.lowering.loops import Lanes
+from nki.lowering.operands import Operand, Pointer, Reach, f32, rows_of
 from nki.lowering.shapes import merge
-from nki.lowering.work import Lanes, Operand, Pointer, Reach, Work, rows_of
+from nki.lowering.work import Work
 from nki.recording import TileForm
 
-__all__ = ["Rows", "call", "given", "lane", "number_rows", "raw", "rows", "wanted"]
+__all__ = ["Rows", "call", "given", "number_rows", "raw", "rows", "wanted"]
 
 
 class Rows(NamedTuple):
@@ -31,7 +33,7 @@ class Rows(NamedTuple):
 
 def rows(operand: Operand) -> Rows | None:
     """Return an operand as rows; None if its elements do not lie side by side."""
-    if merge(operand.free_dims) not in ((), ((operand.free, 1),)):
+    if operand.moved or merge(operand.free_dims) not in ((), ((operand.free, 1),)):
         return None
     return Rows(operand.pointer, operand.strides[0] * operand.itemsize)
 
@@ -86,8 +88,6 @@ def number_rows(work: Work, name: str) -> Rows:
     form = work.form(name)
     if isinstance(form, TileForm):
         return given(work, name)
-    from nki.lowering.work import f32  # noqa: PLC0415
-
     return Rows(f32(form), 0)
 
 
@@ -128,14 +128,6 @@ def wanted(work: Work, name: str, dtype: str = "", *, keeps: bool = False) -> Wa
         lanes.finish()
 
     return Wanted(_dense(made), finish)
-
-
-def lane(work: Work) -> int:
-    """Return the first partition of the instruction: of its first operand on chip."""
-    for _, form in work.template.operands:
-        if isinstance(form, TileForm) and form.region.on_chip:
-            return form.row
-    return 0
 
 
 def call(

@@ -18,7 +18,7 @@ from nki.lowering.operands import Operand, Reach
 from nki.lowering.shapes import merge, row_major
 from nki.lowering.work import Work
 
-__all__ = ["product"]
+__all__ = ["multiply"]
 
 _EXACT = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 _FLOAT8 = ("float8_e4m3", "float8_e4m3fn", "float8_e5m2")
@@ -70,6 +70,11 @@ def product(work: Work, rows: int, dtype: str, *, accumulate: bool) -> None:
     """Multiply `stationary` and `moving` to `dst`."""
     left = _matrix(work, work.operand("stationary"), rows, dtype)
     right = _matrix(work, work.operand("moving"), rows, dtype)
+    multiply(work, left, right, dtype, accumulate=accumulate)
+
+
+def multiply(work: Work, left: Operand, right: Operand, dtype: str, *, accumulate: bool) -> None:
+    """Multiply matrices (K, M) and (K, N) of a type that products take to `dst`."""
     dst = work.operand("dst")
     dims = merge(dst.free_dims)
     target = dst

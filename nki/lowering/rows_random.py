@@ -11,8 +11,10 @@ from neuronxcc.ir.op import Op
 from nki.isa.xorwow import GPSIMD_STATES, LANES, VECTOR_STATES, WORDS, Xorwow
 from nki.lowering import values
 from nki.lowering.implement import implements
-from nki.lowering.native import Rows, call, lane, raw, wanted
-from nki.lowering.work import Lanes, Operand, State, Work
+from nki.lowering.loops import Lanes
+from nki.lowering.native import Rows, call, raw, wanted
+from nki.lowering.operands import Operand, State
+from nki.lowering.work import Work
 
 __all__: list[str] = []
 
@@ -34,7 +36,7 @@ def _generators(work: Work, first: int) -> State:
 def _draw(work: Work, out: Rows, partitions: int, size: int, itemsize: int) -> None:
     """Let a native function write random bits."""
     count = _STATES[work.template.engine]
-    generators = Rows(_generators(work, lane(work)), 4 * WORDS * count)
+    generators = Rows(_generators(work, work.lane()), 4 * WORDS * count)
     call(
         work,
         "xorwow",
@@ -99,7 +101,7 @@ def _states(work: Work, name: str) -> tuple[Operand, Operand]:
     """Return an operand with words of states, and the states themselves."""
     operand = work.operand(name)
     states = Operand(
-        "", operand.dtype, operand.shape, (operand.free, 1), _generators(work, lane(work))
+        "", operand.dtype, operand.shape, (operand.free, 1), _generators(work, work.lane())
     )
     return operand, states
 

@@ -6,8 +6,9 @@ from neuronxcc.neff.natives.scan import ALU as SCAN
 from nki.isa.alu import ALU
 from nki.lowering import alu
 from nki.lowering.implement import implements
-from nki.lowering.native import Rows, call, given, lane, number_rows, wanted
-from nki.lowering.work import State, Work, f32
+from nki.lowering.native import Rows, call, given, number_rows, wanted
+from nki.lowering.operands import State, f32
+from nki.lowering.work import Work
 
 __all__: list[str] = []
 
@@ -38,7 +39,7 @@ def _scan(work: Work) -> None:
 def accumulators(work: Work) -> Rows:
     """Return the accumulator registers of the engine that runs the instruction, from its lane."""
     initial = bytes(4 * 128)
-    return Rows(State(f"accumulators.{work.template.engine}", initial, 4 * lane(work)), 4)
+    return Rows(State(f"accumulators.{work.template.engine}", initial, 4 * work.lane()), 4)
 
 
 def _initial(work: Work, registers: Rows, op: str, command: str) -> Rows:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from neuronxcc.codegen import build
 from neuronxcc.ir.dtypes import DType
 from nki.lowering.implement import implements
+from nki.lowering.loops import Lanes
 from nki.lowering.native import Rows, Wanted, call, given, raw, wanted
-from nki.lowering.work import Lanes, Work, f32
+from nki.lowering.operands import f32
+from nki.lowering.work import Work
 
 __all__: list[str] = []
 

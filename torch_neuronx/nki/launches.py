@@ -6,6 +6,7 @@ returns the outputs and, for each argument that the kernel writes, its new conte
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +19,12 @@ from nki.returned import Returned, assemble
 from torch_neuronx.nki import execution
 from torch_neuronx.nki.types import TO_TORCH
 
-__all__ = ["OPERATOR", "key_of", "launch_of", "results_of", "run_as_operator"]
+__all__ = ["OPERATOR", "enter", "key_of", "launch_of", "results_of", "run_as_operator"]
 
 OPERATOR = "torch_neuronx_nki::run"
+
+# Keys must not mean something else in a process that reads them from a file.
+_PROCESS = secrets.token_hex(4)
 
 
 class _Table:
@@ -36,9 +40,14 @@ class _Table:
         with self._lock:
             found = self._keys.get(id(launch))
             if found is None:
-                found = self._keys[id(launch)] = f"{launch.name}.{len(self._launches)}"
+                found = self._keys[id(launch)] = f"{launch.name}.{_PROCESS}.{len(self._launches)}"
                 self._launches[found] = launch
             return found
+
+    def enter(self, key: str, launch: Launch) -> None:
+        """Let a further key stand for a launch."""
+        with self._lock:
+            self._launches[key] = launch
 
     def launch(self, key: str) -> Launch:
         """Return the launch of a key."""
@@ -54,6 +63,7 @@ class _Table:
 
 _TABLE = _Table()
 key_of = _TABLE.key
+enter = _TABLE.enter
 launch_of = _TABLE.launch
 
 
@@ -77,6 +87,18 @@ def _(given: Sequence[torch.Tensor], key: str) -> list[torch.Tensor]:
     made = [given[0].new_empty(shape, dtype=TO_TORCH[dtype]) for shape, dtype in launch.outputs]
     kept = [given[i] for i in sorted(launch.written)]
     return [*made, *(t.new_empty(t.shape) for t in kept)]
+
+
+def _backward(_ctx: Any, *_grads: Any) -> Any:
+    raise NkiError(
+        "NKI276",
+        "a gradient is asked for through a kernel, which has none of its own",
+        "wrap the call in a torch.autograd.Function, or in an operator made by nki_op with "
+        "register_autograd",
+    )
+
+
+_run.register_autograd(_backward)
 
 
 def run_as_operator(launch: Launch, values: list[torch.Tensor]) -> Any:

@@ -23,7 +23,7 @@ _BASIC = (bool, int, float, str, torch.Tensor, torch.dtype)
 _KEPT: dict[str, Any] = {_NONE: None}
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _named(value: Any) -> str:
     """Return a name for something that Dynamo knows the value of: an enum, a function, a class."""
     for name, kept in _KEPT.items():
@@ -61,7 +61,8 @@ def _encoded(value: Any) -> Any:
         return [_encoded(item) for item in value]
     if isinstance(value, dict):
         return {key: _encoded(item) for key, item in value.items()}
-    return value if isinstance(value, _BASIC) else _named(value)
+    # The sum is a string of Dynamo's own; what the function returned belongs to its graph.
+    return value if isinstance(value, _BASIC) else _named(value) + ""
 
 
 def _decoded(value: Any) -> Any:

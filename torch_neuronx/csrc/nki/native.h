@@ -71,5 +71,9 @@ void checked(Params params, std::initializer_list<int64_t> least, const char* na
 
 // The families.
 std::span<const Native> index_natives();
+std::span<const Native> search_natives();
+std::span<const Native> gather_natives();
+std::span<const Native> scan_natives();
+std::span<const Native> random_natives();
 
 }  // namespace torch_neuronx::nki

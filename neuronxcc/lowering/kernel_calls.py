@@ -1,0 +1,134 @@
+"""Calls of programs that somebody else lowered, as NKI's kernels are: one step of a program.
+
+In the tensor IR such a call is a CUSTOM_CALL of `TARGET` whose last argument names the program by a
+hash of its content. The program may write its arguments; in the IR it is a function, which returns
+their new contents after its own results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from neuronxcc.ir.node import Node, TensorType
+from neuronxcc.ir.op import Op
+from neuronxcc.neff.codec import encode
+from neuronxcc.neff.program import Buffer, CopyStep, Program, View
+
+__all__ = ["TARGET", "Callee", "body_of", "callee_of", "keep"]
+
+TARGET = "torch_neuronx_nki::run"
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """A program that may be called.
+
+    Attributes:
+        program: takes contiguous arguments, and may write to them.
+        written: numbers of the arguments that it writes, increasing.
+    """
+
+    program: Program
+    written: tuple[int, ...]
+
+
+_CALLEES: dict[str, Callee] = {}
+
+
+def keep(callee: Callee) -> str:
+    """Return the name of what may be called; it stays known to the process."""
+    encoded = encode(replace(callee.program, meta={}))  # notes say nothing about what it does
+    digest = hashlib.sha256(f"{callee.written}".encode())
+    for content in (encoded.document, *encoded.contents):
+        digest.update(content)
+    name = f"{callee.program.name}.{digest.hexdigest()[:40]}"
+    _CALLEES[name] = callee
+    return name
+
+
+def callee_of(node: Node) -> Callee | None:
+    """Return what a node calls, None for other nodes and for names that nobody keeps."""
+    if node.op is not Op.CUSTOM_CALL or node["target"] != TARGET:
+        return None
+    return _CALLEES.get(node["args"][-1])
+
+
+def body_of(
+    callee: Callee,
+    strides: Sequence[tuple[int, ...]],
+    operands: Sequence[TensorType],
+    results: Sequence[TensorType | None],
+) -> Program:
+    """Return a program that does the same and writes no argument.
+
+    Args:
+        callee: what is called.
+        strides: of the operands that the body is given, in elements.
+        operands: their types.
+        results: types of the results, None for those that nobody wants: the program's, then the new
+            contents of the arguments that it writes.
+    """
+    return _Body(callee, strides, operands, results).program
+
+
+class _Body:
+    def __init__(
+        self,
+        callee: Callee,
+        strides: Sequence[tuple[int, ...]],
+        operands: Sequence[TensorType],
+        results: Sequence[TensorType | None],
+    ) -> None:
+        program = callee.program
+        self._buffers = list(program.buffers)
+        self._scratch = program.scratch_bytes
+        inputs = {b.index: n for n, b in enumerate(program.buffers) if b.kind == "input"}
+        produced = [*program.results, *(inputs[index] for index in callee.written)]
+        # Memory of the boundary under the types that the caller has for it.
+        for index, number in inputs.items():
+            self._buffers[number] = replace(
+                self._buffers[number], dtype=operands[index].dtype, shape=operands[index].shape
+            )
+        copies = [
+            self._moved(number, strides[index])
+            for index, number in inputs.items()
+            if number in produced or strides[index] != self._buffers[number].strides
+        ]
+        wanted: list[int] = []
+        for number, type_ in zip(produced, results, strict=True):
+            if type_ is None:
+                self._make_temp(number)
+                continue
+            kept = self._buffers[number]
+            self._buffers[number] = replace(
+                kept, kind="output", index=len(wanted), offset=-1, dtype=type_.dtype
+            )
+            wanted.append(number)
+        self.program = Program(
+            program.name,
+            tuple(self._buffers),
+            (*copies, *program.steps),
+            tuple(wanted),
+            self._scratch,
+        )
+
+    def _moved(self, number: int, strides: tuple[int, ...]) -> CopyStep:
+        """Make an argument memory of the body's own; the copy that fills it."""
+        buffer = self._buffers[number]
+        source = replace(buffer, strides=strides)
+        self._buffers.append(source)
+        self._make_temp(number)
+        return CopyStep(_whole(len(self._buffers) - 1, source), _whole(number, buffer))
+
+    def _make_temp(self, number: int) -> None:
+        buffer = self._buffers[number]
+        offset = self._scratch + -self._scratch % _ALIGNMENT
+        self._scratch = offset + TensorType(buffer.dtype, buffer.shape).nbytes
+        self._buffers[number] = replace(buffer, kind="temp", index=-1, offset=offset)
+
+
+def _whole(number: int, buffer: Buffer) -> View:
+    return View(number, buffer.dtype, buffer.shape, buffer.strides)
