@@ -304,8 +304,8 @@ def test_ring_all_gather_by_hand(order: list[int], *, loop: bool) -> None:
             with recorder.for_loop(0, n) as i:
                 step(i)
         else:
-            for i in range(n):
-                step(i)
+            for k in range(n):
+                step(k)
         return out
 
     xs = arrays(n, (1, 4))
