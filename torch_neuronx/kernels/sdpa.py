@@ -33,7 +33,9 @@ def install() -> None:
     library = torch.library.Library("aten", "IMPL")
     for name, make in ((_NAME, _forward), (f"{_NAME}_backward", _backward)):
         before = torch.library.get_kernel(f"aten::{name}", "PrivateUse1")
-        library.impl(name, make(before), "PrivateUse1", allow_override=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a kernel is replaced is what is wanted
+            library.impl(name, make(before), "PrivateUse1", allow_override=True)
     _LIBRARIES.append(library)
 
 
