@@ -88,7 +88,7 @@ class Kernel:
                 run here in program order, so edges are checked and change no result.
 
         Raises:
-            NkiTypeError: no such pairs (NKI180).
+            NkiTypeError: no such pairs (NKI280).
         """
         made = copy.copy(self)
         made.edges = edges_of(edges)
@@ -142,7 +142,7 @@ class Kernel:
         arguments = _Arguments()
         bound = [self._bound(arguments, *call) for call in calls]
         frontend = arguments.frontend()
-        target = frontend.target(arguments.values)
+        target = self.target(frontend, arguments.values)
         environment = tuple(map(os.environ.get, _ENVIRONMENT))
         key = (*arguments.key, len(calls), self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
@@ -180,6 +180,10 @@ class Kernel:
             bound.arguments[name] = arguments.take(value, name)
         arguments.ends.append(len(arguments.values))
         return bound
+
+    def target(self, frontend: Frontend, values: list[Any]) -> Target:
+        """Return what a call with these arrays is checked for."""
+        return frontend.target(values)
 
     def _record(
         self, bound: list[inspect.BoundArguments], arguments: _Arguments, target: Target

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nki.checks.flow import Access, Times, accesses, events_of, leaf_roles
+from nki.checks.flow import Access, Leaf, Times, accesses, events_of, leaf_roles
 from nki.dtypes import info
 from nki.isa.state import Finding
 from nki.memory import MemoryRegion, Storage
@@ -34,10 +34,9 @@ def check_addresses(recording: Recording, times: Times) -> None:
         return
     roles = {id(template): leaf_roles(template) for template in recording.templates}
     chosen = [
-        not template.hidden
-        and any(isinstance(leaf.form, TileForm) and leaf.form.addressed for leaf in roles[id(template)])
+        not template.hidden and any(_addressed(leaf) for leaf in roles[id(template)])
         for template in recording.templates
-    ]  # fmt: skip
+    ]
     maps = {number: _Map(recording.storages[number]) for number in partners}
     for event in events_of(recording.body, recording.templates, chosen):
         found = [
@@ -51,6 +50,10 @@ def check_addresses(recording: Recording, times: Times) -> None:
         for access in found:
             if access.leaf.writes:
                 _write(recording, maps, partners, access)
+
+
+def _addressed(leaf: Leaf) -> bool:
+    return isinstance(leaf.form, TileForm) and leaf.form.addressed
 
 
 def _overlapping(recording: Recording, times: Times) -> dict[int, list[int]]:

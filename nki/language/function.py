@@ -20,7 +20,7 @@ from nki.language.constants import Operator
 from nki.language.tiles import Number, is_number, new, promote, same_shape, tile
 from nki.tensor import NkiTensor
 
-__all__ = ["Binary", "Comparison", "Function", "Unary"]
+__all__ = ["Binary", "Comparison", "Function", "Truth", "Unary", "kind_of"]
 
 Emit = Callable[[NkiTensor, NkiTensor], None]
 EmitTwo = Callable[[NkiTensor | Number, NkiTensor | Number, NkiTensor], None]
@@ -102,25 +102,16 @@ class Binary(Function):
     the one that :func:`nki.language.tiles.promote` gives. ``emit(x, y, out)`` issues.
 
     Attributes:
-        compares: the result is a :class:`Comparison`.
         vectors: one of the tiles may have one element per partition.
     """
 
-    compares: bool
     vectors: bool
 
     def __init__(
-        self,
-        name: str,
-        text: str,
-        emit: EmitTwo | None = None,
-        *,
-        compares: bool = False,
-        vectors: bool = False,
+        self, name: str, text: str, emit: EmitTwo | None = None, *, vectors: bool = False
     ) -> None:
         """Make a function; without `emit` the operator of its name does the work."""
         super().__init__(name, text, emit or self._operate)
-        self.compares = compares
         self.vectors = vectors
 
     def __call__(
@@ -155,11 +146,7 @@ class Binary(Function):
             kind = promote(kind, tiles[1].dtype)
         out = new(shape, kind if dtype is None else dtype)
         self.emit(x, y, out)
-        if not self.compares:
-            return out
-        result = object.__new__(Comparison)
-        result.storage, result.pattern = out.storage, out.pattern
-        return result
+        return out
 
     def _one_is_vector(self, x: NkiTensor, y: NkiTensor) -> bool:
         flat = x.ndim == y.ndim == 2 and x.shape[0] == y.shape[0]
@@ -174,6 +161,19 @@ class Binary(Function):
         reverse = not isinstance(x, NkiTensor) or x.shape != out.shape
         data, operand = (y, x) if reverse else (x, y)
         FUNCTIONS["tensor_scalar"](out, data, name, operand, reverse0=reverse)
+
+
+class Truth(Binary):
+    """A function whose result holds ones and zeros, which ``assert`` understands."""
+
+    def __call__(
+        self, x: NkiTensor | Number, y: NkiTensor | Number, dtype: Any = None
+    ) -> Comparison:
+        """As other functions of two tiles, or of a tile and a number."""
+        out = super().__call__(x, y, dtype)
+        result = object.__new__(Comparison)
+        result.storage, result.pattern = out.storage, out.pattern
+        return result
 
 
 def kind_of(x: NkiTensor, dtype: Any) -> str:

@@ -18,6 +18,7 @@ from neuronxcc.neff.tape import TapeNative
 from nki.dtypes import info
 from nki.lowering import values
 from nki.lowering.operands import Leaf, Operand, Pointer, Reach, element_strides, rows_of
+from nki.lowering.operands import moved as shifted
 from nki.lowering.overlap import index_bytes
 from nki.recording import IndirectForm, RegisterForm, TileForm
 
@@ -62,8 +63,8 @@ class Moved:
 
     @property
     def highest(self) -> int:
-        """The greatest index that is in bounds."""
-        return max(self.work.variant.highest[self.work.first(self.name)], 0)
+        """The greatest index that is in bounds, -1 if none is."""
+        return self.work.variant.highest[self.work.first(self.name)]
 
     @property
     def step(self) -> int:
@@ -87,8 +88,9 @@ class Moved:
         """Return what an access takes for a loaded index."""
         wide = build.convert(item, DType.S64)
         zero = build.const(0, DType.S64)
-        clamped = build.op(Op.CLAMP, zero, wide, build.const(self.highest, DType.S64))
-        return clamped, self.step, 0, self.highest
+        highest = max(self.highest, 0)
+        clamped = build.op(Op.CLAMP, zero, wide, build.const(highest, DType.S64))
+        return clamped, self.step, 0, highest
 
     def inside(self, item: Scalar) -> Scalar | None:
         """Return whether a loaded index is in bounds; None if it is checked before."""
@@ -128,7 +130,7 @@ def check_all(moved: Moved) -> None:
         if left <= 0:
             break
         count = min(left, source.partitions)
-        pointer = source.pointer._replace(offset=source.pointer.offset + 4 * offset)
+        pointer = shifted(source.pointer, 4 * offset)
         if count == source.partitions:
             _look(moved, pointer, rows, step, count // rows, 4 * step * rows)
         else:

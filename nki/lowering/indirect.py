@@ -18,7 +18,7 @@ from nki.lowering.shapes import merge
 if TYPE_CHECKING:
     from nki.lowering.work import Work
 
-__all__ = ["row_index", "transfer"]
+__all__ = ["row_index", "transfer", "validity"]
 
 
 def transfer(work: Work, name: str, dense: Operand, *, inward: bool) -> None:
@@ -57,6 +57,27 @@ def transfer(work: Work, name: str, dense: Operand, *, inward: bool) -> None:
     _copy(loop, (here, tuple(steps), 0), (dense, dense.strides, 0),
           moved.index(item), moved.inside(item), inward=inward)  # fmt: skip
     loop.finish()
+
+
+def validity(work: Work, name: str) -> Operand | None:
+    """Return for every element of an operand 1 if it is in bounds, else 0, as uint8.
+
+    None if nothing is skipped.
+    """
+    form = work.form(name)
+    if form.indirect is None or not Moved(work, name).skips:
+        return None
+    moved = Moved(work, name)
+    valid = work.temporary(form.shape, "uint8")
+    loop = Loop(work, "valid", form.shape)
+    if moved.kind == "scalar":
+        _, inside = moving(loop, name)
+    else:
+        inside = moved.inside(_table_item(loop, moved))
+    assert inside is not None
+    loop.put(valid.pointer, build.convert(inside, DType.U8), valid.strides)
+    loop.finish()
+    return valid
 
 
 def _one_column(moved: Moved) -> bool:

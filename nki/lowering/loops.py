@@ -19,16 +19,20 @@ from nki.lowering.operands import (
     Reach,
     State,
     f32,
+    moved,
     rows_of,
     s32,
 )
-from nki.lowering.shapes import Dims, refine, row_major, split
+from nki.lowering.shapes import refine, row_major, split
 from nki.recording import RegisterForm, TileForm
 
 if TYPE_CHECKING:
     from nki.lowering.work import Work
 
 __all__ = ["Flat", "Lanes", "Loop"]
+
+
+_Agreed = tuple[tuple[int, ...], list[tuple[int, ...]]]
 
 
 class Loop:
@@ -59,7 +63,7 @@ class Loop:
         low = sum(min(0, stride * (extent - 1)) for extent, stride in pairs)
         if not low:
             return pointer, 0
-        return pointer._replace(offset=pointer.offset + low * size), -low
+        return moved(pointer, low * size), -low
 
     def _touch(
         self,
@@ -282,19 +286,13 @@ class Lanes(Typed):
         self.rows = rows_of(self.partitions)
         self._plans: dict[Operand, tuple[Operand, tuple[int, ...]]] = {}
         self._back: list[tuple[Operand, Operand]] = []
-        keep = kept[0].free if kept else 1
-        outer = [self._half(o, keep, 0) if reduce else o.free_dims for o in full]
-        outer_extents, outer_steps = self._agree(
-            [*full, *kept], [*outer, *(o.free_dims for o in kept)], keep if reduce else None
-        )
-        inner_extents: tuple[int, ...] = ()
-        inner_steps: list[tuple[int, ...]] = [()] * len(full)
-        if reduce:
-            inner = [self._half(o, keep, 1) for o in full]
-            inner_extents, inner_steps = self._agree(list(full), inner, None)
+        self._keep = kept[0].free if kept else 1
+        outer, inner = self._agree(list(full), list(kept), reduce=reduce)
+        outer_extents, outer_steps = outer
+        inner_extents, inner_steps = inner
+        if reduce and not inner_extents:
             # A dimension of one element still is one to reduce over.
-            if not inner_extents:
-                inner_extents, inner_steps = (1,), [(0,)] * len(full)
+            inner_extents, inner_steps = (1,), [(0,)] * len(full)
         for i, operand in enumerate([*full, *kept]):
             real = self._real(operand)
             tail = inner_steps[i] if i < len(full) else (0,) * len(inner_extents)
@@ -330,28 +328,32 @@ class Lanes(Typed):
         self._plans[operand] = (dense, ())
         return dense
 
-    def _half(self, operand: Operand, keep: int, which: int) -> Dims:
-        """The dimensions that are kept (0) or reduced (1)."""
-        halves = split(self._real(operand).free_dims, keep)
-        if halves is None:
-            halves = split(self._pack(operand).free_dims, keep)
-            assert halves is not None
-        return halves[which]
-
     def _agree(
-        self, operands: Sequence[Operand], dims: list[Dims], keep: int | None
-    ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-        fixed = [i for i, operand in enumerate(operands) if operand.is_virtual]
+        self, full: list[Operand], kept: list[Operand], *, reduce: bool
+    ) -> tuple[_Agreed, _Agreed]:
+        """Return extents and strides of the dimensions that are kept, and of the reduced ones."""
+        every = [*full, *kept]
+        fixed = [i for i, operand in enumerate(every) if operand.is_virtual]
         while True:
-            found = refine(dims, fixed)
-            if not isinstance(found, int):
-                return found
-            packed = self._pack(operands[found])
-            dims[found] = packed.free_dims
-            if keep is not None and packed.free > keep:
-                halves = split(packed.free_dims, keep)
-                assert halves is not None
-                dims[found] = halves[0]
+            dims = [self._real(operand).free_dims for operand in every]
+            inner: _Agreed | int = ((), [()] * len(full))
+            if reduce:
+                halves = [split(found, self._keep) for found in dims[: len(full)]]
+                if None in halves:
+                    self._pack(full[halves.index(None)])
+                    continue
+                known = [half for half in halves if half is not None]
+                dims[: len(full)] = [half[0] for half in known]
+                inner = refine([half[1] for half in known], fixed)
+            outer = refine(dims, fixed)
+            for found in (outer, inner):
+                if isinstance(found, int):
+                    self._pack(every[found])
+                    break
+            else:
+                assert not isinstance(outer, int)
+                assert not isinstance(inner, int)
+                return outer, inner
 
     # --- values ----------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ __all__ = [
     "Variant",
     "element_strides",
     "f32",
+    "moved",
     "rows_of",
     "s32",
     "virtual",
@@ -37,7 +38,8 @@ __all__ = [
 MOST_ROWS = 16  # partitions that a lane function takes at a time
 
 
-class Leaf(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Leaf:
     """The place of a leaf of the template's operands, and bytes from there.
 
     For a register it is its word in the register file.
@@ -47,21 +49,24 @@ class Leaf(NamedTuple):
     offset: int = 0
 
 
-class Constant(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Constant:
     """Bytes that never change; equal ones are kept once."""
 
     data: bytes
     offset: int = 0
 
 
-class Scratch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Scratch:
     """Memory of this work alone: number in `Work.scratch`."""
 
     number: int
     offset: int = 0
 
 
-class State(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class State:
     """Memory that lasts from instruction to instruction, one for every core.
 
     Attributes:
@@ -77,6 +82,11 @@ class State(NamedTuple):
 
 Pointer = Leaf | Constant | Scratch | State
 _NOWHERE = Scratch(-1)
+
+
+def moved(pointer: Pointer, by: int) -> Pointer:
+    """Return a pointer some bytes further."""
+    return replace(pointer, offset=pointer.offset + by)
 
 
 class Reach(NamedTuple):
@@ -146,7 +156,7 @@ class Operand:
 
     def shifted(self, elements: int) -> Pointer:
         """Return a pointer to another element."""
-        return self.pointer._replace(offset=self.pointer.offset + elements * self.itemsize)
+        return moved(self.pointer, elements * self.itemsize)
 
     def element(self, number: int) -> Operand:
         """Return one element of every partition, (partitions, 1)."""

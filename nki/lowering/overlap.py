@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from nki.bounds import limit
 from nki.dtypes import info
 from nki.isa.spec import Role
 from nki.lowering.operands import Variant
+from nki.memory import Storage
+from nki.pattern import Indirect
 from nki.recording import Form, Place, RegisterForm, Template, TileForm, leaves
 
 __all__ = ["Overlaps"]
@@ -86,12 +89,15 @@ class Overlaps:
         self._writes = any(extent.written for extent in self._extents)
         self._known: dict[tuple[int, ...], Variant] = {}
 
-    def variant(self, buffers: Sequence[int], places: Sequence[Place]) -> Variant:
+    def variant(
+        self, buffers: Sequence[int], places: Sequence[Place], storages: Sequence[Storage]
+    ) -> Variant:
         """Return the variant of an event.
 
         Args:
             buffers: of every leaf; those of registers are the register file.
             places: of every leaf.
+            storages: of the recording.
         """
         if not self._indirect and len(set(buffers)) == len(buffers):
             return self._plain
@@ -100,10 +106,12 @@ class Overlaps:
         if found is None:
             if len(self._known) > 1 << 16:
                 self._known.clear()
-            found = self._known[key] = self._find(buffers, places)
+            found = self._known[key] = self._find(buffers, places, storages)
         return found
 
-    def _find(self, buffers: Sequence[int], places: Sequence[Place]) -> Variant:
+    def _find(
+        self, buffers: Sequence[int], places: Sequence[Place], storages: Sequence[Storage]
+    ) -> Variant:
         same = list(range(len(buffers)))
         staged = False
         for i, a in enumerate(self._extents):
@@ -122,31 +130,25 @@ class Overlaps:
                     staged |= a.written and b.written
                 elif a.written or b.written:
                     staged |= _meet(a, places[i][1], b, places[j][1])
-        highest = [
-            self._highest(number, places[number][1]) if number in self._indirect else -1
-            for number in range(len(buffers))
-        ]
+        highest = [-1] * len(buffers)
+        for number in self._indirect:
+            form = self.forms[number]
+            assert isinstance(form, TileForm)
+            storage, byte = places[number]
+            highest[number] = _below(form, storages[storage], byte) - 1
         return Variant(staged, tuple(same), tuple(highest))
 
-    def _highest(self, number: int, byte: int) -> int:
-        """The greatest index that stays within the memory; below 0 if none does."""
-        form = self.forms[number]
-        assert isinstance(form, TileForm)
-        assert form.indirect is not None
-        extent = self._extents[number]
-        step = index_bytes(form)
-        rows = 0 if form.indirect.kind == "vector" else max(extent.rows - 1, 0)
-        high = extent.high
-        if form.indirect.kind == "vector":
-            high -= max(0, form.strides[0] * (form.shape[0] - 1))
-        if form.indirect.kind == "tensor":
-            # The index takes the place of dimension 1, within a row.
-            high -= max(0, form.strides[1] * (form.shape[1] - 1))
-            left = form.row_bytes - byte % max(form.row_bytes, 1) - high
-            return left // step if step else 0
-        left = form.limit - byte - high - extent.pitch * rows
-        bound = form.indirect.bound - 1
-        return min(bound, left // step) if step > 0 else bound
+
+def _below(form: TileForm, storage: Storage, byte: int) -> int:
+    """Return what the indices of an indirect form must stay below."""
+    itemsize, found = info(form.dtype).itemsize, form.indirect
+    assert found is not None
+    offset = byte // itemsize
+    if form.addressed:
+        row, byte = divmod(byte - storage.base, storage.pitch)
+        offset = (row * storage.row_bytes + byte) // itemsize
+    indirect = Indirect(found.kind, None, found.stride, found.axis, found.bound)
+    return limit(storage, form.pattern._replace(offset=offset, indirect=indirect))
 
 
 def index_bytes(form: TileForm) -> int:

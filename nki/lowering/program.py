@@ -149,7 +149,7 @@ class _Lowering:
             _REGISTER if isinstance(form, RegisterForm) else memories.storage(place[0])
             for form, place in zip(forms, event.places, strict=True)
         ]
-        variant = overlaps.variant(buffers, event.places)
+        variant = overlaps.variant(buffers, event.places, self.recording.storages)
         work = self._work(template, variant)
         scratch = [memories.take(*kind) for kind in work.scratch]
         leaves = []

@@ -15,7 +15,7 @@ from nki.isa.rows.dma_rules import AXES
 from nki.lowering import values
 from nki.lowering.implement import implements
 from nki.lowering.indices import Moved, check_all
-from nki.lowering.indirect import row_index
+from nki.lowering.indirect import row_index, validity
 from nki.lowering.loops import Flat, Lanes
 from nki.lowering.operands import Operand
 from nki.lowering.shapes import merge, split
@@ -46,10 +46,48 @@ def by_lanes(operand: Operand, partitions: int) -> Operand | None:
     return replace(operand, shape=shape, strides=(step, *(stride for _, stride in inner)))
 
 
-def _loop(work: Work, *names: str) -> tuple[Lanes | Flat, list[Operand]]:
+class _Copy:
+    """A kernel on operands of equal size, which stores where nothing is skipped.
+
+    Attributes:
+        loop: the kernel.
+        operands: as it knows them.
+    """
+
+    def __init__(self, work: Work, *names: str) -> None:
+        """Begin.
+
+        Args:
+            work: what is being made.
+            names: the written operand and those that are read.
+        """
+        checks = [validity(work, name) for name in names[1:]]
+        self._masks = [mask for mask in checks if mask is not None]
+        operands = [work.operand(name, moved=True) for name in names]
+        self.loop, known = _begin(work, [*operands, *self._masks], operands)
+        self.operands = known[: len(operands)]
+        self._masks = known[len(operands) :]
+
+    def read(self, position: int) -> Scalar:
+        """Return what operand number `position` holds, as float32."""
+        source = self.operands[position]
+        return values.to_float32(self.loop.load(source), source.dtype)
+
+    def store(self, item: Scalar) -> None:
+        """Store an item, and end the kernel."""
+        chosen: Scalar | None = None
+        for mask in self._masks:
+            valid = build.compare("NE", self.loop.load(mask), 0)
+            chosen = valid if chosen is None else build.op(Op.AND, chosen, valid)
+        self.loop.store(self.operands[0], item, mask=chosen)
+        self.loop.finish()
+
+
+def _begin(
+    work: Work, operands: list[Operand], named: list[Operand]
+) -> tuple[Lanes | Flat, list[Operand]]:
     """Begin a kernel on operands of equal size; return it and how it knows the operands."""
-    operands = [work.operand(name, moved=True) for name in names]
-    chip = next((operand for operand in operands if _on_chip(work, operand)), None)
+    chip = next((operand for operand in named if _on_chip(work, operand)), None)
     if chip is not None and (chip.partitions > 1 or chip.free <= _LONGEST_ROW):
         lanes = [by_lanes(operand, chip.partitions) for operand in operands]
         known = [operand for operand in lanes if operand is not None]
@@ -58,30 +96,18 @@ def _loop(work: Work, *names: str) -> tuple[Lanes | Flat, list[Operand]]:
     return Flat(work, work.template.row.name, operands), operands
 
 
-def _cast(loop: Lanes | Flat, source: Operand, target: Operand) -> Scalar:
-    item = loop.load(source)
-    if source.dtype == target.dtype:
-        return item
-    return values.cast(values.to_float32(item, source.dtype), target.dtype)
-
-
 @implements("dma_copy")
 def _copy(work: Work) -> None:
-    source, target = work.form("src").indirect, work.form("dst").indirect
+    source = work.form("src").indirect
     if source is not None and source.kind == "vector" and _gathers_rows(work):
         _gather_rows(work)
         return
-    if _skips(work) and any(i is not None and i.kind != "scalar" for i in (source, target)):
-        _skipping(work)
-        return
-    loop, (dst, src) = _loop(work, "dst", "src")
-    mask = loop.inside("src") if _skips(work) and src.moved else None
-    loop.store(dst, _cast(loop, src, dst), mask=mask)
-    loop.finish()
-
-
-def _skips(work: Work) -> bool:
-    return bool(work.attributes["oob_mode"] == "skip")
+    copy = _Copy(work, "dst", "src")
+    dst, src = copy.operands
+    if src.dtype == dst.dtype:
+        copy.store(copy.loop.load(src))
+    else:
+        copy.store(values.cast(copy.read(1), dst.dtype))
 
 
 def _gathers_rows(work: Work) -> bool:
@@ -119,36 +145,35 @@ def _gather_rows(work: Work) -> None:
     lanes.finish()
 
 
-def _skipping(work: Work) -> None:
-    """A copy of which an index vector skips rows: the destination keeps what it has there."""
-    from nki.lowering.indirect import transfer_rows  # noqa: PLC0415
-
-    transfer_rows(work)
-
-
 @implements("dma_transpose")
 def _transpose(work: Work) -> None:
-    src, dst = work.operand("src"), work.operand("dst", moved=True)
+    valid = validity(work, "src")
+    src, dst = work.operand("src"), work.operand("dst")
     axes = work.attributes["axes"] or AXES[len(src.shape)]
-    turned = replace(
-        src,
-        shape=tuple(src.shape[axis] for axis in axes),
-        strides=tuple(src.strides[axis] for axis in axes),
-    )
-    loop = Flat(work, "dma_transpose", [dst, turned])
-    loop.store(dst, loop.load(turned))
+    turned = _turn(src, axes)
+    masks = [] if valid is None else [_turn(valid, axes)]
+    loop = Flat(work, "dma_transpose", [dst, turned, *masks])
+    chosen = build.compare("NE", loop.load(masks[0]), 0) if masks else None
+    loop.store(dst, loop.load(turned), mask=chosen)
     loop.finish()
+
+
+def _turn(operand: Operand, axes: tuple[int, ...]) -> Operand:
+    """Return an operand with its dimensions in another order."""
+    return replace(
+        operand,
+        shape=tuple(operand.shape[axis] for axis in axes),
+        strides=tuple(operand.strides[axis] for axis in axes),
+    )
 
 
 @implements("dma_compute")
 def _compute(work: Work) -> None:
-    names = [f"srcs[{i}]" for i in range(len(work.template.form("srcs")))]  # type: ignore[arg-type]
-    loop, (dst, *sources) = _loop(work, "dst", *names)
-    total: Scalar | None = None
-    for source in sources:
-        part = values.to_float32(loop.load(source), source.dtype)
-        # As the engine, from 0 on, which makes 0 of -0.
-        total = build.op(Op.ADD, part, 0.0 if total is None else total)
-    assert total is not None
-    loop.store(dst, values.cast(total, dst.dtype))
-    loop.finish()
+    form = work.template.form("srcs")
+    assert isinstance(form, tuple)
+    copy = _Copy(work, "dst", *[f"srcs[{i}]" for i in range(len(form))])
+    total = copy.loop.number(0.0)
+    for position in range(1, len(copy.operands)):
+        # From 0 on, as the engine, which makes 0 of -0.
+        total = build.op(Op.ADD, total, copy.read(position))
+    copy.store(values.cast(total, copy.operands[0].dtype))

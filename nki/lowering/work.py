@@ -156,7 +156,7 @@ class Work:
                 check_scalar(self, name)
                 return replace(self.plain(name), moved=True)
         operand = self.temporary(form.shape, form.dtype, name)
-        if role is not Role.WRITE:
+        if role is not Role.WRITE or self.attributes.get("oob_mode") == "skip":
             self._move(form, name, operand, inward=True)
         if role is not Role.READ:
             self._late.append((operand, form))
@@ -234,7 +234,9 @@ class Work:
         if operand.name not in self._forms:
             return True, True
         role = self.role(operand.name)
-        return role is not Role.WRITE, role is not Role.READ
+        # What is skipped is kept.
+        keeps = self.attributes.get("oob_mode") == "skip"
+        return role is not Role.WRITE or keeps, role is not Role.READ
 
     def add(
         self,

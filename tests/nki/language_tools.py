@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -12,6 +13,7 @@ import nki
 import nki.language as nl
 
 Array = npt.NDArray[Any]
+_finfo: Any = ml_dtypes.finfo
 
 
 def run(body: Callable[..., Any], *arrays: Array) -> Array:
@@ -43,6 +45,9 @@ def inside(body: Callable[[], Any]) -> Any:
 
 def rounding(dtype: Any) -> float:
     """Return half the distance of 1 to the next number of a floating-point type."""
-    import ml_dtypes  # noqa: PLC0415
+    return float(_finfo(np.dtype(dtype)).eps) / 2
 
-    return float(ml_dtypes.finfo(np.dtype(dtype)).eps) / 2
+
+def largest(dtype: Any) -> float:
+    """Return the largest finite number of a floating-point type."""
+    return float(_finfo(np.dtype(dtype)).max)

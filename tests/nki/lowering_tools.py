@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
@@ -47,7 +48,10 @@ class Layout:
     @property
     def pattern(self) -> list[list[int]]:
         """As `ap` takes it."""
-        return [[self.row, self.shape[0]], *map(list, zip(self.strides, self.shape[1:]))]
+        return [
+            [self.row, self.shape[0]],
+            *map(list, zip(self.strides, self.shape[1:], strict=True)),
+        ]
 
 
 def dense(*shape: int) -> Layout:
@@ -248,8 +252,6 @@ def same(what: str, dtype: str, got: Array, wanted: Array, ulps: float, least: f
 
 
 def _smallest(dtype: str) -> float:
-    import ml_dtypes
-
     return float(ml_dtypes.finfo(info(dtype).numpy).smallest_subnormal)
 
 

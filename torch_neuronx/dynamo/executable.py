@@ -243,6 +243,13 @@ class _SpecMaker:
                     "src": _view(step.src),
                     "out": _view(step.out),
                 }
+            case _:
+                return self.control(step)
+
+    def control(
+        self, step: CallStep | TapeStep | ForStep | WhileStep | PrintStep
+    ) -> dict[str, object]:
+        match step:
             case TapeStep():
                 return tape_spec(step, self.functions)
             case ForStep() | WhileStep():

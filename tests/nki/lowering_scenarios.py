@@ -1,0 +1,244 @@
+"""Kernels with DMA, products, transposes, registers and loops of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+from nki.context import current_recorder
+from nki.recorder import Recorder
+from nki.recording import Recording
+from nki.reference import run
+from tests.nki.lowering_tools import Array, items, lowered, record, same
+
+Runner = Callable[[Recording, Sequence[Array]], list[Array]]
+Scenario = Callable[[Any, Runner], None]
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(function: Scenario) -> Scenario:
+    """Register a kernel to compare."""
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+KINDS = ["float32", "bfloat16", "int32", "uint8", "float8_e4m3", "float16"]
+
+
+def recorder() -> Recorder:
+    found = current_recorder()
+    assert isinstance(found, Recorder)
+    return found
+
+
+def agree(
+    kernel: Any, *arrays: Array, ulps: float = 0, least: float = 0, runner: Runner = lowered
+) -> None:
+    """Compare the results of a kernel by the reference with those of its program."""
+    recording = record(kernel, *arrays)
+    wanted = run(recording, [np.array(a) for a in arrays])
+    wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
+    got = runner(recording, arrays)
+    for a, b in zip(got, wanted, strict=True):
+        same("result", nki.dtypes.canonical(b.dtype), a.view(b.dtype), b, ulps, least)
+
+
+@scenario
+def copies_between_memories(draw: Any, runner: Runner) -> None:
+    source, target = draw(st.sampled_from(KINDS)), draw(st.sampled_from(KINDS))
+    partitions = draw(st.sampled_from([1, 4, 32, 128]))
+    permuted = draw(st.booleans())
+
+    @nki.jit
+    def kernel(a: Any, before: Any) -> Any:
+        tile = nl.ndarray((partitions, 12), target)
+        view = a.permute((1, 0, 2)) if permuted else a.reshape((partitions, 4, 3))
+        nisa.dma_copy(dst=tile, src=view)
+        out = nl.ndarray((partitions, 24), target, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=before)
+        nisa.dma_copy(dst=out[:, 1:24:2], src=tile)
+        turned = nl.ndarray((3, partitions * 4), source, nl.shared_hbm)
+        nisa.dma_copy(dst=turned, src=a.reshape((partitions * 4, 3)).permute((1, 0)))
+        return out, turned
+
+    shape = (4, partitions, 3) if permuted else (4 * partitions, 3)
+    seed = draw(st.integers(0, 99))
+    agree(kernel, items(seed, shape, source), items(seed + 1, (partitions, 24), target),
+          runner=runner)  # fmt: skip
+
+
+@scenario
+def rows_by_an_index(draw: Any, runner: Runner) -> None:
+    count = draw(st.sampled_from([1, 5, 32, 64]))
+    kind = draw(st.sampled_from(KINDS))
+    columns = draw(st.sampled_from([1, 3]))
+
+    @nki.jit
+    def kernel(table: Any, index: Any, at: Any) -> Any:
+        chosen = nl.ndarray(index.shape, index.dtype)
+        nisa.dma_copy(dst=chosen, src=index)
+        rows = nl.ndarray((count, columns), kind)
+        nisa.dma_copy(
+            dst=rows, src=table.ap([[6, count], [2, columns]], vector_offset=chosen, offset=1)
+        )
+        out = nl.zeros((70, 6), kind, nl.shared_hbm)
+        place = nl.ndarray(at.shape, at.dtype)
+        nisa.dma_copy(dst=place, src=at)
+        nisa.dma_copy(dst=out.ap([[6, count], [1, columns]], vector_offset=place), src=rows)
+        return out
+
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    index = rng.integers(0, 40, (count, 1)).astype(np.int32)
+    at = rng.permutation(70)[:count].reshape(count, 1).astype(np.int32)
+    agree(kernel, items(count, (40, 6), kind), index, at, runner=runner)
+
+
+@scenario
+def scalars_move_operands(draw: Any, runner: Runner) -> None:
+    kind = draw(st.sampled_from(["float32", "bfloat16", "int16"]))
+    by_register = draw(st.booleans())
+
+    @nki.jit
+    def kernel(a: Any, at: Any) -> Any:
+        tile = nl.ndarray(a.shape, kind)
+        nisa.dma_copy(dst=tile, src=a)
+        number = nl.ndarray((1, 1), nl.int32)
+        nisa.dma_copy(dst=number, src=at)
+        index = number
+        if by_register:
+            index = nisa.register_alloc()
+            nisa.register_load(index, number)
+        moved = tile.ap([[24, 32], [1, 5]], scalar_offset=index, indirect_dim=1)
+        nisa.tensor_scalar(dst=moved, data=moved, op0="add", operand0=1.0)
+        maximum = nl.ndarray((32, 1), kind)
+        nisa.tensor_reduce(dst=maximum, op="maximum", data=moved, axis=1)
+        out = nl.ndarray((32, 24), kind, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile)
+        small = nl.ndarray((32, 1), kind, nl.shared_hbm)
+        nisa.dma_copy(dst=small, src=maximum)
+        return out, small
+
+    at = np.array([[draw(st.integers(0, 19))]], np.int32)
+    agree(kernel, items(1, (32, 24), kind), at, runner=runner)
+
+
+PRODUCTS = [
+    ("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16"),
+    ("bfloat16", "float16"), ("float8_e4m3", "float8_e5m2"), ("float8_e5m2", "bfloat16"),
+    ("float8_e4m3fn", "float16"),
+]  # fmt: skip
+
+
+@scenario
+def products(draw: Any, runner: Runner) -> None:
+    left, right = draw(st.sampled_from(PRODUCTS))
+    k, m, n = (draw(st.sampled_from([1, 3, 32, 128])) for _ in range(3))
+    result = draw(st.sampled_from(["float32", "bfloat16"]))
+    double = left.startswith("float8") and right.startswith("float8") and draw(st.booleans())
+    turned = draw(st.booleans())
+    rows = 2 if double else 1
+
+    @nki.jit
+    def kernel(a: Any, b: Any) -> Any:
+        x = nl.ndarray((k, rows * m), left)
+        nisa.dma_copy(dst=x, src=a)
+        y = nl.ndarray((k, rows * n), right)
+        nisa.dma_copy(dst=y, src=b)
+        out = nl.ndarray((m, 2 * n), result, nl.psum)
+        nisa.memset(out, 0)
+        dst = out[:, ::2] if turned else out[:, :n]
+        x, y = (t.reshape((k, 2, -1)) if double else t for t in (x, y))
+        mode = nisa.matmul_perf_mode.double_row if double else nisa.matmul_perf_mode.none
+        nisa.nc_matmul(dst=dst, stationary=x, moving=y, accumulate=False, perf_mode=mode)
+        nisa.nc_matmul(dst=dst, stationary=x, moving=y, accumulate=True, perf_mode=mode)
+        tile, back = nl.ndarray(out.shape, result), nl.ndarray(out.shape, result, nl.shared_hbm)
+        nisa.tensor_copy(dst=tile, src=out)
+        nisa.dma_copy(dst=back, src=tile)
+        return back
+
+    a = items(1, (k, rows * m), left, special=False)
+    b = items(2, (k, rows * n), right, special=False)
+    # Sums of 2 * k * rows products of at most 20 * 20.
+    least = (2 * k * rows) ** 2 * 400 * 2.0**-24
+    agree(kernel, a, b, ulps=1, least=least, runner=runner)
+
+
+@scenario
+def transposes(draw: Any, runner: Runner) -> None:
+    kind = draw(st.sampled_from(KINDS))
+    p, f = (draw(st.sampled_from([1, 5, 32])) for _ in range(2))
+
+    @nki.jit
+    def kernel(a: Any, b: Any) -> Any:
+        x = nl.ndarray((p, 2 * f), kind)
+        nisa.dma_copy(dst=x, src=a)
+        y = nl.ndarray((f, p), kind)
+        nisa.nc_transpose(dst=y, data=x[:, ::2], engine=nisa.engine.vector)
+        z = nl.ndarray((f, p), kind, nl.psum)
+        nisa.nc_transpose(dst=z, data=x[:, f:], engine=nisa.engine.tensor)
+        w = nl.ndarray((5, 4, 3), kind)
+        nisa.dma_transpose(dst=w, src=b)
+        results = []
+        for tile in (y, z, w):
+            out = nl.ndarray(tile.shape, kind, nl.shared_hbm)
+            copy = nl.ndarray(tile.shape, kind)
+            nisa.tensor_copy(dst=copy, src=tile)
+            nisa.dma_copy(dst=out, src=copy)
+            results.append(out)
+        return tuple(results)
+
+    agree(kernel, items(p, (p, 2 * f), kind), items(f, (3, 4, 5), kind), runner=runner)
+
+
+@scenario
+def sums_of_memories(draw: Any, runner: Runner) -> None:
+    del draw
+
+    @nki.jit
+    def kernel(a: Any, b: Any) -> Any:
+        out = nl.ndarray(a.shape, nl.float32, nl.shared_hbm)
+        nisa.dma_compute(dst=out, srcs=[a, b, a], reduce_op="add")
+        return out
+
+    agree(kernel, items(1, (40, 7), "float32"), items(2, (40, 7), "bfloat16"), runner=runner)
+
+
+@scenario
+def loops_and_registers(draw: Any, runner: Runner) -> None:
+    del draw
+
+    @nki.jit
+    def kernel(x: Any, count: Any) -> Any:
+        out = nl.zeros(x.shape, x.dtype, nl.shared_hbm)
+        number = nl.ndarray((1, 1), nl.int32)
+        nisa.dma_copy(dst=number, src=count)
+        upper = nisa.register_alloc()
+        nisa.register_load(upper, number)
+        t = nl.ndarray((1, 4), x.dtype)
+        total = nl.zeros((1, 4), nl.float32)
+        with recorder().for_loop(0, upper, 2) as i:
+            nisa.dma_copy(dst=t, src=x.ap([[4, 1], [1, 4]], scalar_offset=i, indirect_dim=1))
+            nisa.tensor_scalar(dst=t, data=t, op0="add", operand0=1.0)
+            nisa.tensor_tensor(dst=total, data1=total, data2=t, op="add")
+            nisa.dma_copy(dst=out.ap([[4, 1], [1, 4]], scalar_offset=i, indirect_dim=1), src=t)
+        with recorder().while_loop(upper) as (current, following):
+            nisa.tensor_scalar(dst=total, data=total, op0="multiply", operand0=2.0)
+            nisa.tensor_scalar(dst=number, data=number, op0="subtract", operand0=1)
+            nisa.register_load(current, number)
+            following.append(current)
+        sums = nl.ndarray((1, 4), nl.float32, nl.shared_hbm)
+        nisa.dma_copy(dst=sums, src=total)
+        register = nl.ndarray((1, 1), nl.int32, nl.shared_hbm)
+        last = nisa.register_alloc(-7)
+        nisa.register_store(register, last)
+        return out, sums, register
+
+    x = np.arange(16, dtype=np.float32).reshape(1, 16)
+    for count in (0, 3, 9):
+        agree(kernel, x, np.array([[count]], np.int32), runner=runner)
