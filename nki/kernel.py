@@ -118,7 +118,7 @@ class Kernel:
             NkiError: the kernel or its arguments break a rule.
         """
         if tracer.is_active():
-            return tracer.traced(self.handle, self.grid, args, kwargs)
+            return tracer.traced(self.handle, (self.grid, self.edges), args, kwargs)
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self.prepared([(args, kwargs)])
