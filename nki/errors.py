@@ -183,7 +183,7 @@ _PACKAGE = (
 
 
 # Frames of these are none of the user's: loops on the device are contexts.
-_INNER = (_PACKAGE, contextlib.__file__)
+_INNER = (*_PACKAGE, contextlib.__file__)
 
 
 def is_own(file: str) -> bool:
