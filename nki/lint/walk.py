@@ -29,7 +29,7 @@ _NOT_OF_USERS = frozenset(
         "ml_dtypes",
         "jax",
         "builtins",
-    }  # fmt: skip
+    }
 )
 _BODY = {"fori_loop": 2, "while_loop": 1}
 Function = ast.FunctionDef | ast.Lambda
