@@ -27,7 +27,7 @@ TOOLS_STAMP := $(VENV)/.stamp-tools
 INSTALL_STAMP := $(VENV)/.stamp-install
 CORE_STAMP := build/.stamp-core
 CSRC := $(shell find torch_neuronx/csrc -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
-CHECKED := $(wildcard torch_neuronx nki neuronxcc tests examples benchmarks)
+CHECKED := $(wildcard torch_neuronx nki neuron_dtypes neuronxcc tests examples benchmarks)
 
 .PHONY: help setup demo test test-all bench lint format docs clean
 

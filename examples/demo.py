@@ -13,7 +13,7 @@ import sys
 import torch
 
 import torch_neuronx.ops
-from examples import digits_vit, inside, minilm
+from examples import digits_vit, inside, minilm, nki_sine
 
 LEAST_ACCURACY = 0.95
 # Components of unit vectors after six layers of float32, whose sums run in another order.
@@ -60,9 +60,15 @@ def compiled() -> list[str]:
     return inside.look()
 
 
+def kernels() -> list[str]:
+    """Run a kernel of NKI in PyTorch. Returns what went wrong, in words."""
+    title("4. A kernel of one's own, in NKI")
+    return nki_sine.run()
+
+
 def machine() -> None:
     """Print the emulated machine, the memory used on it, and the portability report."""
-    title("4. The emulated machine")
+    title("5. The emulated machine")
     neuron = torch.get_device_module("neuron")
     for index in range(neuron.device_count()):
         properties = neuron.get_device_properties(index)
@@ -70,12 +76,12 @@ def machine() -> None:
         print(f"  neuron:{index}  {properties.name}, {gib:.0f} GiB of device memory")
     print("  Emulated: this computer's own processor did the arithmetic, not a Trainium chip.\n")
     print(neuron.memory_summary())
-    title("5. What of this run a real NeuronCore would have executed")
+    title("6. What of this run a real NeuronCore would have executed")
     print(torch_neuronx.ops.format_report())
 
 
 def main() -> int:
-    failures = training() + embedding() + compiled()
+    failures = training() + embedding() + compiled() + kernels()
     machine()
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)

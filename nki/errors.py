@@ -12,6 +12,8 @@ import contextlib
 import os
 import sys
 
+import neuronxcc
+
 __all__ = [
     "CODES",
     "NkiError",
@@ -99,9 +101,6 @@ CODES: dict[str, str] = {
     "NKI141": "a transpose by matmul without an identity",
     "NKI142": "inputs outside of the documented range of an activation function",
     "NKI143": "an instruction outside of a kernel",
-    "NKI180": "a schedule that is no list of edges",
-    "NKI181": "an edge of a schedule to no instruction, or to several",
-    "NKI182": "instructions of a schedule that wait for each other",
     "NKI200": "a step of a loop on the device that is no positive integer",
     "NKI201": "a while_loop whose body returns no register",
     "NKI202": "a bound of a loop on the device that is no integer or register",
@@ -143,7 +142,6 @@ CODES: dict[str, str] = {
     "NKI245": "a loop on the device that cannot be",
     "NKI246": "a question about the kernel outside of one",
     "NKI247": "a setting that is none",
-    "NKI248": "what the NKI version in use does not have",
     "NKI250": "a statement that the NKI compiler does not take",
     "NKI251": "an expression that the NKI compiler does not take",
     "NKI252": "a signature that the NKI compiler does not take",
@@ -154,24 +152,42 @@ CODES: dict[str, str] = {
     "NKI257": "a construct that is deprecated",
     "NKI258": "state outside of a kernel",
     "NKI259": "a function whose source cannot be read",
+    "NKI260": "an index expression that no access pattern of a first-generation kernel shows",
+    "NKI261": "a tile, a mask or an index expression as a condition of Python",
+    "NKI262": "a mask that does not fit its tile, or that the instruction cannot keep",
+    "NKI263": "a function of the first generation outside of its kernels",
+    "NKI264": "block dimensions where one tile is needed",
+    "NKI265": "an index tile that no dynamic access shows",
+    "NKI266": "a tile of another shape, or no tile, in a kernel of the first generation",
+    "NKI267": "a write that only another function of the first generation makes",
+    "NKI268": "an argument or option that a function of the first generation does not take",
+    "NKI269": "a launch grid that does not fit its kernel",
     "NKI270": "a call of a kernel that this process does not have",
     "NKI271": "a kernel that looks at values while PyTorch traces it",
     "NKI272": "tensors of one call in several places, or beside other arrays",
     "NKI273": "an operator that writes an argument without saying so",
     "NKI274": "shapes or types that one of the library's kernels does not take",
     "NKI275": "an array of JAX that a kernel writes and does not return",
+    "NKI280": "a schedule that is no list of edges",
+    "NKI281": "an edge of a schedule to no instruction, or to several",
+    "NKI282": "instructions of a schedule that wait for each other",
+    "NKI276": "a gradient through a kernel that has none",
 }
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120 (no pathlib: this is imported by everything)
+# No pathlib: this is imported by everything. `neuronxcc.nki` is this package's for old kernels.
+_PACKAGE = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,  # noqa: PTH100, PTH120
+    os.path.join(os.path.dirname(os.path.abspath(neuronxcc.__file__)), "nki", ""),  # noqa: PTH100, PTH118, PTH120
+)
 
 
 # Frames of these are none of the user's: loops on the device are contexts.
-_INNER = (_PACKAGE, contextlib.__file__)
+_INNER = (*_PACKAGE, contextlib.__file__)
 
 
 def is_own(file: str) -> bool:
     """Whether a source file belongs to this package."""
-    return file.startswith(_PACKAGE)
+    return file.startswith(_INNER)
 
 
 def user_location() -> tuple[str, int]:

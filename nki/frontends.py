@@ -157,7 +157,10 @@ def _registered() -> tuple[Frontend, ...]:
 
 
 # Values of these types are never arrays, so that no plugin is loaded because of them.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict)
+# NumPy's scalars and their classes have a shape and a dtype too.
+_PLAIN = (
+    bool, int, float, complex, str, bytes, type(None), tuple, list, dict, type, np.generic,
+)  # fmt: skip
 
 
 def frontend_of(value: Any) -> Frontend | None:

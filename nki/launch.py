@@ -15,6 +15,7 @@ from neuronxcc.neff.program import Program
 from neuronxcc.targets import Target
 from nki.checks import check_core
 from nki.errors import NkiError, NkiTypeError, NkiWarning
+from nki.memory import MemoryRegion
 from nki.merge import merge
 from nki.objects import copied, fields_of
 from nki.recorder import Grid, Recorder
@@ -22,6 +23,7 @@ from nki.recording import Recording
 from nki.returned import outputs_of, returned
 from nki.schedule import Edges, check_edges
 from nki.tensor import NkiTensor
+from nki.versions import since
 
 __all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "rebuilt", "record"]
 
@@ -228,13 +230,17 @@ def _tensors(recorder: Recorder, value: Any, objects: dict[int, Any]) -> Any:
 
 def _results(recorder: Recorder, result: Any) -> Any:
     if isinstance(result, NkiTensor):
-        if result.buffer.on_chip or result.is_indirect():
-            raise NkiError(
-                "NKI208",
-                f"the kernel returns {result!r}",
-                "results are tensors in nl.shared_hbm: copy it there with nisa.dma_copy",
-            )
-        return recorder.result(result)
+        refused = result.buffer.on_chip or result.is_indirect()
+        if not refused:
+            found = recorder.result(result)
+            private = result.buffer is MemoryRegion.private_hbm and since("outputs")
+            if not private or found.storage in recorder.recording.inputs:
+                return found
+        raise NkiError(
+            "NKI208",
+            f"the kernel returns {result!r}",
+            "results are tensors in nl.shared_hbm: copy it there with nisa.dma_copy",
+        )
     if isinstance(result, (tuple, list)):
         return rebuilt(result, [_results(recorder, item) for item in result])
     if isinstance(result, dict):

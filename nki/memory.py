@@ -116,7 +116,7 @@ class OnChip:
     def shadow(self) -> Shadow:
         """Which bytes have been written."""
         if self._shadow is None:
-            self._shadow = Shadow(self.partitions * self.pitch, 1)
+            self._shadow = Shadow(self.partitions * self.pitch, 1, rows=self.partitions)
         return self._shadow
 
 
@@ -317,7 +317,8 @@ class Storage:
             if self.address is not None:
                 self._shadow = self.memory.shadow
             else:
-                self._shadow = Shadow(self.nbytes, info(self.dtype).itemsize)
+                rows = self.shape[0] if self.region.on_chip else 1
+                self._shadow = Shadow(self.nbytes, info(self.dtype).itemsize, rows=rows)
         return self._shadow
 
     def __repr__(self) -> str:

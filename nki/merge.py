@@ -242,7 +242,9 @@ class _Merge:
                 sync.write(self.launch, arrivals, self.writer, out)
         for other in others:
             cursor = cursors[other]
-            if stop.loop is None and self.launch.cores > 1:
+            # What a barrier is given says what it is for; it reads nothing of it.
+            moves = stop.arrival is not None and stop.arrival.name != "core_barrier"
+            if moves and self.launch.cores > 1:
                 self._use(cursor.source, cursor.code, cursor.at)
             cursor.proceed()
         return True

@@ -105,6 +105,8 @@ class Accumulation:
         if asked is False:
             return False
         states = self._map(dst.storage).get(dst)
+        if type(states) is int and states == MATMUL:
+            return True
         unwritten = states == UNWRITTEN
         if template.generation < 4 and np.any(states == OTHER):
             self._recorder.finding(

@@ -30,6 +30,7 @@ from nki.recording import Block, Loop, Recording, Result, Template
 from nki.reference import Machine
 from nki.tensor import NkiTensor, create
 from nki.uninitialised import Initialisation
+from nki.versions import since
 
 __all__ = ["Grid", "Recorder"]
 
@@ -92,8 +93,10 @@ class Recorder:
         self.rank = rank
         self.ranks = ranks
         self.lane = rank * self.cores + index
+        self.recording.cores = self.cores * ranks
         self._generation = _generation(target)
-        self._precise = os.environ.get(PRECISE_VARIABLE, "1") != "0"
+        unset = "1" if since("NKI_PRECISE_FP") else "0"
+        self._precise = os.environ.get(PRECISE_VARIABLE, unset) != "0"
         self._forms = Forms()
         self.recording.storages = self._forms.storages
         self._templates: dict[Key, int] = {}
@@ -239,12 +242,18 @@ class Recorder:
         group = 32 if row.name.startswith("nc_matmul") else 16
         try:
             forms = self._forms.operands(row, operands, places, group)
-            key: Key = (
-                row.name,
-                hidden,
-                tuple([_exact(form) for form in forms]),
-                tuple([_exact(v) for name, v in attributes.items() if name != "name"]),
-            )
+            parts: list[Any] = [row.name, hidden]
+            # Equal keys must mean the same number: 1, 1.0 and True are equal, 0.0 and -0.0 too.
+            for form in forms:
+                kind = type(form)
+                parts.append((kind, repr(form)) if kind is float or kind is bool else form)
+            for name, value in attributes.items():
+                kind = type(value)
+                if kind is float or kind is bool:
+                    parts.append((kind, repr(value)))
+                elif name != "name":
+                    parts.append(value)
+            key: Key = tuple(parts)
             number = self._templates.get(key)
         except (AttributeError, TypeError, ValueError):
             # Something that is no operand: the checks say what.
@@ -482,13 +491,6 @@ class Recorder:
             self._peeking = Machine(self.recording, [np.array(a) for a in self.values()])
         self._peeking.proceed()
         return self._peeking.read(tensor)
-
-
-def _exact(value: Any) -> Any:
-    """Return something that equals another one only if both are the same number."""
-    if isinstance(value, (float, bool)):
-        return type(value), repr(value)
-    return value
 
 
 def _generation(target: Target) -> int:

@@ -24,7 +24,7 @@ def edges_of(given: Any) -> Edges:
         given: pairs of a name and a name or a list of names.
 
     Raises:
-        NkiTypeError: something else (NKI180).
+        NkiTypeError: something else (NKI280).
     """
     found = []
     for pair in given if isinstance(given, Iterable) else (given,):
@@ -35,7 +35,7 @@ def edges_of(given: Any) -> Edges:
                 found.append((name, tuple(others)))
             case _:
                 raise NkiTypeError(
-                    "NKI180",
+                    "NKI280",
                     f"{pair!r} is no edge of a schedule",
                     'write ("later", "earlier") or ("later", ["earlier", ...])',
                 )
@@ -50,8 +50,8 @@ def check_edges(edges: Edges, names: Mapping[str, Sequence[tuple[str, int]]]) ->
         names: the user's lines of the instructions with each name.
 
     Raises:
-        NkiError: a name that no instruction has, or several (NKI181), or instructions that wait for
-            each other (NKI182).
+        NkiError: a name that no instruction has, or several (NKI281), or instructions that wait for
+            each other (NKI282).
     """
     before: dict[str, set[str]] = {}
     for later, earlier in edges:
@@ -59,7 +59,7 @@ def check_edges(edges: Edges, names: Mapping[str, Sequence[tuple[str, int]]]) ->
             count = len(names.get(name, ()))
             if count != 1:
                 raise NkiError(
-                    "NKI181",
+                    "NKI281",
                     f"the schedule names {name!r}, and {count or 'no'} instructions have that name",
                     f"give exactly one instruction name={name!r}",
                 )
@@ -72,7 +72,7 @@ def check_edges(edges: Edges, names: Mapping[str, Sequence[tuple[str, int]]]) ->
 def _visit(name: str, before: Mapping[str, set[str]], done: set[str], path: list[str]) -> None:
     if name in path:
         circle = " waits for ".join([*path[path.index(name) :], name])
-        raise NkiError("NKI182", f"in the schedule {circle}", "remove one of these edges")
+        raise NkiError("NKI282", f"in the schedule {circle}", "remove one of these edges")
     if name in done:
         return
     path.append(name)

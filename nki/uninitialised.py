@@ -40,21 +40,23 @@ class Initialisation:
                 else:
                     written.append(value)
             elif isinstance(value, (list, tuple)):
+                if operand.role is not Role.READ:
+                    written += value
+                    continue
                 for item in value:
-                    if operand.role is Role.READ:
-                        self._read(template, operand.name, item)
-                    else:
-                        written.append(item)
+                    self._read(template, operand.name, item)
         for tensor in written:
-            if self._elsewhere(tensor):
-                continue
-            if tensor.pattern.indirect is None:
-                mark_written(tensor)
-            else:
-                # Which elements is known on the device only: all that it could be count.
-                self._index(template, tensor)
-                if tensor.storage.address is None:
-                    tensor.storage.shadow.mark_all()
+            self._write(template, tensor)
+
+    def _write(self, template: Template, tensor: NkiTensor) -> None:
+        self._index(template, tensor)
+        if self._elsewhere(tensor):
+            return
+        if tensor.pattern.indirect is None:
+            mark_written(tensor)
+        elif tensor.storage.address is None:
+            # Which elements is known on the device only: all that it could be count.
+            tensor.storage.shadow.mark_all()
 
     def _elsewhere(self, tensor: NkiTensor) -> bool:
         """Whether the other core may write it, so that only the merged recording can tell."""

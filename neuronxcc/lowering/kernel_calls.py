@@ -1,4 +1,4 @@
-"""Calls of programs that somebody else lowered, as kernels of NKI are: one step of a graph's program.
+"""Calls of programs that somebody else lowered, as NKI's kernels are: one step of a program.
 
 In the tensor IR such a call is a CUSTOM_CALL of `TARGET` whose last argument names the program by a
 hash of its content. The program may write its arguments; in the IR it is a function, which returns
@@ -97,7 +97,7 @@ class _Body:
             for index, number in inputs.items()
             if number in produced or strides[index] != self._buffers[number].strides
         ]
-        wanted = []
+        wanted: list[int] = []
         for number, type_ in zip(produced, results, strict=True):
             if type_ is None:
                 self._make_temp(number)

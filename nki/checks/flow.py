@@ -13,6 +13,7 @@ from nki.isa.spec import Role
 from nki.recording import (
     Block,
     Event,
+    Form,
     Loop,
     Place,
     Recording,
@@ -22,7 +23,17 @@ from nki.recording import (
     leaves,
 )
 
-__all__ = ["Access", "Ints", "Leaf", "Times", "accesses", "events_of", "leaf_roles", "starts"]
+__all__ = [
+    "Access",
+    "Ints",
+    "Leaf",
+    "Times",
+    "accesses",
+    "events_of",
+    "leaf_roles",
+    "listed",
+    "starts",
+]
 
 Ints = npt.NDArray[np.int64]
 
@@ -52,6 +63,14 @@ class Access(NamedTuple):
     location: int
 
 
+def listed(form: Form) -> Sequence[Form]:
+    """Return the forms of a list of tensors, or the one form that it is."""
+    # Forms of single tensors and registers are named tuples.
+    if isinstance(form, tuple) and not isinstance(form, (TileForm, RegisterForm)):
+        return form
+    return (form,)
+
+
 def leaf_roles(template: Template) -> tuple[Leaf, ...]:
     """Return what the instruction does with each leaf, in the order of the places."""
     roles = {operand.name: operand.role for operand in template.row.operands}
@@ -60,7 +79,7 @@ def leaf_roles(template: Template) -> tuple[Leaf, ...]:
         role = roles[name]
         reads, writes = role is not Role.WRITE, role is not Role.READ
         # Of a tensor and its index the index is only read.
-        for operand in form if isinstance(form, tuple) else (form,):
+        for operand in listed(form):
             for i, leaf in enumerate(leaves(operand)):
                 found.append(Leaf(name, leaf, reads or i > 0, writes and i == 0))
     return tuple(found)

@@ -86,7 +86,7 @@ def recorder() -> Recorder:
 
 
 class RankRegister(VirtualRegister):
-    """A register whose value is known while the kernel is recorded, because each rank is on its own.
+    """A register whose value is known at once, because each rank is recorded on its own.
 
     It goes wherever a register does, for instance as `scalar_offset`, and wherever an integer does.
     Arithmetic gives registers of the same kind.

@@ -226,7 +226,7 @@ def _scaled(shape: Shape, dim: int, times: int, by: int) -> Shape | None:
     return None if size % by else (*shape[:dim], size // by, *shape[dim + 1 :])
 
 
-same_shapes = _shapes(lambda call, shape: shape, "give both the same shape")
+same_shapes = _shapes(lambda _, shape: shape, "give both the same shape")
 gathered = _shapes(
     lambda call, shape: _scaled(shape, call.attributes["collective_dim"], rank_count(call), 1),
     "the destination is as long along collective_dim as the sources of all ranks together",
@@ -273,7 +273,7 @@ def channels(*names: str) -> Rule:
 def _metadata_shape(call: Call) -> Fields | None:
     tile = call.tile("metadata_tensor")
     rows = 4 if call.attributes["has_rdispls"] else 3
-    wanted = (rows, rank_count(call))
+    wanted: Shape = (rows, rank_count(call))
     if tile.region not in HBM:
         wanted = (1, *wanted)
     return None if tile.shape == wanted else {"got": tile.shape, "wanted": wanted}

@@ -38,7 +38,7 @@ class Spmd:
         made.kernel = self.kernel[cores]
         return made
 
-    def __call__(self, args: Sequence[Any], **common: Any) -> list[Any]:
+    def __call__(self, args: Sequence[Any], /, **common: Any) -> list[Any]:
         """Run all ranks.
 
         Args:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from nki.errors import NkiError, NkiTypeError, NkiValidationError
+from nki.errors import NkiTypeError, NkiValidationError
 from nki.isa.rules import COMMON
 from nki.isa.spec import REQUIRED, Call, Instruction, Kind, Operand, Tile, Value
 
@@ -16,6 +16,7 @@ __all__ = ["bind", "check", "make_call"]
 
 Describe = Callable[[Any], Tile | None]
 
+_ABSENT = object()
 _NUMBERS = frozenset({Kind.SCALAR_OR_VECTOR, Kind.SCALAR_OR_TILE, Kind.REGISTER_OR_INT})
 _REGISTERS = frozenset({Kind.REGISTER, Kind.REGISTER_OR_INT})
 
@@ -32,41 +33,48 @@ def bind(
         NkiTypeError: an argument is missing, unknown or given twice (NKI101).
         NkiValidationError: an attribute has a value that the instruction does not take (NKI116).
     """
-    given = _match(instruction, args, kwargs)
+    given: Mapping[str, Any] = kwargs
+    if args:
+        given = _match(instruction, args, kwargs)
     operands: dict[str, Any] = {}
     attributes: dict[str, Any] = {}
+    used = 0
     for parameter in instruction.parameters:
-        absent = parameter.name not in given
-        if absent and parameter.default is REQUIRED:
-            raise NkiTypeError(
-                "NKI101",
-                f"{instruction.name} needs an argument {parameter.name}",
-                f"its parameters are {_names(instruction)}",
-            )
-        value = parameter.default if absent else given[parameter.name]
-        if isinstance(parameter, Operand):
-            operands[parameter.name] = value
-        elif absent:
-            attributes[parameter.name] = value
-        else:
-            try:
-                attributes[parameter.name] = parameter.convert(value)
-            except NkiError:
-                raise  # it says all that there is to say
-            except ValueError as error:
-                what, _, remedy = str(error).partition("; ")
-                raise NkiValidationError(
-                    "NKI116",
-                    f"{instruction.name} {parameter.name} {what}",
-                    remedy or "see the documentation of the instruction",
-                ) from None
+        name = parameter.name
+        value = given.get(name, _ABSENT)
+        if value is _ABSENT:
+            value = parameter.default
+            if value is REQUIRED:
+                _refuse_unknown(instruction, given)
+                raise NkiTypeError(
+                    "NKI101",
+                    f"{instruction.name} needs an argument {name}",
+                    f"its parameters are {_names(instruction)}",
+                )
+            (operands if type(parameter) is Operand else attributes)[name] = value
+            continue
+        used += 1
+        if type(parameter) is Operand:
+            operands[name] = value
+            continue
+        try:
+            attributes[name] = parameter.convert(value)  # type: ignore[union-attr]
+        except ValueError as error:
+            what, _, remedy = str(error).partition("; ")
+            raise NkiValidationError(
+                "NKI116",
+                f"{instruction.name} {name} {what}",
+                remedy or "see the documentation of the instruction",
+            ) from None
+    if used != len(given):
+        _refuse_unknown(instruction, given)
     return operands, attributes
 
 
 def _match(
     instruction: Instruction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    names = [parameter.name for parameter in instruction.parameters]
+    names = instruction.names
     if len(args) > len(names):
         raise NkiTypeError(
             "NKI101",
@@ -74,20 +82,29 @@ def _match(
             f"its parameters are {_names(instruction)}",
         )
     given = dict(zip(names, args, strict=False))
-    for name, value in kwargs.items():
-        if name not in names or name in given:
-            problem = "twice" if name in given else "which it does not have"
-            raise NkiTypeError(
-                "NKI101",
-                f"{instruction.name} was given {name!r} {problem}",
-                f"its parameters are {_names(instruction)}",
-            )
-        given[name] = value
+    for name in given:
+        if name in kwargs:
+            _refuse(instruction, name, "twice")
+    given.update(kwargs)
     return given
 
 
+def _refuse_unknown(instruction: Instruction, given: Mapping[str, Any]) -> None:
+    for name in given:
+        if name not in instruction.names:
+            _refuse(instruction, name, "which it does not have")
+
+
+def _refuse(instruction: Instruction, name: str, problem: str) -> NoReturn:
+    raise NkiTypeError(
+        "NKI101",
+        f"{instruction.name} was given {name!r} {problem}",
+        f"its parameters are {_names(instruction)}",
+    )
+
+
 def _names(instruction: Instruction) -> str:
-    return ", ".join(parameter.name for parameter in instruction.parameters)
+    return ", ".join(instruction.names)
 
 
 def _value(instruction: Instruction, operand: Operand, given: Any, describe: Describe) -> Value:

@@ -74,8 +74,14 @@ def _document(row: Instruction) -> str:
     return "\n".join(lines)
 
 
+# No spelling moves the first arguments.
+_IN_PLACE = 2
+
+
 def _function(row: Instruction) -> Callable[..., Any]:
     had_others = row.name in SPELLINGS or row.name in VERSIONED
+    # Most calls are in today's spelling: names that exist, and nothing that stood elsewhere.
+    always, known = row.name in VERSIONED, frozenset(row.names)
 
     def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         issuer = _issuer.get()
@@ -86,7 +92,7 @@ def _function(row: Instruction) -> Callable[..., Any]:
                 "call it in a function that is decorated with nki.jit or passed to nki.simulate",
             )
         issued = row
-        if had_others:
+        if had_others and (always or len(args) > _IN_PLACE or not kwargs.keys() <= known):
             name, args, kwargs = respell(Call(row.name, args, kwargs))
             issued = TABLE[name]
         operands, attributes = bind(issued, args, kwargs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -290,16 +290,20 @@ class Instruction:
     meaning: Meaning | None
     cost: Cost | None = None
     rules: tuple[Rule, ...] = ()
+    # Parts of `parameters`: what the hardware reads or writes, what is known when the kernel is
+    # built, and their names.
+    operands: tuple[Operand, ...] = field(init=False, repr=False, compare=False)
+    attributes: tuple[Attribute, ...] = field(init=False, repr=False, compare=False)
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def operands(self) -> tuple[Operand, ...]:
-        """The parameters that the hardware reads or writes."""
-        return tuple(p for p in self.parameters if isinstance(p, Operand))
-
-    @property
-    def attributes(self) -> tuple[Attribute, ...]:
-        """The parameters that are known when the kernel is built."""
-        return tuple(p for p in self.parameters if isinstance(p, Attribute))
+    def __post_init__(self) -> None:
+        parts = {
+            "operands": tuple(p for p in self.parameters if isinstance(p, Operand)),
+            "attributes": tuple(p for p in self.parameters if isinstance(p, Attribute)),
+            "names": tuple(p.name for p in self.parameters),
+        }
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
 
 
 def empty(tile: Tile) -> Array:

@@ -140,6 +140,7 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
         "affine_select": (
             Spelling("0.2", "a third argument is offset, before two numbers", _offset_third),
         ),
+        "scalar_tensor_tensor": (Spelling("0.3", "dtype= is that of dst", _dropped("dtype")),),
         "dma_compute": (Spelling("0.2", "scales, a list, stands before reduce_op", _scales_third),),
         "dma_copy": (
             Spelling("0.2", "dst_rmw_op= is nisa.dma_compute", _read_modify_write),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from nki.dtypes import info
 from nki.errors import NkiTypeError
 from nki.isa.functions import FUNCTIONS
-from nki.language.function import Binary, Unary
+from nki.language.function import Binary, Truth, Unary
 from nki.language.tiles import Number, new
 from nki.memory import current_core
 from nki.tensor import NkiTensor
@@ -92,8 +92,8 @@ class _Bitwise(Binary):
         return super().__call__(x, y, dtype)
 
 
-def _compare(name: str, sign: str) -> Binary:
-    return Binary(name, f"Return 1 where x {sign} y and 0 elsewhere.", compares=True)
+def _compare(name: str, sign: str) -> Truth:
+    return Truth(name, f"Return 1 where x {sign} y and 0 elsewhere.")
 
 
 add: Final = Binary("add", "Return x + y.")
@@ -119,9 +119,9 @@ less: Final = _compare("less", "<")
 less_equal: Final = _compare("less_equal", "<=")
 greater: Final = _compare("greater", ">")
 greater_equal: Final = _compare("greater_equal", ">=")
-logical_and: Final = Binary("logical_and", "Return 1 where x and y are not 0.", compares=True)
-logical_or: Final = Binary("logical_or", "Return 1 where x or y is not 0.", compares=True)
-logical_xor: Final = Binary("logical_xor", "Return 1 where one of x and y is 0.", compares=True)
+logical_and: Final = Truth("logical_and", "Return 1 where x and y are not 0.")
+logical_or: Final = Truth("logical_or", "Return 1 where x or y is not 0.")
+logical_xor: Final = Truth("logical_xor", "Return 1 where one of x and y is 0.")
 bitwise_and: Final = _Bitwise("bitwise_and", "Return the bits that x and y have both.")
 bitwise_or: Final = _Bitwise("bitwise_or", "Return the bits that x or y has.")
 bitwise_xor: Final = _Bitwise("bitwise_xor", "Return the bits that one of x and y has.")

@@ -17,10 +17,10 @@ from nki.dtypes import canonical
 from nki.errors import NkiTypeError
 from nki.isa.functions import FUNCTIONS
 from nki.language.constants import Operator
-from nki.language.tiles import Number, is_number, new, promote, same_shape, tile
+from nki.language.tiles import Number, in_parts, is_number, new, promote, same_shape, tile
 from nki.tensor import NkiTensor
 
-__all__ = ["Binary", "Comparison", "Function", "Unary"]
+__all__ = ["Binary", "Comparison", "Function", "Truth", "Unary", "kind_of"]
 
 Emit = Callable[[NkiTensor, NkiTensor], None]
 EmitTwo = Callable[[NkiTensor | Number, NkiTensor | Number, NkiTensor], None]
@@ -91,7 +91,7 @@ class Unary(Function):
         """
         data = tile(self.__name__, "x", x)
         out = new(data.shape, data.dtype if dtype is None else dtype)
-        self.emit(data, out)
+        in_parts(self.emit, out, data)
         return out
 
 
@@ -102,25 +102,16 @@ class Binary(Function):
     the one that :func:`nki.language.tiles.promote` gives. ``emit(x, y, out)`` issues.
 
     Attributes:
-        compares: the result is a :class:`Comparison`.
         vectors: one of the tiles may have one element per partition.
     """
 
-    compares: bool
     vectors: bool
 
     def __init__(
-        self,
-        name: str,
-        text: str,
-        emit: EmitTwo | None = None,
-        *,
-        compares: bool = False,
-        vectors: bool = False,
+        self, name: str, text: str, emit: EmitTwo | None = None, *, vectors: bool = False
     ) -> None:
         """Make a function; without `emit` the operator of its name does the work."""
         super().__init__(name, text, emit or self._operate)
-        self.compares = compares
         self.vectors = vectors
 
     def __call__(
@@ -154,12 +145,8 @@ class Binary(Function):
                 same_shape(name, *tiles)
             kind = promote(kind, tiles[1].dtype)
         out = new(shape, kind if dtype is None else dtype)
-        self.emit(x, y, out)
-        if not self.compares:
-            return out
-        result = object.__new__(Comparison)
-        result.storage, result.pattern = out.storage, out.pattern
-        return result
+        in_parts(self.emit, out, x, y)
+        return out
 
     def _one_is_vector(self, x: NkiTensor, y: NkiTensor) -> bool:
         flat = x.ndim == y.ndim == 2 and x.shape[0] == y.shape[0]
@@ -174,6 +161,19 @@ class Binary(Function):
         reverse = not isinstance(x, NkiTensor) or x.shape != out.shape
         data, operand = (y, x) if reverse else (x, y)
         FUNCTIONS["tensor_scalar"](out, data, name, operand, reverse0=reverse)
+
+
+class Truth(Binary):
+    """A function whose result holds ones and zeros, which ``assert`` understands."""
+
+    def __call__(
+        self, x: NkiTensor | Number, y: NkiTensor | Number, dtype: Any = None
+    ) -> Comparison:
+        """As other functions of two tiles, or of a tile and a number."""
+        out = super().__call__(x, y, dtype)
+        result = object.__new__(Comparison)
+        result.storage, result.pattern = out.storage, out.pattern
+        return result
 
 
 def kind_of(x: NkiTensor, dtype: Any) -> str:

@@ -51,14 +51,14 @@ def _all_reduce(exchange: Exchange, members: Members) -> None:
 
 def _all_gather(exchange: Exchange, members: Members) -> None:
     dim, n = members[0].attributes["collective_dim"], len(members)
-    exchange.assign(
-        [
-            Assignment(_part(dst, dim, i, n), (sender.operands["srcs"][k],), member.lane, member.line)
-            for member in members
-            for k, dst in enumerate(member.operands["dsts"])
-            for i, sender in enumerate(members)
-        ]
-    )  # fmt: skip
+    assignments: list[Assignment] = []
+    for member in members:
+        for k, dst in enumerate(member.operands["dsts"]):
+            for i, sender in enumerate(members):
+                srcs = (sender.operands["srcs"][k],)
+                part = _part(dst, dim, i, n)
+                assignments.append(Assignment(part, srcs, member.lane, member.line))
+    exchange.assign(assignments)
 
 
 def _reduce_scatter(exchange: Exchange, members: Members) -> None:

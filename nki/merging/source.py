@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nki.checks.flow import Ints, Leaf, leaf_roles, starts
+from nki.checks.flow import Ints, Leaf, leaf_roles, listed, starts
 from nki.dtypes import info
 from nki.isa.objects import VirtualRegister
 from nki.memory import MemoryRegion, Storage
@@ -92,13 +92,8 @@ class Source:
         kinds: dict[tuple[bool, ...], int] = {}
         # Templates by which of their words name a register: few kinds, so that whole blocks are
         # rewritten by a few operations on arrays.
-        self._kind = np.array(
-            [
-                kinds.setdefault(tuple(isinstance(x.form, RegisterForm) for x in leaves), len(kinds))
-                for leaves in self.roles
-            ],
-            np.int64,
-        )  # fmt: skip
+        shapes = [tuple(isinstance(x.form, RegisterForm) for x in leaves) for leaves in self.roles]
+        self._kind = np.array([kinds.setdefault(s, len(kinds)) for s in shapes], np.int64)
         self._kinds = list(kinds)
 
     def number(self, old: int) -> int:
@@ -218,7 +213,7 @@ class Source:
         for name, form, places in event.operands():
             tensors = found[name] = []
             at = 0
-            for item in form if isinstance(form, tuple) else (form,):
+            for item in listed(form):
                 if isinstance(item, TileForm):
                     tensors.append(self.tensor(item, places[at:]))
                     at += 1 if item.indirect is None else 2

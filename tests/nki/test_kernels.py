@@ -398,11 +398,11 @@ def test_schedules_are_checked() -> None:
     a = random(2, 2)
     scheduled.with_schedule([("plus", "recip"), ("recip", ["load"])])(a)
     for edges, text in (
-        ([("plus", "minus")], r"names 'minus', and no instructions.*name='minus'.*NKI181"),
-        ([("plus", "again")], r"names 'again', and 2 instructions.*NKI181"),
-        ([("plus", "recip"), ("recip", ["load", "plus"])], r"plus waits for recip.*NKI182"),
-        ([("plus",)], r"\('plus',\) is no edge.*NKI180"),
-        (3, "3 is no edge.*NKI180"),
+        ([("plus", "minus")], r"names 'minus', and no instructions.*name='minus'.*NKI281"),
+        ([("plus", "again")], r"names 'again', and 2 instructions.*NKI281"),
+        ([("plus", "recip"), ("recip", ["load", "plus"])], r"plus waits for recip.*NKI282"),
+        ([("plus",)], r"\('plus',\) is no edge.*NKI280"),
+        (3, "3 is no edge.*NKI280"),
     ):
         with pytest.raises(NkiError, match=text):
             scheduled.with_schedule(edges)(a)

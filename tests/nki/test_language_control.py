@@ -13,7 +13,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 from nki.errors import NkiError, NkiTypeError
-from tests.nki.language_tools import inside
+from tests.nki.language_tools import inside, run
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def _in_order(loop: Any) -> Any:
         (lambda: nl.fori_loop(0.5, 3, _nothing), "NKI202", "lower .* is a float"),  # type: ignore[arg-type]
         (lambda: nl.while_loop(1, _nothing), "NKI202", "is a int"),  # type: ignore[arg-type]
         (
-            lambda: nl.while_loop(nisa.register_alloc(1), lambda r: None),  # type: ignore[arg-type,return-value]
+            lambda: nl.while_loop(nisa.register_alloc(1), lambda _: None),  # type: ignore[arg-type,return-value]
             "NKI201",
             "returned no register",
         ),
@@ -176,14 +176,15 @@ def test_launch_grid() -> None:
     nki.jit(kernel)[1](x)
     assert seen == [(0, 0, 1, 1, 1, 1)]
     with pytest.raises(NkiError, match=r"axis 1 was asked for.*\[NKI203\]"):
-        nki.jit(lambda a: nl.program_id(1))[1](x)
+        nki.jit(lambda _: nl.program_id(1))[1](x)
 
 
 def test_device_print(capsys: pytest.CaptureFixture[str]) -> None:
-    def body() -> None:
-        nl.device_print("the tile", nl.full((1, 2), 7.0, nl.float32))
+    def body(x: Any) -> Any:
+        nl.device_print("the tile", x)
+        return x
 
-    inside(body)
+    run(body, np.full((1, 2), 7.0, np.float32))
     printed = capsys.readouterr().out
     assert "the tile" in printed
     assert "7." in printed
@@ -193,8 +194,8 @@ def test_device_print(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "text"),
     [
         (lambda t: (3, t), "print_prefix must be a string, got 3"),
-        (lambda t: ("a", 3), "tensor must be a tensor, got int"),
-        (lambda t: ("a", nl.zeros((2, 2), nl.float32, nl.psum)), "tensor must be in sbuf or hbm"),
+        (lambda _: ("a", 3), "tensor must be a tensor, got int"),
+        (lambda _: ("a", nl.zeros((2, 2), nl.float32, nl.psum)), "tensor must be in sbuf or hbm"),
     ],
 )
 def test_device_print_refuses(arguments: Any, text: str) -> None:

@@ -153,6 +153,6 @@ def test_gathering_by_index() -> None:
 
 
 def test_random_numbers_lie_between_0_and_1() -> None:
-    drawn = run(lambda t: nl.rand(WIDE, dtype=nl.float32), np.zeros((1, 1), np.float32))
+    drawn = run(lambda _: nl.rand(WIDE, dtype=nl.float32), np.zeros((1, 1), np.float32))
     assert drawn.shape == WIDE
     assert 0 <= drawn.min() < drawn.max() <= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import ml_dtypes
@@ -75,9 +76,7 @@ def test_load_and_store_know_their_memories() -> None:
         )
 
     def store_shape() -> Any:
-        return nl.store(
-            nl.ndarray((8, 2), nl.float32, nl.shared_hbm), nl.zeros((4, 4), nl.float32)
-        )
+        return nl.store(nl.ndarray((8, 2), nl.float32, nl.shared_hbm), nl.zeros((4, 4), nl.float32))
 
     with pytest.raises(NkiTypeError, match=r"nl.load src must be a tensor in hbm.*\[NKI240\]"):
         inside(load)
@@ -139,7 +138,9 @@ def test_matmul(sizes: tuple[int, int, int], kind: Any, seed: int) -> None:
     want = x.astype(np.float64) @ y.astype(np.float64)
     np.testing.assert_array_equal(run(nl.matmul, x, y), want)
     across = np.ascontiguousarray(x.T)
-    np.testing.assert_array_equal(run(lambda a, b: nl.matmul(a, b, True), across, y), want)
+    np.testing.assert_array_equal(
+        run(lambda a, b: nl.matmul(a, b, transpose_x=True), across, y), want
+    )
 
 
 def test_limits_of_matmul() -> None:
@@ -172,6 +173,10 @@ def test_broadcast_to(shape: list[int], partitions: int, ones: set[int], kind: A
     assert run(lambda t: nl.broadcast_to(t, sizes, nl.float16), x).dtype == np.float16
 
 
+def _broadcast(shape: tuple[int, ...]) -> Any:
+    return nl.broadcast_to(nl.zeros((4, 3), nl.float32), shape)
+
+
 def test_broadcast_to_what_it_is_or_cannot_be() -> None:
     def same() -> Any:
         tile = nl.zeros((4, 3), nl.float32)
@@ -180,7 +185,7 @@ def test_broadcast_to_what_it_is_or_cannot_be() -> None:
     assert inside(same)
     for shape in ((4, 6), (1, 4, 3), (4,), (8, 3)):
         with pytest.raises(NkiError, match=r"cannot repeat a tile of shape \(4, 3\).*\[NKI241\]"):
-            inside(lambda s=shape: nl.broadcast_to(nl.zeros((4, 3), nl.float32), s))
+            inside(functools.partial(_broadcast, shape))
 
 
 def test_broadcast_of_psum() -> None:
@@ -258,6 +263,26 @@ def test_copy_keeps_every_bit() -> None:
 
     y = numbers((8, 4), 0)
     np.testing.assert_array_equal(run(body, y), y.T @ y)
+
+
+def test_assignment_copies_tiles() -> None:
+    def kernel(source: Any) -> Any:
+        out = nl.ndarray(source.shape, source.dtype, nl.shared_hbm)
+        kept = nl.ndarray((128, 3, 20), source.dtype)
+        for i in range(3):
+            kept[0:128, i, 0:20] = nl.load(source[i])
+        for i in range(3):
+            out[i] = kept[0:128, 2 - i, 0:20]
+        return out
+
+    x = numbers((3, 128, 20), 0)
+    np.testing.assert_array_equal(nki.simulate(kernel)(x), x[::-1])
+
+
+def test_assignment_with_an_operator_is_refused() -> None:
+    tile = nl.ndarray((4, 6), nl.float32)
+    with pytest.raises(NkiTypeError, match=r"x \+ y was written.*\[NKI244\]"):
+        tile[...] += tile
 
 
 # --- random numbers ------------------------------------------------------------------------------

@@ -254,7 +254,11 @@ def test_what_does_not_fit_is_refused(make: Any, code: str, text: str) -> None:
     assert caught.value.where[0] == __file__
 
 
-@pytest.mark.parametrize("buffer", ["dram", None, 3])
+def test_no_region_is_sbuf_as_in_early_versions() -> None:
+    assert create((8, 8), "int8", None).buffer is SBUF
+
+
+@pytest.mark.parametrize("buffer", ["dram", 3])
 def test_unknown_regions_are_refused(buffer: object) -> None:
     with pytest.raises(NkiTypeError, match=r"is no memory region; .*; use nl.sbuf, nl.psum"):
         create((8, 8), "int8", buffer)

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 FORBIDDEN = {
     "neuronxcc": {"torch", "torch_neuronx", "nki"},
     "nki": {"torch", "torch_neuronx"},
+    "neuron_dtypes": {"torch", "torch_neuronx", "neuronxcc"},
 }
 FILES = [
     (package, path) for package in FORBIDDEN for path in sorted((ROOT / package).rglob("*.py"))

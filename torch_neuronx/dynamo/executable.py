@@ -44,6 +44,7 @@ from torch_neuronx.dynamo.tape import loop_spec, print_spec, tape_spec
 # Neuron's own 8-bit float has no name in PyTorch: its memory can be held, only kernels use it.
 _TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
 
+
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
     """Bytes that a program uses, the bodies of its loops and branches included where they differ.
@@ -242,6 +243,13 @@ class _SpecMaker:
                     "src": _view(step.src),
                     "out": _view(step.out),
                 }
+            case _:
+                return self.control(step)
+
+    def control(
+        self, step: CallStep | TapeStep | ForStep | WhileStep | PrintStep
+    ) -> dict[str, object]:
+        match step:
             case TapeStep():
                 return tape_spec(step, self.functions)
             case ForStep() | WhileStep():

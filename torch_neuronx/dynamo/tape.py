@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from neuronxcc.codegen.llvm import Function
-from neuronxcc.codegen.loop import Kernel
+from neuronxcc.codegen.loop import Kernel, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering.tape_reference import print_values
 from neuronxcc.neff.program import ForStep, PrintStep, Register, Step, WhileStep
 from neuronxcc.neff.tape import TapeFunction, TapeLoop, TapeNative, TapeProduct, TapeStep
@@ -18,6 +20,12 @@ from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.kernel_bounds import bounded
 
 Spec = dict[str, object]
+
+# Of an operator on one element, and how many others an exponential or a gathered element is worth.
+_NANOSECONDS, _FUNCTION, _GATHERED = 0.025, 20, 20
+_FUNCTIONS = frozenset(op for op in Group.UNARY | {Op.POWER, Op.ATAN2, Op.DIVIDE} if op not in {
+    Op.ABS, Op.NEGATE, Op.SIGN, Op.CEIL, Op.FLOOR, Op.ROUND_EVEN, Op.TRUNC, Op.NOT,
+})  # fmt: skip
 
 
 def tape_spec(step: TapeStep, functions: Mapping[Kernel, Function]) -> Spec:
@@ -55,6 +63,7 @@ def _function(function: TapeFunction, functions: Mapping[Kernel, Function]) -> S
                 "items": code.items,
                 "grain": code.grain,
                 "scratch_bytes": code.scratch_bytes,
+                "nanoseconds": _nanoseconds(kernel),
                 "reach": [
                     (reach.low * size, reach.high * size, reach.written)
                     for reach, size in zip(bounded(kernel), sizes, strict=True)
@@ -87,20 +96,32 @@ def _function(function: TapeFunction, functions: Mapping[Kernel, Function]) -> S
             }
 
 
+def _nanoseconds(kernel: Kernel) -> float:
+    """Roughly what a kernel takes on one thread, in the cache: is it worth several?"""
+    work = len(kernel.stores)
+    for scalar in scalars(kernel):
+        if scalar.access is not None and scalar.access.indices:
+            work += _GATHERED
+        elif scalar.op in _FUNCTIONS:
+            work += _FUNCTION
+        elif scalar.what not in ("const", "index"):
+            work += 1
+    return math.prod(dim.extent for dim in kernel.dims) * work * _NANOSECONDS
+
+
 def loop_spec(step: ForStep | WhileStep, make: Callable[[Step], Spec]) -> Spec:
     """A loop; `make` makes the steps of its body."""
-    is_for = isinstance(step, ForStep)
-    lower, upper = (step.lower, step.upper) if is_for else (step.initial, step.next)
-    return {
-        "kind": "for" if is_for else "repeat_while",
-        "name": "for" if is_for else "while",
+    spec: Spec = {
+        "name": "for" if isinstance(step, ForStep) else "while",
         "loc": "",
         "counters": [_register(register) for register in step.counters],
-        "lower": _register(lower),
-        "upper": _register(upper),
-        "step": step.step if is_for else 1,
         "body": [make(inner) for inner in step.body],
     }
+    if isinstance(step, ForStep):
+        ends = _register(step.lower), _register(step.upper)
+        return {"kind": "for", **spec, "lower": ends[0], "upper": ends[1], "step": step.step}
+    ends = _register(step.initial), _register(step.next)
+    return {"kind": "repeat_while", **spec, "lower": ends[0], "upper": ends[1], "step": 1}
 
 
 def _register(register: int | Register) -> int | tuple[int, int]:

@@ -40,7 +40,7 @@ class TorchFrontend(Frontend):
 
     def host(self, value: Any) -> npt.NDArray[Any]:
         """Return a tensor's contents."""
-        if type(value) not in _PLAIN:
+        if type(value) not in _PLAIN or value.is_meta:
             raise NkiError(
                 "NKI271",
                 f"the kernel looks at the contents of a {type(value).__name__}",

@@ -89,6 +89,18 @@ def _(given: Sequence[torch.Tensor], key: str) -> list[torch.Tensor]:
     return [*made, *(t.new_empty(t.shape) for t in kept)]
 
 
+def _backward(_ctx: Any, *_grads: Any) -> Any:
+    raise NkiError(
+        "NKI276",
+        "a gradient is asked for through a kernel, which has none of its own",
+        "wrap the call in a torch.autograd.Function, or in an operator made by nki_op with "
+        "register_autograd",
+    )
+
+
+_run.register_autograd(_backward)
+
+
 def run_as_operator(launch: Launch, values: list[torch.Tensor]) -> Any:
     """Run a launch through the operator, so that tracers, autograd and modes see it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -79,16 +80,14 @@ def _function_of(kernel: Kernel) -> Callable[..., Any]:
     return call
 
 
-def _checked(
-    name: str, fn: Callable[..., Any], named: str | tuple[str, ...]
-) -> Callable[..., Any]:
+def _checked(name: str, fn: Callable[..., Any], named: str | tuple[str, ...]) -> Callable[..., Any]:
     """The function, with a look at what it writes."""
-    if named == "unknown":
-        return fn
-    signature = inspect.signature(fn)
+    signature = _resolved(fn)
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if named == "unknown":
+            return fn(*args, **kwargs)
         given = signature.bind(*args, **kwargs).arguments
         kept = [
             (key, value, value._version)  # noqa: SLF001 - PyTorch's own name for it
@@ -105,4 +104,16 @@ def _checked(
                 )
         return result
 
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def _resolved(fn: Callable[..., Any]) -> inspect.Signature:
+    """The function's signature, hints that are strings replaced by what they say where it stands."""
+    signature = inspect.signature(fn)
+    hints = typing.get_type_hints(fn)
+    parameters = [
+        p.replace(annotation=hints.get(n, p.annotation)) for n, p in signature.parameters.items()
+    ]
+    returned = hints.get("return", signature.return_annotation)
+    return signature.replace(parameters=parameters, return_annotation=returned)

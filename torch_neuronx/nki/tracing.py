@@ -6,6 +6,7 @@ which records it, and the graph gets `torch_neuronx_nki::run`.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ _BASIC = (bool, int, float, str, torch.Tensor, torch.dtype)
 _KEPT: dict[str, Any] = {_NONE: None}
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _named(value: Any) -> str:
     """Return a name for something that Dynamo knows the value of: an enum, a function, a class."""
     for name, kept in _KEPT.items():
@@ -36,19 +37,20 @@ def _named(value: Any) -> str:
 
 @nonstrict_trace
 def _call(
-    handle: str, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    handle: str, variant: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     """Call a kernel with fake tensors; no result is an empty tuple."""
-    kernel = kernel_of(handle)
-    result = (kernel.on(grid) if grid else kernel)(*_decoded(args), **_decoded(kwargs))
+    kernel = copy.copy(kernel_of(handle))
+    kernel.grid, kernel.edges = variant
+    result = kernel(*_decoded(args), **_decoded(kwargs))
     return () if result is None else (result,)
 
 
 def _traced(
-    handle: str, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    handle: str, variant: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What Dynamo reads in place of a kernel's call."""
-    result = _call(handle, grid, _encoded(args), _encoded(kwargs))
+    result = _call(handle, variant, _encoded(args), _encoded(kwargs))
     return result[0] if len(result) else None
 
 
@@ -61,7 +63,8 @@ def _encoded(value: Any) -> Any:
         return [_encoded(item) for item in value]
     if isinstance(value, dict):
         return {key: _encoded(item) for key, item in value.items()}
-    return value if isinstance(value, _BASIC) else _named(value)
+    # The sum is a string of Dynamo's own; what the function returned belongs to its graph.
+    return value if isinstance(value, _BASIC) else _named(value) + ""
 
 
 def _decoded(value: Any) -> Any:

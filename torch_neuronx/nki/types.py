@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from nki.dtypes import canonical, info
+from nki.dtypes import canonical
 
 __all__ = ["TO_TORCH", "host_array", "name_of", "tensor_of"]
 

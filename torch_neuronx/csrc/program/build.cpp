@@ -86,6 +86,8 @@ at::Tensor Builder::constant(const Geometry& geometry, py::handle literal, int32
   const int64_t bytes = geometry.numel * geometry.itemsize();
   TORCH_CHECK_VALUE(PyBytes_GET_SIZE(literal.ptr()) == bytes, "constant ", id, " has ",
                     PyBytes_GET_SIZE(literal.ptr()), " bytes instead of ", bytes);
+  TORCH_CHECK_VALUE(geometry.numel == 0 || (geometry.dense && geometry.high == bytes), "constant ",
+                    id, " has gaps, or elements that share memory");
   Extents dense(geometry.sizes.size());
   int64_t stride = 1;
   for (size_t d = dense.size(); d-- > 0;) {

@@ -25,7 +25,6 @@ constexpr int64_t kMostThreadScratch = int64_t(1) << 30;
 
 // Below this, others are not asked: handing out work and fetching its operands takes that long.
 constexpr double kWorthThreads = 1200;
-constexpr double kGrainNanoseconds = 1600;  // a grain of a loop is some 32 KiB of traffic
 
 std::vector<int64_t> integers(py::handle value, const char* what) {
   std::vector<int64_t> result;
@@ -44,13 +43,13 @@ Reach loop_of(const py::dict& spec, TapeFunction& f) {
   constexpr int64_t kLimit = int64_t(1) << 60;
   TORCH_CHECK_VALUE(f.items >= 0 && f.grain >= 1 && f.items < kLimit && f.grain < kLimit,
                     "a loop has ", f.items, " items in chunks of ", f.grain);
-  f.nanoseconds = kGrainNanoseconds * double(f.items) / double(f.grain);
+  f.nanoseconds = field(spec, "nanoseconds").cast<double>();
   Reach reach;
   for (const py::handle item : items(field(spec, "reach"), "reach")) {
     const auto parts = items(item, "reach");
     TORCH_CHECK_VALUE(parts.size() == 3, "a reach has ", parts.size(), " parts instead of 3");
-    reach.push_back({integer(parts[0], "reach"), integer(parts[1], "reach"),
-                     boolean(parts[2], "written")});
+    reach.push_back(
+        {integer(parts[0], "reach"), integer(parts[1], "reach"), boolean(parts[2], "written")});
   }
   return reach;
 }
@@ -179,17 +178,17 @@ void Builder::check_code(TapeStep& tape, const std::vector<std::vector<nki::Nati
   const int64_t* const code = tape.code;
   const int64_t end = tape.words;
   for (int64_t at = 0; at < end;) {
-    TORCH_CHECK_VALUE(end - at >= 2 && code[at] >= 1 && code[at + 1] >= 0 &&
-                          code[at + 1] <= kMostChunks,
-                      "word ", at, " of a tape does not begin a group");
+    TORCH_CHECK_VALUE(
+        end - at >= 2 && code[at] >= 1 && code[at + 1] >= 0 && code[at + 1] <= kMostChunks, "word ",
+        at, " of a tape does not begin a group");
     const int64_t count = code[at], chunks = code[at + 1];
     at += 2;
     double nanoseconds = 0;
     bool splits = chunks > 1;
     for (int64_t i = 0; i < count; ++i) {
-      TORCH_CHECK_VALUE(end - at >= 2 && code[at] >= 0 &&
-                            code[at] < static_cast<int64_t>(tape.functions.size()),
-                        "word ", at, " of a tape is no instruction");
+      TORCH_CHECK_VALUE(
+          end - at >= 2 && code[at] >= 0 && code[at] < static_cast<int64_t>(tape.functions.size()),
+          "word ", at, " of a tape is no instruction");
       const TapeFunction& f = tape.functions[size_t(code[at])];
       const int64_t line = code[at + 1];
       TORCH_CHECK_VALUE(line >= 0 && line < static_cast<int64_t>(tape.locations.size()), "word ",

@@ -44,6 +44,7 @@ __all__ = [
     "foreach",
     "grouped",
     "index",
+    "kernels",
     "library",
     "linear",
     "norm",

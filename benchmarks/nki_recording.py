@@ -1,0 +1,114 @@
+"""What recording a kernel costs per instruction, and how much memory its recording takes.
+
+Run it as ``python benchmarks/nki_recording.py [--profile]``. The kernels are tiled: an addition of
+4096 x 4096 in tiles of 128 x 512, a product of 4096 x 4096 x 4096 in tiles of 128 x 128 x 512, and
+a million instructions on a few tiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import pstats
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import nki.isa as nisa
+import nki.language as nl
+from neuronxcc.targets import get_target
+from nki.launch import Slot, record
+from nki.recording import Recording
+
+_MIB = 1024  # of ru_maxrss, which counts KiB
+
+
+def add(a: Any, b: Any) -> Any:
+    """Add two matrices tile by tile."""
+    rows, columns = a.shape
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    for i in nl.affine_range(rows // 128):
+        for j in nl.affine_range(columns // 512):
+            x = nl.ndarray((128, 512), dtype=a.dtype, buffer=nl.sbuf)
+            y = nl.ndarray((128, 512), dtype=a.dtype, buffer=nl.sbuf)
+            z = nl.ndarray((128, 512), dtype=a.dtype, buffer=nl.sbuf)
+            here = slice(i * 128, (i + 1) * 128), slice(j * 512, (j + 1) * 512)
+            nisa.dma_copy(dst=x, src=a[here])
+            nisa.dma_copy(dst=y, src=b[here])
+            nisa.tensor_tensor(dst=z, data1=x, data2=y, op=nl.add)
+            nisa.dma_copy(dst=out[here], src=z)
+    return out
+
+
+def matmul(a: Any, b: Any) -> Any:
+    """Multiply a transposed matrix by another, one PSUM tile after the other."""
+    depth, rows = a.shape
+    columns = b.shape[1]
+    out = nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.shared_hbm)
+    for j in nl.affine_range(columns // 512):
+        right = nl.ndarray((128, depth // 128, 512), dtype=b.dtype, buffer=nl.sbuf)
+        for k in nl.affine_range(depth // 128):
+            nisa.dma_copy(dst=right[:, k], src=b[k * 128 : (k + 1) * 128, nl.ds(j * 512, 512)])
+        for i in nl.affine_range(rows // 128):
+            left = nl.ndarray((128, depth // 128, 128), dtype=a.dtype, buffer=nl.sbuf)
+            total = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
+            for k in nl.affine_range(depth // 128):
+                part = a[k * 128 : (k + 1) * 128, i * 128 : (i + 1) * 128]
+                nisa.dma_copy(dst=left[:, k, :], src=part)
+                nisa.nc_matmul(dst=total, stationary=left[:, k, :], moving=right[:, k, :])
+            done = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=done, src=total)
+            nisa.dma_copy(dst=out[i * 128 : (i + 1) * 128, j * 512 : (j + 1) * 512], src=done)
+    return out
+
+
+def million(a: Any, b: Any) -> Any:
+    """Add a million times."""
+    x = nl.ndarray((128, 64), dtype=a.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=x, src=a[:128, :64])
+    for _ in range(250_000):
+        y = nl.ndarray((128, 64), dtype=a.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=y, src=b[:128, :64])
+        for part in (slice(0, 32), slice(32, 64)):
+            nisa.tensor_tensor(dst=x[:, part], data1=x[:, part], data2=y[:, part], op=nl.add)
+        nisa.tensor_scalar(dst=x, data=x, op0=nl.multiply, operand0=0.5)
+    nisa.dma_copy(dst=a[:128, :64], src=x)
+    return a
+
+
+def recorded(kernel: Callable[..., Any], size: int) -> Recording:
+    """Return the recording of a kernel of two square matrices."""
+    slots = tuple(Slot(i, "ab"[i], (size, size), "float32") for i in range(2))
+    return record(kernel, [(slots, {})], target=get_target("trn2"), grid=())
+
+
+def main() -> None:
+    """Measure and print."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--profile", action="store_true", help="print where the time goes")
+    options.add_argument("--million", action="store_true", help="record a million instructions too")
+    chosen = options.parse_args()
+    kernels = [add, matmul, *([million] if chosen.million else [])]
+    for kernel in kernels:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        profile = cProfile.Profile()
+        if chosen.profile:
+            profile.enable()
+        begin = time.perf_counter()
+        recording = recorded(kernel, 4096)
+        seconds = time.perf_counter() - begin
+        profile.disable()
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        count = sum(1 for _ in recording.events())
+        print(
+            f"{kernel.__name__}: {count} instructions, {seconds / count * 1e6:.1f} us each, "
+            f"{len(recording.templates)} templates, "
+            f"memory {before // _MIB} -> {after // _MIB} MiB"
+        )
+        if chosen.profile:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(28)
+
+
+if __name__ == "__main__":
+    main()

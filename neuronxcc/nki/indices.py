@@ -1,0 +1,418 @@
+"""Index expressions: affine arithmetic on ``nl.arange``, and masks that compare them.
+
+An expression is an array of integers that is known when the kernel is built, kept as its offset and
+its steps along each axis. Arithmetic that leaves the affine expressions keeps the integers
+themselves, and indexing finds out whether an access pattern can show them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from nki.errors import NkiError, NkiIndexError, NkiTypeError
+
+__all__ = ["Index", "Mask", "MeshGrid", "arange", "as_index", "mgrid"]
+
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+
+
+class Index:
+    """An array of integers: ``offset + sum(steps[k] * i[k])`` for ``i[k]`` below ``shape[k]``.
+
+    Attributes:
+        shape: sizes of its axes.
+        offset: value at index 0.
+        steps: what one step along each axis adds; 0 along axes of size 1.
+    """
+
+    __slots__ = ("_integers", "offset", "shape", "steps")
+
+    # NumPy's arrays and scalars leave operators with an Index to the methods below.
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        offset: int,
+        steps: tuple[int, ...],
+        integers: Integers | None = None,
+    ) -> None:
+        self.shape = shape
+        self.offset = offset
+        self.steps = tuple(0 if n == 1 else s for n, s in zip(shape, steps, strict=True))
+        self._integers = integers
+
+    @classmethod
+    def of(cls, integers: Integers) -> Index:
+        """Return the expression of an array: affine if its values are."""
+        shape = integers.shape
+        first = (0,) * integers.ndim
+        offset = int(integers[first])
+        steps = tuple(
+            int(integers[(*first[:k], 1, *first[k + 1 :])]) - offset if n > 1 else 0
+            for k, n in enumerate(shape)
+        )
+        found = cls(shape, offset, steps)
+        if np.array_equal(found.integers(), integers):
+            return found
+        return cls(shape, offset, steps, np.ascontiguousarray(integers))
+
+    @property
+    def affine(self) -> bool:
+        """Whether offset and steps say all of it."""
+        return self._integers is None
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def integers(self) -> Integers:
+        """Return the values, in the full shape."""
+        if self._integers is not None:
+            return self._integers
+        total: Any = np.int64(self.offset)
+        for axis, (n, step) in enumerate(zip(self.shape, self.steps, strict=True)):
+            if step:
+                total = total + (np.arange(n) * step).reshape(-1, *[1] * (self.ndim - axis - 1))
+        return np.broadcast_to(total, self.shape)
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the smallest and the largest value."""
+        if self._integers is not None:
+            return int(self._integers.min()), int(self._integers.max())
+        reach = [s * (n - 1) for n, s in zip(self.shape, self.steps, strict=True)]
+        low = self.offset + sum(r for r in reach if r < 0)
+        return low, self.offset + sum(r for r in reach if r > 0)
+
+    def raised(self, shape: tuple[int, ...]) -> Index:
+        """Return the same broadcast to a shape."""
+        if self.shape == shape:
+            return self
+        if self._integers is not None:
+            return Index.of(np.broadcast_to(self._integers, shape))
+        missing = len(shape) - self.ndim
+        _check_broadcast(self.shape, shape)
+        return Index(shape, self.offset, (0,) * missing + self.steps)
+
+    def part(self, box: tuple[tuple[int, int], ...]) -> Index:
+        """Return the values within a box: (first, end) for each axis."""
+        if self._integers is not None:
+            return Index.of(self._integers[tuple(slice(*pair) for pair in box)])
+        offset = self.offset + sum(low * s for (low, _), s in zip(box, self.steps, strict=True))
+        return Index(tuple(high - low for low, high in box), offset, self.steps)
+
+    # --- arithmetic ----------------------------------------------------------------------------
+
+    def _binary(self, other: Any, function: Callable[[Any, Any], Any], *, linear: bool) -> Any:
+        right = as_index(other)
+        if right is None:
+            return NotImplemented
+        shape = _common(self.shape, right.shape)
+        a, b = self.raised(shape), right.raised(shape)
+        if linear and a.affine and b.affine:
+            steps = tuple(function(s, t) for s, t in zip(a.steps, b.steps, strict=True))
+            return Index(shape, function(a.offset, b.offset), steps)
+        return Index.of(function(a.integers(), b.integers()))
+
+    def __add__(self, other: Any) -> Any:
+        return self._binary(other, operator.add, linear=True)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self._binary(other, operator.sub, linear=True)
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __mul__(self, other: Any) -> Any:
+        factor = _integer(other)
+        if factor is None:
+            return self._binary(other, operator.mul, linear=False)
+        if self._integers is not None:
+            return Index.of(self._integers * factor)
+        return Index(self.shape, self.offset * factor, tuple(s * factor for s in self.steps))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._binary(other, operator.floordiv, linear=False)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._binary(other, operator.mod, linear=False)
+
+    # --- comparisons ---------------------------------------------------------------------------
+
+    def _compare(self, other: Any, op: str) -> Any:
+        right = as_index(other)
+        return NotImplemented if right is None else Mask(((self - right, op),))
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare(other, "less")
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare(other, "less_equal")
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare(other, "greater")
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare(other, "greater_equal")
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare(other, "equal")
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare(other, "not_equal")
+
+    def __getitem__(self, key: Any) -> Index:
+        """Return the same values with axes of size 1 inserted, as ``[:, None]`` does.
+
+        Raises:
+            NkiTypeError: another index (NKI260).
+        """
+        parts = key if isinstance(key, tuple) else (key,)
+        shape: list[int] = []
+        steps: list[int] = []
+        old = iter(zip(self.shape, self.steps, strict=True))
+        taken = 0
+        for part in parts:
+            if part is None:
+                shape.append(1)
+                steps.append(0)
+            elif isinstance(part, slice) and part == slice(None) and taken < self.ndim:
+                taken += 1
+                n, step = next(old)
+                shape.append(n)
+                steps.append(step)
+            else:
+                raise NkiTypeError(
+                    "NKI260",
+                    f"an index expression of shape {self.shape} was indexed with {key!r}",
+                    "use None for a new axis and : for an old one: nl.arange(128)[:, None]",
+                )
+        for n, step in old:
+            shape.append(n)
+            steps.append(step)
+        if self._integers is not None:
+            return Index.of(self._integers.reshape(shape))
+        return Index(tuple(shape), self.offset, tuple(steps))
+
+    def __bool__(self) -> bool:
+        raise NkiTypeError(
+            "NKI261",
+            "an index expression was used as a condition of Python",
+            "it stands for many integers: compare it in a mask, or use the loop's own index",
+        )
+
+    def __repr__(self) -> str:
+        terms = [f"{s}*i{k}" for k, s in enumerate(self.steps) if s]
+        text = " + ".join([str(self.offset), *terms]) if self.affine else "integers"
+        return f"Index{list(self.shape)}({text})"
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def as_index(value: Any) -> Index | None:
+    """Return an expression or an integer as an expression, None of anything else."""
+    if isinstance(value, Index):
+        return value
+    number = _integer(value)
+    return None if number is None else Index((), number, ())
+
+
+def _check_broadcast(old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    for have, want in zip(reversed(old), reversed(new), strict=False):
+        if have not in (1, want):
+            raise _shapes(old, new)
+    if len(old) > len(new):
+        raise _shapes(old, new)
+
+
+def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> NkiError:
+    return NkiError(
+        "NKI260",
+        f"index expressions of shapes {a} and {b} do not broadcast together",
+        "give both the same sizes, or size 1, along every axis",
+    )
+
+
+def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(a, b)
+    except ValueError:
+        raise _shapes(a, b) from None
+
+
+def arange(*args: Any) -> Index:
+    """Return the integers ``arange(stop)``, ``arange(start, stop)`` for indexing.
+
+    Raises:
+        NkiIndexError: there are none (NKI260).
+    """
+    numbers = [operator.index(value) for value in args]
+    values = range(*numbers)
+    if not values:
+        raise NkiIndexError(
+            "NKI260",
+            f"arange{tuple(numbers)} has no elements",
+            "give a stop beyond the start",
+        )
+    return Index((len(values),), values.start, (values.step,))
+
+
+class MeshGrid(tuple[Index, ...]):
+    """What ``nl.mgrid[...]`` returns: an expression for each axis, all of one shape.
+
+    ``p`` is the first axis, the partition; ``x``, ``y``, ``z`` and ``w`` are those after it.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Index:
+        axis = "pxyzw".find(name)
+        if len(name) == 1 and 0 <= axis < len(self):
+            return self[axis]
+        raise AttributeError(
+            f"a grid of {len(self)} axes has no {name!r}; its axes are "
+            f"{', '.join('pxyzw'[: len(self)])}"
+        )
+
+
+class _Mgrid:
+    """``nl.mgrid[0:128, 0:512]``."""
+
+    def __getitem__(self, key: Any) -> MeshGrid:
+        """Return an expression for each slice, all of the common shape.
+
+        Raises:
+            NkiIndexError: an empty slice (NKI260).
+        """
+        parts = key if isinstance(key, tuple) else (key,)
+        axes = [arange(part.start or 0, part.stop, part.step or 1) for part in parts]
+        shape = tuple(axis.shape[0] for axis in axes)
+        none = (0,) * len(axes)
+        return MeshGrid(
+            Index(shape, axis.offset, (*none[:k], axis.steps[0], *none[k + 1 :]))
+            for k, axis in enumerate(axes)
+        )
+
+    def __repr__(self) -> str:
+        return "nl.mgrid"
+
+
+mgrid: Final = _Mgrid()
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+}
+
+
+class Mask:
+    """Where an instruction takes part: comparisons of index expressions that must all hold.
+
+    ``&`` joins comparisons; ``|`` and ``~`` are taken too, and keep the truth values themselves.
+
+    Attributes:
+        terms: (expression, operator): where the expression compares so with 0.
+        others: further conditions, as truth values.
+    """
+
+    __slots__ = ("others", "terms")
+
+    __array_ufunc__ = None
+
+    def __init__(
+        self, terms: tuple[tuple[Index, str], ...], others: tuple[Booleans, ...] = ()
+    ) -> None:
+        self.terms = terms
+        self.others = others
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that all conditions broadcast to."""
+        shape: tuple[int, ...] = ()
+        for index, _ in self.terms:
+            shape = _common(shape, index.shape)
+        for values in self.others:
+            shape = _common(shape, values.shape)
+        return shape
+
+    def conditions(self, shape: tuple[int, ...]) -> Iterator[Booleans]:
+        """Iterate over the truth values of every condition, as small as they broadcast.
+
+        Raises:
+            NkiError: a condition does not broadcast to ``shape`` (NKI260).
+        """
+        for index, op in self.terms:
+            raised = index.raised(shape)
+            if raised.affine:
+                raised = raised.part(
+                    tuple((0, n if s else 1) for n, s in zip(shape, raised.steps, strict=True))
+                )
+            yield _COMPARE[op](raised.integers(), 0)
+        for values in self.others:
+            _check_broadcast(values.shape, shape)
+            yield values.reshape((1,) * (len(shape) - values.ndim) + values.shape)
+
+    def values(self, shape: tuple[int, ...]) -> Booleans:
+        """Return the truth values in a shape."""
+        total = np.ones(shape, bool)
+        for condition in self.conditions(shape):
+            total &= condition
+        return total
+
+    def __and__(self, other: Any) -> Any:
+        if isinstance(other, (bool, np.bool_)):
+            return self if other else Mask(self.terms, (*self.others, np.zeros((), bool)))
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Mask(self.terms + other.terms, self.others + other.others)
+
+    __rand__ = __and__
+
+    def __or__(self, other: Any) -> Any:
+        if isinstance(other, (bool, np.bool_)):
+            return self if not other else Mask((), (np.ones((), bool),))
+        if not isinstance(other, Mask):
+            return NotImplemented
+        shape = _common(self.shape, other.shape)
+        return Mask((), (self.values(shape) | other.values(shape),))
+
+    __ror__ = __or__
+
+    def __invert__(self) -> Mask:
+        return Mask((), (~self.values(self.shape),))
+
+    def __bool__(self) -> bool:
+        raise NkiTypeError(
+            "NKI261",
+            "a mask was used as a condition of Python",
+            "join comparisons with &, each in parentheses; `and` is understood in mask=... only",
+        )
+
+    def __repr__(self) -> str:
+        return " & ".join([f"({index!r} {op} 0)" for index, op in self.terms] + ["..."] * len(self.others))  # fmt: skip  # noqa: E501

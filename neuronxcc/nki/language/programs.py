@@ -1,0 +1,113 @@
+"""Loops, the launch grid, and printing."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, NoReturn
+
+from neuronxcc.nki.boxes import region_of_mask
+from neuronxcc.nki.state import current
+from neuronxcc.nki.tensors import Tensor
+from nki.context import current_recorder
+from nki.errors import NkiError, NkiIndexError
+
+__all__ = [
+    "affine_range",
+    "all_reduce",
+    "device_print",
+    "nc",
+    "num_programs",
+    "program_id",
+    "program_ndim",
+    "sequential_range",
+    "spmd_dim",
+    "static_range",
+]
+
+
+def affine_range(*args: Any, **more: Any) -> range:
+    """Return ``range(...)``: loops are unrolled, and hints about their order change nothing."""
+    del more
+    return range(*[operator.index(value) for value in args])
+
+
+sequential_range = affine_range
+static_range = affine_range
+
+
+class nc(int):  # noqa: N801 (the documented name)
+    """A number of cores in a launch grid: ``kernel[nl.nc(2), 4]``.
+
+    Programs run one after the other on one core, so it only counts programs.
+    """
+
+    __slots__ = ()
+
+
+def spmd_dim(*sizes: int) -> int:
+    """Return the programs along an axis of a launch grid that is divided into several."""
+    return math.prod(int(n) for n in sizes)
+
+
+def _axis(axis: Any) -> int:
+    grid = current().grid or (1,)  # without a grid there is one program
+    number = operator.index(axis)
+    if not 0 <= number < len(grid):
+        raise NkiIndexError(
+            "NKI269",
+            f"axis {number} of a launch grid of {len(current().grid)} axes was asked for",
+            f"launch the kernel with a grid: kernel[{', '.join(['n'] * (number + 1))}](...)",
+        )
+    return number
+
+
+def program_id(axis: int) -> int:
+    """Return the number of this program along an axis of the launch grid.
+
+    Raises:
+        NkiIndexError: the grid has no such axis (NKI269).
+    """
+    number = _axis(axis)
+    state = current()
+    return state.program[number] if state.grid else 0
+
+
+def num_programs(axes: Any = None) -> int:
+    """Return the number of programs along some axes, by default along all."""
+    grid = current().grid
+    if axes is None:
+        return math.prod(grid)
+    chosen = axes if isinstance(axes, (list, tuple)) else (axes,)
+    return math.prod((grid or (1,))[_axis(axis)] for axis in chosen)
+
+
+def program_ndim() -> int:
+    """Return the number of axes of the launch grid."""
+    return len(current().grid)
+
+
+def all_reduce(*args: Any, **more: Any) -> NoReturn:
+    """Refuse: programs run one after the other.
+
+    Raises:
+        NkiError: always (NKI269).
+    """
+    del args, more
+    raise NkiError(
+        "NKI269",
+        "nl.all_reduce combines tiles of several programs",
+        "store each program's tile to a shared tensor, and reduce them in a second kernel",
+    )
+
+
+def device_print(prefix: str, x: Tensor, *, mask: Any = None) -> None:
+    """Print a text and the values of a tile when the kernel runs."""
+    state = current()
+    region = region_of_mask(mask, x.shape)
+    if region.box is None:
+        return
+    tensor = x.tile() if mask is None else x.part(region.box)
+    state.flush()
+    recorder: Any = current_recorder()
+    recorder.device_print(prefix, tensor)

@@ -1,0 +1,358 @@
+"""Kernels of the first generation as objects that are called with arrays.
+
+A kernel here is one of today's (`nki.Kernel`) around an adapter: the adapter turns the tensors of
+today into those of the first generation, runs the function once for every program of the launch
+grid, and turns the results back.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from neuronxcc.nki.language.creation import ndarray
+from neuronxcc.nki.state import State, running, use_state
+from neuronxcc.nki.syntax import spelled_out
+from neuronxcc.nki.tensors import Tensor
+from neuronxcc.nki.writes import copy, on_sbuf
+from neuronxcc.targets import Target, get_target
+from nki.errors import NkiError, NkiWarning
+from nki.frontends import Frontend
+from nki.kernel import Kernel
+from nki.memory import MemoryRegion
+from nki.tensor import NkiTensor
+
+__all__ = ["FirstKernel", "baremetal", "benchmark", "jit", "profile", "simulate_kernel", "trace"]
+
+_MODES = ("auto", "simulation", "baremetal", "benchmark", "jax", "torchxla", "trace")
+
+
+class _Today(Kernel):
+    """A kernel of today that may be built for a target of its own."""
+
+    def __init__(self, function: Callable[..., Any], platform: str | None) -> None:
+        super().__init__(function)
+        self.platform = platform
+
+    def target(self, frontend: Frontend, values: list[Any]) -> Target:
+        """Return the target of the decorator, or else that of the arguments."""
+        if self.platform is None:
+            return super().target(frontend, values)
+        return get_target(self.platform)
+
+
+class FirstKernel:
+    """A kernel of the first generation.
+
+    ``kernel(...)`` runs one program, ``kernel[4, 2](...)`` one for every place of a launch grid.
+    Results are what the function returns; arguments that it stores to are changed.
+
+    Attributes:
+        func: what was decorated.
+        grid: programs along each axis; () without a grid.
+        platform: target that it is built for; None is the default one.
+    """
+
+    def __init__(self, func: Callable[..., Any], platform: str | None = None) -> None:
+        """Wrap a function."""
+        functools.update_wrapper(self, func)
+        self.func = func
+        self.grid: tuple[int, ...] = ()
+        self.platform = platform
+        self._today: dict[tuple[tuple[int, ...], bool], _Today] = {}
+        self._body = spelled_out(func)
+
+    def __getitem__(self, grid: Any) -> FirstKernel:
+        """Return the kernel with a launch grid.
+
+        Raises:
+            NkiError: something that is no number of programs (NKI269).
+        """
+        sizes = grid if isinstance(grid, tuple) else (grid,)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        try:
+            made.grid = tuple(int(n) for n in sizes)
+        except (TypeError, ValueError):
+            made.grid = (0,)
+        if min(made.grid) < 1:
+            raise NkiError(
+                "NKI269",
+                f"{self.func.__name__}[{grid!r}]",
+                "give a number of at least 1, nl.nc(n) or nl.spmd_dim(...) for every axis",
+            )
+        return made
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind like a function, so that methods can be kernels."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel; within another one, run its function."""
+        if running():
+            return self._body(*args, **kwargs)
+        return self.today()(*args, **kwargs)
+
+    def __fingerprint__(self) -> tuple[Any, ...]:
+        """Return what it consists of, for the cache on disk."""
+        return self.func, self.grid, self.platform, bool(getattr(self, "ignores_addresses", False))
+
+    def today(self) -> Kernel:
+        """Return the kernel of today that it is."""
+        key = (self.grid, bool(getattr(self, "ignores_addresses", False)))
+        found = self._today.get(key)
+        if found is None:
+            adapter = _adapter(self._body, self.func, self.grid, addresses=not key[1])
+            found = self._today[key] = _Today(adapter, self.platform)
+        return found
+
+
+def _adapter(
+    body: Callable[..., Any], func: Callable[..., Any], grid: tuple[int, ...], *, addresses: bool
+) -> Callable[..., Any]:
+    """Return a function of today's tensors that runs all programs."""
+
+    def adapter(*args: Any, **kwargs: Any) -> Any:
+        given = _map(args, NkiTensor, lambda t: Tensor((t,)))
+        named = _map(kwargs, NkiTensor, lambda t: Tensor((t,)))
+        result = None
+        with use_state(State(grid, addresses=addresses)) as state:
+            for number, program in enumerate(itertools.product(*map(range, grid))):
+                state.program, state.created = program, 0
+                returned = body(*given, **named)
+                state.flush()
+                if number == 0:
+                    result = returned
+            if math.prod(grid) > 1:
+                _check_shared(result)
+            return _map(result, Tensor, _returned)
+
+    functools.update_wrapper(adapter, func)
+    adapter.__signature__ = inspect.signature(func)  # type: ignore[attr-defined]
+    return adapter
+
+
+def _map(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return function(value)
+    if isinstance(value, (tuple, list)):
+        items = [_map(item, kind, function) for item in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, dict):
+        return {key: _map(item, kind, function) for key, item in value.items()}
+    return value
+
+
+def _check_shared(result: Any) -> None:
+    """Refuse results that the programs of a grid do not share."""
+
+    def check(tensor: Tensor) -> Tensor:
+        if tensor.region is not MemoryRegion.shared_hbm:
+            raise NkiError(
+                "NKI269",
+                f"a kernel on a grid returns a tensor of shape {tensor.shape} in "
+                f"{tensor.region.name}, which every program has of its own",
+                "create it with buffer=nl.shared_hbm",
+            )
+        return tensor
+
+    _map(result, Tensor, check)
+
+
+def _returned(tensor: Tensor) -> NkiTensor:
+    """Return a result in shared HBM, where today's kernels have theirs."""
+    if tensor.region is MemoryRegion.shared_hbm:
+        return tensor.tile()
+    source = on_sbuf(tensor.tile())
+    made = ndarray(source.shape, tensor.dtype, buffer=MemoryRegion.shared_hbm).tile()
+    copy(made, source)
+    return made
+
+
+# --- decorators ----------------------------------------------------------------------------------
+
+
+def jit(
+    func: Any = None, mode: str = "auto", platform_target: str | None = None, **options: Any
+) -> Any:
+    """Make a function a kernel.
+
+    Args:
+        func: the function, or a kernel to build for another target.
+        mode: ``auto``, ``simulation``, ``baremetal``, ``jax`` or ``torchxla``, which all run it
+            here; ``benchmark`` measures it too.
+        platform_target: ``trn1``, ``inf2``, ``trn2`` or ``trn3``.
+        options: of the compiler; they change nothing.
+
+    Raises:
+        NkiError: an unknown mode (NKI268).
+        neuronxcc.targets.UnknownTargetError: an unknown target.
+    """
+    if mode not in _MODES:
+        raise NkiError(
+            "NKI268", f"nki.jit was given mode={mode!r}", f"use one of {', '.join(_MODES)}"
+        )
+    if func is None:
+        return functools.partial(jit, mode=mode, platform_target=platform_target, **options)
+    if mode == "benchmark":
+        return benchmark(func, platform_target=platform_target, **options)
+    plain = func.func if isinstance(func, FirstKernel) else func
+    if platform_target is not None:
+        get_target(platform_target)
+    made = FirstKernel(plain, platform_target)
+    if getattr(func, "ignores_addresses", False):
+        made.ignores_addresses = True  # type: ignore[attr-defined]
+    return made
+
+
+def trace(func: Any = None, **options: Any) -> Any:
+    """Make a function a kernel for `simulate_kernel`; the same as `jit`."""
+    return jit(func, **options) if func is not None else functools.partial(trace, **options)
+
+
+def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a kernel, or a function, on NumPy arrays; arguments that it stores to are changed."""
+    made = kernel if isinstance(kernel, FirstKernel) else jit(kernel)
+    return made(*args, **kwargs)
+
+
+_FILES = ("save_neff_name", "save_trace_name", "artifacts_dir")
+
+
+def _no_files(name: str, options: dict[str, Any]) -> None:
+    asked = [key for key in _FILES if options.get(key) is not None]
+    if asked:
+        warnings.warn(
+            f"nki.{name} writes no files here, so {', '.join(asked)} has no effect [NKI268]",
+            NkiWarning,
+            stacklevel=3,
+        )
+
+
+def baremetal(kernel: Any = None, **options: Any) -> Any:
+    """Make a function a kernel that is called with NumPy arrays; no files are written."""
+    if kernel is None:
+        return functools.partial(baremetal, **options)
+    _no_files("baremetal", options)
+    return jit(kernel, platform_target=options.get("platform_target"))
+
+
+class NcLatency:
+    """Latencies of runs on the emulator: they say nothing of the speed on hardware.
+
+    Attributes:
+        samples: microseconds, in the order of the runs.
+    """
+
+    def __init__(self, samples: list[float]) -> None:
+        self.samples = samples
+
+    def get_latency_percentile(self, percentile: int) -> int:
+        """Return a percentile in microseconds of the emulator's time.
+
+        Raises:
+            NkiError: it is none of 0 to 100 (NKI268).
+        """
+        if not 0 <= percentile <= 100:
+            raise NkiError(
+                "NKI268", f"percentile {percentile} was asked for", "use one from 0 to 100"
+            )
+        ordered = sorted(self.samples)
+        at = min(len(ordered) - 1, round(percentile / 100 * (len(ordered) - 1)))
+        return round(ordered[at])
+
+    def __repr__(self) -> str:
+        middle = statistics.median(self.samples)
+        return f"NcLatency({len(self.samples)} runs of the emulator, median {middle:.0f} us)"
+
+
+class BenchmarkResult:
+    """What `benchmark` measured.
+
+    Attributes:
+        nc_latency: of the runs, in the emulator's time.
+    """
+
+    def __init__(self, nc_latency: NcLatency) -> None:
+        self.nc_latency = nc_latency
+
+
+class BenchmarkedKernel(FirstKernel):
+    """A kernel that is measured when it is called.
+
+    Attributes:
+        warmup: runs before measuring.
+        iters: runs that are measured.
+        benchmark_result: of the last call, None before it.
+    """
+
+    warmup: int
+    iters: int
+    benchmark_result: BenchmarkResult | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel on its arguments, then measure it on copies."""
+        if running():
+            return super().__call__(*args, **kwargs)
+        result = super().__call__(*args, **kwargs)
+        copies = _map(args, object, _copied), _map(kwargs, object, _copied)
+        samples = []
+        for run in range(self.warmup + self.iters):
+            start = time.perf_counter()
+            super().__call__(*copies[0], **copies[1])
+            if run >= self.warmup:
+                samples.append((time.perf_counter() - start) * 1e6)
+        self.benchmark_result = BenchmarkResult(NcLatency(samples))
+        return result
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)(_copied(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value.copy() if hasattr(value, "dtype") and hasattr(value, "copy") else value
+
+
+def benchmark(kernel: Any = None, *, warmup: int = 10, iters: int = 100, **options: Any) -> Any:
+    """Make a function a kernel that measures itself when it is called.
+
+    ``kernel.benchmark_result.nc_latency.get_latency_percentile(50)`` is a time of the emulator on
+    this computer, including the transfer of arguments; it is no estimate of the hardware's.
+
+    Args:
+        kernel: the function.
+        warmup: runs before measuring.
+        iters: runs that are measured, at least 1.
+        options: of the compiler; names of files have no effect, and a warning says so.
+    """
+    if kernel is None:
+        return functools.partial(benchmark, warmup=warmup, iters=iters, **options)
+    _no_files("benchmark", options)
+    plain = kernel.func if isinstance(kernel, FirstKernel) else kernel
+    made = BenchmarkedKernel(plain, options.get("platform_target"))
+    made.warmup, made.iters = warmup, max(1, iters)
+    return made
+
+
+def profile(func: Any = None, **options: Any) -> Any:
+    """Make a function a kernel; there is no profile of hardware, and a warning says so."""
+    if func is None:
+        return functools.partial(profile, **options)
+    asked = {key: value for key, value in options.items() if key != "platform_target"}
+    if asked:
+        warnings.warn(
+            f"nki.profile writes no files here, so {', '.join(asked)} has no effect [NKI268]",
+            NkiWarning,
+            stacklevel=2,
+        )
+    return jit(func, platform_target=options.get("platform_target"))

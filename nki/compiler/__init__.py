@@ -1,0 +1,1 @@
+"""Building kernels outside of a framework."""

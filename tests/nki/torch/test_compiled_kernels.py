@@ -1,0 +1,216 @@
+"""Kernels and operators made of them: eager, compiled, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import nki.language as nl
+from neuronxcc.neff.program import CallStep, LoopStep
+from nki.errors import NkiError
+from tests.nki.torch.kernels_for_tests import (
+    Way,
+    combine,
+    cosine,
+    increment_into,
+    shift,
+    sine,
+)
+from torch_neuronx import nki, nki_op
+from torch_neuronx.dynamo.backend import OBSERVERS, CompiledGraph
+
+DEVICES = ("cpu", "neuron")
+
+
+@pytest.fixture
+def graphs() -> Iterator[list[CompiledGraph]]:
+    """The graphs that are compiled meanwhile."""
+    found: list[CompiledGraph] = []
+    OBSERVERS.append(found.append)
+    yield found
+    OBSERVERS.remove(found.append)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+
+
+def compiled(function: Any) -> Any:
+    return torch.compile(function, backend="neuron", fullgraph=True)
+
+
+def calls(graph: CompiledGraph) -> int:
+    return sum(isinstance(step, CallStep) for step in graph.executable.program.steps)
+
+
+@nki_op("nki_tests::sine", mutates_args={})
+def sine_op(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    sine(x, out)
+    return out
+
+
+@nki_op("nki_tests::cosine", mutates_args={})
+def cosine_op(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    cosine(x, out)
+    return out
+
+
+def sine_function(x: torch.Tensor) -> Any:
+    return Sine.apply(x)  # type: ignore[no-untyped-call]
+
+
+def _save(ctx: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+    del output
+    ctx.save_for_backward(*inputs)
+
+
+def _sine_backward(ctx: Any, grad: torch.Tensor) -> Any:
+    (x,) = ctx.saved_tensors
+    return grad * cosine_op(x)
+
+
+sine_op.register_autograd(_sine_backward, setup_context=_save)
+
+
+@nki_op("nki_tests::increment_", mutates_args={"out"})
+def increment_(a: torch.Tensor, out: torch.Tensor) -> None:
+    increment_into(a, out)
+
+
+class Sine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        out = torch.empty_like(x)
+        sine(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        out = torch.empty_like(x)
+        cosine(x, out)
+        return grad * out
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_kernels_are_steps(device: str, graphs: list[CompiledGraph]) -> None:
+    a, b = (torch.randn(16, 8, device=device) for _ in range(2))
+
+    def f(a: torch.Tensor, b: torch.Tensor) -> Any:
+        out = torch.empty_like(a)
+        increment_into(a * 2, out)
+        return combine(out.t(), b.t().sin(), scale=3.0, way=Way.SUBTRACT) * 2
+
+    torch.testing.assert_close(compiled(f)(a, b), f(a, b))
+    (graph,) = graphs
+    assert calls(graph) == 2
+    assert not graph.imported.host_calls
+    # What stands before and after them is fused as ever.
+    assert sum(isinstance(s, LoopStep) for s in graph.executable.program.steps) <= 4
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_arguments_of_the_graph_are_written(device: str) -> None:
+    def f(cache: torch.Tensor, row: torch.Tensor) -> Any:
+        same, more = shift(cache, row + 1)
+        return same * 2, more["moved"], more["second"]
+
+    row = torch.randn(1, 3, device=device)
+    one, two = (torch.ones(4, 3, device=device) for _ in range(2))
+    before = one._version
+    for found, expected in zip(compiled(f)(one, row), f(two, row), strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(one, two)
+    assert one._version > before
+
+
+# PyTorch's own tracer makes one.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("function", [sine_op, sine_function])
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients(device: str, function: Any, graphs: list[CompiledGraph]) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return (function(x * 1.5) * 2).sum()
+
+    x = torch.randn(8, 8, device=device, requires_grad=True)
+    (eager,) = torch.autograd.grad(f(x), x)
+    torch.testing.assert_close(eager, 3 * (x * 1.5).cos(), rtol=1e-5, atol=1e-5)
+    (found,) = torch.autograd.grad(compiled(f)(x), x)
+    torch.testing.assert_close(found, eager)
+    assert [graph.kind for graph in graphs] == ["forward", "backward"]
+    # What needs no gradient may run in the forward graph, as AOTAutograd's partition decides.
+    assert sum(map(calls, graphs)) == 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_operators_follow_the_rules_of_pytorch(device: str) -> None:
+    x = torch.randn(4, 4, device=device)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(sine_op, (x,), test_utils=tests)
+    torch.library.opcheck(increment_, (x, x.clone()), test_utils=tests)
+    out = torch.zeros_like(x)
+    increment_(x, out)
+    torch.testing.assert_close(out, x + 1)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(x)
+        increment_(x, out)
+        return out * 2
+
+    torch.testing.assert_close(compiled(f)(x), (x + 1) * 2)
+
+
+def test_undeclared_writes_are_found() -> None:
+    @nki_op("nki_tests::undeclared", mutates_args={})
+    def undeclared(a: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        increment_into(a, out)
+        return a + 1
+
+    a = torch.ones(2, 2)
+    with pytest.raises(NkiError, match=r"writes its argument 'out'; .*mutates_args=.*NKI273"):
+        undeclared(a, torch.zeros(2, 2))
+
+
+def test_a_kernel_itself_can_be_an_operator() -> None:
+    @nki_op("nki_tests::double")
+    @nki.jit
+    def double(a: torch.Tensor) -> torch.Tensor:
+        out = nl.ndarray(a.shape, a.dtype, nl.shared_hbm)
+        nl.store(out, nl.multiply(nl.load(a), 2.0))  # type: ignore[arg-type]
+        return out  # type: ignore[return-value]
+
+    a = torch.randn(4, 4)
+    assert torch.equal(double(a), a * 2)
+    assert torch.equal(torch.ops.nki_tests.double(a), a * 2)
+
+
+def test_launch_grids() -> None:
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray(a.shape, a.dtype, nl.shared_hbm)
+        nl.store(out, nl.multiply(nl.load(a), float(nl.num_programs())))
+        return out
+
+    a = torch.randn(4, 4)
+    for run in (kernel[1], compiled(lambda a: kernel[1](a) + 0)):
+        torch.testing.assert_close(run(a), a)
+
+
+def test_symbolic_sizes_are_fixed() -> None:
+    run = torch.compile(lambda a: sine_op(a) * 2, backend="neuron", dynamic=True)
+    for rows in (3, 5):
+        a = torch.randn(rows, 4)
+        torch.testing.assert_close(run(a), a.sin() * 2)
+
+
+def test_other_backends_trace_kernels_too() -> None:
+    a = torch.randn(4, 4)
+    run = torch.compile(lambda a: combine(a * 2, a), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(run(a), a * 3)
