@@ -6,7 +6,8 @@
 namespace torch_neuronx::nki {
 
 const Native* find_native(std::string_view name) {
-  for (const auto& family : {index_natives(), search_natives(), gather_natives(), scan_natives(), random_natives()}) {
+  for (const auto& family : {index_natives(), search_natives(), gather_natives(), scan_natives(),
+                             random_natives(), collective_natives()}) {
     for (const Native& native : family) {
       if (name == native.name) return &native;
     }
