@@ -65,7 +65,7 @@ def nc_matmul(
         a, b = (take(_flat(t), (box[0], box[k])) for k, t in ((1, a), (2, b)))
     shape = (columns, *free)
 
-    def put(dst: NkiTensor, *, accumulate: bool) -> None:
+    def put(dst: NkiTensor, *, accumulate: bool | None) -> None:
         if box is None:
             return
         part = dst if whole else take(_flat(dst), box[1:])
@@ -297,7 +297,7 @@ def store(dst: Any, value: Any, *, mask: Any = None, **more: Any) -> None:
         for box in boxes_of(region):
             issue("dma_copy", dst=dst.part(box), src=take(tile, box))
         return
-    if region != Region(whole_box(tile.shape)) or math.prod(tile.shape) != math.prod(dst.shape):
+    if not region.covers(tile.shape) or math.prod(tile.shape) != math.prod(dst.shape):
         raise NkiError(
             "NKI266",
             f"a tile of shape {tile.shape} was stored to a tensor of shape {dst.shape}",
