@@ -30,7 +30,7 @@ WEIGHTS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 
 @nki.jit
 def matmul_kernel(lhs: Any, rhs: Any, scale: Any = None) -> Any:
-    """Multiply lhs [k, m], transposed, and rhs [k, n]; each column times its scale, if there is one.
+    """Multiply lhs [k, m], transposed, and rhs [k, n]; each column times its scale, if any.
 
     The right factor may be of another type, whose values the left one's type holds.
     """

@@ -53,9 +53,7 @@ def _quantised(src: Any, depth: int) -> list[tuple[Any, Any]]:
         tile = nl.ndarray((partitions, PACK * count), dtype=src.dtype, buffer=nl.sbuf)
         # Partition p holds elements 4 p to 4 p + 3 of every row.
         pattern = [[PACK, partitions], [depth, count], [1, PACK]]
-        nisa.dma_copy(
-            dst=tile.reshape_dim(1, (count, PACK)), src=src.ap(pattern, offset=first)
-        )
+        nisa.dma_copy(dst=tile.reshape_dim(1, (count, PACK)), src=src.ap(pattern, offset=first))
         items = nl.ndarray((partitions, count), dtype=nl.float8_e4m3fn_x4, buffer=nl.sbuf)
         scales = nl.ndarray((partitions, count), dtype=nl.float8_e8m0fnu, buffer=nl.sbuf)
         nisa.quantize_mx(dst=items, src=tile, dst_scale=scales)

@@ -153,15 +153,16 @@ def test_compiled_on_the_device() -> None:
 
 def test_refusals() -> None:
     a = torch.ones(4, 6)
-    for call, text in (
+    calls: tuple[tuple[Callable[[], Any], str], ...] = (
         (lambda: kernels.matmul(a, a), r"matmul of torch.float32\[4, 6\]"),
         (lambda: kernels.quantized_matmul(a, a.t(), a[0]), "quantized_matmul of"),
         (lambda: kernels.mx_matmul(a, a), "mx_matmul of"),
-    ):
+    )
+    for call, text in calls:
         with pytest.raises(NkiError, match=f"{text}.*NKI274"):
             call()
     with pytest.raises(ValueError, match="reduction='max': use mean, sum or none"):
         kernels.cross_entropy(a, torch.zeros(4), reduction="max")
+    x = torch.ones(2, 128, dtype=torch.bfloat16, device="neuron")
     with pytest.raises(NkiError, match="NKI112"):
-        x = torch.ones(2, 128, dtype=torch.bfloat16, device="neuron")
         kernels.mx_matmul(x, x)
