@@ -73,7 +73,7 @@ def nc_matmul(
 
     if box is None:
         valid = Region(None)
-    elif whole:
+    elif box[1:] == whole_box((columns, math.prod(free))):
         valid = Region(whole_box(shape))
     elif len(shape) == 2:
         valid = Region(box[1:])
