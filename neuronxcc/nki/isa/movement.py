@@ -250,7 +250,7 @@ def dma_transpose(
     return made if dtype is None or dtype_name(dtype) == tile.dtype else made.astype(dtype)
 
 
-def load(src: Tensor, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tensor:
+def load(src: Any, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tensor:
     """Return a new tile in SBUF with what a tensor in HBM holds, where `mask` holds."""
     no_more("load", more)
     if not isinstance(src, Tensor):
