@@ -29,8 +29,11 @@ def limit(storage: Storage, p: AccessPattern) -> int:
     moved = 1 if p.indirect.kind == "vector" else 0  # dimension 0 is replaced by the index
     last = p.offset + sum(s * (n - 1) for s, n in p.dims[moved:] if s > 0)
     stride = p.indirect.stride
-    left = (storage.nbytes // itemsize - 1 - last) // stride + 1 if stride > 0 else 0
-    return max(min(p.indirect.bound, left), 0) if stride > 0 else p.indirect.bound
+    if stride <= 0:
+        return p.indirect.bound
+    left = max((storage.nbytes // itemsize - 1 - last) // stride + 1, 0)
+    # A scalar is an offset in units of a dimension, which may lead beyond that dimension.
+    return left if p.indirect.kind == "scalar" else min(p.indirect.bound, left)
 
 
 def bounded(

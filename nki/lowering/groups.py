@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 __all__ = ["MOST", "Group", "Touch"]
 
-MOST = 512  # instructions: an instruction is compared with all others of its group
+MOST = 128  # instructions: what one writes is compared with all others of its group
 
 
 class Touch(NamedTuple):
@@ -27,8 +27,8 @@ class Touch(NamedTuple):
 
 
 def crosses(a: Touch, b: Touch, chunks: int) -> bool:
-    """Whether `a` in one chunk may meet `b` in another one, and one of them is a write."""
-    if not (a.written or b.written) or chunks == 1:
+    """Whether `a` in one chunk may meet `b` in another one."""
+    if chunks == 1:
         return False
     step = abs(a.advance)
     if a.advance == b.advance and a.high <= b.low + step and b.high <= a.low + step:
@@ -49,7 +49,9 @@ class Group:
 
     chunks: int
     count: int = 0
-    _touched: dict[int, dict[Touch, None]] = field(default_factory=dict)
+    # By buffer.
+    _read: dict[int, dict[Touch, None]] = field(default_factory=dict)
+    _written: dict[int, dict[Touch, None]] = field(default_factory=dict)
 
     def takes(self, touches: Sequence[Touch], chunks: int) -> bool:
         """Whether an instruction may join."""
@@ -59,15 +61,19 @@ class Group:
             return True
         if self.count >= MOST:
             return False
-        touched = self._touched
         for touch in touches:
-            for other in touched.get(touch.buffer, ()):
+            for other in self._written.get(touch.buffer, ()):
                 if crosses(touch, other, chunks):
                     return False
+            if touch.written:
+                for other in self._read.get(touch.buffer, ()):
+                    if crosses(touch, other, chunks):
+                        return False
         return True
 
     def add(self, touches: Sequence[Touch]) -> None:
         """Let an instruction join."""
         self.count += 1
         for touch in touches:
-            self._touched.setdefault(touch.buffer, {})[touch] = None
+            known = self._written if touch.written else self._read
+            known.setdefault(touch.buffer, {})[touch] = None

@@ -292,7 +292,7 @@ def test_ring_all_gather_by_hand(order: list[int], *, loop: bool) -> None:
         nisa.dma_copy(here, x)
 
         def step(i: Any) -> None:
-            rank = ncc.collective_permute_implicit_current_processing_rank_id(i, group)
+            rank: Any = ncc.collective_permute_implicit_current_processing_rank_id(i, group)
             chunk = out.reshape((n, 4)).ap([[4, 1], [1, 4]], scalar_offset=rank, indirect_dim=0)
             nisa.dma_copy(chunk, here)
             ncc.collective_permute_implicit([[here]], [[there]], group)
@@ -304,8 +304,8 @@ def test_ring_all_gather_by_hand(order: list[int], *, loop: bool) -> None:
             with recorder.for_loop(0, n) as i:
                 step(i)
         else:
-            for i in range(n):
-                step(i)
+            for k in range(n):
+                step(k)
         return out
 
     xs = arrays(n, (1, 4))
