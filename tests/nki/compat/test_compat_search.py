@@ -180,9 +180,7 @@ def test_shuffle_of_several_quadrants() -> None:
         b = nl.ndarray(shape=(128, 16), dtype=np.float32)
         grid = nl.mgrid[0:128, 0:16]
         order = [(i - 1) % 32 for i in range(32)]
-        nisa.nc_stream_shuffle(
-            src=a[grid.p, grid.x], dst=b[grid.p, grid.x], shuffle_mask=order
-        )
+        nisa.nc_stream_shuffle(src=a[grid.p, grid.x], dst=b[grid.p, grid.x], shuffle_mask=order)
         return b
 
     a = random(128, 16)
