@@ -50,6 +50,7 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
         """Wrap a function."""
+        function = _named(function)
         functools.update_wrapper(self, function)
         self.function = function
         self.grid = grid
@@ -118,7 +119,7 @@ class Kernel:
             NkiError: the kernel or its arguments break a rule.
         """
         if tracer.is_active():
-            return tracer.traced(self.handle, self.grid, args, kwargs)
+            return tracer.traced(self.handle, (self.grid, self.edges), args, kwargs)
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self.prepared([(args, kwargs)])
@@ -193,7 +194,7 @@ class Kernel:
             findings = check_python(self)
             for call in bound:
                 findings = [*findings, *check_arguments(self, call.args, call.kwargs)]
-            enforce(findings)
+            enforce(list(dict.fromkeys(findings)))
         spans = zip([0, *arguments.ends], arguments.ends, strict=False)
 
         def contents(begin: int, end: int) -> list[Any]:
@@ -207,6 +208,26 @@ class Kernel:
             edges=self.edges,
             values=[functools.partial(contents, *span) for span in spans],
         )
+
+
+def _named(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with a name for what has none: a partial, or an object that is called."""
+    if hasattr(function, "__name__"):
+        return function
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    if hasattr(inner, "__name__"):
+        functools.update_wrapper(kernel, inner)
+    else:
+        functools.update_wrapper(kernel, type(inner).__call__)
+        kernel.__name__ = type(inner).__name__
+    kernel.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return kernel
 
 
 class _Arguments:
