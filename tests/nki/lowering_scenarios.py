@@ -267,6 +267,29 @@ def indices_out_of_bounds(draw: Any, runner: Runner) -> None:
 
 
 @scenario
+def interleaved_columns(draw: Any, runner: Runner) -> None:
+    kind = draw(st.sampled_from(["float32", "bfloat16", "int8"]))
+    columns = draw(st.sampled_from([8, 34, 128]))
+
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        t, u = nl.ndarray(a.shape, kind), nl.ndarray(a.shape, kind)
+        nisa.dma_copy(dst=t, src=a)
+        nisa.tensor_copy(dst=u[:, ::2], src=t[:, 1::2])
+        nisa.tensor_scalar(dst=u[:, 1::2], data=u[:, ::2], op0="multiply", operand0=-1.0)
+        nisa.tensor_tensor(dst=t[:, ::2], data1=t[:, 1::2], data2=t[:, ::2], op="maximum")
+        nisa.tensor_copy(dst=t[:, 0:3], src=t[:, 1:4])
+        results = []
+        for tile in (t, u):
+            out = nl.ndarray(a.shape, kind, nl.shared_hbm)
+            nisa.dma_copy(dst=out, src=tile)
+            results.append(out)
+        return tuple(results)
+
+    agree(kernel, items(columns, (128, columns), kind, special=False), runner=runner)
+
+
+@scenario
 def sums_of_memories(draw: Any, runner: Runner) -> None:
     del draw
 
