@@ -73,7 +73,7 @@ def nc_matmul(
 
     if box is None:
         valid = Region(None)
-    elif whole:
+    elif box[1:] == whole_box((columns, math.prod(free))):
         valid = Region(whole_box(shape))
     elif len(shape) == 2:
         valid = Region(box[1:])
@@ -250,7 +250,7 @@ def dma_transpose(
     return made if dtype is None or dtype_name(dtype) == tile.dtype else made.astype(dtype)
 
 
-def load(src: Tensor, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tensor:
+def load(src: Any, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tensor:
     """Return a new tile in SBUF with what a tensor in HBM holds, where `mask` holds."""
     no_more("load", more)
     if not isinstance(src, Tensor):

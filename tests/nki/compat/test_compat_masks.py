@@ -42,7 +42,10 @@ OPERATIONS: dict[str, Any] = {
     "add": (lambda a, b, m: nl.add(nl.load(a), nl.load(b), mask=m), lambda a, b: a + b),
     "number": (lambda a, b, m: nl.multiply(nl.load(a), 2.0, mask=m), lambda a, b: a * 2),
     "copy": (lambda a, b, m: nl.copy(nl.load(a), mask=m), lambda a, b: a),
-    "memset": (lambda a, b, m: nisa.memset((P, F), 3.0, nl.float32, mask=m), lambda a, b: 0 * a + 3),
+    "memset": (
+        lambda a, b, m: nisa.memset((P, F), 3.0, nl.float32, mask=m),
+        lambda a, b: 0 * a + 3,
+    ),
     "where": (
         lambda a, b, m: nl.where(nl.load(a) > nl.load(b), nl.load(a), nl.load(b), mask=m),
         np.maximum,
@@ -54,7 +57,9 @@ OPERATIONS: dict[str, Any] = {
         lambda a, b: np.where(COLUMNS < ROWS, a, np.float32(-1)),
     ),
     "iota": (
-        lambda a, b, m: nisa.iota(nl.arange(P)[:, None] + nl.arange(F)[None, :], nl.float32, mask=m),
+        lambda a, b, m: nisa.iota(
+            nl.arange(P)[:, None] + nl.arange(F)[None, :], nl.float32, mask=m
+        ),
         lambda a, b: (ROWS + COLUMNS).astype(np.float32),
     ),
 }  # fmt: skip

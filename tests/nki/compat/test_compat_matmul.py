@@ -13,7 +13,7 @@ import neuronxcc.nki.compiler as ncc
 import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
 from neuronxcc.nki.isa.constants import dge_mode
-from tests.nki.compat.compat_tools import Array, close, random, returning, summed
+from tests.nki.compat.compat_tools import close, random, returning, summed
 
 
 def test_product_of_two_tiles() -> None:
@@ -198,7 +198,7 @@ def test_transpose_by_products_in_placed_tiles(placed: str) -> None:
 
 
 def test_blocks_are_placed_modulo() -> None:
-    seen: list[Array] = []
+    seen: list[Any] = []
 
     @nki.jit
     def kernel(a: Any) -> Any:

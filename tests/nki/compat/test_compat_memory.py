@@ -210,7 +210,7 @@ def test_masks_take_a_corner() -> None:
     a = random(128, 64)
     close(kernel(a), a[:64, :32].astype(float) ** 2)
     squares = [
-        event.template.form("dst").shape  # type: ignore[union-attr]
+        event.template.form("dst").shape
         for event in kernel.today().record(a).events()
         if event.template.row.name == "activation"
     ]
