@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nki.dtypes import info
-from nki.errors import NkiError
+from nki.errors import NkiIndexError
 from nki.memory import Storage
 from nki.pattern import AccessPattern
 
@@ -29,8 +29,11 @@ def limit(storage: Storage, p: AccessPattern) -> int:
     moved = 1 if p.indirect.kind == "vector" else 0  # dimension 0 is replaced by the index
     last = p.offset + sum(s * (n - 1) for s, n in p.dims[moved:] if s > 0)
     stride = p.indirect.stride
-    left = (storage.nbytes // itemsize - 1 - last) // stride + 1 if stride > 0 else 0
-    return max(min(p.indirect.bound, left), 0) if stride > 0 else p.indirect.bound
+    if stride <= 0:
+        return p.indirect.bound
+    left = max((storage.nbytes // itemsize - 1 - last) // stride + 1, 0)
+    # A scalar is an offset in units of a dimension, which may lead beyond that dimension.
+    return left if p.indirect.kind == "scalar" else min(p.indirect.bound, left)
 
 
 def bounded(
@@ -49,7 +52,7 @@ def bounded(
         The index, and None if all elements are in bounds.
 
     Raises:
-        NkiError: something is out of bounds, and `skip` is false (NKI132).
+        NkiIndexError: something is out of bounds, and `skip` is false (NKI132).
     """
     assert p.indirect is not None
     below = limit(storage, p)
@@ -63,7 +66,7 @@ def bounded(
     if good.all():
         return values, None
     if not skip:
-        raise NkiError(
+        raise NkiIndexError(
             "NKI132",
             f"index {int(used[~good][0])} is out of bounds: it must be from 0 to below {below}",
             "keep it in bounds, or ask for oob_mode.skip where the instruction has it",

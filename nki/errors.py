@@ -142,7 +142,6 @@ CODES: dict[str, str] = {
     "NKI245": "a loop on the device that cannot be",
     "NKI246": "a question about the kernel outside of one",
     "NKI247": "a setting that is none",
-    "NKI248": "what the NKI version in use does not have",
     "NKI250": "a statement that the NKI compiler does not take",
     "NKI251": "an expression that the NKI compiler does not take",
     "NKI252": "a signature that the NKI compiler does not take",

@@ -119,7 +119,7 @@ class Kernel:
             NkiError: the kernel or its arguments break a rule.
         """
         if tracer.is_active():
-            return tracer.traced(self.handle, self.grid, args, kwargs)
+            return tracer.traced(self.handle, (self.grid, self.edges), args, kwargs)
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self.prepared([(args, kwargs)])
@@ -194,7 +194,7 @@ class Kernel:
             findings = check_python(self)
             for call in bound:
                 findings = [*findings, *check_arguments(self, call.args, call.kwargs)]
-            enforce(findings)
+            enforce(list(dict.fromkeys(findings)))
         spans = zip([0, *arguments.ends], arguments.ends, strict=False)
 
         def contents(begin: int, end: int) -> list[Any]:

@@ -1,5 +1,6 @@
 """Bases of the objects that kernels handle."""
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Mapping
@@ -58,9 +59,11 @@ class TensorBase(NKIObject):
 def fields_of(value: Any) -> dict[str, Any] | None:
     """Return the attributes of a kernel's data object, None of anything else.
 
-    Such an object is an `NKIObject` or a dataclass; a kernel gets a copy of it.
+    Such an object is an `NKIObject` or a dataclass of the user's; a kernel gets a copy of it.
     """
     if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return None
+    if type(value).__module__.partition(".")[0] == "nki":
         return None
     if isinstance(value, NKIObject) or dataclasses.is_dataclass(value):
         return vars(value)
@@ -69,6 +72,6 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 def copied(value: Any, fields: Mapping[str, Any]) -> Any:
     """Return a data object like another, with other attributes."""
-    made = object.__new__(type(value))
+    made = copy.copy(value)
     vars(made).update(fields)
     return made

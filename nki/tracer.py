@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "is_active", "kernel_of", "new_handle", "remember", "traced", "use_tracer"]
 
-# Takes the kernel's handle, its launch grid, and the arguments of the call.
-Call = Callable[[str, tuple[int, ...], tuple[Any, ...], dict[str, Any]], Any]
+# Takes the kernel's handle, its launch grid and schedule, and the arguments of the call.
+Call = Callable[[str, tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
 
 _KERNELS: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
@@ -27,7 +27,7 @@ def _never() -> bool:
     return False
 
 
-def _nobody(_handle: str, _grid: tuple[int, ...], _args: Any, _kwargs: Any) -> Any:
+def _nobody(_handle: str, _variant: tuple[Any, ...], _args: Any, _kwargs: Any) -> Any:
     raise AssertionError("nobody traces")
 
 

@@ -1,6 +1,7 @@
 """Makes PyTorch know the device. Done once in a process, whoever asks first."""
 
 import importlib
+import os
 import sys
 from types import ModuleType
 
@@ -58,6 +59,8 @@ def _register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     importlib.import_module("torch_neuronx.neuron._exit").register()
+    if os.environ.get("TORCH_NEURONX_ENABLE_NKI_SDPA", "0").strip() == "1":
+        importlib.import_module("torch_neuronx.kernels.sdpa").install()
     # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.
     for submodule in ("amp", "memory", "random", "streams"):
         sys.modules[f"torch.neuron.{submodule}"] = getattr(module, submodule)

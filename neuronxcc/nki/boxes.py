@@ -34,6 +34,10 @@ class Region(NamedTuple):
     box: Box | None
     inside: Booleans | None = None
 
+    def covers(self, shape: tuple[int, ...]) -> bool:
+        """Whether it is all of a tile of a shape."""
+        return self.inside is None and self.box == whole_box(shape)
+
 
 def whole_box(shape: tuple[int, ...]) -> Box:
     """Return the box of a whole tile."""

@@ -16,7 +16,7 @@ from neuronxcc.nki.state import issue, new_tile
 from neuronxcc.nki.tensors import Result, Tensor
 from neuronxcc.nki.writes import copy, legal, merge, take
 from nki.errors import NkiError
-from nki.isa.spec import Instruction, Role
+from nki.isa.spec import REQUIRED, Instruction, Role
 from nki.isa.table import TABLE
 from nki.memory import MemoryRegion, region_of
 from nki.tensor import NkiTensor
@@ -86,10 +86,12 @@ def _region_after(region: Region, follows: Follows, shape: tuple[int, ...]) -> R
     return Region((region.box[0], *whole_box(shape)[1:]) if follows == LANES else whole_box(shape))
 
 
-def _resolved(operands: Mapping[str, Operand]) -> dict[str, Operand]:
+def _resolved(row: Instruction, operands: Mapping[str, Operand]) -> dict[str, Operand]:
+    """Return tiles as tensors; None is left out unless the instruction asks for it."""
+    needed = {p.name for p in row.operands if p.default is REQUIRED}
     found = {}
     for name, (value, follows) in operands.items():
-        if value is not None:
+        if value is not None or name in needed:
             found[name] = Operand(value.tile() if isinstance(value, Tensor) else value, follows)
     return found
 
@@ -133,6 +135,8 @@ def _issue_cut(
         issue(name, **{key: part}, **arguments, **attributes)
         return
     between = new_tile(part.shape, part.dtype)
+    if next(p.role for p in TABLE[name].operands if p.name == key) is Role.READWRITE:
+        copy(between, part)
     issue(name, **{key: between}, **arguments, **attributes)
     copy(part, between)
 
@@ -169,7 +173,7 @@ def compute(
     """
     domain = shape if domain is None else domain
     region = region_of_mask(mask, domain)
-    resolved = _resolved(operands)
+    resolved = _resolved(TABLE[name], operands)
     known = dict(attributes or {})
     done = region
     row = TABLE[name]
@@ -216,7 +220,7 @@ def compute_into(
     target = tile_of(dst, f"{name} dst")
     domain = target.shape
     region = region_of_mask(mask, domain)
-    resolved = _resolved(operands)
+    resolved = _resolved(TABLE[name], operands)
     known = dict(attributes or {})
     if region.box is None:
         return

@@ -155,10 +155,8 @@ class Index:
     # --- comparisons ---------------------------------------------------------------------------
 
     def _compare(self, other: Any, op: str) -> Any:
-        difference = self - other
-        if difference is NotImplemented:
-            return NotImplemented
-        return Mask(((difference, op),))
+        right = as_index(other)
+        return NotImplemented if right is None else Mask(((self - right, op),))
 
     def __lt__(self, other: Any) -> Any:
         return self._compare(other, "less")

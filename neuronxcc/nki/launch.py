@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from neuronxcc.nki.language.creation import ndarray
-from neuronxcc.nki.state import State, current, use_state
+from neuronxcc.nki.state import State, running, use_state
 from neuronxcc.nki.syntax import spelled_out
 from neuronxcc.nki.tensors import Tensor
 from neuronxcc.nki.writes import copy, on_sbuf
@@ -96,7 +96,7 @@ class FirstKernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel; within another one, run its function."""
-        if _in_kernel():
+        if running():
             return self._body(*args, **kwargs)
         return self.today()(*args, **kwargs)
 
@@ -112,14 +112,6 @@ class FirstKernel:
             adapter = _adapter(self._body, self.func, self.grid, addresses=not key[1])
             found = self._today[key] = _Today(adapter, self.platform)
         return found
-
-
-def _in_kernel() -> bool:
-    try:
-        current()
-    except NkiError:
-        return False
-    return True
 
 
 def _adapter(
@@ -309,7 +301,7 @@ class BenchmarkedKernel(FirstKernel):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel on its arguments, then measure it on copies."""
-        if _in_kernel():
+        if running():
             return super().__call__(*args, **kwargs)
         result = super().__call__(*args, **kwargs)
         copies = _map(args, object, _copied), _map(kwargs, object, _copied)

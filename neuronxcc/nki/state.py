@@ -25,7 +25,7 @@ from nki.tensor import NkiTensor, create
 if TYPE_CHECKING:
     from neuronxcc.nki.tensors import Result
 
-__all__ = ["State", "constant", "current", "issue", "new_tile", "use_state"]
+__all__ = ["State", "constant", "current", "issue", "new_tile", "running", "use_state"]
 
 
 class State:
@@ -65,6 +65,11 @@ class _Current(threading.local):
 
 
 _CURRENT = _Current()
+
+
+def running() -> bool:
+    """Whether this thread runs a kernel of the first generation."""
+    return _CURRENT.state is not None
 
 
 def current() -> State:

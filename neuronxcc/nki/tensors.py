@@ -462,25 +462,27 @@ class Access(Tensor):
                 f"give at most {base.ndim}",
             )
         parts += [slice(None)] * (base.ndim - len(parts))
-        key: list[Index | slice] = []
-        for dim, part in enumerate(parts):
-            key.append(self._one(dim, part))
+        key = [self._one(dim, part) for dim, part in enumerate(parts)]
+        # Which dimensions have an axis of the result: slices get one only if all others have.
+        rows = None if base.buffer.on_chip or self.dynamic is None else self.dynamic[0]
+        owners = [
+            dim
+            for dim, part in enumerate(key)
+            if dim == rows or isinstance(part, slice) or part.ndim
+        ]
         rank = max((part.ndim for part in key if isinstance(part, Index)), default=0)
-        spread = [part for part in key if not (isinstance(part, Index) and part.ndim == 0)]
-        lanes = self._lanes()
-        rank = max(
-            rank, 2 if lanes > 1 and rank < 2 and any(isinstance(p, slice) for p in key) else 0
-        )
+        rank = rank or len(owners)
         indices = [
-            _from_slice(part, base.shape[dim], spread.index(part), rank, len(spread))
+            _from_slice(part, base.shape[dim], owners.index(dim), rank, len(owners))
             if isinstance(part, slice)
             else part
             for dim, part in enumerate(key)
         ]
+        lanes = self._lanes()
         shape: tuple[int, ...] = ()
         for index in indices:
             shape = Index(shape, 0, (0,) * len(shape)).__add__(index).shape
-        if lanes > 1:
+        if lanes > 1 or rows is not None:
             shape = shape or (lanes, 1)
             if shape[0] not in (1, lanes):
                 raise NkiError(
@@ -741,6 +743,7 @@ class Result(Tensor):
     def only(self, region: Region) -> Result:
         """Say that only a region of the result is defined; returns itself."""
         self._valid = region
+        self.regions = frozenset()  # the instruction writes more, so it needs a tile of its own
         return self
 
     def issue_to(self, tensor: NkiTensor) -> None:
@@ -756,7 +759,7 @@ class Result(Tensor):
         """Return the tile; the instruction is issued now if it waited."""
         if not self.blocks:
             made = new_tile(self._shape, self._kind, self._region)
-            if self._valid != Region(whole_box(self._shape)):
+            if not self._valid.covers(self._shape):
                 # Kernels compute on rows that a mask has left undefined, and then mask the store.
                 current().waiting = None
                 HOOKS["fill"](made, 0)

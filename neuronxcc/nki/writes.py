@@ -200,6 +200,9 @@ def merge(dst: NkiTensor, src: NkiTensor, region: Region) -> None:
     if box is None:
         return
     to, of = take(dst, box), take(src, box)
+    if dst.buffer is MemoryRegion.psum and not legal(to):
+        _merge_rows(dst, src, region)
+        return
     if region.inside is None:
         copy(to, of)
         return
@@ -212,6 +215,19 @@ def merge(dst: NkiTensor, src: NkiTensor, region: Region) -> None:
         copy(converted, of)
         of = converted
     issue("tensor_copy_predicated", dst=to, src=of, predicate=predicate(region.inside))
+
+
+def _merge_rows(dst: NkiTensor, src: NkiTensor, region: Region) -> None:
+    """Merge into partitions of PSUM where no engine starts: with those before them, unchanged."""
+    assert region.box is not None
+    (low, high), rest = region.box[0], region.box[1:]
+    inside = np.zeros((high, *(b - a for a, b in rest)), bool)
+    inside[low:] = True if region.inside is None else region.inside
+    box = ((0, high), *rest)
+    source = new_tile(inside.shape, dst.dtype)
+    fill(source, 0)
+    copy(source[low:], take(on_sbuf(src), region.box))
+    issue("tensor_copy_predicated", dst=take(dst, box), src=source, predicate=predicate(inside))
 
 
 # --- assignments ---------------------------------------------------------------------------------
@@ -240,15 +256,15 @@ def assign(dst: Tensor, value: Any) -> None:
             f"a {type(value).__name__} was assigned to a tile of shape {dst.shape}",
             "assign a tile or a number",
         )
+    if not dst.block_shape and _same_view(_raw(dst), value):
+        return  # t[...] += x has written already
     target = dst.tile()
     if isinstance(value, Result) and value.waits and _direct(target, value):
         value.issue_to(_shaped(target, value.shape))
         return
     source = value.tile()
-    if source.storage is target.storage and source.pattern == target.pattern:
-        return  # t[...] += x has written already
     region = value.valid()
-    if region == Region(whole_box(value.shape)):
+    if region.covers(value.shape):
         copy(target, _fitted(source, target.shape))
     else:
         merge(_shaped(target, value.shape), source, region)
@@ -301,7 +317,7 @@ def accumulate(dst: Tensor, product: Result) -> bool:
         return False
     if dst.region is not MemoryRegion.psum or dst.kind != product.kind or dst.block_shape:
         return False
-    target = dst.pattern_of(whole_box(dst.shape)) if isinstance(dst, Access) else _raw(dst)
+    target = _raw(dst)
     state = current()
     product.blocks = (target,)
     state.waiting = None
@@ -311,22 +327,28 @@ def accumulate(dst: Tensor, product: Result) -> bool:
     if covered is None:
         product.accumulate(target, accumulate=True)
         return True
-    part = indices(target.pattern)
-    touched = covered.reshape(-1)[part]
-    whole = product.valid() == Region(whole_box(product.shape))
-    if not whole or (touched.any() and not touched.all()):
-        dst.tile()  # writes the zeros that are missing
-        product.accumulate(target, accumulate=True)
-        return True
-    product.accumulate(target, accumulate=bool(touched.all()))
-    covered.reshape(-1)[part] = True
+    # Elements that no product has written are overwritten, as `accumulate=None` says.
+    product.accumulate(target, accumulate=None)
+    written = take(_shaped(target, product.shape), product.valid().box or ())
+    covered.reshape(-1)[indices(written.pattern)] = True
     if covered.all():
         del state.zeros[target.storage]
     return True
 
 
 def _raw(dst: Tensor) -> NkiTensor:
+    """Return a part of a tensor without writing the zeros that are promised there."""
+    if isinstance(dst, Access):
+        return dst.pattern_of(whole_box(dst.shape))
     return dst.blocks[0] if dst.blocks else dst.tile()
+
+
+def _same_view(target: NkiTensor, value: Tensor) -> bool:
+    if isinstance(value, Result) and value.waits:
+        return False
+    if isinstance(value, Access):
+        return value.base.storage is target.storage and _raw(value).pattern == target.pattern
+    return any(b.storage is target.storage and b.pattern == target.pattern for b in value.blocks)
 
 
 def write_zeros(storage: Storage, covered: Booleans) -> None:
@@ -336,9 +358,12 @@ def write_zeros(storage: Storage, covered: Booleans) -> None:
     if not covered.any():
         fill(tensor, 0)
         return
-    region = Region(whole_box(shape), ~covered)
-    for box in boxes_of(region):
-        fill(take(tensor, box), 0)
+    parts = [take(tensor, box) for box in boxes_of(Region(whole_box(shape), ~covered))]
+    if all(legal(part) for part in parts):
+        for part in parts:
+            fill(part, 0)
+        return
+    issue("tensor_copy_predicated", dst=tensor, src=0.0, predicate=predicate(~covered))
 
 
 def in_place(op: str, dst: Tensor, value: Any) -> None:

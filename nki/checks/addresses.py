@@ -23,8 +23,8 @@ __all__ = ["check_addresses"]
 
 _OWN, _SPOILT = 1, 2  # bytes that the tensor wrote last; that another one wrote since
 
-Rows = slice
 Columns = npt.NDArray[np.int64]
+Index = tuple[slice, slice | Columns]
 
 
 def check_addresses(recording: Recording, times: Times) -> None:
@@ -90,25 +90,66 @@ def _meet(
 
 
 class _Map:
-    """What became of each byte of a storage, and who wrote over it last."""
+    """What became of each byte of a storage, and who wrote over it last.
+
+    Attributes:
+        states: of each byte, partition by partition.
+        owned: some bytes may be `_OWN`.
+        spoiler: storage and location of the last write over bytes of this one, None if no byte is
+            `_SPOILT`.
+    """
 
     def __init__(self, storage: Storage) -> None:
         assert storage.address is not None
         self.row, self.column = storage.address
         self.states = np.zeros((storage.shape[0], storage.row_bytes), np.uint8)
-        self.spoiler: tuple[int, int] | None = None  # storage and location
+        self.owned = False
+        self.spoiler: tuple[int, int] | None = None
+        self._parts: dict[tuple[int, int], Index | None] = {}
 
-    def part(self, rows: range, columns: Columns) -> tuple[Rows, Columns] | None:
-        """Return the index of what lies here of some rows and columns of the memory."""
+    def part(self, storage: Storage, access: Access) -> Index | None:
+        """Return the index of those bytes here that an access to some storage touches."""
+        key = id(access.form), access.place[1]
+        if key not in self._parts:
+            self._parts[key] = self._part(*_touched(storage, access))
+        return self._parts[key]
+
+    def _part(self, rows: range, columns: Columns) -> Index | None:
         height, width = self.states.shape
         first = max(rows.start, self.row - (self.row - rows.start) % rows.step)
         while first < self.row:
             first += rows.step
         last = min(rows[-1], self.row + height - 1)
-        inside = columns[(columns >= self.column) & (columns < self.column + width)]
+        inside = columns[(columns >= self.column) & (columns < self.column + width)] - self.column
         if first > last or not len(inside):
             return None
-        return slice(first - self.row, last - self.row + 1, rows.step), inside - self.column
+        chosen = slice(first - self.row, last - self.row + 1, rows.step)
+        begin, end = int(inside[0]), int(inside[-1]) + 1
+        whole = end - begin == len(inside)
+        return chosen, slice(begin, end) if whole else inside
+
+    def covered(self, index: Index) -> bool:
+        """Whether an index is that of all bytes."""
+        rows, columns = index
+        height, width = self.states.shape
+        return len(range(height)[rows]) == height and columns == slice(0, width)
+
+    def own(self, index: Index) -> None:
+        """Take note that the storage writes some of its bytes."""
+        self.states[index] = _OWN
+        self.owned = True
+        if self.covered(index):
+            self.spoiler = None
+
+    def spoil(self, index: Index, spoiler: tuple[int, int]) -> None:
+        """Take note that another storage writes some of the bytes."""
+        old = self.states[index]
+        hit = old == _OWN
+        if hit.any():
+            self.states[index] = np.where(hit, _SPOILT, old)
+            self.spoiler = spoiler
+        if self.covered(index):
+            self.owned = False
 
 
 def _touched(storage: Storage, access: Access) -> tuple[range, Columns]:
@@ -128,8 +169,8 @@ def _read(recording: Recording, maps: dict[int, _Map], access: Access, name: str
     storage, state = recording.storages[number], maps[number]
     if state.spoiler is None:
         return
-    part = state.part(*_touched(storage, access))
-    if part is None or not (state.states[part[0]][:, part[1]] == _SPOILT).any():
+    part = state.part(storage, access)
+    if part is None or not (state.states[part] == _SPOILT).any():
         return
     other, where = state.spoiler
     file, line = recording.locations[where]
@@ -144,16 +185,12 @@ def _write(
     recording: Recording, maps: dict[int, _Map], partners: dict[int, list[int]], access: Access
 ) -> None:
     number = access.place[0]
-    touched = _touched(recording.storages[number], access)
-    own = maps[number].part(*touched)
+    storage = recording.storages[number]
+    own = maps[number].part(storage, access)
     if own is not None:
-        maps[number].states[own[0], own[1]] = _OWN
+        maps[number].own(own)
     for other in partners[number]:
         state = maps[other]
-        part = state.part(*touched)
-        if part is None:
-            continue
-        old = state.states[part[0]][:, part[1]]
-        if (old == _OWN).any():
-            state.states[part[0], part[1]] = np.where(old == _OWN, _SPOILT, old)
-            state.spoiler = (number, access.location)
+        part = state.part(storage, access) if state.owned else None
+        if part is not None:
+            state.spoil(part, (number, access.location))

@@ -105,7 +105,7 @@ def _function(row: Instruction) -> Any:
 COLLECTIVES = {name: _function(row) for name, row in ROWS.items()}
 
 
-def rank_id(name: str | None = None) -> RankRegister:
+def rank_id(name: str | None = None) -> Any:
     """Return the number of the rank that runs the kernel, 0 without `spmd`.
 
     It is a register, for instance for `scalar_offset`. Each rank is recorded on its own here, so it

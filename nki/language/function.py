@@ -17,7 +17,7 @@ from nki.dtypes import canonical
 from nki.errors import NkiTypeError
 from nki.isa.functions import FUNCTIONS
 from nki.language.constants import Operator
-from nki.language.tiles import Number, is_number, new, promote, same_shape, tile
+from nki.language.tiles import Number, in_parts, is_number, new, promote, same_shape, tile
 from nki.tensor import NkiTensor
 
 __all__ = ["Binary", "Comparison", "Function", "Truth", "Unary", "kind_of"]
@@ -91,7 +91,7 @@ class Unary(Function):
         """
         data = tile(self.__name__, "x", x)
         out = new(data.shape, data.dtype if dtype is None else dtype)
-        self.emit(data, out)
+        in_parts(self.emit, out, data)
         return out
 
 
@@ -145,7 +145,7 @@ class Binary(Function):
                 same_shape(name, *tiles)
             kind = promote(kind, tiles[1].dtype)
         out = new(shape, kind if dtype is None else dtype)
-        self.emit(x, y, out)
+        in_parts(self.emit, out, x, y)
         return out
 
     def _one_is_vector(self, x: NkiTensor, y: NkiTensor) -> bool:

@@ -1,7 +1,9 @@
 """What functions on tiles share: checks, data types of results, and room for them."""
 
+import math
 import numbers
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ __all__ = [
     "broadcast_last",
     "cast_copy",
     "free_axes",
+    "in_parts",
     "is_number",
     "new",
     "promote",
@@ -37,6 +40,7 @@ _BITS = {
     "float8_e4m3": (4, 3),
     "float8_e4m3fn": (4, 3),
 }
+_MOST = 65535  # elements that an engine counts in one dimension
 _WIDENED = ("float16", "bfloat16", "float32")  # never tfloat32, which only products use
 
 
@@ -163,8 +167,29 @@ def broadcast_last(x: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
     return x
 
 
+def in_parts(emit: Callable[..., None], out: NkiTensor, *operands: Any) -> None:
+    """Issue ``emit(*operands, out)``, in parts if a partition has more elements than engines count.
+
+    Args:
+        emit: issues the instructions for tiles.
+        out: what is written.
+        operands: tiles in the shape of `out`, which are cut as it is, and others, which are not.
+    """
+    if math.prod(out.shape[1:]) <= _MOST:
+        emit(*operands, out)
+        return
+    dim = out.shape.index(max(out.shape[1:]), 1)
+    half = out.shape[dim] // 2
+    for start, end in ((0, half), (half, out.shape[dim])):
+        cut = [
+            x.slice(dim, start, end) if isinstance(x, NkiTensor) and x.shape == out.shape else x
+            for x in operands
+        ]
+        in_parts(emit, out.slice(dim, start, end), *cut)
+
+
 def cast_copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Return a new tile in SBUF with the values of a tile; bit by bit if the types agree."""
     out = new(x.shape, x.dtype if dtype is None else dtype)
-    FUNCTIONS["tensor_copy"](out, x)
+    in_parts(lambda part, result: FUNCTIONS["tensor_copy"](result, part), out, x)
     return out

@@ -108,9 +108,8 @@ def check_scalar(work: Work, name: str) -> None:
         return
     source = moved.source
     partitions = moved.form.shape[0] if moved.form.pattern.partition else 1
-    if isinstance(source, Operand):
-        source = _words(work, source).pointer
-    _look(moved, source, 1, 0, partitions // rows_of(partitions), 0)
+    pointer = _words(work, source).pointer if isinstance(source, Operand) else source
+    _look(moved, pointer, 1, 0, partitions // rows_of(partitions), 0)
 
 
 def check_all(moved: Moved) -> None:

@@ -32,10 +32,7 @@ def transfer(work: Work, name: str, dense: Operand, *, inward: bool) -> None:
         check_scalar(work, name)
         lanes = Lanes(work, "move", [dense, here])
         index, mask = moving(lanes, name)
-        places = [
-            (operand, lanes.steps(operand), lanes.advance(operand)) for operand in (here, dense)
-        ]
-        _copy(lanes, *places, index, mask, inward=inward)
+        _copy(lanes, _place(lanes, here), _place(lanes, dense), index, mask, inward=inward)
         lanes.finish()
         return
     check_all(moved)
@@ -44,10 +41,8 @@ def transfer(work: Work, name: str, dense: Operand, *, inward: bool) -> None:
         still = replace(here, strides=(0, *here.strides[1:]))
         lanes = Lanes(work, "gather", [dense, still])
         item = row_index(lanes, moved)
-        places = [
-            (operand, lanes.steps(operand), lanes.advance(operand)) for operand in (still, dense)
-        ]
-        _copy(lanes, *places, moved.index(item), moved.inside(item), inward=inward)
+        _copy(lanes, _place(lanes, still), _place(lanes, dense),
+              moved.index(item), moved.inside(item), inward=inward)  # fmt: skip
         lanes.finish()
         return
     loop = Loop(work, "gather" if inward else "scatter", here.shape)
@@ -129,6 +124,10 @@ def _columns(source: Operand) -> int:
 
 
 _Place = tuple[Operand, tuple[int, ...], int]
+
+
+def _place(lanes: Lanes, operand: Operand) -> _Place:
+    return operand, lanes.steps(operand), lanes.advance(operand)
 
 
 def _copy(

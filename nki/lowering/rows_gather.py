@@ -70,7 +70,7 @@ def _shuffle(work: Work) -> None:
 @implements("sequence_bounds")
 def _bounds(work: Work) -> None:
     segments, target = work.operand("segment_ids"), work.operand("dst")
-    direct = target.strides[2] == 1 or segments.free == 1
+    direct = target.strides[1] > 0 and (target.strides[2] == 1 or segments.free == 1)
     out = target if direct else work.temporary(target.shape, target.dtype)
     ends = out.strides[1] * out.itemsize
     is_float = int(info(segments.dtype).is_float)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 import nki
 import nki.isa as nisa
 import nki.language as nl
 from nki.context import current_recorder
+from nki.dtypes import info
 from nki.recorder import Recorder
 from nki.recording import Recording
 from nki.reference import run
@@ -194,6 +196,74 @@ def transposes(draw: Any, runner: Runner) -> None:
         return tuple(results)
 
     agree(kernel, items(p, (p, 2 * f), kind), items(f, (3, 4, 5), kind), runner=runner)
+
+
+@scenario
+def transposes_by_products(draw: Any, runner: Runner) -> None:
+    kind = draw(st.sampled_from(["float32", "bfloat16", "float8_e5m2"]))
+    k, m = draw(st.sampled_from([1, 5, 32])), draw(st.sampled_from([1, 3, 128]))
+    into = draw(st.sampled_from([kind, "float32"]))
+    bad = draw(st.booleans())
+
+    @nki.jit
+    def kernel(a: Any, b: Any) -> Any:
+        x, eye = nl.ndarray((k, m), kind), nl.ndarray((k, k), kind)
+        nisa.dma_copy(dst=x, src=a)
+        nisa.dma_copy(dst=eye, src=b)
+        dst = nl.ndarray((m, 2 * k), into, nl.psum)
+        nisa.memset(dst, 0)
+        nisa.nc_matmul(dst=dst[:, ::2], stationary=x, moving=eye, is_transpose=True)
+        copy, out = nl.ndarray(dst.shape, into), nl.ndarray(dst.shape, into, nl.shared_hbm)
+        nisa.tensor_copy(dst=copy, src=dst)
+        nisa.dma_copy(dst=out, src=copy)
+        return out
+
+    rng = np.random.default_rng(k)
+    order = np.eye(k)[rng.permutation(k)]
+    x, eye = items(k, (k, m), kind), order.astype(info(kind).numpy)
+    agree(kernel, x, eye, runner=runner)
+    if bad:
+        eye[0, 0] += 2
+        recording = record(kernel, x, eye)
+        with pytest.raises(IndexError, match=r"no identity.*lowering_scenarios.*NKI141"):
+            runner(recording, [x, eye])
+
+
+@scenario
+def indices_out_of_bounds(draw: Any, runner: Runner) -> None:
+    kind = draw(st.sampled_from(["float32", "int8"]))
+    at = draw(st.sampled_from([-1, 20, 1 << 30]))
+    vector, skip = draw(st.booleans()), draw(st.booleans())
+    mode = nisa.oob_mode.skip if skip else nisa.oob_mode.error
+
+    @nki.jit
+    def kernel(a: Any, index: Any) -> Any:
+        chosen = nl.ndarray((4, 1), nl.int32)
+        nisa.dma_copy(dst=chosen, src=index)
+        tile = nl.zeros((4, 3), kind)
+        offset = {"vector_offset": chosen} if vector else {"scalar_offset": chosen[2:3]}
+        count = 4 if vector else 1
+        nisa.dma_copy(
+            dst=tile[:count],
+            src=a.ap([[3, count], [1, 3]], indirect_dim=0, **offset),
+            oob_mode=mode,
+        )
+        turned = nl.zeros((20, 3), kind, nl.shared_hbm)
+        nisa.dma_copy(
+            dst=turned.ap([[3, count], [1, 3]], indirect_dim=0, **offset), src=tile[:count],
+            oob_mode=mode,
+        )  # fmt: skip
+        out = nl.ndarray((4, 3), kind, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile)
+        return out, turned
+
+    index = np.array([[3], [0], [at], [7]], np.int32)
+    a = items(3, (20, 3), kind)
+    if skip:
+        agree(kernel, a, index, runner=runner)
+        return
+    with pytest.raises(IndexError, match=r"out of bounds.*NKI132"):
+        runner(record(kernel, a, index), [a, index])
 
 
 @scenario

@@ -252,7 +252,7 @@ def same(what: str, dtype: str, got: Array, wanted: Array, ulps: float, least: f
 
 
 def _smallest(dtype: str) -> float:
-    return float(ml_dtypes.finfo(info(dtype).numpy).smallest_subnormal)
+    return float(ml_dtypes.finfo(info(dtype).numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
 
 
 _SPECIAL = np.array(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -31,9 +32,12 @@ INTEGERS = (np.int32, np.uint8, np.int16)
 RANKS = (2, 3, 4, 8)
 
 
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+@pytest.fixture(autouse=True, params=["reference", "native"])
+def _executor(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
+    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path))
 
 
 def arrays(ranks: int, shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> list[Array]:
@@ -292,7 +296,7 @@ def test_ring_all_gather_by_hand(order: list[int], *, loop: bool) -> None:
         nisa.dma_copy(here, x)
 
         def step(i: Any) -> None:
-            rank = ncc.collective_permute_implicit_current_processing_rank_id(i, group)
+            rank: Any = ncc.collective_permute_implicit_current_processing_rank_id(i, group)
             chunk = out.reshape((n, 4)).ap([[4, 1], [1, 4]], scalar_offset=rank, indirect_dim=0)
             nisa.dma_copy(chunk, here)
             ncc.collective_permute_implicit([[here]], [[there]], group)
@@ -304,8 +308,8 @@ def test_ring_all_gather_by_hand(order: list[int], *, loop: bool) -> None:
             with recorder.for_loop(0, n) as i:
                 step(i)
         else:
-            for i in range(n):
-                step(i)
+            for k in range(n):
+                step(k)
         return out
 
     xs = arrays(n, (1, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from nki.errors import NkiError, NkiWarning
 Array = npt.NDArray[Any]
 
 
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+@pytest.fixture(autouse=True, params=["reference", "native"])
+def _executor(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
+    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path))
 
 
 def run(kernel: Any, ranks: int, args: list[Any], **common: Any) -> list[Any]:

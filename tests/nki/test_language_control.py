@@ -13,7 +13,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 from nki.errors import NkiError, NkiTypeError
-from tests.nki.language_tools import inside
+from tests.nki.language_tools import inside, run
 
 
 @pytest.fixture(autouse=True)
@@ -180,10 +180,11 @@ def test_launch_grid() -> None:
 
 
 def test_device_print(capsys: pytest.CaptureFixture[str]) -> None:
-    def body() -> None:
-        nl.device_print("the tile", nl.full((1, 2), 7.0, nl.float32))
+    def body(x: Any) -> Any:
+        nl.device_print("the tile", x)
+        return x
 
-    inside(body)
+    run(body, np.full((1, 2), 7.0, np.float32))
     printed = capsys.readouterr().out
     assert "the tile" in printed
     assert "7." in printed

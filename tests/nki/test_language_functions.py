@@ -327,6 +327,14 @@ def test_targets_differ(monkeypatch: pytest.MonkeyPatch) -> None:
         run(nl.abs_max, x, x)
 
 
+def test_longer_tiles_than_engines_count_are_cut() -> None:
+    x = np.arange(2 * 70001).reshape(2, 70001).astype(np.uint8)
+    np.testing.assert_array_equal(run(lambda t: nl.add(nl.copy(t), t), x // 3), x // 3 * 2)
+    np.testing.assert_array_equal(run(lambda t: nl.floor(nl.minimum(9, t)), x), np.minimum(x, 9))
+    deep = x[:, :70000].reshape(2, 7, 10000)
+    np.testing.assert_array_equal(run(lambda t: nl.bitwise_and(t, 3), deep), deep & 3)
+
+
 # --- as operators --------------------------------------------------------------------------------
 
 

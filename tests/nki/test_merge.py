@@ -284,9 +284,9 @@ def test_while_loops_with_an_exchange() -> None:
         return out
 
     a = np.array([[1], [10]], np.int32)
-    expected = a.copy()
+    expected: Array = a.copy()
     for _ in range(3):
-        expected = expected[::-1] * [[2], [3]]
+        expected = expected[::-1] * np.array([[2], [3]], np.int32)
     np.testing.assert_array_equal(kernel[2](a), expected)
 
 

@@ -15,7 +15,8 @@ from nki.errors import (
     user_location,
 )
 
-PACKAGE = Path(__file__).parents[2] / "nki"
+ROOT = Path(__file__).parents[2]
+PACKAGES = (ROOT / "nki", ROOT / "neuronxcc" / "nki")
 
 
 def test_text_says_what_where_and_what_to_do() -> None:
@@ -58,7 +59,8 @@ def test_classes_are_the_builtin_ones_too(kind: type[NkiError], builtin: type[Ex
 def test_every_code_in_the_source_is_in_the_table() -> None:
     used = {
         code
-        for path in PACKAGE.rglob("*.py")
+        for package in PACKAGES
+        for path in package.rglob("*.py")
         if path.name != "errors.py"
         for code in re.findall(r'"(NKI\d{3})"', path.read_text(encoding="utf-8"))
     }

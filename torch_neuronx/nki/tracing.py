@@ -6,6 +6,7 @@ which records it, and the graph gets `torch_neuronx_nki::run`.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -36,19 +37,20 @@ def _named(value: Any) -> str:
 
 @nonstrict_trace
 def _call(
-    handle: str, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    handle: str, variant: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     """Call a kernel with fake tensors; no result is an empty tuple."""
-    kernel = kernel_of(handle)
-    result = (kernel.on(grid) if grid else kernel)(*_decoded(args), **_decoded(kwargs))
+    kernel = copy.copy(kernel_of(handle))
+    kernel.grid, kernel.edges = variant
+    result = kernel(*_decoded(args), **_decoded(kwargs))
     return () if result is None else (result,)
 
 
 def _traced(
-    handle: str, grid: tuple[int, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    handle: str, variant: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """What Dynamo reads in place of a kernel's call."""
-    result = _call(handle, grid, _encoded(args), _encoded(kwargs))
+    result = _call(handle, variant, _encoded(args), _encoded(kwargs))
     return result[0] if len(result) else None
 
 

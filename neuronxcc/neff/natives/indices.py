@@ -1,4 +1,4 @@
-"""Whether indices that a kernel computed are in bounds."""
+"""Whether indices that a kernel computed are in bounds, and other data is what it must be."""
 
 from __future__ import annotations
 
@@ -28,5 +28,24 @@ def _run(params: Params, slots: Sequence[Array]) -> None:
             )
 
 
+def _declare_one_hot(params: Params) -> tuple[NativeSlot, ...]:
+    (count,) = named("count", params, (0,))
+    return (NativeSlot(0, 4 * count),)
+
+
+def _run_one_hot(params: Params, slots: Sequence[Array]) -> None:
+    (count,) = params
+    if slots[0][: 4 * count].view(np.int32).any():
+        raise NativeError(
+            "NKI141",
+            "nc_matmul with is_transpose=True has a moving tensor that is no identity",
+            "pass the tensor to transpose as stationary and nl.shared_identity_matrix as moving",
+        )
+
+
+# check_one_hot(count): `count` s32 values that count what is wrong in the columns of a matrix.
 # check_index(count, stride, bound): `count` s32 values, `stride` elements apart, in [0, bound).
-NATIVES = {"check_index": Native(_declare, _run)}
+NATIVES = {
+    "check_index": Native(_declare, _run),
+    "check_one_hot": Native(_declare_one_hot, _run_one_hot),
+}

@@ -213,7 +213,7 @@ def dropout(data: Tensor, prob: Any, *, mask: Any = None, dtype: Any = None, **m
     )
 
 
-def iota(expr: Index, dtype: Any, *, mask: Any = None, **more: Any) -> Tensor:
+def iota(expr: Any, dtype: Any, *, mask: Any = None, **more: Any) -> Tensor:
     """Return the values of an affine index expression as a tile."""
     no_more("iota", more)
     if not isinstance(expr, Index):

@@ -65,7 +65,7 @@ def nc_matmul(
         a, b = (take(_flat(t), (box[0], box[k])) for k, t in ((1, a), (2, b)))
     shape = (columns, *free)
 
-    def put(dst: NkiTensor, *, accumulate: bool) -> None:
+    def put(dst: NkiTensor, *, accumulate: bool | None) -> None:
         if box is None:
             return
         part = dst if whole else take(_flat(dst), box[1:])
@@ -73,7 +73,7 @@ def nc_matmul(
 
     if box is None:
         valid = Region(None)
-    elif whole:
+    elif box[1:] == whole_box((columns, math.prod(free))):
         valid = Region(whole_box(shape))
     elif len(shape) == 2:
         valid = Region(box[1:])
@@ -250,7 +250,7 @@ def dma_transpose(
     return made if dtype is None or dtype_name(dtype) == tile.dtype else made.astype(dtype)
 
 
-def load(src: Tensor, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tensor:
+def load(src: Any, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tensor:
     """Return a new tile in SBUF with what a tensor in HBM holds, where `mask` holds."""
     no_more("load", more)
     if not isinstance(src, Tensor):
@@ -297,7 +297,7 @@ def store(dst: Any, value: Any, *, mask: Any = None, **more: Any) -> None:
         for box in boxes_of(region):
             issue("dma_copy", dst=dst.part(box), src=take(tile, box))
         return
-    if region != Region(whole_box(tile.shape)) or math.prod(tile.shape) != math.prod(dst.shape):
+    if not region.covers(tile.shape) or math.prod(tile.shape) != math.prod(dst.shape):
         raise NkiError(
             "NKI266",
             f"a tile of shape {tile.shape} was stored to a tensor of shape {dst.shape}",

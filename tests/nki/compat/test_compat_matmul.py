@@ -13,7 +13,7 @@ import neuronxcc.nki.compiler as ncc
 import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
 from neuronxcc.nki.isa.constants import dge_mode
-from tests.nki.compat.compat_tools import Array, close, random, returning, summed
+from tests.nki.compat.compat_tools import close, random, returning, summed
 
 
 def test_product_of_two_tiles() -> None:
@@ -75,9 +75,7 @@ def test_two_rows_in_one_pass() -> None:
         grid = nl.mgrid[0:rows, 0:two, 0:free]
         tile[grid.p, grid.x, grid.y] = nl.load(a.view(nl.float8_e5m2))
         moving = nl.load(b.view(nl.float8_e5m2))
-        made = nisa.nc_matmul(
-            tile[grid.p, grid.x, grid.y], moving, perf_mode="double_row_gen3"
-        )
+        made = nisa.nc_matmul(tile[grid.p, grid.x, grid.y], moving, perf_mode="double_row_gen3")
         nl.store(out, value=made)
         return out
 
@@ -103,7 +101,10 @@ def test_transposes_on_both_engines() -> None:
 def test_language_matmul_and_transpose() -> None:
     a, b = random(64, 96), random(96, 32, seed=1)
     close(returning(nl.matmul)(a, b), a.astype(float) @ b)
-    close(returning(lambda x, y: nl.matmul(x, y, transpose_x=True))(a.T.copy(), b), a.astype(float) @ b)
+    close(
+        returning(lambda x, y: nl.matmul(x, y, transpose_x=True))(a.T.copy(), b),
+        a.astype(float) @ b,
+    )
     np.testing.assert_array_equal(returning(nl.transpose)(a), a.T)
 
 
@@ -166,7 +167,11 @@ def test_transpose_by_products_in_placed_tiles(placed: str) -> None:
     hand = placed == "sbuf by hand"
 
     def sbuf(base: int) -> Any:
-        return ncc.sbuf.alloc(by_hand(base, psum=False)) if hand else ncc.sbuf.mod_alloc(base_addr=base)
+        return (
+            ncc.sbuf.alloc(by_hand(base, psum=False))
+            if hand
+            else ncc.sbuf.mod_alloc(base_addr=base)
+        )
 
     psum = ncc.psum.mod_alloc(base_bank=0) if hand else ncc.psum.alloc(by_hand(0, psum=True))
 
@@ -193,7 +198,7 @@ def test_transpose_by_products_in_placed_tiles(placed: str) -> None:
 
 
 def test_blocks_are_placed_modulo() -> None:
-    seen: list[Array] = []
+    seen: list[Any] = []
 
     @nki.jit
     def kernel(a: Any) -> Any:

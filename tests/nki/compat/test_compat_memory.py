@@ -10,7 +10,6 @@ import pytest
 import neuronxcc.nki as nki
 import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
-from nki.errors import NkiIndexError
 from tests.nki.compat.compat_tools import close, random, returning
 
 
@@ -90,10 +89,9 @@ def test_indirect_copy_skips_what_is_out_of_bounds() -> None:
 @pytest.mark.parametrize(("kernel", "first", "rows"), [(gathered, 66, 64), (scattered, 129, 128)])
 def test_indirect_copy_out_of_bounds_is_an_index_error(kernel: Any, first: int, rows: int) -> None:
     text = rf"index {first} is out of bounds: it must be from 0 to below {rows}; .*NKI132"
-    with pytest.raises(NkiIndexError, match=text) as caught:
+    with pytest.raises(IndexError, match=text) as caught:
         kernel(random(64, 16), 3, nisa.oob_mode.error)
-    assert isinstance(caught.value, IndexError)
-    assert caught.value.where[0] == __file__
+    assert __file__ in str(caught.value)
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
@@ -212,7 +210,7 @@ def test_masks_take_a_corner() -> None:
     a = random(128, 64)
     close(kernel(a), a[:64, :32].astype(float) ** 2)
     squares = [
-        event.template.form("dst").shape  # type: ignore[union-attr]
+        event.template.form("dst").shape
         for event in kernel.today().record(a).events()
         if event.template.row.name == "activation"
     ]

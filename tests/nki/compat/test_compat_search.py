@@ -10,7 +10,6 @@ import pytest
 import neuronxcc.nki as nki
 import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
-import neuronxcc.nki.typing as nt
 from tests.nki.compat.compat_tools import Array, random, returning
 
 
@@ -55,7 +54,7 @@ def test_match_replace8_without_indices() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_match_replace8_with_indices_and_mask(masked: bool) -> None:
     @nki.jit(mode="simulation")
-    def kernel(x: nt.tensor, imm: np.float32) -> Any:  # type: ignore[valid-type]
+    def kernel(x: Any, imm: Any) -> Any:
         n, m = x.shape
         out = nl.ndarray([n, m], dtype=x.dtype, buffer=nl.hbm)
         places = nl.ndarray([n, 8], dtype=nl.uint32, buffer=nl.hbm)
@@ -180,9 +179,7 @@ def test_shuffle_of_several_quadrants() -> None:
         b = nl.ndarray(shape=(128, 16), dtype=np.float32)
         grid = nl.mgrid[0:128, 0:16]
         order = [(i - 1) % 32 for i in range(32)]
-        nisa.nc_stream_shuffle(
-            src=a[grid.p, grid.x], dst=b[grid.p, grid.x], shuffle_mask=order
-        )
+        nisa.nc_stream_shuffle(src=a[grid.p, grid.x], dst=b[grid.p, grid.x], shuffle_mask=order)
         return b
 
     a = random(128, 16)

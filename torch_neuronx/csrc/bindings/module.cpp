@@ -16,6 +16,7 @@
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
+#include "nki/bindings_nki.h"
 #include "program/build.h"
 
 namespace py = pybind11;
@@ -154,6 +155,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("reset_operator_counts", &reset_operator_counts);
   conv::bind_conv(m);
   gemm::bind_gemm(m);
+  nki::bind_nki(m);
   attention::bind_attention(m);
   bind_kernels(m);
   program::bind_program(m);

@@ -3,15 +3,35 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/Exception.h>
 
+#include <array>
+
 namespace torch_neuronx::nki {
 
+namespace {
+
+const auto& families() {
+  static const std::array all{index_natives(), search_natives(), gather_natives(), scan_natives(),
+                              random_natives()};
+  return all;
+}
+
+}  // namespace
+
 const Native* find_native(std::string_view name) {
-  for (const auto& family : {index_natives(), search_natives(), gather_natives(), scan_natives(), random_natives()}) {
+  for (const auto& family : families()) {
     for (const Native& native : family) {
       if (name == native.name) return &native;
     }
   }
   return nullptr;
+}
+
+std::vector<std::string> native_names() {
+  std::vector<std::string> names;
+  for (const auto& family : families()) {
+    for (const Native& native : family) names.emplace_back(native.name);
+  }
+  return names;
 }
 
 void checked(Params params, std::initializer_list<int64_t> least, const char* names) {

@@ -7,8 +7,8 @@
 //        declare  from its parameters to what it touches of each slot and how it can be split.
 //                 Parameters come from files: throw ValueError (TORCH_CHECK_VALUE, or checked()
 //                 below) for anything that `run` does not take, so that `run` need not look. The
-//                 bytes must be those that the Python side declares; a test compares them for
-//                 samples (SAMPLES in tests/kernels/test_nki_natives.py: add yours).
+//                 bytes must be those that the Python side declares: test_nki_natives.py compares
+//                 them for parameters of all sorts.
 //        run      does items [begin, end) of the call. It runs on any thread without the GIL, calls
 //                 of disjoint ranges may run at once, and it must not throw: what it finds wrong in
 //                 the data it writes to `failure`, and returns false.
@@ -65,6 +65,8 @@ struct Native {
 // Null if there is none.
 const Native* find_native(std::string_view name);
 
+std::vector<std::string> native_names();
+
 // Throws ValueError unless there are as many parameters as in `least`, each at least so large and
 // at most 2^40. `names`: of the parameters, for the error.
 void checked(Params params, std::initializer_list<int64_t> least, const char* names);
@@ -75,5 +77,6 @@ std::span<const Native> search_natives();
 std::span<const Native> gather_natives();
 std::span<const Native> scan_natives();
 std::span<const Native> random_natives();
+std::span<const Native> collective_natives();
 
 }  // namespace torch_neuronx::nki

@@ -1,4 +1,4 @@
-// Whether indices that a kernel computed are in bounds.
+// Whether indices that a kernel computed are in bounds, and other data is what it must be.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -40,7 +40,32 @@ bool check_index(const NativeCall& call) {
   return true;
 }
 
-constexpr Native kNatives[] = {{"check_index", &declare_check_index, &check_index}};
+// (count): `count` s32 values that count what is wrong in the columns of a matrix.
+Declared declare_check_one_hot(Params params) {
+  checked(params, {0}, "count");
+  Declared declared;
+  declared.slots = {{0, 4 * params[0], false}};
+  declared.nanoseconds = 5 + double(params[0]);
+  return declared;
+}
+
+bool check_one_hot(const NativeCall& call) {
+  const char* at = static_cast<const char*>(call.slots[0]);
+  for (int64_t i = 0; i < call.params[0]; ++i) {
+    int32_t value;
+    std::memcpy(&value, at + 4 * i, sizeof(value));
+    if (value == 0) continue;
+    call.failure->code = "NKI141";
+    call.failure->what = "nc_matmul with is_transpose=True has a moving tensor that is no identity";
+    call.failure->remedy =
+        "pass the tensor to transpose as stationary and nl.shared_identity_matrix as moving";
+    return false;
+  }
+  return true;
+}
+
+constexpr Native kNatives[] = {{"check_index", &declare_check_index, &check_index},
+                               {"check_one_hot", &declare_check_one_hot, &check_one_hot}};
 
 }  // namespace
 

@@ -39,6 +39,7 @@ std::unique_ptr<Step> Builder::make_loop_of_steps(const py::dict& spec, bool is_
   for (const py::handle item : items(field(spec, "counters"), "counters")) {
     step->counters.push_back(at(item, true));
   }
+  TORCH_CHECK_VALUE(!step->counters.empty(), "a loop without a counter");
   step->lower = at(field(spec, "lower"), false);
   step->upper = at(field(spec, "upper"), false);
   step->step = integer(field(spec, "step"), "the step of a loop");

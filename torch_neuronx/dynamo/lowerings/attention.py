@@ -13,7 +13,11 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import tensor_type
+from torch_neuronx.dynamo.lowerings.kernels import call, stand_in
 from torch_neuronx.dynamo.registry import Context, flat, lowers
+from torch_neuronx.kernels import sdpa
+from torch_neuronx.kernels.flash_backward import flash_backward
+from torch_neuronx.kernels.flash_forward import flash_forward
 
 aten = torch.ops.aten
 
@@ -28,6 +32,9 @@ def attention(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
     """(output, logsumexp, then fields that the neuron operator leaves empty)."""
     query, key, value, *others = args
     key, value = _shared_heads(query, key, value)
+    kernel = attention_kernel(cx, query, key, value, *others, **kwargs)
+    if kernel is not None:
+        return kernel
     out, logsumexp = cx.call(
         _OVERRIDEABLE,
         (query, key, value, *others),
@@ -37,8 +44,45 @@ def attention(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
         device=True,
     )
     # Then seed and offset of a dropout that is not done here; the backward pass hands them back.
-    rest = [_zero(v) if isinstance(v, torch.Tensor) else v for v in cx.value[2:]]
-    return [out, logsumexp, *rest]
+    return [out, logsumexp, *_empty(cx.value[2:])]
+
+
+def _empty(values: Sequence[Any]) -> list[Any]:
+    return [_zero(v) if isinstance(v, torch.Tensor) else v for v in values]
+
+
+def attention_kernel(
+    cx: Context, query: Node, key: Node, value: Node, bias: Any = None, dropout: float = 0.0,
+    causal: bool = False, _debug: bool = False, *, scale: float | None = None,
+) -> list[Any] | None:  # fmt: skip
+    """The kernel of NKI, if the environment asks for it and it takes the operands."""
+    if not sdpa.enabled() or not cx.on_device:
+        return None
+    operands = [query, key, value]
+    given = [stand_in(x) for x in operands]
+    if not sdpa.takes(*given, bias=bias, dropout=dropout):
+        return None
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    out, lse = call(cx, flash_forward, operands, (*given, factor, causal))
+    return [out, lse, *_empty(cx.value[2:])]
+
+
+def attention_backward_kernel(
+    cx: Context, *args: Any, scale: float | None = None
+) -> list[Any] | None:
+    """The kernel of the gradients, under the same conditions."""
+    if not sdpa.enabled() or not cx.on_device:
+        return None
+    grad, query, key, value, bias, _, out, lse, *rest = args
+    operands = [grad, query, key, value, out, lse]
+    given = [stand_in(x) for x in operands]
+    masked = None if bias is None or not bias.type.size else bias
+    if not sdpa.takes(*given[1:4], bias=masked, dropout=rest[4]):
+        return None
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    grads = call(cx, flash_backward, operands, (*given, factor, rest[5]))
+    wanted = [isinstance(v, torch.Tensor) for v in flat(cx.value)]
+    return [g if w else None for g, w in zip((*grads, None), wanted, strict=True)]
 
 
 def _shared_heads(query: Node, key: Node, value: Node) -> tuple[Node, Node]:
@@ -79,6 +123,9 @@ def _zero(value: torch.Tensor) -> Node:
 @lowers(_OVERRIDEABLE_BACKWARD)
 def attention_backward(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
     """(dq, dk, dv, None)."""
+    kernel = attention_backward_kernel(cx, *args, **kwargs)
+    if kernel is not None:
+        return kernel
     wanted = [i for i, v in enumerate(flat(cx.value)) if isinstance(v, torch.Tensor) and i < 3]
     places = [wanted.index(i) if i in wanted else None for i in range(4)]
     types = cx.types[: len(wanted)]

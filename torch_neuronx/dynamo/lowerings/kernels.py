@@ -7,29 +7,64 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from neuronxcc.ir import build
-from neuronxcc.ir.node import Node, Operand
+from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.lowering.kernel_calls import TARGET, Callee, keep
 from nki.frontends import EXECUTOR_VARIABLE
-from torch_neuronx.dynamo.dtypes import tensor_type
+from nki.kernel import Kernel
+from nki.launch import Launch
+from torch_neuronx.dynamo.dtypes import TO_TORCH as FROM_IR
+from torch_neuronx.dynamo.dtypes import tensor_type, to_ir
 from torch_neuronx.dynamo.registry import Context, flat, lowers_name
-from torch_neuronx.nki.launches import OPERATOR, enter, launch_of
+from torch_neuronx.nki.launches import OPERATOR, enter, key_of, launch_of
+from torch_neuronx.nki.types import TO_TORCH
 
 assert OPERATOR == TARGET
 
 
 @lowers_name(OPERATOR)
 def run(cx: Context, given: Sequence[Node], key: str) -> Any:
-    """A kernel. Its name in the graph is a hash of its program, so that it means the same anywhere.
+    """A kernel that the graph calls."""
+    types = [tensor_type(v) for v in flat(cx.value) if isinstance(v, torch.Tensor)]
+    return _launched(cx, launch_of(key), given, types)
+
+
+def call(
+    cx: Context, kernel: Kernel, operands: Sequence[Node], args: Sequence[Any]
+) -> tuple[Node, ...]:
+    """Call a kernel that writes no argument in place of another operator.
+
+    Args:
+        cx: of the call.
+        kernel: the kernel.
+        operands: its array arguments.
+        args: all its arguments, with `stand_in` of the operands.
+    """
+    launch = kernel.prepared([(tuple(args), {})])[0]
+    types = [TensorType(to_ir(TO_TORCH[dtype]), shape) for shape, dtype in launch.outputs]
+    return _launched(cx, launch, operands, types)
+
+
+def stand_in(x: Node) -> torch.Tensor:
+    """A tensor without data of the neuron device, of a node's shape and type."""
+    with FakeTensorMode():
+        return torch.empty(x.shape, dtype=FROM_IR[x.dtype], device="neuron")
+
+
+def _launched(
+    cx: Context, launch: Launch, given: Sequence[Node], types: Sequence[TensorType]
+) -> tuple[Node, ...]:
+    """The call in the graph, named by a hash of its program, so that it means the same anywhere.
 
     With the reference executor the operator itself is the step.
     """
-    if os.environ.get(EXECUTOR_VARIABLE) != "reference":
-        launch = launch_of(key)
+    if os.environ.get(EXECUTOR_VARIABLE) == "reference":
+        key = key_of(launch)
+    else:
         key = keep(Callee(launch.program, tuple(sorted(launch.written))))
         enter(key, launch)
-    types = [tensor_type(v) for v in flat(cx.value) if isinstance(v, torch.Tensor)]
     node = build.custom_call(
         TARGET,
         types,
