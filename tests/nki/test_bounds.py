@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from nki.errors import NkiError
+from nki.errors import NkiIndexError
 from nki.shadow import Shadow
 
 
-@pytest.fixture(autouse=True, params=["reference", "native"])
+@pytest.fixture(params=["reference", "native"])
 def _executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
 
@@ -55,19 +55,21 @@ def row(x: Any, index: Any, mode: nisa.oob_mode) -> Any:
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
+@pytest.mark.usefixtures("_executor")
 @pytest.mark.parametrize("bad", [-1, 10, 2**31 - 1, -(2**31)])
 def test_an_error_names_the_index_and_the_bound(bad: int) -> None:
     text = rf"index {bad} is out of bounds: it must be from 0 to below 10; .*oob_mode.*\[NKI132\]"
-    with pytest.raises(NkiError, match=text) as caught:
+    with pytest.raises(NkiIndexError, match=text) as caught:
         gathered(X, indices([1, bad, 3]), nisa.oob_mode.error, 0.0)
     assert caught.value.where[0] == __file__
-    with pytest.raises(NkiError, match=text):
+    with pytest.raises(NkiIndexError, match=text):
         scattered(X.copy(), X[:3], indices([1, bad, 3]), nisa.oob_mode.error)
     bound = text.replace("below 10", "below 9")
-    with pytest.raises(NkiError, match=bound):
+    with pytest.raises(NkiIndexError, match=bound):
         row(X, indices(bad), nisa.oob_mode.error)
 
 
+@pytest.mark.usefixtures("_executor")
 @pytest.mark.parametrize("bad", [-1, 10, 2**31 - 1])
 def test_skipped_elements_stay(bad: int) -> None:
     skip = nisa.oob_mode.skip
@@ -96,9 +98,8 @@ def accesses(draw: st.DrawFn) -> list[tuple[bool, int, int, int, int, int]]:
     return made
 
 
-@pytest.mark.parametrize("_executor", ["reference"], indirect=True)
 @given(steps=accesses())
-def test_rows_that_are_written_alike_share_their_flags(steps: Any, _executor: None) -> None:
+def test_rows_that_are_written_alike_share_their_flags(steps: Any) -> None:
     shadow, model = Shadow(8 * 24, 4, rows=8), np.zeros((8, 24), np.bool_)
     for writes, first, rows, byte, count, size in steps:
         args = first * 24 + byte, (rows, count), (24, size), size

@@ -122,7 +122,7 @@ def negated(register: Any) -> None:
 
 
 def in_a_conjunction(register: Any) -> None:
-    while register and True:  # noqa: SIM223 (what is asked)
+    while register and True:
         raise AssertionError
 
 
