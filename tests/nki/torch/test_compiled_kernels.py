@@ -249,6 +249,32 @@ def test_symbolic_sizes_are_fixed() -> None:
         torch.testing.assert_close(run(a), a.sin() * 2)
 
 
+def test_refusals_are_told_while_tracing(recwarn: pytest.WarningsRecorder) -> None:
+    a = torch.ones(4, 4)
+    text = r"dma_copy dst of shape .* and src of shape .*NKI106"
+
+    def f(a: torch.Tensor) -> Any:
+        return increment_into(a * 2, a[:2])
+
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=text):
+        compiled(f)(a)
+    torch._dynamo.reset()
+    with pytest.raises(NkiError, match=text):
+        torch.compile(f, backend="neuron")(a)
+    # Dynamo did not try to read how kernels are recorded, of which it would have warned.
+    assert not [w for w in recwarn if "Dynamo" in str(w.message)]
+
+
+def test_graph_breaks_leave_kernels_whole() -> None:
+    def f(a: torch.Tensor) -> Any:
+        b = combine(a, a)
+        torch._dynamo.graph_break()
+        return combine(b * 2, a)
+
+    a = torch.randn(4, 4)
+    torch.testing.assert_close(torch.compile(f, backend="neuron")(a), a * 5)
+
+
 def test_other_backends_trace_kernels_too() -> None:
     a = torch.randn(4, 4)
     run = torch.compile(lambda a: combine(a * 2, a), backend="aot_eager", fullgraph=True)
