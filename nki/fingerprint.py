@@ -199,8 +199,8 @@ class _Walk:
         self.value(dict(vars(value)), names)
 
 
-class _NAMED_TUPLE(NamedTuple):
-    pass
+class _Empty(NamedTuple):
+    """What a named tuple has that nobody wrote."""
 
 
 _BOOKKEEPING = frozenset(
@@ -223,7 +223,7 @@ def _is_made(name: str, item: Any, fields: tuple[str, ...]) -> bool:
     code = getattr(getattr(item, "__func__", item), "__code__", None)
     if code is None:
         return name in fields or name in {"__slots__", "__match_args__", "__orig_bases__"}
-    made: Any = getattr(vars(_NAMED_TUPLE).get(name), "__func__", vars(_NAMED_TUPLE).get(name))
+    made: Any = getattr(vars(_Empty).get(name), "__func__", vars(_Empty).get(name))
     return made is not None and code.co_filename == made.__code__.co_filename
 
 
