@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import nki.isa as nisa
 import nki.language as nl
 from examples import nki_sine
 from neuronxcc.neff.program import CallStep, LoopStep
@@ -232,14 +233,45 @@ def test_a_kernel_itself_can_be_an_operator() -> None:
 
 def test_launch_grids() -> None:
     @nki.jit
-    def kernel(a: Any) -> Any:
+    def kernel(a: Any, bias: Any = None, *, rows: int) -> Any:
+        assert bias is None
         out = nl.ndarray(a.shape, a.dtype, nl.shared_hbm)
-        nl.store(out, nl.multiply(nl.load(a), float(nl.num_programs())))
+        core = nl.program_id(0)
+        mine = slice(core * rows, (core + 1) * rows)
+        nl.store(out[mine], nl.multiply(nl.load(a[mine]), float(core + 1)))
         return out
 
     a = torch.randn(4, 4)
-    for run in (kernel[1], compiled(lambda a: kernel[1](a) + 0)):
-        torch.testing.assert_close(run(a), a)
+    expected = a * torch.tensor([1.0, 1.0, 2.0, 2.0])[:, None]
+    for run in (kernel[2], compiled(lambda a, *, rows: kernel[2](a, None, rows=rows) + 0)):
+        torch.testing.assert_close(run(a, rows=2), expected)
+
+
+def test_loops_of_the_device() -> None:
+    @nki.jit
+    def kernel(x: Any, count: Any) -> Any:
+        out = nl.zeros(x.shape, x.dtype, nl.shared_hbm)
+        number, tile = nl.ndarray((1, 1), nl.int32), nl.ndarray((1, 4), x.dtype)
+        nisa.dma_copy(dst=number, src=count)
+        upper = nisa.register_alloc()
+        nisa.register_load(upper, number)
+        for i in nl.dynamic_range(0, upper):
+            places: dict[str, Any] = {
+                "pattern": [[4, 1], [1, 4]],
+                "scalar_offset": i,
+                "indirect_dim": 1,
+            }
+            nisa.dma_copy(dst=tile, src=x.ap(**places))
+            nisa.dma_copy(dst=out.ap(**places), src=tile)
+        return out
+
+    x = torch.arange(1.0, 17.0).reshape(1, 16)
+    run = compiled(lambda x, n: kernel(x * 2, n) / 2)
+    for count in (3, 9):
+        n = torch.tensor([[count]], dtype=torch.int32)
+        expected = torch.where(torch.arange(16) < count + 3, x, 0.0)
+        torch.testing.assert_close(kernel(x, n), expected)
+        torch.testing.assert_close(run(x, n), expected)
 
 
 def test_symbolic_sizes_are_fixed() -> None:
