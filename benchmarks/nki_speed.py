@@ -151,7 +151,11 @@ def table() -> list[Check]:
 
 
 def sample(step: Step) -> float:
-    """Seconds of one call, with the device's queue drained."""
+    """Seconds of one call after another of the same, with the device's queue drained.
+
+    The first one may pay for memory that the other way has given back to the operating system.
+    """
+    step()
     start = time.perf_counter()
     step()
     torch.accelerator.synchronize()
