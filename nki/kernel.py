@@ -194,7 +194,7 @@ class Kernel:
             findings = check_python(self)
             for call in bound:
                 findings = [*findings, *check_arguments(self, call.args, call.kwargs)]
-            enforce(findings)
+            enforce(list(dict.fromkeys(findings)))
         spans = zip([0, *arguments.ends], arguments.ends, strict=False)
 
         def contents(begin: int, end: int) -> list[Any]:

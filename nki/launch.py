@@ -230,12 +230,15 @@ def _tensors(recorder: Recorder, value: Any, objects: dict[int, Any]) -> Any:
 
 def _results(recorder: Recorder, result: Any) -> Any:
     if isinstance(result, NkiTensor):
-        refused = result.buffer.on_chip or result.is_indirect()
-        if not refused:
+        private = result.buffer is MemoryRegion.private_hbm
+        if not (result.buffer.on_chip or result.is_indirect() or (private and recorder.cores > 1)):
             found = recorder.result(result)
-            private = result.buffer is MemoryRegion.private_hbm and since("outputs")
-            if not private or found.storage in recorder.recording.inputs:
-                return found
+            if private and since("outputs") and found.storage not in recorder.recording.inputs:
+                # The guides of 0.6 return such tensors, and its migration guide forbids them.
+                recorder.finding(
+                    "NKI208", f"the kernel returns {result!r}, which 0.3 and later do not compile"
+                )
+            return found
         raise NkiError(
             "NKI208",
             f"the kernel returns {result!r}",

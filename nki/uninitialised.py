@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["Initialisation"]
 
 
+# Operands that are read in the first partitions of every group only: (partitions, of how many).
+_SPARSE = {
+    ("nc_matmul_mx", "stationary_scale"): (4, 32),
+    ("nc_matmul_mx", "moving_scale"): (4, 32),
+    ("nonzero_with_count", "src"): (1, 16),
+}
+
+
 class Initialisation:
     """Follows reads and writes of one recorder."""
 
@@ -74,6 +82,16 @@ class Initialisation:
             return
         if shadow.complete or self._elsewhere(tensor):
             return
+        step = _SPARSE.get((template.row.name, name))
+        if step is None:
+            self._read_all(template, name, tensor)
+            return
+        rows, every = step
+        for start in range(0, tensor.shape[0], every):
+            part = tensor[start : min(start + rows, tensor.shape[0])]
+            self._read_all(template, name, part)
+
+    def _read_all(self, template: Template, name: str, tensor: NkiTensor) -> None:
         first = unwritten(tensor)
         if first is None:
             return

@@ -19,7 +19,17 @@ __all__ = ["Problem", "Scope", "problems"]
 
 # Packages whose functions are no part of a kernel's text.
 _NOT_OF_USERS = frozenset(
-    {"nki", "neuronxcc", "torch_neuronx", "torch", "numpy", "ml_dtypes", "jax", "builtins"}
+    {
+        "nki",
+        "neuronxcc",
+        "neuron_dtypes",
+        "torch_neuronx",
+        "torch",
+        "numpy",
+        "ml_dtypes",
+        "jax",
+        "builtins",
+    }
 )
 _BODY = {"fori_loop": 2, "while_loop": 1}
 Function = ast.FunctionDef | ast.Lambda

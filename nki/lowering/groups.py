@@ -3,77 +3,95 @@
 In a group every thread runs all instructions on its chunks of partitions, so nothing orders one
 chunk after another. An instruction joins a group if whatever it writes, and whatever others write
 that it touches, meets within one chunk only.
+
+What instructions touch is kept as windows: bytes [low, high) of chunk 0 that move on by the same
+advance. As long as a window is no longer than its advance, no chunk of anything in it meets
+another chunk of anything else in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 __all__ = ["MOST", "Group", "Touch"]
 
-MOST = 128  # instructions: what one writes is compared with all others of its group
+MOST = 512  # instructions: so that a group's windows stay few
+
+# Buffer, bytes [low, high) of chunk 0, how far they move on, whether they are written.
+Touch = tuple[int, int, int, int, bool]
+_Windows = list[list[int]]  # low, high, advance
 
 
-class Touch(NamedTuple):
-    """What an instruction touches of a buffer: bytes [low, high) for chunk 0, then moved on."""
-
-    buffer: int
-    low: int
-    high: int
-    advance: int
-    written: bool
-
-
-def crosses(a: Touch, b: Touch, chunks: int) -> bool:
-    """Whether `a` in one chunk may meet `b` in another one."""
-    if chunks == 1:
-        return False
-    step = abs(a.advance)
-    if a.advance == b.advance and a.high <= b.low + step and b.high <= a.low + step:
-        return False
-    a_low, a_high = _all(a, chunks)
-    b_low, b_high = _all(b, chunks)
-    return a_low < b_high and b_low < a_high
-
-
-def _all(touch: Touch, chunks: int) -> tuple[int, int]:
-    moved = touch.advance * (chunks - 1)
-    return touch.low + min(moved, 0), touch.high + max(moved, 0)
-
-
-@dataclass
 class Group:
-    """A group being filled."""
+    """A group being filled.
 
-    chunks: int
-    count: int = 0
-    # By buffer.
-    _read: dict[int, dict[Touch, None]] = field(default_factory=dict)
-    _written: dict[int, dict[Touch, None]] = field(default_factory=dict)
+    Attributes:
+        chunks: of partitions, 0 if it is no lane group.
+        buffers: that its instructions touch.
+    """
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks = chunks
+        self.buffers: set[int] = set()
+        self._count = 0
+        self._read: dict[int, _Windows] = {}
+        self._written: dict[int, _Windows] = {}
 
     def takes(self, touches: Sequence[Touch], chunks: int) -> bool:
         """Whether an instruction may join."""
         if chunks != self.chunks:
             return False
-        if chunks == 0:
+        if chunks <= 1:
             return True
-        if self.count >= MOST:
+        if self._count >= MOST:
             return False
-        for touch in touches:
-            for other in self._written.get(touch.buffer, ()):
-                if crosses(touch, other, chunks):
+        for buffer, low, high, advance, written in touches:
+            windows = self._written.get(buffer)
+            if windows and self._crosses(windows, low, high, advance):
+                return False
+            if written:
+                windows = self._read.get(buffer)
+                if windows and self._crosses(windows, low, high, advance):
                     return False
-            if touch.written:
-                for other in self._read.get(touch.buffer, ()):
-                    if crosses(touch, other, chunks):
-                        return False
         return True
+
+    def _crosses(self, windows: _Windows, low: int, high: int, advance: int) -> bool:
+        """Whether bytes may meet those of a window in another chunk."""
+        step = abs(advance)
+        more = self.chunks - 1
+        for first, last, by in reversed(windows):
+            if by == advance and high <= first + step and last <= low + step:
+                continue
+            mine, other = advance * more, by * more
+            if low + min(mine, 0) < last + max(other, 0) and first + min(other, 0) < high + max(
+                mine, 0
+            ):
+                return True
+        return False
 
     def add(self, touches: Sequence[Touch]) -> None:
         """Let an instruction join."""
-        self.count += 1
-        for touch in touches:
-            known = self._written if touch.written else self._read
-            known.setdefault(touch.buffer, {})[touch] = None
+        self._count += 1
+        for buffer, low, high, advance, written in touches:
+            self.buffers.add(buffer)
+            if self.chunks <= 1:
+                continue
+            known = self._written if written else self._read
+            windows = known.get(buffer)
+            if windows is None:
+                known[buffer] = [[low, high, advance]]
+            elif not _joined(windows, low, high, advance):
+                windows.append([low, high, advance])
+
+
+def _joined(windows: _Windows, low: int, high: int, advance: int) -> bool:
+    """Widen a window to what it may take; whether one did."""
+    step = abs(advance)
+    for window in reversed(windows):
+        first, last, by = window
+        if by == advance and (
+            (first <= low and high <= last) or (high <= first + step and last <= low + step)
+        ):
+            window[0], window[1] = min(first, low), max(last, high)
+            return True
+    return False

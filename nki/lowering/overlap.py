@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nki.bounds import limit
 from nki.dtypes import info
@@ -11,7 +13,7 @@ from nki.isa.spec import Role
 from nki.lowering.operands import Variant
 from nki.memory import Storage
 from nki.pattern import Indirect
-from nki.recording import Form, Place, RegisterForm, Template, TileForm, leaves
+from nki.recording import Form, RegisterForm, Template, TileForm, leaves
 
 __all__ = ["Overlaps"]
 
@@ -59,6 +61,34 @@ def _meet(a: _Extent, at: int, b: _Extent, bt: int) -> bool:
     return ends[0][0] < ends[1][1] and ends[1][0] < ends[0][1]
 
 
+class _Addresses:
+    """A form as NumPy's solver wants it: an array of addresses, whose bytes are never looked at."""
+
+    def __init__(self, form: TileForm, byte: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": form.shape,
+            "strides": form.strides,
+            "typestr": f"|V{info(form.dtype).itemsize}",
+            "data": ((1 << 40) + byte, True),
+        }
+
+
+_PATIENCE: Any = 100_000  # steps of the solver, a millisecond
+
+
+def _share(a: TileForm | RegisterForm, at: int, b: TileForm | RegisterForm, bt: int) -> bool:
+    """Whether two forms share a byte; in doubt they do."""
+    assert isinstance(a, TileForm)
+    assert isinstance(b, TileForm)
+    if a.indirect is not None or b.indirect is not None:
+        return True
+    try:
+        return np.shares_memory(_Addresses(a, at), _Addresses(b, bt), max_work=_PATIENCE)
+    except np.exceptions.TooHardError:
+        return True
+
+
 def _parts(form: Form) -> list[tuple[TileForm | RegisterForm, bool]]:
     """The leaves of an operand, with whether it is the operand itself and not its index."""
     if isinstance(form, tuple) and not isinstance(form, TileForm | RegisterForm):
@@ -86,55 +116,70 @@ class Overlaps:
             if self.forms[i].indirect is not None  # type: ignore[union-attr]
         ]
         self._plain = Variant(same=tuple(range(count)))
-        self._writes = any(extent.written for extent in self._extents)
+        self._registers = [isinstance(form, RegisterForm) for form in self.forms]
+        # Where the numbers of storages are among the words of an event.
+        self.storages = [2 * i for i, register in enumerate(self._registers) if not register]
         self._known: dict[tuple[int, ...], Variant] = {}
 
     def variant(
-        self, buffers: Sequence[int], places: Sequence[Place], storages: Sequence[Storage]
+        self, buffers: Sequence[int], words: Sequence[int], storages: Sequence[Storage]
     ) -> Variant:
         """Return the variant of an event.
 
         Args:
             buffers: of every leaf; those of registers are the register file.
-            places: of every leaf.
+            words: the places of all leaves, flat.
             storages: of the recording.
         """
         if not self._indirect and len(set(buffers)) == len(buffers):
             return self._plain
-        key = (*buffers, *(byte for _, byte in places), *(number for number, _ in places))
+        key = self._key(buffers, words)
         found = self._known.get(key)
         if found is None:
-            if len(self._known) > 1 << 16:
-                self._known.clear()
-            found = self._known[key] = self._find(buffers, places, storages)
+            found = self._known[key] = self._find(buffers, words, storages)
         return found
 
+    def _key(self, buffers: Sequence[int], words: Sequence[int]) -> tuple[int, ...]:
+        """What the variant depends on: which leaves share a buffer, and how they lie there."""
+        if self._indirect:
+            return (*buffers, *words)
+        key: list[int] = []
+        first: dict[int, int] = {}
+        for i, buffer in enumerate(buffers):
+            j = first.setdefault(buffer, i)
+            pitch = self._extents[i].pitch
+            if self._registers[i]:
+                key += (j, words[2 * i], 0)
+            else:
+                byte = words[2 * i + 1]
+                key += (j, byte - words[2 * j + 1], byte % pitch if pitch else 0)
+        return tuple(key)
+
     def _find(
-        self, buffers: Sequence[int], places: Sequence[Place], storages: Sequence[Storage]
+        self, buffers: Sequence[int], words: Sequence[int], storages: Sequence[Storage]
     ) -> Variant:
         same = list(range(len(buffers)))
         staged = False
         for i, a in enumerate(self._extents):
-            register = isinstance(self.forms[i], RegisterForm)
+            at = words[2 * i + 1]
             for j in range(i):
-                b = self._extents[j]
+                b, bt = self._extents[j], words[2 * j + 1]
                 if buffers[i] != buffers[j]:
                     continue
-                if register or isinstance(self.forms[j], RegisterForm):
-                    if places[i][0] == places[j][0]:
+                if self._registers[i]:
+                    if words[2 * i] == words[2 * j]:
                         same[i] = same[j]
-                    continue
-                if self.forms[i] == self.forms[j] and places[i][1] == places[j][1] and not a.moved:
+                elif self.forms[i] == self.forms[j] and at == bt and not a.moved:
                     same[i] = same[j]
                     # Two results in one place: the last one stays.
                     staged |= a.written and b.written
-                elif a.written or b.written:
-                    staged |= _meet(a, places[i][1], b, places[j][1])
+                elif (a.written or b.written) and _meet(a, at, b, bt):
+                    staged |= _share(self.forms[i], at, self.forms[j], bt)
         highest = [-1] * len(buffers)
         for number in self._indirect:
             form = self.forms[number]
             assert isinstance(form, TileForm)
-            storage, byte = places[number]
+            storage, byte = words[2 * number], words[2 * number + 1]
             highest[number] = _below(form, storages[storage], byte) - 1
         return Variant(staged, tuple(same), tuple(highest))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
@@ -26,7 +28,7 @@ from nki.lowering.work import (
     Variant,
     Work,
 )
-from nki.recording import Block, Event, Loop, Recording, RegisterForm, Template
+from nki.recording import Block, Loop, Recording, Template
 from nki.returned import outputs_of
 
 __all__ = ["lower"]
@@ -43,40 +45,88 @@ def lower(recording: Recording) -> Program:
     return _Lowering(recording).program()
 
 
+class _Plan:
+    """A template with what is needed of it for every event."""
+
+    def __init__(self, template: Template) -> None:
+        self.template = template
+        self.overlaps = Overlaps(template)
+        self.works: dict[Variant, _Prepared] = {}
+
+
+class _Slot(NamedTuple):
+    """A slot of an action, with its pointer resolved as far as the template knows it."""
+
+    kind: type[Leaf | Scratch | Constant | State]
+    number: int  # of the leaf or scratch memory, else the buffer
+    offset: int
+    low: int
+    high: int
+    advance: int
+    written: bool
+
+
+class _Prepared(NamedTuple):
+    """A work with the slots of its actions."""
+
+    work: Work
+    actions: list[tuple[Action | Print, list[_Slot]]]
+
+
 class _Lowering:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         storages = outputs_of(recording)
-        self.memories = Memories(recording, storages)
+        inputs = set(recording.inputs)
+        self.memories = Memories(recording, [n for n in storages if n not in inputs])
         self._results = storages
-        self._overlaps: dict[int, Overlaps] = {}
-        self._works: dict[tuple[int, Variant], Work] = {}
+        self._plans: list[_Plan | None] = [None] * len(recording.templates)
         self._locations = [f"{file}:{line}" for file, line in recording.locations]
-        self._last = self._last_uses()
+        self._buffers: dict[int, int] = {}
+        self._ends = self._last_uses()
         self._group = 0  # number of the current group, for lifetimes
         self._depth = 0
-        self._taken: list[int] = []
+        self._taken: set[int] = set()
 
-    # --- lifetimes ------------------------------------------------------------------------------
+    # --- lifetimes -------------------------------------------------------------------------------
 
-    def _last_uses(self) -> dict[int, int]:
-        """For every storage the number of the outermost item that uses it last."""
-        found: dict[int, int] = {}
-        for number, item in enumerate(self.recording.items()):
-            for storage in self._used(item):
-                found[storage] = number
-        return found
+    def _last_uses(self) -> dict[int, list[int]]:
+        """For every outermost item the storages that nothing uses after it."""
+        last: dict[int, int] = {}
+        self._uses(self.recording.body, last, None)
+        ends: dict[int, list[int]] = {}
+        for storage, number in last.items():
+            ends.setdefault(number, []).append(storage)
+        return ends
 
-    def _used(self, item: Event | Loop) -> Iterator[int]:
-        if isinstance(item, Event):
-            for form, (number, _) in zip(self._look(item.template).forms, item.places, strict=True):
-                if not isinstance(form, RegisterForm):
-                    yield number
-            return
-        for inner in item.body.items(self.recording.templates):
-            yield from self._used(inner)
+    def _uses(self, block: Block, last: dict[int, int], item: int | None) -> None:
+        """Note for every storage that a block uses the number of the item, or of its item."""
+        number = -1
+        for at, code, plan in self._items(block):
+            number += 1
+            place = number if item is None else item
+            if plan is None:
+                self._uses(block.loops[code[at + 1]].body, last, place)
+            else:
+                for word in plan.overlaps.storages:
+                    last[code[at + 2 + word]] = place
 
-    # --- the program ----------------------------------------------------------------------------
+    def _items(self, block: Block) -> Iterator[tuple[int, array[int], _Plan | None]]:
+        """Iterate over the items of a block: position, code, and the plan, None for a loop."""
+        code, at, end = block.code, 0, len(block.code)
+        while at < end:
+            number = code[at]
+            if number < 0:
+                yield at, code, None
+                at += 2
+                continue
+            plan = self._plans[number]
+            if plan is None:
+                plan = self._plans[number] = _Plan(self.recording.templates[number])
+            yield at, code, plan
+            at += 2 + plan.template.words
+
+    # --- the program -----------------------------------------------------------------------------
 
     def program(self) -> Program:
         steps = self._block(self.recording.body)
@@ -85,7 +135,7 @@ class _Lowering:
             start.copy(buffer, size, at)
         steps = [*start.steps(), *steps]
         results = tuple(self.memories.storage(number) for number in self._results)
-        self.memories.used(results, self._group)
+        self.use(results)
         scratch = self.memories.place()
         return Program(
             self.recording.name,
@@ -99,18 +149,23 @@ class _Lowering:
         steps: list[Step] = []
         tape = _Tape(self)
         outermost = self._depth == 0
-        for number, item in enumerate(block.items(self.recording.templates)):
-            used = set(self._used(item)) if outermost else set()
-            if isinstance(item, Event):
-                self._event(item, tape, steps)
-            else:
+        for number, (at, code, plan) in enumerate(self._items(block)):
+            if plan is None:
                 steps.extend(tape.steps())
-                for storage in sorted(used):
-                    # Before any scratch memory of the loop, which the next iteration writes again.
-                    self.memories.storage(storage)
-                steps.append(self._loop(item))
-            for storage in used:
-                if self._last[storage] == number:
+                loop = block.loops[code[at + 1]]
+                if outermost:
+                    used: dict[int, int] = {}
+                    self._uses(loop.body, used, 0)
+                    for storage in used:
+                        # Not memory that an instruction of the loop has taken for itself before,
+                        # which takes it again in the next iteration.
+                        self._buffer(storage)
+                steps.append(self._loop(loop))
+            else:
+                words = code[at + 2 : at + 2 + plan.template.words]
+                self._event(plan, code[at + 1], words, tape, steps)
+            if outermost:
+                for storage in self._ends.get(number, ()):
                     self.memories.release(storage)
         steps.extend(tape.steps())
         return steps
@@ -123,11 +178,10 @@ class _Lowering:
         self._depth -= 1
         if self._depth == 0:
             # Whatever a loop uses is alive in all of it.
-            touched = set(self._taken)
-            self._taken.clear()
             self._group += 1
             for group in (first, self._group):
-                self.memories.used(touched, group)
+                self.memories.used(self._taken, group)
+            self._taken.clear()
         counters = tuple(Register(file, counter) for counter in loop.counters)
         ends = [
             end if isinstance(end, int) else Register(file, end[0])
@@ -139,96 +193,99 @@ class _Lowering:
         assert isinstance(ends[1], Register)
         return WhileStep(counters, ends[0], ends[1], body)
 
-    # --- events ---------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
-    def _event(self, event: Event, tape: _Tape, steps: list[Step]) -> None:
-        template = event.template
-        overlaps = self._look(template)
-        forms, memories = overlaps.forms, self.memories
-        buffers = [
-            _REGISTER if isinstance(form, RegisterForm) else memories.storage(place[0])
-            for form, place in zip(forms, event.places, strict=True)
-        ]
-        variant = overlaps.variant(buffers, event.places, self.recording.storages)
-        work = self._work(template, variant)
-        scratch = [memories.take(*kind) for kind in work.scratch]
-        leaves = []
-        for buffer, (number, byte) in zip(buffers, event.places, strict=True):
-            if buffer == _REGISTER:
-                leaves.append((memories.registers(), 4 * number))
-            else:
-                leaves.append((buffer, byte))
-        location = self._locations[event.location]
-        for action in work.actions:
+    def _buffer(self, storage: int) -> int:
+        found = self._buffers.get(storage)
+        if found is None:
+            found = self._buffers[storage] = self.memories.storage(storage)
+        return found
+
+    def _event(
+        self, plan: _Plan, location: int, words: array[int], tape: _Tape, steps: list[Step]
+    ) -> None:
+        memories = self.memories
+        buffers = [_REGISTER] * (len(words) // 2)
+        for word in plan.overlaps.storages:
+            buffers[word // 2] = self._buffer(words[word])
+        variant = plan.overlaps.variant(buffers, words, self.recording.storages)
+        prepared = plan.works.get(variant)
+        if prepared is None:
+            prepared = plan.works[variant] = self._prepare(plan.template, variant)
+        kinds = prepared.work.scratch
+        scratch = [memories.take(*kind) for kind in kinds]
+        for action, slots in prepared.actions:
+            places, touches = self._resolve(slots, words, buffers, scratch)
             if isinstance(action, Print):
                 steps.extend(tape.steps())
-                steps.append(self._print(action, leaves, scratch, template, location))
+                steps.append(self._print(action, places, self._locations[location]))
             else:
-                tape.add(action, self._resolve(action, leaves, scratch, template), location)
-        for buffer, kind in zip(scratch, work.scratch, strict=True):
+                tape.add(action, places, touches, self._locations[location])
+        for buffer, kind in zip(scratch, kinds, strict=True):
             memories.give(buffer, *kind)
 
-    def _look(self, template: Template) -> Overlaps:
-        found = self._overlaps.get(id(template))
-        if found is None:
-            found = self._overlaps[id(template)] = Overlaps(template)
-        return found
-
-    def _work(self, template: Template, variant: Variant) -> Work:
-        key = (id(template), variant)
-        found = self._works.get(key)
-        if found is None:
-            found = self._works[key] = work_of(template, variant)
-        return found
-
     def _resolve(
-        self,
-        action: Action,
-        leaves: list[tuple[int, int]],
-        scratch: list[int],
-        template: Template,
-    ) -> list[tuple[int, int]]:
-        return [self._place(pointer, leaves, scratch, template) for pointer in action.pointers]
+        self, slots: list[_Slot], words: array[int], buffers: list[int], scratch: list[int]
+    ) -> tuple[list[int], list[Touch]]:
+        """Return buffer and byte of every slot, flat, and what is touched there."""
+        places: list[int] = []
+        touches: list[Touch] = []
+        for kind, number, offset, low, high, advance, written in slots:
+            if kind is Leaf:
+                buffer, byte = buffers[number], words[2 * number + 1] + offset
+                if buffer == _REGISTER:
+                    buffer, byte = self.memories.registers(), 4 * words[2 * number]
+            elif kind is Scratch:
+                buffer, byte = scratch[number], offset
+            else:
+                buffer, byte = number, offset
+            places += (buffer, byte)
+            if buffer:  # buffer 0 is constant
+                touches.append((buffer, byte + low, byte + high, advance, written))
+        return places, touches
 
-    def _place(
-        self,
-        pointer: Pointer,
-        leaves: list[tuple[int, int]],
-        scratch: list[int],
-        template: Template,
-    ) -> tuple[int, int]:
-        if isinstance(pointer, Leaf):
-            buffer, byte = leaves[pointer.number]
-            return buffer, byte + pointer.offset
-        if isinstance(pointer, Constant):
-            return 0, self.memories.constant(pointer.data) + pointer.offset
-        if isinstance(pointer, Scratch):
-            return scratch[pointer.number], pointer.offset
-        assert isinstance(pointer, State)
-        return self.memories.state(template.core, pointer), pointer.offset
+    def _prepare(self, template: Template, variant: Variant) -> _Prepared:
+        work = work_of(template, variant)
+        actions: list[tuple[Action | Print, list[_Slot]]] = []
+        for action in work.actions:
+            if isinstance(action, Print):
+                nothing = Reach(0, 0, written=False)
+                slots = [self._slot(action.operand.pointer, nothing, 0, template)]
+            else:
+                advances = getattr(action.function, "advance", ()) or (0,) * len(action.pointers)
+                slots = [
+                    self._slot(pointer, reach, advance, template)
+                    for pointer, reach, advance in zip(
+                        action.pointers, action.reaches, advances, strict=True
+                    )
+                ]
+            actions.append((action, slots))
+        return _Prepared(work, actions)
 
-    def _print(
-        self,
-        action: Print,
-        leaves: list[tuple[int, int]],
-        scratch: list[int],
-        template: Template,
-        location: str,
-    ) -> PrintStep:
-        operand = action.operand
-        buffer, byte = self._place(operand.pointer, leaves, scratch, template)
-        self._group += 1
+    def _slot(self, pointer: Pointer, reach: Reach, advance: int, template: Template) -> _Slot:
+        offset = pointer.offset
+        if isinstance(pointer, Leaf | Scratch):
+            number = pointer.number
+        elif isinstance(pointer, Constant):
+            number, offset = 0, self.memories.constant(pointer.data) + offset
+        else:
+            number = self.memories.state(template.core, pointer)
+        return _Slot(type(pointer), number, offset, reach.low, reach.high, advance, reach.written)
+
+    def _print(self, action: Print, places: list[int], location: str) -> PrintStep:
+        operand, (buffer, byte) = action.operand, places
+        self.next_group()
         self.use((buffer,))
         assert byte % operand.itemsize == 0
         dtype = stored_type(operand.dtype)
         view = View(buffer, dtype, operand.shape, operand.strides, byte // operand.itemsize)
         return PrintStep(action.prefix, view, location)
 
-    def use(self, buffers: tuple[int, ...]) -> None:
+    def use(self, buffers: Iterable[int]) -> None:
         """Note that the current group uses buffers."""
         self.memories.used(buffers, self._group)
         if self._depth:
-            self._taken.extend(buffers)
+            self._taken.update(buffers)
 
     def next_group(self) -> None:
         """Begin another group."""
@@ -246,39 +303,36 @@ class _Tape:
 
     def steps(self) -> list[Step]:
         """Return the tape, if anything is on it, and begin another one."""
+        self._end()
         if not len(self._writer):
             return []
         step = self._writer.step()
-        self._writer, self._group, self._numbers = TapeWriter(), None, {}
+        self._writer, self._numbers = TapeWriter(), {}
         return [step]
 
-    def add(self, action: Action, places: list[tuple[int, int]], location: str) -> None:
+    def _end(self) -> None:
+        if self._group is not None:
+            self._lowering.use(self._group.buffers)
+            self._group = None
+
+    def add(self, action: Action, places: list[int], touches: list[Touch], location: str) -> None:
         """Append an instruction."""
-        touches = []
-        advances = getattr(action.function, "advance", ()) or (0,) * len(places)
-        for (buffer, byte), reach, advance in zip(places, action.reaches, advances, strict=True):
-            if buffer:  # buffer 0 is constant
-                touches.append(
-                    Touch(buffer, byte + reach.low, byte + reach.high, advance, reach.written)
-                )
         chunks = action.chunks
         if self._group is None or not self._group.takes(touches, chunks):
+            self._end()
             self._lowering.next_group()
             self._group = Group(chunks)
             self._writer.group(chunks)
         self._group.add(touches)
-        self._lowering.use(tuple([touch.buffer for touch in touches]))
         known = self._numbers.get(id(action))
         if known is None:
             number = self._writer.function(action.function)
             known = self._numbers[id(action)] = (action, number)
-        flat = [word for place in places for word in place]
-        self._writer.add(known[1], self._writer.location(location), flat)
+        self._writer.add(known[1], self._writer.location(location), places)
 
     def copy(self, buffer: int, size: int, at: int) -> None:
         """Append a copy of bytes of buffer 0 to the beginning of another one."""
-        action = _bytes_copy(size)
-        self.add(action, [(buffer, 0), (0, at)], "")
+        self.add(_bytes_copy(size), [buffer, 0, 0, at], [(buffer, 0, size, 0, True)], "")
 
 
 def _bytes_copy(size: int) -> Action:

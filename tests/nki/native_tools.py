@@ -18,10 +18,16 @@ Array = npt.NDArray[Any]
 
 
 def run_natively(program: Program, arrays: Sequence[Array]) -> list[Array]:
-    """Return the results of a program as unsigned items; arguments are unsigned items too."""
+    """Return the results of a program; those that NumPy has no type for as unsigned items."""
     executable = Executable(program, "cpu")
     results = executable(tuple(torch.from_numpy(np.array(array)) for array in arrays))
-    return [result.numpy() for result in results]
+    return [_array(result) for result in results]
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    known = tensor.dtype is not torch.bfloat16
+    array: Array = (tensor if known else tensor.view(torch.uint16)).numpy()
+    return array
 
 
 def natively(recording: Recording, arrays: Sequence[Array]) -> list[Array]:

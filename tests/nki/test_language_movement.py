@@ -282,7 +282,7 @@ def test_assignment_copies_tiles() -> None:
 def test_assignment_with_an_operator_is_refused() -> None:
     tile = nl.ndarray((4, 6), nl.float32)
     with pytest.raises(NkiTypeError, match=r"x \+ y was written.*\[NKI244\]"):
-        tile[...] += tile
+        tile[...] += tile  # type: ignore[operator]
 
 
 # --- random numbers ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from nki.errors import NkiError, NkiValidationError
+from nki.errors import NkiError, NkiValidationError, NkiWarning
 from nki.isa.functions import FORMER, FUNCTIONS, use_issuer
 from nki.isa.mx import ScaleRule, rule_in_use
 from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED
@@ -141,7 +141,10 @@ def test_results_could_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
         return out
 
     x = np.ones((2, 3), np.float32)
-    with pytest.raises(NkiError, match=r"in nl.shared_hbm.*\[NKI208\]"):
+    with pytest.warns(NkiWarning, match=r"in private HBM.*do not compile \[NKI208\]"):
+        np.testing.assert_array_equal(nki.simulate(kernel)(x), x)
+    monkeypatch.setenv("TORCH_NEURONX_NKI_CHECKS", "strict")
+    with pytest.raises(NkiError, match=r"in private HBM.*\[NKI208\]"):
         nki.simulate(kernel)(x)
     monkeypatch.setenv(VARIABLE, "0.2")
     np.testing.assert_array_equal(nki.simulate(kernel)(x), x)

@@ -12,6 +12,7 @@ from torch_neuronx.kernels.matmul import (
     quantized_matmul,
     quantized_matmul_reference,
 )
+from torch_neuronx.kernels.mx import mx_matmul, mx_matmul_reference
 from torch_neuronx.kernels.norm import rms_norm, rms_norm_reference
 from torch_neuronx.kernels.rotary import rotary, rotary_reference
 
@@ -22,6 +23,8 @@ __all__ = [
     "cross_entropy_reference",
     "matmul",
     "matmul_reference",
+    "mx_matmul",
+    "mx_matmul_reference",
     "quantized_matmul",
     "quantized_matmul_reference",
     "rms_norm",

@@ -59,7 +59,7 @@ def attention_reference(
     return scores.softmax(-1) @ value
 
 
-def unsupported(query: Any, key: Any, value: Any) -> str:
+def unsupported(query: Any, key: Any, value: Any) -> str:  # noqa: PLR0911 - one for each reason
     """Say why the kernels do not take tensors (or anything with shape and dtype); "" if they do."""
     shapes = [tuple(x.shape) for x in (query, key, value)]
     if any(len(shape) != 4 for shape in shapes):
@@ -87,9 +87,7 @@ def _resident(shared: int, queries: int, keys: int, width: int, itemsize: int) -
 
 
 @nki_op("torch_neuronx_kernels::attention", mutates_args=())
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool
-) -> tuple[Tensor, Tensor]:
+def _forward(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
     out, lse = flash_forward(q, k, v, scale, causal)
     return out, lse
 

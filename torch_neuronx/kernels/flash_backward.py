@@ -39,9 +39,7 @@ def flash_backward(
     for b in nl.affine_range(q.shape[0]):
         for group in nl.affine_range(k.shape[1]):
             heads = range(group * shared, (group + 1) * shared)
-            queries = [
-                _queries(q[b, h], grad[b, h], out[b, h], lse[b, h]) for h in heads
-            ]
+            queries = [_queries(q[b, h], grad[b, h], out[b, h], lse[b, h]) for h in heads]
             for start, end in spans(k.shape[2], KEYS):
                 keys = _keys(k[b, group, start:end], v[b, group, start:end])
                 for tiles in queries:
@@ -109,7 +107,9 @@ def _keys(k: Any, v: Any) -> _Keys:
     count, width = k.shape
     columns = nl.ndarray((width, count), dtype=k.dtype, buffer=nl.sbuf)
     value_columns = nl.ndarray((width, count), dtype=v.dtype, buffer=nl.sbuf)
-    rows, key_sums, value_sums = [], [], []
+    rows: list[Any] = []
+    key_sums: list[Any] = []
+    value_sums: list[Any] = []
     for start, end in spans(count):
         rows.append(load(k[start:end]))
         transposed(rows[-1], columns[:, start:end])

@@ -108,7 +108,7 @@ def _attend(
 
 
 def _masked(scores: Any, offset: int) -> Any:
-    """Scores [queries, keys] without those of keys behind: query p sees key x if p + offset >= x."""
+    """Scores [queries, keys] without keys that are behind: query p sees x if p + offset >= x."""
     rows, count = scores.shape
     tile = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_copy(dst=tile, src=scores)

@@ -10,6 +10,7 @@ from torch import Tensor
 import nki
 import nki.isa as nisa
 import nki.language as nl
+from torch_neuronx.kernels.reference import wide
 from torch_neuronx.kernels.tiles import load, spans
 from torch_neuronx.nki import nki_op
 
@@ -142,7 +143,7 @@ def cross_entropy_reference(
     logits: Tensor, targets: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
     """Compute the same by operators of PyTorch."""
-    rows, classes = logits.float().reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    rows, classes = wide(logits).reshape(-1, logits.shape[-1]), targets.reshape(-1)
     known = torch.where(classes == ignore_index, 0, classes).long()
     losses = rows.logsumexp(-1) - rows.gather(1, known[:, None])[:, 0]
     return _reduced(losses, classes, ignore_index, reduction, targets.shape)

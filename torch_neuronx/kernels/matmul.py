@@ -15,6 +15,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 from nki.errors import NkiError
+from torch_neuronx.kernels.reference import wide
 from torch_neuronx.kernels.tiles import PARTITIONS, load, row_vector, spans
 from torch_neuronx.nki import nki_op
 
@@ -29,7 +30,7 @@ WEIGHTS = (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
 
 @nki.jit
 def matmul_kernel(lhs: Any, rhs: Any, scale: Any = None) -> Any:
-    """Multiply lhs [k, m], transposed, and rhs [k, n]; each column times its scale, if there is one.
+    """Multiply lhs [k, m], transposed, and rhs [k, n]; each column times its scale, if any.
 
     The right factor may be of another type, whose values the left one's type holds.
     """
@@ -102,7 +103,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def matmul_reference(a: Tensor, b: Tensor) -> Tensor:
     """Compute the same by operators of PyTorch, with sums of float32."""
-    return (a.float() @ b.float()).to(a.dtype)
+    return (wide(a) @ wide(b)).to(a.dtype)
 
 
 def quantized_matmul(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ def quantized_matmul(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 def quantized_matmul_reference(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """Compute the same by operators of PyTorch, with sums of float32."""
-    return ((x.float() @ weight.float()) * scale).to(x.dtype)
+    return ((wide(x) @ weight.to(wide(x).dtype)) * scale).to(x.dtype)
 
 
 def _unfit(name: str, *tensors: Tensor) -> NkiError:

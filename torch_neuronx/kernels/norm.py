@@ -10,6 +10,7 @@ from torch import Tensor
 import nki
 import nki.isa as nisa
 import nki.language as nl
+from torch_neuronx.kernels.reference import wide
 from torch_neuronx.kernels.tiles import load, row_vector, spans
 from torch_neuronx.nki import nki_op
 
@@ -106,9 +107,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
 
 def rms_norm_reference(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     """Compute the same by operators of PyTorch."""
-    wide = x.float()
-    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (normed * weight.float()).to(x.dtype)
+    given = wide(x)
+    normed = given * torch.rsqrt(given.square().mean(-1, keepdim=True) + eps)
+    return (normed * wide(weight)).to(x.dtype)
 
 
 @nki_op("torch_neuronx_kernels::rms_norm", mutates_args=())

@@ -13,6 +13,7 @@ from torch import Tensor
 import nki
 import nki.isa as nisa
 import nki.language as nl
+from torch_neuronx.kernels.reference import wide
 from torch_neuronx.kernels.tiles import load, spans
 from torch_neuronx.nki import nki_op
 
@@ -63,7 +64,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def rotary_reference(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Compute the same by operators of PyTorch."""
-    first, second = x.float().chunk(2, -1)
+    first, second = wide(x).chunk(2, -1)
     turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
     return turned.to(x.dtype)
 

@@ -42,12 +42,12 @@ def install() -> None:
 _LIBRARIES: list[torch.library.Library] = []  # PyTorch forgets what a lost one has registered
 
 
-def takes(query: Any, key: Any, value: Any, bias: Any, dropout: float) -> bool:
-    """Whether the kernels take a call; says once why not."""
+def takes(*operands: Any, bias: Any, dropout: float) -> bool:
+    """Whether the kernels take queries, keys and values; says once why not."""
     from torch_neuronx.kernels.attention import unsupported  # noqa: PLC0415 - needs Dynamo
 
     why = "a mask" if bias is not None else "dropout" if dropout else ""
-    why = why or unsupported(query, key, value)
+    why = why or unsupported(*operands)
     if why:
         _notice(why)
     return not why
@@ -68,7 +68,7 @@ def _forward(before: Any) -> Any:
         dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False,
         *, scale: float | None = None,
     ) -> Any:  # fmt: skip
-        if not enabled() or not takes(query, key, value, attn_bias, dropout_p):
+        if not enabled() or not takes(query, key, value, bias=attn_bias, dropout=dropout_p):
             return before.call_boxed(
                 _KEYS, query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask,
                 scale=scale,
@@ -92,7 +92,7 @@ def _backward(before: Any) -> Any:
     ) -> Any:  # fmt: skip
         dropout, causal = rest[4], rest[5]
         bias = attn_bias if attn_bias is not None and attn_bias.numel() else None
-        if not enabled() or not takes(query, key, value, bias, dropout):
+        if not enabled() or not takes(query, key, value, bias=bias, dropout=dropout):
             return before.call_boxed(
                 _KEYS, grad, query, key, value, attn_bias, grad_input_mask, out, logsumexp, *rest,
                 scale=scale,

@@ -6,7 +6,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch._library.custom_ops import CustomOpDef
@@ -18,6 +18,19 @@ from nki.kernel import Kernel, jit
 __all__ = ["nki_op", "wrap_nki"]
 
 
+@overload
+def nki_op(
+    name: str, /, *, mutates_args: str | Iterable[str] = (), schema: str | None = None
+) -> Callable[[Callable[..., Any]], CustomOpDef]: ...
+@overload
+def nki_op(
+    name: str,
+    fn: Callable[..., Any],
+    /,
+    *,
+    mutates_args: str | Iterable[str] = (),
+    schema: str | None = None,
+) -> CustomOpDef: ...
 def nki_op(
     name: str,
     fn: Callable[..., Any] | None = None,
@@ -109,11 +122,13 @@ def _checked(name: str, fn: Callable[..., Any], named: str | tuple[str, ...]) ->
 
 
 def _resolved(fn: Callable[..., Any]) -> inspect.Signature:
-    """The function's signature, hints that are strings replaced by what they say where it stands."""
+    """The function's signature, hints that are strings replaced by what they say there."""
     signature = inspect.signature(fn)
     hints = typing.get_type_hints(fn)
     parameters = [
         p.replace(annotation=hints.get(n, p.annotation)) for n, p in signature.parameters.items()
     ]
     returned = hints.get("return", signature.return_annotation)
+    if returned is type(None):
+        returned = None  # as it was written, and as PyTorch wants it
     return signature.replace(parameters=parameters, return_annotation=returned)

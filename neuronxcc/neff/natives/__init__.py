@@ -9,7 +9,7 @@ declare and what they do.
 from __future__ import annotations
 
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.natives import gather, indices, random, scan, search
+from neuronxcc.neff.natives import collective, gather, indices, random, scan, search
 from neuronxcc.neff.natives.table import Native, NativeError, NativeSlot, Params
 
 __all__ = ["NATIVES", "Native", "NativeError", "NativeSlot", "Params", "native"]
@@ -20,6 +20,7 @@ NATIVES: dict[str, Native] = {
     **gather.NATIVES,
     **scan.NATIVES,
     **random.NATIVES,
+    **collective.NATIVES,
 }
 
 

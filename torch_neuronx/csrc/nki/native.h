@@ -77,5 +77,6 @@ std::span<const Native> search_natives();
 std::span<const Native> gather_natives();
 std::span<const Native> scan_natives();
 std::span<const Native> random_natives();
+std::span<const Native> collective_natives();
 
 }  // namespace torch_neuronx::nki

@@ -60,14 +60,16 @@ def attention_kernel(
         return None
     operands = [query, key, value]
     given = [stand_in(x) for x in operands]
-    if not sdpa.takes(*given, bias, dropout):
+    if not sdpa.takes(*given, bias=bias, dropout=dropout):
         return None
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     out, lse = call(cx, flash_forward, operands, (*given, factor, causal))
     return [out, lse, *_empty(cx.value[2:])]
 
 
-def attention_backward_kernel(cx: Context, *args: Any, scale: float | None = None) -> Any:
+def attention_backward_kernel(
+    cx: Context, *args: Any, scale: float | None = None
+) -> list[Any] | None:
     """The kernel of the gradients, under the same conditions."""
     if not sdpa.enabled() or not cx.on_device:
         return None
@@ -75,7 +77,7 @@ def attention_backward_kernel(cx: Context, *args: Any, scale: float | None = Non
     operands = [grad, query, key, value, out, lse]
     given = [stand_in(x) for x in operands]
     masked = None if bias is None or not bias.type.size else bias
-    if not sdpa.takes(*given[1:4], masked, rest[4]):
+    if not sdpa.takes(*given[1:4], bias=masked, dropout=rest[4]):
         return None
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     grads = call(cx, flash_backward, operands, (*given, factor, rest[5]))
