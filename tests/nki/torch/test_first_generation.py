@@ -53,3 +53,16 @@ def test_the_decorator_knows_the_generation() -> None:
     assert is_first_generation(doubled)
     assert not is_first_generation(of_today)
     assert not is_first_generation(3)
+
+
+@nki_jit
+def tripled(x: Any) -> Any:
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.load(x) * 3)
+    return out
+
+
+def test_a_kernel_is_a_step_of_a_compiled_graph() -> None:
+    compiled = torch.compile(lambda x: tripled(x) + 1, backend="neuron", fullgraph=True)
+    x = torch.rand(8, 4, device="neuron")
+    assert torch.equal(compiled(x).cpu(), (x * 3 + 1).cpu())
