@@ -223,6 +223,8 @@ class BoundKernel:
         functools.update_wrapper(self, kernel.function)
         self.kernel = kernel
         self.__self__ = instance
+        known = inspect.signature(kernel.function)
+        self.__signature__ = known.replace(parameters=list(known.parameters.values())[1:])
 
     def __getitem__(self, cores: Any) -> BoundKernel:
         """Return the method on a number of physical cores, see :class:`Kernel`."""
