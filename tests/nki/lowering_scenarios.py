@@ -241,7 +241,7 @@ def indices_out_of_bounds(draw: Any, runner: Runner) -> None:
         chosen = nl.ndarray((4, 1), nl.int32)
         nisa.dma_copy(dst=chosen, src=index)
         tile = nl.zeros((4, 3), kind)
-        offset = {"vector_offset": chosen} if vector else {"scalar_offset": chosen[2:3]}
+        offset: Any = {"vector_offset": chosen} if vector else {"scalar_offset": chosen[2:3]}
         count = 4 if vector else 1
         nisa.dma_copy(
             dst=tile[:count],
