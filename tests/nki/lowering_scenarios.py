@@ -308,6 +308,85 @@ def accumulator_registers(draw: Any, runner: Runner) -> None:
 
 
 @scenario
+def columns_by_an_index(draw: Any, runner: Runner) -> None:
+    partitions, count = draw(st.sampled_from([16, 32, 64])), draw(st.sampled_from([1, 20, 33]))
+    kind, number = (
+        draw(st.sampled_from(["bfloat16", "float16"])),
+        draw(st.sampled_from(["uint16", "uint32", "int32"])),
+    )
+    width = draw(st.sampled_from([1, 2]))
+
+    @nki.jit
+    def kernel(a: Any, at: Any, b: Any, to: Any) -> Any:
+        x, index = nl.ndarray(a.shape, kind), nl.ndarray(at.shape, number)
+        nisa.dma_copy(dst=x, src=a)
+        nisa.dma_copy(dst=index, src=at)
+        y = nl.ndarray((partitions, count, width), kind)
+        nisa.tensor_copy(dst=y[:, :, 0], src=x.indirect(index, num_elem=count))
+        for k in range(1, width):
+            nisa.tensor_copy(dst=y[:, :, k], src=y[:, :, 0])
+        z, where = nl.zeros((partitions, 80), nl.float32), nl.ndarray(to.shape, number)
+        nisa.dma_copy(dst=where, src=to)
+        nisa.tensor_scalar(
+            dst=z.indirect(where, num_elem=count), data=y[:, :, 0], op0="add", operand0=1.0
+        )
+        ones = nl.ndarray((partitions, 8), kind)
+        nisa.dma_copy(dst=ones, src=b)
+        product = nl.ndarray((8, count), nl.float32, nl.psum)
+        nisa.nc_matmul(
+            dst=product, stationary=ones, moving=x.indirect(index, num_elem=count), accumulate=False
+        )
+        small = nl.ndarray((8, count), nl.float32)
+        nisa.tensor_copy(dst=small, src=product)
+        outs = []
+        for tile in (y, z, small):
+            out = nl.ndarray(tile.shape, tile.dtype, nl.shared_hbm)
+            nisa.dma_copy(dst=out, src=tile)
+            outs.append(out)
+        return tuple(outs)
+
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    columns = -(-count // 16)
+    at = rng.integers(0, 40, (partitions, columns)).astype(number)
+    to = rng.permuted(np.tile(np.arange(80), (partitions, 1)), axis=1)[:, :columns].astype(number)
+    a, b = (items(n, (partitions, n), kind, special=False) for n in (40, 8))
+    agree(kernel, a, at, b, to, ulps=1, least=partitions**2 * 400 * 2.0**-24, runner=runner)
+
+
+@scenario
+def rows_turned_by_an_index(draw: Any, runner: Runner) -> None:
+    skip = draw(st.booleans())
+    columns = draw(st.sampled_from([1, 2]))
+    mode = nisa.oob_mode.skip if skip else nisa.oob_mode.error
+
+    @nki.jit
+    def kernel(table: Any, index: Any, add: Any, at: Any) -> Any:
+        chosen = nl.ndarray(index.shape, index.dtype)
+        nisa.dma_copy(dst=chosen, src=index)
+        t = nl.zeros((64, 128 * columns), nl.bfloat16)
+        nisa.dma_transpose(
+            dst=t, src=table.ap([[64, 128 * columns], [1, 64]], vector_offset=chosen), oob_mode=mode
+        )
+        out = nl.ndarray(t.shape, t.dtype, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=t)
+        place, more = nl.ndarray(at.shape, at.dtype), nl.ndarray(add.shape, add.dtype)
+        nisa.dma_copy(dst=place, src=at)
+        nisa.dma_copy(dst=more, src=add)
+        sums = nl.ndarray((50, 8), nl.float32, nl.shared_hbm)
+        nisa.dma_copy(dst=sums, src=table[0:50, 0:8])
+        rows = sums.ap([[8, 20], [1, 8]], vector_offset=place)
+        nisa.dma_compute(dst=rows, srcs=[rows, more], reduce_op="add", oob_mode=mode)
+        return out, sums
+
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    most = 90 if skip else 80
+    index = rng.integers(-5 if skip else 0, most, (128, columns)).astype(np.uint32)
+    at = rng.permutation(60 if skip else 50)[:20].reshape(20, 1).astype(np.int32)
+    table, add = items(1, (80, 64), "bfloat16"), items(2, (20, 8), "float32")
+    agree(kernel, table, index, add, at, runner=runner)
+
+
+@scenario
 def interleaved_columns(draw: Any, runner: Runner) -> None:
     kind = draw(st.sampled_from(["float32", "bfloat16", "int8"]))
     columns = draw(st.sampled_from([8, 34, 128]))
