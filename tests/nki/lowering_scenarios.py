@@ -14,10 +14,11 @@ import nki.isa as nisa
 import nki.language as nl
 from nki.context import current_recorder
 from nki.dtypes import info
+from nki.isa.act import ACTIVATIONS
 from nki.recorder import Recorder
 from nki.recording import Recording
 from nki.reference import run
-from tests.nki.lowering_tools import Array, items, lowered, record, same
+from tests.nki.lowering_tools import Array, Given, check, dense, items, lowered, record, same
 
 Runner = Callable[[Recording, Sequence[Array]], list[Array]]
 Scenario = Callable[[Any, Runner], None]
@@ -384,6 +385,37 @@ def rows_turned_by_an_index(draw: Any, runner: Runner) -> None:
     at = rng.permutation(60 if skip else 50)[:20].reshape(20, 1).astype(np.int32)
     table, add = items(1, (80, 64), "bfloat16"), items(2, (20, 8), "float32")
     agree(kernel, table, index, add, at, runner=runner)
+
+
+SPECIAL = np.array(
+    [0.0, -0.0, 1, -1, 0.5, 2, 3, -2, -3.5, np.inf, -np.inf, np.nan, 1e-3, 300, 7e4, -1e6, 1e-40,
+     1e30, -1e30, np.pi, -np.pi, 9, -9, 20, -20, 88, -88, 100, -100, 1e-7],
+    np.float32,
+)  # fmt: skip
+
+
+@scenario
+def functions_of_special_values(draw: Any, runner: Runner) -> None:
+    name = draw(st.sampled_from(["power", *ACTIVATIONS]))
+    count = len(SPECIAL)
+    if name == "power":
+        layout = dense(1, count**2)
+        x, y = np.repeat(SPECIAL, count)[None], np.tile(SPECIAL, count)[None]
+        operands: dict[str, Any] = {
+            "dst": Given(x, "float32", layout), "data1": Given(x, "float32", layout),
+            "data2": Given(y, "float32", layout),
+        }  # fmt: skip
+        check("tensor_tensor", operands, {"op": name}, ulps=2, runner=runner)
+        return
+    layout = dense(1, count)
+    given = Given(SPECIAL[None], "float32", layout)
+    operands = {"dst": given, "op": name, "data": given}
+    if name == "prelu":
+        stages = {"imm0": 0.0, "imm1": 0.0, "op0": "bypass", "op1": "bypass", "relu_param": 0.25}
+        check("activate2", {**operands, **stages}, runner=runner)
+    else:
+        # Differences of float32 values near 1, of which functions are made up, cost some ulps.
+        check("activation", operands, ulps=64, least=1e-6, runner=runner)
 
 
 @scenario
