@@ -16,14 +16,34 @@ TN_INLINE vi key_of(vf x) {
   return ordered((x != x) ? nan : bits(x));
 }
 
+TN_INLINE vi larger(vi a, vi b) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+TN_INLINE vi smaller(vi a, vi b) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_min_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vi)_mm256_min_epi32((__m256i)a, (__m256i)b);
+#else
+  return a > b ? b : a;
+#endif
+}
+
 // The eight largest so far of every lane, in descending order.
 struct Largest {
   vi key[kEight];
   TN_INLINE void insert(vi x) {
 #pragma GCC unroll 8
     for (int i = 0; i < kEight; ++i) {
-      const vi above = key[i] > x ? key[i] : x;
-      x = key[i] > x ? x : key[i];
+      const vi above = larger(key[i], x);
+      x = smaller(key[i], x);
       key[i] = above;
     }
   }
