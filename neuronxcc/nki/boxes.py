@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuronxcc.nki.indices import Booleans, Mask
+from neuronxcc.nki.indices import Booleans, Mask, Run
 from nki.errors import NkiError
 
 __all__ = [
@@ -65,6 +65,13 @@ def region_of_mask(mask: Mask | bool | None, shape: tuple[int, ...]) -> Region:
             f"a mask was given as {type(mask).__name__}",
             "compare index expressions: mask=(i_p < n) & (i_f < m)",
         )
+    found: Region | None = mask.regions.get(shape)
+    if found is None:
+        found = mask.regions[shape] = _region(mask, shape)
+    return found
+
+
+def _region(mask: Mask, shape: tuple[int, ...]) -> Region:
     try:
         conditions = list(mask.conditions(shape))
     except NkiError as error:
@@ -76,6 +83,13 @@ def region_of_mask(mask: Mask | bool | None, shape: tuple[int, ...]) -> Region:
     box = list(whole_box(shape))
     rest: list[Booleans] = []
     for condition in conditions:
+        if isinstance(condition, Run):
+            if condition.first >= condition.end:
+                return Region(None)
+            if condition.axis is not None:
+                low, high = box[condition.axis]
+                box[condition.axis] = (max(low, condition.first), min(high, condition.end))
+            continue
         long = [axis for axis, n in enumerate(condition.shape) if n > 1]
         if len(long) > 1:
             rest.append(condition)

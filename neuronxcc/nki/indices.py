@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
 
-__all__ = ["Index", "Mask", "MeshGrid", "arange", "as_index", "mgrid"]
+__all__ = ["Index", "Mask", "MeshGrid", "Run", "arange", "as_index", "mgrid"]
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -46,7 +46,9 @@ class Index:
     ) -> None:
         self.shape = shape
         self.offset = offset
-        self.steps = tuple(0 if n == 1 else s for n, s in zip(shape, steps, strict=True))
+        if 1 in shape:
+            steps = tuple([0 if n == 1 else s for n, s in zip(shape, steps, strict=True)])
+        self.steps = steps
         self._integers = integers
 
     @classmethod
@@ -88,9 +90,13 @@ class Index:
         """Return the smallest and the largest value."""
         if self._integers is not None:
             return int(self._integers.min()), int(self._integers.max())
-        reach = [s * (n - 1) for n, s in zip(self.shape, self.steps, strict=True)]
-        low = self.offset + sum(r for r in reach if r < 0)
-        return low, self.offset + sum(r for r in reach if r > 0)
+        low = high = self.offset
+        for n, step in zip(self.shape, self.steps, strict=True):
+            if step > 0:
+                high += step * (n - 1)
+            else:
+                low += step * (n - 1)
+        return low, high
 
     def raised(self, shape: tuple[int, ...]) -> Index:
         """Return the same broadcast to a shape."""
@@ -98,7 +104,7 @@ class Index:
             return self
         if self._integers is not None:
             return Index.of(np.broadcast_to(self._integers, shape))
-        missing = len(shape) - self.ndim
+        missing = len(shape) - len(self.shape)
         _check_broadcast(self.shape, shape)
         return Index(shape, self.offset, (0,) * missing + self.steps)
 
@@ -106,8 +112,10 @@ class Index:
         """Return the values within a box: (first, end) for each axis."""
         if self._integers is not None:
             return Index.of(self._integers[tuple(slice(*pair) for pair in box)])
-        offset = self.offset + sum(low * s for (low, _), s in zip(box, self.steps, strict=True))
-        return Index(tuple(high - low for low, high in box), offset, self.steps)
+        offset = self.offset
+        for (low, _), step in zip(box, self.steps, strict=True):
+            offset += low * step
+        return Index(tuple([high - low for low, high in box]), offset, self.steps)
 
     # --- arithmetic ----------------------------------------------------------------------------
 
@@ -115,10 +123,12 @@ class Index:
         right = as_index(other)
         if right is None:
             return NotImplemented
+        if linear and not right.shape and self._integers is None:
+            return Index(self.shape, function(self.offset, right.offset), self.steps)
         shape = _common(self.shape, right.shape)
         a, b = self.raised(shape), right.raised(shape)
         if linear and a.affine and b.affine:
-            steps = tuple(function(s, t) for s, t in zip(a.steps, b.steps, strict=True))
+            steps = tuple([function(s, t) for s, t in zip(a.steps, b.steps, strict=True)])
             return Index(shape, function(a.offset, b.offset), steps)
         return Index.of(function(a.integers(), b.integers()))
 
@@ -256,6 +266,8 @@ def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> NkiError:
 
 
 def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if a == b:
+        return a
     try:
         return np.broadcast_shapes(a, b)
     except ValueError:
@@ -331,6 +343,52 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
+class Run(NamedTuple):
+    """A condition that holds for some neighbouring indices of one axis, from `first` below `end`.
+
+    Attributes:
+        axis: which one; None if the condition does not depend on any.
+        first: the first index where it holds.
+        end: the index after the last one; at most `first` if it holds nowhere.
+    """
+
+    axis: int | None
+    first: int
+    end: int
+
+    def values(self, shape: tuple[int, ...]) -> Booleans:
+        """Return the truth values, as small as they broadcast."""
+        if self.axis is None:
+            return np.full((1,) * len(shape), self.first < self.end)
+        line = np.arange(shape[self.axis])
+        after = len(shape) - self.axis - 1
+        return ((line >= self.first) & (line < self.end)).reshape(-1, *[1] * after)
+
+
+def _run(index: Index, op: str) -> Run | None:
+    """Return where an affine expression compares so with 0, if that is one run of one axis."""
+    moving = [axis for axis, step in enumerate(index.steps) if step]
+    if len(moving) > 1 or op == "not_equal":
+        return None
+    if not moving:
+        holds = bool(_COMPARE[op](index.offset, 0))
+        return Run(None, 0, int(holds))
+    axis = moving[0]
+    step, offset, n = index.steps[axis], index.offset, index.shape[axis]
+    if op in ("greater", "greater_equal"):
+        step, offset, op = -step, -offset, "less" if op == "greater" else "less_equal"
+    if op == "equal":
+        first = -offset // step
+        found = first * step + offset == 0
+        return Run(axis, max(first, 0), min(first + 1, n) if found else 0)
+    if op == "less_equal":
+        offset -= 1
+    # step * i + offset < 0
+    if step > 0:
+        return Run(axis, 0, min(n, -(offset // step)))
+    return Run(axis, max(0, offset // -step + 1), n)
+
+
 class Mask:
     """Where an instruction takes part: comparisons of index expressions that must all hold.
 
@@ -341,7 +399,7 @@ class Mask:
         others: further conditions, as truth values.
     """
 
-    __slots__ = ("others", "terms")
+    __slots__ = ("others", "regions", "terms")
 
     __array_ufunc__ = None
 
@@ -350,6 +408,8 @@ class Mask:
     ) -> None:
         self.terms = terms
         self.others = others
+        # What `neuronxcc.nki.boxes` found it to leave, by shape: one mask serves many instructions.
+        self.regions: dict[tuple[int, ...], Any] = {}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -361,19 +421,25 @@ class Mask:
             shape = _common(shape, values.shape)
         return shape
 
-    def conditions(self, shape: tuple[int, ...]) -> Iterator[Booleans]:
-        """Iterate over the truth values of every condition, as small as they broadcast.
+    def conditions(self, shape: tuple[int, ...]) -> Iterator[Booleans | Run]:
+        """Iterate over all conditions: runs along one axis, or truth values as they broadcast.
 
         Raises:
             NkiError: a condition does not broadcast to ``shape`` (NKI260).
         """
         for index, op in self.terms:
             raised = index.raised(shape)
-            if raised.affine:
-                raised = raised.part(
-                    tuple((0, n if s else 1) for n, s in zip(shape, raised.steps, strict=True))
-                )
-            yield _COMPARE[op](raised.integers(), 0)
+            if not raised.affine:
+                yield _COMPARE[op](raised.integers(), 0)
+                continue
+            run = _run(raised, op)
+            if run is not None:
+                yield run
+                continue
+            small = raised.part(
+                tuple([(0, n if s else 1) for n, s in zip(shape, raised.steps, strict=True)])
+            )
+            yield _COMPARE[op](small.integers(), 0)
         for values in self.others:
             _check_broadcast(values.shape, shape)
             yield values.reshape((1,) * (len(shape) - values.ndim) + values.shape)
@@ -382,7 +448,7 @@ class Mask:
         """Return the truth values in a shape."""
         total = np.ones(shape, bool)
         for condition in self.conditions(shape):
-            total &= condition
+            total &= condition.values(shape) if isinstance(condition, Run) else condition
         return total
 
     def __and__(self, other: Any) -> Any:

@@ -292,12 +292,22 @@ class BenchmarkedKernel(FirstKernel):
     Attributes:
         warmup: runs before measuring.
         iters: runs that are measured.
-        benchmark_result: of the last call, None before it.
     """
 
-    warmup: int
-    iters: int
-    benchmark_result: BenchmarkResult | None = None
+    def __init__(
+        self, func: Callable[..., Any], platform: str | None, warmup: int, iters: int
+    ) -> None:
+        """Wrap a function."""
+        super().__init__(func, platform)
+        self.warmup = warmup
+        self.iters = iters
+        # One for all grids: ``kernel[4](x)`` leaves its result in `kernel` too.
+        self._results: list[BenchmarkResult] = []
+
+    @property
+    def benchmark_result(self) -> BenchmarkResult | None:
+        """Of the last call, on any grid; None before it."""
+        return self._results[-1] if self._results else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel on its arguments, then measure it on copies."""
@@ -311,7 +321,7 @@ class BenchmarkedKernel(FirstKernel):
             super().__call__(*copies[0], **copies[1])
             if run >= self.warmup:
                 samples.append((time.perf_counter() - start) * 1e6)
-        self.benchmark_result = BenchmarkResult(NcLatency(samples))
+        self._results[:] = [BenchmarkResult(NcLatency(samples))]
         return result
 
 
@@ -339,9 +349,7 @@ def benchmark(kernel: Any = None, *, warmup: int = 10, iters: int = 100, **optio
         return functools.partial(benchmark, warmup=warmup, iters=iters, **options)
     _no_files("benchmark", options)
     plain = kernel.func if isinstance(kernel, FirstKernel) else kernel
-    made = BenchmarkedKernel(plain, options.get("platform_target"))
-    made.warmup, made.iters = warmup, max(1, iters)
-    return made
+    return BenchmarkedKernel(plain, options.get("platform_target"), warmup, max(1, iters))
 
 
 def profile(func: Any = None, **options: Any) -> Any:

@@ -20,6 +20,7 @@ from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index
 from neuronxcc.nki.state import current, new_tile
 from nki.dtypes import info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
+from nki.indexing import DynamicSlice
 from nki.memory import MemoryRegion
 from nki.pattern import AccessPattern, Indirect
 from nki.tensor import NkiTensor, tensor_of
@@ -142,7 +143,8 @@ class Tensor:
             NkiIndexError: out of bounds (NKI010); expressions are checked when they are used.
             NkiError: expressions that no access pattern shows (NKI260, NKI265).
         """
-        parts = list(key) if isinstance(key, tuple) else [key]
+        given = key if isinstance(key, tuple) else (key,)
+        parts = [_known(part) for part in given]
         if any(type(part) is Mask for part in parts):
             return _masked_operand(self, parts)
         block = self._take_blocks(parts)
@@ -398,6 +400,18 @@ def _block_index(part: Any, size: int) -> Any:
             "stay within the dimension",
         )
     return number.offset
+
+
+def _known(part: Any) -> Any:
+    """Return ``nl.ds`` as a slice, or with the tensor of today that it starts at."""
+    if not isinstance(part, DynamicSlice):
+        return part
+    if isinstance(part.start, Tensor):
+        return DynamicSlice(part.start.tile(), part.size)
+    start = as_index(part.start)
+    if start is None or start.shape:
+        return part
+    return slice(start.offset, start.offset + int(part.size))
 
 
 def _plain(part: Any) -> Any:
@@ -668,6 +682,12 @@ def _from_slice(part: slice, size: int, axis: int, rank: int, spread: int) -> In
             "NKI260",
             "a slice beside index expressions has no axis of its own",
             "write nl.arange with an axis for each dimension, or slices alone",
+        )
+    if part.stop is not None and part.stop > size:
+        raise NkiIndexError(
+            "NKI010",
+            f"the slice {part.start}:{part.stop} is out of bounds for a dimension of size {size}",
+            "stay within the dimension, or mask the elements beyond",
         )
     start, stop, step = part.indices(size)
     count = max(0, -(-(stop - start) // step))

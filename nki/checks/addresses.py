@@ -132,7 +132,8 @@ class _Map:
         """Whether an index is that of all bytes."""
         rows, columns = index
         height, width = self.states.shape
-        return len(range(height)[rows]) == height and columns == slice(0, width)
+        all_rows = len(range(height)[rows]) == height
+        return all_rows and isinstance(columns, slice) and columns == slice(0, width)
 
     def own(self, index: Index) -> None:
         """Take note that the storage writes some of its bytes."""

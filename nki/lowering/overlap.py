@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nki.bounds import limit
 from nki.dtypes import info
@@ -57,6 +59,34 @@ def _meet(a: _Extent, at: int, b: _Extent, bt: int) -> bool:
         (p + e.low, p + e.high + e.pitch * (e.rows - 1)) for e, p in ((a, at), (b, bt))
     ]  # fmt: skip
     return ends[0][0] < ends[1][1] and ends[1][0] < ends[0][1]
+
+
+class _Addresses:
+    """A form as NumPy's solver wants it: an array of addresses, whose bytes are never looked at."""
+
+    def __init__(self, form: TileForm, byte: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": form.shape,
+            "strides": form.strides,
+            "typestr": f"|V{info(form.dtype).itemsize}",
+            "data": ((1 << 40) + byte, True),
+        }
+
+
+_PATIENCE: Any = 100_000  # steps of the solver, a millisecond
+
+
+def _share(a: TileForm | RegisterForm, at: int, b: TileForm | RegisterForm, bt: int) -> bool:
+    """Whether two forms share a byte; in doubt they do."""
+    assert isinstance(a, TileForm)
+    assert isinstance(b, TileForm)
+    if a.indirect is not None or b.indirect is not None:
+        return True
+    try:
+        return np.shares_memory(_Addresses(a, at), _Addresses(b, bt), max_work=_PATIENCE)
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _parts(form: Form) -> list[tuple[TileForm | RegisterForm, bool]]:
@@ -143,8 +173,8 @@ class Overlaps:
                     same[i] = same[j]
                     # Two results in one place: the last one stays.
                     staged |= a.written and b.written
-                elif a.written or b.written:
-                    staged |= _meet(a, at, b, bt)
+                elif (a.written or b.written) and _meet(a, at, b, bt):
+                    staged |= _share(self.forms[i], at, self.forms[j], bt)
         highest = [-1] * len(buffers)
         for number in self._indirect:
             form = self.forms[number]

@@ -19,12 +19,17 @@ from neuronxcc.neff.program import (
     CallStep,
     ConvStep,
     CopyStep,
+    ForStep,
     GemmStep,
     LoopStep,
+    PrintStep,
     Program,
+    Register,
     Step,
     View,
+    WhileStep,
 )
+from neuronxcc.neff.tape import TapeLoop, TapeNative, TapeProduct, TapeWriter
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -150,6 +155,32 @@ def convolutions(draw: Draw, buffer: Callable[..., int], view: Callable[[int], V
 
 
 @st.composite
+def loops(draw: Draw, buffer: Callable[..., int], view: Callable[[int], View]) -> Step:
+    """A loop around a tape with functions of all kinds, and a print."""
+    kernel = draw(kernels())
+    writer = TapeWriter()
+    numbers = [buffer("temp", slot.dtype, (125,)) for slot in kernel.slots]
+    places = [part for number in numbers for part in (number, 0)]
+    line = writer.location(draw(st.text(max_size=4)))
+    advance = (0,) * len(numbers)
+    writer.group(draw(st.integers(1, 3)))
+    writer.add(writer.function(TapeLoop(kernel, lanes=True, advance=advance)), line, places)
+    writer.group(0)
+    row = ((4, 1), (4, 1), (4, 1))
+    product = TapeProduct(2, 3, 4, DType.BF16, DType.F32, *row, draw(st.booleans()))
+    out, a, b = (buffer("temp", kind, (16,)) for kind in (DType.F32, DType.BF16, DType.BF16))
+    writer.add(writer.function(product), line, (out, 0, a, 0, b, 0))
+    registers = buffer("temp", DType.S32, (4,))
+    check = TapeNative("check_index", (draw(st.integers(0, 2)), 1, 5))
+    writer.add(writer.function(check), line, (registers, 4))
+    counter, other = Register(registers, 0), Register(registers, 3)
+    body = (writer.step(), PrintStep(draw(st.text(max_size=2)), view(out), "user.py:1"))
+    if draw(st.booleans()):
+        return WhileStep((counter,), other, counter, body)
+    return ForStep((counter, other), draw(st.integers(-2, 2)), other, draw(st.integers(1, 3)), body)
+
+
+@st.composite
 def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901, PLR0915 - one case per kind of step
     """A valid program with steps of every kind; it need not make sense."""
     buffers: list[Buffer] = []
@@ -176,7 +207,9 @@ def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901, PLR0915 - on
 
     readable = st.sampled_from(["input", "temp", "constant"])
     for _ in range(draw(st.integers(0, 4))):
-        match draw(st.integers(0, 5)):
+        match draw(st.integers(0, 6)):
+            case 6:
+                steps.append(draw(loops(buffer, view)))
             case 0:
                 kernel = draw(kernels())
                 shape = tuple(dim.extent for dim in kernel.dims)

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.codegen import build
+from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
@@ -44,6 +45,7 @@ from tests.compiler.tape_programs import (
     tapes,
 )
 from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.dynamo.tape import codes_of
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -135,6 +137,30 @@ def test_a_million_instructions_load_in_a_moment() -> None:
         run((torch.from_numpy(data.copy()), torch.from_numpy(rows)))[0].numpy(),
         run_program(on_tapes(8, writer.step()), (data, rows))[0],
     )
+
+
+def test_large_results_are_written_past_the_caches() -> None:
+    """Piece by piece, so no kernel knows how large the whole is. Unaligned pieces go through."""
+    rows = 64
+    count = Host.detect().cache_bytes // 8 // (rows * 16) * (rows * 16)  # of float32: half of it
+    by = (16 * 4, 16 * 4)
+    store = Store(Access(1, (16, 1)), build.load(F32, 0, (16, 1)))
+    kernel = Kernel("copy", (Dim(1), Dim(16)), (Slot(F32),) * 2, (store,))
+    writer = TapeWriter()
+    number = writer.function(TapeLoop(kernel, lanes=True, advance=by))
+    line = writer.location("user.py:1")
+    for start in range(0, count, rows * 16):
+        writer.group(rows)
+        place = start * 4
+        for odd in (4, 0) if start < count // 2 else (0,):  # an address that is no line's
+            writer.add(number, line, (0, place + odd, 1, place + odd))
+    step = writer.step()
+    made = program((step,), flat("input", F32, count + 1, 0), flat("output", F32, count + 1, 0))
+    assert codes_of(step, np.array([True, True])) == ((kernel, frozenset({1})),)
+    assert codes_of(step, np.array([True, False])) == ((kernel, frozenset()),)
+    data = np.arange(count + 1, dtype=np.float32)
+    (found,) = Executable(made, "neuron")((torch.from_numpy(data),))
+    assert np.array_equal(found.cpu().numpy()[:count], data[:count])
 
 
 # ---- native functions that stop the program

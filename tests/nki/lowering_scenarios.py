@@ -267,6 +267,70 @@ def indices_out_of_bounds(draw: Any, runner: Runner) -> None:
 
 
 @scenario
+def accumulator_registers(draw: Any, runner: Runner) -> None:
+    partitions, columns = draw(st.sampled_from([1, 16, 48, 128])), draw(st.sampled_from([1, 7, 40]))
+
+    @nki.jit
+    def kernel(a: Any, b: Any) -> Any:
+        x, y = nl.ndarray(a.shape, nl.float32), nl.ndarray(a.shape, nl.float32)
+        nisa.dma_copy(dst=x, src=a)
+        nisa.dma_copy(dst=y, src=b)
+        results = []
+
+        def result() -> Any:
+            made = nl.ndarray((partitions, 1), nl.float32)
+            results.append(made)
+            return made
+
+        nisa.activation(dst=x, op="copy", data=x, reduce_op="add", reduce_cmd="reset_reduce")
+        nisa.tensor_scalar_reduce(
+            dst=x, data=x, op0="add", operand0=1.0, reduce_op="maximum", reduce_res=result()
+        )
+        nisa.activation(
+            dst=y, op="copy", data=y, reduce_op="add", reduce_cmd="reduce", reduce_res=result()
+        )
+        nisa.tensor_scalar_reduce(
+            dst=x, data=y, op0="subtract", operand0=1.0, reduce_op="maximum", reduce_cmd="reduce",
+            reduce_res=result(), reduce_res_negate=True,
+        )  # fmt: skip
+        nisa.activation(dst=x, op="copy", data=x, reduce_cmd="idle", reduce_res=result())
+        outs = []
+        for tile in (*results, x):
+            out = nl.ndarray(tile.shape, nl.float32, nl.shared_hbm)
+            nisa.dma_copy(dst=out, src=tile)
+            outs.append(out)
+        return tuple(outs)
+
+    shape = (partitions, columns)
+    a, b = (items(seed, shape, "float32", special=False) for seed in (1, 2))
+    # Sums of twice as many values as columns, at most 20 each.
+    agree(kernel, a, b, least=4 * columns**2 * 20 * 2.0**-24, runner=runner)
+
+
+@scenario
+def interleaved_columns(draw: Any, runner: Runner) -> None:
+    kind = draw(st.sampled_from(["float32", "bfloat16", "int8"]))
+    columns = draw(st.sampled_from([8, 34, 128]))
+
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        t, u = nl.ndarray(a.shape, kind), nl.ndarray(a.shape, kind)
+        nisa.dma_copy(dst=t, src=a)
+        nisa.tensor_copy(dst=u[:, ::2], src=t[:, 1::2])
+        nisa.tensor_scalar(dst=u[:, 1::2], data=u[:, ::2], op0="multiply", operand0=-1.0)
+        nisa.tensor_tensor(dst=t[:, ::2], data1=t[:, 1::2], data2=t[:, ::2], op="maximum")
+        nisa.tensor_copy(dst=t[:, 0:3], src=t[:, 1:4])
+        results = []
+        for tile in (t, u):
+            out = nl.ndarray(a.shape, kind, nl.shared_hbm)
+            nisa.dma_copy(dst=out, src=tile)
+            results.append(out)
+        return tuple(results)
+
+    agree(kernel, items(columns, (128, columns), kind, special=False), runner=runner)
+
+
+@scenario
 def sums_of_memories(draw: Any, runner: Runner) -> None:
     del draw
 

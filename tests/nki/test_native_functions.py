@@ -188,6 +188,18 @@ def _seed(draw: Draw) -> Sample:
     return params, [draw.words("seed", params, i) for i in (0, 1)]
 
 
+def _counted(draw: Draw) -> Sample:
+    size, dst, src = int(draw.rng.choice([1, 2, 4])), draw.size(1, 40), draw.size(1, 40)
+    most = int(draw.rng.integers(0, min(dst, src), endpoint=True))
+    count = int(draw.rng.integers(0, most, endpoint=True))
+    starts = [int(draw.rng.integers(0, n - count, endpoint=True)) for n in (src, dst)]
+    params = size, dst, src, most
+    return params, [
+        *(draw.words("counted_copy", params, i) for i in (0, 1)),
+        *(np.array([number], np.uint32) for number in (count, *starts)),
+    ]
+
+
 SAMPLES: dict[str, Callable[[Draw], Sample]] = {
     "max8": _max8,
     "find_index8": _find,
@@ -201,6 +213,7 @@ SAMPLES: dict[str, Callable[[Draw], Sample]] = {
     "cumulate": _cumulate,
     "xorwow": _xorwow,
     "seed": _seed,
+    "counted_copy": _counted,
 }
 # What float32 slots are compared as: NaNs are equal, and zeros of both signs. In an ordering of
 # numbers, and where one of two equal numbers is taken, nobody says which zero it is.

@@ -10,11 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from neuronxcc.codegen.llvm import CompiledModule, Function, compile_kernels
+from neuronxcc.codegen.llvm import CompiledModule, compile_kernels
+from neuronxcc.codegen.llvm.host import Host
+from neuronxcc.codegen.llvm.streaming import is_large
 from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.neff.check import check_made
 from neuronxcc.neff.program import (
     AtenStep,
@@ -33,16 +37,18 @@ from neuronxcc.neff.program import (
     WhileStep,
     all_steps,
 )
-from neuronxcc.neff.tape import TapeLoop, TapeStep
+from neuronxcc.neff.tape import TapeStep
 from torch_neuronx import _C
 from torch_neuronx.dynamo.allowed import check_operators
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.kernel_bounds import Reach, bounded, reaches
 from torch_neuronx.dynamo.products import check_epilogue, plain_product
-from torch_neuronx.dynamo.tape import loop_spec, print_spec, tape_spec
+from torch_neuronx.dynamo.tape import Code, codes_of, loop_spec, print_spec, tape_spec
 
 # Neuron's own 8-bit float has no name in PyTorch: its memory can be held, only kernels use it.
 _TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
+
+_NEAR: frozenset[int] = frozenset()  # no slot is far
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +98,12 @@ class Executable:
         check_operators(program, known)
         self.program = program
         self.device = _resolve(torch.device(device))
-        kernels = list(dict.fromkeys(_kernels(program)))
-        for kernel in kernels:
+        codes = list(dict.fromkeys(_codes(program)))
+        for kernel, _ in codes:
             reaches(kernel)  # what does not fit together must not reach the code generator
-        self._module = compile_kernels(kernels) if kernels else None
-        maker = _SpecMaker(self.device, kernels, self._module)
+        kernels, far = [kernel for kernel, _ in codes], [slots for _, slots in codes]
+        self._module = compile_kernels(kernels, far=far) if codes else None
+        maker = _SpecMaker(self.device, codes, self._module)
         self.run = _C.Program(maker.program(program), self._module)
         self.memory = _memory(program)
         self.host_steps = tuple(_host_steps(program))
@@ -136,25 +143,42 @@ def _programs(program: Program) -> Iterator[Program]:
                 yield from _programs(body)
 
 
-def _kernels(program: Program) -> Iterator[Kernel]:
+def _codes(program: Program) -> Iterator[Code]:
+    """What has to be compiled."""
     for part in _programs(program):
+        yield from ((kernel, _NEAR) for kernel in _kernels(part))
+        far = _far(part)
         for step in all_steps(part.steps):
-            if isinstance(step, LoopStep):
-                yield step.kernel
-            elif isinstance(step, GemmStep):
-                for operand in (step.a, step.b):
-                    if isinstance(operand, Made):
-                        check_made(operand)  # its machine code has no checks
-                        yield operand.kernel
-                epilogue = plain_product(step).epilogue
-                if epilogue is not None:
-                    yield epilogue
-            elif isinstance(step, TapeStep):
-                yield from (f.kernel for f in step.functions if isinstance(f, TapeLoop))
-            elif isinstance(step, ConvStep) and step.epilogue is not None:
-                _check_window(step)
-                check_epilogue(step.epilogue, step.dims, step.epilogue_operands)
-                yield step.epilogue
+            if isinstance(step, TapeStep):
+                yield from (code for code in codes_of(step, far) if code is not None)
+
+
+def _far(program: Program) -> Array:
+    """For every buffer whether results are written past the caches to it."""
+    host = Host.detect()
+    return np.array([
+        buffer.kind in {"input", "output"} and is_large(_buffer_bytes(buffer), host)
+        for buffer in program.buffers
+    ], bool)  # fmt: skip
+
+
+def _kernels(part: Program) -> Iterator[Kernel]:
+    """Those of the steps of a program, without tapes and bodies."""
+    for step in all_steps(part.steps):
+        if isinstance(step, LoopStep):
+            yield step.kernel
+        elif isinstance(step, GemmStep):
+            for operand in (step.a, step.b):
+                if isinstance(operand, Made):
+                    check_made(operand)  # its machine code has no checks
+                    yield operand.kernel
+            epilogue = plain_product(step).epilogue
+            if epilogue is not None:
+                yield epilogue
+        elif isinstance(step, ConvStep) and step.epilogue is not None:
+            _check_window(step)
+            check_epilogue(step.epilogue, step.dims, step.epilogue_operands)
+            yield step.epilogue
 
 
 def _host_steps(program: Program) -> Iterator[str]:
@@ -189,13 +213,22 @@ class _SpecMaker:
     """The plain data that `_C.Program` is built from."""
 
     def __init__(
-        self, device: torch.device, kernels: Sequence[Kernel], module: CompiledModule | None
+        self, device: torch.device, codes: Sequence[Code], module: CompiledModule | None
     ) -> None:
         self.device = -1 if device.type == "cpu" else device.index
         functions = () if module is None else module.functions
-        self.functions: dict[Kernel, Function] = dict(zip(kernels, functions, strict=True))
+        self.codes = dict(zip(codes, functions, strict=True))
+        self.functions = {code[0]: function for code, function in self.codes.items() if not code[1]}
+        self.far: Array = np.empty(0, bool)  # of the program in work
 
     def program(self, program: Program) -> dict[str, object]:
+        outer, self.far = self.far, _far(program)
+        try:
+            return self.parts(program)
+        finally:
+            self.far = outer
+
+    def parts(self, program: Program) -> dict[str, object]:
         return {
             "name": program.name,
             "device": self.device,
@@ -251,7 +284,7 @@ class _SpecMaker:
     ) -> dict[str, object]:
         match step:
             case TapeStep():
-                return tape_spec(step, self.functions)
+                return tape_spec(step, codes_of(step, self.far), self.codes)
             case ForStep() | WhileStep():
                 return loop_spec(step, self.step)
             case PrintStep():

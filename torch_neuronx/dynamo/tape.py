@@ -14,12 +14,22 @@ from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering.tape_reference import print_values
 from neuronxcc.neff.program import ForStep, PrintStep, Register, Step, WhileStep
-from neuronxcc.neff.tape import TapeFunction, TapeLoop, TapeNative, TapeProduct, TapeStep
+from neuronxcc.neff.tape import (
+    TapeFunction,
+    TapeLoop,
+    TapeNative,
+    TapeProduct,
+    TapeStep,
+    instructions,
+)
 from neuronxcc.neff.tape_check import product_slots
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.kernel_bounds import bounded
 
 Spec = dict[str, object]
+
+# A kernel, and its slots that are written piece by piece to something larger than the cache.
+Code = tuple[Kernel, frozenset[int]]
 
 # Of an operator on one element, and how many others an exponential or a gathered element is worth.
 _NANOSECONDS, _FUNCTION, _GATHERED = 0.025, 20, 20
@@ -28,12 +38,43 @@ _FUNCTIONS = frozenset(op for op in Group.UNARY | {Op.POWER, Op.ATAN2, Op.DIVIDE
 })  # fmt: skip
 
 
-def tape_spec(step: TapeStep, functions: Mapping[Kernel, Function]) -> Spec:
+def codes_of(step: TapeStep, far: Array) -> tuple[Code | None, ...]:
+    """What is compiled for each function of a tape; None for those that are no loops.
+
+    Args:
+        step: The tape, of which nothing is known to be right.
+        far: For every buffer whether it is larger than the cache, and none of the scratchpad.
+
+    Raises:
+        ValueError: There is such a buffer, and the tape is malformed.
+    """
+    found = instructions(step) if far.any() else None
+    codes: list[Code | None] = []
+    for number, function in enumerate(step.functions):
+        if not isinstance(function, TapeLoop):
+            codes.append(None)
+            continue
+        slots: set[int] = set()
+        if found is not None:
+            starts = found.starts[found.functions == number]
+            for slot in {store.access.slot for store in function.kernel.stores}:
+                buffers = step.code.array[starts + 2 + 2 * slot]
+                known = (buffers >= 0) & (buffers < len(far))
+                if known.all() and far[buffers].all():
+                    slots.add(slot)
+        codes.append((function.kernel, frozenset(slots)))
+    return tuple(codes)
+
+
+def tape_spec(
+    step: TapeStep, codes: tuple[Code | None, ...], functions: Mapping[Code, Function]
+) -> Spec:
     """A tape.
 
     Args:
         step: The tape.
-        functions: The machine code of its kernels.
+        codes: See `codes_of`.
+        functions: The machine code.
 
     Raises:
         ValueError: A function contradicts itself or cannot be bounded.
@@ -42,19 +83,22 @@ def tape_spec(step: TapeStep, functions: Mapping[Kernel, Function]) -> Spec:
         "kind": "tape",
         "name": f"tape of {len(step.functions)} functions",
         "loc": "",
-        "functions": [_function(function, functions) for function in step.functions],
+        "functions": [
+            _function(function, None if code is None else functions[code])
+            for function, code in zip(step.functions, codes, strict=True)
+        ],
         "locations": step.locations,
         "code": step.code.content,
     }
 
 
-def _function(function: TapeFunction, functions: Mapping[Kernel, Function]) -> Spec:
+def _function(function: TapeFunction, code: Function | None) -> Spec:
     match function:
         case TapeLoop():
             kernel = function.kernel
             if any(slot.tile for slot in kernel.slots):
                 raise ValueError(f"kernel {kernel.name} has a tile, but is run alone")
-            code = functions[kernel]
+            assert code is not None
             sizes = [slot.dtype.itemsize for slot in kernel.slots]
             return {
                 "kind": "loop",

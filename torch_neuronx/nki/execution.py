@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from neuronxcc.ir.dtypes import DType
 from nki.dtypes import info
+from nki.errors import NkiIndexError
 from nki.frontends import EXECUTOR_VARIABLE
 from nki.launch import Launch
 from nki.reference import run as run_reference
@@ -53,7 +55,27 @@ def _native(launch: Launch, device: torch.device) -> Run:
 
     executable = Executable(launch.program, device)
     native = executable.run
-    return lambda tensors: native(tuple(tensors))
+
+    def on_tensors(tensors: Tensors) -> list[torch.Tensor]:
+        try:
+            return native(tuple(tensors))
+        except IndexError as error:
+            raise _refused(error) from None
+
+    return on_tensors
+
+
+# What the native executor says of an index: what, where, what to do, and the code.
+_INDEX = re.compile(r"(.+?); ([^;]+):(\d+); (.+?) \[(NKI\d{3})\]", re.DOTALL)
+
+
+def _refused(error: IndexError) -> IndexError:
+    """Return the error of `nki` that an error of the native core stands for."""
+    match = _INDEX.match(str(error))
+    if match is None:
+        return error
+    what, file, line, remedy, code = match.groups()
+    return NkiIndexError(code, what, remedy, (file, int(line)))
 
 
 def _reference(launch: Launch, device: torch.device) -> Run:

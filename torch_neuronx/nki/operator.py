@@ -129,4 +129,6 @@ def _resolved(fn: Callable[..., Any]) -> inspect.Signature:
         p.replace(annotation=hints.get(n, p.annotation)) for n, p in signature.parameters.items()
     ]
     returned = hints.get("return", signature.return_annotation)
+    if returned is type(None):
+        returned = None  # as it was written, and as PyTorch wants it
     return signature.replace(parameters=parameters, return_annotation=returned)

@@ -71,8 +71,10 @@ _LOOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, 
 _serial = itertools.count()
 
 
-def emit_kernel(kernel: Kernel, host: Host, name: str) -> Emitted:
-    """LLVM IR of one kernel."""
+def emit_kernel(
+    kernel: Kernel, host: Host, name: str, far: frozenset[int] = frozenset()
+) -> Emitted:
+    """LLVM IR of one kernel; `far` as for `compile_kernels`."""
     reduced = any(dim.kind is Kind.REDUCE for dim in kernel.dims)
     if any(dim.extent == 0 for dim in kernel.dims):
         if any(dim.extent == 0 and dim.kind is Kind.REDUCE for dim in kernel.dims):
@@ -84,7 +86,7 @@ def emit_kernel(kernel: Kernel, host: Host, name: str) -> Emitted:
     if any(scatter.meets(store) for store in kernel.stores):
         return scatter.emit(space, host, name)
     emit = reduction.emit if reduced else pointwise.emit
-    streams = streaming.streamed(space, host)
+    streams = streaming.streamed(space, host, far)
     if not streams:
         return emit(space, host, name, streams)
     plain = emit(space, host, f"{name}.plain", frozenset())
@@ -107,7 +109,10 @@ def module_text(emitted: Sequence[Emitted], host: Host) -> str:
 
 
 def compile_kernels(
-    kernels: Sequence[Kernel], host: Host | None = None, cache: ObjectCache | None = None
+    kernels: Sequence[Kernel],
+    host: Host | None = None,
+    cache: ObjectCache | None = None,
+    far: Sequence[frozenset[int]] = (),
 ) -> CompiledModule:
     """Compiles kernels, equal ones once, or loads them from the user's cache of machine code.
 
@@ -115,6 +120,8 @@ def compile_kernels(
         kernels: Loop kernels and epilogues (those whose first slot is a tile).
         host: Compile for this one; this computer by default, and it must be able to run the code.
         cache: Where machine code is kept; the user's by default.
+        far: For every kernel the slots that lie in something larger than the cache, which is
+            written piece by piece: stores to them go past the caches. None of any by default.
 
     Returns:
         A module whose functions[i] is kernels[i].
@@ -125,8 +132,12 @@ def compile_kernels(
     """
     host = host or Host.detect()
     cache = cache or default_cache()
-    texts = [to_text(kernel, name=False) for kernel in kernels]
-    distinct = dict(zip(texts, kernels, strict=True))
+    wanted = list(zip(kernels, far or [frozenset[int]()] * len(kernels), strict=True))
+    texts = [
+        to_text(kernel, name=False) + (f"\nfar {sorted(slots)}" if slots else "")
+        for kernel, slots in wanted
+    ]
+    distinct = dict(zip(texts, wanted, strict=True))
     if not distinct:
         return CompiledModule((), None)
     key = _key(list(distinct), host)
@@ -149,11 +160,11 @@ def _key(texts: Sequence[str], host: Host) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _compile(kernels: Sequence[Kernel], host: Host) -> bytes:
+def _compile(wanted: Sequence[tuple[Kernel, frozenset[int]]], host: Host) -> bytes:
     """How each function wants to be called, as a line of JSON, and the object file."""
-    for kernel in kernels:
+    for kernel, _ in wanted:
         verify(kernel)
-    emitted = [emit_kernel(kernel, host, f"k{i}") for i, kernel in enumerate(kernels)]
+    emitted = [emit_kernel(kernel, host, f"k{i}", far) for i, (kernel, far) in enumerate(wanted)]
     machine = target_machine(host)
     image: bytes = machine.emit_object(llvm.parse_assembly(module_text(emitted, host)))
     shapes = [(e.items, e.grain, e.scratch_bytes) for e in emitted]

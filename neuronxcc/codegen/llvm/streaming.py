@@ -22,8 +22,14 @@ LINE = 64
 _SHARE = 0.5
 
 
-def streamed(space: Space, host: Host) -> frozenset[Access]:
-    """The accesses of stores that are worth it and, given aligned pointers, can be done."""
+def streamed(space: Space, host: Host, far: frozenset[int] = frozenset()) -> frozenset[Access]:
+    """The accesses of stores that are worth it and, given aligned pointers, can be done.
+
+    Args:
+        space: Of the kernel.
+        host: That it is compiled for.
+        far: Slots that are parts of something that is worth it, however small they are.
+    """
     kernel = space.kernel
     loaded = {s.access.slot for s in space.order if s.access is not None}
     slots = [store.access.slot for store in kernel.stores]
@@ -33,8 +39,13 @@ def streamed(space: Space, host: Host) -> frozenset[Access]:
         if store.access.slot not in loaded
         if slots.count(store.access.slot) == 1
         if _whole_lines(space, store)
-        if _bytes(space, store.access) >= _SHARE * host.cache_bytes
+        if store.access.slot in far or is_large(_bytes(space, store.access), host)
     )
+
+
+def is_large(nbytes: int, host: Host) -> bool:
+    """Whether a result of so many bytes is worth it."""
+    return nbytes >= _SHARE * host.cache_bytes
 
 
 def _bytes(space: Space, access: Access) -> int:

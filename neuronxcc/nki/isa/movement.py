@@ -8,7 +8,7 @@ from typing import Any
 from neuronxcc.nki.boxes import Box, Region, boxes_of, region_of_mask, whole_box
 from neuronxcc.nki.compute import Operand, compute, tile_of
 from neuronxcc.nki.dtypes import dtype_name
-from neuronxcc.nki.indices import Mask
+from neuronxcc.nki.indices import Mask, Run
 from neuronxcc.nki.isa.common import kind_of, no_more
 from neuronxcc.nki.isa.constants import dge_mode as modes
 from neuronxcc.nki.isa.constants import engine as engines
@@ -113,7 +113,8 @@ def _product_box(mask: Any, sizes: tuple[int, int, int]) -> Box | None:
     if len(shape) == 2:
         # Both operands have a free index of this form; the contraction they share.
         for condition in mask.conditions(shape):
-            if condition.shape[-1] != 1:
+            along = condition.axis in (None, 0) if isinstance(condition, Run) else False
+            if not along and (isinstance(condition, Run) or condition.shape[-1] != 1):
                 raise _product_mask(mask, "two different free dimensions")
         region = region_of_mask(mask, (sizes[0], shape[1]))
         box = None if region.box is None else (region.box[0], (0, sizes[1]), (0, sizes[2]))

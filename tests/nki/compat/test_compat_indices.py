@@ -207,3 +207,17 @@ def rows_below(tile: Tensor) -> Tensor:
     made = create((3, 1), "int32")
     access.write(made, access.read(tile.tile()) // 4)
     return Tensor((made,))
+
+
+def test_dynamic_slices_beside_expressions_and_from_tiles() -> None:
+    array = np.arange(60, dtype=np.int32).reshape(5, 12)
+    with use_state(State()):
+        p = nl.arange(5)[:, None]
+        tensor = create((5, 12), "int32")
+        access.write(tensor, array)
+        tile = Tensor((tensor,))
+        np.testing.assert_array_equal(access.read(tile[p, nl.ds(3, 4)].tile()), array[:, 3:7])
+        start = create((1, 1), "int32")
+        access.write(start, np.array([[6]], np.int32))
+        moved = tile[:, nl.ds(Tensor((start,)), 4)].tile()
+        np.testing.assert_array_equal(access.read(moved, np.array([[6]])), array[:, 6:10])

@@ -201,3 +201,10 @@ def test_spelling_out_keeps_closures_defaults_and_lines() -> None:
     np.testing.assert_array_equal(kernel(a), want)
     recording = kernel.today().record(a)
     assert {file for file, _ in recording.locations} == {__file__}
+
+
+def test_a_grid_leaves_its_measurement_in_the_kernel() -> None:
+    kernel: Any = nki.benchmark(spmd, warmup=0, iters=2)
+    a = random(4, 2, 1, 1)
+    np.testing.assert_array_equal(kernel[4, 2](a), a)
+    assert len(kernel.benchmark_result.nc_latency.samples) == 2

@@ -12,6 +12,7 @@ import nki
 import nki.experimental
 import nki.isa as nisa
 import nki.language as nl
+import nki.typing as nt
 from nki.errors import NkiError, NkiWarning
 from tests.nki.examples.tools import EPS, Array, bf16, output, random, tile
 
@@ -334,6 +335,18 @@ def test_edges() -> None:
     np.testing.assert_array_equal(edges(x, step=[5, 4]), x)
 
 
+@nki.jit
+def annotated(x: nt.tensor[4, 8], y: nt.mutable_tensor) -> nt.tensor:  # type: ignore[valid-type]
+    nisa.dma_copy(dst=y, src=x)
+    return y
+
+
+def test_annotations() -> None:
+    x, y = random(4, 8).astype(np.float16), np.zeros((4, 8), np.float16)
+    assert nki.simulate(annotated)(x, y) is y
+    np.testing.assert_array_equal(x, y)
+
+
 # --- instructions --------------------------------------------------------------------------------
 
 
@@ -370,7 +383,7 @@ def nonzero(x: Any) -> Any:
 
 def gelu(x: Array) -> Array:
     exact = x.astype(np.float64)
-    return exact * 0.5 * (1 + np.vectorize(math.erf)(exact / math.sqrt(2)))
+    return np.asarray(exact * 0.5 * (1 + np.vectorize(math.erf)(exact / math.sqrt(2))))
 
 
 def test_instructions() -> None:

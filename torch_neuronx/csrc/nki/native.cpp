@@ -10,8 +10,8 @@ namespace torch_neuronx::nki {
 namespace {
 
 const auto& families() {
-  static const std::array all{index_natives(), search_natives(), gather_natives(), scan_natives(),
-                              random_natives()};
+  static const std::array all{index_natives(), search_natives(), gather_natives(),
+                              scan_natives(),  random_natives(), collective_natives()};
   return all;
 }
 

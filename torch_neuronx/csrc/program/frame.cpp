@@ -53,8 +53,25 @@ at::Tensor make_tensor(const Geometry& geometry, c10::DeviceIndex device) {
                      geometry, 0, device >= 0);
 }
 
+namespace {
+
+// On the CPU freed memory goes back to the operating system, and a call would pay for its pages
+// anew: each thread keeps the scratchpad of its last call, up to this size.
+constexpr size_t kMostKept = size_t{128} << 20;
+thread_local c10::Storage kept_scratch;
+
+}  // namespace
+
 c10::Storage allocate_scratch(size_t bytes, c10::DeviceIndex device) {
-  return allocate(bytes, device, Category::kScratchpad);
+  if (device >= 0 || bytes > kMostKept) return allocate(bytes, device, Category::kScratchpad);
+  // A program within a program finds it in use.
+  if (kept_scratch && kept_scratch.use_count() > 1) {
+    return allocate(bytes, device, Category::kScratchpad);
+  }
+  if (!kept_scratch || kept_scratch.nbytes() < bytes) {
+    kept_scratch = allocate(bytes, device, Category::kScratchpad);
+  }
+  return kept_scratch;
 }
 
 Frame::Frame(const Program& program, c10::ArrayRef<Argument> arguments,
