@@ -30,7 +30,7 @@ __all__ = ["Kernel", "jit", "simulate"]
 _CORES = (1, 2)
 # Environment that changes what a recording is, so that it is part of every signature.
 _ENVIRONMENT = (
-    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_CHECK",
+    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_LINT",
     "TORCH_NEURONX_NKI_CHECKS", "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
 )  # fmt: skip
 

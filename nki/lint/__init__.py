@@ -92,7 +92,7 @@ def _is_instance_of_user(value: Any) -> bool:
 
 
 def enforce(found: list[Problem]) -> None:
-    """Do with problems what ``TORCH_NEURONX_NKI_CHECK`` says.
+    """Do with problems what ``TORCH_NEURONX_NKI_LINT`` says.
 
     ``warn`` warns of all; ``strict`` raises the first that is sure and warns of the others.
 

@@ -1,6 +1,6 @@
 """The switch of what works here and not with the real compiler or on hardware.
 
-``TORCH_NEURONX_NKI_CHECK`` is ``off`` (the default), ``warn`` or ``strict``. It is off because the
+``TORCH_NEURONX_NKI_LINT`` is ``off`` (the default), ``warn`` or ``strict``. It is off because the
 documented simulator takes any Python too, and because the public documents name what the compiler
 refuses in examples and not in full: a kernel that runs on the device must never be refused here.
 """
@@ -12,7 +12,7 @@ from nki.errors import NkiError
 
 __all__ = ["MODES", "VARIABLE", "mode"]
 
-VARIABLE: Final = "TORCH_NEURONX_NKI_CHECK"
+VARIABLE: Final = "TORCH_NEURONX_NKI_LINT"
 MODES: Final = ("off", "warn", "strict")
 
 

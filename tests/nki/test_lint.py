@@ -28,7 +28,7 @@ MARK = re.compile(r"# bad (NKI\d+) (sure|inferred)(?: (\d\.\d))?")
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.delenv("TORCH_NEURONX_NKI_CHECK", raising=False)
+    monkeypatch.delenv("TORCH_NEURONX_NKI_LINT", raising=False)
 
 
 def marked() -> list[Any]:
@@ -203,17 +203,17 @@ def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kernel(a)
-    monkeypatch.setenv("TORCH_NEURONX_NKI_CHECK", "warn")
+    monkeypatch.setenv("TORCH_NEURONX_NKI_LINT", "warn")
     with pytest.warns(NkiWarning) as caught:
         kernel(a)
     assert [str(w.message).rpartition(" ")[2] for w in caught] == ["[NKI251]", "[NKI251]"]
     assert {w.filename for w in caught} == {__file__}
-    monkeypatch.setenv("TORCH_NEURONX_NKI_CHECK", "strict")
+    monkeypatch.setenv("TORCH_NEURONX_NKI_LINT", "strict")
     with pytest.raises(NkiError, match=r"`flag is None` compares identities.*write ==.*NKI251"):
         kernel(a)
     with pytest.warns(NkiWarning, match="a set is made"):
         inferred(a)
-    monkeypatch.setenv("TORCH_NEURONX_NKI_CHECK", "loud")
+    monkeypatch.setenv("TORCH_NEURONX_NKI_LINT", "loud")
     with pytest.raises(NkiError, match=r"loud is no mode of checking; .*off, warn, strict.*NKI247"):
         inferred(a)
 
