@@ -121,6 +121,10 @@ class Kernel:
         """
         if tracer.is_active():
             return tracer.traced(self.handle, (self.grid, self.edges), args, kwargs)
+        return tracer.run(self, args, kwargs)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the kernel now, whoever traces the program."""
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self.prepared([(args, kwargs)])
