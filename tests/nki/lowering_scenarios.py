@@ -46,7 +46,6 @@ def agree(
     """Compare the results of a kernel by the reference with those of its program."""
     recording = record(kernel, *arrays)
     wanted = run(recording, [np.array(a) for a in arrays])
-    wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
     got = runner(recording, arrays)
     for a, b in zip(got, wanted, strict=True):
         same("result", nki.dtypes.canonical(b.dtype), a.view(b.dtype), b, ulps, least)
