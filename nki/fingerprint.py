@@ -17,7 +17,7 @@ import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,9 @@ __all__ = ["fingerprint"]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 # Libraries whose content the key of a recording names by version.
 _KNOWN = frozenset({"nki", "neuronxcc", "torch_neuronx", "numpy", "ml_dtypes", "torch", "jax"})
+# Kernels that come with PyTorch's side are followed like anybody's: the version of a checkout does
+# not change with them.
+_FOLLOWED = "torch_neuronx.kernels."
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -167,8 +170,9 @@ class _Walk:
         if module is None or _is_library(module):
             return
         self._items(kind.__bases__, names)
+        fields = getattr(kind, "_fields", ()) if issubclass(kind, tuple) else ()
         for name, item in vars(kind).items():
-            if name in _BOOKKEEPING:
+            if name in _BOOKKEEPING or (fields and _is_made(name, item, fields)):
                 continue
             self._add(name)
             self.value(item, names)
@@ -195,6 +199,10 @@ class _Walk:
         self.value(dict(vars(value)), names)
 
 
+class _Empty(NamedTuple):
+    """What a named tuple has that nobody wrote."""
+
+
 _BOOKKEEPING = frozenset(
     {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__abstractmethods__",
      "_abc_impl", "__annotations__", "__firstlineno__", "__static_attributes__"}
@@ -202,10 +210,21 @@ _BOOKKEEPING = frozenset(
 
 
 def _is_library(module: types.ModuleType) -> bool:
+    if module.__name__.startswith(_FOLLOWED):
+        return False
     if module.__name__.partition(".")[0] in _KNOWN | sys.stdlib_module_names:
         return True
     file = getattr(module, "__file__", None)
     return file is None or file.startswith(_LIBRARIES)
+
+
+def _is_made(name: str, item: Any, fields: tuple[str, ...]) -> bool:
+    """Whether something in a named tuple is what `collections` makes of its fields."""
+    code = getattr(getattr(item, "__func__", item), "__code__", None)
+    if code is None:
+        return name in fields or name in {"__slots__", "__match_args__", "__orig_bases__"}
+    made: Any = getattr(vars(_Empty).get(name), "__func__", vars(_Empty).get(name))
+    return made is not None and code.co_filename == made.__code__.co_filename
 
 
 def _content(cell: types.CellType) -> Any:

@@ -31,15 +31,28 @@ def _nobody(_handle: str, _variant: tuple[Any, ...], _args: Any, _kwargs: Any) -
     raise AssertionError("nobody traces")
 
 
+def _plain(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return kernel.run(args, kwargs)
+
+
 # Read as globals of this module by tracers, which see what they are when they look.
 is_active: Callable[[], bool] = _never
 traced: Call = _nobody
+run: Callable[[Kernel, tuple[Any, ...], dict[str, Any]], Any] = _plain
 
 
-def use_tracer(active: Callable[[], bool], call: Call) -> None:
-    """Let ``call`` take calls of kernels while ``active()``."""
-    global is_active, traced
-    is_active, traced = active, call
+def use_tracer(
+    active: Callable[[], bool], call: Call, shield: Callable[[Callable[..., Any]], Any]
+) -> None:
+    """Let ``call`` take calls of kernels while ``active()``.
+
+    Args:
+        active: whether a program is being traced.
+        call: takes the calls then.
+        shield: makes a function one that the framework never looks into.
+    """
+    global is_active, traced, run
+    is_active, traced, run = active, call, shield(_plain)
 
 
 def new_handle(name: str) -> str:

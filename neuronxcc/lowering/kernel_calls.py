@@ -1,8 +1,9 @@
 """Calls of programs that somebody else lowered, as NKI's kernels are: one step of a program.
 
-In the tensor IR such a call is a CUSTOM_CALL of `TARGET` whose last argument names the program by a
-hash of its content. The program may write its arguments; in the IR it is a function, which returns
-their new contents after its own results.
+In the tensor IR such a call is a CUSTOM_CALL of `TARGET` whose arguments are a list of operands,
+with None where the content of an argument is undefined, and a name of the program, a hash of it.
+The program may write its arguments; in the IR it is a function, which returns their new contents
+after its own results.
 """
 
 from __future__ import annotations
@@ -58,16 +59,17 @@ def callee_of(node: Node) -> Callee | None:
 
 def body_of(
     callee: Callee,
-    strides: Sequence[tuple[int, ...]],
-    operands: Sequence[TensorType],
+    strides: Sequence[tuple[int, ...] | None],
+    operands: Sequence[TensorType | None],
     results: Sequence[TensorType | None],
 ) -> Program:
     """Return a program that does the same and writes no argument.
 
     Args:
         callee: what is called.
-        strides: of the operands that the body is given, in elements.
-        operands: their types.
+        strides: of the operands that the body is given, in elements. None for an argument that the
+            callee writes and whose content before is undefined: the body has no input for it.
+        operands: their types, or None likewise.
         results: types of the results, None for those that nobody wants: the program's, then the new
             contents of the arguments that it writes.
     """
@@ -78,8 +80,8 @@ class _Body:
     def __init__(
         self,
         callee: Callee,
-        strides: Sequence[tuple[int, ...]],
-        operands: Sequence[TensorType],
+        strides: Sequence[tuple[int, ...] | None],
+        operands: Sequence[TensorType | None],
         results: Sequence[TensorType | None],
     ) -> None:
         program = callee.program
@@ -87,26 +89,37 @@ class _Body:
         self._scratch = program.scratch_bytes
         inputs = {b.index: n for n, b in enumerate(program.buffers) if b.kind == "input"}
         produced = [*program.results, *(inputs[index] for index in callee.written)]
-        # Memory of the boundary under the types that the caller has for it.
-        for index, number in inputs.items():
-            self._buffers[number] = replace(
-                self._buffers[number], dtype=operands[index].dtype, shape=operands[index].shape
-            )
-        copies = [
-            self._moved(number, strides[index])
-            for index, number in inputs.items()
-            if number in produced or strides[index] != self._buffers[number].strides
-        ]
-        wanted: list[int] = []
-        for number, type_ in zip(produced, results, strict=True):
-            if type_ is None:
-                self._make_temp(number)
+        types = zip(produced, results, strict=True)
+        wanted = {number: type_ for number, type_ in types if type_ is not None}
+        copies = []
+        given = 0
+        for index, (type_, steps) in enumerate(zip(operands, strides, strict=True)):
+            number = inputs[index]
+            if type_ is None or steps is None:
                 continue
-            kept = self._buffers[number]
-            self._buffers[number] = replace(
-                kept, kind="output", index=len(wanted), offset=-1, dtype=type_.dtype
+            # Memory of the boundary under the type that the caller has for it.
+            source = replace(
+                self._buffers[number], index=given, dtype=type_.dtype, shape=type_.shape,
+                strides=steps,
+            )  # fmt: skip
+            given += 1
+            if number not in produced and steps == self._buffers[number].strides:
+                self._buffers[number] = source
+                continue
+            self._buffers.append(source)
+            own = self._buffers[number] = replace(
+                self._buffers[number], dtype=type_.dtype, shape=type_.shape
             )
-            wanted.append(number)
+            copies.append(CopyStep(_whole(len(self._buffers) - 1, source), _whole(number, own)))
+            if number not in produced:
+                self._make_temp(number)
+        for place, (number, type_) in enumerate(wanted.items()):
+            self._buffers[number] = replace(
+                self._buffers[number], kind="output", index=place, offset=-1, dtype=type_.dtype
+            )
+        for number in produced:
+            if number not in wanted:
+                self._make_temp(number)
         self.program = Program(
             program.name,
             tuple(self._buffers),
@@ -114,14 +127,6 @@ class _Body:
             tuple(wanted),
             self._scratch,
         )
-
-    def _moved(self, number: int, strides: tuple[int, ...]) -> CopyStep:
-        """Make an argument memory of the body's own; the copy that fills it."""
-        buffer = self._buffers[number]
-        source = replace(buffer, strides=strides)
-        self._buffers.append(source)
-        self._make_temp(number)
-        return CopyStep(_whole(len(self._buffers) - 1, source), _whole(number, buffer))
 
     def _make_temp(self, number: int) -> None:
         buffer = self._buffers[number]

@@ -319,9 +319,11 @@ class Drafter:
     def _kernel(self, unit: Opaque, callee: Callee, operands: list[Window]) -> Draft:
         """The call of a program that was lowered elsewhere."""
         node = unit.node
-        types = [src.type for src in node.srcs]
         used = [None if out is None else out.type for out in unit.outs]
-        body = body_of(callee, [window.strides for window in operands], types, used)
+        places = [None if a is None else a.index for a in node["args"][0]]
+        types = [None if i is None else node.srcs[i].type for i in places]
+        strides = [None if i is None else operands[i].strides for i in places]
+        body = body_of(callee, strides, types, used)
         outs = [self.window(out) for out in unit.outs if out is not None]
 
         def build(buffer_of: BufferOf) -> Step:

@@ -68,6 +68,7 @@ class FirstKernel:
         self.platform = platform
         self._today: dict[tuple[tuple[int, ...], bool], _Today] = {}
         self._body = spelled_out(func)
+        self.today()  # so that tracers of calls find it made
 
     def __getitem__(self, grid: Any) -> FirstKernel:
         """Return the kernel with a launch grid.
@@ -88,6 +89,7 @@ class FirstKernel:
                 f"{self.func.__name__}[{grid!r}]",
                 "give a number of at least 1, nl.nc(n) or nl.spmd_dim(...) for every axis",
             )
+        made.today()
         return made
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

@@ -135,6 +135,36 @@ def test_what_cannot_be_followed_has_no_fingerprint(value: Any) -> None:
     assert fingerprint(lambda: value) is None
 
 
+def test_named_tuples() -> None:
+    text = """
+        import typing
+        class Tiles(typing.NamedTuple):
+            rows: int
+            columns: int = 3
+            def both(self):
+                return self.rows + self.columns
+        def kernel(x):
+            return Tiles(1).both()
+    """
+    base = load(textwrap.dedent(text))
+    for old, new in (("= 3", "= 4"), ("columns", "width"), ("rows +", "rows -")):
+        assert load(textwrap.dedent(text.replace(old, new))) not in (base, None)
+    shown = text.replace("def both", "def __repr__")
+    assert load(textwrap.dedent(shown)) != load(textwrap.dedent(shown.replace("rows +", "rows -")))
+
+
+def test_kernels_of_torch_neuronx_are_followed() -> None:
+    module = ModuleType("torch_neuronx.kernels.invented")
+    sys.modules[module.__name__] = module
+    found = set()
+    for factor in (2, 3):
+        exec(f"def helper(x): return x * {factor}\ndef kernel(x): return helper(x)", vars(module))  # noqa: S102
+        found.add(fingerprint(vars(module)["kernel"]))
+    del sys.modules[module.__name__]
+    assert len(found) == 2
+    assert None not in found
+
+
 def test_recursion_ends() -> None:
     def even(n: int) -> bool:
         return n == 0 or odd(n - 1)

@@ -7,12 +7,15 @@ which records it, and the graph gets `torch_neuronx_nki::run`.
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
 from torch._dynamo import nonstrict_trace
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from nki.tracer import kernel_of, use_tracer
+from nki import tracer
+from nki.errors import NkiError
 
 __all__ = ["register"]
 
@@ -35,14 +38,34 @@ def _named(value: Any) -> str:
     return name
 
 
+_REFUSALS: list[NkiError] = []
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _refusal(number: int) -> str:
+    return str(_REFUSALS[number])
+
+
+def _run(handle: str, variant: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
+    kernel = copy.copy(tracer.kernel_of(handle))
+    kernel.grid, kernel.edges = variant
+    # Also where Dynamo has given a function up and runs its parts, it leaves nki's insides alone.
+    return tracer.run(kernel, _decoded(args), _decoded(kwargs))
+
+
 @nonstrict_trace
 def _call(
     handle: str, variant: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Call a kernel with fake tensors; no result is an empty tuple."""
-    kernel = copy.copy(kernel_of(handle))
-    kernel.grid, kernel.edges = variant
-    result = kernel(*_decoded(args), **_decoded(kwargs))
+    """Call a kernel with fake tensors; no result is (), a refusal (its number, 0)."""
+    try:
+        result = _run(handle, variant, args, kwargs)
+    except NkiError as error:
+        if not is_in_torch_dispatch_mode():  # it runs for real
+            raise
+        # Raised here, PyTorch would report something else in its place.
+        _REFUSALS.append(error)
+        return len(_REFUSALS) - 1, 0
     return () if result is None else (result,)
 
 
@@ -51,6 +74,8 @@ def _traced(
 ) -> Any:
     """What Dynamo reads in place of a kernel's call."""
     result = _call(handle, variant, _encoded(args), _encoded(kwargs))
+    if len(result) == 2:
+        raise ValueError(_refusal(result[0]))
     return result[0] if len(result) else None
 
 
@@ -79,4 +104,5 @@ def _decoded(value: Any) -> Any:
 
 def register() -> None:
     """Tell nki: while Dynamo traces, calls of kernels go here."""
-    use_tracer(torch.compiler.is_dynamo_compiling, _traced)
+    shield = functools.partial(torch.compiler.disable, reason="records or runs a kernel")
+    tracer.use_tracer(torch.compiler.is_dynamo_compiling, _traced, shield)

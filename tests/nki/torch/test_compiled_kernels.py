@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import nki.language as nl
+from examples import nki_sine
 from neuronxcc.neff.program import CallStep, LoopStep
 from nki.errors import NkiError
 from tests.nki.torch.kernels_for_tests import (
@@ -116,6 +117,38 @@ def test_kernels_are_steps(device: str, graphs: list[CompiledGraph]) -> None:
     assert sum(isinstance(s, LoopStep) for s in graph.executable.program.steps) <= 4
 
 
+def test_outputs_that_are_empty_before_are_not_copied(graphs: list[CompiledGraph]) -> None:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        empty, full = torch.empty_like(a), torch.zeros_like(a)
+        increment_into(a, empty)
+        increment_into(a * 2, full)
+        return empty + full
+
+    a = torch.randn(8, 8)
+    torch.testing.assert_close(compiled(f)(a), f(a))
+    bodies = [s.bodies[0] for s in graphs[0].executable.program.steps if isinstance(s, CallStep)]
+    inputs = sorted(sum(b.kind == "input" for b in body.buffers) for body in bodies)
+    assert inputs == [1, 2]
+
+
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_reference_executors_take_kernels(
+    executor: str, monkeypatch: pytest.MonkeyPatch, graphs: list[CompiledGraph]
+) -> None:
+    def f(a: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(a)
+        increment_into(a * 2, out)
+        return out.sin()
+
+    a = torch.randn(8, 8)
+    expected = f(a)
+    monkeypatch.setenv("TORCH_NEURONX_EXECUTOR", executor)
+    other = "reference" if executor == "native" else "native"
+    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", other)
+    torch.testing.assert_close(compiled(f)(a), expected)
+    assert not graphs[0].imported.host_calls
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_arguments_of_the_graph_are_written(device: str) -> None:
     def f(cache: torch.Tensor, row: torch.Tensor) -> Any:
@@ -167,6 +200,12 @@ def test_operators_follow_the_rules_of_pytorch(device: str) -> None:
     torch.testing.assert_close(compiled(f)(x), (x + 1) * 2)
 
 
+# PyTorch's own tracer instantiates the Function.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_the_example_of_the_documentation() -> None:
+    assert nki_sine.run() == []
+
+
 def test_undeclared_writes_are_found() -> None:
     @nki_op("nki_tests::undeclared", mutates_args={})
     def undeclared(a: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -208,6 +247,32 @@ def test_symbolic_sizes_are_fixed() -> None:
     for rows in (3, 5):
         a = torch.randn(rows, 4)
         torch.testing.assert_close(run(a), a.sin() * 2)
+
+
+def test_refusals_are_told_while_tracing(recwarn: pytest.WarningsRecorder) -> None:
+    a = torch.ones(4, 4)
+    text = r"dma_copy dst of shape .* and src of shape .*NKI106"
+
+    def f(a: torch.Tensor) -> Any:
+        return increment_into(a * 2, a[:2])
+
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=text):
+        compiled(f)(a)
+    torch._dynamo.reset()
+    with pytest.raises(NkiError, match=text):
+        torch.compile(f, backend="neuron")(a)
+    # Dynamo did not try to read how kernels are recorded, of which it would have warned.
+    assert not [w for w in recwarn if "Dynamo" in str(w.message)]
+
+
+def test_graph_breaks_leave_kernels_whole() -> None:
+    def f(a: torch.Tensor) -> Any:
+        b = combine(a, a)
+        torch._dynamo.graph_break()
+        return combine(b * 2, a)
+
+    a = torch.randn(4, 4)
+    torch.testing.assert_close(torch.compile(f, backend="neuron")(a), a * 5)
 
 
 def test_other_backends_trace_kernels_too() -> None:

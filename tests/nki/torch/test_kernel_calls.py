@@ -69,6 +69,17 @@ def test_body_writes_no_argument(
     assert all(map(torch.equal, results, expected))
 
 
+def test_undefined_arguments_are_no_inputs_of_the_body() -> None:
+    type_ = TensorType(F32, SHAPE)
+    body = body_of(_swap(), [None, DENSE], [None, type_], [None, type_])
+    check_program(body)
+    assert [b.index for b in body.buffers if b.kind == "input"] == [0]
+    assert len(body.steps) == len(_swap().program.steps)
+    y = torch.randn(SHAPE)
+    (written,) = Executable(body, "cpu")((y,))
+    assert torch.equal(written, y)
+
+
 def test_call_is_one_step_between_fused_neighbours() -> None:
     x, y = (parameter(i, TensorType(F32, SHAPE), name) for i, name in enumerate("xy"))
     old, new = _call(b.add(x, 1.0), b.transpose(b.reshape(y, (3, 2)), (1, 0)))

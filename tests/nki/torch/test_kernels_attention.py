@@ -9,6 +9,9 @@ so its error is at most the relative error of the factors times the sum of absol
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -137,6 +140,18 @@ def test_sdpa_says_once_what_the_kernels_do_not_take() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+def test_the_environment_switches_it_on() -> None:
+    """In a process of its own; the replacement of PyTorch's kernel gives no warning."""
+    code = (
+        "import torch; from torch.nn.functional import scaled_dot_product_attention as f\n"
+        "q = torch.randn(1, 1, 4, 8, device='neuron')\n"
+        "import torch_neuronx.kernels.flash_forward as m\n"
+        "assert not m.flash_forward._launches; f(q, q, q); assert len(m.flash_forward._launches)\n"
+    )
+    environment = {**os.environ, sdpa.VARIABLE: "1"}
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True)
 
 
 def test_refusals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,18 +18,33 @@ from nki.kernel import Kernel
 from nki.launch import Launch
 from torch_neuronx.dynamo.dtypes import TO_TORCH as FROM_IR
 from torch_neuronx.dynamo.dtypes import tensor_type, to_ir
+from torch_neuronx.dynamo.executors import executor_name
 from torch_neuronx.dynamo.registry import Context, flat, lowers_name
 from torch_neuronx.nki.launches import OPERATOR, enter, key_of, launch_of
 from torch_neuronx.nki.types import TO_TORCH
 
 assert OPERATOR == TARGET
 
+aten = torch.ops.aten
+# What makes tensors whose content nobody may read before it is written.
+_UNDEFINED = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_permuted.default,
+        aten.empty_strided.default,
+    }
+)
+
 
 @lowers_name(OPERATOR)
 def run(cx: Context, given: Sequence[Node], key: str) -> Any:
     """A kernel that the graph calls."""
     types = [tensor_type(v) for v in flat(cx.value) if isinstance(v, torch.Tensor)]
-    return _launched(cx, launch_of(key), given, types)
+    launch = launch_of(key)
+    sources: Any = cx.fx.args[0]
+    undefined = frozenset(i for i in launch.written if sources[i].target in _UNDEFINED)
+    return _launched(cx, launch, given, types, undefined)
 
 
 def call(
@@ -54,22 +70,27 @@ def stand_in(x: Node) -> torch.Tensor:
 
 
 def _launched(
-    cx: Context, launch: Launch, given: Sequence[Node], types: Sequence[TensorType]
+    cx: Context,
+    launch: Launch,
+    given: Sequence[Node],
+    types: Sequence[TensorType],
+    undefined: frozenset[int] = frozenset(),
 ) -> tuple[Node, ...]:
     """The call in the graph, named by a hash of its program, so that it means the same anywhere.
 
-    With the reference executor the operator itself is the step.
+    Nothing is passed for arguments that are `undefined` before the kernel writes them. With a
+    reference executor the operator itself is the step, and it takes all arguments.
     """
-    if os.environ.get(EXECUTOR_VARIABLE) == "reference":
+    by_operator = os.environ.get(EXECUTOR_VARIABLE) == "reference"
+    if by_operator:
         key = key_of(launch)
     else:
         key = keep(Callee(launch.program, tuple(sorted(launch.written))))
         enter(key, launch)
-    node = build.custom_call(
-        TARGET,
-        types,
-        given,
-        args=(tuple(Operand(i) for i in range(len(given))), key),
-        device=cx.on_device,
-    )
+    if by_operator or executor_name() == "reference":
+        undefined = frozenset()
+    operands = [x for i, x in enumerate(given) if i not in undefined]
+    numbers = itertools.count()
+    places = tuple(None if i in undefined else Operand(next(numbers)) for i in range(len(given)))
+    node = build.custom_call(TARGET, types, operands, args=(places, key), device=cx.on_device)
     return build.results(node)
