@@ -438,7 +438,7 @@ def reductions_in_place(draw: Any, runner: Runner) -> None:
 
     @nki.jit
     def kernel(a: Any) -> Any:
-        results = []
+        results: list[Any] = []
 
         def begin() -> tuple[Any, Any]:
             made = nl.ndarray((32, columns), kind), nl.ndarray((32, 1), nl.float32)
