@@ -41,14 +41,27 @@ def recorder() -> Recorder:
 
 
 def agree(
-    kernel: Any, *arrays: Array, ulps: float = 0, least: float = 0, runner: Runner = lowered
+    kernel: Any,
+    *arrays: Array,
+    ulps: float = 0,
+    least: float | Sequence[float] = 0.0,
+    runner: Runner = lowered,
 ) -> None:
-    """Compare the results of a kernel by the reference with those of its program."""
+    """Compare the results of a kernel by the reference with those of its program.
+
+    Args:
+        kernel: returns one tensor or several.
+        arrays: its arguments.
+        ulps: see `same`.
+        least: see `same`; of all results, or of each.
+        runner: runs the recording.
+    """
     recording = record(kernel, *arrays)
     wanted = run(recording, [np.array(a) for a in arrays])
     got = runner(recording, arrays)
-    for a, b in zip(got, wanted, strict=True):
-        same("result", nki.dtypes.canonical(b.dtype), a.view(b.dtype), b, ulps, least)
+    bounds = [least] * len(got) if isinstance(least, (int, float)) else least
+    for a, b, bound in zip(got, wanted, bounds, strict=True):
+        same("result", nki.dtypes.canonical(b.dtype), a.view(b.dtype), b, ulps, bound)
 
 
 @scenario
@@ -415,6 +428,47 @@ def functions_of_special_values(draw: Any, runner: Runner) -> None:
     else:
         # Differences of float32 values near 1, of which functions are made up, cost some ulps.
         check("activation", operands, ulps=64, least=1e-6, runner=runner)
+
+
+@scenario
+def reductions_in_place(draw: Any, runner: Runner) -> None:
+    columns = draw(st.sampled_from([5, 100, 3000]))
+    kind = draw(st.sampled_from(["float32", "bfloat16"]))
+
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        results: list[Any] = []
+
+        def begin() -> tuple[Any, Any]:
+            made = nl.ndarray((32, columns), kind), nl.ndarray((32, 1), nl.float32)
+            nisa.dma_copy(dst=made[0], src=a)
+            results.extend(made)
+            return made
+
+        x, total = begin()
+        nisa.activation_reduce(
+            dst=x, op="square", data=x, scale=0.5, reduce_op="add", reduce_res=total
+        )
+        x, total = begin()
+        nisa.tensor_scalar_reduce(
+            dst=x, data=x, op0="multiply", operand0=-2.0, reduce_op="maximum", reduce_res=total
+        )
+        x, total = begin()
+        nisa.activate2(
+            dst=x, op="relu", data=x, imm0=3.0, imm1=1.0, op0="multiply", op1="add",
+            reduce_op="abs_max", reduce_res=total, reduce_cmd="reset_reduce",
+        )  # fmt: skip
+        outs = []
+        for tile in results:
+            out = nl.ndarray(tile.shape, tile.dtype, nl.shared_hbm)
+            nisa.dma_copy(dst=out, src=tile)
+            outs.append(out)
+        return tuple(outs)
+
+    a = items(columns, (32, columns), kind, special=False)
+    sums = float((a.astype(np.float64) ** 2).sum(axis=1).max()) / 4
+    bounds = [0, columns * sums * 2.0**-24, 0, 0, 0, 0]
+    agree(kernel, a, least=bounds, runner=runner)
 
 
 @scenario
