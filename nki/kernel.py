@@ -104,7 +104,7 @@ class Kernel:
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind like a function, so that methods can be kernels."""
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else BoundKernel(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel.
@@ -213,6 +213,39 @@ class Kernel:
             edges=self.edges,
             values=[functools.partial(contents, *span) for span in spans],
         )
+
+
+class BoundKernel:
+    """A kernel that is a method, with its object.
+
+    Attributes:
+        kernel: the kernel.
+        __self__: the object, its first argument.
+    """
+
+    def __init__(self, kernel: Kernel, instance: Any) -> None:
+        """Bind a kernel."""
+        functools.update_wrapper(self, kernel.function)
+        self.kernel = kernel
+        self.__self__ = instance
+        known = inspect.signature(kernel.function)
+        self.__signature__ = known.replace(parameters=list(known.parameters.values())[1:])
+
+    def __getitem__(self, cores: Any) -> BoundKernel:
+        """Return the method on a number of physical cores, see :class:`Kernel`."""
+        return BoundKernel(self.kernel[cores], self.__self__)
+
+    def with_schedule(self, edges: Any) -> BoundKernel:
+        """Return the method with dependencies, see :class:`Kernel`."""
+        return BoundKernel(self.kernel.with_schedule(edges), self.__self__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the method, see :class:`Kernel`."""
+        return self.kernel(self.__self__, *args, **kwargs)
+
+    def record(self, *args: Any, **kwargs: Any) -> Recording:
+        """Return what a call with these arguments does, without running it."""
+        return self.kernel.record(self.__self__, *args, **kwargs)
 
 
 def _named(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -108,6 +108,7 @@ class _Merge:
 
     Attributes:
         quiet: bodies of loops are gone through again, only to look for races.
+        created: ids of the shared storages that were filled when they were created.
     """
 
     def __init__(self, recorders: Sequence[Recorder]) -> None:
@@ -125,6 +126,7 @@ class _Merge:
         self.touching = [source.touching_shared() for source in self.sources]
         self.memory = SharedMemory()
         self.quiet = False
+        self.created: set[int] = set()
 
     def result(self) -> Recording:
         """Merge."""
@@ -326,8 +328,20 @@ class _Merge:
         touching = np.append(self.touching[source.lane], False)
         for at in code.at[low:high][touching[code.numbers[low:high]]].tolist():
             where = source.where(code.old[at + 1])
-            for leaf, tensor in self._use(source, code, at):
+            touched = self._use(source, code, at)
+            if source.recording.templates[code.old[at]].row.name == "fill" and self._creates(
+                source, touched[0][1]
+            ):
+                continue
+            for leaf, tensor in touched:
                 self.races[rank].touch(core, Touch(tensor, leaf.writes, where))
+
+    def _creates(self, source: Source, tensor: NkiTensor) -> bool:
+        """Whether a fill is that with which both cores create a tensor."""
+        storage = id(tensor.storage)
+        first = storage in source.recorder.filled and storage not in self.created
+        self.created.add(storage)
+        return first
 
     def _use(self, source: Source, code: Rewritten, at: int) -> list[tuple[Leaf, NkiTensor]]:
         """Take note of what an event does with shared HBM; return its operands there."""

@@ -54,6 +54,7 @@ class Recorder:
         core: whose memory the kernel's tensors lie in.
         observers: checks that see every instruction of the user's.
         shared: storages in shared HBM in the order of their creation.
+        filled: by id of a storage that two cores share, the number it was created with.
         cores: physical cores of the logical core.
         rank: number of the logical core.
         ranks: how many logical cores take part.
@@ -86,6 +87,7 @@ class Recorder:
         self.core = Core(target, index)
         self.observers: list[Observer] = []
         self.shared: list[Storage] = []
+        self.filled: dict[int, float] = {}
         self.names: dict[str, list[tuple[str, int]]] = {}
         self._grid = grid
         self._index = index
@@ -432,6 +434,15 @@ class Recorder:
     # --- making tensors (nki.context.Recorder) ---------------------------------------------------
 
     def fill(self, tensor: NkiTensor, value: float) -> None:
+        """Record that every element of a new tensor is ``value``."""
+        if self.cores > 1 and tensor.buffer is MemoryRegion.shared_hbm:
+            # The cores share it, and a second fill would undo what the first core has written.
+            self.filled[id(tensor.storage)] = value
+            if self._index > 0:
+                return
+        self._set(tensor, value)
+
+    def _set(self, tensor: NkiTensor, value: float) -> None:
         """Record that every element of a tensor becomes ``value``.
 
         On chip that is a memset. In HBM it is a DMA from constant memory, for which NKI has no
@@ -456,7 +467,7 @@ class Recorder:
             on_chip = dst.buffer.on_chip and value.buffer.on_chip
             FUNCTIONS["tensor_copy" if on_chip else "dma_copy"](dst, value)
         elif isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-            self.fill(dst, number(value))
+            self._set(dst, number(value))
         else:
             return False
         return True

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch_neuronx import kernels, nki
-    from torch_neuronx.nki import jit as nki_jit
     from torch_neuronx.nki import nki_op, wrap_nki
+    from torch_neuronx.nki.either import nki_jit
     from torch_neuronx.tools.compare import compare
     from torch_neuronx.tools.explain import explain
 
@@ -40,7 +40,7 @@ _LATER = {
     "explain": ("torch_neuronx.tools.explain", "explain"),
     "kernels": ("torch_neuronx.kernels", ""),
     "nki": ("torch_neuronx.nki", ""),
-    "nki_jit": ("torch_neuronx.nki", "jit"),
+    "nki_jit": ("torch_neuronx.nki.either", "nki_jit"),
     "nki_op": ("torch_neuronx.nki", "nki_op"),
     "wrap_nki": ("torch_neuronx.nki", "wrap_nki"),
 }

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
 
-__all__ = ["Index", "Mask", "MeshGrid", "Run", "arange", "as_index", "mgrid"]
+__all__ = ["Index", "Mask", "MeshGrid", "Run", "arange", "as_index", "common_shape", "mgrid"]
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -125,7 +125,7 @@ class Index:
             return NotImplemented
         if linear and not right.shape and self._integers is None:
             return Index(self.shape, function(self.offset, right.offset), self.steps)
-        shape = _common(self.shape, right.shape)
+        shape = common_shape(self.shape, right.shape)
         a, b = self.raised(shape), right.raised(shape)
         if linear and a.affine and b.affine:
             steps = tuple([function(s, t) for s, t in zip(a.steps, b.steps, strict=True)])
@@ -265,13 +265,24 @@ def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> NkiError:
     )
 
 
-def _common(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    if a == b:
+def common_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that two shapes broadcast to.
+
+    Raises:
+        NkiError: there is none (NKI260).
+    """
+    if a == b or not b:
         return a
-    try:
-        return np.broadcast_shapes(a, b)
-    except ValueError:
-        raise _shapes(a, b) from None
+    if not a:
+        return b
+    missing = len(a) - len(b)
+    long, short = ((a, (1,) * missing + b)) if missing >= 0 else (b, (1,) * -missing + a)
+    sizes = []
+    for m, n in zip(long, short, strict=True):
+        if m not in (n, 1) and n != 1:
+            raise _shapes(a, b)
+        sizes.append(n if m == 1 else m)
+    return tuple(sizes)
 
 
 def arange(*args: Any) -> Index:
@@ -416,9 +427,9 @@ class Mask:
         """The shape that all conditions broadcast to."""
         shape: tuple[int, ...] = ()
         for index, _ in self.terms:
-            shape = _common(shape, index.shape)
+            shape = common_shape(shape, index.shape)
         for values in self.others:
-            shape = _common(shape, values.shape)
+            shape = common_shape(shape, values.shape)
         return shape
 
     def conditions(self, shape: tuple[int, ...]) -> Iterator[Booleans | Run]:
@@ -465,7 +476,7 @@ class Mask:
             return self if not other else Mask((), (np.ones((), bool),))
         if not isinstance(other, Mask):
             return NotImplemented
-        shape = _common(self.shape, other.shape)
+        shape = common_shape(self.shape, other.shape)
         return Mask((), (self.values(shape) | other.values(shape),))
 
     __ror__ = __or__

@@ -11,6 +11,7 @@ import functools
 import inspect
 import itertools
 import math
+import re
 import statistics
 import time
 import warnings
@@ -23,7 +24,7 @@ from neuronxcc.nki.syntax import spelled_out
 from neuronxcc.nki.tensors import Tensor
 from neuronxcc.nki.writes import copy, on_sbuf
 from neuronxcc.targets import Target, get_target
-from nki.errors import NkiError, NkiWarning
+from nki.errors import NkiError, NkiIndexError, NkiWarning
 from nki.frontends import Frontend
 from nki.kernel import Kernel
 from nki.memory import MemoryRegion
@@ -68,6 +69,7 @@ class FirstKernel:
         self.platform = platform
         self._today: dict[tuple[tuple[int, ...], bool], _Today] = {}
         self._body = spelled_out(func)
+        self.today()  # so that tracers of calls find it made
 
     def __getitem__(self, grid: Any) -> FirstKernel:
         """Return the kernel with a launch grid.
@@ -88,6 +90,7 @@ class FirstKernel:
                 f"{self.func.__name__}[{grid!r}]",
                 "give a number of at least 1, nl.nc(n) or nl.spmd_dim(...) for every axis",
             )
+        made.today()
         return made
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -95,10 +98,19 @@ class FirstKernel:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the kernel; within another one, run its function."""
+        """Run the kernel; within another one, run its function.
+
+        Raises:
+            IndexError: an index is out of bounds, in NumPy's words, which is what the simulator of
+                this generation is documented to raise; its cause is the NkiIndexError, with the
+                user's line and what to do.
+        """
         if running():
             return self._body(*args, **kwargs)
-        return self.today()(*args, **kwargs)
+        try:
+            return self.today()(*args, **kwargs)
+        except NkiIndexError as error:
+            raise _in_numpys_words(error) from error
 
     def __fingerprint__(self) -> tuple[Any, ...]:
         """Return what it consists of, for the cache on disk."""
@@ -112,6 +124,16 @@ class FirstKernel:
             adapter = _adapter(self._body, self.func, self.grid, addresses=not key[1])
             found = self._today[key] = _Today(adapter, self.platform)
         return found
+
+
+_OUT_OF_BOUNDS = re.compile(r"index (-?\d+) is out of bounds: it must be from 0 to below (\d+)")
+
+
+def _in_numpys_words(error: NkiIndexError) -> IndexError:
+    match = _OUT_OF_BOUNDS.search(error.what)
+    if match is None:
+        return error
+    return IndexError(f"index {match[1]} is out of bounds for axis 0 with size {match[2]}")
 
 
 def _adapter(

@@ -8,13 +8,14 @@ kernel that writes either is compiled again with the meaning spelled out: ``mask
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import textwrap
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["spelled_out"]
+__all__ = ["is_first_generation", "spelled_out"]
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -124,3 +125,27 @@ def _compiled(
     made.__qualname__, made.__module__ = function.__qualname__, function.__module__
     made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
     return made
+
+
+_PACKAGE = "neuronxcc.nki"
+
+
+def is_first_generation(function: Any) -> bool:
+    """Whether a function names something of `neuronxcc.nki`, or imports it in its body."""
+    plain = inspect.unwrap(function) if callable(function) else function
+    if not isinstance(plain, types.FunctionType):
+        return False
+    known = inspect.getclosurevars(plain)
+    values = (*known.globals.values(), *known.nonlocals.values())
+    if any(_belongs(value) for value in values):
+        return True
+    return any(
+        instruction.opname == "IMPORT_NAME" and f"{instruction.argval}.".startswith(_PACKAGE + ".")
+        for instruction in dis.get_instructions(plain)
+    )
+
+
+def _belongs(value: Any) -> bool:
+    name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
+    name = getattr(value, "__module__", None) or name
+    return f"{name}.".startswith(_PACKAGE + ".")

@@ -16,7 +16,7 @@ import numpy as np
 
 from neuronxcc.nki.boxes import Box, Region, box_slices, region_of_mask, whole_box
 from neuronxcc.nki.dtypes import dtype_name, numpy_dtype
-from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index
+from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index, common_shape
 from neuronxcc.nki.state import current, new_tile
 from nki.dtypes import info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
@@ -495,7 +495,7 @@ class Access(Tensor):
         lanes = self._lanes()
         shape: tuple[int, ...] = ()
         for index in indices:
-            shape = Index(shape, 0, (0,) * len(shape)).__add__(index).shape
+            shape = common_shape(shape, index.shape)
         if lanes > 1 or rows is not None:
             shape = shape or (lanes, 1)
             if shape[0] not in (1, lanes):
@@ -570,11 +570,14 @@ class Access(Tensor):
     def pattern_of(self, box: Box) -> NkiTensor:
         """Return the part within a box, without writing promised zeros first."""
         base = self.base.pattern
-        shape = tuple(high - low for low, high in box)
-        key = [index.part(box) for index in self.key]
+        shape = self._shape
+        key = list(self.key)
+        if box != whole_box(shape):
+            shape = tuple([high - low for low, high in box])
+            key = [index.part(box) for index in key]
         fixed = self.dynamic[0] if self.dynamic is not None else None
         offset = base.offset
-        total = Index(shape, 0, (0,) * len(shape))
+        strides = [0] * len(shape)
         for dim, index in enumerate(key):
             low, high = index.bounds()
             if dim != fixed and not (low >= 0 and high < base.shape[dim]):
@@ -586,8 +589,10 @@ class Access(Tensor):
                 )
             if not index.affine:
                 raise _no_pattern(self.base, index)
-            total = total + index * base.strides[dim]
-        strides = list(total.steps)
+            stride = base.strides[dim]
+            offset += index.offset * stride
+            for axis, step in enumerate(index.steps):
+                strides[axis] += step * stride
         if base.partition:
             lanes = key[0]
             if any(lanes.steps[1:]) or any(index.steps[0] for index in key[1:]):
@@ -606,7 +611,7 @@ class Access(Tensor):
                     "copy it to several with nl.broadcast_to first",
                 )
         pattern = AccessPattern(
-            base.dtype, offset + total.offset, shape, tuple(strides), base.partition, base.indirect
+            base.dtype, offset, shape, tuple(strides), base.partition, base.indirect
         )
         if self.dynamic is not None:
             pattern = self._moved(pattern, box, key)

@@ -77,7 +77,9 @@ def leaf_roles(template: Template) -> tuple[Leaf, ...]:
     found: list[Leaf] = []
     for name, form in template.operands:
         role = roles[name]
-        reads, writes = role is not Role.WRITE, role is not Role.READ
+        # An operand that may keep elements is not read by that; one that is added to is.
+        added = role is Role.READWRITE and template.accumulate is True
+        reads, writes = role is Role.READ or added, role is not Role.READ
         # Of a tensor and its index the index is only read.
         for operand in listed(form):
             for i, leaf in enumerate(leaves(operand)):

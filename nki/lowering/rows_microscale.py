@@ -2,6 +2,9 @@
 
 Of P partitions, 32 * a + 8 * b + c is in the group whose scales are in partition 32 * a + b, so
 kernels have dimensions (P / 32, 4, 8): then everything lies in steps.
+
+Products are float32 products of scaled elements. The reference has float64 here, and differs where
+a scaled element is beyond float32, which takes a scale above 2**112 or so.
 """
 
 from __future__ import annotations

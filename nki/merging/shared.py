@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,18 +39,30 @@ def match_shared(recorders: Sequence[Recorder]) -> dict[int, Storage]:
         constants = {id(recorder.recording.storages[n]) for n in recorder.recording.constants}
         created = [storage for storage in recorder.shared if id(storage) not in constants]
         first = heads.setdefault(recorder.rank, created)
-        for i, (a, b) in enumerate(zip(first, created, strict=False)):
-            if (a.shape, a.dtype) != (b.shape, b.dtype):
+        for i, (a, b) in enumerate(zip_longest(first, created)):
+            if b is None or a is b:
+                continue
+            ours = None if a is None else _described(recorders[recorder.lane - 1], a)
+            theirs = _described(recorder, b)
+            # A tensor that the second core creates alone is its own, but core 0 fills them.
+            if ours != theirs and (a is not None or id(b) in recorder.filled):
                 raise NkiError(
                     "NKI300",
-                    f"tensor {i} in shared HBM is {a!r} on core 0 and {b!r} on core 1",
+                    f"tensor {i} in shared HBM is {ours or 'missing'} on core 0 and {theirs} on "
+                    "core 1",
                     "let both cores create the same tensors in nl.shared_hbm in the same order, "
                     "and use nl.private_hbm for what only one of them needs",
                     recorder.where_created(b),
                 )
-            if a is not b:
+            if a is not None:
                 found[id(b)] = a
     return found
+
+
+def _described(recorder: Recorder, storage: Storage) -> str:
+    value = recorder.filled.get(id(storage))
+    filled = "" if value is None else f" filled with {value}"
+    return f"{storage.dtype}{list(storage.shape)}{filled}"
 
 
 class SharedMemory:

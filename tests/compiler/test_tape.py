@@ -301,7 +301,7 @@ NUMBERS = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     tape=tapes(8),
     changes=st.lists(st.tuples(st.integers(0, 10_000), NUMBERS), max_size=3),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -279,3 +282,28 @@ def test_an_operator_in_a_loop_is_not_smuggled_in() -> None:
     made = registers(ForStep((Register(0, 0),), 0, 1, 1, (step,)))
     with pytest.raises(NeffError, match="which writes to its argument"):
         Executable(made, "cpu")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_loop_without_an_end_hears_ctrl_c(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    by = (8 * 600 * 4,) * 3
+    writer = TapeWriter()
+    kernel = writer.function(TapeLoop(clamped(Op.ADD, 8, 600, 600), lanes=True, advance=by))
+    writer.group(4)  # enough for two threads, which must be let go
+    writer.add(kernel, writer.location("user.py:1"), (0, 0, 0, 0, 0, 0))
+    loop = WhileStep((Register(1, 1),), Register(1, 0), Register(1, 0), (writer.step(),))
+    made = Program("endless", (flat("input", F32, 32 * 600, 0), flat("input", S32, 2, 1)),
+                   (loop,), (0,))  # fmt: skip
+    run = Executable(made, "cpu")
+    data, forever = torch.zeros(32 * 600), torch.tensor([1, 0], dtype=torch.int32)
+    timer = threading.Timer(0.2, _thread.interrupt_main)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run((data, forever))
+        run((data, torch.zeros(2, dtype=torch.int32)))
+    finally:
+        timer.join()
+        torch.set_num_threads(before)

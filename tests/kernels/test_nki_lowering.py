@@ -13,7 +13,7 @@ from tests.nki.lowering_cases import CASES, Maker
 from tests.nki.lowering_scenarios import SCENARIOS
 from tests.nki.lowering_tools import check
 
-SETTINGS = settings(max_examples=4, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=3, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -62,7 +62,7 @@ def test_both_sides_have_the_same_functions() -> None:
 def test_both_sides_declare_the_same(name: str) -> None:
     count = parameters(name)
 
-    @settings(max_examples=150)
+    @settings(max_examples=60)
     @given(st.tuples(*[NUMBERS] * count))
     def compare(params: tuple[int, ...]) -> None:
         assert by_executor(name, params) == by_python(name, params)

@@ -14,10 +14,11 @@ import nki.isa as nisa
 import nki.language as nl
 from nki.context import current_recorder
 from nki.dtypes import info
+from nki.isa.act import ACTIVATIONS
 from nki.recorder import Recorder
 from nki.recording import Recording
 from nki.reference import run
-from tests.nki.lowering_tools import Array, items, lowered, record, same
+from tests.nki.lowering_tools import Array, Given, check, dense, items, lowered, record, same
 
 Runner = Callable[[Recording, Sequence[Array]], list[Array]]
 Scenario = Callable[[Any, Runner], None]
@@ -40,15 +41,27 @@ def recorder() -> Recorder:
 
 
 def agree(
-    kernel: Any, *arrays: Array, ulps: float = 0, least: float = 0, runner: Runner = lowered
+    kernel: Any,
+    *arrays: Array,
+    ulps: float = 0,
+    least: float | Sequence[float] = 0.0,
+    runner: Runner = lowered,
 ) -> None:
-    """Compare the results of a kernel by the reference with those of its program."""
+    """Compare the results of a kernel by the reference with those of its program.
+
+    Args:
+        kernel: returns one tensor or several.
+        arrays: its arguments.
+        ulps: see `same`.
+        least: see `same`; of all results, or of each.
+        runner: runs the recording.
+    """
     recording = record(kernel, *arrays)
     wanted = run(recording, [np.array(a) for a in arrays])
-    wanted = wanted if isinstance(wanted, (tuple, list)) else (wanted,)
     got = runner(recording, arrays)
-    for a, b in zip(got, wanted, strict=True):
-        same("result", nki.dtypes.canonical(b.dtype), a.view(b.dtype), b, ulps, least)
+    bounds = [least] * len(got) if isinstance(least, (int, float)) else least
+    for a, b, bound in zip(got, wanted, bounds, strict=True):
+        same("result", nki.dtypes.canonical(b.dtype), a.view(b.dtype), b, ulps, bound)
 
 
 @scenario
@@ -241,7 +254,7 @@ def indices_out_of_bounds(draw: Any, runner: Runner) -> None:
         chosen = nl.ndarray((4, 1), nl.int32)
         nisa.dma_copy(dst=chosen, src=index)
         tile = nl.zeros((4, 3), kind)
-        offset = {"vector_offset": chosen} if vector else {"scalar_offset": chosen[2:3]}
+        offset: Any = {"vector_offset": chosen} if vector else {"scalar_offset": chosen[2:3]}
         count = 4 if vector else 1
         nisa.dma_copy(
             dst=tile[:count],
@@ -305,6 +318,157 @@ def accumulator_registers(draw: Any, runner: Runner) -> None:
     a, b = (items(seed, shape, "float32", special=False) for seed in (1, 2))
     # Sums of twice as many values as columns, at most 20 each.
     agree(kernel, a, b, least=4 * columns**2 * 20 * 2.0**-24, runner=runner)
+
+
+@scenario
+def columns_by_an_index(draw: Any, runner: Runner) -> None:
+    partitions, count = draw(st.sampled_from([16, 32, 64])), draw(st.sampled_from([1, 20, 33]))
+    kind, number = (
+        draw(st.sampled_from(["bfloat16", "float16"])),
+        draw(st.sampled_from(["uint16", "uint32", "int32"])),
+    )
+    width = draw(st.sampled_from([1, 2]))
+
+    @nki.jit
+    def kernel(a: Any, at: Any, b: Any, to: Any) -> Any:
+        x, index = nl.ndarray(a.shape, kind), nl.ndarray(at.shape, number)
+        nisa.dma_copy(dst=x, src=a)
+        nisa.dma_copy(dst=index, src=at)
+        y = nl.ndarray((partitions, count, width), kind)
+        nisa.tensor_copy(dst=y[:, :, 0], src=x.indirect(index, num_elem=count))
+        for k in range(1, width):
+            nisa.tensor_copy(dst=y[:, :, k], src=y[:, :, 0])
+        z, where = nl.zeros((partitions, 80), nl.float32), nl.ndarray(to.shape, number)
+        nisa.dma_copy(dst=where, src=to)
+        nisa.tensor_scalar(
+            dst=z.indirect(where, num_elem=count), data=y[:, :, 0], op0="add", operand0=1.0
+        )
+        ones = nl.ndarray((partitions, 8), kind)
+        nisa.dma_copy(dst=ones, src=b)
+        product = nl.ndarray((8, count), nl.float32, nl.psum)
+        nisa.nc_matmul(
+            dst=product, stationary=ones, moving=x.indirect(index, num_elem=count), accumulate=False
+        )
+        small = nl.ndarray((8, count), nl.float32)
+        nisa.tensor_copy(dst=small, src=product)
+        outs = []
+        for tile in (y, z, small):
+            out = nl.ndarray(tile.shape, tile.dtype, nl.shared_hbm)
+            nisa.dma_copy(dst=out, src=tile)
+            outs.append(out)
+        return tuple(outs)
+
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    columns = -(-count // 16)
+    at = rng.integers(0, 40, (partitions, columns)).astype(number)
+    to = rng.permuted(np.tile(np.arange(80), (partitions, 1)), axis=1)[:, :columns].astype(number)
+    a, b = (items(n, (partitions, n), kind, special=False) for n in (40, 8))
+    agree(kernel, a, at, b, to, ulps=1, least=partitions**2 * 400 * 2.0**-24, runner=runner)
+
+
+@scenario
+def rows_turned_by_an_index(draw: Any, runner: Runner) -> None:
+    skip = draw(st.booleans())
+    columns = draw(st.sampled_from([1, 2]))
+    mode = nisa.oob_mode.skip if skip else nisa.oob_mode.error
+
+    @nki.jit
+    def kernel(table: Any, index: Any, add: Any, at: Any) -> Any:
+        chosen = nl.ndarray(index.shape, index.dtype)
+        nisa.dma_copy(dst=chosen, src=index)
+        t = nl.zeros((64, 128 * columns), nl.bfloat16)
+        nisa.dma_transpose(
+            dst=t, src=table.ap([[64, 128 * columns], [1, 64]], vector_offset=chosen), oob_mode=mode
+        )
+        out = nl.ndarray(t.shape, t.dtype, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=t)
+        place, more = nl.ndarray(at.shape, at.dtype), nl.ndarray(add.shape, add.dtype)
+        nisa.dma_copy(dst=place, src=at)
+        nisa.dma_copy(dst=more, src=add)
+        sums = nl.ndarray((50, 8), nl.float32, nl.shared_hbm)
+        nisa.dma_copy(dst=sums, src=table[0:50, 0:8])
+        rows = sums.ap([[8, 20], [1, 8]], vector_offset=place)
+        nisa.dma_compute(dst=rows, srcs=[rows, more], reduce_op="add", oob_mode=mode)
+        return out, sums
+
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    most = 90 if skip else 80
+    index = rng.integers(-5 if skip else 0, most, (128, columns)).astype(np.uint32)
+    at = rng.permutation(60 if skip else 50)[:20].reshape(20, 1).astype(np.int32)
+    table, add = items(1, (80, 64), "bfloat16"), items(2, (20, 8), "float32")
+    agree(kernel, table, index, add, at, runner=runner)
+
+
+SPECIAL = np.array(
+    [0.0, -0.0, 1, -1, 0.5, 2, 3, -2, -3.5, np.inf, -np.inf, np.nan, 1e-3, 300, 7e4, -1e6, 1e-40,
+     1e30, -1e30, np.pi, -np.pi, 9, -9, 20, -20, 88, -88, 100, -100, 1e-7],
+    np.float32,
+)  # fmt: skip
+
+
+@scenario
+def functions_of_special_values(draw: Any, runner: Runner) -> None:
+    name = draw(st.sampled_from(["power", *ACTIVATIONS]))
+    count = len(SPECIAL)
+    if name == "power":
+        layout = dense(1, count**2)
+        x, y = np.repeat(SPECIAL, count)[None], np.tile(SPECIAL, count)[None]
+        operands: dict[str, Any] = {
+            "dst": Given(x, "float32", layout), "data1": Given(x, "float32", layout),
+            "data2": Given(y, "float32", layout),
+        }  # fmt: skip
+        check("tensor_tensor", operands, {"op": name}, ulps=2, runner=runner)
+        return
+    layout = dense(1, count)
+    given = Given(SPECIAL[None], "float32", layout)
+    operands = {"dst": given, "op": name, "data": given}
+    if name == "prelu":
+        stages = {"imm0": 0.0, "imm1": 0.0, "op0": "bypass", "op1": "bypass", "relu_param": 0.25}
+        check("activate2", {**operands, **stages}, runner=runner)
+    else:
+        # Differences of float32 values near 1, of which functions are made up, cost some ulps.
+        check("activation", operands, ulps=64, least=1e-6, runner=runner)
+
+
+@scenario
+def reductions_in_place(draw: Any, runner: Runner) -> None:
+    columns = draw(st.sampled_from([5, 100, 3000]))
+    kind = draw(st.sampled_from(["float32", "bfloat16"]))
+
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        results: list[Any] = []
+
+        def begin() -> tuple[Any, Any]:
+            made = nl.ndarray((32, columns), kind), nl.ndarray((32, 1), nl.float32)
+            nisa.dma_copy(dst=made[0], src=a)
+            results.extend(made)
+            return made
+
+        x, total = begin()
+        nisa.activation_reduce(
+            dst=x, op="square", data=x, scale=0.5, reduce_op="add", reduce_res=total
+        )
+        x, total = begin()
+        nisa.tensor_scalar_reduce(
+            dst=x, data=x, op0="multiply", operand0=-2.0, reduce_op="maximum", reduce_res=total
+        )
+        x, total = begin()
+        nisa.activate2(
+            dst=x, op="relu", data=x, imm0=3.0, imm1=1.0, op0="multiply", op1="add",
+            reduce_op="abs_max", reduce_res=total, reduce_cmd="reset_reduce",
+        )  # fmt: skip
+        outs = []
+        for tile in results:
+            out = nl.ndarray(tile.shape, tile.dtype, nl.shared_hbm)
+            nisa.dma_copy(dst=out, src=tile)
+            outs.append(out)
+        return tuple(outs)
+
+    a = items(columns, (32, columns), kind, special=False)
+    sums = float((a.astype(np.float64) ** 2).sum(axis=1).max()) / 4
+    bounds = [0, columns * sums * 2.0**-24, 0, 0, 0, 0]
+    agree(kernel, a, least=bounds, runner=runner)
 
 
 @scenario

@@ -105,6 +105,20 @@ def test_reading_what_another_tensor_wrote_is_allowed() -> None:
     assert codes(kernel) == []
 
 
+@pytest.mark.parametrize(("accumulate", "found"), [(False, []), (True, ["NKI222"])])
+def test_products_read_what_they_add_to(accumulate: Any, found: list[str]) -> None:
+    def kernel() -> None:
+        x = nl.zeros((32, 32), nl.float32)
+        a = nl.ndarray((32, 32), nl.float32, nl.psum, address=(0, 0))
+        b = nl.ndarray((32, 32), nl.float32, nl.psum, address=(0, 0))
+        nisa.nc_matmul(a, x, x, accumulate=False)
+        nisa.nc_matmul(b, x, x, accumulate=False)
+        nisa.nc_matmul(a, x, x, accumulate=accumulate)
+        nisa.tensor_copy(x, a)
+
+    assert codes(kernel) == found
+
+
 def test_a_loop_comes_round() -> None:
     def kernel() -> None:
         a = nl.ndarray((32, 64), nl.float32, address=(0, 0))

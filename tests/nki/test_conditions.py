@@ -11,6 +11,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 from nki.errors import NkiError, NkiTypeError
+from nki.recording import Loop
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,7 @@ def number(value: int) -> Any:
 def test_loops_nest(outer: int, inner: int) -> None:
     got = nested(number(outer), number(inner))
     np.testing.assert_array_equal(got, [[outer * inner, outer]])
-    loops = [item for item in nested.record(number(1), number(1)).items() if hasattr(item, "kind")]
+    loops = [i for i in nested.record(number(1), number(1)).items() if isinstance(i, Loop)]
     assert [loop.kind for loop in loops] == ["while"]
     assert len(loops[0].body.loops) == 1
 

@@ -13,7 +13,7 @@ from tests.nki.lowering_tools import check
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_instruction(name: str, data: Any) -> None:
     case = CASES[name](Maker(data.draw))

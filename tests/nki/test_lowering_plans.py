@@ -83,7 +83,8 @@ def touches(draw: Any) -> Touch:
 def test_instructions_of_a_group_meet_within_chunks_only(
     chunks: int, steps: list[list[Touch]]
 ) -> None:
-    group, members = Group(chunks), []
+    group = Group(chunks)
+    members: list[list[Touch]] = []
     for step in steps:
         if not group.takes(step, chunks):
             continue

@@ -312,6 +312,43 @@ def test_a_race_between_iterations_is_found() -> None:
         kernel[2](a, twice=False)
 
 
+def test_shared_tensors_are_filled_once() -> None:
+    @nki.jit
+    def kernel(a: Any, *, ones: bool = False, alone: bool = False) -> Any:
+        i = nl.program_id(0)
+        value = i if ones else 3
+        out = nl.full((3, 4), value, a.dtype, nl.shared_hbm)
+        t = nl.ndarray((1, 4), a.dtype)
+        nisa.dma_copy(t, a[i : i + 1])
+        nisa.dma_copy(out[i : i + 1], t)
+        if alone and i == 1:
+            nl.zeros((2, 2), a.dtype, nl.shared_hbm)
+        return out
+
+    a = random(2, 4)
+    out = kernel[2](a)  # no race: it is created with that
+    np.testing.assert_array_equal(out, np.concatenate([a, np.full((1, 4), 3)]))
+    text = r"tensor 1 in shared HBM is float32\[3, 4\] filled with 0.0 on core 0 and float32\[3, 4\] filled with 1.0 on core 1"
+    with pytest.raises(NkiError, match=rf"{text}.*NKI300"):
+        kernel[2](a, ones=True)
+    with pytest.raises(NkiError, match=r"is missing on core 0 and float32\[2, 2\] filled.*NKI300"):
+        kernel[2](a, alone=True)
+
+
+def test_a_shared_tensor_of_one_core() -> None:
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((1, 4), a.dtype, nl.shared_hbm)
+        if nl.program_id(0) == 1:
+            middle = nl.ndarray((1, 4), a.dtype, nl.shared_hbm)
+            nisa.dma_copy(middle, a[1:2])
+            nisa.dma_copy(out, middle)
+        return out
+
+    a = random(2, 4)
+    np.testing.assert_array_equal(kernel[2](a), a[1:2])
+
+
 def test_constants_belong_to_each_core() -> None:
     @nki.jit
     def kernel(a: Any) -> Any:
@@ -412,7 +449,7 @@ def wrong(how: str) -> None:  # noqa: C901, PLR0912 (a table of mistakes)
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("shape", r"tensor 0 in shared HBM is .*\[2, 5\].* on core 0 and .*\[2, 4\].* on core 1; .*"
+        ("shape", r"tensor 0 in shared HBM is float32\[2, 5\] on core 0 and float32\[2, 4\] on core 1; .*"
                   r"test_merge.py:\d+; .*same tensors in nl.shared_hbm.*NKI300"),
         ("pipe", r"core 0 waits at sendrecv with pipe_id 0, and core 1 is at sendrecv with pipe_id "
                  r"1 at .*test_merge.py:\d+; .*same order \[NKI302"),

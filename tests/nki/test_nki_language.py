@@ -234,6 +234,12 @@ def test_inside_a_kernel_filling_is_recorded() -> None:
         def peek(self, tensor: nl.NkiTensor) -> Any:
             return read(tensor)
 
+        def decide(self, register: Any) -> bool | None:
+            pytest.fail(f"{register} is asked for")
+
+        def assign(self, dst: nl.NkiTensor, value: Any) -> bool:
+            pytest.fail(f"{dst} is assigned {value}")
+
         def fill(self, tensor: nl.NkiTensor, value: float) -> None:
             self.rows.append(("fill", tensor, value))
 

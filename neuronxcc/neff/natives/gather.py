@@ -31,7 +31,7 @@ def _gather_slots(params: Params) -> tuple[NativeSlot, ...]:
         _NAMES, params, (1, 1, 1, 1, 1, 1, 2, 0, 0, 0)
     )
     known = itemsize in (1, 2, 4) and index_size in (2, 4)
-    if not known or rows % group or bound >= 1 << 31:
+    if not known or rows % group or max(bound, count, width) >= 1 << 31:
         raise NeffError(f"the parameters {list(params)} are no ({_NAMES})")
     return (
         reach(rows, out, count * width * itemsize, written=True),
@@ -66,7 +66,7 @@ def _gather(params: Params, slots: Sequence[Array]) -> None:
 def _shuffle_slots(params: Params) -> tuple[NativeSlot, ...]:
     names = "rows, size, out_bytes, src_bytes, 32 of the mask"
     rows, size, out, src, *mask = named(names, params, (1, 1, 0, 0, *[0] * _QUADRANT))
-    if any(value >= _QUADRANT and value != _KEEP for value in mask):
+    if size >= 1 << 32 or any(value >= _QUADRANT and value != _KEEP for value in mask):
         raise NeffError(f"the parameters {list(params)} are no ({names})")
     last = max((at for _, at in _pairs(rows, mask)), default=-1)
     return reach(rows, out, size, written=True), reach(last + 1, src, size)

@@ -137,7 +137,8 @@ def _nonzero_slots(params: Params) -> tuple[NativeSlot, ...]:
     names = "rows, step, size, mask, offset, padding, out_bytes, src_bytes"
     least = (1, 1, 1, 0, _LOWEST, _LOWEST, 0, 0)
     rows, step, size, _, _, _, out, src = named(names, params, least)
-    if max(params[3], params[4], params[5]) > 0xFFFFFFFF:
+    wide = max(params[3], params[4], params[5]) > 0xFFFFFFFF
+    if wide or step >= 1 << 20 or max(out, src) >= 1 << 36:
         raise NeffError(f"the parameters {list(params)} are no ({names})")
     seen = -(-rows // step)
     return (

@@ -88,10 +88,14 @@ def test_indirect_copy_skips_what_is_out_of_bounds() -> None:
 
 @pytest.mark.parametrize(("kernel", "first", "rows"), [(gathered, 66, 64), (scattered, 129, 128)])
 def test_indirect_copy_out_of_bounds_is_an_index_error(kernel: Any, first: int, rows: int) -> None:
-    text = rf"index {first} is out of bounds: it must be from 0 to below {rows}; .*NKI132"
-    with pytest.raises(IndexError, match=text) as caught:
+    with pytest.raises(IndexError) as caught:
         kernel(random(64, 16), 3, nisa.oob_mode.error)
-    assert __file__ in str(caught.value)
+    assert type(caught.value) is IndexError
+    assert str(caught.value) == f"index {first} is out of bounds for axis 0 with size {rows}"
+    cause = str(caught.value.__cause__)
+    assert f"index {first} is out of bounds: it must be from 0 to below {rows}; " in cause
+    assert __file__ in cause
+    assert "NKI132" in cause
 
 
 @pytest.mark.parametrize("repeats", [1, 2])

@@ -586,6 +586,9 @@ def test_what_can_be_a_kernel() -> None:
     x, scale = random(4, 8), Scale(4.0)
     cases: tuple[tuple[Any, Array], ...] = (
         (scale.method, x * 4),
+        (scale.method[1], x * 4),
+        (scale.method.with_schedule([]), x * 4),
+        (nki.simulate(scale.method), x * 4),
         (Scale(2.0).method, x * 2),
         (nki.jit(scale.plain), x * 4),
         (nki.jit(functools.partial(scale.plain, more=2.0)), x * 4 + 2),
@@ -595,4 +598,5 @@ def test_what_can_be_a_kernel() -> None:
     )
     for kernel, expected in cases:
         np.testing.assert_allclose(kernel(x), expected, rtol=2 * EPS)
+    assert len(list(scale.method.record(x).events())) == 3
     assert nki.jit(scale).function.__name__ == "Scale"

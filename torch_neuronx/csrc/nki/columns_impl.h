@@ -6,7 +6,41 @@
 
 namespace torch_neuronx::kernels::TN_ISA {
 
-// columns[i] becomes element i of all rows: a W x W block turned in registers.
+// v[i] becomes element i of all of them: a W x W block turned in registers.
+#if defined(__AVX512F__)
+TN_INLINE void turn(vf (&v)[W]) {
+  vf t[W];
+  // Within quarters of 4 elements, then quarters as a whole: shuffles of any two registers by an
+  // index would take twice as long.
+#pragma GCC unroll 8
+  for (int i = 0; i < W; i += 2) {
+    t[i] = _mm512_unpacklo_ps(v[i], v[i + 1]);
+    t[i + 1] = _mm512_unpackhi_ps(v[i], v[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < W; i += 4) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+      const __m512d a = (__m512d)t[i + j], b = (__m512d)t[i + j + 2];
+      v[i + 2 * j] = (vf)_mm512_unpacklo_pd(a, b);
+      v[i + 2 * j + 1] = (vf)_mm512_unpackhi_pd(a, b);
+    }
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < W; i += 8) {
+#pragma GCC unroll 4
+    for (int j = i; j < i + 4; ++j) {
+      t[j] = _mm512_shuffle_f32x4(v[j], v[j + 4], 0x88);
+      t[j + 4] = _mm512_shuffle_f32x4(v[j], v[j + 4], 0xdd);
+    }
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) {
+    v[j] = _mm512_shuffle_f32x4(t[j], t[j + 8], 0x88);
+    v[j + 8] = _mm512_shuffle_f32x4(t[j], t[j + 8], 0xdd);
+  }
+}
+#else
 TN_INLINE void turn(vf (&v)[W]) {
 #pragma GCC unroll 4
   for (int step = 1; step < W; step *= 2) {
@@ -24,6 +58,7 @@ TN_INLINE void turn(vf (&v)[W]) {
     }
   }
 }
+#endif
 
 // Elements [first, first + count) of `rows` rows, count and rows at most W; the rest is 0.
 inline void load_columns(nki::Rows<const float> from, int64_t rows, int64_t first, int64_t count,

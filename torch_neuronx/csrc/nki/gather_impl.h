@@ -7,41 +7,44 @@ namespace torch_neuronx::kernels::TN_ISA {
 
 namespace {
 
-constexpr int64_t kIndices = 2048;  // at a time
+constexpr int64_t kIndices = 2048;  // at a time, a multiple of every group
 
 struct Gather {
   int64_t rows, group, count, width, bound, itemsize, index_size;
   int64_t out_bytes, data_bytes, index_bytes;  // from row to row
 };
 
-// Indices [first, first + count) of a group of rows: number i is in row i % group, column
-// i / group. Returns false if one of them is out of bounds.
-template <class T>
-bool read_starts(const Gather& g, const char* index, int64_t first, int64_t count, uint32_t* starts,
-                 nki::Fault& fault) {
-  if (g.group == 1) {
-    const T* row = reinterpret_cast<const T*>(index) + first;
-    for (int64_t i = 0; i < count; ++i) starts[i] = row[i];
-  } else {
-    for (int64_t lane = 0; lane < g.group; ++lane) {
-      const T* row = reinterpret_cast<const T*>(index + lane * g.index_bytes) + first / g.group;
-      for (int64_t i = lane, column = 0; i < count; i += g.group) starts[i] = row[column++];
-    }
-  }
-  // Compared after a cast, because the width may be more than there is.
+// Whether all of these fit; says in `fault` which one does not.
+inline bool all_inside(const Gather& g, const uint32_t* starts, int64_t count, nki::Fault& fault) {
   const auto last = static_cast<uint32_t>(g.bound < g.width ? 0 : g.bound - g.width);
   bool bad = g.bound < g.width;
   for (int64_t i = 0; i < count; ++i) bad |= starts[i] > last;
   if (!bad) return true;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t end = int64_t{starts[i]} + g.width;
-    if (end > g.bound) {
-      fault.index = starts[i] > g.bound ? starts[i] : g.bound;
-      fault.bound = g.bound;
-      return false;
-    }
+    if (int64_t{starts[i]} + g.width <= g.bound) continue;
+    fault.index = starts[i] > g.bound ? starts[i] : g.bound;
+    fault.bound = g.bound;
+    return false;
   }
   return true;
+}
+
+// Indices [first, first + count) of a group of rows: number i is in row i % group, column
+// i / group.
+template <class T>
+const uint32_t* read_starts(const Gather& g, const char* index, int64_t first, int64_t count,
+                            uint32_t* starts) {
+  if (g.group == 1) {
+    const T* row = reinterpret_cast<const T*>(index) + first;
+    if constexpr (sizeof(T) == sizeof(uint32_t)) return row;
+    for (int64_t i = 0; i < count; ++i) starts[i] = row[i];
+    return starts;
+  }
+  for (int64_t lane = 0; lane < g.group; ++lane) {
+    const T* row = reinterpret_cast<const T*>(index + lane * g.index_bytes) + first / g.group;
+    for (int64_t i = lane, column = 0; i < count; i += g.group) starts[i] = row[column++];
+  }
+  return starts;
 }
 
 // to[i * width + j] = from[starts[i] + j].
@@ -71,17 +74,17 @@ void gather_group(const Gather& g, char* out, const char* data, const uint32_t* 
 // index (2 or 4), bytes from row to row of each slot.
 bool gather(char* const* slots, const int64_t* p, nki::Fault& fault) {
   const Gather g{p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9]};
-  uint32_t starts[kIndices];
+  uint32_t room[kIndices];
   for (int64_t row = 0; row < g.rows; row += g.group) {
     char* out = slots[0] + row * g.out_bytes;
     const char* data = slots[1] + row * g.data_bytes;
     const char* index = slots[2] + row * g.index_bytes;
     for (int64_t first = 0; first < g.count; first += kIndices) {
       const int64_t count = least(kIndices, g.count - first);
-      const bool inside = g.index_size == 2
-                              ? read_starts<uint16_t>(g, index, first, count, starts, fault)
-                              : read_starts<uint32_t>(g, index, first, count, starts, fault);
-      if (!inside) return false;
+      const uint32_t* starts = g.index_size == 2
+                                   ? read_starts<uint16_t>(g, index, first, count, room)
+                                   : read_starts<uint32_t>(g, index, first, count, room);
+      if (!all_inside(g, starts, count, fault)) return false;
       switch (g.itemsize) {
         case 1:
           gather_group<uint8_t>(g, out, data, starts, first, count);

@@ -47,7 +47,7 @@ Declared declare_shuffle(Params p) {
     if (from == kKeep || lane >= p[0]) continue;
     last = std::max(last, (p[0] - 1 - lane) / kQuadrant * kQuadrant + from);
   }
-  TORCH_CHECK_VALUE(p[1] < int64_t(1) << 32, "rows beyond any memory");
+  TORCH_CHECK_VALUE(p[1] < int64_t(1) << 32, "shuffle takes rows below 4 GiB");
   Declared declared;
   declared.slots = {reach(p[0], p[2], p[1], true), reach(last + 1, p[3], p[1])};
   declared.scratch_bytes = kQuadrant * p[1];

@@ -114,6 +114,13 @@ bool run_topk(const NativeCall& call) {
   return true;
 }
 
+// At most 2^63 - 1.
+int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  const bool beyond = __builtin_mul_overflow(a, b, &result);
+  return beyond ? std::numeric_limits<int64_t>::max() : result;
+}
+
 Declared declare_nonzero(Params p) {
   constexpr int64_t kLowest = std::numeric_limits<int32_t>::min();
   constexpr int64_t kHighest = std::numeric_limits<uint32_t>::max();
@@ -122,11 +129,9 @@ Declared declare_nonzero(Params p) {
   TORCH_CHECK_VALUE(p[3] <= kHighest && p[4] <= kHighest && p[5] <= kHighest,
                     "nonzero_with_count takes numbers of 32 bits");
   const int64_t seen = (p[0] - 1) / p[1] + 1;
-  TORCH_CHECK_VALUE(p[1] < 1 << 20 && p[6] < int64_t(1) << 36 && p[7] < int64_t(1) << 36,
-                    "rows beyond any memory");
   Declared declared;
-  declared.slots = {reach(seen, p[1] * p[6], 4 * (p[2] + 1), true),
-                    reach(seen, p[1] * p[7], 4 * p[2])};
+  declared.slots = {reach(seen, product(p[1], p[6]), 4 * (p[2] + 1), true),
+                    reach(seen, product(p[1], p[7]), 4 * p[2])};
   declared.nanoseconds = double(seen) * double(p[2]);
   return declared;
 }

@@ -16,18 +16,59 @@ TN_INLINE vi key_of(vf x) {
   return ordered((x != x) ? nan : bits(x));
 }
 
+TN_INLINE vi larger(vi a, vi b) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+TN_INLINE vi smaller(vi a, vi b) {
+#if defined(__AVX512F__)
+  return (vi)_mm512_min_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (vi)_mm256_min_epi32((__m256i)a, (__m256i)b);
+#else
+  return a > b ? b : a;
+#endif
+}
+
 // The eight largest so far of every lane, in descending order.
 struct Largest {
   vi key[kEight];
   TN_INLINE void insert(vi x) {
 #pragma GCC unroll 8
     for (int i = 0; i < kEight; ++i) {
-      const vi above = key[i] > x ? key[i] : x;
-      x = key[i] > x ? x : key[i];
+      const vi above = larger(key[i], x);
+      x = smaller(key[i], x);
       key[i] = above;
     }
   }
 };
+
+TN_INLINE bool any(vi mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_testz_si256((__m256i)mask, (__m256i)mask) == 0;
+#else
+  int found = 0;
+  for (int i = 0; i < W; ++i) found |= mask[i];
+  return found != 0;
+#endif
+}
+
+// Four columns: the largest goes in at once; the others are rarely among the eight largest.
+TN_INLINE void insert4(Largest& largest, vi a, vi b, vi c, vi d) {
+  const vi ab = larger(a, b), cd = larger(c, d);
+  largest.insert(larger(ab, cd));
+  const vi rest[3] = {smaller(ab, cd), smaller(a, b), smaller(c, d)};
+  if (!any(larger(rest[0], larger(rest[1], rest[2])) > largest.key[kEight - 1])) return;
+  for (const vi key : rest) largest.insert(key);
+}
 
 inline void max8_rows(nki::Rows<float> out, nki::Rows<const float> x, int64_t rows, int64_t size) {
   Largest largest;
@@ -36,7 +77,12 @@ inline void max8_rows(nki::Rows<float> out, nki::Rows<const float> x, int64_t ro
     const int64_t count = least(W, size - first);
     vf block[W];
     load_columns(x, rows, first, count, block);
-    for (int64_t i = 0; i < count; ++i) largest.insert(key_of(block[i]));
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+      insert4(largest, key_of(block[i]), key_of(block[i + 1]), key_of(block[i + 2]),
+              key_of(block[i + 3]));
+    }
+    for (; i < count; ++i) largest.insert(key_of(block[i]));
   }
   for (int i = 0; i < kEight; ++i) {
     float lanes[W];

@@ -1,10 +1,9 @@
 // Runs the instructions of a tape.
-#include "program/tape.h"
-
 #include <algorithm>
 #include <mutex>
 
 #include "gemm/scratch.h"
+#include "program/tape.h"
 #include "program/team.h"
 
 namespace torch_neuronx::program {
