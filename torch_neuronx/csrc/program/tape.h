@@ -95,7 +95,8 @@ struct PrintStep final : Step {
   bool is_composite() const override { return true; }
 
   View view;
-  std::shared_ptr<PyObject> printer;  // a Python callable that takes the elements as bytes, in C order
+  std::shared_ptr<PyObject>
+      printer;  // a Python callable that takes the elements as bytes, in C order
 };
 
 }  // namespace torch_neuronx::program
