@@ -18,7 +18,8 @@ int32_t value_of(const Frame& frame, const ControlStep::Register& from) {
 }
 
 void set(const Frame& frame, const std::vector<ControlStep::Register>& counters, int32_t value) {
-  for (const auto& to : counters) std::memcpy(frame.at(to.buffer, to.offset), &value, sizeof(value));
+  for (const auto& to : counters)
+    std::memcpy(frame.at(to.buffer, to.offset), &value, sizeof(value));
 }
 
 }  // namespace
@@ -67,8 +68,7 @@ void PrintStep::run(Frame& frame) const {
   copy_view(data.data(), make_geometry(g.dtype, g.sizes, dense), frame.at(view), g);
   const pybind11::gil_scoped_acquire gil;
   PyObject* argument = PyBytes_FromStringAndSize(data.data(), static_cast<Py_ssize_t>(bytes));
-  PyObject* done = argument == nullptr ? nullptr
-                                       : PyObject_CallOneArg(printer.get(), argument);
+  PyObject* done = argument == nullptr ? nullptr : PyObject_CallOneArg(printer.get(), argument);
   Py_XDECREF(argument);
   if (done != nullptr) {
     Py_DECREF(done);
