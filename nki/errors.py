@@ -185,6 +185,10 @@ _PACKAGE = (
 _INNER = (*_PACKAGE, contextlib.__file__)
 
 
+# PyTorch's compiler stands between a framework's functions and those they call.
+_WRAPPER = os.path.join("torch", "_dynamo", "")  # noqa: PTH118
+
+
 def is_own(file: str) -> bool:
     """Whether a source file belongs to this package."""
     return file.startswith(_INNER)
@@ -196,7 +200,7 @@ def user_location() -> tuple[str, int]:
     Where there is none, because the package calls itself, the outermost caller's is returned.
     """
     frame = sys._getframe(1)  # noqa: SLF001 (the documented way; `inspect` is 100 times slower)
-    while frame.f_code.co_filename.startswith(_INNER):
+    while (file := frame.f_code.co_filename).startswith(_INNER) or _WRAPPER in file:
         back = frame.f_back
         if back is None:
             break

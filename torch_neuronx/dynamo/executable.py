@@ -191,6 +191,10 @@ def _host_steps(program: Program) -> Iterator[str]:
 def _buffer_bytes(buffer: Buffer) -> int:
     if 0 in buffer.shape:
         return 0
+    if len(buffer.shape) != len(buffer.strides):
+        raise ValueError(
+            f"a buffer has {len(buffer.shape)} sizes but {len(buffer.strides)} strides"
+        )
     reach = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
     return (reach + 1) * buffer.dtype.itemsize
 
