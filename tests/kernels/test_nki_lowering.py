@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.kernels.lowering_native import native
 from tests.nki.lowering_cases import CASES, Maker
 from tests.nki.lowering_scenarios import SCENARIOS
-from tests.nki.lowering_tools import check
+from tests.nki.lowering_tools import TARGETS, check
 
 SETTINGS = settings(max_examples=3, suppress_health_check=list(HealthCheck))
 
@@ -24,6 +24,7 @@ def test_instruction(name: str, data: Any) -> None:
     check(
         name.partition(":")[0], case.operands, case.attributes,
         ulps=case.ulps, least=case.least, runner=native,
+        target=data.draw(st.sampled_from(TARGETS)),
     )  # fmt: skip
 
 

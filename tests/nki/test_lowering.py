@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.nki.lowering_cases import CASES, Maker
-from tests.nki.lowering_tools import check
+from tests.nki.lowering_tools import TARGETS, check
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -17,4 +17,11 @@ from tests.nki.lowering_tools import check
 @given(data=st.data())
 def test_instruction(name: str, data: Any) -> None:
     case = CASES[name](Maker(data.draw))
-    check(name.partition(":")[0], case.operands, case.attributes, ulps=case.ulps, least=case.least)
+    check(
+        name.partition(":")[0],
+        case.operands,
+        case.attributes,
+        ulps=case.ulps,
+        least=case.least,
+        target=data.draw(st.sampled_from(TARGETS)),
+    )

@@ -14,6 +14,7 @@ import nki.isa as nisa
 from nki.isa.rows.common import FLOATS, INTEGERS, NUMERIC
 from nki.isa.rows.reduce import _ARITHMETIC
 from tests.nki.lowering_tools import (
+    TARGETS,
     Given,
     Layout,
     check,
@@ -249,4 +250,5 @@ def test_instruction(name: str, data: st.DataObject) -> None:
     operands, attributes = CASES[name](data.draw)
     # The smaller of two zeros is either of them.
     least = 1e-45 if name == "tensor_tensor_scan" else 0.0
-    check(name, operands, attributes, runner=natively, least=least)
+    target = data.draw(st.sampled_from(TARGETS))
+    check(name, operands, attributes, runner=natively, least=least, target=target)
