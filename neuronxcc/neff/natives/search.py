@@ -138,12 +138,13 @@ def _nonzero_slots(params: Params) -> tuple[NativeSlot, ...]:
     least = (1, 1, 1, 0, _LOWEST, _LOWEST, 0, 0)
     rows, step, size, _, _, _, out, src = named(names, params, least)
     wide = max(params[3], params[4], params[5]) > 0xFFFFFFFF
-    if wide or step >= 1 << 20 or max(out, src) >= 1 << 36:
+    if wide:
         raise NeffError(f"the parameters {list(params)} are no ({names})")
     seen = -(-rows // step)
+    farthest = (1 << 63) - 1  # as the executor has it
     return (
-        reach(seen, step * out, 4 * (size + 1), written=True),
-        reach(seen, step * src, 4 * size),
+        reach(seen, min(step * out, farthest), 4 * (size + 1), written=True),
+        reach(seen, min(step * src, farthest), 4 * size),
     )
 
 
