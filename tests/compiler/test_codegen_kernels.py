@@ -31,6 +31,12 @@ def test_random_kernels(form: str, host: Host) -> None:
             distance = ulps(one, other)
             # An addition of whole numbers has no -0.0, but a product of a mask may.
             wrong = (distance > 0) & (one != other)
+            if one.dtype in (np.float32, np.complex64):
+                # Whole numbers are exact below 2**24; sums beyond it depend on their order, each of
+                # at most 2**11 additions by half a unit in the last place.
+                size = np.abs(other.astype(np.complex128))
+                error = np.abs(one.astype(np.complex128) - other)
+                wrong &= (size < 1 << 24) | (error > size * 2.0**-13)
             if wrong.any():
                 at = int(np.argmax(wrong))
                 message = f"slot {slot}[{at}] is {one[at]}, should be {other[at]}"
