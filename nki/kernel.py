@@ -134,6 +134,10 @@ class Kernel:
         """Return what a call with these arguments does, without running it."""
         return self.prepared([(args, kwargs)])[0].recording
 
+    def launches(self) -> tuple[Launch, ...]:
+        """Return what was recorded or loaded so far and is kept."""
+        return tuple(self._launches.values())
+
     def prepared(
         self, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
     ) -> tuple[Launch, Frontend, list[Any]]:

@@ -15,7 +15,7 @@ import re
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from neuronxcc.nki.language.creation import ndarray
@@ -28,6 +28,7 @@ from nki.errors import NkiError, NkiIndexError, NkiWarning
 from nki.frontends import Frontend
 from nki.kernel import Kernel
 from nki.memory import MemoryRegion
+from nki.recording import TileForm
 from nki.tensor import NkiTensor
 
 __all__ = ["FirstKernel", "baremetal", "benchmark", "jit", "profile", "simulate_kernel", "trace"]
@@ -107,10 +108,11 @@ class FirstKernel:
         """
         if running():
             return self._body(*args, **kwargs)
+        kernel = self.today()
         try:
-            return self.today()(*args, **kwargs)
+            return kernel(*args, **kwargs)
         except NkiIndexError as error:
-            raise _in_numpys_words(error) from error
+            raise _in_numpys_words(error, kernel) from error
 
     def __fingerprint__(self) -> tuple[Any, ...]:
         """Return what it consists of, for the cache on disk."""
@@ -129,11 +131,25 @@ class FirstKernel:
 _OUT_OF_BOUNDS = re.compile(r"index (-?\d+) is out of bounds: it must be from 0 to below (\d+)")
 
 
-def _in_numpys_words(error: NkiIndexError) -> IndexError:
+def _in_numpys_words(error: NkiIndexError, kernel: Kernel) -> IndexError:
+    """Return what the simulator of this generation raised: it counted elements of the tensor."""
     match = _OUT_OF_BOUNDS.search(error.what)
     if match is None:
         return error
-    return IndexError(f"index {match[1]} is out of bounds for axis 0 with size {match[2]}")
+    index, bound = int(match[1]), int(match[2])
+    step = next(_steps(kernel, error.where, bound), 1)
+    return IndexError(f"index {index * step} is out of bounds for axis 0 with size {bound * step}")
+
+
+def _steps(kernel: Kernel, where: tuple[str, int], bound: int) -> Iterator[int]:
+    """Elements from one index to the next, of what a line of the kernel accesses by indices."""
+    for launch in kernel.launches():
+        recording = launch.recording
+        for event in recording.events():
+            if recording.locations[event.location] == where:
+                forms = [form for _, form, _ in event.operands() if isinstance(form, TileForm)]
+                moved = [form.indirect for form in forms if form.indirect is not None]
+                yield from (found.stride for found in moved if found.bound == bound)
 
 
 def _adapter(
