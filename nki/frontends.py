@@ -25,7 +25,14 @@ from nki.returned import Returned, array_view, assemble
 if TYPE_CHECKING:
     from nki.launch import Launch
 
-__all__ = ["EXECUTOR_VARIABLE", "Frontend", "NumpyFrontend", "executor", "frontend_of"]
+__all__ = [
+    "EXECUTOR_VARIABLE",
+    "Frontend",
+    "NumpyFrontend",
+    "executor",
+    "executor_name",
+    "frontend_of",
+]
 
 Array = npt.NDArray[Any]
 # Takes the array arguments, contiguous and writable; returns the outputs, whole.
@@ -115,6 +122,18 @@ def _usable(array: Array, kind: np.dtype[Any]) -> Array:
     return np.array(array, kind, order="C")
 
 
+def executor_name() -> str:
+    """Return ``native`` or ``reference``, which `TORCH_NEURONX_NKI_EXECUTOR` chooses.
+
+    Raises:
+        ValueError: the variable names neither.
+    """
+    asked = os.environ.get(EXECUTOR_VARIABLE) or "native"
+    if asked not in ("native", "reference"):
+        raise ValueError(f"{EXECUTOR_VARIABLE}={asked}: use native or reference")
+    return asked
+
+
 def executor() -> Executor:
     """Return who makes launches runnable on NumPy arrays.
 
@@ -124,12 +143,7 @@ def executor() -> Executor:
     Raises:
         ValueError: the variable names neither, or the native one is not installed.
     """
-    asked = os.environ.get(EXECUTOR_VARIABLE) or "native"
-    if asked == "reference":
-        return _reference
-    if asked != "native":
-        raise ValueError(f"{EXECUTOR_VARIABLE}={asked}: use native or reference")
-    return _native()
+    return _reference if executor_name() == "reference" else _native()
 
 
 def _reference(launch: Launch) -> Runner:

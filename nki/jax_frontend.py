@@ -65,9 +65,11 @@ class JaxFrontend(Frontend):
         changed = [jax.ShapeDtypeStruct(values[i].shape, values[i].dtype) for i in written]
 
         def run(*given: Any) -> list[Array]:
-            arrays = [_stored(np.array(array, order="C", copy=True)) for array in given]
+            stored = [_stored(np.asarray(array)) for array in given]
+            kinds = [info(dtype).numpy for _, dtype in launch.arguments]
+            arrays = [np.array(a, kind, order="C") for a, kind in zip(stored, kinds, strict=True)]
             outputs = launch.made(executor())(arrays)
-            kept = [arrays[i] for i in written]
+            kept = [arrays[i].astype(stored[i].dtype) for i in written]
             return [
                 _as(array, like.dtype)
                 for array, like in zip([*outputs, *kept], [*known, *changed], strict=True)

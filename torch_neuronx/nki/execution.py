@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from neuronxcc.ir.dtypes import DType
 from nki.dtypes import info
 from nki.errors import NkiIndexError
-from nki.frontends import EXECUTOR_VARIABLE
+from nki.frontends import executor_name
 from nki.launch import Launch
 from nki.reference import run as run_reference
 from torch_neuronx.dynamo.dtypes import TO_TORCH as TO_TORCH_TYPE
@@ -42,11 +41,7 @@ def run(launch: Launch, tensors: Tensors, device: torch.device) -> list[torch.Te
     Raises:
         ValueError: `TORCH_NEURONX_NKI_EXECUTOR` names no executor.
     """
-    name = os.environ.get(EXECUTOR_VARIABLE) or "native"
-    make = _MAKERS.get(name)
-    if make is None:
-        raise ValueError(f"{EXECUTOR_VARIABLE}={name}: use {' or '.join(_MAKERS)}")
-    made: Run = launch.made(make, device)
+    made: Run = launch.made(_MAKERS[executor_name()], device)
     return made(tensors)
 
 
@@ -86,18 +81,11 @@ def _reference(launch: Launch, device: torch.device) -> Run:
         usable = [array if array.flags.writeable else array.copy() for array in arrays]
         outputs = run_reference(recording, usable)
         for i in launch.written:
-            tensors[i].copy_(tensor_of(usable[i], _input_type(launch, i)))
+            tensors[i].copy_(tensor_of(usable[i], launch.arguments[i][1]))
         kinds = [dtype for _, dtype in launch.outputs]
         return [tensor_of(a, k).to(device) for a, k in zip(outputs, kinds, strict=True)]
 
     return on_copies
-
-
-def _input_type(launch: Launch, number: int) -> str:
-    recording = launch.recording
-    storage = recording.inputs[number]
-    assert storage is not None
-    return recording.storages[storage].dtype
 
 
 _MAKERS: dict[str, Callable[[Launch, torch.device], Run]] = {

@@ -15,7 +15,7 @@ from nki.frontends import Frontend
 from nki.launch import Launch
 from torch_neuronx import _config
 from torch_neuronx.nki import execution
-from torch_neuronx.nki.launches import results_of, run_as_operator
+from torch_neuronx.nki.launches import results_of, run_as_operator, typed_arguments
 from torch_neuronx.nki.types import host_array, name_of
 
 __all__ = ["FRONTEND", "TorchFrontend"]
@@ -59,9 +59,10 @@ class TorchFrontend(Frontend):
     def execute(self, launch: Launch, values: list[Any]) -> Any:
         """Run on the tensors' device, in the order of its current stream."""
         device = _device(values)
+        typed = typed_arguments(launch, values)
         if _is_watched(values):
-            return run_as_operator(launch, values)
-        used = [value.detach().contiguous() for value in values]
+            return run_as_operator(launch, typed, values)
+        used = [value.detach().contiguous() for value in typed]
         outputs = execution.run(launch, used, device)
         for i in launch.written:
             if used[i].data_ptr() != values[i].data_ptr():

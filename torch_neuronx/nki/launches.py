@@ -17,9 +17,17 @@ from nki.errors import NkiError
 from nki.launch import Launch
 from nki.returned import Returned, assemble
 from torch_neuronx.nki import execution
-from torch_neuronx.nki.types import TO_TORCH
+from torch_neuronx.nki.types import TO_TORCH, name_of
 
-__all__ = ["OPERATOR", "enter", "key_of", "launch_of", "results_of", "run_as_operator"]
+__all__ = [
+    "OPERATOR",
+    "enter",
+    "key_of",
+    "launch_of",
+    "results_of",
+    "run_as_operator",
+    "typed_arguments",
+]
 
 OPERATOR = "torch_neuronx_nki::run"
 
@@ -101,14 +109,26 @@ def _backward(_ctx: Any, *_grads: Any) -> Any:
 _run.register_autograd(_backward)
 
 
-def run_as_operator(launch: Launch, values: list[torch.Tensor]) -> Any:
+def typed_arguments(launch: Launch, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the array arguments in the types that the launch takes.
+
+    They are the arguments themselves, but for those that ``NKI_PRECISE_FP=0`` widens.
+    """
+    pairs = zip(values, launch.arguments, strict=True)
+    return [v if name_of(v.dtype) == dtype else v.to(TO_TORCH[dtype]) for v, (_, dtype) in pairs]
+
+
+def run_as_operator(
+    launch: Launch, typed: list[torch.Tensor], values: Sequence[torch.Tensor]
+) -> Any:
     """Run a launch through the operator, so that tracers, autograd and modes see it.
 
     Args:
         launch: what to run.
+        typed: the array arguments as :func:`typed_arguments` returns them.
         values: the array arguments; those that the kernel writes get their new content.
     """
-    returned = torch.ops.torch_neuronx_nki.run(values, key_of(launch))
+    returned = torch.ops.torch_neuronx_nki.run(typed, key_of(launch))
     count = len(launch.outputs)
     for number, content in zip(sorted(launch.written), returned[count:], strict=True):
         values[number].copy_(content)

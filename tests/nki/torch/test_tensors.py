@@ -182,3 +182,33 @@ class TestJax:
             increment_into(cache, cache)
         with pytest.raises(NkiTypeError, match=r"arrays of JAX and a ndarray.*NKI272"):
             combine(cache, np.zeros((4, 3), np.float32))
+
+
+@pytest.mark.parametrize("device", ["cpu", "neuron"])
+@pytest.mark.parametrize("watched", [False, True])
+def test_imprecise_types_can_be_stored_as_float32(
+    device: str, watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray(a.shape, nl.bfloat16, nl.shared_hbm)
+        tile = nl.ndarray(a.shape, nl.bfloat16)
+        nisa.dma_copy(dst=tile, src=a)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1e-3)
+        nisa.dma_copy(dst=out, src=tile)
+        nisa.dma_copy(dst=a, src=tile)
+        return out
+
+    monkeypatch.setenv("NKI_PRECISE_FP", "0")
+    x = torch.ones(2, 2, dtype=torch.bfloat16, device=device)
+
+    def call(t: torch.Tensor) -> Any:
+        return kernel(t)
+
+    if watched:
+        call = torch.compile(call, backend="aot_eager", fullgraph=True)
+    result = call(x)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result.cpu(), torch.full((2, 2), 1.001), rtol=0, atol=0)
+    assert x.dtype == torch.bfloat16
+    assert (x == 1).all()
