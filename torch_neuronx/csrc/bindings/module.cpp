@@ -8,6 +8,7 @@
 
 #include "attention/bindings_attention.h"
 #include "conv/bindings_conv.h"
+#include "device/bindings_pending.h"
 #include "device/generator.h"
 #include "device/state.h"
 #include "device/stream.h"
@@ -167,5 +168,6 @@ PYBIND11_MODULE(_C, m) {
   nki::bind_nki(m);
   attention::bind_attention(m);
   bind_kernels(m);
+  bind_pending(m);
   program::bind_program(m);
 }
