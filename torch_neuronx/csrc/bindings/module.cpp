@@ -13,6 +13,7 @@
 #include "device/stream.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
+#include "distributed/bindings_distributed.h"
 #include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
@@ -169,5 +170,6 @@ PYBIND11_MODULE(_C, m) {
   attention::bind_attention(m);
   bind_kernels(m);
   program::bind_program(m);
+  distributed::bind_distributed(m);
   distributed::bind_reduce(m);
 }
