@@ -14,6 +14,8 @@
 #include "device/stream.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
+#include "distributed/bindings_distributed.h"
+#include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
@@ -170,4 +172,6 @@ PYBIND11_MODULE(_C, m) {
   bind_kernels(m);
   bind_pending(m);
   program::bind_program(m);
+  distributed::bind_distributed(m);
+  distributed::bind_reduce(m);
 }
