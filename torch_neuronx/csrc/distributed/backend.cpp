@@ -66,8 +66,9 @@ void NeuronBackend::run(const Call& call) {
 
 c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
-  // What was deferred runs now, in this thread: the collective may run in another.
-  flush_deferred();
+  // What was deferred runs now, in this thread: the collective may run in another. What the stream
+  // has pending is the operation's to wait for.
+  run_deferred();
   auto& call = request.call;
   if (call.timeout < std::chrono::milliseconds(0)) call.timeout = options_->timeout;
   const auto device = static_cast<c10::DeviceIndex>(call.device);

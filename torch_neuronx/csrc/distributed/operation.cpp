@@ -77,6 +77,11 @@ std::exception_ptr Operation::error() const {
   return error_;
 }
 
+std::chrono::steady_clock::time_point Operation::finished_at() const noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return finished_;
+}
+
 double Operation::seconds() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::chrono::duration<double>(finished_ - started_).count();

@@ -29,6 +29,7 @@ class Operation final : public Completion {
 
   bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
   void wait() override;
+  std::chrono::steady_clock::time_point finished_at() const noexcept override;
   // False when it was not done after `timeout`.
   bool wait_for(std::chrono::milliseconds timeout);
   std::exception_ptr error() const;
