@@ -13,6 +13,7 @@
 #include "device/stream.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
+#include "distributed/bindings_network.h"
 #include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
@@ -160,5 +161,6 @@ PYBIND11_MODULE(_C, m) {
   attention::bind_attention(m);
   bind_kernels(m);
   program::bind_program(m);
+  distributed::bind_network(m);
   distributed::bind_reduce(m);
 }
