@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "distributed/error.h"
 #include "distributed/two_level.h"
 
 namespace torch_neuronx::distributed {
@@ -24,7 +25,7 @@ class ThreadHost {
  public:
   explicit ThreadHost(int ranks) : published(ranks) {}
 
-  void barrier(const Call& call) {
+  void barrier(const Errand& errand) {
     std::unique_lock lock(mutex_);
     const auto turn = turn_;
     if (++arrived_ == published.size()) {
@@ -33,15 +34,16 @@ class ThreadHost {
       changed_.notify_all();
       return;
     }
-    const bool met = changed_.wait_until(lock, call.deadline,
+    const bool met = changed_.wait_until(lock, errand.deadline,
                                          [&] { return turn_ != turn || !failure_.empty(); });
     if (turn_ != turn) return;
-    Network::fail_with(met ? failure_ : "NRT_TIMEOUT(5): a neighbour is missing");
+    if (met) C10_THROW_ERROR(DistBackendError, failure_);
+    fail(kTimeout, errand.describe() + ": a neighbour is missing");
   }
 
   void check() {
     std::lock_guard lock(mutex_);
-    if (!failure_.empty()) Network::fail_with(failure_);
+    if (!failure_.empty()) C10_THROW_ERROR(DistBackendError, failure_);
   }
 
   void poison(const std::string& what) {
@@ -65,17 +67,17 @@ class ThreadNeighbours final : public Neighbours {
   ThreadNeighbours(std::shared_ptr<ThreadHost> host, int local)
       : host_(std::move(host)), local_(local) {}
 
-  void open(const Call& call, const std::vector<Span>& views) override {
+  void open(const Errand& errand, const std::vector<Span>& views) override {
     host_->published.at(local_) = views;
-    host_->barrier(call);
+    host_->barrier(errand);
   }
-  const char* at(int local, size_t view) const override {
-    return host_->published.at(local).at(view).data;
+  const char* source(int local, size_t view, size_t bytes) override {
+    const Span& span = host_->published.at(local).at(view);
+    if (span.bytes != bytes) fail(kInvalid, "neighbours disagree about a size");
+    return span.data;
   }
-  size_t bytes(int local, size_t view) const override {
-    return host_->published.at(local).at(view).bytes;
-  }
-  void barrier(const Call& call) override { host_->barrier(call); }
+  void barrier(const Errand& errand) override { host_->barrier(errand); }
+  void close(const Errand& errand) override { host_->barrier(errand); }
 
  private:
   std::shared_ptr<ThreadHost> host_;
@@ -130,8 +132,8 @@ class TwoLevelRank {
   void all_reduce(const std::string& what, const std::string& op, const Tensor& in,
                   const Tensor& out, Scales scales) {
     const Folding folding{reduction_of(op), in.scalar_type(), scales.first, scales.second};
-    run("all_reduce", [&](const Call& call) {
-      group_.all_reduce(call, what, folding, data_of(in), data_of(out), in.numel());
+    run(what, [&](const Errand& errand) {
+      group_.all_reduce(errand, folding, data_of(in), data_of(out), in.numel());
     });
   }
 
@@ -140,42 +142,44 @@ class TwoLevelRank {
     const Folding folding{reduction_of(op), out.scalar_type(), scales.first, scales.second};
     auto bytes = counts;
     for (auto& size : bytes) size *= static_cast<int64_t>(folding.element_bytes());
-    run("reduce_scatter", [&](const Call& call) {
-      group_.reduce_scatter(call, what, folding, counts, blocks_of(in, bytes), data_of(out));
+    run(what, [&](const Errand& errand) {
+      group_.reduce_scatter(errand, folding, counts, blocks_of(in, bytes), data_of(out));
     });
   }
 
   void all_gather(const std::string& what, const std::vector<int64_t>& bytes, const Tensor& in,
                   const std::vector<Tensor>& out) {
-    run("all_gather", [&](const Call& call) {
-      group_.all_gather(call, what, bytes, data_of(in), blocks_of(out, bytes));
+    run(what, [&](const Errand& errand) {
+      group_.all_gather(errand, bytes, data_of(in), blocks_of(out, bytes));
     });
   }
 
   void exchange(const std::string& what, const std::vector<Tensor>& to,
                 const std::vector<Tensor>& from, int root) {
-    run("exchange",
-        [&](const Call& call) { group_.exchange(call, what, spans_of(to), spans_of(from), root); });
+    run(what,
+        [&](const Errand& errand) { group_.exchange(errand, spans_of(to), spans_of(from), root); });
   }
 
   void barrier() {
-    run("barrier", [&](const Call& call) { group_.barrier(call, "barrier"); });
+    run("barrier", [&](const Errand& errand) { group_.barrier(errand); });
   }
 
  private:
   template <class Body>
-  void run(const char* name, const Body& body) {
+  void run(const std::string& what, const Body& body) {
     py::gil_scoped_release release;
-    Call call;
-    call.name = name;
-    call.number = ++number_;
-    call.group = "0";
-    call.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_);
-    call.check = [this] { host_->check(); };
+    Errand errand;
+    errand.number = ++number_;
+    errand.text = c10::str(what, " ", number_);
+    errand.agreement = what;
+    errand.group = "0";
+    errand.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_);
+    errand.check = [this] { host_->check(); };
     try {
-      body(call);
+      body(errand);
     } catch (const std::exception& error) {
-      host_->poison(error.what());
+      const std::string text = error.what();
+      host_->poison(text.substr(0, text.find('\n')));
       throw;
     }
   }

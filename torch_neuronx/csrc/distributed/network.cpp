@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "distributed/error.h"
+
 namespace torch_neuronx::distributed {
 namespace {
 
@@ -84,12 +86,6 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-std::string Call::describe() const { return c10::str(name, " #", number, " of group ", group); }
-
-void Network::fail_with(const std::string& text) {
-  throw c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text);
-}
-
 Network::Network(c10::intrusive_ptr<c10d::Backend> gloo,
                  const c10::intrusive_ptr<c10d::Store>& store, Topology topology)
     : gloo_(std::move(gloo)), store_(store->clone()), topology_(std::move(topology)) {
@@ -99,13 +95,15 @@ Network::Network(c10::intrusive_ptr<c10d::Backend> gloo,
   store_->setTimeout(kStoreTimeout);
 }
 
-void Network::announce(const std::string& what) noexcept {
+std::string Network::announce(const std::string& what) noexcept {
   try {
-    store_->compareSet(kObituary, {}, std::vector<uint8_t>(what.begin(), what.end()));
-  } catch (const std::exception& error) {
-    TORCH_WARN_ONCE("neuron: other hosts could not be told of a failure: ",
-                    first_line(error.what()));
+    const auto word =
+        store_->compareSet(kObituary, {}, std::vector<uint8_t>(what.begin(), what.end()));
+    if (!word.empty()) return {word.begin(), word.end()};
+  } catch (const std::exception&) {
+    // The store's host may be the one that is gone. Others learn from their connections then.
   }
+  return what;
 }
 
 std::string Network::announced() noexcept {
@@ -133,51 +131,75 @@ void Network::close() noexcept {
   }
 }
 
-int Network::data_tag(uint64_t number, std::string_view what) {
+uint64_t Network::hash(uint64_t start, std::string_view text) {
   // FNV-1a: the same on every host, whatever its C++ library.
-  uint64_t hash = 0xcbf29ce484222325 ^ number;
-  for (const char c : what) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return kData + static_cast<int>((hash ^ hash >> 32) % kData);
+  uint64_t hash = 0xcbf29ce484222325 ^ start;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
 }
 
-void Network::fail(int peer, const Call& call, const std::string& reason) {
+int Network::data_tag(uint64_t number, std::string_view agreement) {
+  const uint64_t all = hash(number, agreement);
+  return kData + static_cast<int>((all ^ all >> 32) % kData);
+}
+
+void Network::fail(int peer, const Errand& errand, const std::string& reason) {
   // A connection that breaks is often the consequence of another failure, whose cause may still be
   // on its way: from a neighbour (check), or from another host.
   for (const auto until = Clock::now() + kGrace; Clock::now() < until;) {
-    if (call.check) call.check();
-    if (auto word = announced(); !word.empty()) fail_with(word);
+    if (errand.check) errand.check();
+    throw_if_announced();
     std::this_thread::sleep_for(kTick);
   }
-  fail_with(c10::str(
-      "NRT_HW_ERR_COLLECTIVES(1200): ", call.describe(), " failed on ",
-      topology_.describe(topology_.rank()), ": lost the connection to ",
-      peer < 0 ? "a rank of another host" : topology_.describe(peer),
-      "; the process may have died, or the network between them. gloo says: ", first_line(reason)));
+  raise(kPeerLost, errand.describe() + " can't finish: " + topology_.describe(topology_.rank()) +
+                       " lost the connection to " + name_of(peer) +
+                       "; its process has ended, or the network between them (" +
+                       first_line(reason) + ")");
 }
 
-void Network::wait(c10d::Work& work, int peer, const Call& call) {
+void Network::raise(const char* status, const std::string& text) {
+  try {
+    distributed::fail(status, text);
+  } catch (const c10::DistBackendError& error) {
+    const auto word = announce(first_line(error.what()));
+    if (word == first_line(error.what())) throw;
+    C10_THROW_ERROR(DistBackendError, word);
+  }
+}
+
+void Network::throw_if_announced() {
+  if (auto word = announced(); !word.empty()) C10_THROW_ERROR(DistBackendError, word);
+}
+
+std::string Network::name_of(int peer) const {
+  return peer < 0 ? "any rank of another host" : topology_.describe(peer);
+}
+
+void Network::wait(c10d::Work& work, int peer, const Errand& errand) {
   Ticking ticking(work);
-  auto asked = Clock::now();
+  const auto started = Clock::now();
+  auto asked = started;
   while (true) {
     bool done = false;
     try {
       // No limit of gloo's own (see Ticker); a day is as good as none and cannot overflow.
       done = work.wait(std::chrono::hours(24));
     } catch (const std::exception& error) {
-      fail(peer, call, error.what());
+      fail(peer, errand, error.what());
     }
     if (done) return;
-    if (call.check) call.check();
+    if (errand.check) errand.check();
     const auto now = Clock::now();
-    if (now >= call.deadline) {
-      if (auto word = announced(); !word.empty()) fail_with(word);
-      fail_with(c10::str("NRT_TIMEOUT(5): ", call.describe(), " timed out on ",
-                         topology_.describe(topology_.rank()), ", which waited for ",
-                         peer < 0 ? "a rank of another host" : topology_.describe(peer)));
+    if (now >= errand.deadline) {
+      throw_if_announced();
+      const std::chrono::duration<double> waited = now - started;
+      raise(kTimeout,
+            c10::str(errand.describe(), " timed out: ", topology_.describe(topology_.rank()),
+                     " waited for ", name_of(peer), " for ", waited.count(), " s"));
     }
     if (now - asked >= kStoreTick) {
       asked = now;
-      if (auto word = announced(); !word.empty()) fail_with(word);
+      throw_if_announced();
     }
   }
 }
@@ -192,7 +214,7 @@ size_t Transfers::post(int peer, int tag, char* data, size_t bytes, bool outgoin
       transfer.works.push_back(outgoing ? gloo.send(tensors, peer, tag)
                                         : gloo.recv(tensors, peer, tag));
     } catch (const std::exception& error) {
-      network_.fail(peer, call_, error.what());
+      network_.fail(peer, errand_, error.what());
     }
   }
   transfers_.push_back(std::move(transfer));
@@ -209,7 +231,7 @@ size_t Transfers::receive(int peer, int tag, void* data, size_t bytes) {
 
 void Transfers::wait(size_t ticket) {
   auto& transfer = transfers_.at(ticket);
-  for (auto& work : transfer.works) network_.wait(*work, transfer.peer, call_);
+  for (auto& work : transfer.works) network_.wait(*work, transfer.peer, errand_);
   transfer.works.clear();
 }
 

@@ -7,14 +7,19 @@
 
 namespace torch_neuronx::distributed {
 
-Topology::Topology(int rank, const std::vector<std::string>& host_of_rank) : rank_(rank) {
+Topology::Topology(int rank, const std::vector<std::string>& host_of_rank,
+                   const std::vector<std::string>& name_of_rank)
+    : rank_(rank), names_(name_of_rank.empty() ? host_of_rank : name_of_rank) {
   TORCH_CHECK_VALUE(rank >= 0 && rank < static_cast<int>(host_of_rank.size()), "rank ", rank,
                     " is not one of the ", host_of_rank.size(), " ranks of the group");
+  TORCH_CHECK_VALUE(names_.size() == host_of_rank.size(), "names for ", names_.size(), " of ",
+                    host_of_rank.size(), " ranks");
+  std::vector<std::string> hosts;
   for (int r = 0; r < static_cast<int>(host_of_rank.size()); ++r) {
-    const auto known = std::find(names_.begin(), names_.end(), host_of_rank[r]);
-    const auto host = known - names_.begin();
-    if (known == names_.end()) {
-      names_.push_back(host_of_rank[r]);
+    const auto known = std::find(hosts.begin(), hosts.end(), host_of_rank[r]);
+    const auto host = known - hosts.begin();
+    if (known == hosts.end()) {
+      hosts.push_back(host_of_rank[r]);
       ranks_of_.emplace_back();
     }
     host_of_.push_back(static_cast<int>(host));
@@ -27,7 +32,7 @@ Topology::Topology(int rank, const std::vector<std::string>& host_of_rank) : ran
 }
 
 std::string Topology::describe(int rank) const {
-  return c10::str("rank ", rank, " (host ", name_of(host_of(rank)), ")");
+  return c10::str("rank ", rank, " (host ", names_.at(rank), ")");
 }
 
 std::vector<Piece> split_blocks(const Topology& topology, const std::vector<int64_t>& blocks,

@@ -10,9 +10,11 @@ namespace torch_neuronx::distributed {
 /// Hosts are numbered by their lowest rank, the ranks of a host by their rank in the group.
 class Topology {
  public:
-  /// `host_of_rank[r]` names the host of rank r, in any words. Throws c10::Error for a rank that is
-  /// not in the list.
-  Topology(int rank, const std::vector<std::string>& host_of_rank);
+  /// `host_of_rank[r]` tells the hosts apart, in any words; `name_of_rank[r]` is what errors call
+  /// the host of rank r, if they should call it otherwise. Throws c10::Error for a rank that is not
+  /// in the list.
+  Topology(int rank, const std::vector<std::string>& host_of_rank,
+           const std::vector<std::string>& name_of_rank = {});
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(host_of_.size()); }
@@ -24,7 +26,6 @@ class Topology {
   int local_of(int rank) const { return local_of_.at(rank); }
   const std::vector<int>& ranks_of(int host) const { return ranks_of_.at(host); }
   const std::vector<int>& neighbours() const { return ranks_of(host()); }
-  const std::string& name_of(int host) const { return names_.at(host); }
   /// The smallest number of ranks on any host: so many ranks of every host have a counterpart, with
   /// the same local number, on every other.
   int lanes() const { return lanes_; }
@@ -38,7 +39,7 @@ class Topology {
   int lanes_ = 0;
   std::vector<int> host_of_, local_of_;
   std::vector<std::vector<int>> ranks_of_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_;  // by rank
 };
 
 /// Elements [begin, end) of the block that belongs to `owner`, carried by `carrier`, a rank of

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "distributed/error.h"
+
 namespace torch_neuronx::distributed {
 namespace {
 
@@ -65,15 +67,14 @@ Blocks Blocks::of(char* array, const std::vector<int64_t>& bytes) {
 // the hosts tell each other what they were called with.
 class TwoLevel::Operation {
  public:
-  Operation(Network& network, const Call& call, const std::string& what)
+  Operation(Network& network, const Errand& errand)
       : network_(network),
         topology_(network.topology()),
-        call_(call),
-        what_(what),
-        tag_(Network::data_tag(call.number, what)),
-        transfers_(network, call) {}
+        errand_(errand),
+        tag_(Network::data_tag(errand.number, errand.agreement)),
+        transfers_(network, errand) {}
 
-  const Call& call() const { return call_; }
+  const Errand& errand() const { return errand_; }
 
   size_t send(int peer, const char* data, size_t bytes) {
     return transfers_.send(peer, tag_, data, bytes);
@@ -92,10 +93,11 @@ class TwoLevel::Operation {
 
   void greet() {
     if (!topology_.is_leader()) return;
-    mine_.number = call_.number;
-    what_.copy(mine_.what.data(), mine_.what.size() - 1);
+    mine_.number = errand_.number;
+    mine_.agreement = Network::hash(0, errand_.agreement);
+    errand_.text.copy(mine_.text.data(), mine_.text.size() - 1);
     theirs_.resize(topology_.hosts());
-    const int tag = Network::number_tag(call_.number);
+    const int tag = Network::number_tag(errand_.number);
     for (int host = 0; host < topology_.hosts(); ++host) {
       if (host == topology_.host()) continue;
       const int peer = topology_.leader_of(host);
@@ -108,29 +110,28 @@ class TwoLevel::Operation {
     for (const auto& [host, ticket] : tickets_) {
       wait(ticket);
       const auto& hello = theirs_[host];
-      if (hello.number == mine_.number && hello.what == mine_.what) continue;
-      const auto said = [this](int rank, const Hello& what) {
-        return c10::str(topology_.describe(rank), " calls ", what.what.data(), " (#", what.number,
-                        ")");
+      if (hello.number == mine_.number && hello.agreement == mine_.agreement) continue;
+      const auto called = [this](int rank, const Hello& theirs) {
+        return topology_.describe(rank) + " called " + theirs.text.data();
       };
-      auto one = said(topology_.rank(), mine_);
-      auto other = said(topology_.leader_of(host), hello);
+      auto one = called(topology_.rank(), mine_);
+      auto other = called(topology_.leader_of(host), hello);
       if (host < topology_.host()) std::swap(one, other);  // the same text on both hosts
-      Network::fail_with(c10::str("NRT_INVALID(2): the ranks of group ", call_.group,
-                                  " call different collectives: ", one, ", ", other));
+      network_.raise(kInvalid,
+                     "ranks of group " + errand_.group + " disagree: " + one + ", but " + other);
     }
   }
 
  private:
   struct Hello {
     uint64_t number = 0;
-    std::array<char, 248> what{};
+    uint64_t agreement = 0;
+    std::array<char, 240> text{};
   };
 
   Network& network_;
   const Topology& topology_;
-  const Call& call_;
-  const std::string& what_;
+  const Errand& errand_;
   const int tag_;
   Hello mine_;
   std::vector<Hello> theirs_;
@@ -140,16 +141,17 @@ class TwoLevel::Operation {
 };
 
 template <class Body>
-void TwoLevel::run(const Call& call, const std::string& what, const Body& body) {
-  Operation operation(network_, call, what);
+void TwoLevel::run(const Errand& errand, const Body& body) {
+  Operation operation(network_, errand);
   try {
     operation.greet();
     body(operation);
     operation.transfers().wait_all();
-    neighbours_.barrier(call);
+    neighbours_.close(errand);
   } catch (const std::exception& error) {
     // In this order, so that who sees connections close finds the reason.
-    network_.announce(error.what());
+    const std::string text = error.what();
+    network_.announce(text.substr(0, text.find('\n')));  // the rest is a backtrace
     network_.close();
     throw;
   }
@@ -157,9 +159,11 @@ void TwoLevel::run(const Call& call, const std::string& what, const Body& body) 
 
 // Block `rank` in what a neighbour published from `view` on, in the manner of append_views(`like`).
 const char* TwoLevel::block(int local, size_t view, const Blocks& like,
-                            const std::vector<int64_t>& offsets, int rank) const {
-  return like.contiguous ? neighbours_.at(local, view) + offsets[rank]
-                         : neighbours_.at(local, view + rank);
+                            const std::vector<int64_t>& offsets, const std::vector<int64_t>& bytes,
+                            int rank) {
+  if (!like.contiguous) return neighbours_.source(local, view + rank, bytes[rank]);
+  const int64_t whole = offsets.back() + bytes.back();
+  return neighbours_.source(local, view, whole) + offsets[rank];
 }
 
 // ---- Reductions ------------------------------------------------------------------------------
@@ -215,14 +219,15 @@ void TwoLevel::reduce_blocks(Operation& operation, Partials& partials, const Fol
   const int rank = topology_.rank(), host = topology_.host();
   const auto size = static_cast<int64_t>(folding.partial_bytes());
   const auto element = static_cast<int64_t>(folding.element_bytes());
-  const auto offsets = offsets_of(times(counts, element));
+  const auto bytes = times(counts, element);
+  const auto offsets = offsets_of(bytes);
   const int neighbours = static_cast<int>(topology_.neighbours().size());
   // One rank alone has nothing to fold: what it has can be sent as it is.
   const bool as_it_is = neighbours == 1 && folding.partial_is_input();
   std::vector<const char*> inputs(neighbours);
   const auto inputs_at = [&](int owner, int64_t begin) {
     for (int l = 0; l < neighbours; ++l) {
-      inputs[l] = block(l, 0, in, offsets, owner) + begin * element;
+      inputs[l] = block(l, 0, in, offsets, bytes, owner) + begin * element;
     }
   };
 
@@ -265,23 +270,23 @@ void TwoLevel::reduce_blocks(Operation& operation, Partials& partials, const Fol
   }
 }
 
-void TwoLevel::reduce_scatter(const Call& call, const std::string& what, const Folding& folding,
+void TwoLevel::reduce_scatter(const Errand& errand, const Folding& folding,
                               const std::vector<int64_t>& counts, const Blocks& in, char* out) {
-  run(call, what, [&](Operation& operation) {
+  run(errand, [&](Operation& operation) {
     auto partials = post_partials(operation, folding, counts);
     std::vector<Span> views;
     append_views(views, in, times(counts, folding.element_bytes()));
-    neighbours_.open(call, views);
+    neighbours_.open(errand, views);
     reduce_blocks(operation, partials, folding, counts, in, out, [](int64_t, int64_t) {});
   });
 }
 
-void TwoLevel::all_reduce(const Call& call, const std::string& what, const Folding& folding,
-                          char* in, char* out, int64_t count) {
+void TwoLevel::all_reduce(const Errand& errand, const Folding& folding, char* in, char* out,
+                          int64_t count) {
   const int rank = topology_.rank(), host = topology_.host();
   const auto element = static_cast<int64_t>(folding.element_bytes());
   if (count * element <= kSmallReduction) {
-    run(call, what,
+    run(errand,
         [&](Operation& operation) { all_reduce_small(operation, folding, in, out, count); });
     return;
   }
@@ -295,7 +300,7 @@ void TwoLevel::all_reduce(const Call& call, const std::string& what, const Foldi
   const auto pieces_between = [&](int owners, int carriers) {
     return split_blocks(topology_, counts, owners, carriers, kSmallest / element, kChunk);
   };
-  run(call, what, [&](Operation& operation) {
+  run(errand, [&](Operation& operation) {
     auto partials = post_partials(operation, folding, counts);
     std::vector<Piece> incoming, outgoing;
     for (int other = 0; other < topology_.hosts(); ++other) {
@@ -315,7 +320,7 @@ void TwoLevel::all_reduce(const Call& call, const std::string& what, const Foldi
           operation.receive(piece.owner, out + at(piece), (piece.end - piece.begin) * element));
     }
     const auto whole = static_cast<size_t>(count * element);
-    neighbours_.open(call, {{in, whole}, {out, whole}});
+    neighbours_.open(errand, {{in, whole}, {out, whole}});
     const auto send_on = [&](int64_t begin, int64_t end) {
       for (const auto& piece : outgoing) {
         if (piece.begin < begin || piece.begin >= end) continue;
@@ -325,15 +330,15 @@ void TwoLevel::all_reduce(const Call& call, const std::string& what, const Foldi
     reduce_blocks(operation, partials, folding, counts, Blocks::of(in, bytes), out + offsets[rank],
                   send_on);
     for (const size_t ticket : results) operation.wait(ticket);
-    neighbours_.barrier(call);
+    neighbours_.barrier(errand);
     for (const int peer : topology_.neighbours()) {
       if (peer == rank) continue;
-      const char* theirs = neighbours_.at(topology_.local_of(peer), 1);
+      const char* theirs = neighbours_.source(topology_.local_of(peer), 1, whole);
       copy_unless_same(out + offsets[peer], theirs + offsets[peer], bytes[peer]);
     }
     for (const auto& piece : incoming) {
       if (piece.carrier == rank) continue;
-      const char* theirs = neighbours_.at(topology_.local_of(piece.carrier), 1);
+      const char* theirs = neighbours_.source(topology_.local_of(piece.carrier), 1, whole);
       copy_unless_same(out + at(piece), theirs + at(piece), (piece.end - piece.begin) * element);
     }
   });
@@ -354,11 +359,11 @@ void TwoLevel::all_reduce_small(Operation& operation, const Folding& folding, ch
       tickets.push_back(operation.receive(topology_.leader_of(other), memory, count * size));
     }
   }
-  neighbours_.open(operation.call(), {{in, bytes}, {out, bytes}});
+  neighbours_.open(operation.errand(), {{in, bytes}, {out, bytes}});
   if (topology_.is_leader()) {
     std::vector<const char*> inputs;
     for (const int peer : topology_.neighbours()) {
-      inputs.push_back(neighbours_.at(topology_.local_of(peer), 0));
+      inputs.push_back(neighbours_.source(topology_.local_of(peer), 0, bytes));
     }
     fold_inputs(folding, inputs, const_cast<char*>(of_hosts[host]), count);
     for (int other = 0; other < topology_.hosts(); ++other) {
@@ -369,19 +374,19 @@ void TwoLevel::all_reduce_small(Operation& operation, const Folding& folding, ch
     for (const size_t ticket : tickets) operation.wait(ticket);
     fold_partials(folding, of_hosts, out, count);
   }
-  neighbours_.barrier(operation.call());
+  neighbours_.barrier(operation.errand());
   if (!topology_.is_leader()) {
-    copy_unless_same(out, neighbours_.at(0, 1), static_cast<int64_t>(bytes));
+    copy_unless_same(out, neighbours_.source(0, 1, bytes), static_cast<int64_t>(bytes));
   }
 }
 
 // ---- Copies ----------------------------------------------------------------------------------
 
-void TwoLevel::all_gather(const Call& call, const std::string& what,
-                          const std::vector<int64_t>& bytes, char* in, const Blocks& out) {
+void TwoLevel::all_gather(const Errand& errand, const std::vector<int64_t>& bytes, char* in,
+                          const Blocks& out) {
   const int rank = topology_.rank(), host = topology_.host();
   const auto offsets = offsets_of(bytes);
-  run(call, what, [&](Operation& operation) {
+  run(errand, [&](Operation& operation) {
     std::vector<Piece> incoming, outgoing;
     for (int other = 0; other < topology_.hosts(); ++other) {
       if (other == host) continue;
@@ -402,43 +407,45 @@ void TwoLevel::all_gather(const Call& call, const std::string& what,
     }
     std::vector<Span> views{{in, static_cast<size_t>(bytes[rank])}};
     append_views(views, out, bytes);
-    neighbours_.open(call, views);
+    neighbours_.open(errand, views);
     for (const int peer : topology_.neighbours()) {
-      const char* from = peer == rank ? in : neighbours_.at(topology_.local_of(peer), 0);
+      const char* from =
+          peer == rank ? in : neighbours_.source(topology_.local_of(peer), 0, bytes[peer]);
       copy_unless_same(out.data[peer], from, bytes[peer]);
     }
     operation.check_greetings();
     for (const size_t ticket : tickets) operation.wait(ticket);
-    neighbours_.barrier(call);
+    neighbours_.barrier(errand);
     for (const auto& piece : incoming) {
       if (piece.carrier == rank) continue;
-      const char* from = block(topology_.local_of(piece.carrier), 1, out, offsets, piece.owner);
+      const char* from =
+          block(topology_.local_of(piece.carrier), 1, out, offsets, bytes, piece.owner);
       copy_unless_same(out.data[piece.owner] + piece.begin, from + piece.begin,
                        piece.end - piece.begin);
     }
   });
 }
 
-void TwoLevel::exchange(const Call& call, const std::string& what, const std::vector<Span>& to,
+void TwoLevel::exchange(const Errand& errand, const std::vector<Span>& to,
                         const std::vector<Span>& from, int root) {
   const int rank = topology_.rank();
   const auto talk = [root](int a, int b) { return root < 0 || a == root || b == root; };
   const auto tag_of = [&](size_t bytes) {
-    return Network::data_tag(call.number, c10::str(what, ", ", bytes));
+    return Network::data_tag(errand.number, c10::str(errand.agreement, ", ", bytes));
   };
   const auto agree = [&](int peer, size_t theirs) {
     if (theirs == from[peer].bytes) return;
-    Network::fail_with(c10::str("NRT_INVALID(2): ", call.describe(), ": ", topology_.describe(peer),
-                                " sends ", theirs, " bytes to ", topology_.describe(rank),
-                                ", which expects ", from[peer].bytes));
+    network_.raise(kInvalid, c10::str(errand.describe(), ": ", topology_.describe(rank),
+                                      " expects ", from[peer].bytes, " bytes from ",
+                                      topology_.describe(peer), ", which has ", theirs, " for it"));
   };
-  run(call, what, [&](Operation& operation) {
+  run(errand, [&](Operation& operation) {
     auto& transfers = operation.transfers();
     const int n = topology_.size();
     // Announced lengths: out in the first half, in in the second.
     auto* lengths = reinterpret_cast<uint64_t*>(operation.memory(2 * n * sizeof(uint64_t)));
     std::vector<std::pair<int, size_t>> announced;
-    const int tag = Network::number_tag(call.number);
+    const int tag = Network::number_tag(errand.number);
     for (int step = 1; step < n; ++step) {
       // Beginning with the next rank, so that not all send to the same one first.
       const int peer = (rank + step) % n;
@@ -452,14 +459,15 @@ void TwoLevel::exchange(const Call& call, const std::string& what, const std::ve
     }
     // A rank that sends to the root alone publishes that alone.
     const auto view_of = [&](int peer) { return root < 0 || peer == root ? rank : 0; };
-    neighbours_.open(call, root < 0 || rank == root ? to : std::vector<Span>{to[root]});
+    neighbours_.open(errand, root < 0 || rank == root ? to : std::vector<Span>{to[root]});
     for (const int peer : topology_.neighbours()) {
       if (!talk(rank, peer)) continue;
-      const int local = topology_.local_of(peer);
-      agree(peer, peer == rank ? to[rank].bytes : neighbours_.bytes(local, view_of(peer)));
-      copy_unless_same(from[peer].data,
-                       peer == rank ? to[rank].data : neighbours_.at(local, view_of(peer)),
-                       static_cast<int64_t>(from[peer].bytes));
+      const size_t expected = from[peer].bytes;
+      if (peer == rank) agree(peer, to[rank].bytes);
+      const char* theirs =
+          peer == rank ? to[rank].data
+                       : neighbours_.source(topology_.local_of(peer), view_of(peer), expected);
+      copy_unless_same(from[peer].data, theirs, static_cast<int64_t>(expected));
     }
     operation.check_greetings();
     for (const auto& [peer, ticket] : announced) {
@@ -469,9 +477,9 @@ void TwoLevel::exchange(const Call& call, const std::string& what, const std::ve
   });
 }
 
-void TwoLevel::barrier(const Call& call, const std::string& what) {
-  run(call, what, [&](Operation& operation) {
-    neighbours_.open(call, {});
+void TwoLevel::barrier(const Errand& errand) {
+  run(errand, [&](Operation& operation) {
+    neighbours_.open(errand, {});
     operation.check_greetings();
     if (!topology_.is_leader()) return;
     // Greetings were sent before the neighbours had come; these are sent now that they have.

@@ -25,12 +25,14 @@ class Neighbours {
  public:
   virtual ~Neighbours() = default;
   /// Publishes memory of this rank and waits until all ranks of the host have called it. From then
-  /// until the next open(), at() and bytes() are what they published.
-  virtual void open(const Call& call, const std::vector<Span>& views) = 0;
-  virtual const char* at(int local, size_t view) const = 0;
-  virtual size_t bytes(int local, size_t view) const = 0;
+  /// until close(), source() gives what they published.
+  virtual void open(const Errand& errand, const std::vector<Span>& views) = 0;
+  /// Memory `view` of a rank of this host. Throws unless it has `bytes` bytes.
+  virtual const char* source(int local, size_t view, size_t bytes) = 0;
   /// Waits until all ranks of the host have called it.
-  virtual void barrier(const Call& call) = 0;
+  virtual void barrier(const Errand& errand) = 0;
+  /// The same, and ends what open() began.
+  virtual void close(const Errand& errand) = 0;
 };
 
 /// One block per rank of the group: pieces of one array, in order of rank and without gaps, or
@@ -52,30 +54,29 @@ class TwoLevel {
       : network_(network), topology_(network.topology()), neighbours_(neighbours) {}
 
   /// `out` may be `in`.
-  void all_reduce(const Call& call, const std::string& what, const Folding& folding, char* in,
-                  char* out, int64_t count);
+  void all_reduce(const Errand& errand, const Folding& folding, char* in, char* out, int64_t count);
   /// Rank r gets the sum of all ranks' blocks r, `counts[r]` elements; those of count 0 nothing.
   /// With one count that isn't 0 this is "reduce". `out` may be the own block of `in`.
-  void reduce_scatter(const Call& call, const std::string& what, const Folding& folding,
+  void reduce_scatter(const Errand& errand, const Folding& folding,
                       const std::vector<int64_t>& counts, const Blocks& in, char* out);
   /// All ranks get the blocks of all, `bytes[r]` of rank r. With one that isn't 0 this is
   /// "broadcast". `in` may be the own block of `out`.
-  void all_gather(const Call& call, const std::string& what, const std::vector<int64_t>& bytes,
-                  char* in, const Blocks& out);
+  void all_gather(const Errand& errand, const std::vector<int64_t>& bytes, char* in,
+                  const Blocks& out);
   /// Sends `to[r]` to rank r and receives `from[r]` from it, for every r (all_to_all), or for pairs
   /// of which one is `root` (gather, scatter). Lengths that don't fit together are an error.
-  void exchange(const Call& call, const std::string& what, const std::vector<Span>& to,
-                const std::vector<Span>& from, int root = -1);
-  void barrier(const Call& call, const std::string& what);
+  void exchange(const Errand& errand, const std::vector<Span>& to, const std::vector<Span>& from,
+                int root = -1);
+  void barrier(const Errand& errand);
 
  private:
   class Operation;
   struct Partials;
 
   template <class Body>
-  void run(const Call& call, const std::string& what, const Body& body);
+  void run(const Errand& errand, const Body& body);
   const char* block(int local, size_t view, const Blocks& like, const std::vector<int64_t>& offsets,
-                    int rank) const;
+                    const std::vector<int64_t>& bytes, int rank);
   void all_reduce_small(Operation& operation, const Folding& folding, char* in, char* out,
                         int64_t count);
   Partials post_partials(Operation& operation, const Folding& folding,
