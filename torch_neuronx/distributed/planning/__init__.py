@@ -1,0 +1,1 @@
+"""Planning of jobs: one rank of many, without their hardware."""
