@@ -14,6 +14,7 @@
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
 #include "distributed/bindings_distributed.h"
+#include "distributed/bindings_planning.h"
 #include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
@@ -171,5 +172,6 @@ PYBIND11_MODULE(_C, m) {
   bind_kernels(m);
   program::bind_program(m);
   distributed::bind_distributed(m);
+  distributed::bind_planning(m);
   distributed::bind_reduce(m);
 }

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
 
+from torch_neuronx import _C
+
 # What is read and what is written, by the names in the operator's schema. Where nothing is written
 # ("") the operator returns new tensors, or nothing.
 _C10D = {
@@ -176,15 +178,9 @@ def group_name(group: dist.ProcessGroup) -> str:
 def operation_of(arguments: Mapping[str, object]) -> str:
     """Name of the reduction among the arguments of a collective, empty if there is none."""
     given = arguments.get("reduce_op")
-    if given is None:
-        return ""
     if isinstance(given, str):
         return given
-    if not isinstance(given, dist.ReduceOp):
-        return "?"
-    reduction = given
-    names = dist.ReduceOp.RedOpType.__members__
-    return next(name.lower() for name, value in names.items() if reduction == value)
+    return "" if given is None else _C.reduction_name(given)  # type: ignore[arg-type]
 
 
 def peer_of(arguments: Mapping[str, object], ranks: Sequence[int], *, functional: bool) -> int:

@@ -12,27 +12,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup
 
+from torch_neuronx.distributed.planning import ACTIVE
 from torch_neuronx.distributed.planning.errors import PlanError
 from torch_neuronx.distributed.planning.mode import PlanMode
 from torch_neuronx.distributed.planning.placement import Placement
 from torch_neuronx.distributed.planning.progress import Enough, Progress
 from torch_neuronx.distributed.planning.report import Plan, make_plan
-
-# Whether this process plans, and so whether groups of the backend `neuron` are fake ones.
-_planning = False
-
-
-def is_planning() -> bool:
-    """Whether groups made now are of a job that isn't there."""
-    return _planning
-
-
-def fake_group(rank: int, size: int) -> FakeProcessGroup:
-    """The backend of a group whose other ranks don't exist."""
-    return FakeProcessGroup._create_internal(rank, size)  # noqa: SLF001
-
 
 def launcher_variables(placement: Placement, rank: int, port: int) -> dict[str, str]:
     """The environment in which torchrun would start the rank, with a store on this machine."""
@@ -99,7 +85,6 @@ def planning(
 
     Takes the arguments of `plan`. The mode that it gives has what was noted so far.
     """
-    global _planning  # noqa: PLW0603
     placement = Placement.of(world_size, instance, lnc, ranks_per_instance)
     if not 0 <= rank < world_size:
         raise PlanError(f"rank {rank} is not one of 0 to {world_size - 1}")
@@ -120,7 +105,7 @@ def planning(
         stack.callback(torch.neuron.set_device, torch.neuron.current_device())
         torch.neuron.set_device(local)
         stack.callback(_leave)
-        _planning = True
+        ACTIVE.append(mode)
         stack.callback(progress.close)
         progress.open()
         stack.enter_context(mode)
@@ -128,8 +113,7 @@ def planning(
 
 
 def _leave() -> None:
-    global _planning  # noqa: PLW0603
-    _planning = False
+    ACTIVE.pop()
     if dist.is_initialized():
         dist.destroy_process_group()
 
