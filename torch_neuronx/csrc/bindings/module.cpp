@@ -16,6 +16,7 @@
 #include "dispatch/op_table.h"
 #include "distributed/bindings_distributed.h"
 #include "distributed/bindings_network.h"
+#include "distributed/bindings_planning.h"
 #include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
@@ -175,5 +176,6 @@ PYBIND11_MODULE(_C, m) {
   program::bind_program(m);
   distributed::bind_distributed(m);
   distributed::bind_network(m);
+  distributed::bind_planning(m);
   distributed::bind_reduce(m);
 }
