@@ -126,7 +126,8 @@ def read_machine_config(environ: Mapping[str, str] | None = None) -> MachineConf
     """Read the machine from the environment.
 
     One chip is emulated unless cores are asked for that it does not have; then the machine grows,
-    chip by chip, up to the largest instance of the family. An empty variable counts as unset.
+    chip by chip, up to the largest instance of the family. A launcher that starts more processes
+    than the chip has cores asks for one each. An empty variable counts as unset.
 
     Args:
         environ: the variables; ``os.environ`` if ``None``.
@@ -155,7 +156,12 @@ def read_machine_config(environ: Mapping[str, str] | None = None) -> MachineConf
                 "NRT_LOAD_NOT_ENOUGH_NC",
             )
     else:
-        cores = tuple(range(_read_num_cores(wanted, target, lnc) or per_chip))
+        cores = tuple(
+            range(
+                _read_num_cores(wanted, target, lnc)
+                or _cores_for_launcher(variables, per_chip, min(most, MAX_DEVICES))
+            )
+        )
     if len(cores) > MAX_DEVICES:
         raise MachineConfigError(
             VISIBLE_CORES_VARIABLE if visible else NUM_CORES_VARIABLE,
@@ -241,6 +247,16 @@ def _read_num_cores(text: str, target: Target, lnc: int) -> int:
             "NRT_LOAD_NOT_ENOUGH_NC",
         )
     return int(text)
+
+
+def _cores_for_launcher(variables: Mapping[str, str], per_chip: int, most: int) -> int:
+    """Return the cores of the whole chips that have one for each process of a launcher.
+
+    The variable is not ours: more processes than cores exist, or nonsense, is no error here.
+    """
+    ranks = variables.get("LOCAL_WORLD_SIZE", "").strip()
+    wanted = int(ranks) if ranks.isascii() and ranks.isdigit() else 1
+    return min(most, max(1, -(-wanted // per_chip)) * per_chip)
 
 
 def launcher_device(device_count: int, environ: Mapping[str, str] | None = None) -> int:

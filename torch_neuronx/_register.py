@@ -59,6 +59,7 @@ def _register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     importlib.import_module("torch_neuronx.neuron._exit").register()
+    importlib.import_module("torch_neuronx.distributed.group").register()
     if os.environ.get("TORCH_NEURONX_ENABLE_NKI_SDPA", "0").strip() == "1":
         importlib.import_module("torch_neuronx.kernels.sdpa").install()
     # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.

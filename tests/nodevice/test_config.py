@@ -229,3 +229,25 @@ def test_core_list_texts(text: str, remedy: str) -> None:
 )
 def test_launcher_device(rank: str, devices: int, device: int) -> None:
     assert launcher_device(devices, {"LOCAL_RANK": rank}) == device
+
+
+@pytest.mark.parametrize(
+    ("environment", "cores", "chips"),
+    [
+        ({"LOCAL_WORLD_SIZE": "4"}, 4, 1),
+        ({"LOCAL_WORLD_SIZE": "5"}, 8, 2),
+        ({"LOCAL_WORLD_SIZE": "64"}, 64, 16),
+        ({"LOCAL_WORLD_SIZE": "1000"}, 64, 16),
+        ({"LOCAL_WORLD_SIZE": "100", "NEURON_LOGICAL_NC_CONFIG": "1"}, 64, 8),
+        ({"LOCAL_WORLD_SIZE": "64", "NEURON_PLATFORM_TARGET_OVERRIDE": "inf2"}, 24, 12),
+        ({"LOCAL_WORLD_SIZE": "64", "NEURON_RT_NUM_CORES": "2"}, 2, 1),
+        ({"LOCAL_WORLD_SIZE": "64", "NEURON_RT_VISIBLE_CORES": "5"}, 1, 2),
+        ({"LOCAL_WORLD_SIZE": "0"}, 4, 1),
+        ({"LOCAL_WORLD_SIZE": "many"}, 4, 1),
+    ],
+)
+def test_a_launcher_asks_for_a_core_per_process(
+    environment: dict[str, str], cores: int, chips: int
+) -> None:
+    machine = read(**environment)
+    assert (machine.device_count, machine.chips) == (cores, chips)

@@ -13,9 +13,12 @@
 #include "device/stream.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
+#include "distributed/bindings_distributed.h"
+#include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
+#include "memory/shared.h"
 #include "nki/bindings_nki.h"
 #include "program/build.h"
 
@@ -141,6 +144,14 @@ PYBIND11_MODULE(_C, m) {
         THPStream_Wrap(default_stream(static_cast<c10::DeviceIndex>(i))));
   });
   m.def("memory_snapshot", &snapshot);
+  m.def(
+      "share_arena",
+      [](int i) {
+        check_device_index(i);
+        const SharedArena shared = share_arena(static_cast<c10::DeviceIndex>(i));
+        return std::make_tuple(shared.fd, shared.bytes, reinterpret_cast<size_t>(shared.base));
+      },
+      py::call_guard<py::gil_scoped_release>());
   m.def("memory_categories", [](int i) { return categories(static_cast<c10::DeviceIndex>(i)); });
   m.def("set_operator_table", &set_operator_table);
   m.def("set_portability", [](int mode, py::object handler) {
@@ -159,4 +170,6 @@ PYBIND11_MODULE(_C, m) {
   attention::bind_attention(m);
   bind_kernels(m);
   program::bind_program(m);
+  distributed::bind_distributed(m);
+  distributed::bind_reduce(m);
 }

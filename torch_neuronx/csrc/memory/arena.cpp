@@ -202,7 +202,12 @@ bool Arena::reserve(Block* block) {
     }
     checked_host_at_ = reserved_ + fresh;
   }
-  for (size_t i = first; i <= last; ++i) chunk_reserved_[i] = true;
+  for (size_t i = first; i <= last; ++i) {  // runs of fresh chunks
+    size_t j = i;
+    while (j <= last && !chunk_reserved_[j]) chunk_reserved_[j++] = true;
+    if (j > i) commit_chunks(i, j);
+    i = j;
+  }
   reserved_ += fresh;
   if (fresh > 0) {
     const auto all = static_cast<size_t>(StatType::AGGREGATE);
@@ -289,8 +294,7 @@ void Arena::decommit_free_blocks() {
       size_t j = i;
       while (j < end && chunk_reserved_[j]) chunk_reserved_[j++] = false;
       if (j > i) {
-        TORCH_CHECK(madvise(base_ + i * kChunk, (j - i) * kChunk, MADV_DONTNEED) == 0,
-                    "madvise failed");
+        TORCH_CHECK(decommit_chunks(i, j), "madvise failed");
         released += (j - i) * kChunk;
         block->reserved = false;
       }

@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "memory/shared.h"
+
 namespace torch_neuronx {
 
 inline constexpr size_t kQuantum = 512;          // smallest block, and every block's alignment
@@ -78,6 +80,8 @@ class Arena {
   size_t reserved_bytes();
   std::array<size_t, static_cast<size_t>(Category::kCount)> bytes_by_category();
   std::vector<SegmentView> segments();
+  // See share_arena().
+  SharedArena share();
   char* base() const { return base_; }
 
  private:
@@ -100,6 +104,10 @@ class Arena {
   void view(const Block& block, std::vector<BlockView>* views) const;
   void give_back(Block* block);
   void decommit_free_blocks();
+  // Take memory for freshly reserved chunks at once if they are shared; give that of free ones
+  // back.
+  void commit_chunks(size_t first, size_t last);
+  bool decommit_chunks(size_t first, size_t last);
   void count(const Block* block, bool up);
   [[noreturn]] void out_of_memory(size_t bytes, bool host);
   std::string memory_table(size_t bytes);
@@ -120,6 +128,7 @@ class Arena {
   Block* slab_ = nullptr;  // the slab being cut, from slab_used_
   size_t slab_used_ = 0;
   std::vector<bool> chunk_reserved_;
+  size_t shared_bytes_ = 0;  // of the arena, from its base on, are in a memory file
   size_t reserved_ = 0;
   size_t checked_host_at_ = 0;
   bool out_of_host_memory_ = false;

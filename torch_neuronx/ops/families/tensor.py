@@ -60,6 +60,8 @@ ROWS: tuple[Row, ...] = (
         "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "
         "_scaled_dot_product_flash_attention_for_cpu "
         "_scaled_dot_product_flash_attention_for_cpu_backward "
+        "_flash_attention_forward _flash_attention_forward_no_dropout_inplace "
+        "_flash_attention_backward "
         "_native_multi_head_attention _transformer_encoder_layer_fwd",
         "two products with a softmax between them", dtypes=FLOATS,
     ),

@@ -1,0 +1,399 @@
+#include "distributed/backend.h"
+
+#include <c10/core/StorageImpl.h>
+
+#include "device/state.h"
+#include "device/stream.h"
+#include "dispatch/deferred.h"
+#include "distributed/error.h"
+#include "memory/allocator.h"
+#include "memory/shared.h"
+
+namespace torch_neuronx::distributed {
+namespace {
+
+using c10d::OpType;
+
+void check_lists(const char* name, size_t given, size_t wanted) {
+  TORCH_CHECK_VALUE(given == wanted, name, ": got a list of ", given, " tensors where ", wanted,
+                    " are needed");
+}
+
+// Its bytes are one piece of memory and its pieces are in order of rows.
+void check_contiguous(const char* name, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), name, ": tensors must be contiguous, but got strides ",
+                    tensor.strides(), " for ", tensor.sizes(), "; call .contiguous() first");
+}
+
+}  // namespace
+
+NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                             std::string name, std::chrono::milliseconds timeout)
+    : Backend(rank, size),
+      options_(c10::make_intrusive<Options>("neuron", timeout)),
+      segment_(*store, rank, size, std::move(name), timeout, 0),
+      local_(segment_) {
+  // Now, while no thread writes to tensors: see share_arena.
+  if (segment_.local_size() > 1) {
+    flush_deferred();
+    ensure_initialized();
+    share_arena(current_device());
+  }
+}
+
+NeuronBackend::~NeuronBackend() {
+  // Threads that use the group may need the GIL to end.
+  std::optional<pybind11::gil_scoped_release> released;
+  if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  shutdown();
+}
+
+void NeuronBackend::execute(const Call& call) {
+  try {
+    run(call);
+  } catch (const c10::DistBackendError&) {
+    throw;  // the group knows
+  } catch (const std::exception& error) {
+    segment_.poison(call.text() + " failed on " + segment_.rank_name(rank_) + ": " + error.what());
+    throw;
+  }
+}
+
+void NeuronBackend::run(const Call& call) {
+  TORCH_CHECK(segment_.local_size() == size_, "several hosts are not supported yet");
+  local_.run(call);
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
+  if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
+  // What was deferred runs now, in this thread: the collective may run in another.
+  flush_deferred();
+  auto& call = request.call;
+  if (call.timeout < std::chrono::milliseconds(0)) call.timeout = options_->timeout;
+  const auto device = static_cast<c10::DeviceIndex>(call.device);
+  if (segment_.local_size() > 1 && !request.kept.empty()) share_arena(device);
+
+  const std::lock_guard<std::mutex> lock(issue_mutex_);
+  call.sequence = ++sequence_;
+  const bool asynchronous = request.asynchronous || coalescing_ || current_stream(device).id() != 0;
+  auto results = request.results;
+  auto kept = request.kept;
+  const auto type = request.type;
+  const uint64_t sequence = call.sequence;
+  auto body = [this, request = std::move(request)] {
+    request.stage_in();
+    execute(request.call);
+    request.stage_out();
+    for (const auto& tensor : request.results)
+      if (tensor.has_storage()) mark_written(*tensor.storage().unsafeGetStorageImpl());
+  };
+  auto operation =
+      std::make_shared<Operation>(std::move(body), std::move(results), std::move(kept), device);
+  auto work = c10::make_intrusive<NeuronWork>(
+      rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence);
+  if (coalescing_) coalesced_.push_back(operation);
+  if (asynchronous || !queue_.try_run_here(*operation)) {
+    queue_.push(operation);
+  } else {
+    operation->wait();  // throws what went wrong
+  }
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::broadcast(Tensors& tensors,
+                                                        const c10d::BroadcastOptions& opts) {
+  check_lists("broadcast", tensors.size(), 1);
+  Request request(Kind::kBroadcast, OpType::BROADCAST, size_, opts.asyncOp, opts.timeout);
+  request.root(opts.rootRank);
+  if (rank_ == opts.rootRank) {
+    request.expose(tensors[0]);
+  } else {
+    request.output(tensors[0]);
+    request.call.elements = static_cast<uint64_t>(tensors[0].numel());
+  }
+  request.result(tensors[0]);
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::allreduce(Tensors& tensors,
+                                                        const c10d::AllreduceOptions& opts) {
+  TORCH_CHECK_VALUE(!tensors.empty(), "all_reduce: no tensors");
+  Request request(Kind::kAllReduce,
+                  tensors.size() == 1 ? OpType::ALLREDUCE : OpType::ALLREDUCE_COALESCED, size_,
+                  opts.asyncOp, opts.timeout);
+  request.reduction(opts.reduceOp);
+  for (const auto& tensor : tensors) {
+    request.expose(tensor);
+    request.result(tensor);
+  }
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  return allreduce(tensors, opts);
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::reduce(Tensors& tensors,
+                                                     const c10d::ReduceOptions& opts) {
+  check_lists("reduce", tensors.size(), 1);
+  Request request(Kind::kReduce, OpType::REDUCE, size_, opts.asyncOp, opts.timeout);
+  request.root(opts.rootRank);
+  request.reduction(opts.reduceOp);
+  request.expose(tensors[0]);
+  request.result(tensors[0]);
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::allgather(std::vector<Tensors>& outputs,
+                                                        Tensors& inputs,
+                                                        const c10d::AllgatherOptions& opts) {
+  check_lists("all_gather", outputs.size(), inputs.size());
+  Request request(Kind::kAllGather, OpType::ALLGATHER, size_, opts.asyncOp, opts.timeout);
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    check_lists("all_gather", outputs[k].size(), static_cast<size_t>(size_));
+    check_contiguous("all_gather", inputs[k]);
+    request.expose(inputs[k]);
+    for (const auto& output : outputs[k]) {
+      check_contiguous("all_gather", output);
+      request.output(output);
+      request.result(output);
+    }
+  }
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::allgather_coalesced(
+    std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  // The lists come the other way round: outputs[rank][tensor].
+  check_lists("all_gather_coalesced", outputs.size(), static_cast<size_t>(size_));
+  std::vector<Tensors> by_tensor(inputs.size());
+  for (const auto& of_rank : outputs) {
+    check_lists("all_gather_coalesced", of_rank.size(), inputs.size());
+    for (size_t k = 0; k < inputs.size(); ++k) by_tensor[k].push_back(of_rank[k]);
+  }
+  return allgather(by_tensor, inputs, opts);
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  check_lists("all_gather_into_tensor", outputs.size(), inputs.size());
+  Request request(Kind::kAllGather, OpType::_ALLGATHER_BASE, size_, opts.asyncOp, opts.timeout);
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    check_contiguous("all_gather_into_tensor", inputs[k]);
+    check_contiguous("all_gather_into_tensor", outputs[k]);
+    TORCH_CHECK_TYPE(inputs[k].scalar_type() == outputs[k].scalar_type(),
+                     "all_gather_into_tensor: input is ", inputs[k].scalar_type(),
+                     ", but output is ", outputs[k].scalar_type());
+    TORCH_CHECK_VALUE(outputs[k].numel() == inputs[k].numel() * size_,
+                      "all_gather_into_tensor: output must have ", size_,
+                      " times the elements of the input, but got ", outputs[k].sizes(), " and ",
+                      inputs[k].sizes());
+    request.expose(inputs[k]);
+    request.output_parts(outputs[k]);
+    request.result(outputs[k]);
+  }
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                              const c10d::AllgatherOptions& opts) {
+  Tensors outputs{output}, inputs{input};
+  return allgather_into_tensor_coalesced(outputs, inputs, opts);
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                     const c10d::GatherOptions& opts) {
+  check_lists("gather", inputs.size(), 1);
+  Request request(Kind::kGather, OpType::GATHER, size_, opts.asyncOp, opts.timeout);
+  request.root(opts.rootRank);
+  check_contiguous("gather", inputs[0]);
+  request.expose(inputs[0]);
+  if (rank_ == opts.rootRank) {
+    check_lists("gather", outputs.size(), 1);
+    check_lists("gather", outputs[0].size(), static_cast<size_t>(size_));
+    for (const auto& output : outputs[0]) {
+      check_contiguous("gather", output);
+      request.output(output);
+      request.result(output);
+    }
+  } else {
+    TORCH_CHECK_VALUE(outputs.empty() || outputs[0].empty(),
+                      "gather: only the root may give output tensors");
+  }
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::scatter(Tensors& outputs,
+                                                      std::vector<Tensors>& inputs,
+                                                      const c10d::ScatterOptions& opts) {
+  check_lists("scatter", outputs.size(), 1);
+  Request request(Kind::kScatter, OpType::SCATTER, size_, opts.asyncOp, opts.timeout);
+  request.root(opts.rootRank);
+  check_contiguous("scatter", outputs[0]);
+  request.output(outputs[0]);
+  request.result(outputs[0]);
+  if (rank_ == opts.rootRank) {
+    check_lists("scatter", inputs.size(), 1);
+    check_lists("scatter", inputs[0].size(), static_cast<size_t>(size_));
+    for (const auto& input : inputs[0]) {
+      check_contiguous("scatter", input);
+      request.expose(input);
+    }
+  } else {
+    TORCH_CHECK_VALUE(inputs.empty() || inputs[0].empty(),
+                      "scatter: only the root may give input tensors");
+  }
+  request.call.elements = 0;
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::reduce_scatter(
+    Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) {
+  check_lists("reduce_scatter", inputs.size(), outputs.size());
+  Request request(Kind::kReduceScatter, OpType::REDUCE_SCATTER, size_, opts.asyncOp, opts.timeout);
+  request.reduction(opts.reduceOp);
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    check_lists("reduce_scatter", inputs[k].size(), static_cast<size_t>(size_));
+    check_contiguous("reduce_scatter", outputs[k]);
+    for (const auto& input : inputs[k]) {
+      check_contiguous("reduce_scatter", input);
+      request.expose(input);
+    }
+    request.output(outputs[k]);
+    request.result(outputs[k]);
+  }
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  check_lists("reduce_scatter_tensor", inputs.size(), outputs.size());
+  Request request(Kind::kReduceScatter, OpType::_REDUCE_SCATTER_BASE, size_, opts.asyncOp,
+                  opts.timeout);
+  request.reduction(opts.reduceOp);
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    check_contiguous("reduce_scatter_tensor", inputs[k]);
+    check_contiguous("reduce_scatter_tensor", outputs[k]);
+    TORCH_CHECK_TYPE(inputs[k].scalar_type() == outputs[k].scalar_type(),
+                     "reduce_scatter_tensor: input is ", inputs[k].scalar_type(),
+                     ", but output is ", outputs[k].scalar_type());
+    TORCH_CHECK_VALUE(inputs[k].numel() == outputs[k].numel() * size_,
+                      "reduce_scatter_tensor: input must have ", size_,
+                      " times the elements of the output, but got ", inputs[k].sizes(), " and ",
+                      outputs[k].sizes());
+    request.expose_parts(inputs[k]);
+    request.output(outputs[k]);
+    request.result(outputs[k]);
+  }
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+  Tensors outputs{output}, inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                            std::vector<int64_t>& output_splits,
+                                                            std::vector<int64_t>& input_splits,
+                                                            const c10d::AllToAllOptions& opts) {
+  check_contiguous("all_to_all", input);
+  check_contiguous("all_to_all", output);
+  Request request(Kind::kAllToAll, OpType::ALLTOALL_BASE, size_, opts.asyncOp, opts.timeout);
+  request.expose_split(input, input_splits);
+  request.output_split(output, output_splits);
+  request.result(output);
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                                       const c10d::AllToAllOptions& opts) {
+  check_lists("all_to_all", inputs.size(), static_cast<size_t>(size_));
+  check_lists("all_to_all", outputs.size(), static_cast<size_t>(size_));
+  Request request(Kind::kAllToAll, OpType::ALLTOALL, size_, opts.asyncOp, opts.timeout);
+  for (const auto& input : inputs) {
+    check_contiguous("all_to_all", input);
+    request.expose(input);
+  }
+  for (const auto& output : outputs) {
+    check_contiguous("all_to_all", output);
+    request.output(output);
+    request.result(output);
+  }
+  request.call.elements = 0;
+  return issue(std::move(request));
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::barrier(const c10d::BarrierOptions& opts) {
+  Request request(Kind::kBarrier, OpType::BARRIER, size_, opts.asyncOp, opts.timeout);
+  request.call.device = opts.device && opts.device->has_index() ? opts.device->index()
+                        : !opts.device_ids.empty() ? static_cast<int>(opts.device_ids[0])
+                                                   : current_device();
+  check_device_index(request.call.device);
+  return issue(std::move(request));
+}
+
+void NeuronBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool) {
+  // Every rank is told of all that are missing, whether that was asked for or not.
+  auto here = opts;
+  here.asyncOp = true;
+  auto work = barrier(here);
+  // Waits even on a stream of its own: this is a question to the host.
+  work->getFuture()->wait();
+  if (auto error = work->exception()) std::rethrow_exception(error);
+}
+
+void NeuronBackend::startCoalescing() {
+  const std::lock_guard<std::mutex> lock(issue_mutex_);
+  coalescing_ = true;
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::endCoalescing() {
+  const std::lock_guard<std::mutex> lock(issue_mutex_);
+  coalescing_ = false;
+  std::vector<std::shared_ptr<Operation>> operations;
+  operations.swap(coalesced_);
+  return c10::make_intrusive<NeuronWork>(rank_, OpType::COALESCED, std::move(operations),
+                                         sequence_);
+}
+
+c10::intrusive_ptr<c10d::Backend> NeuronBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                       const std::vector<int>& ranks,
+                                                       const c10::intrusive_ptr<Options>& opts) {
+  for (size_t i = 0; i < ranks.size(); ++i)
+    if (ranks[i] == rank_)
+      return c10::make_intrusive<NeuronBackend>(store, static_cast<int>(i),
+                                                static_cast<int>(ranks.size()), opts->group_name,
+                                                opts->timeout);
+  return nullptr;  // this rank is in none of the new groups
+}
+
+c10::intrusive_ptr<c10d::Backend> NeuronBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                       const c10::intrusive_ptr<Options>& opts,
+                                                       const int& rank, const int& size) {
+  return c10::make_intrusive<NeuronBackend>(store, rank, size, opts->group_name, opts->timeout);
+}
+
+void NeuronBackend::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK(onCompletionHook_ == nullptr, "the group has a completion hook already");
+  onCompletionHook_ = std::move(hook);
+}
+
+c10d::ErrorType NeuronBackend::getError() {
+  return segment_.poisoned() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+void NeuronBackend::abort() {
+  closed_ = true;
+  segment_.poison(segment_.rank_name(rank_) + " has aborted it");
+}
+
+void NeuronBackend::shutdown() {
+  closed_ = true;
+  queue_.drain();
+}
+
+}  // namespace torch_neuronx::distributed

@@ -1,0 +1,106 @@
+// One collective under way: what is to be run, by whom, and how others learn of its end.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "device/pending.h"
+
+namespace torch_neuronx::distributed {
+
+class Operation final : public Completion {
+ public:
+  Operation(std::function<void()> body, std::vector<at::Tensor> results,
+            std::vector<at::Tensor> kept, c10::DeviceIndex device);
+
+  // Runs the body in this thread, after what the issuing stream had to wait for.
+  void run() noexcept;
+  // For operations that run elsewhere (transfers between two ranks).
+  void finish(std::exception_ptr error, int source = -1) noexcept;
+
+  bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
+  void wait() override;
+  // False when it was not done after `timeout`.
+  bool wait_for(std::chrono::milliseconds timeout);
+  std::exception_ptr error() const;
+  c10::intrusive_ptr<c10::ivalue::Future> future();
+
+  const std::vector<at::Tensor>& results() const { return results_; }
+  c10::DeviceIndex device() const { return device_; }
+  int source() const { return source_; }
+  double seconds() const;  // that it took
+
+ private:
+  std::function<void()> body_;
+  std::vector<at::Tensor> results_;
+  std::vector<at::Tensor> kept_;  // memory that must live until the end
+  std::vector<std::shared_ptr<Completion>> before_;
+  const c10::DeviceIndex device_;
+  int source_ = -1;
+  std::chrono::steady_clock::time_point started_{}, finished_{};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> done_{false};
+  std::exception_ptr error_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// What PyTorch sees of one operation, or of several that were issued together.
+class NeuronWork final : public c10d::Work {
+ public:
+  NeuronWork(int rank, c10d::OpType type, std::vector<std::shared_ptr<Operation>> operations,
+             uint64_t sequence);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  // On the default stream, waits; on another one, makes what is issued to it wait. With a timeout
+  // it always waits, and throws when it has passed.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override;
+  void blockCurrentStream() override { synchronize(); }
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  std::vector<std::shared_ptr<Operation>> operations_;
+  const uint64_t sequence_;
+};
+
+// The communication thread of a group: operations in the order of their issue.
+class Queue {
+ public:
+  ~Queue();
+  void push(std::shared_ptr<Operation> operation);
+  // Runs the operation in the caller's thread if nothing else is queued or running.
+  bool try_run_here(Operation& operation);
+  // Waits until all that was pushed has run.
+  void drain();
+
+ private:
+  void loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Operation>> waiting_;
+  bool busy_ = false;
+  bool stopping_ = false;
+  std::thread thread_;  // started by the first push
+};
+
+}  // namespace torch_neuronx::distributed

@@ -1,0 +1,2 @@
+#define TN_ISA avx2
+#include "distributed/reduce_impl.h"

@@ -1,0 +1,2 @@
+#define TN_ISA portable
+#include "distributed/reduce_impl.h"

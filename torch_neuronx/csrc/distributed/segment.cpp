@@ -1,0 +1,283 @@
+#include "distributed/segment.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "distributed/error.h"
+#include "memory/allocator.h"
+#include "memory/shared.h"
+
+namespace torch_neuronx::distributed {
+namespace {
+
+constexpr size_t kTokenBytes = 16;
+constexpr size_t kReasonBytes = 2048;
+constexpr size_t kPage = 4096;
+// Waiting ranks look this often before they sleep, where each has a core of its own. About 4 us,
+// the cost of being put to sleep and woken.
+constexpr int kSpins = 100;
+
+constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+std::string link_target(const char* path) {
+  char text[256];
+  const ssize_t n = readlink(path, text, sizeof text);
+  return n < 0 ? "?" : std::string(text, static_cast<size_t>(n));
+}
+
+std::string random_token() {
+  unsigned char bytes[kTokenBytes];
+  TORCH_CHECK(getrandom(bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes),
+              "getrandom failed");
+  return {reinterpret_cast<const char*>(bytes), sizeof bytes};
+}
+
+int private_memory(size_t bytes) {
+  const int fd = memfd_create("neuron-group", MFD_CLOEXEC);
+  TORCH_CHECK(fd >= 0, "memfd_create failed: ", std::strerror(errno));
+  if (fchmod(fd, 0600) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    const int error = errno;
+    close(fd);
+    TORCH_CHECK(false, "can't size ", bytes, " bytes of shared memory: ", std::strerror(error));
+  }
+  return fd;
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+std::string host_identity() {
+  if (const char* given = std::getenv("TORCH_NEURONX_HOST_ID"); given != nullptr && *given != 0)
+    return std::string("TORCH_NEURONX_HOST_ID=") + given;
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot + " " + link_target("/proc/self/ns/net") + " " + link_target("/proc/self/ns/pid") +
+         " uid " + std::to_string(geteuid());
+}
+
+struct Segment::Header {
+  char token[kTokenBytes];
+  alignas(64) std::atomic<uint32_t> arrived;
+  alignas(64) std::atomic<uint32_t> generation;  // of the barrier; what waiting ranks sleep on
+  std::atomic<uint32_t> sleepers;
+  alignas(64) std::atomic<uint32_t> poisoned;  // 0 no, 1 the reason is being written, 2 yes
+  char reason[kReasonBytes];
+};
+
+Segment::Segment(c10d::Store& store, int rank, int size, std::string name,
+                 std::chrono::milliseconds timeout, size_t mailbox_bytes)
+    : name_(std::move(name)) {
+  const auto deadline = Clock::now() + timeout;
+  const auto key = [](int r) { return "rank/" + std::to_string(r); };
+  store.set(key(rank), std::to_string(getpid()) + " " + host_identity());
+  std::vector<std::string> keys;
+  for (int r = 0; r < size; ++r) keys.push_back(key(r));
+  store.wait(keys, timeout);
+  const auto values = store.multiGet(keys);
+  for (const auto& value : values) {
+    std::istringstream text(std::string(value.begin(), value.end()));
+    RankIdentity identity;
+    text >> identity.pid >> std::ws;
+    std::getline(text, identity.host);
+    ranks_.push_back(std::move(identity));
+  }
+  for (int r = 0; r < size; ++r) {
+    if (ranks_[r].host != ranks_[rank].host) continue;
+    if (r == rank) local_rank_ = local_size();
+    members_.push_back(r);
+  }
+
+  const size_t header_bytes = round_up(sizeof(Header), kPage);
+  const size_t slots_bytes = round_up(sizeof(Slot) * members_.size(), kPage);
+  bytes_ = header_bytes + slots_bytes + round_up(mailbox_bytes, kPage);
+  const std::string where = "segment/" + std::to_string(members_[0]);
+  if (local_rank_ == 0) {
+    const std::string token = random_token();
+    map(private_memory(bytes_));
+    std::memcpy(header_->token, token.data(), kTokenBytes);
+    std::string value = std::to_string(fd_) + " " + token;
+    store.set(where, std::vector<uint8_t>(value.begin(), value.end()));
+  } else {
+    store.wait({where}, timeout);
+    const auto value = store.get(where);
+    const std::string text(value.begin(), value.end());
+    const auto space = text.find(' ');
+    TORCH_CHECK(space != std::string::npos && text.size() == space + 1 + kTokenBytes,
+                "the store's entry ", where, " was not written by this program");
+    map(open_fd_of(ranks_[members_[0]].pid, std::stoi(text)));
+    if (std::memcmp(header_->token, text.data() + space + 1, kTokenBytes) != 0)
+      fail(kInvalid, "the memory of group " + name_ + " belongs to another job");
+  }
+  slots_ = reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(header_) + header_bytes);
+  mailbox_ = reinterpret_cast<std::byte*>(slots_) + slots_bytes;
+  peers_.resize(members_.size());
+  for (const int member : members_)
+    process_fds_.push_back(static_cast<int>(syscall(SYS_pidfd_open, ranks_[member].pid, 0)));
+  may_spin_ = static_cast<unsigned>(local_size()) <= std::thread::hardware_concurrency();
+  barrier(deadline, [] { return std::string("creation of the group"); });
+}
+
+void Segment::map(int fd) {
+  fd_ = fd;
+  struct stat status{};
+  TORCH_CHECK(fstat(fd, &status) == 0 && static_cast<size_t>(status.st_size) == bytes_,
+              "the memory of group ", name_, " has another size than this rank expects; do all ",
+              "ranks run the same version?");
+  void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  TORCH_CHECK(p != MAP_FAILED, "can't map the memory of group ", name_, ": ", std::strerror(errno));
+  header_ = static_cast<Header*>(p);  // zero bytes are the initial state of all that is in it
+}
+
+Segment::~Segment() {
+  if (header_ != nullptr) munmap(header_, bytes_);
+  if (fd_ >= 0) close(fd_);
+  for (const int fd : process_fds_)
+    if (fd >= 0) close(fd);
+}
+
+std::string Segment::rank_name(int group_rank) const {
+  std::string text = "rank " + std::to_string(group_rank);
+  const std::string& host = ranks_[group_rank].host;
+  if (host != ranks_[members_[0]].host) text += " (another host)";
+  return text;
+}
+
+bool Segment::has_exited(int local_rank) const {
+  // A process that nobody has waited for yet has ended all the same: kill(pid, 0) can't tell.
+  pollfd entry{process_fds_[local_rank], POLLIN, 0};
+  if (entry.fd < 0) return kill(ranks_[members_[local_rank]].pid, 0) != 0 && errno == ESRCH;
+  return poll(&entry, 1, 0) == 1;
+}
+
+std::vector<int> Segment::not_arrived() const {
+  std::vector<int> missing;
+  const uint64_t mine = slots_[local_rank_].arrivals.load();
+  for (int r = 0; r < local_size(); ++r)
+    if (slots_[r].arrivals.load() < mine) missing.push_back(r);
+  return missing;
+}
+
+void Segment::barrier(Clock::time_point deadline, c10::function_ref<std::string()> what) {
+  const uint32_t generation = header_->generation.load(std::memory_order_acquire);
+  mine().arrivals.fetch_add(1, std::memory_order_release);
+  if (header_->arrived.fetch_add(1) + 1 == static_cast<uint32_t>(local_size())) {
+    header_->arrived.store(0, std::memory_order_relaxed);
+    header_->generation.fetch_add(1);
+    if (header_->sleepers.load() > 0) futex_wake(header_->generation);
+    return;
+  }
+  const auto released = [&] {
+    return header_->generation.load(std::memory_order_acquire) != generation;
+  };
+  for (int i = may_spin_ ? kSpins : 0; i > 0; --i) {
+    if (released()) return;
+    pause();
+  }
+  Watch watch(*this, deadline);
+  while (!released()) {
+    header_->sleepers.fetch_add(1);
+    futex_wait(header_->generation, generation, kLook);
+    header_->sleepers.fetch_sub(1);
+    if (!released()) watch.look([&] { return not_arrived(); }, what);
+  }
+}
+
+void Segment::Watch::look(c10::function_ref<std::vector<int>()> missing,
+                          c10::function_ref<std::string()> what) {
+  if (segment_.poisoned()) fail(kClosed, segment_.poison_text());
+  const auto now = Clock::now();
+  if (now < next_) return;
+  next_ = now + kLook;
+  if (gettid() == getpid()) interrupts_.poll();  // Python hears signals on its main thread
+  const auto absent = missing();
+  const bool late = now >= deadline_;
+  std::string gone, waiting;
+  for (const int r : absent) {
+    const std::string rank = segment_.rank_name(segment_.members_[r]);
+    const auto& slot = segment_.slots_[r];
+    if (segment_.has_exited(r)) {
+      gone += (gone.empty() ? "" : ", ") + rank + " (process " +
+              std::to_string(segment_.ranks_[segment_.members_[r]].pid) + ")";
+    } else if (late) {
+      waiting += (waiting.empty() ? "" : ", ") + rank + " (last entered collective " +
+                 std::to_string(slot.sequence.load()) + ")";
+    }
+  }
+  if (gone.empty() && !late) return;
+  std::ostringstream text;
+  text << what() << " of group " << segment_.name_;
+  if (!gone.empty()) {
+    text << " can't finish: " << gone << " has ended";
+  } else {
+    text << " timed out after " << std::chrono::duration<double>(now - started_).count()
+         << " s: waiting for " << waiting;
+  }
+  segment_.poison(text.str());
+  fail(gone.empty() ? kTimeout : kPeerLost, text.str());
+}
+
+void Segment::poison(const std::string& reason) {
+  uint32_t none = 0;
+  if (!header_->poisoned.compare_exchange_strong(none, 1)) return;
+  std::strncpy(header_->reason, reason.c_str(), kReasonBytes - 1);
+  header_->poisoned.store(2);
+  futex_wake(header_->generation);
+}
+
+bool Segment::poisoned() const { return header_->poisoned.load(std::memory_order_acquire) == 2; }
+
+std::string Segment::poison_text() const {
+  return "group " + name_ + " can't be used any more: " + header_->reason;
+}
+
+View Segment::expose(const void* data, size_t bytes) {
+  if (bytes == 0) return {-1, 0, 0};
+  const auto device = device_of_pointer(data);
+  TORCH_INTERNAL_ASSERT(device >= 0, "memory of a collective is not in a core's HBM");
+  const SharedArena shared = share_arena(device);
+  mine().hbm_bytes[device].store(shared.bytes);
+  mine().hbm[device].store(shared.fd + 1, std::memory_order_release);
+  return {device, static_cast<uint64_t>(static_cast<const char*>(data) - shared.base), bytes};
+}
+
+std::byte* Segment::resolve(int local_rank, const View& view) {
+  if (view.bytes == 0) return nullptr;
+  TORCH_CHECK(view.device >= 0 && view.device < kMaxDevices, "bad view of a peer's memory");
+  if (local_rank == local_rank_)
+    return reinterpret_cast<std::byte*>(share_arena(view.device).base) + view.offset;
+  std::shared_ptr<const PeerMemory> memory;
+  {
+    const std::lock_guard<std::mutex> lock(peers_mutex_);
+    auto& known = peers_[local_rank][view.device];
+    if (known == nullptr) {
+      const Slot& slot = slots_[local_rank];
+      const int fd = slot.hbm[view.device].load(std::memory_order_acquire);
+      TORCH_CHECK(fd > 0, "a peer has exposed memory of a core that it does not share");
+      known = PeerMemory::of(ranks_[members_[local_rank]].pid, fd - 1,
+                             slot.hbm_bytes[view.device].load());
+    }
+    memory = known;
+  }
+  TORCH_CHECK(view.offset <= memory->bytes() && view.bytes <= memory->bytes() - view.offset,
+              "a peer has exposed memory beyond its HBM");
+  return memory->base() + view.offset;  // `peers_` keeps it mapped
+}
+
+}  // namespace torch_neuronx::distributed
