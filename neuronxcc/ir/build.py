@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from neuronxcc.ir.calls import *  # noqa: F403 - so that `build` has a function for every operator
+from neuronxcc.ir.collectives import *  # noqa: F403
 from neuronxcc.ir.dtypes import FLOATS8, DType
 from neuronxcc.ir.make import *  # noqa: F403
 from neuronxcc.ir.make import Ints, axes, axis, make

@@ -1,4 +1,4 @@
-"""Builders of what is called and what several ranks do: control flow, custom calls, collectives.
+"""Builders of what is called: control flow, custom calls.
 
 `build` has them all: front ends import that.
 """
@@ -9,23 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.make import axes, axis, make
+from neuronxcc.ir.make import make
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.shapes import ShapeError
 
 __all__ = [
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
     "call",
-    "collective_permute",
     "conditional",
     "custom_call",
     "get",
     "graph",
     "host_call",
-    "reduce_scatter",
     "results",
     "while_",
 ]
@@ -129,43 +124,6 @@ def host_call(
         device=False,
         sequence=sequence,
     )
-
-
-# ---- collectives --------------------------------------------------------------------------------
-
-Groups = Sequence[Sequence[int]]
-
-
-def _groups(group: Groups) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(ranks) for ranks in group)
-
-
-def all_reduce(x: Node, kind: str, group: Groups) -> Node:
-    """Combine the tensors of all ranks of a group; `group` lists the groups of ranks."""
-    return make(Op.ALL_REDUCE, (x,), kind=kind, group=_groups(group))
-
-
-def all_gather(x: Node, dim: int, group: Groups) -> Node:
-    """Join the tensors of all ranks of a group along a dimension."""
-    dim = axis(Op.ALL_GATHER, dim, x.type.rank)
-    return make(Op.ALL_GATHER, (x,), dim=dim, group=_groups(group))
-
-
-def reduce_scatter(x: Node, kind: str, dim: int, group: Groups) -> Node:
-    """Combine the tensors of a group; each rank keeps its part along a dimension."""
-    dim = axis(Op.REDUCE_SCATTER, dim, x.type.rank)
-    return make(Op.REDUCE_SCATTER, (x,), kind=kind, dim=dim, group=_groups(group))
-
-
-def all_to_all(x: Node, split_dim: int, concat_dim: int, group: Groups) -> Node:
-    """Split along one dimension, send part i to rank i of the group, join along the other."""
-    dims = axes(Op.ALL_TO_ALL, (split_dim, concat_dim), x.type.rank)
-    return make(Op.ALL_TO_ALL, (x,), split_dim=dims[0], concat_dim=dims[1], group=_groups(group))
-
-
-def collective_permute(x: Node, pairs: Sequence[tuple[int, int]]) -> Node:
-    """Send from the first to the second rank of each pair; who receives nothing has zeros."""
-    return make(Op.COLLECTIVE_PERMUTE, (x,), pairs=tuple(map(tuple, pairs)))
 
 
 def graph(

@@ -123,11 +123,12 @@ class Op(enum.Enum):
     CUSTOM_CALL = "custom_call"
     HOST_CALL = "host_call"
 
-    # Collectives
+    # Collectives; see `collectives` for what they have in common
     ALL_REDUCE = "all_reduce"  # kind, group
     ALL_GATHER = "all_gather"  # dim, group
     REDUCE_SCATTER = "reduce_scatter"  # kind, dim, group
-    ALL_TO_ALL = "all_to_all"  # split_dim, concat_dim, group
+    ALL_TO_ALL = "all_to_all"  # split_dim, concat_dim, group; send, receive: uneven rows
+    COLLECTIVE_BROADCAST = "collective_broadcast"  # root: place in the group, group
     COLLECTIVE_PERMUTE = "collective_permute"  # pairs
 
     def __repr__(self) -> str:
@@ -172,5 +173,6 @@ class Group:
         {Op.SORT, Op.TOPK, Op.WHILE, Op.CONDITIONAL, Op.CALL, Op.CUSTOM_CALL, Op.HOST_CALL}
     )
     COLLECTIVE = frozenset(
-        {Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.COLLECTIVE_PERMUTE}
-    )
+        {Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.COLLECTIVE_BROADCAST,
+         Op.COLLECTIVE_PERMUTE}
+    )  # fmt: skip

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from neuronxcc.ir.dtypes import from_numpy
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.meaning import contraction, elementwise, movement, reduction
-from neuronxcc.ir.meaning.elementwise import Array, cast
+from neuronxcc.ir.meaning.collectives import Exchange, Groups, alone, collective
+from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.ir.node import Node, TensorType, topological
 from neuronxcc.ir.op import Group, Op
 
 # Runs a CUSTOM_CALL or HOST_CALL: the node, its operands -> its results.
 Caller = Callable[[Node, Sequence[Array]], Sequence[Array]]
 Meaning = Callable[..., Any]
+R = TypeVar("R")
 
 MEANINGS: dict[Op, Meaning] = {
     Op.CONSTANT: lambda node: node["literal"].array,
@@ -60,7 +63,10 @@ MEANINGS: dict[Op, Meaning] = {
 
 
 def evaluate(
-    graph: Graph, args: Sequence[np.ndarray], call: Caller | None = None
+    graph: Graph,
+    args: Sequence[np.ndarray],
+    call: Caller | None = None,
+    exchange: Exchange = alone,
 ) -> list[np.ndarray]:
     """Return the results of a graph.
 
@@ -68,39 +74,46 @@ def evaluate(
         graph: A valid graph.
         args: One array per parameter, of its type.
         call: Runs custom and host calls.
+        exchange: How this rank meets the others in collectives; groups of one rank need none.
 
     Raises:
         TypeError: an argument is not of its parameter's type.
-        NotImplementedError: there is a custom or host call, and no `call` to run it.
+        NotImplementedError: there is a custom or host call and no `call` to run it, or a collective
+            of several ranks and no `exchange`.
     """
-    return _Rank(call=call).run(graph, args)
+    return _Rank(call, exchange).run(graph, args)
 
 
 def evaluate_ranks(
     graph: Graph, args: Sequence[Sequence[np.ndarray]], call: Caller | None = None
 ) -> list[list[np.ndarray]]:
     """Run a graph with collectives on several ranks: arguments and results per rank."""
-    world = _World(len(args))
-    results: list[list[np.ndarray]] = [[] for _ in args]
+    return on_ranks(len(args), lambda rank, exchange: evaluate(graph, args[rank], call, exchange))
+
+
+def on_ranks(count: int, work: Callable[[int, Exchange], R]) -> list[R]:
+    """Let threads be the ranks: call `work(rank, exchange)` on each; returns what they return."""
+    world = _World(count)
+    results: dict[int, R] = {}
     errors: list[BaseException] = []
 
-    def work(rank: int) -> None:
+    def run(rank: int) -> None:
         try:
-            results[rank] = _Rank(call, rank, world).run(graph, args[rank])
+            results[rank] = work(rank, partial(world.exchange, rank))
         except threading.BrokenBarrierError:
             return  # another rank failed, and says why
         except BaseException as error:  # noqa: BLE001 - carried to the caller's thread
             errors.append(error)
             world.barrier.abort()
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(args))]
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return results
+    return [results[rank] for rank in range(count)]
 
 
 def apply(node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
@@ -129,19 +142,23 @@ class _World:
         self.barrier = threading.Barrier(ranks, timeout=60)
         self.slots: list[Any] = [None] * ranks
 
-    def exchange(self, rank: int, value: Array) -> list[Array]:
+    def exchange(
+        self, rank: int, _name: str, groups: Groups, value: Array
+    ) -> tuple[int, Sequence[Array]]:
         self.slots[rank] = value
         self.barrier.wait()
         everyone = list(self.slots)
         self.barrier.wait()
-        return everyone
+        if not groups:
+            return rank, everyone
+        group = next(ranks for ranks in groups if rank in ranks)
+        return group.index(rank), [everyone[member] for member in group]
 
 
 @dataclass
 class _Rank:
     call: Caller | None = None
-    rank: int = 0
-    world: _World = field(default_factory=lambda: _World(1))
+    exchange: Exchange = alone
 
     def run(self, graph: Graph, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         if len(args) != len(graph.params):
@@ -168,7 +185,8 @@ class _Rank:
         operands = [values[src][0] for src in node.srcs]
         if node.op in Group.COLLECTIVE:
             with np.errstate(all="ignore"):
-                return _checked(node, (self._collective(node, operands[0]),))
+                value = collective(node.op, node.attrs, operands[0], self.exchange)
+                return _checked(node, (value,))
         if node.op in _CONTROL:
             return _checked(node, _CONTROL[node.op](self, node, operands))
         return apply(node, operands)
@@ -192,27 +210,6 @@ class _Rank:
         if self.call is None:
             raise NotImplementedError(f"{node!r} calls {node['target']}; pass `call` to run it")
         return self.call(node, operands)
-
-    def _collective(self, node: Node, x: Array) -> Array:
-        everyone = self.world.exchange(self.rank, x)
-        if node.op is Op.COLLECTIVE_PERMUTE:
-            sources = [a for a, b in node["pairs"] if b == self.rank]
-            return everyone[sources[0]] if sources else np.zeros_like(x)
-        group = next(g for g in node["group"] if self.rank in g)
-        place, tensors = group.index(self.rank), [everyone[rank] for rank in group]
-        if node.op is Op.ALL_GATHER:
-            return np.concatenate(tensors, node["dim"])
-        if node.op is Op.ALL_TO_ALL:
-            parts = [np.split(t, len(group), node["split_dim"])[place] for t in tensors]
-            return np.concatenate(parts, node["concat_dim"])
-        total = elementwise.arithmetic(tensors[0])
-        for tensor in tensors[1:]:
-            combine = reduction.COMBINE[node["kind"]]
-            total = combine(total, elementwise.arithmetic(tensor))
-        reduced = cast(np.asarray(total), node.dtype)
-        if node.op is Op.REDUCE_SCATTER:
-            return np.asarray(np.split(reduced, len(group), node["dim"])[place])
-        return reduced
 
 
 _CONTROL: dict[Op, Callable[[_Rank, Node, list[Array]], Sequence[Array]]] = {

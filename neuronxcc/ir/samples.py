@@ -264,6 +264,11 @@ def _collectives() -> Iterator[Sample]:
     yield _sample("all_reduce", [x], lambda p: build.all_reduce(p, "add", group))
     yield _sample("all_gather", [x], lambda p: build.all_gather(p, 0, group))
     yield _sample("reduce_scatter", [x], lambda p: build.reduce_scatter(p, "add", 0, group))
+    yield _sample("all_reduce avg", [x], lambda p: build.all_reduce(p, "avg", group, channel=1))
+    yield _sample("collective_broadcast", [x], lambda p: build.collective_broadcast(p, group))
+    yield _sample(
+        "all_to_all rows", [x], lambda p: build.all_to_all(p, 0, 0, group, send=[4], receive=[4])
+    )
     yield _sample("all_to_all", [x], lambda p: build.all_to_all(p, 0, 1, group))
     yield _sample("collective_permute", [x], lambda p: build.collective_permute(p, [(0, 0)]))
 

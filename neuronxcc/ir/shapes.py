@@ -8,7 +8,14 @@ negative dimension); the conveniences are in `build`.
 from __future__ import annotations
 
 from neuronxcc.ir.op import Group, Op
-from neuronxcc.ir.shape_rules import contraction, control, elementwise, movement, reduction
+from neuronxcc.ir.shape_rules import (
+    collectives,
+    contraction,
+    control,
+    elementwise,
+    movement,
+    reduction,
+)
 from neuronxcc.ir.shape_rules.checks import (
     CUMULATIVE_KINDS,
     REDUCE_KINDS,
@@ -71,11 +78,12 @@ RULES: dict[Op, Rule] = {
     Op.WHILE: control.while_rule,
     Op.CONDITIONAL: control.conditional_rule,
     Op.CALL: control.call_rule,
-    Op.ALL_REDUCE: control.all_reduce_rule,
-    Op.ALL_GATHER: control.all_gather_rule,
-    Op.REDUCE_SCATTER: control.reduce_scatter_rule,
-    Op.ALL_TO_ALL: control.all_to_all_rule,
-    Op.COLLECTIVE_PERMUTE: control.permute_rule,
+    Op.ALL_REDUCE: collectives.all_reduce_rule,
+    Op.ALL_GATHER: collectives.all_gather_rule,
+    Op.REDUCE_SCATTER: collectives.reduce_scatter_rule,
+    Op.ALL_TO_ALL: collectives.all_to_all_rule,
+    Op.COLLECTIVE_BROADCAST: collectives.broadcast_rule,
+    Op.COLLECTIVE_PERMUTE: collectives.permute_rule,
 }
 
 

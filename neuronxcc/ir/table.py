@@ -116,11 +116,14 @@ _ATTRS: dict[Op, str] = {
     Op.ALL_GATHER: "dim group",
     Op.REDUCE_SCATTER: "kind dim group",
     Op.ALL_TO_ALL: "split_dim concat_dim group",
+    Op.COLLECTIVE_BROADCAST: "root group",
     Op.COLLECTIVE_PERMUTE: "pairs",
 }
 # outs: for every result of the ATen operator its place among the node's results, or None.
 _OPTIONAL: dict[Op, str] = {
     **dict.fromkeys((Op.CUSTOM_CALL, Op.HOST_CALL), "sequence outs"),
+    **dict.fromkeys(Group.COLLECTIVE, "name channel"),
+    Op.ALL_TO_ALL: "send receive name channel",
     Op.SCATTER: "unique",  # true: no element is updated twice
 }
 

@@ -16,15 +16,18 @@ from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import parameter
+from neuronxcc.ir.meaning.collectives import Exchange, alone, collective
 from neuronxcc.ir.meaning.contraction import convolution
 from neuronxcc.ir.meaning.elementwise import Array, cast, precise
 from neuronxcc.ir.node import TensorType
 from neuronxcc.lowering.layout import span
 from neuronxcc.lowering.tape_reference import as_elements, print_values, run_tape
+from neuronxcc.neff.collective_check import attributes, operator_of
 from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    CollectiveStep,
     ConvStep,
     CopyStep,
     ForStep,
@@ -36,6 +39,7 @@ from neuronxcc.neff.program import (
     Register,
     Step,
     View,
+    WaitStep,
     WhileStep,
 )
 from neuronxcc.neff.tape import TapeStep
@@ -44,25 +48,34 @@ from neuronxcc.neff.tape import TapeStep
 Aten = Callable[[AtenStep, tuple[Any, ...], Mapping[str, Any]], Sequence[Array]]
 
 
-def run_program(program: Program, args: Sequence[Array], aten: Aten | None = None) -> list[Array]:
+def run_program(
+    program: Program,
+    args: Sequence[Array],
+    aten: Aten | None = None,
+    exchange: Exchange = alone,
+) -> list[Array]:
     """Return the results of a program.
 
     Args:
         program: To run.
         args: One array per input, of its type and shape; not written to.
         aten: Runs operators of PyTorch.
+        exchange: How this rank meets the others in collectives.
 
     Raises:
         NotImplementedError: there is an AtenStep, and no `aten` to run it.
     """
     with np.errstate(all="ignore"):  # infinities and NaN are values
-        return _Run(program, args, aten).run()
+        return _Run(program, args, aten, exchange).run()
 
 
 class _Run:
-    def __init__(self, program: Program, args: Sequence[Array], aten: Aten | None) -> None:
+    def __init__(
+        self, program: Program, args: Sequence[Array], aten: Aten | None, exchange: Exchange
+    ) -> None:
         self.program = program
         self.aten = aten
+        self.exchange = exchange
         # Not zeros: what is read before it is written must not look right by chance.
         self.scratch = np.full(program.scratch_bytes, 0xA5, np.uint8)
         self.memory = [self._memory(buffer, args) for buffer in program.buffers]
@@ -176,13 +189,33 @@ class _Run:
         state = [self.array(view).copy() for view in step.operands]
         if step.kind == "while":
             cond, body = step.bodies
-            while run_program(cond, state, self.aten)[0]:
-                state = run_program(body, state, self.aten)
+            while self.body(cond, state)[0]:
+                state = self.body(body, state)
         else:
-            state = run_program(step.bodies[self._chosen(step)], state, self.aten)
+            state = self.body(step.bodies[self._chosen(step)], state)
         for out, value in zip(step.outs, state, strict=True):
             if out is not None:
                 self.array(out)[...] = value
+
+    def body(self, body: Program, state: Sequence[Array]) -> list[Array]:
+        """Run a program in this one."""
+        return run_program(body, state, self.aten, self.exchange)
+
+    def start(self, step: CollectiveStep) -> None:
+        """Spoil the outs: what reads them before the wait must not look right by chance."""
+        inputs = {(view.buffer, view.offset) for view in step.inputs}
+        for out in step.outs:
+            if (out.buffer, out.offset) not in inputs:
+                self.array(out)[...] = np.full((), 0xA5, np.uint8).astype(out.dtype.numpy)
+
+    def wait(self, step: WaitStep) -> None:
+        """Do the collective only now, of what the inputs hold now."""
+        start = self.program.steps[step.start]
+        assert isinstance(start, CollectiveStep)
+        op, attrs = operator_of(start), attributes(start)
+        for view, out in zip(start.inputs, start.outs, strict=True):
+            value = collective(op, attrs, self.array(view).copy(), self.exchange)
+            self.array(out)[...] = value
 
     def _chosen(self, step: CallStep) -> int:
         if step.selector is None:
@@ -240,6 +273,8 @@ _STEPS: dict[type[Step], Callable[[_Run, Any], None]] = {
     ForStep: _Run.repeat,
     WhileStep: _Run.repeat_while,
     PrintStep: _Run.show,
+    CollectiveStep: _Run.start,
+    WaitStep: _Run.wait,
 }
 
 

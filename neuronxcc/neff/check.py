@@ -13,11 +13,13 @@ from typing import Any
 from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Group, Op
+from neuronxcc.neff.collective_check import check_collective, check_waits
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    CollectiveStep,
     ConvStep,
     CopyStep,
     ForStep,
@@ -29,6 +31,7 @@ from neuronxcc.neff.program import (
     Register,
     Step,
     View,
+    WaitStep,
     WhileStep,
     all_steps,
 )
@@ -243,6 +246,8 @@ class _Checker:
             for number, step in enumerate(program.steps):
                 where = f"step {number} ({type(step).__name__})"
                 self.step(step)
+            where = "its collectives"
+            check_waits(program.steps)
         except NeffError as error:
             raise NeffError(f"program {program.name!r}, {where}: {error}") from None
         self.programs.add(program)
@@ -256,10 +261,7 @@ class _Checker:
             case ConvStep():
                 self.conv(step)
             case CopyStep():
-                self.views((step.src,))
-                self.outs((step.out,))
-                if (step.src.dtype, step.src.shape) != (step.out.dtype, step.out.shape):
-                    raise NeffError("a copy between different types")
+                self.copy(step)
             case AtenStep():
                 if not _TARGET.fullmatch(step.target):
                     raise NeffError(f"{step.target!r} is no name of an operator")
@@ -267,8 +269,22 @@ class _Checker:
                 self.views(_views_in((step.args, tuple(step.kwargs.values()))))
             case CallStep():
                 self.call(step)
+            case CollectiveStep() | WaitStep():
+                self.collective(step)
             case _:
                 self.instructions(step)
+
+    def copy(self, step: CopyStep) -> None:
+        self.views((step.src,))
+        self.outs((step.out,))
+        if (step.src.dtype, step.src.shape) != (step.out.dtype, step.out.shape):
+            raise NeffError("a copy between different types")
+
+    def collective(self, step: CollectiveStep | WaitStep) -> None:
+        if isinstance(step, CollectiveStep):  # of the others see check_waits
+            check_collective(step)
+            self.views(step.inputs)
+            self.outs(step.outs)
 
     def instructions(self, step: TapeStep | ForStep | WhileStep | PrintStep) -> None:
         match step:
@@ -297,6 +313,8 @@ class _Checker:
             if register.buffer in self.constants:
                 raise NeffError(f"it writes to constant {register.buffer}")
         for number, inner in enumerate(step.body):
+            if isinstance(inner, CollectiveStep | WaitStep):
+                raise NeffError("a collective in a loop that the device decides")
             try:
                 self.step(inner)
             except NeffError as error:

@@ -269,6 +269,49 @@ class PrintStep:
     location: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CollectiveStep:
+    """Starts a collective of the ranks of a process group; a WaitStep of the same list ends it.
+
+    Several operands are several collectives of one kind, done as one. All views are contiguous.
+    Until the wait nothing may write to the inputs, or read or write the outs.
+
+    Attributes:
+        kind: Name of the operator in the tensor IR: "all_reduce", "all_gather", "reduce_scatter",
+            "all_to_all", "collective_broadcast", "collective_permute". All are along dimension 0.
+        name: The process group, resolved when the step runs.
+        group: The groups of ranks, each in the order of its process group; () for a permute.
+        inputs: What this rank brings.
+        outs: What it gets; where one is its input, an all_reduce or a broadcast is done in place.
+        reduction: "add", "mul", "min", "max", "and", "or", "xor", "avg"; "" if it reduces nothing.
+        root: Of a broadcast: place of the source in its group.
+        send: Of an all_to_all: rows for each rank; () for equal parts. It has one operand then.
+        receive: Rows from each rank.
+        pairs: Of a permute: source and target, as places in the process group.
+        loc: The user's line.
+    """
+
+    kind: str
+    name: str
+    group: tuple[tuple[int, ...], ...]
+    inputs: tuple[View, ...]
+    outs: tuple[View, ...]
+    reduction: str = ""
+    root: int = 0
+    send: tuple[int, ...] = ()
+    receive: tuple[int, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+    loc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStep:
+    """Waits for the collective that step number `start` of the same program has started."""
+
+    start: int
+    loc: str = ""
+
+
 Step = (
     LoopStep
     | GemmStep
@@ -280,6 +323,8 @@ Step = (
     | ForStep
     | WhileStep
     | PrintStep
+    | CollectiveStep
+    | WaitStep
 )
 
 

@@ -10,6 +10,7 @@ from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    CollectiveStep,
     ConvStep,
     CopyStep,
     ForStep,
@@ -21,6 +22,7 @@ from neuronxcc.neff.program import (
     Register,
     Step,
     View,
+    WaitStep,
     WhileStep,
 )
 from neuronxcc.neff.tape import (
@@ -99,21 +101,39 @@ def _step(step: Step, kernels: bool) -> Iterator[str]:
     elif isinstance(step, ConvStep):
         yield from _conv(step, kernels)
     elif isinstance(step, AtenStep):
-        args = [_value(arg) for arg in step.args]
-        args += [f"{name}={_value(value)}" for name, value in sorted(step.kwargs.items())]
-        outs = ", ".join("_" if out is None else _view(out) for out in step.outs)
-        where = " host" if step.host else " device" if step.device else ""
-        yield f"aten{where} {step.target}({', '.join(args)}) -> {outs}"
+        yield _aten(step)
     elif isinstance(step, CopyStep):
         yield f"copy {_view(step.src)} -> {_view(step.out)}"
     elif isinstance(step, CallStep):
         yield from _call(step, kernels)
     elif isinstance(step, TapeStep):
         yield from _tape(step, kernels)
+    elif isinstance(step, CollectiveStep | WaitStep):
+        yield _collective(step)
     elif isinstance(step, PrintStep):
         yield f"print {step.prefix!r} {_view(step.view)}{_at(step.location)}"
     else:
         yield from _loop(step, kernels)
+
+
+def _aten(step: AtenStep) -> str:
+    args = [_value(arg) for arg in step.args]
+    args += [f"{name}={_value(value)}" for name, value in sorted(step.kwargs.items())]
+    outs = ", ".join("_" if out is None else _view(out) for out in step.outs)
+    where = " host" if step.host else " device" if step.device else ""
+    return f"aten{where} {step.target}({', '.join(args)}) -> {outs}"
+
+
+def _collective(step: CollectiveStep | WaitStep) -> str:
+    if isinstance(step, WaitStep):
+        return f"wait for step {step.start}"
+    facts = [f"by {step.reduction}"] if step.reduction else []
+    facts += [f"from {step.root}"] if step.kind == "collective_broadcast" else []
+    facts += [f"rows {_numbers(step.send)} for {_numbers(step.receive)}"] if step.send else []
+    facts += [f"pairs {step.pairs}"] if step.pairs else []
+    views = (", ".join(map(_view, views)) for views in (step.inputs, step.outs))
+    who = f"group {step.name!r} {[list(ranks) for ranks in step.group]}"
+    return f"start {' '.join((step.kind, *facts, who))} ({' -> '.join(views)})"
 
 
 def _gemm(step: GemmStep, kernels: bool) -> Iterator[str]:

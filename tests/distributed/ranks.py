@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 
 class RankError(AssertionError):
@@ -44,7 +46,7 @@ def _rank(
         if backend != "none":
             dist.init_process_group(
                 backend,
-                store=dist.FileStore(store, world_size),
+                store=FileStore(store, world_size),
                 rank=rank,
                 world_size=world_size,
                 timeout=timedelta(seconds=timeout),
@@ -97,7 +99,7 @@ def run_ranks(
                     world_size,
                     function,
                     args,
-                    os.path.join(folder, "store"),
+                    str(Path(folder) / "store"),
                     environment,
                     backend,
                     group_timeout,

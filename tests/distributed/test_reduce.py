@@ -34,6 +34,13 @@ UNSIGNED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64]
 COMPLEX = [torch.complex64, torch.complex128]
 ARITHMETIC = ["sum", "product", "min", "max"]
 BITWISE = ["band", "bor", "bxor"]
+OPERATORS = {
+    "sum": torch.add,
+    "product": torch.mul,
+    "band": torch.bitwise_and,
+    "bor": torch.bitwise_or,
+    "bxor": torch.bitwise_xor,
+}
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -87,37 +94,25 @@ def complex_product(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack((re, im), 1)
 
 
+def ordered(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """uint64 is held as int64: with the top bit flipped it compares as it should."""
+    return x ^ torch.iinfo(torch.int64).min if dtype == torch.uint64 else x
+
+
 def smaller(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    if dtype == torch.uint64:  # held as int64: comparing with the top bit flipped orders them
-        top = torch.iinfo(torch.int64).min
-        return torch.where((b ^ top) < (a ^ top), b, a)
-    return torch.where((b < a) | (b != b), b, a)
+    return torch.where((ordered(b, dtype) < ordered(a, dtype)) | b.isnan(), b, a)
 
 
 def larger(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    if dtype == torch.uint64:
-        top = torch.iinfo(torch.int64).min
-        return torch.where((b ^ top) > (a ^ top), b, a)
-    return torch.where((b > a) | (b != b), b, a)
+    return torch.where((ordered(b, dtype) > ordered(a, dtype)) | b.isnan(), b, a)
 
 
 def combine(op: str, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.bool:
         op = {"sum": "bor", "product": "band", "min": "band", "max": "bor"}.get(op, op)
-    match op:
-        case "sum":
-            return a + b
-        case "product":
-            return a * b
-        case "min":
-            return smaller(a, b, dtype)
-        case "max":
-            return larger(a, b, dtype)
-        case "band":
-            return a & b
-        case "bor":
-            return a | b
-    return a ^ b
+    if op in ("min", "max"):
+        return (smaller if op == "min" else larger)(a, b, dtype)
+    return OPERATORS[op](a, b)
 
 
 def wrap(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -215,7 +210,8 @@ def test_reduce(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
 @pytest.mark.parametrize("shift", [0, 3])
-def test_large_outputs_are_written_past_the_cache(isa: str, dtype: torch.dtype, shift: int) -> None:
+@pytest.mark.usefixtures("isa")
+def test_large_outputs_are_written_past_the_cache(dtype: torch.dtype, shift: int) -> None:
     inputs = arrays(dtype, 3, (1 << 21) // dtype.itemsize + 5, 2, shift)
     wanted = reference("sum", inputs, 1.0, 1)
     for results in ([torch.empty_like(inputs[0])], [inputs[1], inputs[0]]):
@@ -225,7 +221,8 @@ def test_large_outputs_are_written_past_the_cache(isa: str, dtype: torch.dtype, 
         inputs = [x.clone() for x in arrays(dtype, 3, (1 << 21) // dtype.itemsize + 5, 2, shift)]
 
 
-def test_a_scale_after_that_is_not_a_division(isa: str) -> None:
+@pytest.mark.usefixtures("isa")
+def test_a_scale_after_that_is_not_a_division() -> None:
     for dtype in FLOATS + SMALL_FLOATS:
         inputs = arrays(dtype, 3, 1000, 0, 0)
         wanted = reference("sum", inputs, 0.5, 1, 1.7)
@@ -234,7 +231,8 @@ def test_a_scale_after_that_is_not_a_division(isa: str) -> None:
         check_equal(out, wanted)
 
 
-def test_an_average_of_thirds_is_torchs_division(isa: str) -> None:
+@pytest.mark.usefixtures("isa")
+def test_an_average_of_thirds_is_torchs_division() -> None:
     inputs = arrays(torch.float32, 3, 1000, 0, 0)
     out = torch.empty_like(inputs[0])
     core.distributed_reduce("sum", inputs, [out], 1.0, 1 / 3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import _DistributedBackendOptions as BackendOptions
+    from torch._C._distributed_c10d import _DistributedBackendOptions as BackendOptions
 
 BACKEND = "neuron"
 
@@ -30,7 +30,7 @@ def _create(options: BackendOptions, backend_options: Any) -> Any:
 
     timeout = options.timeout
     if backend_options is not None:
-        timeout = backend_options._timeout
+        timeout = backend_options._timeout  # noqa: SLF001 - PyTorch's only name for it
     return _C.create_process_group(
         options.store,
         options.group_rank,

@@ -1,4 +1,4 @@
-"""Rules of control flow, calls and collectives."""
+"""Rules of control flow and calls."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from typing import Any
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shape_rules.checks import (
-    REDUCE_KINDS,
-    Attrs,
-    ShapeError,
-    Types,
-    arity,
-    check_dim,
-    check_kind,
-)
+from neuronxcc.ir.shape_rules.checks import Attrs, ShapeError, Types
 
 
 def _signature(graph: Any) -> tuple[Types, Types]:
@@ -56,62 +48,3 @@ def conditional_rule(op: Op, types: Types, attrs: Attrs) -> Types:
 def call_rule(op: Op, types: Types, attrs: Attrs) -> Types:
     """The results of the body."""
     return _takes(op, attrs["body"], types)
-
-
-def group_size(op: Op, attrs: Attrs) -> int:
-    """Number of ranks in each group; groups partition the ranks and are of one size."""
-    groups = attrs["group"]
-    ranks = [rank for group in groups for rank in group]
-    if not ranks or len(set(ranks)) != len(ranks) or len({len(g) for g in groups}) != 1:
-        raise ShapeError(op, f"group {groups}; need disjoint groups of ranks, of one size")
-    return len(groups[0])
-
-
-def _resized(t: TensorType, dim: int, extent: int) -> TensorType:
-    return TensorType(t.dtype, (*t.shape[:dim], extent, *t.shape[dim + 1 :]))
-
-
-def all_reduce_rule(op: Op, types: Types, attrs: Attrs) -> Types:
-    """The type of the operand."""
-    arity(op, types, 1)
-    check_kind(op, attrs, REDUCE_KINDS, types[0].dtype)
-    group_size(op, attrs)
-    return types
-
-
-def all_gather_rule(op: Op, types: Types, attrs: Attrs) -> Types:
-    """One dimension grows by the number of ranks in a group."""
-    arity(op, types, 1)
-    dim = check_dim(op, attrs, types[0].rank)
-    return (_resized(types[0], dim, types[0].shape[dim] * group_size(op, attrs)),)
-
-
-def _split(op: Op, t: TensorType, dim: int, size: int) -> TensorType:
-    if t.shape[dim] % size:
-        raise ShapeError(op, f"dim {dim} of {t} does not divide among {size} ranks")
-    return _resized(t, dim, t.shape[dim] // size)
-
-
-def reduce_scatter_rule(op: Op, types: Types, attrs: Attrs) -> Types:
-    """One dimension is divided among the ranks of a group."""
-    arity(op, types, 1)
-    check_kind(op, attrs, REDUCE_KINDS, types[0].dtype)
-    return (_split(op, types[0], check_dim(op, attrs, types[0].rank), group_size(op, attrs)),)
-
-
-def all_to_all_rule(op: Op, types: Types, attrs: Attrs) -> Types:
-    """One dimension is divided, the other grows."""
-    arity(op, types, 1)
-    size = group_size(op, attrs)
-    part = _split(op, types[0], check_dim(op, attrs, types[0].rank, "split_dim"), size)
-    dim = check_dim(op, attrs, part.rank, "concat_dim")
-    return (_resized(part, dim, part.shape[dim] * size),)
-
-
-def permute_rule(op: Op, types: Types, attrs: Attrs) -> Types:
-    """A rank sends to one and receives from one."""
-    arity(op, types, 1)
-    for side in zip(*attrs["pairs"], strict=True):
-        if len(set(side)) != len(side):
-            raise ShapeError(op, f"pairs {attrs['pairs']}; a rank sends and receives once")
-    return types

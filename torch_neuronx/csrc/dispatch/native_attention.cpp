@@ -1,10 +1,12 @@
 // Fused attention: our kernels, or where they do not take the operands PyTorch's flash kernel for
 // CPUs. Both are reached through the "overrideable" operator that PyTorch keeps for devices like
-// this one.
+// this one, and through the "memory efficient" operator, because PyTorch's DTensor can shard that
+// one and its ring attention run it in steps; they don't know the first.
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "attention/aten_attention.h"
@@ -15,15 +17,31 @@
 namespace torch_neuronx {
 namespace {
 
+using sdp::SDPBackend;
+
+// What PyTorch's flash kernel for CPUs takes, whichever implementations the caller allows.
+bool takes_equal_width(const sdp::sdp_params& params) {
+  return sdp::check_nested_tensor(params, false) && sdp::check_for_dropout(params, false) &&
+         sdp::check_tensor_shapes(params, false) &&
+         sdp::check_batch_size_and_num_heads_dense<true>(params, false) &&
+         sdp::check_attn_mask_shape(params, false) &&
+         params.query.sym_size(-1) == params.key.sym_size(-1) &&
+         params.query.sym_size(-1) == params.value.sym_size(-1) &&
+         sdp::check_nonzero_sequence_lengths_dense(params, false) &&
+         sdp::check_last_dim_stride_equals_1_dense<false>(params, false) &&
+         sdp::check_tensor_dtype(
+             params, std::array{at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}, false);
+}
+
 // What our kernels take beyond PyTorch's: rows of values of another width than those of keys.
 bool takes_other_width(const sdp::sdp_params& params) {
-  const bool usable =
-      sdp::check_runtime_disabled_flash(params, false) && sdp::check_nested_tensor(params, false) &&
-      sdp::check_for_dropout(params, false) && sdp::check_tensor_shapes(params, false) &&
-      sdp::check_batch_size_and_num_heads_dense<true>(params, false) &&
-      sdp::check_attn_mask_shape(params, false) &&
-      sdp::check_nonzero_sequence_lengths_dense(params, false) &&
-      sdp::check_last_dim_stride_equals_1_dense<false>(params, false);
+  const bool usable = sdp::check_nested_tensor(params, false) &&
+                      sdp::check_for_dropout(params, false) &&
+                      sdp::check_tensor_shapes(params, false) &&
+                      sdp::check_batch_size_and_num_heads_dense<true>(params, false) &&
+                      sdp::check_attn_mask_shape(params, false) &&
+                      sdp::check_nonzero_sequence_lengths_dense(params, false) &&
+                      sdp::check_last_dim_stride_equals_1_dense<false>(params, false);
   if (!usable || params.query.dtype() != params.key.dtype() ||
       params.query.dtype() != params.value.dtype() ||
       params.query.sym_size(-1) != params.key.sym_size(-1)) {
@@ -42,35 +60,94 @@ bool takes_other_width(const sdp::sdp_params& params) {
   return size(params.value, 1) == p.kv_heads && attention::supported(p);
 }
 
-int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                         const std::optional<at::Tensor>& mask, double dropout, bool causal,
-                         std::optional<double> scale, bool enable_gqa) {
-  const bool mask_needs_grad = mask.has_value() && mask->requires_grad();
-  if (mask_needs_grad) return static_cast<int64_t>(sdp::SDPBackend::math);
-  const auto choice = at::native::_fused_sdp_choice_stub(at::kCPU, query, key, value, mask, dropout,
-                                                         causal, scale, enable_gqa);
-  const bool fused = choice == static_cast<int64_t>(sdp::SDPBackend::flash_attention) ||
-                     (choice == static_cast<int64_t>(sdp::SDPBackend::math) &&
-                      takes_other_width({query, key, value, mask, dropout, causal, enable_gqa}));
-  return fused ? static_cast<int64_t>(sdp::SDPBackend::overrideable) : choice;
+// A tensor of Python that stands for tensors of this device, such as a DTensor; not the stand-ins
+// of the compiler, whose memory is "meta", and not its wrappers of them.
+bool is_wrapper(const at::Tensor& t) {
+  return t.key_set().has(c10::DispatchKey::Python) &&
+         !t.key_set().has(c10::DispatchKey::Functionalize) && t.has_storage() &&
+         t.storage().device_type() == at::kPrivateUse1;
 }
 
-using AttentionResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
-                                   c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
+SDPBackend choose(const sdp::sdp_params& params) {
+  const auto& allowed = at::globalContext();
+  const bool mask = params.attn_mask.has_value();
+  const bool mask_needs_grad = mask && params.attn_mask->requires_grad();
+  if (!mask_needs_grad && (takes_equal_width(params) || takes_other_width(params))) {
+    const bool efficient = allowed.userEnabledMemEfficientSDP();
+    // What PyTorch would call for "flash" on this device is its operator for cpu, so who allows
+    // that alone gets the same kernel under the device's own name.
+    const bool fused = allowed.userEnabledOverrideableSDP() || allowed.userEnabledFlashSDP();
+    if (fused && !is_wrapper(params.query)) return SDPBackend::overrideable;
+    if (fused || efficient) return SDPBackend::efficient_attention;
+  }
+  return allowed.userEnabledMathSDP() ? SDPBackend::math : SDPBackend::error;
+}
+
+int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                         std::optional<double>, bool enable_gqa) {
+  return static_cast<int64_t>(choose({query, key, value, mask, dropout, causal, enable_gqa}));
+}
 
 at::Tensor undefined_or(const std::optional<at::Tensor>& t) { return t ? *t : at::Tensor(); }
 
-AttentionResult attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const std::optional<at::Tensor>& bias, double dropout, bool causal, bool,
-                          std::optional<double> scale) {
+// The result and its log-sum-exp [batch, heads, queries].
+std::tuple<at::Tensor, at::Tensor> fused(const at::Tensor& query, const at::Tensor& key,
+                                         const at::Tensor& value,
+                                         const std::optional<at::Tensor>& bias, double dropout,
+                                         bool causal, std::optional<double> scale) {
   TORCH_CHECK(dropout == 0.0, "fused attention on neuron has no dropout; PyTorch's math path does");
-  auto [out, logsumexp] = run_on_host(query.device().index(), [&](HostArgs& host) {
+  return run_on_host(query.device().index(), [&](HostArgs& host) {
     const at::Tensor q = host(query), k = host(key), v = host(value);
     const std::optional<at::Tensor> mask = host(bias);
     const auto problem = attention::problem_of(q, k, v, undefined_or(mask), causal, scale);
     if (problem && attention::faster_than_aten(*problem)) return attention::forward(*problem, q);
     return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, mask, scale);
   });
+}
+
+struct Backward {
+  const at::Tensor &grad, &query, &key, &value, &bias, &out, &logsumexp;
+  double dropout;
+  bool causal;
+  std::optional<double> scale;
+  // `out` and `logsumexp` may be those of more keys than `key` has: a step of ring attention.
+  bool partial;
+};
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_backward(const Backward& b) {
+  return run_on_host(b.query.device().index(), [&](HostArgs& host) {
+    const at::Tensor g = host(b.grad), hq = host(b.query), hk = host(b.key), hv = host(b.value);
+    const at::Tensor hbias = b.bias.defined() ? host(b.bias) : b.bias;
+    const at::Tensor hout = host(b.out), hlse = host(b.logsumexp);
+    const auto problem = attention::problem_of(hq, hk, hv, hbias, b.causal, b.scale);
+    if (problem && attention::faster_than_aten(*problem)) {
+      return attention::backward(*problem, g, hq, hk, hv, hout, hlse);
+    }
+    if (!hbias.defined() && !b.partial) {
+      if (auto grads = attention_backward_by_scores(g, hq, hk, hv, b.causal, b.scale)) {
+        return *grads;
+      }
+    }
+    return at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        g, hq, hk, hv, hout, hlse, b.dropout, b.causal,
+        hbias.defined() ? std::optional(hbias) : std::nullopt, b.scale);
+  });
+}
+
+void refuse_gradient_of_mask(bool wanted) {
+  TORCH_CHECK(!wanted,
+              "fused attention on neuron has no gradient of the mask; PyTorch's math path does");
+}
+
+// Output, log-sum-exp, then what kernels of other devices keep of their dropout and sequences.
+using AttentionResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
+                                   c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
+
+AttentionResult attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const std::optional<at::Tensor>& bias, double dropout, bool causal, bool,
+                          std::optional<double> scale) {
+  auto [out, logsumexp] = fused(query, key, value, bias, dropout, causal, scale);
   return {out,          logsumexp,         at::Tensor(),
           at::Tensor(), query.sym_size(2), key.sym_size(2),
           at::Tensor(), at::Tensor(),      at::Tensor()};
@@ -82,23 +159,33 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt,
     double dropout, bool causal, const at::Tensor&, const at::Tensor&,
     std::optional<double> scale) {
-  TORCH_CHECK(!mask[3],
-              "fused attention on neuron has no gradient of the mask; PyTorch's math path does");
-  auto [q, k, v] = run_on_host(query.device().index(), [&](HostArgs& host) {
-    const at::Tensor g = host(grad), hq = host(query), hk = host(key), hv = host(value);
-    const at::Tensor hbias = bias.defined() ? host(bias) : bias;
-    const at::Tensor hout = host(out), hlse = host(logsumexp);
-    const auto problem = attention::problem_of(hq, hk, hv, hbias, causal, scale);
-    if (problem && attention::faster_than_aten(*problem)) {
-      return attention::backward(*problem, g, hq, hk, hv, hout, hlse);
-    }
-    if (!hbias.defined()) {
-      if (auto grads = attention_backward_by_scores(g, hq, hk, hv, causal, scale)) return *grads;
-    }
-    return at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        g, hq, hk, hv, hout, hlse, dropout, causal,
-        hbias.defined() ? std::optional(hbias) : std::nullopt, scale);
-  });
+  refuse_gradient_of_mask(mask[3]);
+  auto [q, k, v] = fused_backward(
+      {grad, query, key, value, bias, out, logsumexp, dropout, causal, scale, false});
+  return {q, k, v, at::Tensor()};
+}
+
+// DTensor expects tensors in these places.
+at::Tensor unused(const at::Tensor& like, at::IntArrayRef sizes) {
+  return at::zeros(sizes, like.options().dtype(at::kLong));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const std::optional<at::Tensor>& bias, bool, double dropout, bool causal,
+    std::optional<double> scale) {
+  auto [out, logsumexp] = fused(query, key, value, bias, dropout, causal, scale);
+  return {out, logsumexp, unused(query, {}), unused(query, {})};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& bias, const at::Tensor& out, const at::Tensor& logsumexp, const at::Tensor&,
+    const at::Tensor&, double dropout, std::array<bool, 4> mask, bool causal,
+    std::optional<double> scale) {
+  refuse_gradient_of_mask(mask[3]);
+  auto [q, k, v] = fused_backward(
+      {grad, query, key, value, bias, out, logsumexp, dropout, causal, scale, /*partial=*/true});
   return {q, k, v, at::Tensor()};
 }
 
@@ -110,6 +197,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable", attention);
   NEURON_IMPL(m, "_scaled_dot_product_fused_attention_overrideable_backward", attention_backward);
+  NEURON_IMPL(m, "_scaled_dot_product_efficient_attention", efficient_attention);
+  NEURON_IMPL(m, "_scaled_dot_product_efficient_attention_backward", efficient_attention_backward);
   m.impl("_fused_sdp_choice", TORCH_FN(choose_attention));
 }
 

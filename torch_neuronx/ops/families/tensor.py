@@ -57,6 +57,7 @@ ROWS: tuple[Row, ...] = (
         _A, Engine.TENSOR,
         "_scaled_dot_product_fused_attention_overrideable "
         "_scaled_dot_product_fused_attention_overrideable_backward "
+        "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "
         "_scaled_dot_product_flash_attention_for_cpu "
         "_scaled_dot_product_flash_attention_for_cpu_backward "
         "_flash_attention_forward _flash_attention_forward_no_dropout_inplace "
