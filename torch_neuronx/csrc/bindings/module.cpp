@@ -15,6 +15,8 @@
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
 #include "distributed/bindings_distributed.h"
+#include "distributed/bindings_network.h"
+#include "distributed/bindings_planning.h"
 #include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
@@ -173,5 +175,7 @@ PYBIND11_MODULE(_C, m) {
   bind_pending(m);
   program::bind_program(m);
   distributed::bind_distributed(m);
+  distributed::bind_network(m);
+  distributed::bind_planning(m);
   distributed::bind_reduce(m);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distributed/collective.h"
+#include "distributed/hosts.h"
 #include "distributed/issue.h"
 #include "distributed/local.h"
 #include "distributed/operation.h"
@@ -84,10 +85,12 @@ class NeuronBackend final : public c10d::Backend {
   WorkPtr issue(Request request);
   void execute(const Call& call);
   void run(const Call& call);
+  void connect_hosts(const c10::intrusive_ptr<c10d::Store>& store);
 
   const c10::intrusive_ptr<Options> options_;
   Segment segment_;
   Local local_;
+  std::unique_ptr<Hosts> hosts_;  // null if all ranks are on one
   uint64_t sequence_ = 0;
   std::mutex issue_mutex_;
   bool coalescing_ = false;
