@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.distributed.ranks import run_ranks
+from tests.distributed.ranks import RankError, run_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,3 +162,77 @@ def everything(rank: int, n: int, layout: str, store: str) -> None:
 @pytest.mark.parametrize("layout", ["ab", "abab", "aaab"])
 def test_collectives(layout: str, tmp_path: Path) -> None:
     run_ranks(len(layout), everything, layout, str(tmp_path / "store"), backend="none")
+
+
+def error_of(call: Callable[[], Any]) -> tuple[str, float]:
+    """The error that a collective raises, and after how many seconds."""
+    start = time.monotonic()
+    with pytest.raises(dist.DistBackendError) as caught:
+        call()
+    return str(caught.value).split("\n")[0], time.monotonic() - start
+
+
+def contains(text: str, part: str) -> None:
+    assert part in text, f"{part!r} is not in {text!r}"
+
+
+def faults(rank: int, n: int, layout: str, store: str, victim: int, report: str) -> None:
+    join(layout, rank, store)
+    everybody = list(range(n))
+    sizes, kinds, late = (
+        dist.new_group(everybody, backend="neuron", timeout=timedelta(seconds=s))
+        for s in (20, 20, 2)
+    )
+    here = layout[rank]
+
+    # Other sizes on the other host; small, and so large that ranks talk lane by lane.
+    t = torch.ones(500_000 if here == "a" else 3, device="neuron")
+    text, seconds = error_of(lambda: dist.all_reduce(t, group=sizes))
+    contains(text, "disagree: rank 0 (host a) called all_reduce 1 (sum, ")
+    contains(text, "[500000]), but rank 2 (host b) called all_reduce 1 (sum, ")
+    contains(text, "[NRT_INVALID(2)]")
+    assert seconds < 10
+    # The group stays unusable, and says why.
+    text, _ = error_of(lambda: dist.all_reduce(t, group=sizes))
+    contains(text, "can't be used any more")
+    contains(text, "[500000]")
+
+    t = torch.ones(3, device="neuron")
+    if here == "a":
+        text, _ = error_of(lambda: dist.all_reduce(t, group=kinds))
+    else:
+        text, _ = error_of(lambda: dist.broadcast(t, 0, group=kinds))
+    contains(text, "rank 0 (host a) called all_reduce 1 (sum, ")
+    contains(text, "rank 2 (host b) called broadcast 1 (root 0, ")
+
+    if rank != victim:
+        text, seconds = error_of(lambda: dist.all_reduce(torch.ones(9, device="neuron"), group=late))
+        contains(text, "all_reduce 1 (sum, ")
+        contains(text, "timed out")
+        assert 1.5 < seconds < 10
+    else:
+        time.sleep(4)
+
+    t = torch.ones(3_000_000, device="neuron")
+    dist.all_reduce(t)
+    if rank == victim:
+        dist.all_reduce(t, async_op=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    text, seconds = error_of(lambda: [dist.all_reduce(t) for _ in range(100)])
+    with open(f"{report}/{rank}", "w") as file:
+        file.write(f"{seconds:.1f} {text}")
+    os._exit(0)  # the group cannot be destroyed in order any more
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+def test_faults_are_told_on_every_rank(victim: int, tmp_path: Path) -> None:
+    arguments = ("aabb", str(tmp_path / "store"), victim, str(tmp_path))
+    with pytest.raises(RankError, match=rf"rank {victim}:\nended with exit code -9"):
+        run_ranks(4, faults, *arguments, backend="none")
+    host = "aabb"[victim]
+    for rank in sorted({0, 1, 2, 3} - {victim}):
+        seconds, text = (tmp_path / str(rank)).read_text().split(" ", 1)
+        assert float(seconds) < 10
+        contains(text, "all_reduce")
+        assert f"rank {victim}" in text, text
+        assert "NRT_" in text, (text, host)
