@@ -81,7 +81,7 @@ def _address_towards(host: str, port: int) -> str:
 
 
 def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.split("%")[0]).is_loopback
+    return ipaddress.ip_address(address.split("%", maxsplit=1)[0]).is_loopback
 
 
 def _names(hosts: list[str], addresses: list[str], computers: list[str]) -> list[str]:
