@@ -31,7 +31,10 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
       options_(c10::make_intrusive<Options>("neuron", timeout)),
-      segment_(*store, rank, size, std::move(name), timeout, 0),
+      shared_segment_(std::make_shared<Segment>(*store, rank, size, std::move(name), timeout,
+                                                Mailbox::bytes(size))),
+      segment_(*shared_segment_),
+      mailbox_(std::make_shared<Mailbox>(shared_segment_)),
       local_(segment_) {
   // Now, while no thread writes to tensors: see share_arena.
   if (segment_.local_size() > 1) {
@@ -389,11 +392,13 @@ c10d::ErrorType NeuronBackend::getError() {
 void NeuronBackend::abort() {
   closed_ = true;
   segment_.poison(segment_.rank_name(rank_) + " has aborted it");
+  mailbox_->abort(segment_.poison_text());
 }
 
 void NeuronBackend::shutdown() {
   closed_ = true;
   queue_.drain();
+  mailbox_->shutdown();
 }
 
 }  // namespace torch_neuronx::distributed

@@ -193,7 +193,7 @@ void Segment::barrier(Clock::time_point deadline, c10::function_ref<std::string(
   Watch watch(*this, deadline);
   while (!released()) {
     header_->sleepers.fetch_add(1);
-    futex_wait(header_->generation, generation, kLook);
+    futex_wait_until(header_->generation, generation, Clock::now() + kLook);
     header_->sleepers.fetch_sub(1);
     if (!released()) watch.look([&] { return not_arrived(); }, what);
   }
