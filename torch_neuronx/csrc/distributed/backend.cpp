@@ -33,7 +33,10 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
       options_(c10::make_intrusive<Options>("neuron", timeout)),
-      segment_(*store, rank, size, std::move(name), timeout, 0),
+      shared_segment_(std::make_shared<Segment>(*store, rank, size, std::move(name), timeout,
+                                                Mailbox::bytes(size))),
+      segment_(*shared_segment_),
+      mailbox_(std::make_shared<Mailbox>(shared_segment_)),
       local_(segment_) {
   // Now, while no thread writes to tensors: see share_arena.
   if (segment_.local_size() > 1) {
@@ -415,11 +418,13 @@ void NeuronBackend::abort() {
   const std::string reason = segment_.rank_name(rank_) + " has aborted it";
   segment_.poison(reason);
   if (hosts_ != nullptr) hosts_->abort("group " + segment_.name() + ": " + reason);
+  mailbox_->abort(segment_.poison_text());
 }
 
 void NeuronBackend::shutdown() {
   closed_ = true;
   queue_.drain();
+  mailbox_->shutdown();
 }
 
 }  // namespace torch_neuronx::distributed
