@@ -26,15 +26,20 @@ TORCH_STAMP := $(VENV)/.stamp-torch
 TOOLS_STAMP := $(VENV)/.stamp-tools
 INSTALL_STAMP := $(VENV)/.stamp-install
 CORE_STAMP := build/.stamp-core
+# Not in the environment itself; tests/distributed/torchtitan-requirements.txt says why.
+TITAN := $(VENV)/torchtitan
+TITAN_STAMP := $(TITAN)/.stamp-titan
 CSRC := $(shell find torch_neuronx/csrc -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
 CHECKED := $(wildcard torch_neuronx nki neuron_dtypes neuronxcc tests examples benchmarks)
 
-.PHONY: help setup demo test test-all bench lint format docs clean
+.PHONY: help setup titan demo test test-all bench lint format docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
 setup: $(CORE_STAMP) ## Create .venv, install PyTorch 2.13 and the rest, build the native core
+
+titan: $(TITAN_STAMP) ## Install torchtitan beside the environment; its tests then run too (1.4 GB)
 
 demo: $(CORE_STAMP) ## Train on digits, embed sentences, print what was emulated
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
@@ -42,7 +47,7 @@ demo: $(CORE_STAMP) ## Train on digits, embed sentences, print what was emulated
 test: $(CORE_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal $(PYTEST_ARGS)
 
-test-all: $(CORE_STAMP) ## The same and more samples and types of every operator (twice as long)
+test-all: $(CORE_STAMP) $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
 
 bench: $(CORE_STAMP) ## Measure against cpu, Inductor and XLA; refuses to report on a busy machine
@@ -80,6 +85,11 @@ $(TOOLS_STAMP): $(TORCH_STAMP)
 
 $(INSTALL_STAMP): $(TOOLS_STAMP) pyproject.toml CMakeLists.txt
 	$(BIN)/python -m pip install --no-build-isolation -e '.[demo,test,lint,docs]'
+	touch $@
+
+$(TITAN_STAMP): tests/distributed/torchtitan-requirements.txt $(INSTALL_STAMP)
+	rm -rf $(TITAN)
+	$(BIN)/python -m pip install --no-deps --only-binary :all: --target $(TITAN) -r $<
 	touch $@
 
 # A change to the C++ is an incremental build, not an installation.

@@ -17,6 +17,8 @@ SUITES = [
     "benchmarks.compiled.compile_time",
     "benchmarks.compiled.memory",
     "benchmarks.nki_speed",
+    "benchmarks.collectives",
+    "benchmarks.parallel_steps",
 ]
 
 

@@ -478,7 +478,8 @@ class Fuser:
         for src in node.srcs:
             # The state of a loop is that of its body's results after the first round: contiguous.
             strides = contiguous(src.shape)
-            if node.op is Op.WHILE and self.places.layout(src).strides != strides:
+            dense = node.op is Op.WHILE or node.op in Group.COLLECTIVE
+            if dense and self.places.layout(src).strides != strides:
                 operands.append(self._packed(src, strides))
             else:
                 operands.append(src)
@@ -493,12 +494,13 @@ class Fuser:
                 self.places.store(node)
         else:
             used = self._gets.get(node, {})
-        if node.op in CONTROL:  # its bodies give every result
+        # Bodies give every result; other ranks wait for this one's collectives.
+        if node.op in CONTROL or node.op in Group.COLLECTIVE:
             used = {i: used.get(i) or self._unused(node, i) for i in range(len(node.types))}
         return tuple(used.get(i) for i in range(len(node.types)))
 
     def _unused(self, node: Node, index: int) -> Node:
-        """A result of control flow that has a place although nobody uses it."""
+        """A result that has a place although nobody uses it."""
         result = node
         if len(node.types) > 1:
             result = Node.make(Op.GET, node.types[index], (node,), {"index": index})

@@ -11,11 +11,12 @@ from neuronxcc.ir.op import Op
 from neuronxcc.lowering.cluster import Storage
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.layout import Strides, contiguous
+from neuronxcc.lowering.overlap import overlapped
 from neuronxcc.lowering.plan import Interval, peak, plan
 from neuronxcc.lowering.prepare import prepare
 from neuronxcc.lowering.schedule import scheduled
 from neuronxcc.lowering.settle import Settler
-from neuronxcc.lowering.steps import Draft, Drafter, has_effect
+from neuronxcc.lowering.steps import CollectiveDraft, Draft, Drafter, has_collectives, has_effect
 from neuronxcc.lowering.summary import summary
 from neuronxcc.neff.program import AtenStep, Buffer, Program
 from neuronxcc.options import Options
@@ -61,7 +62,7 @@ def lower(
     units = sorted(fuser.units, key=lambda unit: unit.number, reverse=True)
     kept = [unit for unit in units if unit not in settler.dropped]
     drafts = [draft for draft in map(drafter.draft, kept) if draft is not None]
-    return _assemble(graph, fuser, _ordered(drafts))
+    return _assemble(graph, fuser, overlapped(_ordered(drafts), graph))
 
 
 def _handing_on(body: Graph) -> Graph:
@@ -79,7 +80,11 @@ def _ordered(drafts: list[Draft]) -> list[Draft]:
         for storage in (*draft.reads, *draft.writes)
         if storage.kind == "temp"
     }
-    return scheduled(drafts, nbytes, [[i for i, d in enumerate(drafts) if has_effect(d)]])
+    effects = [i for i, d in enumerate(drafts) if has_effect(d)]
+    collectives = [i for i, d in enumerate(drafts) if isinstance(d, CollectiveDraft)]
+    if any(map(has_collectives, drafts)):  # all of one order
+        return scheduled(drafts, nbytes, [sorted((*effects, *collectives))])
+    return scheduled(drafts, nbytes, [effects, collectives])
 
 
 def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
@@ -90,6 +95,8 @@ def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
         assert storage.merged is None
         numbers.setdefault(storage, len(numbers))
     for position, draft in enumerate(drafts):
+        if isinstance(draft, CollectiveDraft):
+            draft.position = position
         for storage in (*draft.reads, *draft.writes):
             numbers.setdefault(storage, len(numbers))
             if storage.kind == "temp":

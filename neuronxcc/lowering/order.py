@@ -29,6 +29,8 @@ Groups = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 def program_order(graph: Graph, first: Mapping[Node, Collection[Node]] | None = None) -> list[Node]:
     """All nodes, operands first, otherwise as the front end made them; effects in sequence.
 
+    Collectives are in the order of their channels.
+
     Args:
         graph: Whose nodes.
         first: For some nodes others that come before them, too, though they are no operands; a wish
@@ -37,9 +39,12 @@ def program_order(graph: Graph, first: Mapping[Node, Collection[Node]] | None = 
     nodes = sorted(graph.nodes(), key=lambda node: node.serial)
     effects = [n for n in nodes if n.op in CALLS and n.get("sequence") is not None]
     wanted = sorted(effects, key=lambda n: n["sequence"])
+    channels = [n for n in nodes if n.get("channel") is not None]
+    in_turn = sorted(channels, key=lambda n: n["channel"])
     after: dict[Node, set[Node]] = {}
-    if effects != wanted or first:
-        after = {node: {before} for before, node in pairwise(wanted)}
+    if effects != wanted or channels != in_turn or first:
+        pairs = (*pairwise(wanted), *pairwise(in_turn))
+        after = {node: {before} for before, node in pairs}
     for node, others in (first or {}).items():
         after[node] = after.get(node, set()).union(others)
     order = _ordered(nodes, after) if after else nodes

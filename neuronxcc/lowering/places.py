@@ -71,7 +71,7 @@ class Places:
             return owner.op in CALLS or strides == contiguous(node.shape)
         if node in self.regions:
             return self.regions[node].holds(node, strides)
-        return True
+        return node.op not in Group.COLLECTIVE or strides == contiguous(node.shape)
 
     def layout(self, node: Node) -> Layout:
         """Where a node's elements lie in its memory. From now on this is decided."""

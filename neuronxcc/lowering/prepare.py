@@ -21,7 +21,7 @@ from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import calls
 from neuronxcc.lowering.chains import unchanged, value
 from neuronxcc.lowering.classify import CALLS, CONTROL
-from neuronxcc.lowering.errors import LoweringUnsupportedError
+from neuronxcc.lowering.collectives import collective
 from neuronxcc.lowering.support import call_elementwise, is_supported
 
 Rule = Callable[[Node], Node | None]
@@ -211,16 +211,8 @@ def _dot_as_loop(node: Node) -> Node:
     return _reduced(product, "add", tuple(last))
 
 
-def _collective(node: Node) -> Node | None:
-    raise LoweringUnsupportedError(
-        node,
-        "programs have no steps between ranks",
-        "Keep collectives out of compiled functions",
-    )
-
-
 RULES: dict[Op, Rule] = {
-    **dict.fromkeys(Group.COLLECTIVE, _collective),
+    **dict.fromkeys(Group.COLLECTIVE, collective),
     **dict.fromkeys(Group.ELEMENTWISE, _elementwise),
     Op.REDUCE: _reduce,
     Op.ARG_REDUCE: _arg_reduce,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.cluster import Cluster, Storage
@@ -19,6 +20,8 @@ from neuronxcc.lowering.index import Index
 from neuronxcc.lowering.layout import span
 from neuronxcc.lowering.progressions import fixed_places
 from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
+
+_IN_PLACE = frozenset({Op.ALL_REDUCE, Op.COLLECTIVE_BROADCAST})
 
 
 class Use(NamedTuple):
@@ -52,6 +55,13 @@ class Settler:
                 self._of(storage).reads.append(Use(unit.number, address))
             for storage, address in self._writes(unit):
                 self._of(storage).writes.append(Use(unit.number, address))
+        # What collectives send: not to be written over, or who does that waits for them.
+        self._sent = {
+            self._storage(operand).resolve()
+            for unit in fuser.units
+            if isinstance(unit, Opaque) and unit.node.op in Group.COLLECTIVE
+            for operand in unit.operands
+        }
         # The caller reads results when all has run.
         for storage in fuser.results:
             if storage.kind == "output":
@@ -69,6 +79,8 @@ class Settler:
         for unit in reversed(self.fuser.units):
             if isinstance(unit, Cluster | Product) and unit not in self.dropped:
                 self._reuse(unit)
+            elif isinstance(unit, Opaque) and unit.node.op in _IN_PLACE:
+                self._reuse_opaque(unit)
 
     # ---- uses ---------------------------------------------------------------------------------
 
@@ -255,8 +267,28 @@ class Settler:
                         self._merge(target, source)
                     break
 
+    def _reuse_opaque(self, unit: Opaque) -> None:
+        """Let a collective reduce in place what nobody else wants."""
+        out, (loaded, _) = unit.outs[0], self.reads[unit][0]
+        assert out is not None
+        target, source = self.places.place(out)[0].resolve(), loaded.resolve()
+        if target.kind not in ("temp", "output") or len(self._of(target).writes) != 1:
+            return
+        if self._unwanted(source, target, unit.number):
+            if target.kind == "output":
+                self._merge(source, target)
+            else:
+                self._merge(target, source)
+
     def _dies(self, source: Storage, target: Storage, number: float) -> bool:
         """Whether a unit is the last to use a temporary, and reads it just where it writes."""
+        if source in self._sent or not self._unwanted(source, target, number):
+            return False
+        writes, reads = self._of(target).writes, self._of(source).reads
+        return all(self._in_step(use, writes) for use in reads if use.number == number)
+
+    def _unwanted(self, source: Storage, target: Storage, number: float) -> bool:
+        """Whether a unit is the last to use a temporary that its result would fit in."""
         if source is target or source.kind != "temp" or source.home >= 0 or target.home >= 0:
             return False
         if not _same_extent(source, target):
@@ -264,10 +296,7 @@ class Settler:
         uses = self._of(source)
         if any(use.number < number for use in (*uses.reads, *uses.writes)):
             return False
-        if any(use.number == number for use in uses.writes):
-            return False
-        writes = self._of(target).writes
-        return all(self._in_step(use, writes) for use in uses.reads if use.number == number)
+        return all(use.number != number for use in uses.writes)
 
 
 def _same_extent(a: Storage, b: Storage) -> bool:

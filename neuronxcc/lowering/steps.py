@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from neuronxcc.codegen.loop import scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, Operand
-from neuronxcc.ir.op import Op
+from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering.classify import CONTROL, origin
 from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.convolve import ConvRegion, is_narrow, step_of
@@ -24,6 +24,7 @@ from neuronxcc.neff import program
 from neuronxcc.neff.program import (
     AtenStep,
     CallStep,
+    CollectiveStep,
     ConvStep,
     CopyStep,
     GemmStep,
@@ -31,6 +32,7 @@ from neuronxcc.neff.program import (
     Program,
     Step,
     View,
+    WaitStep,
 )
 
 BufferOf = Callable[[Storage], int]
@@ -53,18 +55,94 @@ class Draft:
     build: Callable[[BufferOf], Step]
 
 
+@dataclass(eq=False)
+class CollectiveDraft(Draft):
+    """The start of a collective, or of a bucket of them.
+
+    Attributes:
+        node: The first one.
+        windows: Of each its input and its result.
+        loc: The user's line of the first.
+        position: Of the step in the program, once that is known.
+    """
+
+    node: Node
+    windows: list[tuple[Window, Window]]
+    loc: str
+    position: int = -1
+
+    @classmethod
+    def of(
+        cls, unit: Unit, node: Node, windows: list[tuple[Window, Window]], loc: str
+    ) -> CollectiveDraft:
+        """The draft that starts collectives like `node`."""
+
+        def build(buffer_of: BufferOf) -> Step:
+            inputs, outs = zip(*windows, strict=True)
+            attrs = node.attrs
+            return CollectiveStep(
+                node.op.value,
+                attrs["name"],
+                attrs.get("group", ()),
+                tuple(window.view(buffer_of) for window in inputs),
+                tuple(window.view(buffer_of) for window in outs),
+                attrs.get("kind", ""),
+                attrs.get("root", 0),
+                attrs.get("send", ()),
+                attrs.get("receive", ()),
+                attrs.get("pairs", ()),
+                loc,
+            )
+
+        reads = [window.storage for window, _ in windows]
+        writes = [window.storage for _, window in windows]
+        return cls(unit, reads, writes, build, node, windows, loc)
+
+    @classmethod
+    def joined(cls, drafts: Sequence[CollectiveDraft]) -> CollectiveDraft:
+        """One draft for several."""
+        first = drafts[0]
+        if len(drafts) == 1:
+            return first
+        windows = [pair for draft in drafts for pair in draft.windows]
+        return cls.of(first.unit, first.node, windows, first.loc)
+
+
+@dataclass(eq=False)
+class WaitDraft(Draft):
+    """Waits for a collective; a use of its memory, which nobody else may use in between."""
+
+    start: CollectiveDraft
+
+    @classmethod
+    def of(cls, start: CollectiveDraft) -> WaitDraft:
+        """The wait for a collective."""
+
+        def build(_: BufferOf) -> Step:
+            return WaitStep(start.position, start.loc)
+
+        return cls(start.unit, start.reads, start.writes, build, start)
+
+
 def has_effect(draft: Draft) -> bool:
     """Whether the order among such steps matters beyond what they read and write."""
     unit = draft.unit
     if not isinstance(unit, Opaque):
         return False
-    return unit.node.get("sequence") is not None or any(map(_has_effects, _bodies(unit.node)))
+    if unit.node.get("sequence") is not None or has_collectives(draft):
+        return True
+    return any(_has(body, lambda n: n.get("sequence") is not None) for body in _bodies(unit.node))
 
 
-def _has_effects(graph: Graph) -> bool:
+def has_collectives(draft: Draft) -> bool:
+    """Whether it calls programs in which there are collectives."""
+    bodies = _bodies(draft.unit.node) if isinstance(draft.unit, Opaque) else ()
+    return any(_has(body, lambda node: node.op in Group.COLLECTIVE) for body in bodies)
+
+
+def _has(graph: Graph, what: Callable[[Node], bool]) -> bool:
     return any(
-        node.get("sequence") is not None or any(map(_has_effects, _bodies(node)))
-        for node in graph.nodes()
+        what(node) or any(_has(body, what) for body in _bodies(node)) for node in graph.nodes()
     )
 
 
@@ -145,6 +223,8 @@ class Drafter:
             return self._product(unit)
         if isinstance(unit, Home):
             return self._home(unit)
+        if unit.node.op in Group.COLLECTIVE:
+            return self._collective(unit)
         return self._control(unit) if unit.node.op in CONTROL else self._call(unit)
 
     def _loop(self, cluster: Cluster) -> Draft | None:
@@ -315,6 +395,13 @@ class Drafter:
             [window.storage for window in outs if window is not None],
             build,
         )
+
+    def _collective(self, unit: Opaque) -> Draft:
+        """Its result has a place also if nobody wants it: the other ranks wait for this one."""
+        (operand,), (out,) = unit.operands, unit.outs
+        assert out is not None
+        windows = [(self.window(operand), self.window(out))]
+        return CollectiveDraft.of(unit, unit.node, windows, self.loc(unit.node))
 
     def _kernel(self, unit: Opaque, callee: Callee, operands: list[Window]) -> Draft:
         """The call of a program that was lowered elsewhere."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
-from neuronxcc.ir.table import TABLE, Engine
+from neuronxcc.ir.table import TABLE, Cost, Engine
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.cluster import Cluster
 from neuronxcc.lowering.convolve import multiplications
-from neuronxcc.lowering.steps import Draft
+from neuronxcc.lowering.steps import Draft, WaitDraft
 from neuronxcc.lowering.units import Made, Opaque, Product
 
 # A step of several operators is carried out by the engine that comes last here.
@@ -32,6 +32,16 @@ _WEIGHT = {
 }
 
 
+_WAIT = {
+    "engine": Engine.CC.value,
+    "cost": Cost.FREE.value,
+    "ops": ("wait",),
+    "elements": 0,
+    "products": 0,
+    "bytes": 0,
+}
+
+
 def summary(drafts: Sequence[Draft]) -> tuple[dict[str, Any], ...]:
     """For every step what it is made of.
 
@@ -44,6 +54,8 @@ def summary(drafts: Sequence[Draft]) -> tuple[dict[str, Any], ...]:
 
 def _step(draft: Draft) -> dict[str, Any]:
     unit = draft.unit
+    if isinstance(draft, WaitDraft):
+        return {**_WAIT}
     elements = products = 0
     nodes: Iterable[Node] = ()
     if isinstance(unit, Cluster):

@@ -102,16 +102,12 @@ def _step(step: Step, kernels: bool) -> Iterator[str]:
         yield from _conv(step, kernels)
     elif isinstance(step, AtenStep):
         yield _aten(step)
-    elif isinstance(step, CopyStep):
-        yield f"copy {_view(step.src)} -> {_view(step.out)}"
     elif isinstance(step, CallStep):
         yield from _call(step, kernels)
     elif isinstance(step, TapeStep):
         yield from _tape(step, kernels)
-    elif isinstance(step, CollectiveStep | WaitStep):
-        yield _collective(step)
-    elif isinstance(step, PrintStep):
-        yield f"print {step.prefix!r} {_view(step.view)}{_at(step.location)}"
+    elif isinstance(step, CopyStep | PrintStep | CollectiveStep | WaitStep):
+        yield _short(step)
     else:
         yield from _loop(step, kernels)
 
@@ -124,9 +120,20 @@ def _aten(step: AtenStep) -> str:
     return f"aten{where} {step.target}({', '.join(args)}) -> {outs}"
 
 
-def _collective(step: CollectiveStep | WaitStep) -> str:
-    if isinstance(step, WaitStep):
-        return f"wait for step {step.start}"
+def _short(step: CopyStep | PrintStep | CollectiveStep | WaitStep) -> str:
+    """A step that is one line."""
+    match step:
+        case CopyStep():
+            return f"copy {_view(step.src)} -> {_view(step.out)}"
+        case PrintStep():
+            return f"print {step.prefix!r} {_view(step.view)}{_at(step.location)}"
+        case WaitStep():
+            return f"wait for step {step.start}"
+        case CollectiveStep():
+            return _collective(step)
+
+
+def _collective(step: CollectiveStep) -> str:
     facts = [f"by {step.reduction}"] if step.reduction else []
     facts += [f"from {step.root}"] if step.kind == "collective_broadcast" else []
     facts += [f"rows {_numbers(step.send)} for {_numbers(step.receive)}"] if step.send else []

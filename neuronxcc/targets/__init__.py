@@ -9,11 +9,20 @@ One file per target holds its numbers, each with the public document it comes fr
 """
 
 from neuronxcc.targets import inf2, trn1, trn1n, trn2, trn3
-from neuronxcc.targets.spec import Engine, Instance, Link, NeuronCore, OnChipMemory, Target
+from neuronxcc.targets.spec import (
+    CollectiveFacts,
+    Engine,
+    Instance,
+    Link,
+    NeuronCore,
+    OnChipMemory,
+    Target,
+)
 
 __all__ = [
     "DEFAULT_TARGET",
     "TARGETS",
+    "CollectiveFacts",
     "Engine",
     "Instance",
     "Link",

@@ -86,6 +86,22 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveFacts:
+    """What is published about how the runtime runs collectives between cores.
+
+    Payloads below ``mesh_below_bytes`` go in one hop to everybody (mesh), those below
+    ``halving_below_bytes`` by recursive doubling and halving in log2(n) hops, and larger ones
+    around rings of n/2 hops. ``hop_us`` is the time of a hop in an instance and ``network_hop_us``
+    between instances, in microseconds.
+    """
+
+    mesh_below_bytes: int
+    halving_below_bytes: int
+    hop_us: float
+    network_hop_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """An EC2 instance type: how many chips it has, and what its host offers.
 
@@ -108,7 +124,7 @@ class Target:
     ``float8_e4m3_max`` is the largest finite value of the 8-bit E4M3 format that the tensor engine
     multiplies natively: 240 for the IEEE-like format, 448 for OCP's ``float8_e4m3fn``.
     ``max_chips`` is the number of chips of the largest instance of the family: the emulation grows
-    to that and no further.
+    to that and no further. ``collectives`` is ``None`` where nothing is published about them.
     """
 
     name: str
@@ -130,6 +146,7 @@ class Target:
     float8_e4m3_max: float
     max_chips: int
     instances: tuple[Instance, ...]
+    collectives: CollectiveFacts | None = None
 
     @property
     def hbm_gib(self) -> float:

@@ -6,12 +6,15 @@ Sources, all public AWS Neuron documentation:
 [nki]  nki/guides/architecture/trainium2_arch.rst
 [ec2]  about-neuron/arch/neuron-hardware/trn2-arch.rst
 [dma]  the NKI DMA bandwidth guide
+[cc]   explore/intranode-collective-comm.rst and internode-collective-comm.rst
 """
 
 from neuronxcc.targets import neuroncore_v2
 from neuronxcc.targets.spec import (
     GIB,
     KIB,
+    MIB,
+    CollectiveFacts,
     Engine,
     Instance,
     Link,
@@ -93,5 +96,10 @@ TARGET = Target(
     instances=(  # [ec2]
         Instance("trn2.48xlarge", chips=16, vcpus=192, host_memory_gib=2048, network_gbit=3200),
         Instance("trn2u.48xlarge", chips=16, vcpus=192, host_memory_gib=2048, network_gbit=3200),
+    ),
+    # [cc]: mesh below 1 MB, RDH from 1 to 56 MB, KangaRing above; 1 to 2 us for a hop, of which the
+    # larger is taken, and about 15 us between instances.
+    collectives=CollectiveFacts(
+        mesh_below_bytes=MIB, halving_below_bytes=56 * MIB, hop_us=2, network_hop_us=15
     ),
 )

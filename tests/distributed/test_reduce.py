@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Tensor = torch.Tensor
 core: Any = importlib.import_module("torch_neuronx._C")
@@ -34,7 +34,7 @@ UNSIGNED = [torch.uint8, torch.uint16, torch.uint32, torch.uint64]
 COMPLEX = [torch.complex64, torch.complex128]
 ARITHMETIC = ["sum", "product", "min", "max"]
 BITWISE = ["band", "bor", "bxor"]
-OPERATORS = {
+OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
     "product": torch.mul,
     "band": torch.bitwise_and,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from torch_neuronx.distributed import planning
+
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import _DistributedBackendOptions as BackendOptions
 
@@ -28,6 +30,8 @@ def _create(options: BackendOptions, backend_options: Any) -> Any:
     """Join one group: called by PyTorch in every rank of it, after the store is up."""
     from torch_neuronx import _C  # noqa: PLC0415 - the core is loaded by now, whoever imports this
 
+    if planning.ACTIVE:
+        return planning.fake_group(options.group_rank, options.group_size)
     timeout = options.timeout
     if backend_options is not None:
         timeout = backend_options._timeout  # noqa: SLF001 - PyTorch's only name for it

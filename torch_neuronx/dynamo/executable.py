@@ -6,6 +6,7 @@ since a program may come from a file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
     CallStep,
+    CollectiveStep,
     ConvStep,
     CopyStep,
     ForStep,
@@ -34,6 +36,7 @@ from neuronxcc.neff.program import (
     Program,
     Step,
     View,
+    WaitStep,
     WhileStep,
     all_steps,
 )
@@ -284,7 +287,8 @@ class _SpecMaker:
                 return self.control(step)
 
     def control(
-        self, step: CallStep | TapeStep | ForStep | WhileStep | PrintStep
+        self,
+        step: CallStep | TapeStep | ForStep | WhileStep | PrintStep | CollectiveStep | WaitStep,
     ) -> dict[str, object]:
         match step:
             case TapeStep():
@@ -293,6 +297,10 @@ class _SpecMaker:
                 return loop_spec(step, self.step)
             case PrintStep():
                 return print_spec(step, _view(step.view))
+            case CollectiveStep():
+                return _collective(step)
+            case WaitStep():
+                return {"kind": "wait", "name": "wait", "loc": step.loc, "start": step.start}
             case CallStep():
                 return {
                     "kind": step.kind,
@@ -366,6 +374,25 @@ class _SpecMaker:
             "constant_w": step.constant_w,
             "narrow": step.narrow,
         }
+
+
+def _collective(step: CollectiveStep) -> dict[str, object]:
+    nbytes = sum(math.prod(view.shape) * view.dtype.itemsize for view in step.inputs)
+    return {
+        "kind": "collective",
+        "name": f"{step.kind} of {nbytes} bytes in {step.name!r}",
+        "loc": step.loc,
+        "collective": step.kind,
+        "group": step.name,
+        "size": len(step.group[0]) if step.group else 0,
+        "reduction": step.reduction,
+        "root": step.root,
+        "send": step.send,
+        "receive": step.receive,
+        "pairs": step.pairs,
+        "inputs": tuple(map(_view, step.inputs)),
+        "outs": tuple(map(_view, step.outs)),
+    }
 
 
 def _check_window(step: ConvStep) -> None:

@@ -16,7 +16,7 @@ import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from neuronxcc.ir import build
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, topological
-from neuronxcc.ir.op import Op
+from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.shapes import ShapeError
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.errors import DynamicShapeError, LoweringError
@@ -56,6 +56,7 @@ class Imported:
         host_calls: Operators without a lowering.
         device: The core that the program runs on; the CPU if no tensor is on one.
         argument_count: How many arguments the FX graph takes.
+        awaited: Parameters that a collective outside of the graph may still be filling.
         constant_params: Parameters of the graph that are weights: passed unchanged many times. None
             if nobody knows.
     """
@@ -70,6 +71,7 @@ class Imported:
     device: torch.device = CPU
     argument_count: int = 0
     constant_params: frozenset[int] | None = None
+    awaited: tuple[int, ...] = ()
 
 
 def import_graph(
@@ -116,6 +118,7 @@ class _Importer:
         self.locs: dict[Node, Loc] = {}
         self.host_calls: list[HostCall] = []
         self.effects: list[Node] = []
+        self.awaited: set[int] = set()
         self.sequences = itertools.count() if sequences is None else sequences
 
     # ---- nodes ----------------------------------------------------------------------------------
@@ -217,8 +220,9 @@ class _Importer:
     def _lower(self, node: torch.fx.Node, target: Any, value: Any) -> Any:
         loc = location(node)
         context = Context(
-            node, value, loc, self.sequences, self._body, self._host, self.host_calls, self.effects
-        )
+            node, value, loc, self.sequences, self._body, self._host, self.host_calls,
+            self.effects, self.awaited,
+        )  # fmt: skip
         for leaf in flat(value):
             if isinstance(leaf, torch.Tensor):
                 _static_shape(node, leaf)
@@ -306,6 +310,8 @@ class _Importer:
 
     def _unused_effects(self, results: Sequence[Node]) -> list[Node]:
         used = set(topological(results))
+        # What is computed of no elements is a constant, whatever the elements were to be.
+        used -= {node for node in used if node.op in Group.COLLECTIVE and not node.type.size}
         return [node for node in self.effects if node not in used and node.types]
 
     def _depends_only_on(self, node: torch.fx.Node, argument: torch.fx.Node) -> bool:
@@ -334,7 +340,8 @@ class _Importer:
             strides.append(self.param_strides[number])
             devices.append(node.meta["val"].device.type)
         for call in self._unused_effects(results):
-            # Nobody takes its value, but it has to run: it draws random numbers, or is the user's.
+            # Nobody takes its value, but it has to run: it draws random numbers, is the user's, or
+            # other ranks wait for it.
             results.append(build.get(call, 0))
             strides.append(contiguous_strides(call.types[0].shape))
             devices.append(_core(self.gm).type)
@@ -350,6 +357,7 @@ class _Importer:
             tuple(self.host_calls),
             _core(self.gm),
             len(self.gm.graph.find_nodes(op="placeholder")),
+            awaited=tuple(sorted(self.awaited)),
         )
 
 

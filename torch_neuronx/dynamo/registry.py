@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -103,7 +103,8 @@ class Context:
         import_body: Imports a GraphModule of a control flow operator, given its operands.
         host: Emits the call of an operator without a lowering: (context, target, args, kwargs).
         host_calls: Names and lines of operators that the host runs, so far.
-        effects: Calls with effects, so far, in order.
+        effects: Calls with effects, and collectives, so far, in order.
+        awaited: Numbers of parameters that a collective outside of the graph may still be filling.
     """
 
     fx: torch.fx.Node
@@ -114,6 +115,7 @@ class Context:
     host: Callable[[Context, Any, Sequence[Any], Mapping[str, Any]], Any]
     host_calls: list[HostCall]
     effects: list[Node]
+    awaited: set[int] = field(default_factory=set)
 
     def note_host_call(self, op: str, reason: str = "") -> None:
         """Count an operator that the host runs."""

@@ -31,6 +31,8 @@ def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
         for i, device in enumerate(imported.result_devices)
         if device != program and i not in imported.graph.aliases
     ]
+    if imported.awaited:
+        run = _waiting(imported.awaited, run)
     if direct and same and not moved:
 
         def forward(args: list[Any]) -> list[Any]:
@@ -51,6 +53,17 @@ def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
         return [_output(o, results, kept) for o in outputs]
 
     return _boxed(call)
+
+
+def _waiting(awaited: Sequence[int], run: Run) -> Run:
+    """Wait for collectives that were started elsewhere and whose results are arguments here."""
+
+    def wait_and_run(args: list[Any]) -> list[torch.Tensor]:
+        for number in awaited:
+            torch.ops._c10d_functional.wait_tensor(args[number])
+        return run(args)
+
+    return wait_and_run
 
 
 def _boxed(call: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:

@@ -8,12 +8,15 @@
 
 #include "attention/bindings_attention.h"
 #include "conv/bindings_conv.h"
+#include "device/bindings_pending.h"
 #include "device/generator.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
 #include "distributed/bindings_distributed.h"
+#include "distributed/bindings_network.h"
+#include "distributed/bindings_planning.h"
 #include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
 #include "kernels/bindings_kernels.h"
@@ -169,7 +172,10 @@ PYBIND11_MODULE(_C, m) {
   nki::bind_nki(m);
   attention::bind_attention(m);
   bind_kernels(m);
+  bind_pending(m);
   program::bind_program(m);
   distributed::bind_distributed(m);
+  distributed::bind_network(m);
+  distributed::bind_planning(m);
   distributed::bind_reduce(m);
 }

@@ -1,19 +1,17 @@
 // PyTorch's device guard: current device, streams and events of `neuron`.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <chrono>
 
+#include "device/event.h"
+#include "device/pending.h"
 #include "device/state.h"
 #include "device/stream.h"
+#include "dispatch/deferred.h"
 
 namespace torch_neuronx {
 namespace {
-
-struct Event {
-  bool timing = false;
-  bool recorded = false;
-  std::chrono::steady_clock::time_point when;
-};
 
 struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kNeuron; }
@@ -49,13 +47,14 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
   void* getStreamNativeHandle(const c10::Stream stream) const override {
     return reinterpret_cast<void*>(stream.id());
   }
+  // A failure counts as done; whoever waits is told.
   bool queryStream(const c10::Stream& stream) const override {
-    synchronize(stream.device_index());
-    return true;
+    check_device_index(stream.device_index());
+    run_deferred();
+    const Completions pending = pending_of(stream);
+    return std::all_of(pending.begin(), pending.end(), [](const auto& c) { return c->done(); });
   }
-  void synchronizeStream(const c10::Stream& stream) const override {
-    synchronize(stream.device_index());
-  }
+  void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
     synchronize(resolve_device_index(index));
   }
@@ -66,28 +65,31 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
                 static_cast<int>(index), " does not match recording stream's device index ",
                 static_cast<int>(stream.device_index()), ".");
     if (*event == nullptr) *event = new Event;
-    synchronize(stream.device_index());
-    auto& e = *static_cast<Event*>(*event);
-    e.timing = flag == c10::EventFlag::BACKEND_DEFAULT;
-    e.recorded = true;
-    e.when = std::chrono::steady_clock::now();
+    check_device_index(stream.device_index());
+    run_deferred();
+    static_cast<Event*>(*event)->record(flag == c10::EventFlag::BACKEND_DEFAULT,
+                                        pending_of(stream));
   }
-  void block(void*, const c10::Stream& stream) const override {
-    check_device_index(stream.device_index());  // what the event stands for has already run
+  void block(void* event, const c10::Stream& stream) const override {
+    check_device_index(stream.device_index());
+    if (event == nullptr) return;  // never recorded
+    add_pending(stream, static_cast<Event*>(event)->pending());
   }
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {}
+  bool queryEvent(void* event) const override {
+    return event == nullptr || static_cast<Event*>(event)->done();
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) static_cast<Event*>(event)->wait();
+  }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start != nullptr && end != nullptr,
                 "Both events must be recorded before calculating elapsed time.");
-    const auto& a = *static_cast<Event*>(start);
-    const auto& b = *static_cast<Event*>(end);
-    TORCH_CHECK(a.timing && b.timing,
-                "Both events must be created with argument 'enable_timing=True'.");
-    return std::chrono::duration<double, std::milli>(b.when - a.when).count();
+    const auto begin = static_cast<Event*>(start)->time();
+    return std::chrono::duration<double, std::milli>(static_cast<Event*>(end)->time() - begin)
+        .count();
   }
 
   // The dtypes a tensor may have; which of them a real NeuronCore computes in is the operator

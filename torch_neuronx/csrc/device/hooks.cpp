@@ -45,7 +45,8 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
   }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-    flush_deferred();
+    // Growing an empty storage touches no memory that anybody could have pending.
+    storage.nbytes() == 0 ? run_deferred() : flush_deferred();
     // Allocates through the storage's own allocator on its own device, and copies what fits.
     c10::DeviceIndex previous = exchange_device(storage.device().index());
     at::native::resize_bytes_cpu(storage.unsafeGetStorageImpl(), bytes);

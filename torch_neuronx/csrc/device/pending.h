@@ -1,23 +1,56 @@
-// What runs elsewhere while the device's operators run in the order of their issue.
+// What runs elsewhere while the host goes on: collectives, on the communication thread of a process
+// group. Operators have finished when their call returns, so a stream's only pending work is this.
+//
+// The default stream waits as soon as it is told to. Another stream remembers; the first operator,
+// copy or synchronization that is issued on it waits, and so does whatever waits for an event that
+// was recorded on it.
 #pragma once
 
 #include <c10/core/Stream.h>
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
 namespace torch_neuronx {
 
+// May be asked and waited for by several threads at once. Whoever implements it keeps the memory
+// alive that the work reads and writes: freeing a tensor doesn't wait for a stream.
 class Completion {
  public:
   virtual ~Completion() = default;
+  // Finished, well or badly; never again false once true.
   virtual bool done() const noexcept = 0;
-  virtual void wait() = 0;  // throws what failed
+  // Returns when done; throws what failed, to everybody who waits. Called without Python's lock and
+  // without any lock of the device.
+  virtual void wait() = 0;
+  // When it finished; the epoch if nobody wrote that down.
+  virtual std::chrono::steady_clock::time_point finished_at() const noexcept { return {}; }
 };
+using Completions = std::vector<std::shared_ptr<Completion>>;
 
-inline void add_pending(c10::Stream, const std::shared_ptr<Completion>& completion) {
-  completion->wait();
-}
-inline std::vector<std::shared_ptr<Completion>> pending_of(c10::Stream) { return {}; }
+// `stream` is not to go on before `completion` is done. The default stream waits here, and throws
+// what failed; another is told when it comes to wait.
+void add_pending(c10::Stream stream, std::shared_ptr<Completion> completion);
+// The same for several.
+void add_pending(c10::Stream stream, Completions completions);
+
+// What the stream still has to wait for: what isn't done, and what failed without anybody of this
+// stream having been told.
+Completions pending_of(c10::Stream stream);
+
+// Waits for all of them, then throws the first failure.
+void wait_for(const Completions& completions);
+
+// Removes what ended well from `completions`, and returns it.
+Completions take_settled(Completions* completions);
+
+// Waits, as wait_for(), for all that a stream, or any stream of a device, has pending, and
+// forgets it: a stream is told once.
+void wait_pending(c10::Stream stream);
+void wait_pending(c10::DeviceIndex index);
+
+// The same for the calling thread's current streams; part of flush_deferred().
+void wait_pending_of_thread();
 
 }  // namespace torch_neuronx

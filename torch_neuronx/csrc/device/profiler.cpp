@@ -11,6 +11,7 @@
 
 #include "device/state.h"
 #include "device/stream.h"
+#include "dispatch/deferred.h"
 
 namespace torch_neuronx {
 
@@ -113,7 +114,7 @@ struct Marks final : torch::profiler::impl::ProfilerStubs {
   using Event = torch::profiler::impl::ProfilerVoidEventStub;
   void record(c10::DeviceIndex* device, Event* event, int64_t* cpu_ns) const override {
     if (device != nullptr) *device = current_device();
-    if (is_initialized()) ::torch_neuronx::synchronize(current_device());
+    if (is_initialized()) run_deferred();  // waiting would undo what is to be measured
     auto now =
         std::make_shared<std::chrono::steady_clock::time_point>(std::chrono::steady_clock::now());
     if (cpu_ns != nullptr) *cpu_ns = now->time_since_epoch().count();

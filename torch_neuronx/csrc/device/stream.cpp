@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 
+#include "device/pending.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
 
@@ -15,6 +16,7 @@ constexpr c10::StreamId kPool = 32;
 std::array<std::atomic<uint32_t>, kMaxDevices> g_next_normal{};
 std::array<std::atomic<uint32_t>, kMaxDevices> g_next_high{};
 thread_local std::array<c10::StreamId, kMaxDevices> t_current{};
+thread_local int t_side_streams = 0;  // how many of t_current are not the default stream
 
 c10::Stream make(c10::DeviceIndex index, c10::StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kNeuron, index), id);
@@ -33,9 +35,12 @@ c10::Stream exchange_stream(c10::Stream stream) {
   check_device_index(stream.device_index());
   auto& slot = t_current[static_cast<size_t>(stream.device_index())];
   const auto previous = make(stream.device_index(), slot);
+  t_side_streams += (stream.id() != 0) - (slot != 0);
   slot = stream.id();
   return previous;
 }
+
+bool on_side_stream() { return t_side_streams > 0; }
 
 c10::Stream new_stream(c10::DeviceIndex index, int priority) {
   const auto device = resolve_device_index(index);
@@ -46,7 +51,14 @@ c10::Stream new_stream(c10::DeviceIndex index, int priority) {
 
 void synchronize(c10::DeviceIndex index) {
   check_device_index(index);
-  flush_deferred();
+  run_deferred();
+  wait_pending(index);
+}
+
+void synchronize(c10::Stream stream) {
+  check_device_index(stream.device_index());
+  run_deferred();
+  wait_pending(stream);
 }
 
 }  // namespace torch_neuronx

@@ -1,16 +1,29 @@
-// Work that was issued but not run yet. Every operator that touches device memory calls
+// Work that was issued but has not run yet: the deferred program of `_foreach_` operators, and what
+// the current stream waits for (device/pending.h). Every operator that touches device memory calls
 // flush_deferred() first; while nothing is pending that costs one load.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 namespace torch_neuronx {
 
-extern std::atomic<bool> g_deferred_pending;
+inline constexpr uint32_t kDeferredProgram = 1;
+inline constexpr uint32_t kPendingStreams = 2;  // some stream has something pending
+
+extern std::atomic<uint32_t> g_deferred_pending;  // of these bits
+void run_deferred_slow();
 void flush_deferred_slow();
 
+// Runs the deferred program: enough for whoever asks about memory and doesn't touch it.
+inline void run_deferred() {
+  if (g_deferred_pending.load(std::memory_order_acquire) & kDeferredProgram) run_deferred_slow();
+}
+
+// Runs the deferred program, and waits for what the current stream has to wait for. Call it without
+// holding a lock; throws what failed.
 inline void flush_deferred() {
-  if (g_deferred_pending.load(std::memory_order_acquire)) flush_deferred_slow();
+  if (g_deferred_pending.load(std::memory_order_acquire) != 0) flush_deferred_slow();
 }
 
 }  // namespace torch_neuronx

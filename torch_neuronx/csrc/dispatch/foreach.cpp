@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "device/pending.h"
 #include "device/state.h"
 #include "dispatch/alias.h"
 #include "dispatch/boxed.h"
@@ -17,7 +18,7 @@
 
 namespace torch_neuronx {
 
-std::atomic<bool> g_deferred_pending{false};
+std::atomic<uint32_t> g_deferred_pending{0};
 
 namespace {
 
@@ -268,9 +269,13 @@ class ForeachKernel final : public c10::OperatorKernel {
                                            lists[0].size(), rule_.negate, &scalar, &scalars)) {
       return false;
     }
+    // The program may run on any thread, so it must not contain what this one has to wait for.
+    if (g_deferred_pending.load(std::memory_order_acquire) & kPendingStreams) {
+      wait_pending_of_thread();
+    }
     std::lock_guard<std::recursive_mutex> lock(g_mutex);
     auto& program = pending();
-    if (program && (program->full() || !program->accepts(lists[0], sources))) flush_deferred_slow();
+    if (program && (program->full() || !program->accepts(lists[0], sources))) run_deferred_slow();
     if (!program) {
       auto fresh = std::make_unique<Program>();
       if (!fresh->accepts(lists[0], sources)) return false;
@@ -282,7 +287,7 @@ class ForeachKernel final : public c10::OperatorKernel {
         made.push_back(empty_on(t.device().index(), t.sizes(), {}, t.scalar_type()));
       }
       if (!program->accepts(lists[0], {&made})) {
-        flush_deferred_slow();
+        run_deferred_slow();
         return false;
       }
     }
@@ -290,7 +295,7 @@ class ForeachKernel final : public c10::OperatorKernel {
     const List& dst = in_place_ ? lists[0] : made;
     program->add(rule_.op, dst, sources, scalar, std::move(scalars));
     for (const at::Tensor& t : dst) mark_written(*t.storage().unsafeGetStorageImpl());
-    g_deferred_pending.store(true, std::memory_order_release);
+    g_deferred_pending.fetch_or(kDeferredProgram, std::memory_order_release);
     torch::jit::drop(*stack, plan_.arguments);
     if (!in_place_) stack->emplace_back(std::move(made));
     return true;
@@ -304,6 +309,14 @@ class ForeachKernel final : public c10::OperatorKernel {
 }  // namespace
 
 void flush_deferred_slow() {
+  if (is_in_bad_fork()) return;
+  run_deferred();
+  if (g_deferred_pending.load(std::memory_order_acquire) & kPendingStreams) {
+    wait_pending_of_thread();
+  }
+}
+
+void run_deferred_slow() {
   // Destroyed after the lock is released: dropping a tensor may need Python's lock, which a thread
   // that waits here may hold.
   std::unique_ptr<Program> program;
@@ -312,7 +325,7 @@ void flush_deferred_slow() {
   if (program == nullptr || is_in_bad_fork()) return;
   // The flag falls only when the work is done, so that other threads wait for it.
   struct Done {
-    ~Done() { g_deferred_pending.store(false, std::memory_order_release); }
+    ~Done() { g_deferred_pending.fetch_and(~kDeferredProgram, std::memory_order_release); }
   } done;
   program->run();
 }

@@ -1,6 +1,8 @@
 #include "distributed/backend.h"
 
 #include <c10/core/StorageImpl.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "device/state.h"
 #include "device/stream.h"
@@ -42,6 +44,24 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
     ensure_initialized();
     share_arena(current_device());
   }
+  if (segment_.local_size() < size) connect_hosts(store);
+}
+
+void NeuronBackend::connect_hosts(const c10::intrusive_ptr<c10d::Store>& store) {
+  std::vector<std::string> hosts;
+  for (const auto& identity : segment_.ranks()) hosts.push_back(identity.host);
+  const std::chrono::duration<double> timeout = options_->timeout;
+  c10::intrusive_ptr<c10d::Backend> gloo;
+  std::vector<std::string> names;
+  {
+    const pybind11::gil_scoped_acquire acquired;
+    const auto connect =
+        pybind11::module_::import("torch_neuronx.distributed.hosts").attr("connect");
+    const pybind11::tuple made = connect(store, rank_, size_, hosts, timeout.count());
+    gloo = made[0].cast<c10::intrusive_ptr<c10d::Backend>>();
+    names = made[1].cast<std::vector<std::string>>();
+  }
+  hosts_ = std::make_unique<Hosts>(segment_, local_, rank_, std::move(gloo), store, names);
 }
 
 NeuronBackend::~NeuronBackend() {
@@ -63,8 +83,11 @@ void NeuronBackend::execute(const Call& call) {
 }
 
 void NeuronBackend::run(const Call& call) {
-  TORCH_CHECK(segment_.local_size() == size_, "several hosts are not supported yet");
-  local_.run(call);
+  if (hosts_ != nullptr) {
+    hosts_->run(call);
+  } else {
+    local_.run(call);
+  }
 }
 
 c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
@@ -391,8 +414,10 @@ c10d::ErrorType NeuronBackend::getError() {
 
 void NeuronBackend::abort() {
   closed_ = true;
-  segment_.poison(segment_.rank_name(rank_) + " has aborted it");
+  const std::string reason = segment_.rank_name(rank_) + " has aborted it";
+  segment_.poison(reason);
   mailbox_->abort(segment_.poison_text());
+  if (hosts_ != nullptr) hosts_->abort("group " + segment_.name() + ": " + reason);
 }
 
 void NeuronBackend::shutdown() {

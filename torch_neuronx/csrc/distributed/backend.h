@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "distributed/collective.h"
+#include "distributed/hosts.h"
 #include "distributed/issue.h"
 #include "distributed/local.h"
 #include "distributed/mailbox.h"
@@ -89,12 +90,14 @@ class NeuronBackend final : public c10d::Backend {
   WorkPtr transfer(c10d::OpType type, const Tensors& tensors, int peer, int tag);
   void execute(const Call& call);
   void run(const Call& call);
+  void connect_hosts(const c10::intrusive_ptr<c10d::Store>& store);
 
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<Segment> shared_segment_;
   Segment& segment_;
   const std::shared_ptr<Mailbox> mailbox_;
   Local local_;
+  std::unique_ptr<Hosts> hosts_;  // null if all ranks are on one
   uint64_t sequence_ = 0;
   std::mutex issue_mutex_;
   bool coalescing_ = false;

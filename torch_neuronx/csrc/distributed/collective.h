@@ -57,6 +57,7 @@ struct Call {
   std::vector<int64_t> sizes;  // of the first tensor
   int device = 0;              // the core that the tensors are on
   uint64_t sequence = 0;
+  bool by_address = false;  // what is exposed must be read where it is: it is written meanwhile
   std::chrono::milliseconds timeout{0};
 
   size_t exposed_bytes() const;

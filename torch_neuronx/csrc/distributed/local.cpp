@@ -99,7 +99,7 @@ void Local::post(const Call& call) {
   const size_t count = call.exposed.size();
   const size_t bytes = call.exposed_bytes();
   const size_t limit = std::min(kInlineBytes, kInlineTotal / segment_.ranks().size());
-  d.is_inline = bytes <= limit && count <= kInlineViews;
+  d.is_inline = !call.by_address && bytes <= limit && count <= kInlineViews;
   View* views = mine.views;
   if (count > kInlineViews) {
     table_ = allocate_on(static_cast<c10::DeviceIndex>(call.device), count * sizeof(View),

@@ -100,7 +100,7 @@ class NeuronAllocator final : public c10::DeviceAllocator {
   }
   bool initialized() override { return is_initialized(); }
   void emptyCache(c10::MempoolId_t) override {
-    flush_deferred();
+    run_deferred();
     for (auto& a : g_arenas)
       if (Arena* live = a.load()) live->empty_cache();
   }
@@ -108,7 +108,7 @@ class NeuronAllocator final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     check_device_index(index);
-    flush_deferred();
+    run_deferred();
     Arena* live = g_arenas[static_cast<size_t>(index)].load();
     return live ? live->stats() : c10::CachingDeviceAllocator::DeviceStats{};
   }
@@ -155,8 +155,8 @@ void* allocate_or_flush(Arena& a, size_t bytes, Category category) {
   try {
     return a.allocate(bytes, category);
   } catch (const c10::OutOfMemoryError&) {
-    if (!g_deferred_pending.load()) throw;
-    flush_deferred();
+    if ((g_deferred_pending.load() & kDeferredProgram) == 0) throw;
+    run_deferred();
     return a.allocate(bytes, category);
   }
 }

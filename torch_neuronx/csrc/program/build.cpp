@@ -131,6 +131,7 @@ void Builder::touch(int32_t id, int64_t low, int64_t high, bool written) {
                     " of buffer ", id, " are used, but it has ", buffer.geometry.high);
   TORCH_CHECK_VALUE(!written || buffer.kind != BufferKind::kConstant, "constant ", id,
                     " is written to");
+  if (!in_flight_.empty()) check_in_flight(id, low, high, written);
   const auto step = static_cast<int32_t>(program_->steps.size());
   auto& first = first_[id];
   if (first.step < 0) {
@@ -219,6 +220,8 @@ std::unique_ptr<Step> Builder::make_step(py::handle item) {
   if (kind == "copy") return make_copy(spec, std::move(name), std::move(loc));
   if (kind == "tape") return make_tape(spec, std::move(name), std::move(loc));
   if (kind == "print") return make_print(spec, std::move(name), std::move(loc));
+  if (kind == "collective") return make_collective(spec, std::move(name), std::move(loc));
+  if (kind == "wait") return make_wait(spec, std::move(name), std::move(loc));
   if (kind == "for" || kind == "repeat_while") {
     return make_loop_of_steps(spec, kind != "for", std::move(name), std::move(loc));
   }
@@ -315,6 +318,8 @@ std::unique_ptr<Step> Builder::make_copy(const py::dict& spec, std::string name,
 
 void Builder::finish() {
   Program& p = *program_;
+  TORCH_CHECK_VALUE(in_flight_.empty(), "nobody waits for the collective ",
+                    in_flight_.empty() ? "" : in_flight_[0]->name);
   for (size_t i = 0; i < p.arguments.size(); ++i) {
     if (p.buffers[p.arguments[i]].written) p.written_arguments.push_back(static_cast<int32_t>(i));
   }

@@ -72,6 +72,12 @@ class Builder {
                                            std::string loc);
   std::unique_ptr<Step> make_print(const py::dict& spec, std::string name, std::string loc);
 
+  // build_collective.cpp
+  std::unique_ptr<Step> make_collective(const py::dict& spec, std::string name, std::string loc);
+  std::unique_ptr<Step> make_wait(const py::dict& spec, std::string name, std::string loc);
+  // ValueError if a collective is at work on these bytes of a buffer, or what it reads is written.
+  void check_in_flight(int32_t id, int64_t low, int64_t high, bool written) const;
+
   void finish();
   void pin_shared_memory();
 
@@ -101,6 +107,8 @@ class Builder {
   };
   Outputs* outputs_ = nullptr;
   int loops_ = 0;  // around the step being made
+  // Collectives that were started and not waited for.
+  std::vector<const CollectiveStep*> in_flight_;
 
   const int depth_;
   std::shared_ptr<Program> program_;

@@ -76,7 +76,10 @@ c10::Storage allocate_scratch(size_t bytes, c10::DeviceIndex device) {
 
 Frame::Frame(const Program& program, c10::ArrayRef<Argument> arguments,
              c10::ArrayRef<Argument> targets)
-    : program_(program), base_(program.buffers.size()), slots_(program.buffers.size()) {
+    : program_(program),
+      base_(program.buffers.size()),
+      slots_(program.buffers.size()),
+      in_flight_(static_cast<size_t>(program.collectives)) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const int32_t buffer = program.arguments[i];
     base_[buffer] = arguments[i].data;

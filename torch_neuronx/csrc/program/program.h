@@ -60,6 +60,7 @@ struct View {
 };
 
 class Frame;
+struct InFlight;  // a collective that was started: step_collective.cpp
 
 class Step {
  public:
@@ -84,6 +85,7 @@ struct Program {
   std::vector<std::unique_ptr<Step>> steps;
   std::vector<int32_t> results;  // buffers
   int64_t scratch_bytes = 0;
+  int32_t collectives = 0;  // steps that start one
 
   // Derived by finish():
   std::vector<int32_t> arguments;  // buffer of every argument
@@ -138,6 +140,9 @@ class Frame {
   // Allocates an output that was left to its first writer.
   void ensure(int32_t buffer);
 
+  // The collective that step number `i` of those that start one has started.
+  std::shared_ptr<InFlight>& in_flight(int32_t i) { return in_flight_[static_cast<size_t>(i)]; }
+
   // The tensor of an output buffer (not one that was given a target).
   const at::Tensor& output(int32_t buffer) const { return slots_[buffer].tensor; }
 
@@ -156,6 +161,7 @@ class Frame {
   c10::SmallVector<char*, 16> base_;
   c10::SmallVector<Slot, 8> slots_;
   c10::Storage scratch_;
+  std::vector<std::shared_ptr<InFlight>> in_flight_;
 };
 
 // A new tensor with exactly the strides of `geometry`, uninitialised, on the program's device.

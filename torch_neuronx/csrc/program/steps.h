@@ -121,6 +121,38 @@ struct CopyStep final : Step {
   View src, out;
 };
 
+enum class CollectiveKind : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kPermute
+};
+
+// Starts a collective of the process group of this name.
+struct CollectiveStep final : Step {
+  using Step::Step;
+  void run(Frame& frame) const override;
+
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  int32_t number = 0;  // among the program's
+  std::string group;
+  int64_t size = 1;       // ranks of the group; 0: any
+  uint8_t reduction = 0;  // a c10d::ReduceOp::RedOpType
+  int64_t root = 0;
+  std::vector<int64_t> send, receive;
+  std::vector<std::array<int64_t, 2>> pairs;
+  std::vector<View> inputs, outs;
+};
+
+struct WaitStep final : Step {
+  using Step::Step;
+  void run(Frame& frame) const override;
+
+  const CollectiveStep* start = nullptr;
+};
+
 // Copies between views of equal shape and element size, in parallel when large.
 void copy_view(char* out, const Geometry& to, const char* src, const Geometry& from);
 

@@ -1,0 +1,160 @@
+"""Training steps on two ranks, neuron against CPU with gloo, in the same processes, in turn.
+
+    python -m benchmarks.parallel_steps [--only REGEX] [--list]
+
+A step is forward, loss, backward and AdamW of the 6-layer transformer of benchmarks/models.py on
+8x256 tokens a rank, wrapped in DDP or FSDP2. One thread a rank. Exit code: 0 when all targets are
+met, 1 when one is missed, 2 when the machine was too busy to measure.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks import models, quiet, ranks, suite
+from benchmarks.collectives import BACKENDS, Spans, Step, milliseconds, take
+
+if TYPE_CHECKING:
+    import argparse
+
+BATCH, TOKENS = 8, 256
+
+Wrap = Callable[[models.Transformer, torch.device, int], nn.Module]
+
+
+def ddp(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    del device, world
+    return DistributedDataParallel(model)
+
+
+def fsdp2(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    mesh = init_device_mesh(device.type, (world,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def alone(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    """Nothing is exchanged: what parallelism costs is the difference to this."""
+    del device, world
+    return model
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to train on `world` ranks."""
+
+    wrap: Wrap
+    world: int = 2
+    target: float | None = None  # time on CPU with gloo over ours, at least
+
+    @property
+    def name(self) -> str:
+        return f"{self.wrap.__name__}, {self.world} ranks"
+
+
+def table() -> list[Case]:
+    """All rows in the order of the report."""
+    return [Case(alone), Case(ddp, target=1.5), Case(fsdp2, target=1.5)]
+
+
+def make(case: Case, name: str) -> Step:
+    """A training step on one rank."""
+    torch.manual_seed(0)
+    device = torch.device(name)
+    if name == "neuron":
+        device = torch.device(name, torch.accelerator.current_device_index())
+    model = case.wrap(models.Transformer().to(device), device, case.world)
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.randint(256, (BATCH, TOKENS + 1)).to(device)
+
+    def step() -> object:
+        logits = model(ids[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def observe(case: Case, repeats: int) -> list[Spans]:
+    """Samples of one rank on both backends."""
+    steps = [make(case, name) for name in BACKENDS]
+    for step in steps:
+        take(step, 2)
+    spans = [Spans([], [], 1) for _ in steps]
+    for _ in range(repeats):
+        for step, span in zip(steps, spans, strict=True):
+            begin, end = take(step, 1)
+            span.begin.append(begin)
+            span.end.append(end)
+    return spans
+
+
+@dataclass(frozen=True)
+class Row:
+    """Milliseconds of a step: fastest and median sample."""
+
+    name: str
+    cpu_ms: float
+    cpu_median_ms: float
+    neuron_ms: float
+    neuron_median_ms: float
+    ratio: float
+    target: str
+    met: bool
+
+
+def measure(case: Case, repeats: int) -> Row:
+    results = ranks.run(case.world, observe, case, repeats)
+    cpu, neuron = (milliseconds([spans[i] for spans in results]) for i in range(2))
+    ratio = min(cpu) / min(neuron)
+    return Row(
+        case.name,
+        min(cpu),
+        statistics.median(cpu),
+        min(neuron),
+        statistics.median(neuron),
+        ratio,
+        "" if case.target is None else f">= {case.target:g}x",
+        case.target is None or ratio >= case.target,
+    )
+
+
+def run(cases: Sequence[Case], options: argparse.Namespace, watch: quiet.Watch) -> int:
+    print(
+        f"{'':18} {'cpu ms':>8} {'median':>8} {'neuron ms':>10} {'median':>8} {'ratio':>6} target"
+    )
+    rows = []
+    for case in cases:
+        row = measure(case, options.repeats)
+        rows.append(row)
+        print(
+            f"{row.name:18} {row.cpu_ms:8.1f} {row.cpu_median_ms:8.1f} {row.neuron_ms:10.1f}"
+            f" {row.neuron_median_ms:8.1f} {row.ratio:6.2f} {row.target}"
+            f"{'' if row.met else ' NO'}",
+            flush=True,
+        )
+    return suite.finish(rows, options, watch)
+
+
+def main() -> int:
+    return suite.main(quiet.parser(__doc__, repeats=9), table(), run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

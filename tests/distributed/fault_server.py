@@ -1,0 +1,408 @@
+"""Forks groups of ranks and harms them: `python fault_server.py SCENARIO REPETITIONS SEED`.
+
+Importing PyTorch takes longer than all that happens to a group here, so it is imported once, and
+the ranks are forked before the device is used. Every scenario checks for itself and raises; at the end
+no process and no memory file may be left.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+PATIENCE = 30.0  # seconds after which a rank that hasn't ended is a failure of the test
+TIMEOUT = 10.0  # of the groups, unless a scenario has its own
+
+Rank = Callable[[int], Any]
+
+
+@dataclass
+class Job:
+    """The processes of one group; each sends what its function returned, as JSON."""
+
+    pids: list[int]
+    pipes: list[int]
+    codes: dict[int, int] = field(default_factory=dict)
+
+    def end(self) -> list[Any]:
+        """Wait for all ranks and return their answers, None from those without one."""
+        deadline = time.monotonic() + PATIENCE
+        answers = []
+        for rank, pipe in enumerate(self.pipes):
+            with os.fdopen(pipe) as stream:
+                text = stream.read() if _readable(pipe, deadline) else self.fail(rank)
+            answers.append(json.loads(text) if text else None)
+        for rank, pid in enumerate(self.pids):
+            while rank not in self.codes:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    self.codes[rank] = os.waitstatus_to_exitcode(status)
+                elif time.monotonic() > deadline:
+                    self.fail(rank)
+                else:
+                    time.sleep(0.002)
+        return answers
+
+    def fail(self, rank: int) -> NoReturn:
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        raise AssertionError(f"rank {rank} has not ended after {PATIENCE} s")
+
+    def send(self, number: signal.Signals, *ranks: int) -> None:
+        for rank in ranks:
+            os.kill(self.pids[rank], number)
+
+
+def _readable(pipe: int, deadline: float) -> bool:
+    import select  # noqa: PLC0415
+
+    ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+    return bool(ready)
+
+
+def start(world: int, function: Rank, *, timeout: float = TIMEOUT, leave: bool = False) -> Job:
+    """Fork ``world`` ranks that form a group and call ``function(rank)``.
+
+    With ``leave`` a rank ends as a Python program does, without destroying its group.
+    """
+    store = tempfile.mktemp(dir=FOLDER)  # noqa: S306 - the store makes it
+    job = Job([], [])
+    for rank in range(world):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reader)
+            _be(rank, world, function, store, timeout, writer, leave=leave)
+        os.close(writer)
+        job.pids.append(pid)
+        job.pipes.append(reader)
+    return job
+
+
+def _be(
+    rank: int, world: int, function: Rank, store: str, timeout: float, writer: int, *, leave: bool
+) -> NoReturn:
+    code = 1
+    try:
+        torch.neuron.set_device(rank)
+        dist.init_process_group(
+            "neuron",
+            store=dist.FileStore(store, world),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=timeout),
+        )
+        answer = function(rank)
+        with os.fdopen(writer, "w") as stream:
+            json.dump(answer, stream)
+        if leave:
+            raise SystemExit(0)
+        dist.destroy_process_group()
+        code = 0
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def on(rank: int, *shape: int) -> torch.Tensor:
+    return torch.full(shape, float(rank), device=f"neuron:{rank}")
+
+
+def collectives(rank: int, world: int, count: int) -> None:
+    """Small and large ones, one after the other, checked."""
+    big, small = on(rank + 1, world, 1 << 17), on(rank + 1, 8)
+    for _ in range(count):
+        dist.all_reduce(small)
+        assert small[0].item() == world * (world + 1) / 2
+        small.fill_(rank + 1)
+        gathered = torch.empty(world, *big.shape, device=big.device)
+        dist.all_gather_into_tensor(gathered, big)
+        part = torch.empty(1, big.shape[1], device=big.device)
+        dist.reduce_scatter_tensor(part, big)
+        exchanged = torch.empty_like(big)
+        dist.all_to_all_single(exchanged, big)
+        dist.broadcast(exchanged, 0)
+        dist.barrier()
+
+
+def failing(call: Callable[[], Any]) -> dict[str, Any]:
+    """Return what a collective raised and when."""
+    try:
+        call()
+    except dist.DistBackendError as error:
+        return {"error": str(error), "time": time.monotonic()}
+    raise AssertionError("the collective did not fail")
+
+
+def check_names(answer: dict[str, Any], rank: int, *texts: str) -> None:
+    error = answer["error"]
+    assert f"rank {rank}" in error, error
+    for text in texts:
+        assert text in error, error
+
+
+def good_group(world: int) -> None:
+    """A new group works, after whatever happened before."""
+    job = start(world, lambda rank: collectives(rank, world, 2))
+    job.end()
+    assert set(job.codes.values()) == {0}, job.codes
+
+
+def killed(rng: random.Random) -> None:
+    """One rank is killed at a random moment of its collectives."""
+    world = rng.choice([2, 3, 4])
+    victim = rng.randrange(world)
+    job = start(world, lambda rank: failing(lambda: collectives(rank, world, 10**9)))
+    time.sleep(0.05 + 0.4 * rng.random())
+    job.send(signal.SIGKILL, victim)
+    moment = time.monotonic()
+    answers = job.end()
+    for rank, answer in enumerate(answers):
+        if rank == victim:
+            assert job.codes[rank] == -signal.SIGKILL
+            continue
+        check_names(answer, victim, "has ended", f"process {job.pids[victim]}")
+        assert any(name in answer["error"] for name in NAMES), answer["error"]
+        assert answer["time"] - moment < TIMEOUT
+        assert job.codes[rank] == 0
+
+
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier",
+         "creation of the group")  # fmt: skip
+
+
+def all_killed(rng: random.Random) -> None:
+    """Nothing of a group that was killed as a whole disturbs the next one."""
+    world = rng.choice([2, 4])
+    job = start(world, lambda rank: collectives(rank, world, 10**9))
+    time.sleep(0.3 * rng.random())
+    job.send(signal.SIGKILL, *range(world))
+    job.end()
+    assert set(job.codes.values()) == {-signal.SIGKILL}
+    good_group(world)
+
+
+def stopped(_: random.Random) -> None:
+    """A rank that hangs is named when the time is up."""
+
+    def rank_function(rank: int) -> Any:
+        dist.all_reduce(on(rank, 4))
+        if rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return failing(lambda: dist.all_reduce(on(rank, 5)))
+
+    job = start(3, rank_function, timeout=1)
+    time.sleep(2.5)
+    job.send(signal.SIGKILL, 0)
+    answers = job.end()
+    for answer in answers[1:]:
+        check_names(answer, 0, "all_reduce", "timed out after")
+
+
+def aborted(_: random.Random) -> None:
+    """`abort` from another thread ends a collective that waits for a rank."""
+
+    def rank_function(rank: int) -> Any:
+        if rank == 1:
+            dist.barrier()
+            time.sleep(1)
+            return None
+        dist.barrier()
+        group = dist.distributed_c10d._get_default_group()
+        threading.Timer(0.2, group.abort).start()
+        return failing(lambda: dist.all_reduce(on(rank, 4)))
+
+    answers = start(2, rank_function, leave=True).end()
+    assert "abort" in answers[0]["error"], answers[0]
+
+
+def outstanding(_: random.Random) -> None:
+    """Groups with unfinished asynchronous work are destroyed, or simply left."""
+
+    def rank_function(rank: int) -> bool:
+        big = on(1, 1 << 20)
+        works = [dist.all_reduce(big, async_op=True) for _ in range(3)]
+        return len(works) == 3
+
+    for leave in (False, True):
+        job = start(3, rank_function, leave=leave)
+        assert job.end() == [True] * 3
+        assert set(job.codes.values()) == {0}, job.codes
+
+
+def interrupted(_: random.Random) -> None:
+    """Ctrl-C reaches a rank that waits in a collective."""
+
+    def rank_function(rank: int) -> Any:
+        dist.barrier()
+        if rank == 1:
+            time.sleep(1.0)
+            return None
+        try:
+            dist.all_reduce(on(rank, 4))
+        except KeyboardInterrupt:
+            return "interrupted"
+        return "not interrupted"
+
+    job = start(2, rank_function, leave=True)
+    time.sleep(0.6)
+    job.send(signal.SIGINT, 0)
+    assert job.end()[0] == "interrupted"
+
+
+def foreign(_: random.Random) -> None:
+    """Other users can't reach a group's memory, and a wrong token is noticed."""
+
+    def rank_function(rank: int) -> Any:
+        dist.all_reduce(on(rank, 4))
+        dist.barrier()
+        if rank == 1:
+            return None
+        links = {
+            link: os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.exists()
+        }
+        files = [link for link, target in links.items() if "memfd:" in target]
+        assert len(files) >= 2  # the group's and the core's
+        for link in files:
+            assert os.stat(link).st_mode & 0o777 == 0o600
+        if os.geteuid() != 0:
+            return len(files)
+        paths = [f"/proc/{os.getpid()}/fd/{link.name}" for link in files]
+        pid = os.fork()
+        if pid == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+            for path in paths:
+                with suppress(PermissionError):
+                    os.open(path, os.O_RDWR)
+                    os._exit(1)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        return len(files)
+
+    job = start(2, rank_function)
+    job.end()
+    assert set(job.codes.values()) == {0}, job.codes
+
+
+class Tampering(dist.Store):
+    """A store that tells where the group's memory is with another job's token."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def get(self, key: str) -> bytes:
+        value = self.store.get(key)
+        return value[:-1] + bytes([value[-1] ^ 1]) if key.startswith("segment/") else value
+
+    def set(self, key: str, value: str) -> None:
+        self.store.set(key, value)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self.store.wait(keys, timeout)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self.store.multi_get(keys)
+
+
+def wrong_token(_: random.Random) -> None:
+    """A rank of another job that finds this group's memory leaves it alone."""
+    from torch_neuronx import _C  # noqa: PLC0415
+
+    def rank_function(rank: int) -> Any:
+        store = dist.PrefixStore("other", dist.distributed_c10d._get_default_store())
+        mine = Tampering(store) if rank else store
+        limit = timedelta(seconds=2)
+        return failing(lambda: _C.create_process_group(mine, rank, 2, "other", limit))
+
+    first, second = start(2, rank_function).end()
+    assert "the memory of group other belongs to another job" in second["error"]
+    check_names(first, 1, "creation of the group")
+
+
+def own_timeout(_: random.Random) -> None:
+    """A timeout given to one operation counts for it, not the group's."""
+
+    def rank_function(rank: int) -> Any:
+        dist.barrier()
+        if rank == 1:
+            time.sleep(1.5)
+            return None
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=0.3)
+        group = dist.distributed_c10d._get_default_group()
+        began = time.monotonic()
+        answer = failing(lambda: group.allreduce([on(rank, 4)], options).wait())
+        assert 0.25 < answer["time"] - began < 1.4, answer
+        return answer
+
+    answers = start(2, rank_function, leave=True).end()
+    check_names(answers[0], 1, "all_reduce", "timed out")
+
+
+SCENARIOS: dict[str, Callable[[random.Random], None]] = {
+    "killed": killed,
+    "all_killed": all_killed,
+    "stopped": stopped,
+    "aborted": aborted,
+    "outstanding": outstanding,
+    "interrupted": interrupted,
+    "own_timeout": own_timeout,
+    "foreign": foreign,
+    "wrong_token": wrong_token,
+}
+
+
+def left_behind() -> list[str]:
+    """Return the processes of this session besides this one, and what of ours is in file systems."""
+    mine, found = os.getsid(0), []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            session = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[3])
+            if session == mine:
+                found.append(f"process {entry.name}: {(entry / 'cmdline').read_text()}")
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if "memfd:" in os.readlink(link):
+                found.append(f"{link}: {os.readlink(link)}")
+    if "memfd:" in Path("/proc/self/maps").read_text():
+        found.append("a mapping of a memory file")
+    found += [
+        str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob("*neuron-group*")
+    ]  # noqa: S108
+    return found
+
+
+def main() -> None:
+    names, repetitions, seed = sys.argv[1].split(","), int(sys.argv[2]), int(sys.argv[3])
+    rng = random.Random(seed)  # noqa: S311
+    for _ in range(repetitions):
+        for name in names:
+            began = time.monotonic()
+            SCENARIOS[name](rng)
+            left = left_behind()
+            assert not left, f"after {name}: {left}"
+            print(f"{name}: {time.monotonic() - began:.2f} s", flush=True)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as FOLDER:
+        main()

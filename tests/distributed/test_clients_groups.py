@@ -1,0 +1,365 @@
+"""Groups, meshes, objects, autograd through collectives, point to point, all-to-all of tokens."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import _functional_collectives as functional_collectives
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn import functional
+
+from tests.distributed.clients import Env, bound, close, run_checks
+
+
+def numbers(env: Env, *shape: int, rank: int | None = None, dtype: Any = None) -> Tensor:
+    """Different for each rank, the same wherever they are computed."""
+    generator = torch.Generator().manual_seed(1000 + (env.rank if rank is None else rank))
+    return torch.randn(shape, generator=generator).to(env.device, dtype or torch.float32)
+
+
+def objects(env: Env) -> None:
+    mine = {"rank": env.rank, "text": "x" * (10 * env.rank), "tensor": torch.arange(env.rank)}
+    everyone: list[Any] = [None] * env.world
+    dist.all_gather_object(everyone, mine)
+    assert [o["rank"] for o in everyone] == list(range(env.world))
+    assert [len(o["tensor"]) for o in everyone] == list(range(env.world))
+    gathered: list[Any] | None = [None] * env.world if env.rank == 1 else None
+    dist.gather_object(mine, gathered, dst=1)
+    assert gathered is None or [len(o["text"]) for o in gathered] == [
+        10 * r for r in range(env.world)
+    ]
+    sent = [("root", 0), {1, 2}] if env.rank == 0 else [None, None]
+    dist.broadcast_object_list(sent, src=0)
+    assert sent == [("root", 0), {1, 2}]
+    got: list[Any] = [None]
+    dist.scatter_object_list(got, [f"for {r}" for r in range(env.world)], src=0)
+    assert got == [f"for {env.rank}"]
+    if env.rank == 0:
+        dist.send_object_list([1, "two", 3.0], dst=1)
+    elif env.rank == 1:
+        received: list[Any] = [None] * 3
+        dist.recv_object_list(received, src=0)
+        assert received == [1, "two", 3.0]
+
+
+def autograd_collectives(env: Env) -> None:
+    """torch.distributed.nn.functional: values, and gradients against one process."""
+    import torch.distributed.nn.functional as dnn  # noqa: PLC0415  # warns on import
+
+    def parts() -> list[Tensor]:
+        return [numbers(env, 2 * env.world, 3, rank=r).requires_grad_() for r in range(env.world)]
+
+    weights = [numbers(env, 2 * env.world, 3, rank=50 + r) for r in range(env.world)]
+
+    def agree(ours: Tensor, losses: list[Tensor], got: Tensor, want: list[Tensor]) -> None:
+        """Gradients of the sum of all ranks' losses."""
+        sum(losses, torch.zeros((), device=env.device)).backward()
+        ours.backward()
+        close(ours.detach(), losses[env.rank].detach())
+        assert got.grad is not None
+        grad = want[env.rank].grad
+        assert grad is not None
+        close(got.grad, grad)
+
+    mine, w = parts()[env.rank], weights[env.rank]
+    alone = parts()
+    total = torch.stack(alone).sum(0)
+    agree((dnn.all_reduce(mine) * w).sum(), [(total * v).sum() for v in weights], mine, alone)
+
+    mine, alone = parts()[env.rank], parts()
+    got = torch.stack(dnn.all_gather(mine))
+    agree(
+        (got.square() * w).sum(),
+        [(torch.stack(alone).square() * v).sum() for v in weights],
+        mine, alone,
+    )  # fmt: skip
+
+    mine, alone = parts()[env.rank], parts()
+    received = dnn.all_to_all_single(torch.empty_like(mine), mine)
+    exchanged = [torch.cat([p.chunk(env.world)[r] for p in alone]) for r in range(env.world)]
+    agree(
+        (received * w).sum(),
+        [(e * v).sum() for e, v in zip(exchanged, weights, strict=True)],
+        mine, alone,
+    )  # fmt: skip
+
+    mine, alone = parts()[env.rank], parts()
+    piece = dnn.reduce_scatter(torch.empty_like(mine[:2]), list(mine.chunk(env.world)))
+    scattered = torch.stack(alone).sum(0).chunk(env.world)
+    agree(
+        (piece * w[:2]).sum(),
+        [(s * v[:2]).sum() for s, v in zip(scattered, weights, strict=True)],
+        mine, alone,
+    )  # fmt: skip
+
+    mine, alone = parts()[env.rank], parts()
+    agree(
+        (dnn.broadcast(mine, 0) * w).sum(),
+        [(alone[0] * v).sum() + 0 * alone[r].sum() for r, v in enumerate(weights)],
+        mine, alone,
+    )  # fmt: skip
+
+
+def functional_forms(env: Env) -> None:
+    """What DTensor and the compiler call: results are waited for by their first use."""
+    group = dist.group.WORLD
+    assert group is not None
+    every = [numbers(env, env.world, 3, rank=r) for r in range(env.world)]
+    mine = every[env.rank]
+    close(functional_collectives.all_reduce(mine, "sum", group) + 0, torch.stack(every).sum(0))
+    close(functional_collectives.all_reduce(mine, "avg", group) + 0, torch.stack(every).mean(0))
+    gathered = functional_collectives.all_gather_tensor(mine, 1, group)
+    close(gathered + 0, torch.cat(every, 1))
+    piece = functional_collectives.reduce_scatter_tensor(mine, "sum", 0, group)
+    close(piece + 0, torch.stack(every).sum(0)[env.rank : env.rank + 1])
+    turned = functional_collectives.permute_tensor(
+        mine.flatten(), [*range(1, env.world), 0], group
+    )
+    close(turned + 0, every[(env.rank - 1) % env.world].flatten())
+    both = functional_collectives.all_reduce_coalesced([mine, mine * 2], "sum", group)
+    close(both[1] + 0, torch.stack(every).sum(0) * 2)
+    outs = functional_collectives.all_gather_into_tensor_coalesced([mine, mine[:1]], group)
+    close(outs[1] + 0, torch.cat([e[:1] for e in every]))
+    parts = functional_collectives.reduce_scatter_tensor_coalesced([mine], "sum", [0], group)
+    close(parts[0] + 0, torch.stack(every).sum(0)[env.rank : env.rank + 1])
+
+
+def point_to_point(env: Env) -> None:
+    """A ring in one batch, several sizes and dtypes, with tags and without."""
+    right, left = (env.rank + 1) % env.world, (env.rank - 1) % env.world
+    for dtype, size in ((torch.float32, 5), (torch.bfloat16, 70000), (torch.int64, 1)):
+        send = (numbers(env, size) * 8).to(dtype)
+        expected = (numbers(env, size, rank=left) * 8).to(dtype)
+        receive = torch.empty_like(send)
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, send, right),
+                dist.P2POp(dist.irecv, receive, left),
+            ]
+        )
+        for work in works:
+            work.wait()
+        assert torch.equal(receive, expected)
+    back_and_forth = numbers(env, 4)
+    if env.rank == 0:
+        dist.send(back_and_forth, 1)
+        dist.recv(back_and_forth, 1)
+        close(back_and_forth, numbers(env, 4) * 2)
+    elif env.rank == 1:
+        assert dist.recv(back_and_forth) == 0  # from anybody
+        dist.send(back_and_forth * 2, 0)
+
+
+class Experts(nn.Module):
+    """Tokens go to the rank of their expert and come back: both ways by uneven all_to_all."""
+
+    def __init__(self, env: Env, per_rank: int = 2) -> None:
+        super().__init__()
+        self.env, self.per_rank, self.count = env, per_rank, per_rank * env.world
+        torch.manual_seed(11)
+        self.gate = nn.Linear(6, self.count)
+        every = [nn.Linear(6, 6) for _ in range(self.count)]
+        self.mine = nn.ModuleList(every[env.rank * per_rank : (env.rank + 1) * per_rank])
+        self.every = nn.ModuleList(every)  # for the reference only
+
+    def exchange(self, x: Tensor, out: list[int], into: list[int]) -> Tensor:
+        group = dist.group.WORLD
+        assert group is not None
+        y: Tensor = functional_collectives.all_to_all_single_autograd(x, into, out, group)
+        return y
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weight, expert = functional.softmax(self.gate(x), -1).max(-1)
+        return weight, expert
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, expert = self.route(x)
+        order = expert.argsort(stable=True)
+        counts = torch.bincount(expert, minlength=self.count)
+        arriving = torch.empty_like(counts)
+        dist.all_to_all_single(arriving, counts)
+        table = arriving.view(self.env.world, self.per_rank)
+        into = table.sum(1).tolist()
+        out = counts.view(self.env.world, self.per_rank).sum(1).tolist()
+        tokens = self.exchange(x[order], out, into)
+        local = torch.arange(self.per_rank, device=x.device).repeat(self.env.world)
+        which = local.repeat_interleave(table.flatten())
+        done = torch.zeros_like(tokens)
+        for i, layer in enumerate(self.mine):
+            rows = (which == i).nonzero().flatten()
+            done = done.index_add(0, rows, layer(tokens[rows]))
+        returned = self.exchange(done, into, out)
+        return torch.zeros_like(x).index_add(0, order, returned) * weight.unsqueeze(-1)
+
+    def alone(self, x: Tensor) -> Tensor:
+        weight, expert = self.route(x)
+        results = torch.stack([layer(x) for layer in self.every], 1)
+        rows = torch.arange(len(x), device=x.device)
+        return results[rows, expert] * weight.unsqueeze(-1)
+
+
+def experts(env: Env) -> None:
+    """Mixture of experts: outputs, and gradients of inputs and of the experts."""
+    model = Experts(env).to(env.device)
+    x = numbers(env, 13 + env.rank, 6)
+    if env.rank == 0:
+        x = x[:0]  # a rank without tokens
+    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+    got, want = model(ours), model.alone(theirs)
+    close(got.detach(), want.detach())
+    got.square().sum().backward()
+    mine = [p.grad for p in model.mine.parameters()]
+    model.every.zero_grad()
+    want.square().sum().backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    close(ours.grad, theirs.grad)
+    # An expert's gradient comes from all ranks' tokens.
+    totals = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.every.parameters()]
+    for total in totals:
+        dist.all_reduce(total)
+    per_rank = len(mine)
+    for grad, total in zip(
+        mine, totals[env.rank * per_rank : (env.rank + 1) * per_rank], strict=True
+    ):
+        if grad is not None:
+            close(grad, total)
+
+
+def meshes(env: Env) -> None:
+    kind = env.device.type
+    flat = init_device_mesh(kind, (env.world,))
+    assert flat.get_local_rank() == env.rank
+    assert flat.get_group() is not None
+    named = init_device_mesh(kind, (2, env.world // 2), mesh_dim_names=("dp", "tp"))
+    assert named.mesh.tolist() == torch.arange(env.world).view(2, -1).tolist()
+    ones = torch.ones(1, device=env.device)
+    for name, size in (("dp", 2), ("tp", env.world // 2)):
+        part = named[name]
+        assert part.size() == size
+        total = ones.clone()
+        dist.all_reduce(total, group=part.get_group())
+        assert total.item() == size
+    joined = named["dp", "tp"]._flatten("all")
+    total = ones.clone()
+    dist.all_reduce(total, group=joined.get_group())
+    assert total.item() == env.world
+    deep = init_device_mesh(kind, (1, 2, env.world // 2), mesh_dim_names=("pp", "dp", "tp"))
+    assert deep["pp", "tp"].shape == (1, env.world // 2)
+    assert list(deep.get_coordinate() or ()) == [0, env.rank // (env.world // 2), env.rank % (env.world // 2)]
+    world = dist.group.WORLD
+    assert world is not None
+    from_group = DeviceMesh.from_group(world, kind)
+    assert from_group.mesh.tolist() == list(range(env.world))
+    rows = named.mesh[:, 0].tolist()
+    sub = DeviceMesh(kind, rows)
+    assert (sub.get_coordinate() is not None) == (env.rank in rows)
+
+
+def new_groups(env: Env) -> None:
+    """Subgroups by ranks, by enumeration, in another order of creation, and what is not in one."""
+    half = list(range(0, env.world, 2))
+    group = dist.new_group(half, timeout=timedelta(seconds=30))
+    total = torch.full((3,), float(env.rank), device=env.device)
+    if env.rank in half:
+        assert group is not None
+        dist.all_reduce(total, group=group)
+        assert total.tolist() == [float(sum(half))] * 3
+        assert dist.get_group_rank(group, env.rank) == half.index(env.rank)
+    else:
+        assert group == dist.GroupMember.NON_GROUP_MEMBER
+    mine, groups = dist.new_subgroups(group_size=2)
+    assert len(groups) == env.world // 2
+    assert dist.get_world_size(mine) == 2
+    pair = torch.tensor([env.rank], device=env.device)
+    dist.broadcast(pair, group=mine, group_src=1)
+    assert pair.item() == env.rank // 2 * 2 + 1
+    for made in groups:
+        dist.destroy_process_group(made)
+    local = dist.new_group([env.rank], use_local_synchronization=True)
+    dist.all_reduce(total, group=local)
+
+
+def barriers(env: Env) -> None:
+    dist.barrier()
+    if not env.cpu:
+        dist.barrier(device_ids=[env.device.index])
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
+    dist.monitored_barrier(timeout=timedelta(seconds=30), wait_all_ranks=True)
+    work = dist.barrier(async_op=True)
+    assert work is not None
+    work.wait()
+
+
+def sums_of_dtypes(env: Env) -> None:
+    """A reduction of every float by a client's means, in order of the ranks."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        got = numbers(env, 33, dtype=dtype)
+        dist.all_reduce(got, dist.ReduceOp.AVG if not env.cpu else dist.ReduceOp.SUM)
+        parts = torch.stack([numbers(env, 33, rank=r, dtype=dtype) for r in range(env.world)])
+        want = parts.double().mean(0) if not env.cpu else parts.double().sum(0)
+        assert (got.double() - want).abs().max() <= bound(want, dtype, env.world)
+
+
+def initialised_in_other_ways(env: Env) -> None:
+    """Without a backend, by name, with a device: each works after the one before is destroyed."""
+    where: list[Any] = [tempfile.mkdtemp() if env.rank == 0 else None]
+    dist.broadcast_object_list(where, src=0)
+    dist.barrier()
+    kind = env.device.type
+    forms: list[dict[str, Any]] = [
+        {} if not env.cpu else {"backend": "gloo"},
+        {"backend": "neuron"} if not env.cpu else {"backend": "cpu:gloo"},
+    ]
+    if not env.cpu:
+        forms += [{"device_id": env.device}, {"backend": "cpu:gloo,neuron:neuron"}]
+        forms += [{"backend": "neuron", "device_id": env.device}]
+    for i, form in enumerate(forms):
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+        dist.init_process_group(
+            init_method=f"file://{where[0]}/{i}", rank=env.rank, world_size=env.world,
+            timeout=timedelta(seconds=30), **form,
+        )  # fmt: skip
+        total = torch.ones(4, device=env.device)
+        dist.all_reduce(total)
+        assert total.tolist() == [env.world] * 4
+        if not form or "cpu" in form.get("backend", "cpu"):
+            on_host = torch.ones(2)
+            dist.all_reduce(on_host)
+            assert on_host.tolist() == [env.world] * 2
+        backend = dist.group.WORLD._get_backend(torch.device(kind))  # type: ignore[union-attr]
+        assert backend.name() == ("gloo" if env.cpu else "neuron")
+    os.sync()
+
+
+def split(env: Env) -> None:
+    """Groups made from a group: needs the device of the default group, hence after the above."""
+    if env.cpu:
+        return
+    ranks = [list(range(0, env.world, 2)), list(range(1, env.world, 2))]
+    part = dist.split_group(split_ranks=ranks)
+    assert part is not None
+    total = torch.full((2,), float(env.rank), device=env.device)
+    dist.all_reduce(total, group=part)
+    assert total.tolist() == [float(sum(ranks[env.rank % 2]))] * 2
+    dist.barrier(group=part)
+    dist.destroy_process_group(part)
+
+
+CHECKS = (
+    objects, autograd_collectives, functional_forms, point_to_point, experts, meshes, new_groups,
+    barriers, sums_of_dtypes, initialised_in_other_ways, split,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_groups(world: int) -> None:
+    run_checks(world, CHECKS)

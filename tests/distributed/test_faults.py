@@ -1,0 +1,27 @@
+"""Ranks that die, hang, leave or are interrupted: what the others say, and that nothing is left."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from launch import run
+
+SERVER = Path(__file__).with_name("fault_server.py")
+OTHERS = "stopped,aborted,outstanding,interrupted,own_timeout,foreign,wrong_token"
+
+
+def harm(scenarios: str, repetitions: int, seed: int = 0) -> None:
+    run([sys.executable, str(SERVER), scenarios, str(repetitions), str(seed)], timeout=300)
+
+
+def test_killed_ranks() -> None:
+    harm("killed,all_killed", 5)
+
+
+@pytest.mark.exhaustive
+def test_killed_ranks_fifty_times() -> None:
+    harm("killed,all_killed", 50, seed=1)
+
+
+def test_other_faults() -> None:
+    harm(OTHERS, 1)

@@ -1,0 +1,96 @@
+"""The gloo group that connects the hosts of a group (``csrc/distributed/network.h``)."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from datetime import timedelta
+from typing import Any
+
+from torch._C import _distributed_c10d as c10d
+
+# For documentation (RFC 5737): nobody is there, but routes lead to it.
+_ANYWHERE = "192.0.2.1"
+_LOOPBACK = "127.0.0.1"
+_HOST_ID = "TORCH_NEURONX_HOST_ID="
+
+
+def connect(
+    store: Any, rank: int, size: int, hosts: list[str], timeout: float
+) -> tuple[Any, list[str]]:
+    """Connect all ranks of a group; every rank calls it.
+
+    gloo would listen at the address that this computer's name resolves to, which on many computers
+    is a loopback address, and in a network namespace nothing. So the address is the one from which
+    this rank reaches the job's store, unless ``GLOO_SOCKET_IFNAME`` names interfaces.
+
+    Args:
+        store: of the group.
+        rank: of this process.
+        size: of the group.
+        hosts: by rank, what tells hosts apart.
+        timeout: in seconds, for connecting.
+
+    Returns:
+        A ``ProcessGroupGloo`` of all ranks, and by rank a name of its host for messages.
+
+    Raises:
+        RuntimeError: a rank cannot be reached, or didn't come.
+    """
+    own = _address_towards(*_master_of(store))
+    store.set(f"host/{rank}", f"{own} {socket.gethostname()}")
+    told = [store.get(f"host/{r}").decode().split(" ", 1) for r in range(size)]
+    addresses, computers = [a for a, _ in told], [c for _, c in told]
+    if _is_loopback(own):
+        # The store is on this computer. Who came from elsewhere shows which way out is meant.
+        elsewhere = [a for a, h in zip(addresses, hosts, strict=True) if h != hosts[rank]]
+        outside = [a for a in elsewhere if not _is_loopback(a)]
+        if outside:
+            own = _address_towards(outside[0], 1)
+
+    options = c10d.ProcessGroupGloo._Options()
+    options._timeout = timedelta(seconds=timeout)
+    options._threads = 1  # of collectives, which we don't use
+    interfaces = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+    create = c10d.ProcessGroupGloo.create_device
+    options._devices = [create(interface=name) for name in interfaces] or [create(hostname=own)]
+    gloo = c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, options)
+    return gloo, _names(hosts, addresses, computers)
+
+
+def _master_of(store: Any) -> tuple[str, int]:
+    """Host and port of a store's server."""
+    while isinstance(store, c10d.PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, c10d.TCPStore):
+        return store.host, store.port
+    return _ANYWHERE, 1  # a file: the way to most of the network will do
+
+
+def _address_towards(host: str, port: int) -> str:
+    """The address of this computer from which packets to `host` would be sent; none is."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return _LOOPBACK  # no name, no route: a computer by itself
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.split("%")[0]).is_loopback
+
+
+def _names(hosts: list[str], addresses: list[str], computers: list[str]) -> list[str]:
+    """By rank: the name of its computer, with the address if several are called so."""
+    names = []
+    for host, address, computer in zip(hosts, addresses, computers, strict=True):
+        others = [c for h, c in zip(hosts, computers, strict=True) if h != host]
+        if host.startswith(_HOST_ID):
+            names.append(host.removeprefix(_HOST_ID))
+        else:
+            names.append(f"{computer} at {address}" if computer in others else computer)
+    return names

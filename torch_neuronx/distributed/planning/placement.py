@@ -1,0 +1,133 @@
+"""Where the ranks of a job are, which links lie between them, and what is public about those."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from neuronxcc.targets import TARGETS, Instance, Target
+from torch_neuronx.distributed.planning.collectives import SENT
+from torch_neuronx.distributed.planning.errors import PlanError
+
+# Names of what the ranks of a group share, from near to far, with the link that then limits it.
+LINKS = {"core": "none", "chip": "HBM", "instance": "chip to chip", "network": "EFA"}
+
+
+def instance_names() -> tuple[str, ...]:
+    """Every instance type that is known."""
+    return tuple(instance.name for target in TARGETS for instance in target.instances)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A job on instances of one type: consecutive ranks fill an instance, and chips, in order."""
+
+    target: Target
+    instance: Instance
+    lnc: int
+    world_size: int
+    ranks_per_instance: int
+
+    @classmethod
+    def of(
+        cls, world_size: int, instance: str, lnc: int | None, ranks_per_instance: int | None
+    ) -> Placement:
+        """Place a job.
+
+        Raises:
+            PlanError: There is no such instance type, or it cannot hold so many ranks.
+        """
+        for target in TARGETS:
+            for known in target.instances:
+                if known.name == instance:
+                    return cls._on(target, known, world_size, lnc, ranks_per_instance)
+        raise PlanError(f"unknown instance type {instance!r}; known: {', '.join(instance_names())}")
+
+    @classmethod
+    def _on(
+        cls,
+        target: Target,
+        instance: Instance,
+        world_size: int,
+        lnc: int | None,
+        ranks_per_instance: int | None,
+    ) -> Placement:
+        lnc = target.default_lnc if lnc is None else lnc
+        if lnc not in target.supported_lnc:
+            allowed = ", ".join(map(str, target.supported_lnc))
+            raise PlanError(f"lnc={lnc}: {target.name} groups its cores by {allowed}")
+        cores = instance.chips * target.logical_cores_per_chip(lnc)
+        each = cores if ranks_per_instance is None else ranks_per_instance
+        if not 1 <= each <= cores:
+            raise PlanError(f"{each} ranks on {instance.name}, which has {cores} logical cores")
+        if world_size < 1:
+            raise PlanError(f"world_size={world_size}: a job has at least one rank")
+        return cls(target, instance, lnc, world_size, each)
+
+    @property
+    def instances(self) -> int:
+        """How many instances the job takes."""
+        return -(-self.world_size // self.ranks_per_instance)
+
+    @property
+    def cores_per_chip(self) -> int:
+        """Logical cores of a chip."""
+        return self.target.logical_cores_per_chip(self.lnc)
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Memory of a logical core."""
+        return self.target.hbm_bytes_per_logical_core(self.lnc)
+
+    def instance_of(self, rank: int) -> int:
+        """Which instance a rank is on."""
+        return rank // self.ranks_per_instance
+
+    def chip_of(self, rank: int) -> tuple[int, int]:
+        """Which chip of which instance a rank is on."""
+        return self.instance_of(rank), rank % self.ranks_per_instance // self.cores_per_chip
+
+    def span(self, ranks: Sequence[int]) -> str:
+        """What the ranks of a group share: `core`, `chip`, `instance`, or only the `network`."""
+        if len(ranks) == 1:
+            return "core"
+        if len({self.instance_of(rank) for rank in ranks}) > 1:
+            return "network"
+        return "instance" if len({self.chip_of(rank) for rank in ranks}) > 1 else "chip"
+
+    def seconds(self, kind: str, size: int, ranks: Sequence[int]) -> float | None:
+        """Estimate the time of a collective on hardware from published numbers, `None` without any.
+
+        It is the time that the bytes need on the slowest link at its full published rate, while all
+        groups of the same kind (those that the other ranks are in) do the same, plus the published
+        time of a hop for each hop of the algorithm that the runtime chooses by size. Queues, other
+        traffic and what overlaps with it are left out.
+        """
+        facts = self.target.collectives
+        n = len(ranks)
+        if facts is None or n == 1:
+            return None if facts is None else 0.0
+        sent = size * SENT[kind](n)
+        chips = Counter(self.chip_of(rank) for rank in ranks)
+        hosts = Counter(self.instance_of(rank) for rank in ranks)
+        # Bytes are written once and read once by each rank of a chip.
+        transfer = 2 * sent * self.cores_per_chip / (self.target.hbm_gbps * 1e9)
+        if len(chips) > 1:
+            groups = self.cores_per_chip / max(chips.values())
+            transfer = max(transfer, sent * groups / (self.target.link.chip_gbps * 1e9))
+        if len(hosts) > 1:
+            if self.instance.network_gbit is None:
+                return None
+            groups = self.ranks_per_instance / max(hosts.values())
+            transfer = max(transfer, sent * groups / (self.instance.network_gbit / 8 * 1e9))
+        inside = max(hosts.values())
+        if size < facts.mesh_below_bytes:
+            hops: float = 1
+        elif size < facts.halving_below_bytes:
+            hops = math.ceil(math.log2(max(inside, 2)))
+        else:
+            hops = max(inside / 2, 1)
+        latency = hops * facts.hop_us + (len(hosts) - 1) * facts.network_hop_us
+        return transfer + latency * 1e-6
