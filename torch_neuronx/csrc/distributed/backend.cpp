@@ -428,14 +428,15 @@ void NeuronBackend::abort() {
   closed_ = true;
   const std::string reason = segment_.rank_name(rank_) + " has aborted it";
   segment_.poison(reason);
-  if (hosts_ != nullptr) hosts_->abort("group " + segment_.name() + ": " + reason);
   mailbox_->abort(segment_.poison_text());
+  if (hosts_ != nullptr) hosts_->abort("group " + segment_.name() + ": " + reason);
 }
 
 void NeuronBackend::shutdown() {
   closed_ = true;
   queue_.drain();
   mailbox_->shutdown();
+  if (hosts_ != nullptr) hosts_->shutdown();
 }
 
 }  // namespace torch_neuronx::distributed

@@ -59,9 +59,9 @@ Courier::~Courier() { shutdown("group " + group_ + " was destroyed"); }
 std::string Courier::text_of(const Parcel& parcel, bool is_send) const {
   std::string text = is_send ? "send to " : "receive from ";
   text += parcel.peer == kAnySource ? "any rank" : network_.topology().describe(parcel.peer);
-  text += c10::str(" (tag ", parcel.tag, ", ", parcel.bytes, " bytes, ",
-                   c10::toString(parcel.dtype), ") by ",
-                   network_.topology().describe(network_.topology().rank()));
+  text +=
+      c10::str(" (tag ", parcel.tag, ", ", parcel.bytes, " bytes, ", c10::toString(parcel.dtype),
+               ") by ", network_.topology().describe(network_.topology().rank()));
   return text;
 }
 
@@ -293,8 +293,8 @@ void Courier::handle(Line& line, std::unique_ptr<Control> note) {
     } else if (const auto sent = line.sending.find(note->number); sent != line.sending.end()) {
       auto error = note->note == Note::kTaken ? nullptr : error_of([&] {
         fail(kInvalid, text_of(sent->second.parcel, true) + " of group " + group_ +
-                           " does not fit: " + network_.topology().describe(line.peer) +
-                           " wants " + std::to_string(note->bytes) + " bytes, " +
+                           " does not fit: " + network_.topology().describe(line.peer) + " wants " +
+                           std::to_string(note->bytes) + " bytes, " +
                            c10::toString(static_cast<c10::ScalarType>(note->dtype)));
       });
       ends.push_back({std::move(sent->second.parcel), error, network_.topology().rank()});
@@ -332,8 +332,8 @@ void Courier::deliver(Line& line, const Job& job) {
   const auto error = error_of([&] {
     if (note.bytes != parcel.bytes || note.dtype != static_cast<uint32_t>(parcel.dtype)) {
       if (!is_eager) answer(Note::kRefused);
-      fail(kInvalid, text_of(parcel, false) + " of group " + group_ + " does not fit: " +
-                         network_.topology().describe(line.peer) + " sent " +
+      fail(kInvalid, text_of(parcel, false) + " of group " + group_ +
+                         " does not fit: " + network_.topology().describe(line.peer) + " sent " +
                          std::to_string(note.bytes) + " bytes, " +
                          c10::toString(static_cast<c10::ScalarType>(note.dtype)));
     }
@@ -436,8 +436,7 @@ void Courier::shutdown(const std::string& reason) {
   });
   stopping_ = true;
   std::vector<End> ends;
-  const auto error =
-      hopeless != nullptr ? hopeless : error_of([&] { fail(kClosed, reason); });
+  const auto error = hopeless != nullptr ? hopeless : error_of([&] { fail(kClosed, reason); });
   {
     const Lock lock(mutex_);
     for (auto& [peer, line] : lines_) {

@@ -1,13 +1,14 @@
 // Messages between two ranks on different hosts: send, receive, receive from any.
 //
-// A message begins with a control message that says what it is. Up to kEager bytes travel in it, and
-// its sender is done at once: the receiver keeps them until they are asked for. More bytes follow on
-// a tag of their own when a receive wants them, straight into its memory, and the receiver tells the
-// sender. So gloo never gets a message that is longer than what was posted for it, and tags are not
-// limited to what gloo takes. Order and matching are those of the mailbox (mailbox.h).
+// A message begins with a control message that says what it is. Up to kEager bytes travel in it,
+// and its sender is done at once: the receiver keeps them until they are asked for. More bytes
+// follow on a tag of their own when a receive wants them, straight into its memory, and the
+// receiver tells the sender. So gloo never gets a message that is longer than what was posted for
+// it, and tags are not limited to what gloo takes. Order and matching are those of the mailbox
+// (mailbox.h).
 //
-// Every peer has a thread that waits for its control messages, from the first transfer that concerns
-// it. A receive from any concerns all.
+// Every peer has a thread that waits for its control messages, from the first transfer that
+// concerns it. A receive from any concerns all.
 #pragma once
 
 #include <array>
@@ -84,10 +85,10 @@ class Courier {
     int peer = -1;
     std::thread thread;
     c10::intrusive_ptr<c10d::Work> listening;
-    uint64_t messages = 0;            // sent
-    uint64_t written = 0;             // control messages
-    uint64_t received = 0;            // the same, from the peer
-    uint64_t reported = 0;            // of these, how many the peer knows of
+    uint64_t messages = 0;  // sent
+    uint64_t written = 0;   // control messages
+    uint64_t received = 0;  // the same, from the peer
+    uint64_t reported = 0;  // of these, how many the peer knows of
     std::map<uint64_t, Sending> sending;
     // Control messages that the peer may not have got yet.
     std::deque<std::pair<std::unique_ptr<Control>, c10::intrusive_ptr<c10d::Work>>> under_way;
