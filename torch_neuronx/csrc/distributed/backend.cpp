@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
@@ -90,8 +92,17 @@ void NeuronBackend::run(const Call& call) {
   }
 }
 
+void NeuronBackend::become_default() {
+  if (getGroupUid().empty()) return;  // a backend without a group of PyTorch's
+  const auto group = c10d::resolve_process_group(getGroupUid());
+  if (group->getBackendType() == c10d::ProcessGroup::BackendType::GLOO &&
+      !group->hasBackendForDeviceType(c10::kCPU))
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+}
+
 c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
+  std::call_once(became_default_, [&] { become_default(); });
   // What was deferred runs now, in this thread: the collective may run in another. What the stream
   // has pending is the operation's to wait for.
   run_deferred();

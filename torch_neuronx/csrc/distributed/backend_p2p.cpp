@@ -73,7 +73,8 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
     }
     operation->finish(error, members[source]);
   };
-  const auto posted = is_send ? mailbox_->send(std::move(parcel)) : mailbox_->receive(std::move(parcel));
+  const auto posted =
+      is_send ? mailbox_->send(std::move(parcel)) : mailbox_->receive(std::move(parcel));
   operation->attended_by(
       [mailbox = mailbox_, posted](Clock::time_point until) { mailbox->attend(*posted, until); });
 
