@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
@@ -33,7 +35,10 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
       options_(c10::make_intrusive<Options>("neuron", timeout)),
-      segment_(*store, rank, size, std::move(name), timeout, 0),
+      shared_segment_(std::make_shared<Segment>(*store, rank, size, std::move(name), timeout,
+                                                Mailbox::bytes(size))),
+      segment_(*shared_segment_),
+      mailbox_(std::make_shared<Mailbox>(shared_segment_)),
       local_(segment_) {
   // Now, while no thread writes to tensors: see share_arena.
   if (segment_.local_size() > 1) {
@@ -87,10 +92,20 @@ void NeuronBackend::run(const Call& call) {
   }
 }
 
+void NeuronBackend::become_default() {
+  if (getGroupUid().empty()) return;  // a backend without a group of PyTorch's
+  const auto group = c10d::resolve_process_group(getGroupUid());
+  if (group->getBackendType() == c10d::ProcessGroup::BackendType::GLOO &&
+      !group->hasBackendForDeviceType(c10::kCPU))
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+}
+
 c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
-  // What was deferred runs now, in this thread: the collective may run in another.
-  flush_deferred();
+  std::call_once(became_default_, [&] { become_default(); });
+  // What was deferred runs now, in this thread: the collective may run in another. What the stream
+  // has pending is the operation's to wait for.
+  run_deferred();
   auto& call = request.call;
   if (call.timeout < std::chrono::milliseconds(0)) call.timeout = options_->timeout;
   const auto device = static_cast<c10::DeviceIndex>(call.device);
@@ -414,11 +429,13 @@ void NeuronBackend::abort() {
   const std::string reason = segment_.rank_name(rank_) + " has aborted it";
   segment_.poison(reason);
   if (hosts_ != nullptr) hosts_->abort("group " + segment_.name() + ": " + reason);
+  mailbox_->abort(segment_.poison_text());
 }
 
 void NeuronBackend::shutdown() {
   closed_ = true;
   queue_.drain();
+  mailbox_->shutdown();
 }
 
 }  // namespace torch_neuronx::distributed

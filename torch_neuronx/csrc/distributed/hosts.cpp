@@ -44,9 +44,12 @@ std::vector<int64_t> bytes_of(const std::vector<Memory>& pieces, size_t first, s
 
 Span span_of(const Memory& memory) { return {static_cast<char*>(memory.data), memory.bytes}; }
 
-std::string first_line(const char* what) {
-  const std::string text = what;
-  return text.substr(0, text.find('\n'));  // the rest is a backtrace
+// What an error says, without the prefix that the next one gets, and without a backtrace.
+std::string reason_of(const std::exception& error) {
+  std::string text = error.what();
+  text = text.substr(0, text.find('\n'));
+  const std::string prefix = "neuron: ";
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
 }  // namespace
@@ -105,7 +108,7 @@ void Hosts::run(const Call& call) {
   try {
     dispatch(call, errand);
   } catch (const std::exception& error) {
-    segment_.poison(first_line(error.what()));
+    segment_.poison(reason_of(error));
     throw;
   }
 }

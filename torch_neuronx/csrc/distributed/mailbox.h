@@ -1,15 +1,15 @@
 // Messages between two ranks of one host: send, receive, receive from any.
 //
-// A message up to 896 bytes travels in an entry of the pair's ring and its sender is done at once. Of
-// a larger one the entry says where it is in the sender's HBM; the receiver copies it from there and
-// tells the sender. Messages of a pair with one tag are received in the order in which they were
-// sent, by the receives in the order in which those were posted; other pairs, other tags and
+// A message up to 896 bytes travels in an entry of the pair's ring and its sender is done at once.
+// Of a larger one the entry says where it is in the sender's HBM; the receiver copies it from there
+// and tells the sender. Messages of a pair with one tag are received in the order in which they
+// were sent, by the receives in the order in which those were posted; other pairs, other tags and
 // collectives never wait for them. A receive from any takes the message that arrived first.
 //
 // Whoever waits for a transfer does the mailbox's work meanwhile, so a round trip needs no other
-// thread. For transfers that nobody waits for, a thread is started with the first of them that can't
-// be done at once. It sleeps until a peer has news, and looks after deadlines and dead peers only while
-// something is outstanding.
+// thread. For transfers that nobody waits for, a thread is started with the first of them that
+// can't be done at once. It sleeps until a peer has news, and looks after deadlines and dead peers
+// only while something is outstanding.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -177,8 +177,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   std::vector<uint32_t> generations_;      // of claims
   std::vector<uint32_t> free_claims_;
 
-  uint64_t receives_ = 0;                         // posted ever
-  std::map<Key, std::deque<Ptr>> posted_;         // receives that wait; source may be kAnySource
+  uint64_t receives_ = 0;                  // posted ever
+  std::map<Key, std::deque<Ptr>> posted_;  // receives that wait; source may be kAnySource
   std::map<Key, std::deque<Arrival>> unexpected_;
   std::vector<uint32_t> posted_from_;  // how many, by source
   uint32_t posted_from_any_ = 0;

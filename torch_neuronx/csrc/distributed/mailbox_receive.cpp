@@ -49,9 +49,7 @@ std::shared_ptr<Transfer> Mailbox::receive(Parcel parcel) {
   return transfer;
 }
 
-bool Mailbox::wanted(int source) const {
-  return posted_from_any_ > 0 || posted_from_[source] > 0;
-}
+bool Mailbox::wanted(int source) const { return posted_from_any_ > 0 || posted_from_[source] > 0; }
 
 void Mailbox::collect_news() {
   for (int word = 0; word * 64 < memory_.ranks; ++word) {
@@ -70,8 +68,8 @@ void Mailbox::drain() {
   }
   for (auto source = unread_.begin(); source != unread_.end();) {
     drain_from(*source);
-    source = memory_.ring(*source, rank_).first() == nullptr ? unread_.erase(source)
-                                                             : std::next(source);
+    source =
+        memory_.ring(*source, rank_).first() == nullptr ? unread_.erase(source) : std::next(source);
   }
 }
 
@@ -119,8 +117,8 @@ void Mailbox::deliver(int source, const Letter& letter, const std::byte* payload
     return;
   }
   const bool take_any =
-      named == posted_.end() || (any != posted_.end() && any->second.front()->number_ <
-                                                             named->second.front()->number_);
+      named == posted_.end() ||
+      (any != posted_.end() && any->second.front()->number_ < named->second.front()->number_);
   const auto queue = take_any ? any : named;
   const Ptr transfer = queue->second.front();
   queue->second.pop_front();

@@ -55,7 +55,13 @@ void Operation::finish(std::exception_ptr error, int source) noexcept {
   }
 }
 
+void Operation::attended_by(std::function<void(std::chrono::steady_clock::time_point)> attend) {
+  started_ = std::chrono::steady_clock::now();
+  attend_ = std::move(attend);
+}
+
 void Operation::wait() {
+  if (attend_ && !done()) attend_(std::chrono::steady_clock::time_point::max());
   if (!done()) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return done(); });
@@ -64,9 +70,11 @@ void Operation::wait() {
 }
 
 bool Operation::wait_for(std::chrono::milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  if (attend_ && !done()) attend_(until);
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (!changed_.wait_for(lock, timeout, [&] { return done(); })) return false;
+    if (!changed_.wait_until(lock, until, [&] { return done(); })) return false;
   }
   wait();
   return true;
@@ -75,6 +83,11 @@ bool Operation::wait_for(std::chrono::milliseconds timeout) {
 std::exception_ptr Operation::error() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return error_;
+}
+
+std::chrono::steady_clock::time_point Operation::finished_at() const noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return finished_;
 }
 
 double Operation::seconds() const {

@@ -26,9 +26,13 @@ class Operation final : public Completion {
   void run() noexcept;
   // For operations that run elsewhere (transfers between two ranks).
   void finish(std::exception_ptr error, int source = -1) noexcept;
+  // Who waits for it does its work meanwhile, with this, until a point in time. Called once, before
+  // anybody can wait.
+  void attended_by(std::function<void(std::chrono::steady_clock::time_point)> attend);
 
   bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
   void wait() override;
+  std::chrono::steady_clock::time_point finished_at() const noexcept override;
   // False when it was not done after `timeout`.
   bool wait_for(std::chrono::milliseconds timeout);
   std::exception_ptr error() const;
@@ -41,6 +45,7 @@ class Operation final : public Completion {
 
  private:
   std::function<void()> body_;
+  std::function<void(std::chrono::steady_clock::time_point)> attend_;
   std::vector<at::Tensor> results_;
   std::vector<at::Tensor> kept_;  // memory that must live until the end
   std::vector<std::shared_ptr<Completion>> before_;
