@@ -148,22 +148,6 @@ def check_subgroups(rank: int, n: int) -> None:
             dist.barrier(group)
 
 
-def everything(rank: int, n: int, layout: str, store: str) -> None:
-    join(layout, rank, store)
-    for dtype in DTYPES:
-        for count in COUNTS if dtype == torch.float32 else COUNTS[:2]:
-            check_reductions(rank, n, dtype, count)
-            check_copies(rank, n, dtype, count)
-    check_scales(rank, n)
-    check_asynchronous(rank, n)
-    check_subgroups(rank, n)
-
-
-@pytest.mark.parametrize("layout", ["ab", "abab", "aaab"])
-def test_collectives(layout: str, tmp_path: Path) -> None:
-    run_ranks(len(layout), everything, layout, str(tmp_path / "store"), backend="none")
-
-
 def error_of(call: Callable[[], Any]) -> tuple[str, float]:
     """The error that a collective raises, and after how many seconds."""
     start = time.monotonic()
@@ -176,6 +160,97 @@ def contains(text: str, part: str) -> None:
     assert part in text, f"{part!r} is not in {text!r}"
 
 
+def check_messages(rank: int, n: int) -> None:
+    """Between all pairs, of all lengths, in order; and from whoever comes first."""
+    sizes = [0, 5, 896, 897, 3000, 300_000]
+
+    def content(source: int, to: int, size: int, number: int) -> Tensor:
+        return (torch.arange(size) + 7 * source + 13 * to + 31 * number) % 113
+
+    def empty(size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.int64, device="neuron")
+
+    sent, received = [], []
+    for number, size in enumerate(sizes * 2):
+        tag = (0, 2**31 - 1)[number % 2]
+        for peer in range(n):
+            if peer != rank:
+                sent.append(
+                    dist.isend(content(rank, peer, size, number).neuron(), peer, tag=tag)
+                )
+                out = empty(size)
+                received.append((out, dist.irecv(out, peer, tag=tag), peer, size, number))
+    for out, work, peer, size, number in reversed(received):
+        assert work is not None
+        work.wait()
+        same(out, content(peer, rank, size, number))
+    for each in sent:
+        assert each is not None
+        each.wait()
+
+    # A ring, as pipelines have it.
+    out = empty(1000)
+    operations = [
+        dist.P2POp(dist.isend, content(rank, 0, 1000, 0).neuron(), (rank + 1) % n),
+        dist.P2POp(dist.irecv, out, (rank - 1) % n),
+    ]
+    for each in dist.batch_isend_irecv(operations):
+        each.wait()
+    same(out, content((rank - 1) % n, 0, 1000, 0))
+
+    for root in range(n):
+        for size in (10, 40_000):
+            dist.barrier()
+            if rank != root:
+                dist.send(content(rank, root, size, 0).neuron(), root, tag=3)
+                continue
+            sources = []
+            for _ in range(n - 1):
+                out = empty(size)
+                source = dist.recv(out, None, tag=3)
+                same(out, content(source, root, size, 0))
+                sources.append(source)
+            assert sorted([*sources, root]) == list(range(n))
+
+
+def check_message_errors(rank: int, n: int) -> None:
+    """Between the first rank and the last, which are on different hosts."""
+    group = dist.new_group(list(range(n)), backend="neuron", timeout=timedelta(seconds=2))
+    for size in (10, 10_000):
+        if rank == 0:
+            work = dist.isend(torch.ones(size, device="neuron"), n - 1, group=group)
+            assert work is not None
+            if size > 10:
+                text, _ = error_of(work.wait)
+                contains(text, "does not fit: rank 3 (host b) wants 28 bytes")
+        if rank == n - 1:
+            out = torch.empty(7, device="neuron")
+            text, _ = error_of(lambda out=out: dist.recv(out, 0, group=group))  # type: ignore[misc]
+            contains(text, "receive from rank 0 (host a)")
+            contains(text, f"does not fit: rank 0 (host a) sent {4 * size} bytes")
+    if rank == n - 1:  # nobody sends
+        text, _ = error_of(lambda: dist.recv(torch.empty(7, device="neuron"), 0, group=group))
+        contains(text, "timed out")
+    dist.barrier()
+
+
+def everything(rank: int, n: int, layout: str, store: str) -> None:
+    join(layout, rank, store)
+    for dtype in DTYPES:
+        for count in COUNTS if dtype == torch.float32 else COUNTS[:2]:
+            check_reductions(rank, n, dtype, count)
+            check_copies(rank, n, dtype, count)
+    check_scales(rank, n)
+    check_asynchronous(rank, n)
+    check_subgroups(rank, n)
+    check_messages(rank, n)
+
+
+@pytest.mark.parametrize("layout", ["ab", "abab", "aaab"])
+def test_collectives(layout: str, tmp_path: Path) -> None:
+    run_ranks(len(layout), everything, layout, str(tmp_path / "store"), backend="none")
+
+
 def faults(rank: int, n: int, layout: str, store: str, victim: int, report: str) -> None:
     join(layout, rank, store)
     everybody = list(range(n))
@@ -184,6 +259,7 @@ def faults(rank: int, n: int, layout: str, store: str, victim: int, report: str)
         for s in (20, 20, 2)
     )
     here = layout[rank]
+    check_message_errors(rank, n)
 
     # Other sizes on the other host; small, and so large that ranks talk lane by lane.
     t = torch.ones(500_000 if here == "a" else 3, device="neuron")
