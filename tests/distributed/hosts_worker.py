@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,9 +77,10 @@ def main() -> None:
     for name, wrap in ways.items():
         losses = train(wrap(copy.deepcopy(net)), rank, n)
         # Some 1e4 additions at 1e-16, through 4 steps.
-        torch.testing.assert_close(losses, expected, rtol=1e-10, atol=0, msg=lambda m: name + m)
+        torch.testing.assert_close(losses, expected, rtol=1e-10, atol=0)
         if rank == 0:
-            print(name, "trains like one process:", losses, flush=True)
+            sys.stdout.write(f"{name} trains like one process: {losses}\n")
+            sys.stdout.flush()
     dist.destroy_process_group()
 
 

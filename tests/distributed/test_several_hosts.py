@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import signal
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +19,6 @@ from tests.distributed.ranks import RankError, run_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 Tensor = torch.Tensor
 REDUCTIONS: dict[Any, Any] = {
@@ -160,24 +161,24 @@ def contains(text: str, part: str) -> None:
     assert part in text, f"{part!r} is not in {text!r}"
 
 
+def content(source: int, to: int, size: int, number: int) -> Tensor:
+    return (torch.arange(size) + 7 * source + 13 * to + 31 * number) % 113
+
+
+def empty(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.int64, device="neuron")
+
+
 def check_messages(rank: int, n: int) -> None:
-    """Between all pairs, of all lengths, in order; and from whoever comes first."""
+    """Between all pairs, of all lengths, in order."""
     sizes = [0, 5, 896, 897, 3000, 300_000]
-
-    def content(source: int, to: int, size: int, number: int) -> Tensor:
-        return (torch.arange(size) + 7 * source + 13 * to + 31 * number) % 113
-
-    def empty(size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.int64, device="neuron")
 
     sent, received = [], []
     for number, size in enumerate(sizes * 2):
         tag = (0, 2**31 - 1)[number % 2]
         for peer in range(n):
             if peer != rank:
-                sent.append(
-                    dist.isend(content(rank, peer, size, number).neuron(), peer, tag=tag)
-                )
+                sent.append(dist.isend(content(rank, peer, size, number).neuron(), peer, tag=tag))
                 out = empty(size)
                 received.append((out, dist.irecv(out, peer, tag=tag), peer, size, number))
     for out, work, peer, size, number in reversed(received):
@@ -198,19 +199,19 @@ def check_messages(rank: int, n: int) -> None:
         each.wait()
     same(out, content((rank - 1) % n, 0, 1000, 0))
 
-    for root in range(n):
-        for size in (10, 40_000):
-            dist.barrier()
-            if rank != root:
-                dist.send(content(rank, root, size, 0).neuron(), root, tag=3)
-                continue
-            sources = []
-            for _ in range(n - 1):
-                out = empty(size)
-                source = dist.recv(out, None, tag=3)
-                same(out, content(source, root, size, 0))
-                sources.append(source)
-            assert sorted([*sources, root]) == list(range(n))
+
+def check_messages_from_any(rank: int, n: int) -> None:
+    for root, size in itertools.product(range(n), (10, 40_000)):
+        dist.barrier()
+        if rank != root:
+            dist.send(content(rank, root, size, 0).neuron(), root, tag=3)
+            continue
+        sources = []
+        for _ in range(n - 1):
+            out = empty(size)
+            sources.append(dist.recv(out, None, tag=3))
+            same(out, content(sources[-1], root, size, 0))
+        assert sorted([*sources, root]) == list(range(n))
 
 
 def check_message_errors(rank: int, n: int) -> None:
@@ -244,6 +245,7 @@ def everything(rank: int, n: int, layout: str, store: str) -> None:
     check_asynchronous(rank, n)
     check_subgroups(rank, n)
     check_messages(rank, n)
+    check_messages_from_any(rank, n)
 
 
 @pytest.mark.parametrize("layout", ["ab", "abab", "aaab"])
@@ -282,7 +284,9 @@ def faults(rank: int, n: int, layout: str, store: str, victim: int, report: str)
     contains(text, "rank 2 (host b) called broadcast 1 (root 0, ")
 
     if rank != victim:
-        text, seconds = error_of(lambda: dist.all_reduce(torch.ones(9, device="neuron"), group=late))
+        text, seconds = error_of(
+            lambda: dist.all_reduce(torch.ones(9, device="neuron"), group=late)
+        )
         contains(text, "all_reduce 1 (sum, ")
         contains(text, "timed out")
         assert 1.5 < seconds < 10
@@ -295,8 +299,7 @@ def faults(rank: int, n: int, layout: str, store: str, victim: int, report: str)
         dist.all_reduce(t, async_op=True)
         os.kill(os.getpid(), signal.SIGKILL)
     text, seconds = error_of(lambda: [dist.all_reduce(t) for _ in range(100)])
-    with open(f"{report}/{rank}", "w") as file:
-        file.write(f"{seconds:.1f} {text}")
+    Path(report, str(rank)).write_text(f"{seconds:.1f} {text}")
     os._exit(0)  # the group cannot be destroyed in order any more
 
 
