@@ -2,6 +2,7 @@
 
     python -m examples.two_hosts                        # FSDP2 on 2 x 2 NeuronCores
     python -m examples.two_hosts --ranks 1 train.py     # a program of yours, one rank on each
+    python -m examples.two_hosts -- -m my.training      # a module of yours
 
 As root, the computers are network namespaces that a cable (veth) connects: each has its own
 interfaces, addresses and ports, and ranks on different ones share no memory. Otherwise, and with
@@ -146,7 +147,7 @@ def train() -> None:
     torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     torch.manual_seed(0)
     layers = [nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(2)]
-    model = nn.Sequential(*layers, nn.Linear(64, 64)).neuron()
+    model = nn.Sequential(*layers, nn.Linear(64, 64)).to("neuron")
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
@@ -172,10 +173,11 @@ def main() -> int:
     parser.add_argument("--plain", action="store_true", help="no network namespaces")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="a script and its arguments")
     options = parser.parse_args()
+    program = [word for i, word in enumerate(options.program) if i > 0 or word != "--"]
     reason = "as you wish" if options.plain else why_no_namespaces()
     print(f"hosts: {f'pretended ({reason})' if reason else 'two network namespaces'}", flush=True)
     with pretence() if reason else namespaces() as hosts:
-        return launch(hosts, options.ranks, options.program or ["-m", "examples.two_hosts"])
+        return launch(hosts, options.ranks, program or ["-m", "examples.two_hosts"])
 
 
 if __name__ == "__main__":

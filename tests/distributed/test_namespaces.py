@@ -34,7 +34,7 @@ def test_training_over_two_hosts(capfd: pytest.CaptureFixture[str]) -> None:
     with namespaces() as pair:
         names = {host.prefix[-1] for host in pair}
         assert names <= names_left()
-        code = launch(pair, 2, [str(WORKER)], timeout=120)
+        code = launch(pair, 2, [str(WORKER)], timeout=200)
     printed = capfd.readouterr()
     assert code == 0, printed.out + printed.err
     for way in ("DDP", "FSDP2", "HSDP"):
