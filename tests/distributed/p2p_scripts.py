@@ -71,7 +71,9 @@ def scripts(draw: st.DrawFn, ranks: int, most: int = 40) -> Script:
     todo += [Event(m.destination, "receive", m.number) for m in script.messages]
     reductions = draw(st.integers(0, 3))
     order = draw(st.permutations(todo))
-    for at in sorted(draw(st.lists(st.integers(0, len(order)), min_size=reductions, max_size=reductions))):
+    for at in sorted(
+        draw(st.lists(st.integers(0, len(order)), min_size=reductions, max_size=reductions))
+    ):
         order[at:at] = [Event(r, "reduce", at) for r in range(ranks)]
     # The k-th send of a pair and tag meets the k-th receive; with any source, of the tag.
     script.events = with_waits(draw, script, order)
