@@ -1,8 +1,9 @@
 """What the ranks of test_matrix.py do: every collective against a slow reference in NumPy.
 
-What a rank gives depends on a seed and its number alone, so every rank knows what all of them gave and
-computes what it must get. The reference folds in order of ranks, in float32 for types that are
-narrower, and rounds once; integers wrap. Results are compared bit for bit.
+What a rank gives depends on a seed and its number alone, so every rank knows what all of them gave
+and computes what it must get. The reference folds in order of ranks, in float32 for types that are
+narrower, divides an average by the number of ranks, and rounds once; integers wrap. Results are
+compared bit for bit.
 """
 
 from __future__ import annotations
@@ -108,9 +109,7 @@ def reduced(dtype: torch.dtype, name: str, all_given: Sequence[Array]) -> Array:
         if dtype in INTEGERS:
             total = np.trunc(total.astype(np.float64) / len(all_given))
         else:
-            # A sum is multiplied with the reciprocal, which is a number of the arithmetic's type.
-            real = np.float64 if work in (np.float64, np.complex128) else np.float32
-            total = total * real(1 / len(all_given))
+            total = total / work(len(all_given))
     return np.asarray(total.astype(kind))
 
 
@@ -148,9 +147,11 @@ class Checker:
 INLINE = 4096
 
 
-def sizes(dtype: torch.dtype, world_size: int) -> list[int]:
+def sizes(dtype: torch.dtype, world_size: int, large: Sequence[int]) -> list[int]:
     each = dtype.itemsize * world_size
-    return [0, 1, INLINE // each, INLINE // each + 1, 20_011]
+    if world_size > 2 and not large:
+        return [1, INLINE // each + 1]
+    return [0, 1, INLINE // each, INLINE // each + 1, 20_011, *large]
 
 
 def reductions(rank: int, world_size: int, large: tuple[int, ...] = ()) -> tuple[int, str]:
@@ -158,7 +159,7 @@ def reductions(rank: int, world_size: int, large: tuple[int, ...] = ()) -> tuple
     check = Checker()
     for seed, (dtype, name) in enumerate(CASES):
         operation = OPERATIONS[name]
-        for size in (*sizes(dtype, world_size), *large):
+        for size in sizes(dtype, world_size, large):
             about = (dtype, name, size)
             everybody = [given(dtype, size, seed, r) for r in range(world_size)]
             wanted = reduced(dtype, name, everybody)
@@ -189,11 +190,11 @@ def movements(rank: int, world_size: int, large: tuple[int, ...] = ()) -> tuple[
     """What moves and computes nothing, by type."""
     check = Checker()
     for seed, dtype in enumerate(NUMPY):
-        for size in (*sizes(dtype, world_size), *large):
+        for size in sizes(dtype, world_size, large):
             about = (dtype, size)
             everybody = [given(dtype, size, seed, r) for r in range(world_size)]
             mine = tensor(everybody[rank], dtype)
-            for root in range(world_size):
+            for root in range(world_size) if large else [seed % world_size]:
                 one = tensor(everybody[rank], dtype)
                 dist.broadcast(one, root)
                 check.same(one, everybody[root], ("broadcast", root, *about), everywhere=True)
