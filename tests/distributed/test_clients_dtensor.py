@@ -127,16 +127,21 @@ def redistribute_plane(env: Env) -> None:
 def gradients(env: Env) -> None:
     """Through redistribute, full_tensor and to_local, each with its own rule."""
     mesh = line(env)
-    x = numbers(env, 6, 4).requires_grad_()
+    whole = numbers(env, 6, 4)
     w = numbers(env, 4, 6, seed=1)
-    d = distribute_tensor(x, mesh, [Shard(0)])
-    y = (d.redistribute(mesh, [Shard(1)]) * 2).redistribute(mesh, [Replicate()])
+    mine = distribute_tensor(whole, mesh, [Shard(0)]).to_local().clone().requires_grad_()
+    start = DTensor.from_local(mine, mesh, [Shard(0)], shape=whole.shape, stride=whole.stride())
+    y = (start.redistribute(mesh, [Shard(1)]) * 2).redistribute(mesh, [Replicate()])
     (y.to_local() @ w).square().sum().backward()
-    alone = numbers(env, 6, 4).requires_grad_()
+    alone = whole.clone().requires_grad_()
     (alone * 2 @ w).square().sum().backward()
-    assert x.grad is not None
+    assert mine.grad is not None
     assert alone.grad is not None
-    close(x.grad, alone.grad)
+    close(mine.grad, distribute_tensor(alone.grad, mesh, [Shard(0)]).to_local())
+    leaf = distribute_tensor(whole, mesh, [Shard(1)]).requires_grad_()
+    (leaf.full_tensor() @ w).square().sum().backward()
+    assert isinstance(leaf.grad, DTensor)
+    close(leaf.grad.full_tensor() * 4, alone.grad)
 
 
 # Operators
