@@ -87,6 +87,9 @@ class NeuronBackend final : public c10d::Backend {
 
  private:
   WorkPtr issue(Request request);
+  using Done = std::function<void(const std::exception_ptr&, int)>;
+  struct TwoWays;
+  std::shared_ptr<Transfer> receive_from_all_hosts(const Parcel& parcel, const Done& done);
   WorkPtr transfer(c10d::OpType type, const Tensors& tensors, int peer, int tag);
   // `init_process_group()` without a name makes gloo the default of a group that has no gloo, and
   // clients (DDP's logger) then ask for it. The first collective sets that right: before, PyTorch

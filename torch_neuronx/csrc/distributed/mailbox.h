@@ -43,6 +43,9 @@ struct Parcel {
   int peer = kAnySource;
   int64_t tag = 0;
   std::chrono::milliseconds timeout{0};
+  // Of a receive that somebody else may take as well: whether a message may be matched with it. Called
+  // with a lock held, at most once by the one who takes it. May be empty.
+  std::function<bool()> claim;
   // Called once, from whichever thread finds the transfer done, without a lock: with the error or
   // null, and the local rank that a message came from. Keeps the memory alive until then.
   std::function<void(std::exception_ptr, int)> done;
@@ -80,6 +83,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // Post a transfer. What can be done at once, is; never blocks. Throw if the group is closed.
   std::shared_ptr<Transfer> send(Parcel parcel);
   std::shared_ptr<Transfer> receive(Parcel parcel);
+
+  // Forgets a receive that no message was matched with. Its `done` is not called.
+  void cancel(const std::shared_ptr<Transfer>& receive);
 
   // Waits until the transfer has ended, well or not, or `until` has passed; works meanwhile. Throws
   // what a handler of signals throws (Ctrl-C), nothing else.
@@ -126,6 +132,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void take_first(int source);
   void deliver(int source, const Letter& letter, const std::byte* payload);
   bool receive_unexpected(const Ptr& transfer);
+  void drop(const Ptr& transfer);
   void match(const Ptr& transfer, int source, const Letter& letter, const std::byte* payload);
   void refuse(int source, const Letter& letter, const Parcel& mine);
   void react(int source, const Letter& letter);
