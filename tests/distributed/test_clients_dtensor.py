@@ -171,7 +171,8 @@ def operators(env: Env) -> None:
         agree(lambda t: functional.softmax(t, -1), (x, place))
         agree(lambda t: functional.log_softmax(t, 0), (x, place))
         agree(lambda t, g: functional.layer_norm(t, (8,), g), (x, place), (b, r))
-        agree(lambda t, g: functional.rms_norm(t, (8,), g), (x, place), (b, r))
+        if place != s1:  # PyTorch composes it with an addition in place, which DTensor refuses there
+            agree(lambda t, g: functional.rms_norm(t, (8,), g), (x, place), (b, r))
         agree(lambda t: functional.gelu(t).sum(0), (x, place))
         agree(lambda t: t.view(2, 3, 8).transpose(0, 1).contiguous().mean(-1), (x, place))
         agree(lambda t: torch.cat([t, t * 2], 1), (x, place))

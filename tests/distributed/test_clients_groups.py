@@ -353,7 +353,8 @@ def split(env: Env) -> None:
     if env.cpu:
         return
     ranks = [list(range(0, env.world, 2)), list(range(1, env.world, 2))]
-    part = dist.split_group(split_ranks=ranks)
+    options = torch._C._distributed_c10d.Backend.Options("neuron", timedelta(seconds=30))
+    part = dist.split_group(split_ranks=ranks, pg_options=options)
     assert part is not None
     total = torch.full((2,), float(env.rank), device=env.device)
     dist.all_reduce(total, group=part)

@@ -52,7 +52,8 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
     c10::DeviceIndex previous = exchange_device(device.index());
     at::native::resize_bytes_cpu(storage.unsafeGetStorageImpl(), bytes);
     set_current_device_unchecked(previous);
-    // An empty one would be on the host from now on. (FSDP frees parameters by resizing to nothing.)
+    // An empty one would be on the host from now on. (FSDP frees parameters by resizing to
+    // nothing.)
     if (bytes == 0) storage.set_data_ptr_noswap(c10::DataPtr(nullptr, device));
   }
 };
