@@ -115,17 +115,17 @@ def functional_forms(env: Env) -> None:
     mine = every[env.rank]
     close(functional_collectives.all_reduce(mine, "sum", group) + 0, torch.stack(every).sum(0))
     close(functional_collectives.all_reduce(mine, "avg", group) + 0, torch.stack(every).mean(0))
-    gathered = functional_collectives.all_gather_tensor(mine, 1, group)
+    gathered = functional_collectives.all_gather_single(mine, 1, group)
     close(gathered + 0, torch.cat(every, 1))
-    piece = functional_collectives.reduce_scatter_tensor(mine, "sum", 0, group)
+    piece = functional_collectives.reduce_scatter_single(mine, "sum", 0, group)
     close(piece + 0, torch.stack(every).sum(0)[env.rank : env.rank + 1])
     turned = functional_collectives.permute_tensor(mine.flatten(), [*range(1, env.world), 0], group)
     close(turned + 0, every[(env.rank - 1) % env.world].flatten())
     both = functional_collectives.all_reduce_coalesced([mine, mine * 2], "sum", group)
     close(both[1] + 0, torch.stack(every).sum(0) * 2)
-    outs = functional_collectives.all_gather_into_tensor_coalesced([mine, mine[:1]], group)
+    outs = functional_collectives.all_gather_single_coalesced([mine, mine[:1]], group)
     close(outs[1] + 0, torch.cat([e[:1] for e in every]))
-    parts = functional_collectives.reduce_scatter_tensor_coalesced([mine], "sum", [0], group)
+    parts = functional_collectives.reduce_scatter_single_coalesced([mine], "sum", [0], group)
     close(parts[0] + 0, torch.stack(every).sum(0)[env.rank : env.rank + 1])
 
 
