@@ -63,7 +63,9 @@ def test_class(*, control: bool) -> type[unittest.TestCase]:
         common_distributed.DistTestCases.backend_feature[feature].add("neuron")
     from torch.testing._internal.distributed import distributed_test  # noqa: PLC0415
 
-    class TestNeuron(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
+    class TestNeuron(
+        distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase
+    ):
         def setUp(self) -> None:
             super().setUp()
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
