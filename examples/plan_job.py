@@ -67,7 +67,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         q, k, v = (
-            layer(x).unflatten(-1, (-1, self.each)).transpose(1, 2) for layer in (self.q, self.k, self.v)
+            layer(x).unflatten(-1, (-1, self.each)).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
         )
         q, k = (_rotate(part, cosine, sine) for part in (q, k))
         repeats = q.shape[1] // k.shape[1]
@@ -127,7 +128,9 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         each = self.size.width // self.size.heads
         rates = 500000.0 ** (-torch.arange(0, each, 2, device=tokens.device) / each)
-        angles = torch.outer(torch.arange(tokens.shape[1], device=tokens.device), rates).repeat(1, 2)
+        angles = torch.outer(torch.arange(tokens.shape[1], device=tokens.device), rates).repeat(
+            1, 2
+        )
         cosine, sine = angles.cos(), angles.sin()
         x = self.embedding(tokens)
         for block in self.blocks:
@@ -141,7 +144,9 @@ class Model(nn.Module):
 
 def divide(model: Model, tp: int, *, precision: torch.dtype) -> None:
     """Divide a model: layers over `tp` ranks of a chip, what is left over the others by FSDP."""
-    mesh = init_device_mesh("neuron", (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(
+        "neuron", (dist.get_world_size() // tp, tp), mesh_dim_names=("dp", "tp")
+    )
     if tp > 1:
         top = {
             "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate_worker import EPOCHS, PER_RANK, SAMPLES, data, network
-from launch import run, torchrun
+from tests.distributed.accelerate_worker import EPOCHS, PER_RANK, SAMPLES, data, network
+from tests.distributed.launch import run, torchrun
 from torch import nn
 
 HERE = Path(__file__).parent

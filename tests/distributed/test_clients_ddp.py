@@ -294,9 +294,7 @@ def post_local_sgd(env: Env) -> None:
     for step in range(steps):
         data = batch(step, env.device)
         for rank, m in enumerate(alone):
-            tokens, targets = (
-                t.tensor_split(env.world)[rank] for t in (data.tokens, data.targets)
-            )
+            tokens, targets = (t.tensor_split(env.world)[rank] for t in (data.tokens, data.targets))
             loss_of(m(tokens), targets).backward()
         with torch.no_grad():
             for group in zip(*parameters, strict=True):

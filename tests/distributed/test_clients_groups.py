@@ -119,9 +119,7 @@ def functional_forms(env: Env) -> None:
     close(gathered + 0, torch.cat(every, 1))
     piece = functional_collectives.reduce_scatter_tensor(mine, "sum", 0, group)
     close(piece + 0, torch.stack(every).sum(0)[env.rank : env.rank + 1])
-    turned = functional_collectives.permute_tensor(
-        mine.flatten(), [*range(1, env.world), 0], group
-    )
+    turned = functional_collectives.permute_tensor(mine.flatten(), [*range(1, env.world), 0], group)
     close(turned + 0, every[(env.rank - 1) % env.world].flatten())
     both = functional_collectives.all_reduce_coalesced([mine, mine * 2], "sum", group)
     close(both[1] + 0, torch.stack(every).sum(0) * 2)
@@ -253,7 +251,11 @@ def meshes(env: Env) -> None:
     assert total.item() == env.world
     deep = init_device_mesh(kind, (1, 2, env.world // 2), mesh_dim_names=("pp", "dp", "tp"))
     assert deep["pp", "tp"].shape == (1, env.world // 2)
-    assert list(deep.get_coordinate() or ()) == [0, env.rank // (env.world // 2), env.rank % (env.world // 2)]
+    assert list(deep.get_coordinate() or ()) == [
+        0,
+        env.rank // (env.world // 2),
+        env.rank % (env.world // 2),
+    ]
     world = dist.group.WORLD
     assert world is not None
     from_group = DeviceMesh.from_group(world, kind)

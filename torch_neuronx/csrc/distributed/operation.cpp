@@ -22,10 +22,12 @@ void Operation::run() noexcept {
   try {
     for (const auto& completion : before_) completion->wait();
     started_ = std::chrono::steady_clock::now();
+    if (activity_) activity_->begin();
     body_();
   } catch (...) {
     error = std::current_exception();
   }
+  if (activity_) activity_->end();
   finish(error);
 }
 
@@ -83,6 +85,11 @@ bool Operation::wait_for(std::chrono::milliseconds timeout) {
 std::exception_ptr Operation::error() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return error_;
+}
+
+std::chrono::steady_clock::time_point Operation::finished_at() const noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return finished_;
 }
 
 double Operation::seconds() const {

@@ -4,10 +4,10 @@
 
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
-namespace torch_neuronx::distributed {
+namespace c10d {  // where the registry's own names are looked for
 namespace {
 
-class NeuronTimer final : public c10d::Timer {
+class NeuronTimer final : public Timer {
  public:
   explicit NeuronTimer(c10::Device) {}
 
@@ -23,4 +23,4 @@ class NeuronTimer final : public c10d::Timer {
 C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kPrivateUse1, NeuronTimer);
 
 }  // namespace
-}  // namespace torch_neuronx::distributed
+}  // namespace c10d
