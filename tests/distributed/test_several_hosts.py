@@ -206,7 +206,9 @@ def faults(rank: int, n: int, layout: str, store: str, victim: int, report: str)
     contains(text, "rank 2 (host b) called broadcast 1 (root 0, ")
 
     if rank != victim:
-        text, seconds = error_of(lambda: dist.all_reduce(torch.ones(9, device="neuron"), group=late))
+        text, seconds = error_of(
+            lambda: dist.all_reduce(torch.ones(9, device="neuron"), group=late)
+        )
         contains(text, "all_reduce 1 (sum, ")
         contains(text, "timed out")
         assert 1.5 < seconds < 10
