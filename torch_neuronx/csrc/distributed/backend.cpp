@@ -4,6 +4,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
@@ -25,6 +27,18 @@ void check_lists(const char* name, size_t given, size_t wanted) {
 void check_contiguous(const char* name, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.is_contiguous(), name, ": tensors must be contiguous, but got strides ",
                     tensor.strides(), " for ", tensor.sizes(), "; call .contiguous() first");
+}
+
+// What a profile says about a collective.
+CommunicationActivity::Facts facts_of(const Call& call, const Segment& segment, int size) {
+  size_t filled = 0;
+  for (const auto& memory : call.outputs) filled += memory.bytes;
+  return {{"Collective name", kind_name(call.kind)},
+          {"Bytes", std::to_string(std::max(call.exposed_bytes(), filled))},
+          {"dtype", c10::toString(call.dtype)},
+          {"Process Group Name", segment.name()},
+          {"Group size", std::to_string(size)},
+          {"Seq", std::to_string(call.sequence)}};
 }
 
 }  // namespace
@@ -90,8 +104,17 @@ void NeuronBackend::run(const Call& call) {
   }
 }
 
+void NeuronBackend::become_default() {
+  if (getGroupUid().empty()) return;  // a backend without a group of PyTorch's
+  const auto group = c10d::resolve_process_group(getGroupUid());
+  if (group->getBackendType() == c10d::ProcessGroup::BackendType::GLOO &&
+      !group->hasBackendForDeviceType(c10::kCPU))
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+}
+
 c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
+  std::call_once(became_default_, [&] { become_default(); });
   // What was deferred runs now, in this thread: the collective may run in another. What the stream
   // has pending is the operation's to wait for.
   run_deferred();
@@ -107,6 +130,10 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   auto kept = request.kept;
   const auto type = request.type;
   const uint64_t sequence = call.sequence;
+  std::unique_ptr<CommunicationActivity> activity;
+  if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed)))
+    activity = CommunicationActivity::start(kind_name(call.kind), device, segment_.name(),
+                                            facts_of(call, segment_, size_));
   auto body = [this, request = std::move(request)] {
     request.stage_in();
     execute(request.call);
@@ -118,6 +145,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
       std::make_shared<Operation>(std::move(body), std::move(results), std::move(kept), device);
   auto work = c10::make_intrusive<NeuronWork>(
       rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence);
+  operation->profile(std::move(activity));
   if (coalescing_) coalesced_.push_back(operation);
   if (asynchronous || !queue_.try_run_here(*operation)) {
     queue_.push(operation);
@@ -417,14 +445,15 @@ void NeuronBackend::abort() {
   closed_ = true;
   const std::string reason = segment_.rank_name(rank_) + " has aborted it";
   segment_.poison(reason);
-  if (hosts_ != nullptr) hosts_->abort("group " + segment_.name() + ": " + reason);
   mailbox_->abort(segment_.poison_text());
+  if (hosts_ != nullptr) hosts_->abort("group " + segment_.name() + ": " + reason);
 }
 
 void NeuronBackend::shutdown() {
   closed_ = true;
   queue_.drain();
   mailbox_->shutdown();
+  if (hosts_ != nullptr) hosts_->shutdown();
 }
 
 }  // namespace torch_neuronx::distributed

@@ -87,7 +87,14 @@ class NeuronBackend final : public c10d::Backend {
 
  private:
   WorkPtr issue(Request request);
+  using Done = std::function<void(const std::exception_ptr&, int)>;
+  struct TwoWays;
+  std::shared_ptr<Transfer> receive_from_all_hosts(const Parcel& parcel, const Done& done);
   WorkPtr transfer(c10d::OpType type, const Tensors& tensors, int peer, int tag);
+  // `init_process_group()` without a name makes gloo the default of a group that has no gloo, and
+  // clients (DDP's logger) then ask for it. The first collective sets that right: before, PyTorch
+  // doesn't tell a backend its group.
+  void become_default();
   void execute(const Call& call);
   void run(const Call& call);
   void connect_hosts(const c10::intrusive_ptr<c10d::Store>& store);
@@ -99,6 +106,7 @@ class NeuronBackend final : public c10d::Backend {
   Local local_;
   std::unique_ptr<Hosts> hosts_;  // null if all ranks are on one
   uint64_t sequence_ = 0;
+  std::once_flag became_default_;
   std::mutex issue_mutex_;
   bool coalescing_ = false;
   std::vector<std::shared_ptr<Operation>> coalesced_;

@@ -80,7 +80,15 @@ Hosts::Hosts(Segment& segment, Local& local, int rank, c10::intrusive_ptr<c10d::
     : segment_(segment),
       network_(std::move(gloo), store, Topology(rank, hosts_of(segment), names)),
       neighbours_(segment, local),
-      group_(network_, neighbours_) {}
+      group_(network_, neighbours_),
+      courier_(
+          network_, segment.name(),
+          [&segment] {
+            if (segment.poisoned()) fail(kClosed, segment.poison_text());
+          },
+          [&segment](const std::string& reason) { segment.poison(reason); }) {}
+
+void Hosts::shutdown() { courier_.shutdown("group " + segment_.name() + " was shut down"); }
 
 void Hosts::abort(const std::string& reason) {
   network_.announce("neuron: " + reason + " [" + kClosed + "]");
@@ -131,6 +139,9 @@ void Hosts::dispatch(const Call& call, Errand& errand) {
     case Kind::kScatter:
     case Kind::kAllToAll:
       return exchange(call, errand);
+    case Kind::kSend:
+    case Kind::kReceive:
+      TORCH_INTERNAL_ASSERT(false, "the mailbox and the courier do this");
   }
 }
 

@@ -36,10 +36,9 @@ std::string text_of(Kind kind, Reduction reduction, double postscale, c10::Scala
 }  // namespace
 
 const char* kind_name(Kind kind) {
-  static constexpr const char* kNames[] = {"barrier", "broadcast",      "all_reduce",
-                                           "reduce",  "all_gather",     "gather",
-                                           "scatter", "reduce_scatter", "all_to_all",
-                                           "send",    "receive"};
+  static constexpr const char* kNames[] = {
+      "barrier", "broadcast",      "all_reduce", "reduce", "all_gather", "gather",
+      "scatter", "reduce_scatter", "all_to_all", "send",   "receive"};
   return kNames[static_cast<size_t>(kind)];
 }
 

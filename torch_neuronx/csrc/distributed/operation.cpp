@@ -22,10 +22,12 @@ void Operation::run() noexcept {
   try {
     for (const auto& completion : before_) completion->wait();
     started_ = std::chrono::steady_clock::now();
+    if (activity_) activity_->begin();
     body_();
   } catch (...) {
     error = std::current_exception();
   }
+  if (activity_) activity_->end();
   finish(error);
 }
 

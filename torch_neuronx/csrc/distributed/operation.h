@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/pending.h"
+#include "device/profiler.h"
 
 namespace torch_neuronx::distributed {
 
@@ -38,6 +39,9 @@ class Operation final : public Completion {
   std::exception_ptr error() const;
   c10::intrusive_ptr<c10::ivalue::Future> future();
 
+  // To be called before it runs.
+  void profile(std::unique_ptr<CommunicationActivity> activity) { activity_ = std::move(activity); }
+
   const std::vector<at::Tensor>& results() const { return results_; }
   c10::DeviceIndex device() const { return device_; }
   int source() const { return source_; }
@@ -49,6 +53,7 @@ class Operation final : public Completion {
   std::vector<at::Tensor> results_;
   std::vector<at::Tensor> kept_;  // memory that must live until the end
   std::vector<std::shared_ptr<Completion>> before_;
+  std::unique_ptr<CommunicationActivity> activity_;  // when somebody profiles
   const c10::DeviceIndex device_;
   int source_ = -1;
   std::chrono::steady_clock::time_point started_{}, finished_{};

@@ -244,8 +244,8 @@ class Plan:
         verdict = "fits" if self.fits else "DOES NOT FIT"
         used = f"{show(self.peak_bytes)} of {show(self.hbm_bytes)}"
         lines = [
-            shown = f"{times}{shape} {one.dtype}, {one.kind}: {one.what}"
-            lines.append(f"  {show(one.bytes):>12}  {shown}")
+            f"Memory: {verdict}: {used} in use at the peak, "
+            + when(self.peak_step, self.peak_phase),
             *(f"  {show(size):>12}  {kind}" for kind, size in self.memory.items()),
             "Largest at that moment:",
         ]

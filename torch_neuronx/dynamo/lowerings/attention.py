@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neuronxcc.ir import build
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import tensor_type
@@ -23,6 +23,8 @@ aten = torch.ops.aten
 
 _OVERRIDEABLE = aten._scaled_dot_product_fused_attention_overrideable.default
 _OVERRIDEABLE_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
+_EFFICIENT = aten._scaled_dot_product_efficient_attention.default
+_EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward.default
 _CPU = aten._scaled_dot_product_flash_attention_for_cpu.default
 _CPU_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
@@ -45,6 +47,53 @@ def attention(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
     )
     # Then seed and offset of a dropout that is not done here; the backward pass hands them back.
     return [out, logsumexp, *_empty(cx.value[2:])]
+
+
+@lowers(_EFFICIENT)
+def efficient_attention(
+    cx: Context, query: Node, key: Node, value: Node, bias: Any, with_lse: bool,
+    dropout: float = 0.0, causal: bool = False, *, scale: float | None = None,
+) -> Sequence[Any]:  # fmt: skip
+    """The same kernel by the name that it has for DTensors: (output, logsumexp, seed, offset).
+
+    In graphs the logsumexp has rows up to a multiple of 32, or none; the kernel has one per query.
+    """
+    key, value = _shared_heads(query, key, value)
+    out_type, lse_type, *_ = cx.types
+    kernel = attention_kernel(cx, query, key, value, bias, dropout, causal, scale=scale)
+    if kernel is None:
+        rows = TensorType(lse_type.dtype, (*lse_type.shape[:-1], query.shape[2]))
+        args = (query, key, value, bias, with_lse, dropout, causal)
+        out, lse = cx.call(
+            _EFFICIENT, args, {"scale": scale}, types=(out_type, rows), outs=(0, 1, None, None),
+            device=True,
+        )  # fmt: skip
+    else:
+        out, lse = kernel[:2]
+    if not lse_type.size:
+        return [out, *_empty(cx.value[1:])]
+    extra = lse_type.shape[-1] - query.shape[2]
+    padded = build.pad(lse, 0.0, (0, 0, 0), (0, 0, extra)) if extra else lse
+    return [out, padded, *_empty(cx.value[2:])]
+
+
+@lowers(_EFFICIENT_BACKWARD)
+def efficient_attention_backward(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
+    """(dq, dk, dv, None)."""
+    given = list(args)
+    query, lse = given[1], given[6]
+    given[6] = build.slice_(lse, (0, 0, 0), (*lse.shape[:2], query.shape[2]))
+    grad, _, key, value, bias, out, lse, _, _, dropout, *rest = given
+    causal = rest[1] if len(rest) > 1 else False
+    operands = (grad, query, key, value, bias, None, out, lse, None, None, None, None)
+    kernel = attention_backward_kernel(cx, *operands, dropout, causal, **kwargs)
+    if kernel is not None:
+        return kernel
+    wanted = [i for i, v in enumerate(flat(cx.value)) if isinstance(v, torch.Tensor) and i < 3]
+    places = [wanted.index(i) if i in wanted else None for i in range(4)]
+    types = cx.types[: len(wanted)]
+    results = cx.call(_EFFICIENT_BACKWARD, given, kwargs, types=types, outs=places, device=True)
+    return [None if p is None else results[p] for p in places]
 
 
 def _empty(values: Sequence[Any]) -> list[Any]:

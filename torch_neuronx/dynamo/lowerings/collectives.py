@@ -1,6 +1,6 @@
 """Functional collectives: what several ranks compute together, as steps of the program.
 
-In PyTorch a functional collective starts and `wait_tensor` ends it. Here the pair is one node, which
+In PyTorch a functional collective starts and `wait_tensor` ends it. Here the pair is one node that
 means the result; when it starts and when it is waited for is decided when the program is made.
 """
 
