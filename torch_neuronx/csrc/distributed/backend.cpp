@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <set>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "device/state.h"
@@ -49,7 +50,21 @@ void check_defined(const Call& call) {
   reduce(call.reduction, call.dtype, inputs, 1, outputs, 1, 0, call.prescale, call.postscale);
 }
 
+std::mutex g_live_mutex;
+std::set<NeuronBackend*>& g_live = *new std::set<NeuronBackend*>;  // groups outlive statics
+
 }  // namespace
+
+void close_process_groups() {
+  const std::lock_guard<std::mutex> lock(g_live_mutex);
+  for (auto* backend : g_live) backend->leave();
+}
+
+void NeuronBackend::leave() {
+  closed_ = true;
+  if (!queue_.idle()) segment_.poison(segment_.rank_name(rank_) + " ends without waiting for it");
+  queue_.stop();
+}
 
 NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                              std::string name, std::chrono::milliseconds timeout)
@@ -67,6 +82,8 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
     share_arena(current_device());
   }
   if (segment_.local_size() < size) connect_hosts(store);
+  const std::lock_guard<std::mutex> lock(g_live_mutex);
+  g_live.insert(this);
 }
 
 void NeuronBackend::connect_hosts(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -90,7 +107,12 @@ NeuronBackend::~NeuronBackend() {
   // Threads that use the group may need the GIL to end.
   std::optional<pybind11::gil_scoped_release> released;
   if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  {
+    const std::lock_guard<std::mutex> lock(g_live_mutex);
+    g_live.erase(this);
+  }
   shutdown();
+  queue_.stop();
 }
 
 void NeuronBackend::execute(const Call& call) {

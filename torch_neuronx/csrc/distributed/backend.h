@@ -23,6 +23,9 @@ struct NeuronOptions final : c10d::Backend::Options {
   explicit NeuronOptions(std::chrono::milliseconds timeout) : Options("neuron", timeout) {}
 };
 
+// Has all groups of the process leave; called before the interpreter ends.
+void close_process_groups();
+
 class NeuronBackend final : public c10d::Backend {
  public:
   // Joins the group: called by all its ranks.
@@ -89,6 +92,8 @@ class NeuronBackend final : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  // At the end of the process, whatever is under way: no thread is left that needs the interpreter.
+  void leave();
 
  private:
   WorkPtr issue(Request request);

@@ -24,6 +24,7 @@ void bind_distributed(py::module_& m) {
   py::class_<NeuronBackend, c10::intrusive_ptr<NeuronBackend>>(m, "ProcessGroupNeuron",
                                                                c10d.attr("Backend"))
       .def_property_readonly("options", &NeuronBackend::options);
+  m.def("close_process_groups", &close_process_groups, py::call_guard<py::gil_scoped_release>());
   m.def(
       "create_process_group",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& name,
