@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -14,6 +15,8 @@
 
 namespace torch_neuronx {
 namespace {
+
+constexpr c10::StreamId kFirstPrivateStream = 1 << 20;  // far beyond those of the pools
 
 using Key = std::pair<c10::DeviceIndex, c10::StreamId>;
 
@@ -161,6 +164,30 @@ Completions pending_of(c10::Stream stream) {
   Completions open = snapshot(key);
   forget(key, take_settled(&open));
   return open;
+}
+
+void on_stream_with(const Completions& completions, c10::DeviceIndex device,
+                    c10::function_ref<void()> body) {
+  static std::atomic<c10::StreamId> next{kFirstPrivateStream};
+  const c10::Stream stream(c10::Stream::UNSAFE, c10::Device(kNeuron, device), next.fetch_add(1));
+  {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    g_pending[key_of(stream)] = completions;
+    update_flag();
+  }
+  struct Selected {
+    explicit Selected(c10::Stream stream) : previous(exchange_stream(stream)) {}
+    ~Selected() { exchange_stream(previous); }
+    const c10::Stream previous;
+  };
+  try {
+    const Selected selected(stream);
+    body();
+  } catch (...) {
+    forget(key_of(stream), completions);
+    throw;
+  }
+  forget(key_of(stream), completions);
 }
 
 void wait_pending(c10::Stream stream) { wait_and_forget({key_of(stream)}); }

@@ -430,9 +430,7 @@ void NeuronBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool) {
   auto here = opts;
   here.asyncOp = true;
   auto work = barrier(here);
-  // Waits even on a stream of its own: this is a question to the host.
-  work->getFuture()->wait();
-  if (auto error = work->exception()) std::rethrow_exception(error);
+  static_cast<NeuronWork&>(*work).join();
 }
 
 void NeuronBackend::startCoalescing() {

@@ -3,8 +3,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <pthread.h>
 
-#include <thread>
-
 #include "device/state.h"
 #include "device/stream.h"
 #include "distributed/error.h"
@@ -50,28 +48,31 @@ void Operation::settle(std::exception_ptr error, int source) noexcept {
 }
 
 void Operation::announce() noexcept {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
   // Released without the lock: their destructors run Python code.
   std::vector<at::Tensor> kept;
   std::vector<std::shared_ptr<Completion>> before;
   std::function<void()> body;
+  std::vector<std::function<void(std::exception_ptr)>> callbacks;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     kept.swap(kept_);
     before.swap(before_);
     body.swap(body_);
+    callbacks.swap(callbacks_);
     announced_ = true;
-    future = future_;
   }
-  if (future != nullptr) complete(*future);
+  for (const auto& callback : callbacks) callback(error_);
 }
 
-void Operation::complete(c10::ivalue::Future& future) const {
-  if (error_) {
-    future.setErrorIfNeeded(error_);
-  } else {
-    future.markCompleted(c10::IValue(results_));
+void Operation::when_done(std::function<void(std::exception_ptr)> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!announced_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
   }
+  callback(error_);
 }
 
 void Operation::attended_by(std::function<void(std::chrono::steady_clock::time_point)> attend) {
@@ -112,20 +113,6 @@ std::chrono::steady_clock::time_point Operation::finished_at() const noexcept {
 double Operation::seconds() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::chrono::duration<double>(finished_ - started_).count();
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (future_ != nullptr) return future_;
-    future = future_ = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()),
-        std::vector<c10::Device>{c10::Device(kNeuron, device_)});
-    if (!announced_) return future;
-  }
-  complete(*future);
-  return future;
 }
 
 NeuronWork::NeuronWork(int rank, c10d::OpType type,
@@ -170,6 +157,10 @@ bool NeuronWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+void NeuronWork::join() {
+  for (const auto& operation : operations_) operation->wait();
+}
+
 void NeuronWork::synchronize() {
   for (const auto& operation : operations_)
     add_pending(current_stream(operation->device()), operation);
@@ -180,27 +171,36 @@ void NeuronWork::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFuture() {
-  if (operations_.size() == 1) return operations_[0]->future();
-  auto all = c10::make_intrusive<c10::ivalue::Future>(
+  const std::lock_guard<std::mutex> lock(future_mutex_);
+  if (future_ != nullptr) return future_;
+  const c10::DeviceIndex device = operations_.empty() ? current_device() : operations_[0]->device();
+  future_ = c10::make_intrusive<c10::ivalue::Future>(
       c10::ListType::create(c10::TensorType::get()),
-      std::vector<c10::Device>{c10::Device(kNeuron, operations_.at(0)->device())});
-  auto left = std::make_shared<std::atomic<size_t>>(operations_.size());
-  auto results = result();
-  for (const auto& operation : operations_) {
-    operation->future()->addCallback([all, left, results](c10::ivalue::Future& each) {
-      if (each.hasError()) all->setErrorIfNeeded(each.exception_ptr());
-      if (left->fetch_sub(1) == 1 && !all->hasError()) all->markCompleted(c10::IValue(results));
-    });
-  }
-  return all;
+      std::vector<c10::Device>{c10::Device(kNeuron, device)});
+  const Completions ends(operations_.begin(), operations_.end());
+  on_stream_with(ends, device, [&] { future_->markCompleted(c10::IValue(result())); });
+  return future_;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFutureResult() {
   auto outcome = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
-  getFuture()->addCallback([outcome](c10::ivalue::Future& each) {
-    const auto result = each.hasError() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+  const auto set = [outcome](c10d::WorkResult result) {
     outcome->markCompleted(c10::IValue(static_cast<int64_t>(result)));
-  });
+  };
+  if (operations_.empty()) set(c10d::WorkResult::SUCCESS);
+  struct State {
+    std::atomic<size_t> left;
+    std::atomic<bool> failed{false};
+  };
+  auto state = std::make_shared<State>();
+  state->left = operations_.size();
+  for (const auto& operation : operations_) {
+    operation->when_done([state, set](const std::exception_ptr& error) {
+      if (error) state->failed = true;
+      if (state->left.fetch_sub(1) == 1)
+        set(state->failed ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS);
+    });
+  }
   return outcome;
 }
 
@@ -210,22 +210,16 @@ float NeuronWork::getDuration() const {
   return static_cast<float>(seconds * 1e3);
 }
 
-void Queue::find_a_thread() {
-  if (!ready()) return;
-  if (idle_ > 0) {
-    changed_.notify_all();
-    return;
-  }
-  ++threads_;
-  std::thread thread([this] { loop(); });
-  pthread_setname_np(thread.native_handle(), "neuron-comm");
-  thread.detach();  // stop() waits for it
-}
-
 void Queue::push(std::shared_ptr<Operation> operation) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  waiting_.push_back(std::move(operation));
-  find_a_thread();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.push_back(std::move(operation));
+    if (!thread_.joinable()) {
+      thread_ = std::thread([this] { loop(); });
+      pthread_setname_np(thread_.native_handle(), "neuron-comm");
+    }
+  }
+  changed_.notify_all();
 }
 
 bool Queue::try_run_here(Operation& operation) {
@@ -238,7 +232,6 @@ bool Queue::try_run_here(Operation& operation) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     busy_ = false;
-    find_a_thread();
   }
   changed_.notify_all();
   operation.announce();
@@ -256,19 +249,20 @@ bool Queue::idle() {
 }
 
 void Queue::stop() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  stopping_ = true;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
   changed_.notify_all();
-  changed_.wait(lock, [&] { return threads_ == 0; });
+  if (thread_.joinable()) thread_.join();
 }
 
 void Queue::loop() {
   std::unique_lock<std::mutex> lock(mutex_);
-  do {
-    ++idle_;
-    changed_.wait(lock, [&] { return ready() || (stopping_ && waiting_.empty()); });
-    --idle_;
-    if (!ready()) break;
+  for (;;) {
+    changed_.wait(lock,
+                  [&] { return (!waiting_.empty() && !busy_) || (stopping_ && waiting_.empty()); });
+    if (waiting_.empty()) return;
     const auto operation = std::move(waiting_.front());
     waiting_.pop_front();
     busy_ = true;
@@ -276,14 +270,11 @@ void Queue::loop() {
     operation->run();
     lock.lock();
     busy_ = false;
-    find_a_thread();
     changed_.notify_all();
     lock.unlock();
     operation->announce();
     lock.lock();
-  } while (idle_ == 0);  // else another has taken over meanwhile
-  --threads_;
-  changed_.notify_all();  // under the lock: the queue may go once it is released
+  }
 }
 
 }  // namespace torch_neuronx::distributed
