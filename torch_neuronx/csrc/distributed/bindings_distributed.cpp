@@ -5,12 +5,14 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "distributed/backend.h"
+#include "distributed/symmetric.h"
 
 namespace py = pybind11;
 
 namespace torch_neuronx::distributed {
 
 void bind_distributed(py::module_& m) {
+  m.def("register_symmetric_memory", &register_symmetric_memory);
   // torch._C._distributed_c10d registers the types that are taken and returned.
   m.def(
       "create_process_group",
