@@ -1,7 +1,5 @@
 #include "device/pending.h"
 
-#include <Python.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -9,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
@@ -60,22 +59,6 @@ void forget(const Key& key, const Completions& told) {
   }
   update_flag();
 }
-
-// Lets other Python threads run, if the caller keeps them from it: one of them may have to do
-// something before what we wait for can finish.
-class WithoutPythonLock {
- public:
-  WithoutPythonLock()
-      : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
-  ~WithoutPythonLock() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  WithoutPythonLock(const WithoutPythonLock&) = delete;
-  WithoutPythonLock& operator=(const WithoutPythonLock&) = delete;
-
- private:
-  PyThreadState* state_;
-};
 
 void wait_and_forget(const std::vector<Key>& keys) {
   std::exception_ptr failure;

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "distributed/backend.h"
+#include "distributed/symmetric.h"
 
 namespace py = pybind11;
 
@@ -25,6 +26,7 @@ void bind_distributed(py::module_& m) {
                                                                c10d.attr("Backend"))
       .def_property_readonly("options", &NeuronBackend::options);
   m.def("close_process_groups", &close_process_groups, py::call_guard<py::gil_scoped_release>());
+  m.def("register_symmetric_memory", &register_symmetric_memory);
   m.def(
       "create_process_group",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& name,
