@@ -147,8 +147,8 @@ def train() -> None:
     torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     torch.manual_seed(0)
     layers = [nn.TransformerEncoderLayer(64, 4, 128, batch_first=True) for _ in range(2)]
-    model = nn.Sequential(*layers, nn.Linear(64, 64)).to("neuron")
-    for layer in model:
+    model = nn.Sequential(*layers).to("neuron")
+    for layer in layers:
         fully_shard(layer)
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
