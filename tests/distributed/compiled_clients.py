@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext as no_change
 from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 from torch import nn
+from torch._dynamo import compiled_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -147,11 +149,11 @@ def sharded_everywhere(rank: int, ranks: int) -> dict[str, list[str]]:
     return {"forward": collectives(forward), "backward": collectives(backward)}
 
 
-def small(ranks: int) -> tuple[Model, torch.Tensor]:
+def small(ranks: int, width: int = 32) -> tuple[Model, torch.Tensor]:
     """A model, the same on all ranks, and words for each."""
     torch.manual_seed(0)
     torch._dynamo.reset()
-    model = Model(words=64, width=32, heads=4, layers=2).to("neuron")
+    model = Model(words=64, width=width, heads=4, layers=2).to("neuron")
     return model, torch.randint(64, (ranks, 2, 9), device="neuron")
 
 
@@ -170,16 +172,24 @@ def same_gradients(
 
 def replicated(rank: int, ranks: int) -> None:
     """DDP around a compiled model, and compiled DDP, also with the reducer in Python."""
-    for inside in (True, False):
-        model, tokens = small(ranks)
+    for where in ("inside", "outside", "python"):
+        # Of three megabytes, for PyTorch divides the graph by buckets of at least one.
+        model, tokens = small(ranks, width=128)
         whole = copy.deepcopy(model)
-        if inside:
-            model.compile(backend="neuron", fullgraph=True)
-        ddp = DistributedDataParallel(model, bucket_cap_mb=0.02)
-        run = loss_of if inside else compiled(loss_of, fullgraph=False)
-        loss = run(ddp, tokens[rank])
-        loss.backward()
+        reducer = "python_reducer" if where == "python" else "ddp_optimizer"
+        with torch._dynamo.config.patch(optimize_ddp=reducer), Watch() as watch:
+            if where == "inside":
+                model.compile(backend="neuron", fullgraph=True)
+            ddp = DistributedDataParallel(model, bucket_cap_mb=1)
+            run = ddp if where == "inside" else compiled(ddp, fullgraph=False)
+            loss = loss_of(run, tokens[rank])
+            with compiled_autograd._enable(compiled) if where == "python" else no_change():
+                loss.backward()
         same_gradients(model, whole, loss, tokens, rank)
+        graphs = [graph for graph in watch.graphs if graph.kind == "forward"]
+        assert len(graphs) > 1 or where != "outside"
+        kinds = [kind for g in watch.graphs for kind in collectives(g.executable.program)]
+        assert set(kinds) == ({"all_reduce"} if where == "python" else set())
 
 
 def sharded_by_layers(rank: int, ranks: int) -> None:
