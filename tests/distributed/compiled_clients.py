@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext as no_change
 from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 from torch import nn
-from torch._dynamo import compiled_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -171,25 +169,21 @@ def same_gradients(
 
 
 def replicated(rank: int, ranks: int) -> None:
-    """DDP around a compiled model, and compiled DDP, also with the reducer in Python."""
-    for where in ("inside", "outside", "python"):
+    """DDP around a compiled model, and compiled DDP, whose graph PyTorch divides by buckets."""
+    for where in ("inside", "outside"):
         # Of three megabytes, for PyTorch divides the graph by buckets of at least one.
         model, tokens = small(ranks, width=128)
         whole = copy.deepcopy(model)
-        reducer = "python_reducer" if where == "python" else "ddp_optimizer"
-        with torch._dynamo.config.patch(optimize_ddp=reducer), Watch() as watch:
+        with Watch() as watch:
             if where == "inside":
                 model.compile(backend="neuron", fullgraph=True)
             ddp = DistributedDataParallel(model, bucket_cap_mb=1)
             run = ddp if where == "inside" else compiled(ddp, fullgraph=False)
             loss = loss_of(run, tokens[rank])
-            with compiled_autograd._enable(compiled) if where == "python" else no_change():
-                loss.backward()
+            loss.backward()
         same_gradients(model, whole, loss, tokens, rank)
         graphs = [graph for graph in watch.graphs if graph.kind == "forward"]
         assert len(graphs) > 1 or where != "outside"
-        kinds = [kind for g in watch.graphs for kind in collectives(g.executable.program)]
-        assert set(kinds) == ({"all_reduce"} if where == "python" else set())
 
 
 def sharded_by_layers(rank: int, ranks: int) -> None:

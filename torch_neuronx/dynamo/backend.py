@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_neuronx.dynamo import dump
 from torch_neuronx.dynamo.decompositions import decompositions
+from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.executors import make_executable
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.partition import partition
@@ -98,6 +99,8 @@ def _compile_flat(
 ) -> Compiled:
     """Compile a module whose arguments are tensors and integers."""
     if has_symbolic(example_inputs):
+        if not isinstance(gm, torch.fx.GraphModule):
+            raise DynamicShapeError("compiled autograd's graph", "sizes that are lists of numbers")
         specializer = Specializer(gm, partial(compile_static, options=options))
         return disable(specializer, reason="it compiles for the sizes that it is called with")  # type: ignore[no-any-return]
     return compile_static(gm, example_inputs, options=options)
