@@ -5,9 +5,11 @@ the ranks are forked before the device is used. Every scenario checks for itself
 no process and no memory file may be left.
 """
 
+import faulthandler
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -57,6 +59,11 @@ class Job:
         return answers
 
     def fail(self, rank: int) -> NoReturn:
+        """Let all ranks print where they are, then kill them."""
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.5)
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -97,6 +104,7 @@ def _be(
     rank: int, world: int, function: Rank, store: str, timeout: float, writer: int, *, leave: bool
 ) -> NoReturn:
     code = 1
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         torch.neuron.set_device(rank)
         dist.init_process_group(
@@ -119,13 +127,13 @@ def _be(
     os._exit(code)
 
 
-def on(rank: int, *shape: int) -> torch.Tensor:
-    return torch.full(shape, float(rank), device=f"neuron:{rank}")
+def filled(value: float, *shape: int) -> torch.Tensor:
+    return torch.full(shape, float(value), device="neuron")
 
 
 def collectives(rank: int, world: int, count: int) -> None:
     """Small and large ones, one after the other, checked."""
-    big, small = on(rank + 1, world, 1 << 17), on(rank + 1, 8)
+    big, small = filled(rank + 1, world, 1 << 17), filled(rank + 1, 8)
     for _ in range(count):
         dist.all_reduce(small)
         assert small[0].item() == world * (world + 1) / 2
@@ -201,10 +209,10 @@ def stopped(_: random.Random) -> None:
     """A rank that hangs is named when the time is up."""
 
     def rank_function(rank: int) -> Any:
-        dist.all_reduce(on(rank, 4))
+        dist.all_reduce(filled(rank, 4))
         if rank == 0:
             os.kill(os.getpid(), signal.SIGSTOP)
-        return failing(lambda: dist.all_reduce(on(rank, 5)))
+        return failing(lambda: dist.all_reduce(filled(rank, 5)))
 
     job = start(3, rank_function, timeout=1)
     time.sleep(2.5)
@@ -225,7 +233,7 @@ def aborted(_: random.Random) -> None:
         dist.barrier()
         group = dist.distributed_c10d._get_default_group()
         threading.Timer(0.2, group.abort).start()
-        return failing(lambda: dist.all_reduce(on(rank, 4)))
+        return failing(lambda: dist.all_reduce(filled(rank, 4)))
 
     answers = start(2, rank_function, leave=True).end()
     assert "abort" in answers[0]["error"], answers[0]
@@ -235,7 +243,7 @@ def outstanding(_: random.Random) -> None:
     """Groups with unfinished asynchronous work are destroyed, or simply left."""
 
     def rank_function(rank: int) -> bool:
-        big = on(1, 1 << 20)
+        big = filled(1, 1 << 20)
         works = [dist.all_reduce(big, async_op=True) for _ in range(3)]
         return len(works) == 3
 
@@ -254,7 +262,7 @@ def interrupted(_: random.Random) -> None:
             time.sleep(1.0)
             return None
         try:
-            dist.all_reduce(on(rank, 4))
+            dist.all_reduce(filled(rank, 4))
         except KeyboardInterrupt:
             return "interrupted"
         return "not interrupted"
@@ -269,7 +277,7 @@ def foreign(_: random.Random) -> None:
     """Other users can't reach a group's memory, and a wrong token is noticed."""
 
     def rank_function(rank: int) -> Any:
-        dist.all_reduce(on(rank, 4))
+        dist.all_reduce(filled(rank, 4))
         dist.barrier()
         if rank == 1:
             return None
@@ -348,7 +356,7 @@ def own_timeout(_: random.Random) -> None:
         options.timeout = timedelta(seconds=0.3)
         group = dist.distributed_c10d._get_default_group()
         began = time.monotonic()
-        answer = failing(lambda: group.allreduce([on(rank, 4)], options).wait())
+        answer = failing(lambda: group.allreduce([filled(rank, 4)], options).wait())
         assert 0.25 < answer["time"] - began < 1.4, answer
         return answer
 
@@ -404,5 +412,12 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as FOLDER:
+    if os.getpid() != os.getpgid(0):
+        os.setsid()  # so that the session is this program's alone, however it was started
+    # Not a context manager: a forked rank that leaves as a program does would remove it.
+    FOLDER, PARENT = tempfile.mkdtemp(), os.getpid()
+    try:
         main()
+    finally:
+        if os.getpid() == PARENT:
+            shutil.rmtree(FOLDER)

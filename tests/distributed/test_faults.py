@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch import run
+from tests.distributed.launch import run
 
 SERVER = Path(__file__).with_name("fault_server.py")
 OTHERS = "stopped,aborted,outstanding,interrupted,own_timeout,foreign,wrong_token"

@@ -49,12 +49,14 @@ def connect(
         if outside:
             own = _address_towards(outside[0], 1)
 
-    options = c10d.ProcessGroupGloo._Options()
-    options._timeout = timedelta(seconds=timeout)
-    options._threads = 1  # of collectives, which we don't use
+    # The only way to say where gloo shall listen, other than by the environment.
+    options: Any = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined] # noqa: SLF001
+    options._timeout = timedelta(seconds=timeout)  # noqa: SLF001
+    options._threads = 1  # noqa: SLF001 - of collectives, which we don't use
     interfaces = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
     create = c10d.ProcessGroupGloo.create_device
-    options._devices = [create(interface=name) for name in interfaces] or [create(hostname=own)]
+    devices = [create(interface=name) for name in interfaces] or [create(hostname=own)]
+    options._devices = devices  # noqa: SLF001
     gloo = c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, options)
     return gloo, _names(hosts, addresses, computers)
 
@@ -81,7 +83,7 @@ def _address_towards(host: str, port: int) -> str:
 
 
 def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.split("%")[0]).is_loopback
+    return ipaddress.ip_address(address.split("%", maxsplit=1)[0]).is_loopback
 
 
 def _names(hosts: list[str], addresses: list[str], computers: list[str]) -> list[str]:

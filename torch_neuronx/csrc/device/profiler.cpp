@@ -4,6 +4,7 @@
 #include <output_base.h>
 #include <torch/csrc/profiler/stubs/base.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <mutex>
@@ -23,10 +24,14 @@ struct Activity {
   std::string name;
   int64_t start, end;
   int32_t device, stream, correlation;
+  CommunicationActivity::Facts facts;
 };
 
 std::mutex g_mutex;
 std::vector<Activity> g_activities;
+// The rows of groups: by device, and the group's name. Numbered beyond all streams.
+constexpr int32_t kFirstRow = 1000;
+std::vector<std::pair<c10::DeviceIndex, std::string>> g_rows;
 // The operator that PyTorch is in, as kineto numbers it, innermost last.
 thread_local std::vector<int32_t> t_correlation;
 
@@ -42,6 +47,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     g_profiling.store(false);
     std::lock_guard<std::mutex> lock(g_mutex);
     recorded_.swap(g_activities);
+    rows_ = g_rows;
     status_ = libkineto::TraceStatus::PROCESSING;
   }
   std::vector<std::string> errors() override { return {}; }
@@ -59,6 +65,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       event.resource = a.stream;
       event.id = a.correlation;
       event.linked = linked(a.correlation);
+      for (const auto& [key, value] : a.facts) event.addMetadataQuoted(key, value);
       event.log(logger);
     }
   }
@@ -66,7 +73,14 @@ class Session final : public libkineto::IActivityProfilerSession {
     return std::make_unique<libkineto::DeviceInfo>(libkineto::DeviceInfo{
         0, libkineto::kExceedMaxPid, "neuron:0", "emulated " + machine().name + " NeuronCore"});
   }
-  std::vector<libkineto::ResourceInfo> getResourceInfos() override { return {}; }
+  std::vector<libkineto::ResourceInfo> getResourceInfos() override {
+    std::vector<libkineto::ResourceInfo> infos;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const auto row = kFirstRow + static_cast<int64_t>(i);
+      infos.push_back({row, row, rows_[i].first, "communication, group " + rows_[i].second});
+    }
+    return infos;
+  }
   std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override {
     auto buffer = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer->span = span_;
@@ -82,6 +96,7 @@ class Session final : public libkineto::IActivityProfilerSession {
 
  private:
   std::vector<Activity> recorded_;
+  std::vector<std::pair<c10::DeviceIndex, std::string>> rows_;
   libkineto::TraceSpan span_{0, 0, "NeuronCores"};
 };
 
@@ -146,11 +161,15 @@ struct Marks final : torch::profiler::impl::ProfilerStubs {
 
 }  // namespace
 
-int64_t ActivityScope::now() {
+namespace {
+int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
+}  // namespace
+
+int64_t ActivityScope::now() { return ::torch_neuronx::now(); }
 
 void ActivityScope::finish() const {
   const auto index = index_ >= 0 ? index_ : current_device();
@@ -160,9 +179,40 @@ void ActivityScope::finish() const {
   std::string kernel = "neuron" + (colon == std::string::npos ? "::" + name_ : name_.substr(colon));
   std::lock_guard<std::mutex> lock(g_mutex);
   if (!g_profiling.load()) return;  // the profile ended meanwhile
-  g_activities.push_back({std::move(kernel), start_, end, index,
+  g_activities.push_back({std::move(kernel),
+                          start_,
+                          end,
+                          index,
                           static_cast<int32_t>(current_stream(index).id()),
-                          t_correlation.empty() ? 0 : t_correlation.back()});
+                          t_correlation.empty() ? 0 : t_correlation.back(),
+                          {}});
+}
+
+std::unique_ptr<CommunicationActivity> CommunicationActivity::start(std::string name,
+                                                                    c10::DeviceIndex index,
+                                                                    const std::string& group,
+                                                                    Facts facts) {
+  auto activity = std::make_unique<CommunicationActivity>();
+  activity->name_ = "neuron::" + std::move(name);
+  activity->facts_ = std::move(facts);
+  activity->index_ = index;
+  activity->correlation_ = t_correlation.empty() ? 0 : t_correlation.back();
+  std::lock_guard<std::mutex> lock(g_mutex);
+  const auto key = std::make_pair(index, group);
+  const auto known = std::find(g_rows.begin(), g_rows.end(), key);
+  activity->row_ = kFirstRow + static_cast<int32_t>(known - g_rows.begin());
+  if (known == g_rows.end()) g_rows.push_back(key);
+  return activity;
+}
+
+void CommunicationActivity::begin() { begin_ = now(); }
+
+void CommunicationActivity::end() {
+  const int64_t end = now();
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (!g_profiling.load()) return;  // the profile ended meanwhile
+  g_activities.push_back(
+      {std::move(name_), begin_, end, index_, row_, correlation_, std::move(facts_)});
 }
 
 }  // namespace torch_neuronx

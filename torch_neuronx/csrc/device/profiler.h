@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace torch_neuronx {
 
@@ -32,6 +35,27 @@ class ActivityScope {
   const std::string& name_;
   int64_t start_ = 0;
   c10::DeviceIndex index_ = -1;
+};
+
+// Work on another thread than the operators': a collective. It has a row of its own below the
+// core's, so that what overlaps can be seen. Made by the thread that issues it, which PyTorch
+// knows. For use while `g_profiling`.
+class CommunicationActivity {
+ public:
+  using Facts = std::vector<std::pair<std::string, std::string>>;
+
+  // `group` names the row.
+  static std::unique_ptr<CommunicationActivity> start(std::string name, c10::DeviceIndex index,
+                                                      const std::string& group, Facts facts);
+  void begin();  // in the thread that does it
+  void end();
+
+ private:
+  std::string name_;
+  Facts facts_;
+  c10::DeviceIndex index_ = 0;
+  int32_t row_ = 0, correlation_ = 0;
+  int64_t begin_ = 0;
 };
 
 }  // namespace torch_neuronx

@@ -4,6 +4,9 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <set>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
@@ -27,13 +30,50 @@ void check_contiguous(const char* name, const at::Tensor& tensor) {
                     tensor.strides(), " for ", tensor.sizes(), "; call .contiguous() first");
 }
 
+// What a profile says about a collective.
+CommunicationActivity::Facts facts_of(const Call& call, const Segment& segment, int size) {
+  size_t filled = 0;
+  for (const auto& memory : call.outputs) filled += memory.bytes;
+  return {{"Collective name", kind_name(call.kind)},
+          {"Bytes", std::to_string(std::max(call.exposed_bytes(), filled))},
+          {"dtype", c10::toString(call.dtype)},
+          {"Process Group Name", segment.name()},
+          {"Group size", std::to_string(size)},
+          {"Seq", std::to_string(call.sequence)}};
+}
+
+// What the dtype doesn't have is refused before other ranks are met: the group goes on.
+void check_defined(const Call& call) {
+  char nothing = 0;
+  const void* inputs[] = {&nothing};
+  void* outputs[] = {&nothing};
+  reduce(call.reduction, call.dtype, inputs, 1, outputs, 1, 0, call.prescale, call.postscale);
+}
+
+std::mutex g_live_mutex;
+std::set<NeuronBackend*>& g_live = *new std::set<NeuronBackend*>;  // groups outlive statics
+
 }  // namespace
+
+void close_process_groups() {
+  const std::lock_guard<std::mutex> lock(g_live_mutex);
+  for (auto* backend : g_live) backend->leave();
+}
+
+void NeuronBackend::leave() {
+  closed_ = true;
+  if (!queue_.idle()) segment_.poison(segment_.rank_name(rank_) + " ends without waiting for it");
+  queue_.stop();
+}
 
 NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
-      options_(c10::make_intrusive<Options>("neuron", timeout)),
-      segment_(*store, rank, size, std::move(name), timeout, 0),
+      options_(c10::make_intrusive<NeuronOptions>(timeout)),
+      shared_segment_(std::make_shared<Segment>(*store, rank, size, std::move(name), timeout,
+                                                Mailbox::bytes(size))),
+      segment_(*shared_segment_),
+      mailbox_(std::make_shared<Mailbox>(shared_segment_)),
       local_(segment_) {
   // Now, while no thread writes to tensors: see share_arena.
   if (segment_.local_size() > 1) {
@@ -42,6 +82,8 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
     share_arena(current_device());
   }
   if (segment_.local_size() < size) connect_hosts(store);
+  const std::lock_guard<std::mutex> lock(g_live_mutex);
+  g_live.insert(this);
 }
 
 void NeuronBackend::connect_hosts(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -65,7 +107,12 @@ NeuronBackend::~NeuronBackend() {
   // Threads that use the group may need the GIL to end.
   std::optional<pybind11::gil_scoped_release> released;
   if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  {
+    const std::lock_guard<std::mutex> lock(g_live_mutex);
+    g_live.erase(this);
+  }
   shutdown();
+  queue_.stop();
 }
 
 void NeuronBackend::execute(const Call& call) {
@@ -74,7 +121,9 @@ void NeuronBackend::execute(const Call& call) {
   } catch (const c10::DistBackendError&) {
     throw;  // the group knows
   } catch (const std::exception& error) {
-    segment_.poison(call.text() + " failed on " + segment_.rank_name(rank_) + ": " + error.what());
+    const auto* ours = dynamic_cast<const c10::Error*>(&error);
+    segment_.poison(call.text() + " failed on " + segment_.rank_name(rank_) + ": " +
+                    (ours != nullptr ? ours->what_without_backtrace() : error.what()));
     throw;
   }
 }
@@ -87,22 +136,39 @@ void NeuronBackend::run(const Call& call) {
   }
 }
 
+void NeuronBackend::become_default() {
+  if (getGroupUid().empty()) return;  // a backend without a group of PyTorch's
+  const auto group = c10d::resolve_process_group(getGroupUid());
+  if (group->getBackendType() == c10d::ProcessGroup::BackendType::GLOO &&
+      !group->hasBackendForDeviceType(c10::kCPU))
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+}
+
 c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
-  // What was deferred runs now, in this thread: the collective may run in another.
-  flush_deferred();
+  std::call_once(became_default_, [&] { become_default(); });
+  // What was deferred runs now, in this thread: the collective may run in another. What the stream
+  // has pending is the operation's to wait for.
+  run_deferred();
   auto& call = request.call;
   if (call.timeout < std::chrono::milliseconds(0)) call.timeout = options_->timeout;
   const auto device = static_cast<c10::DeviceIndex>(call.device);
   if (segment_.local_size() > 1 && !request.kept.empty()) share_arena(device);
 
   const std::lock_guard<std::mutex> lock(issue_mutex_);
+  if (call.kind == Kind::kAllReduce || call.kind == Kind::kReduce ||
+      call.kind == Kind::kReduceScatter)
+    check_defined(call);
   call.sequence = ++sequence_;
   const bool asynchronous = request.asynchronous || coalescing_ || current_stream(device).id() != 0;
   auto results = request.results;
   auto kept = request.kept;
   const auto type = request.type;
   const uint64_t sequence = call.sequence;
+  std::unique_ptr<CommunicationActivity> activity;
+  if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed)))
+    activity = CommunicationActivity::start(kind_name(call.kind), device, segment_.name(),
+                                            facts_of(call, segment_, size_));
   auto body = [this, request = std::move(request)] {
     request.stage_in();
     execute(request.call);
@@ -114,6 +180,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
       std::make_shared<Operation>(std::move(body), std::move(results), std::move(kept), device);
   auto work = c10::make_intrusive<NeuronWork>(
       rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence);
+  operation->profile(std::move(activity));
   if (coalescing_) coalesced_.push_back(operation);
   if (asynchronous || !queue_.try_run_here(*operation)) {
     queue_.push(operation);
@@ -413,12 +480,15 @@ void NeuronBackend::abort() {
   closed_ = true;
   const std::string reason = segment_.rank_name(rank_) + " has aborted it";
   segment_.poison(reason);
+  mailbox_->abort(segment_.poison_text());
   if (hosts_ != nullptr) hosts_->abort("group " + segment_.name() + ": " + reason);
 }
 
 void NeuronBackend::shutdown() {
   closed_ = true;
   queue_.drain();
+  mailbox_->shutdown();
+  if (hosts_ != nullptr) hosts_->shutdown();
 }
 
 }  // namespace torch_neuronx::distributed

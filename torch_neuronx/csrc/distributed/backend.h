@@ -11,12 +11,20 @@
 #include "distributed/hosts.h"
 #include "distributed/issue.h"
 #include "distributed/local.h"
+#include "distributed/mailbox.h"
 #include "distributed/operation.h"
 #include "distributed/segment.h"
 
 namespace torch_neuronx::distributed {
 
 using Tensors = std::vector<at::Tensor>;
+
+struct NeuronOptions final : c10d::Backend::Options {
+  explicit NeuronOptions(std::chrono::milliseconds timeout) : Options("neuron", timeout) {}
+};
+
+// Has all groups of the process leave; called before the interpreter ends.
+void close_process_groups();
 
 class NeuronBackend final : public c10d::Backend {
  public:
@@ -27,6 +35,7 @@ class NeuronBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "neuron"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<NeuronOptions>& options() const { return options_; }
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
@@ -59,6 +68,9 @@ class NeuronBackend final : public c10d::Backend {
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& opts) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
@@ -80,18 +92,31 @@ class NeuronBackend final : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  // At the end of the process, whatever is under way: no thread is left that needs the interpreter.
+  void leave();
 
  private:
   WorkPtr issue(Request request);
+  using Done = std::function<void(const std::exception_ptr&, int)>;
+  struct TwoWays;
+  std::shared_ptr<Transfer> receive_from_all_hosts(const Parcel& parcel, const Done& done);
+  WorkPtr transfer(c10d::OpType type, const Tensors& tensors, int peer, int tag);
+  // `init_process_group()` without a name makes gloo the default of a group that has no gloo, and
+  // clients (DDP's logger) then ask for it. The first collective sets that right: before, PyTorch
+  // doesn't tell a backend its group.
+  void become_default();
   void execute(const Call& call);
   void run(const Call& call);
   void connect_hosts(const c10::intrusive_ptr<c10d::Store>& store);
 
-  const c10::intrusive_ptr<Options> options_;
-  Segment segment_;
+  const c10::intrusive_ptr<NeuronOptions> options_;
+  const std::shared_ptr<Segment> shared_segment_;
+  Segment& segment_;
+  const std::shared_ptr<Mailbox> mailbox_;
   Local local_;
   std::unique_ptr<Hosts> hosts_;  // null if all ranks are on one
   uint64_t sequence_ = 0;
+  std::once_flag became_default_;
   std::mutex issue_mutex_;
   bool coalescing_ = false;
   std::vector<std::shared_ptr<Operation>> coalesced_;

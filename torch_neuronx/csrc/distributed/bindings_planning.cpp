@@ -1,7 +1,8 @@
 #include "distributed/bindings_planning.h"
 
-#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/jit/python/pybind.h>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
 namespace py = pybind11;
 
@@ -36,8 +37,6 @@ std::string reduction_name(const torch::jit::Object& boxed) {
 
 }  // namespace
 
-void bind_planning(py::module_& m) {
-  m.def("reduction_name", &reduction_name, py::arg("boxed"));
-}
+void bind_planning(py::module_& m) { m.def("reduction_name", &reduction_name, py::arg("boxed")); }
 
 }  // namespace torch_neuronx::distributed

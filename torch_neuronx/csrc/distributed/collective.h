@@ -23,6 +23,9 @@ enum class Kind : uint8_t {
   kScatter,
   kReduceScatter,
   kAllToAll,
+  // Not collectives, but issued with tensors that are checked in the same way:
+  kSend,
+  kReceive,
 };
 const char* kind_name(Kind kind);
 

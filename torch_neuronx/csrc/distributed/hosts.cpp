@@ -44,9 +44,12 @@ std::vector<int64_t> bytes_of(const std::vector<Memory>& pieces, size_t first, s
 
 Span span_of(const Memory& memory) { return {static_cast<char*>(memory.data), memory.bytes}; }
 
-std::string first_line(const char* what) {
-  const std::string text = what;
-  return text.substr(0, text.find('\n'));  // the rest is a backtrace
+// What an error says, without the prefix that the next one gets, and without a backtrace.
+std::string reason_of(const std::exception& error) {
+  std::string text = error.what();
+  text = text.substr(0, text.find('\n'));
+  const std::string prefix = "neuron: ";
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
 }  // namespace
@@ -77,7 +80,15 @@ Hosts::Hosts(Segment& segment, Local& local, int rank, c10::intrusive_ptr<c10d::
     : segment_(segment),
       network_(std::move(gloo), store, Topology(rank, hosts_of(segment), names)),
       neighbours_(segment, local),
-      group_(network_, neighbours_) {}
+      group_(network_, neighbours_),
+      courier_(
+          network_, segment.name(),
+          [&segment] {
+            if (segment.poisoned()) fail(kClosed, segment.poison_text());
+          },
+          [&segment](const std::string& reason) { segment.poison(reason); }) {}
+
+void Hosts::shutdown() { courier_.shutdown("group " + segment_.name() + " was shut down"); }
 
 void Hosts::abort(const std::string& reason) {
   network_.announce("neuron: " + reason + " [" + kClosed + "]");
@@ -105,7 +116,7 @@ void Hosts::run(const Call& call) {
   try {
     dispatch(call, errand);
   } catch (const std::exception& error) {
-    segment_.poison(first_line(error.what()));
+    segment_.poison(reason_of(error));
     throw;
   }
 }
@@ -128,6 +139,9 @@ void Hosts::dispatch(const Call& call, Errand& errand) {
     case Kind::kScatter:
     case Kind::kAllToAll:
       return exchange(call, errand);
+    case Kind::kSend:
+    case Kind::kReceive:
+      TORCH_INTERNAL_ASSERT(false, "the mailbox and the courier do this");
   }
 }
 

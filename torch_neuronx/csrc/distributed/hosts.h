@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "distributed/collective.h"
+#include "distributed/courier.h"
 #include "distributed/local.h"
 #include "distributed/segment.h"
 #include "distributed/two_level.h"
@@ -44,6 +45,12 @@ class Hosts {
   /// The whole collective. Throws c10::DistBackendError, and poisons the segment.
   void run(const Call& call);
 
+  /// Sends and receives between hosts.
+  Courier& courier() { return courier_; }
+
+  /// Ends sends and receives; the last messages of this rank are delivered first.
+  void shutdown();
+
   /// Makes the collectives of all ranks fail with `reason`. From any thread.
   void abort(const std::string& reason);
 
@@ -60,6 +67,7 @@ class Hosts {
   Network network_;
   SegmentNeighbours neighbours_;
   TwoLevel group_;
+  Courier courier_;
   uint64_t number_ = 0;
 };
 

@@ -81,8 +81,7 @@ void Mailbox::begin(const Ptr& transfer) {
 
 void Mailbox::publish_wants() {
   const auto receives = static_cast<uint32_t>(outstanding_.size() - sends_);
-  const uint32_t wants =
-      (receives > 0 ? kWantsMessages : 0) | (sends_ > 0 ? kWantsReactions : 0);
+  const uint32_t wants = (receives > 0 ? kWantsMessages : 0) | (sends_ > 0 ? kWantsReactions : 0);
   if (desk_.wants.load(std::memory_order_relaxed) != wants) desk_.wants.store(wants);
   desk_.receives.store(receives, std::memory_order_relaxed);
   desk_.sends.store(sends_, std::memory_order_relaxed);
@@ -314,8 +313,7 @@ std::string Mailbox::describe(const Transfer& transfer) const {
   std::ostringstream text;
   text << (transfer.is_send_ ? "send to " : "receive from ")
        << (parcel.peer == kAnySource ? "any rank" : rank_name(parcel.peer)) << " (tag "
-       << parcel.tag << ", " << parcel.bytes << " bytes, " << c10::toString(parcel.dtype)
-       << " [";
+       << parcel.tag << ", " << parcel.bytes << " bytes, " << c10::toString(parcel.dtype) << " [";
   for (size_t i = 0; i < parcel.sizes.size(); ++i) text << (i ? ", " : "") << parcel.sizes[i];
   text << "]) by " << rank_name(rank_) << " of group " << segment_->name();
   return text.str();
@@ -330,14 +328,15 @@ std::exception_ptr Mailbox::ended(const Transfer& transfer, const std::vector<in
     if (peer != kAnySource && peer != each) continue;
     const bool left = memory_.desk(each).left.load() != 0;
     has_died |= !left;
-    names += (names.empty() ? "" : ", ") + rank_name(each) +
-             (left ? " has left the group"
-                   : " (process " + std::to_string(segment_->ranks()[segment_->members()[each]].pid) +
-                         ") has ended");
+    names +=
+        (names.empty() ? "" : ", ") + rank_name(each) +
+        (left ? " has left the group"
+              : " (process " + std::to_string(segment_->ranks()[segment_->members()[each]].pid) +
+                    ") has ended");
   }
   // A rank that left in order owes no message; one that died may have been the one to send it.
-  const bool others_may_send = peer == kAnySource && !has_died &&
-                               gone.size() + 1 < static_cast<size_t>(memory_.ranks);
+  const bool others_may_send =
+      peer == kAnySource && !has_died && gone.size() + 1 < static_cast<size_t>(memory_.ranks);
   if (names.empty() || others_may_send) return nullptr;
   return error_of(kPeerLost, describe(transfer) + " can't finish: " + names);
 }

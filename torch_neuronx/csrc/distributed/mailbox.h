@@ -1,15 +1,15 @@
 // Messages between two ranks of one host: send, receive, receive from any.
 //
-// A message up to 896 bytes travels in an entry of the pair's ring and its sender is done at once. Of
-// a larger one the entry says where it is in the sender's HBM; the receiver copies it from there and
-// tells the sender. Messages of a pair with one tag are received in the order in which they were
-// sent, by the receives in the order in which those were posted; other pairs, other tags and
+// A message up to 896 bytes travels in an entry of the pair's ring and its sender is done at once.
+// Of a larger one the entry says where it is in the sender's HBM; the receiver copies it from there
+// and tells the sender. Messages of a pair with one tag are received in the order in which they
+// were sent, by the receives in the order in which those were posted; other pairs, other tags and
 // collectives never wait for them. A receive from any takes the message that arrived first.
 //
 // Whoever waits for a transfer does the mailbox's work meanwhile, so a round trip needs no other
-// thread. For transfers that nobody waits for, a thread is started with the first of them that can't
-// be done at once. It sleeps until a peer has news, and looks after deadlines and dead peers only while
-// something is outstanding.
+// thread. For transfers that nobody waits for, a thread is started with the first of them that
+// can't be done at once. It sleeps until a peer has news, and looks after deadlines and dead peers
+// only while something is outstanding.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -43,6 +43,9 @@ struct Parcel {
   int peer = kAnySource;
   int64_t tag = 0;
   std::chrono::milliseconds timeout{0};
+  // Of a receive that somebody else may take as well: whether a message may be matched with it.
+  // Called with a lock held, at most once by the one who takes it. May be empty.
+  std::function<bool()> claim;
   // Called once, from whichever thread finds the transfer done, without a lock: with the error or
   // null, and the local rank that a message came from. Keeps the memory alive until then.
   std::function<void(std::exception_ptr, int)> done;
@@ -80,6 +83,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // Post a transfer. What can be done at once, is; never blocks. Throw if the group is closed.
   std::shared_ptr<Transfer> send(Parcel parcel);
   std::shared_ptr<Transfer> receive(Parcel parcel);
+
+  // Forgets a receive that no message was matched with. Its `done` is not called.
+  void cancel(const std::shared_ptr<Transfer>& receive);
 
   // Waits until the transfer has ended, well or not, or `until` has passed; works meanwhile. Throws
   // what a handler of signals throws (Ctrl-C), nothing else.
@@ -126,6 +132,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   void take_first(int source);
   void deliver(int source, const Letter& letter, const std::byte* payload);
   bool receive_unexpected(const Ptr& transfer);
+  void drop(const Ptr& transfer);
   void match(const Ptr& transfer, int source, const Letter& letter, const std::byte* payload);
   void refuse(int source, const Letter& letter, const Parcel& mine);
   void react(int source, const Letter& letter);
@@ -177,8 +184,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   std::vector<uint32_t> generations_;      // of claims
   std::vector<uint32_t> free_claims_;
 
-  uint64_t receives_ = 0;                         // posted ever
-  std::map<Key, std::deque<Ptr>> posted_;         // receives that wait; source may be kAnySource
+  uint64_t receives_ = 0;                  // posted ever
+  std::map<Key, std::deque<Ptr>> posted_;  // receives that wait; source may be kAnySource
   std::map<Key, std::deque<Arrival>> unexpected_;
   std::vector<uint32_t> posted_from_;  // how many, by source
   uint32_t posted_from_any_ = 0;

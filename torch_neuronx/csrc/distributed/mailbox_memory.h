@@ -96,17 +96,17 @@ struct alignas(64) Claim {
 inline constexpr uint32_t kWantsMessages = 1;   // receives are outstanding
 inline constexpr uint32_t kWantsReactions = 2;  // sends are
 
-struct alignas(128) Desk {  // of one rank
-  std::atomic<uint32_t> bell;            // what its threads sleep on; rung by adding one
-  std::atomic<uint32_t> wants;           // which news are worth waking it
-  std::atomic<uint32_t> waiting;         // threads that wait for a certain operation
-  std::atomic<uint32_t> waiting_asleep;  // those of them that sleep
-  std::atomic<uint32_t> keeper_asleep;   // the thread that is there for all operations does
-  std::atomic<uint32_t> left;            // the rank has shut the group down
+struct alignas(128) Desk {                     // of one rank
+  std::atomic<uint32_t> bell;                  // what its threads sleep on; rung by adding one
+  std::atomic<uint32_t> wants;                 // which news are worth waking it
+  std::atomic<uint32_t> waiting;               // threads that wait for a certain operation
+  std::atomic<uint32_t> waiting_asleep;        // those of them that sleep
+  std::atomic<uint32_t> keeper_asleep;         // the thread that is there for all operations does
+  std::atomic<uint32_t> left;                  // the rank has shut the group down
   alignas(64) std::atomic<uint32_t> receives;  // outstanding; others read them for their messages
   std::atomic<uint32_t> sends;
   alignas(64) std::atomic<uint64_t> stamps;
-  std::array<std::atomic<uint64_t>, kMaxMailboxRanks / 64> news;    // sources that have written
+  std::array<std::atomic<uint64_t>, kMaxMailboxRanks / 64> news;        // sources that have written
   alignas(64) std::array<std::atomic<uint64_t>, kClaims / 64> settled;  // claims to look at
   Claim claims[kClaims];
 
@@ -132,9 +132,7 @@ struct MailboxMemory {
   std::byte* base;
   int ranks;
 
-  static size_t bytes(int ranks) {
-    return sizeof(Desk) * ranks + sizeof(Ring) * ranks * ranks;
-  }
+  static size_t bytes(int ranks) { return sizeof(Desk) * ranks + sizeof(Ring) * ranks * ranks; }
   Desk& desk(int rank) const { return reinterpret_cast<Desk*>(base)[rank]; }
   Ring& ring(int source, int destination) const {
     auto* rings = reinterpret_cast<Ring*>(base + sizeof(Desk) * ranks);

@@ -49,9 +49,7 @@ std::shared_ptr<Transfer> Mailbox::receive(Parcel parcel) {
   return transfer;
 }
 
-bool Mailbox::wanted(int source) const {
-  return posted_from_any_ > 0 || posted_from_[source] > 0;
-}
+bool Mailbox::wanted(int source) const { return posted_from_any_ > 0 || posted_from_[source] > 0; }
 
 void Mailbox::collect_news() {
   for (int word = 0; word * 64 < memory_.ranks; ++word) {
@@ -70,8 +68,8 @@ void Mailbox::drain() {
   }
   for (auto source = unread_.begin(); source != unread_.end();) {
     drain_from(*source);
-    source = memory_.ring(*source, rank_).first() == nullptr ? unread_.erase(source)
-                                                             : std::next(source);
+    source =
+        memory_.ring(*source, rank_).first() == nullptr ? unread_.erase(source) : std::next(source);
   }
 }
 
@@ -119,13 +117,18 @@ void Mailbox::deliver(int source, const Letter& letter, const std::byte* payload
     return;
   }
   const bool take_any =
-      named == posted_.end() || (any != posted_.end() && any->second.front()->number_ <
-                                                             named->second.front()->number_);
+      named == posted_.end() ||
+      (any != posted_.end() && any->second.front()->number_ < named->second.front()->number_);
   const auto queue = take_any ? any : named;
   const Ptr transfer = queue->second.front();
   queue->second.pop_front();
   if (queue->second.empty()) posted_.erase(queue);
   --(take_any ? posted_from_any_ : posted_from_[source]);
+  if (transfer->parcel_.claim && !transfer->parcel_.claim()) {
+    drop(transfer);
+    deliver(source, letter, payload);  // to the next one
+    return;
+  }
   match(transfer, source, letter, payload);
 }
 
@@ -143,12 +146,31 @@ bool Mailbox::receive_unexpected(const Ptr& transfer) {
     }
   }
   if (found == unexpected_.end()) return false;
+  if (parcel.claim && !parcel.claim()) {
+    drop(transfer);
+    return true;
+  }
   const int source = found->first.second;
   const Arrival arrival = std::move(found->second.front());
   found->second.pop_front();
   if (found->second.empty()) unexpected_.erase(found);
   match(transfer, source, arrival.letter, arrival.payload.data());
   return true;
+}
+
+// A receive that was taken by another.
+void Mailbox::drop(const Ptr& transfer) {
+  transfer->parcel_.done = nullptr;
+  finish(transfer, nullptr, rank_);
+}
+
+void Mailbox::cancel(const Ptr& receive) {
+  Lock lock(mutex_);
+  if (receive == nullptr || receive->done() || receive->state_ != Transfer::State::kPosted) return;
+  withdraw(receive);
+  drop(receive);
+  publish_wants();
+  call_back(lock);
 }
 
 void Mailbox::match(const Ptr& transfer, int source, const Letter& letter,

@@ -175,15 +175,19 @@ std::string Network::name_of(int peer) const {
   return peer < 0 ? "any rank of another host" : topology_.describe(peer);
 }
 
+bool Network::wait_a_moment(c10d::Work& work) {
+  const Ticking ticking(work);
+  // No limit of gloo's own (see Ticker); a day is as good as none and cannot overflow.
+  return work.wait(std::chrono::hours(24));
+}
+
 void Network::wait(c10d::Work& work, int peer, const Errand& errand) {
-  Ticking ticking(work);
   const auto started = Clock::now();
   auto asked = started;
   while (true) {
     bool done = false;
     try {
-      // No limit of gloo's own (see Ticker); a day is as good as none and cannot overflow.
-      done = work.wait(std::chrono::hours(24));
+      done = wait_a_moment(work);
     } catch (const std::exception& error) {
       fail(peer, errand, error.what());
     }

@@ -65,6 +65,10 @@ class Network {
   /// Waits for `work`, a transfer from or to `peer` (-1: from any). Throws c10::DistBackendError.
   void wait(c10d::Work& work, int peer, const Errand& errand);
 
+  /// Waits until `work` is done (true) or a few milliseconds, at most 50, have passed, or somebody
+  /// called its abort(). Throws what gloo throws.
+  bool wait_a_moment(c10d::Work& work);
+
   /// Throws for a failed transfer: what another rank left word of if it did, or else that `peer` is
   /// gone.
   [[noreturn]] void fail(int peer, const Errand& errand, const std::string& reason);

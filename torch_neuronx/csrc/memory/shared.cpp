@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -178,8 +179,20 @@ bool Arena::decommit_chunks(size_t first, size_t last) {
 SharedArena share_arena(c10::DeviceIndex index) {
   check_device_index(index);
   ensure_initialized();
-  flush_deferred();
-  return arena(index).share();
+  // Whole once moved: every collective asks.
+  static std::array<std::atomic<const SharedArena*>, kMaxDevices> moved{};
+  static std::array<SharedArena, kMaxDevices> arenas;
+  const auto i = static_cast<size_t>(index);
+  if (const auto* known = moved[i].load(std::memory_order_acquire)) return *known;
+  run_deferred();
+  const SharedArena made = arena(index).share();
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (moved[i].load() == nullptr) {
+    arenas[i] = made;
+    moved[i].store(&arenas[i], std::memory_order_release);
+  }
+  return made;
 }
 
 }  // namespace torch_neuronx

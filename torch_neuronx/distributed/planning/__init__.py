@@ -19,4 +19,4 @@ def fake_group(rank: int, size: int) -> FakeProcessGroup:
     """The backend of a group whose other ranks don't exist: PyTorch's own."""
     from torch._C._distributed_c10d import FakeProcessGroup  # noqa: PLC0415 - may not be built
 
-    return FakeProcessGroup._create_internal(rank, size)  # noqa: SLF001
+    return FakeProcessGroup._create_internal(rank, size)

@@ -1,4 +1,4 @@
-"""Collectives as PyTorch's dispatcher sees them: which operator is which, and what a plan keeps of it.
+"""Collectives as PyTorch's dispatcher sees them: which operator is which, what a plan keeps.
 
 Every collective of `torch.distributed`, also those that C++ issues (DDP's reducer), passes the
 dispatcher as an operator of the namespace `c10d`, `_c10d_functional` or `_dtensor`. One table says
@@ -76,7 +76,7 @@ def _table() -> Mapping[object, Spec]:
         for name, row in table.items():
             operator = getattr(getattr(torch.ops, namespace), name).default
             found[operator] = Spec(*row, functional=namespace != "c10d")
-    found[torch.ops._dtensor.shard_dim_alltoall.default] = Spec(  # noqa: SLF001
+    found[torch.ops._dtensor.shard_dim_alltoall.default] = Spec(
         "all_to_all", "input", "", functional=True
     )
     return found
@@ -84,8 +84,8 @@ def _table() -> Mapping[object, Spec]:
 
 SPECS = _table()
 
-# What every rank sends, as a multiple of the bytes of the whole payload, in a group of n: what a ring
-# does, and what no algorithm that uses each link once can be below.
+# What every rank sends in a group of n, as a multiple of the bytes of the whole payload: what a
+# ring does, and what no algorithm that uses each link once can be below.
 SENT: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n,
@@ -211,29 +211,21 @@ def dtype_name(tensors: Sequence[Tensor]) -> str:
 def imitate(kind: str, given: Sequence[Tensor], received: Sequence[Tensor], rank: int) -> None:
     """Fill what a collective writes, as if all other ranks had given what this one gives.
 
-    Sums are left as they are: a plan's numbers stand for nothing, but bookkeeping that scripts do in
-    integers (sizes, flags, lengths of pickled objects) comes out plausible.
+    Sums are left as they are: a plan's numbers stand for nothing, but bookkeeping that scripts do
+    in integers (sizes, flags, lengths of pickled objects) comes out plausible.
     """
-    if kind == "all_gather":
-        share = len(received) // len(given)
-        for at, source in enumerate(given):
-            targets = received[at * share : (at + 1) * share]
-            for target in targets:
-                for part in target.reshape(-1).split(max(source.numel(), 1)):
-                    part.copy_(source.reshape(-1)[: part.numel()])
-    elif kind in {"reduce_scatter", "scatter"} and given:
-        share = len(given) // len(received)
-        for at, target in enumerate(received):
+    share = max(len(given) // max(len(received), 1), 1)
+    for at, target in enumerate(received):
+        if kind == "recv" or not given:
+            target.zero_()
+        elif kind in {"reduce_scatter", "scatter"}:
             sources = given[at * share : (at + 1) * share]
             whole = sources[rank if share > 1 else 0].reshape(-1)
             start = 0 if share > 1 else rank * target.numel()
             target.copy_(whole[start : start + target.numel()].view_as(target))
-    elif kind in {"all_to_all", "gather", "all_reduce", "broadcast"}:
-        for at, target in enumerate(received):
-            source = given[at % len(given)].reshape(-1)
-            if target is not given[at % len(given)] and source.numel():
-                flat = target.reshape(-1)
-                target.copy_(source[torch.arange(flat.numel()) % source.numel()].view_as(target))
-    elif kind == "recv":
-        for target in received:
-            target.zero_()
+        else:
+            # As many of a list of outputs belong to each input; one output is filled repeatedly.
+            source = given[at * len(given) // len(received)]
+            if target is not source and source.numel():
+                places = torch.arange(target.numel()) % source.numel()
+                target.copy_(source.reshape(-1)[places].view_as(target))

@@ -1,4 +1,4 @@
-"""`python -m torch_neuronx.distributed.plan`: plan a training script that is started by torchrun."""
+"""`python -m torch_neuronx.distributed.plan`: plan a script that torchrun starts."""
 
 from __future__ import annotations
 
@@ -28,18 +28,22 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
         prog=f"python -m {MODULE}",
-        description="Trace one rank of a job, without its memory and its other ranks, and report its "
-        "memory and its collectives.",
-        epilog=f"Ends with {FITS} if the rank's memory fits, {DOES_NOT_FIT} if it doesn't, {FAILED} if "
-        f"the job cannot be planned. Instance types: {', '.join(instance_names())}.",
+        description="Trace one rank of a job, without its memory and its other ranks, and report "
+        "its memory and its collectives.",
+        epilog=f"Ends with {FITS} if the rank's memory fits, {DOES_NOT_FIT} if it doesn't, "
+        f"{FAILED} if the job cannot be planned. Instance types: {', '.join(instance_names())}.",
     )
     made.add_argument("--world-size", type=int, required=True, help="ranks of the job")
     made.add_argument("--rank", type=int, default=0, help="the rank to trace (default: 0)")
     made.add_argument("--instance", default="trn2.48xlarge", help="default: trn2.48xlarge")
     made.add_argument("--lnc", type=int, help="physical cores of a logical one")
-    made.add_argument("--nproc-per-node", type=int, help="ranks of an instance (default: its cores)")
+    made.add_argument(
+        "--nproc-per-node", type=int, help="ranks of an instance (default: its cores)"
+    )
     made.add_argument("--steps", type=int, default=2, help="optimizer steps to trace (default: 2)")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write everything there; - is stdout")
+    made.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything there; - is stdout"
+    )
     made.add_argument("--order", action="store_true", help="list every collective of the last step")
     made.add_argument("script", help="the training script")
     made.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
@@ -59,7 +63,7 @@ def _restart_with(values: Mapping[str, str], arguments: Sequence[str]) -> None:
     """Start again where the machine is another one: it is read once, when torch is imported."""
     if any(os.environ.get(name, "") != value for name, value in values.items()):
         sys.stdout.flush()
-        os.execve(
+        os.execve(  # noqa: S606 - this interpreter, again
             sys.executable,
             [sys.executable, "-m", MODULE, *arguments],
             {**os.environ, **values},

@@ -1,9 +1,9 @@
 """What lies in the memory of the planned core, and when.
 
-Storages are followed from the operator that made them until nothing refers to them. What happened is
-kept as a list of changes; the peak, and what was there at the peak, are found by reading the list
-again at the end, when it is known what each storage was: whether it is a gradient shows only
-when an optimizer has taken it.
+Storages are followed from the operator that made them until nothing refers to them. What happened
+is kept as a list of changes; the peak, and what was there then, are found by reading the list again
+at the end, when it is known what each storage was: whether it is a gradient shows only when
+an optimizer has taken it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-# The emulated core's allocator hands out multiples of this; a real one's granularity is not published.
+# The emulated core's allocator hands out multiples of this; what a real one does isn't published.
 GRANULE = 512
 
 
@@ -102,7 +103,7 @@ class Memory:
     def see(self, tensor: Tensor, maker: str, module: str) -> None:
         """Note the storage of a result, if it is new."""
         storage = tensor.untyped_storage()
-        key = storage._cdata  # noqa: SLF001
+        key = storage._cdata
         if key in self._live or tensor.device.type == "meta":
             return
         block = Block(
@@ -115,10 +116,10 @@ class Memory:
             self.phase,
         )
         self._live[key] = block
-        self._references[key] = weakref.ref(storage, lambda _, key=key: self._gone(key))
+        self._references[key] = weakref.ref(storage, partial(self._gone, key))
         self._resize(block, storage.nbytes())
 
-    def _gone(self, key: int) -> None:
+    def _gone(self, key: int, _reference: object) -> None:
         block = self._live.pop(key)
         self._watched.pop(key, None)
         del self._references[key]
@@ -138,14 +139,14 @@ class Memory:
         """
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            key = storage._cdata  # noqa: SLF001
+            key = storage._cdata
             if key in self._live and key not in self._watched:
                 self._watched[key] = self._references[key]
 
     def communicate(self, tensors: Iterable[Tensor]) -> None:
         """Note that tensors are arguments of a collective."""
         for tensor in tensors:
-            block = self._live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+            block = self._live.get(tensor.untyped_storage()._cdata)
             if block is not None:
                 block.communicated = True
 
@@ -159,17 +160,17 @@ class Memory:
                 self._resize(block, storage.nbytes())
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            block = self._live.get(storage._cdata)  # noqa: SLF001
-            if block is not None and block.bytes != storage.nbytes():
-                self._resize(block, storage.nbytes())
+            known = self._live.get(storage._cdata)
+            if known is not None:
+                self._resize(known, storage.nbytes())
 
     def name(self, tensor: Tensor | None, role: str, name: str = "") -> None:
         """Say what a tensor is. The first word counts; a block born in a step stays what it is."""
         if isinstance(tensor, DTensor):
-            tensor = tensor._local_tensor  # noqa: SLF001
+            tensor = tensor._local_tensor
         if tensor is None:
             return
-        block = self._live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+        block = self._live.get(tensor.untyped_storage()._cdata)
         if block is not None and not block.role:
             block.role, block.name = role, name
 

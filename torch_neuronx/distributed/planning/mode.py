@@ -2,7 +2,7 @@
 
 Tensors on `neuron` are PyTorch's fake tensors: shapes, types and devices without memory. What a
 script keeps its books in stays real, so that unmodified scripts run: tensors on the host up to a
-size, and small integers on the device (sizes, flags, token counts). The rules are in `PlanMode._run`.
+size, and small integers on the device (sizes, flags, token counts). `PlanMode._run` has the rules.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
+    _create_work_from_future,
+)
 from torch._guards import active_fake_mode
-from torch._C._distributed_c10d import _create_work_from_future
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -30,15 +32,15 @@ from torch_neuronx.distributed.planning.errors import PlanError
 from torch_neuronx.distributed.planning.progress import Progress
 
 _PLAIN = {Tensor, FakeTensor, torch.nn.Parameter, torch.nn.Buffer}
-# The largest tensor of floating point that is made for real on the host, and the largest copy of the
-# device's contents there: batches and metrics, not models.
+# The largest tensor of floating point that is made for real on the host, and the largest copy of
+# the device's contents there: batches and metrics, not models.
 REAL_HOST_BYTES = 1 << 20
 REAL_COPY_BYTES = 16 << 20
 # The largest tensor of integers that is made for real on the device.
 REAL_DEVICE_BYTES = 64 << 10
 
 _aten = torch.ops.aten
-_wait = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
+_wait = torch.ops._c10d_functional.wait_tensor.default
 # Operators whose arguments are memory that FSDP frees and restores by resizing.
 _FSDP = {"fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat"}
 
@@ -56,7 +58,7 @@ class PlanMode(TorchDispatchMode):
     """
 
     def __init__(self, progress: Progress) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.progress = progress
         self.issued: list[Collective] = []
         self._groups: set[str] = set()
@@ -94,7 +96,7 @@ class PlanMode(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
                 memory.see(leaf, str(func), self.progress.module)
-        if func._schema.name in _FSDP:  # noqa: SLF001
+        if func._schema.name in _FSDP:
             memory.watch(given)
             memory.look(given)
         return result
@@ -111,7 +113,7 @@ class PlanMode(TorchDispatchMode):
             fake = self._imagine(func, args, kwargs)
             large = sum(leaf.nbytes for leaf in tree_leaves(fake) if isinstance(leaf, Tensor))
             return fake if large > REAL_HOST_BYTES else func(*args, **kwargs)
-        if device != "neuron" or func._schema.is_mutable:  # noqa: SLF001
+        if device != "neuron" or func._schema.is_mutable:
             return func(*args, **kwargs)
         try:
             fake = self._imagine(func, args, kwargs)
@@ -134,7 +136,7 @@ class PlanMode(TorchDispatchMode):
         self, func: Any, args: Sequence[object], kwargs: Mapping[str, object], given: list[Tensor]
     ) -> object:
         """Run an operator of which some input has no values."""
-        if func is _aten._local_scalar_dense.default:  # noqa: SLF001
+        if func is _aten._local_scalar_dense.default:
             dtype = given[0].dtype
             return False if dtype is torch.bool else 0 if _exact(dtype) else 0.0
         if func is _aten.copy_.default and not isinstance(given[0], FakeTensor):
@@ -147,9 +149,9 @@ class PlanMode(TorchDispatchMode):
                 f"the shape of what {func} gives{where} depends on values, and a plan has none; "
                 "give it a fixed size (padding, a capacity for each expert) for planning"
             ) from error
-        if func is _aten._to_copy.default:  # noqa: SLF001
+        if func is _aten._to_copy.default:
             return tree_map_only(FakeTensor, _brought_to_the_host, result)
-        return _kept_identity(func, args, kwargs, result) if func._schema.is_mutable else result  # noqa: SLF001
+        return _kept_identity(func, args, kwargs, result) if func._schema.is_mutable else result
 
     # Collectives.
 
@@ -160,7 +162,7 @@ class PlanMode(TorchDispatchMode):
         args: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> object:
-        names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001
+        names = [argument.name for argument in func._schema.arguments]
         arguments = dict(zip(names, args, strict=False)) | dict(kwargs)
         group = collectives.group_of(arguments)
         given = collectives.tensors_in(arguments.get(spec.reads))
@@ -194,7 +196,7 @@ class PlanMode(TorchDispatchMode):
         # DDP asks the default for its name.
         if group.group_name not in self._groups:
             self._groups.add(group.group_name)
-            group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)  # noqa: SLF001
+            group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         ranks = tuple(dist.get_process_group_ranks(group))
         shown = given or received
         memory = self.progress.memory
@@ -240,12 +242,14 @@ def _kept_identity(
     func: Any, args: Sequence[object], kwargs: Mapping[str, object], result: object
 ) -> object:
     """Put real arguments that were written to back into the place of their fakes."""
-    arguments = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(kwargs)  # noqa: SLF001
+    arguments = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | dict(
+        kwargs
+    )
     written = {}
-    for argument in func._schema.arguments:  # noqa: SLF001
+    for argument in func._schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
             written[frozenset(argument.alias_info.before_set)] = arguments.get(argument.name)
-    returns = func._schema.returns  # noqa: SLF001
+    returns = func._schema.returns
     results = list(result) if len(returns) > 1 and isinstance(result, (tuple, list)) else [result]
     for at, returned in enumerate(returns):
         if returned.alias_info is not None and returned.alias_info.is_write:
@@ -257,7 +261,7 @@ def _kept_identity(
 
 def _returned(func: Any, written: object, received: list[Tensor]) -> object:
     """The result of an operator of `c10d`: what it wrote, and a work that is done."""
-    returns = len(func._schema.returns)  # noqa: SLF001
+    returns = len(func._schema.returns)
     if not returns:
         return None
     future: torch.futures.Future[list[Tensor]] = torch.futures.Future()

@@ -1,7 +1,7 @@
 """Where a training script is: in which step, which part of it, and in which module.
 
-PyTorch's global hooks tell: those of modules before and after forward, those of optimizers before and
-after a step. Whether backward runs is asked at every operator, as it has no hook.
+PyTorch's global hooks tell: those of modules before and after forward, those of optimizers before
+and after a step. Whether backward runs is asked at every operator, as it has no hook.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Enough(BaseException):
-    """Ends a script after the steps that were asked for; not an `Exception`, so it isn't handled."""
+    """Ends a script after its steps; not an `Exception`, which a script might handle."""
 
 
 class Progress:
@@ -66,7 +66,7 @@ class Progress:
     @property
     def in_backward(self) -> bool:
         """Whether the calling thread runs a backward pass."""
-        return torch._C._current_graph_task_id() != -1  # noqa: SLF001
+        return torch._C._current_graph_task_id() != -1
 
     def notice(self) -> None:
         """Take note of the phase, with every operator."""

@@ -16,26 +16,37 @@ from torch_neuronx.distributed.planning.placement import LINKS, Placement
 VERSION = 1
 
 _REMEDIES = {
-    "parameters": "divide the parameters between more ranks (FSDP, tensor parallelism), or keep them "
-    "in bfloat16",
+    "parameters": (
+        "divide the parameters between more ranks (FSDP, tensor parallelism), or keep them in "
+        "bfloat16"
+    ),
     "gathered parameters": "wrap smaller modules in fully_shard, and reshard after forward",
     "gradients": "divide the gradients (FSDP), or accumulate fewer of them",
-    "optimizer state": "divide the optimizer's state (FSDP, ZeroRedundancyOptimizer), or choose an "
-    "optimizer with less of it",
-    "activations": "recompute activations (torch.utils.checkpoint), take smaller batches or shorter "
-    "sequences, or divide the sequence (tensor and context parallelism)",
-    "temporaries of backward": "take smaller batches, or compute the loss in parts: the largest "
-    "temporaries are often the logits",
+    "optimizer state": (
+        "divide the optimizer's state (FSDP, ZeroRedundancyOptimizer), or choose an optimizer with "
+        "less of it"
+    ),
+    "activations": (
+        "recompute activations (torch.utils.checkpoint), take smaller batches or shorter "
+        "sequences, or divide the sequence (tensor and context parallelism)"
+    ),
+    "temporaries of backward": (
+        "take smaller batches, or compute the loss in parts: the largest temporaries are often "
+        "the logits"
+    ),
     "temporaries of the optimizer": "use the optimizer with foreach=False or fused=True",
-    "communication buffers": "communicate in smaller parts: smaller modules in fully_shard, a smaller "
-    "bucket_cap_mb of DDP",
+    "communication buffers": (
+        "communicate in smaller parts: smaller modules in fully_shard, a smaller bucket_cap_mb "
+        "of DDP"
+    ),
     "buffers": "make buffers smaller, or compute them where they are used",
     "other": "free what was made before the first forward",
 }
 _ESTIMATE = (
-    "Estimated times are the bytes at the full published rate of the slowest link, while all ranks do "
-    "the same, plus the published time of a hop for each hop of the algorithm that the runtime chooses "
-    "by size. They were not measured, leave out queues and overlap, and are at best a lower bound."
+    "Estimated times are the bytes at the full published rate of the slowest link, while all ranks "
+    "do the same, plus the published time of a hop for each hop of the algorithm that the runtime "
+    "chooses by size. They were not measured, leave out queues and overlap, and are at best a "
+    "lower bound."
 )
 
 
@@ -222,24 +233,28 @@ class Plan:
     def _job(self) -> list[str]:
         chips = self.placement.instance.chips
         several = f"{self.instances} x " if self.instances > 1 else ""
-        return [
+        line = (
             f"Plan of rank {self.rank} of {self.world_size} on {several}{self.instance} "
             f"({chips} chips, {self.ranks_per_instance} ranks each, LNC={self.lnc}), "
             f"{self.steps} optimizer steps traced"
-        ]
+        )
+        return [line]
 
     def _memory(self) -> list[str]:
         verdict = "fits" if self.fits else "DOES NOT FIT"
+        used = f"{show(self.peak_bytes)} of {show(self.hbm_bytes)}"
         lines = [
-            f"Memory: {verdict}: {show(self.peak_bytes)} of {show(self.hbm_bytes)} in use at the peak, "
-            f"{when(self.peak_step, self.peak_phase)}",
+            f"Memory: {verdict}: {used} in use at the peak, "
+            + when(self.peak_step, self.peak_phase),
             *(f"  {show(size):>12}  {kind}" for kind, size in self.memory.items()),
             "Largest at that moment:",
         ]
         for one in self.consumers:
             shape = "x".join(map(str, one.shape)) or "scalar"
             times = f"{one.count} x " if one.count > 1 else ""
-            lines.append(f"  {show(one.bytes):>12}  {times}{shape} {one.dtype}, {one.kind}: {one.what}")
+            lines.append(
+                f"  {show(one.bytes):>12}  {times}{shape} {one.dtype}, {one.kind}: {one.what}"
+            )
         lines += [f"To make it fit: {remedy}." for remedy in self.remedies()]
         peaks = ", ".join(
             f"{when(step, phase)} {show(size)}"
@@ -253,7 +268,9 @@ class Plan:
         if not rows:
             return ["Collectives: none"]
         step = self.last_step
-        table = [("phase", "collective", "group", "type", "count", "each", "total", "link", "estimate")]
+        table = [
+            ("phase", "collective", "group", "type", "count", "each", "total", "link", "estimate")
+        ]
         for row in rows:
             kind = f"{row.kind} {row.operation}".strip()
             estimate = "-" if row.seconds is None else f"{row.seconds * 1e3:.3g} ms"
@@ -272,7 +289,10 @@ class Plan:
             )
         widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
         lines = [
-            "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            "  "
+            + "  ".join(
+                cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+            ).rstrip()
             for line in table
         ]
         total = sum(row.total for row in rows)
@@ -283,10 +303,11 @@ class Plan:
         ending = (
             [f"Estimated {sum(known) * 1e3:.3g} ms in all. {_ESTIMATE}"]
             if len(known) == len(rows)
-            else [f"No times: too little is published about collectives on {self.placement.target.name}."]
+            else [f"No times: too little is published about {self.placement.target.name}."]
         )
+        sizes = f"payload {show(total)}, sent by this rank {show(sent)}"
         return [
-            f"Collectives of {where}: {count}, payload {show(total)}, sent by this rank {show(sent)}",
+            f"Collectives of {where}: {count}, {sizes}",
             *lines,
             *ending,
         ]

@@ -10,15 +10,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
+from torch_neuronx import neuron
 from torch_neuronx.distributed.planning import ACTIVE
 from torch_neuronx.distributed.planning.errors import PlanError
 from torch_neuronx.distributed.planning.mode import PlanMode
 from torch_neuronx.distributed.planning.placement import Placement
 from torch_neuronx.distributed.planning.progress import Enough, Progress
 from torch_neuronx.distributed.planning.report import Plan, make_plan
+
 
 def launcher_variables(placement: Placement, rank: int, port: int) -> dict[str, str]:
     """The environment in which torchrun would start the rank, with a store on this machine."""
@@ -91,19 +93,19 @@ def planning(
     if dist.is_initialized():
         raise PlanError("this process has a process group already; plan before init_process_group")
     local = rank % placement.ranks_per_instance
-    if local >= torch.neuron.device_count():
+    if local >= neuron.device_count():
         raise PlanError(
             f"rank {rank} is local rank {local}, and this process sees "
-            f"{torch.neuron.device_count()} cores; set NEURON_RT_NUM_CORES={local + 1} before Python "
+            f"{neuron.device_count()} cores; set NEURON_RT_NUM_CORES={local + 1} before Python "
             "starts, or use `python -m torch_neuronx.distributed.plan`, which does"
         )
-    store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     progress = Progress(steps)
     mode = PlanMode(progress)
     with ExitStack() as stack:
         stack.enter_context(_environment(launcher_variables(placement, rank, store.port)))
-        stack.callback(torch.neuron.set_device, torch.neuron.current_device())
-        torch.neuron.set_device(local)
+        stack.callback(neuron.set_device, neuron.current_device())
+        neuron.set_device(local)
         stack.callback(_leave)
         ACTIVE.append(mode)
         stack.callback(progress.close)
@@ -139,8 +141,8 @@ def plan(
         instance: The instance type, such as `trn2.48xlarge`; says how much memory a core has, which
             cores share a chip, and which links lie between them.
         lnc: Physical cores of a logical one; the target's default if `None`.
-        ranks_per_instance: `torchrun --nproc-per-node`; all logical cores of the instance if `None`.
-        steps: After how many optimizer steps the program is stopped, where it doesn't end by itself.
+        ranks_per_instance: `torchrun --nproc-per-node`; the instance's logical cores if `None`.
+        steps: After how many optimizer steps the program is stopped, if it doesn't end by itself.
             The last step is the one that is reported as usual: the first does some things once.
 
     Returns:

@@ -1,0 +1,154 @@
+// What PyTorch calls to send and to receive.
+#include <c10/core/StorageImpl.h>
+
+#include <algorithm>
+
+#include "device/stream.h"
+#include "dispatch/deferred.h"
+#include "distributed/backend.h"
+#include "distributed/error.h"
+#include "memory/allocator.h"
+#include "memory/shared.h"
+
+namespace torch_neuronx::distributed {
+
+using c10d::OpType;
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::send(Tensors& tensors, int destination, int tag) {
+  return transfer(OpType::SEND, tensors, destination, tag);
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::recv(Tensors& tensors, int source, int tag) {
+  return transfer(OpType::RECV, tensors, source, tag);
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::recvAnysource(Tensors& tensors, int tag) {
+  return transfer(OpType::RECVANYSOURCE, tensors, kAnySource, tag);
+}
+
+// A receive that is posted twice, for messages from this host and for those from others; who gets
+// one first takes it from the other.
+struct NeuronBackend::TwoWays {
+  std::atomic<bool> is_taken{false};
+  std::mutex mutex;
+  std::shared_ptr<Transfer> here;
+  std::shared_ptr<void> elsewhere;
+
+  bool claim() { return !is_taken.exchange(true); }
+
+  // After it was taken, either way.
+  void cancel(Mailbox& mailbox, Courier& courier) {
+    std::unique_lock<std::mutex> lock(mutex);
+    const auto local = here;
+    const auto remote = elsewhere;
+    lock.unlock();
+    mailbox.cancel(local);
+    courier.cancel(remote);
+  }
+};
+
+std::shared_ptr<Transfer> NeuronBackend::receive_from_all_hosts(const Parcel& parcel,
+                                                                const Done& done) {
+  auto ways = std::make_shared<TwoWays>();
+  const auto members = segment_.members();
+  const auto both = [this, ways, done](const std::exception_ptr& error, int source) {
+    // A message was claimed when it was matched; an error must still be the first to come.
+    if (error != nullptr && !ways->claim()) return;
+    ways->cancel(*mailbox_, hosts_->courier());
+    done(error, source);
+  };
+  Parcel here = parcel, elsewhere = parcel;
+  here.peer = elsewhere.peer = kAnySource;
+  here.claim = elsewhere.claim = [ways] { return ways->claim(); };
+  here.done = [both, members](const std::exception_ptr& error, int source) {
+    both(error, members[source]);
+  };
+  elsewhere.done = both;
+  auto posted = mailbox_->receive(std::move(here));
+  {
+    const std::lock_guard<std::mutex> lock(ways->mutex);
+    ways->here = posted;
+  }
+  auto other = hosts_->courier().receive(std::move(elsewhere));
+  {
+    const std::lock_guard<std::mutex> lock(ways->mutex);
+    ways->elsewhere = other;
+  }
+  if (ways->is_taken) ways->cancel(*mailbox_, hosts_->courier());
+  return posted;
+}
+
+c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensors& tensors,
+                                                       int peer, int tag) {
+  if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
+  const bool is_send = type == OpType::SEND;
+  const char* name = is_send ? "send" : "receive";
+  TORCH_CHECK_VALUE(tensors.size() == 1, name, ": got ", tensors.size(),
+                    " tensors, but one message is one tensor");
+  const at::Tensor& tensor = tensors[0];
+  TORCH_CHECK_VALUE(type == OpType::RECVANYSOURCE || (peer >= 0 && peer < size_), name, ": rank ",
+                    peer, " is not a rank of a group of ", size_);
+  TORCH_CHECK_VALUE(tensor.layout() != at::kStrided || tensor.is_contiguous(), name,
+                    ": tensors must be contiguous, but got strides ", tensor.strides(), " for ",
+                    tensor.sizes(), "; call .contiguous() first");
+  const auto& members = segment_.members();
+  const auto member = std::find(members.begin(), members.end(), peer);
+  Request request(is_send ? Kind::kSend : Kind::kReceive, type, size_, true, options_->timeout);
+  if (is_send) {
+    request.expose(tensor);
+  } else {
+    request.output(tensor);
+  }
+  const Memory memory = (is_send ? request.call.exposed : request.call.outputs).at(0);
+  const auto device = static_cast<c10::DeviceIndex>(request.call.device);
+  flush_deferred();
+  for (const auto& completion : pending_of(current_stream(device))) completion->wait();
+  if (memory.bytes > kSmallMessage && segment_.local_size() > 1) share_arena(device);
+  if (is_send) request.stage_in();
+
+  Parcel parcel;
+  parcel.data = memory.data;
+  parcel.bytes = memory.bytes;
+  parcel.dtype = request.call.dtype;
+  parcel.sizes = request.call.sizes;
+  parcel.tag = tag;
+  parcel.timeout = request.call.timeout;
+  auto operation = std::make_shared<Operation>(nullptr, Tensors{tensor}, request.kept, device);
+  const Done done = [operation, is_send, tensor, request = std::move(request)](
+                        const std::exception_ptr& error, int source) {
+    if (!is_send && error == nullptr) {
+      request.stage_out();
+      if (tensor.has_storage()) mark_written(*tensor.storage().unsafeGetStorageImpl());
+    }
+    operation->finish(error, source);
+  };
+  std::shared_ptr<Transfer> posted;  // of the mailbox
+  if (member != members.end() || size_ == segment_.local_size()) {
+    parcel.peer = member == members.end() ? kAnySource : static_cast<int>(member - members.begin());
+    parcel.done = [done, members](const std::exception_ptr& error, int source) {
+      done(error, members[source]);
+    };
+    posted = is_send ? mailbox_->send(std::move(parcel)) : mailbox_->receive(std::move(parcel));
+  } else if (peer != kAnySource || segment_.local_size() == 1) {
+    parcel.peer = peer;
+    parcel.done = done;
+    if (is_send) {
+      hosts_->courier().send(std::move(parcel));
+    } else {
+      hosts_->courier().receive(std::move(parcel));
+    }
+  } else {
+    posted = receive_from_all_hosts(parcel, done);
+  }
+  if (posted != nullptr) {
+    operation->attended_by(
+        [mailbox = mailbox_, posted](Clock::time_point until) { mailbox->attend(*posted, until); });
+  }
+
+  const std::lock_guard<std::mutex> lock(issue_mutex_);
+  if (coalescing_) coalesced_.push_back(operation);
+  return c10::make_intrusive<NeuronWork>(
+      rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence_);
+}
+
+}  // namespace torch_neuronx::distributed
