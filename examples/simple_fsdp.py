@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 
 
 def simple_fsdp(

@@ -246,11 +246,7 @@ def test_any_graph_keeps_its_meaning(data: Any) -> None:
             lambda a=a, n=name: build.concatenate(
                 [build.reduce_scatter(a, "min", 0, PAIR, **n)] * 2, 0
             ),
-            lambda a=a, n=name: (
-                build.all_to_all(a, 1, 0, PAIR, **n).srcs[0]
-                if False
-                else build.reshape(build.all_to_all(a, 0, 0, PAIR, **n), (4, 4))
-            ),
+            lambda a=a, n=name: build.reshape(build.all_to_all(a, 1, 0, PAIR, **n), (4, 4)),
         ]
         nodes.append(made[data.draw(st.integers(0, len(made) - 1))]())
     wanted = data.draw(st.lists(st.sampled_from(nodes[2:]), min_size=1, max_size=3))

@@ -75,8 +75,8 @@ def test_a_collective_is_refused() -> None:
     with pytest.raises(LoweringUnsupportedError) as refused:
         lower(graph, Options())
     assert str(refused.value) == (
-        "[NCC_EUOC002] all_reduce(f32[4]) cannot be lowered: programs have no steps between ranks. "
-        "Keep collectives out of compiled functions"
+        "[NCC_EUOC002] all_reduce(f32[4]) cannot be lowered: it names no process group to do it. "
+        "Give it a name, or keep it out of compiled functions"
     )
 
 

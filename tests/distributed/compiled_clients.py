@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 from torch.nn.parallel import DistributedDataParallel
 
 from examples.simple_fsdp import Model, loss_of, simple_fsdp
@@ -147,11 +147,11 @@ def sharded_everywhere(rank: int, ranks: int) -> dict[str, list[str]]:
     return {"forward": collectives(forward), "backward": collectives(backward)}
 
 
-def small(ranks: int) -> tuple[Model, torch.Tensor]:
+def small(ranks: int, width: int = 32) -> tuple[Model, torch.Tensor]:
     """A model, the same on all ranks, and words for each."""
     torch.manual_seed(0)
     torch._dynamo.reset()
-    model = Model(words=64, width=32, heads=4, layers=2).to("neuron")
+    model = Model(words=64, width=width, heads=4, layers=2).to("neuron")
     return model, torch.randint(64, (ranks, 2, 9), device="neuron")
 
 
@@ -169,17 +169,21 @@ def same_gradients(
 
 
 def replicated(rank: int, ranks: int) -> None:
-    """DDP around a compiled model, and compiled DDP, also with the reducer in Python."""
-    for inside in (True, False):
-        model, tokens = small(ranks)
+    """DDP around a compiled model, and compiled DDP, whose graph PyTorch divides by buckets."""
+    for where in ("inside", "outside"):
+        # Of three megabytes, for PyTorch divides the graph by buckets of at least one.
+        model, tokens = small(ranks, width=128)
         whole = copy.deepcopy(model)
-        if inside:
-            model.compile(backend="neuron", fullgraph=True)
-        ddp = DistributedDataParallel(model, bucket_cap_mb=0.02)
-        run = loss_of if inside else compiled(loss_of, fullgraph=False)
-        loss = run(ddp, tokens[rank])
-        loss.backward()
+        with Watch() as watch:
+            if where == "inside":
+                model.compile(backend="neuron", fullgraph=True)
+            ddp = DistributedDataParallel(model, bucket_cap_mb=1)
+            run = ddp if where == "inside" else compiled(ddp, fullgraph=False)
+            loss = loss_of(run, tokens[rank])
+            loss.backward()
         same_gradients(model, whole, loss, tokens, rank)
+        graphs = [graph for graph in watch.graphs if graph.kind == "forward"]
+        assert len(graphs) > 1 or where != "outside"
 
 
 def sharded_by_layers(rank: int, ranks: int) -> None:
@@ -314,8 +318,7 @@ TRAINING: tuple[Callable[[int, int], Any], ...] = (
 )
 
 
-def training(rank: int, ranks: int) -> dict[str, list[str]]:
+def training(rank: int, ranks: int) -> None:
     """All clients."""
     for client in TRAINING:
         client(rank, ranks)
-    return sharded_everywhere(rank, ranks)

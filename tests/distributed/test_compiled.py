@@ -16,12 +16,17 @@ def test_functional_collectives(ranks: int) -> None:
     run_ranks(ranks, compiled_clients.functional, backend="neuron", env=FRESH, timeout=120)
 
 
+def test_training() -> None:
+    run_ranks(2, compiled_clients.training, backend="neuron", env=FRESH, timeout=240)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_training(ranks: int) -> None:
-    found = run_ranks(ranks, compiled_clients.training, backend="neuron", env=FRESH, timeout=240)
+def test_a_whole_step_is_one_graph_each_way(ranks: int) -> None:
+    client = compiled_clients.sharded_everywhere
+    found = run_ranks(ranks, client, backend="neuron", env=FRESH, timeout=120)
     forward, backward = found[0]["forward"], found[0]["backward"]
-    # All ranks do the same; many of the 17 parameters of the two layers go together.
+    # All ranks do the same; many of the parameters go together.
     assert all(each == found[0] for each in found)
     assert set(forward) == {"all_gather"}
     assert set(backward) == {"reduce_scatter"}
-    assert 2 < len(forward) < 17
+    assert 2 < len(forward) < 23

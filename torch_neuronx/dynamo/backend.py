@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch._dynamo import disable
-from torch._dynamo.utils import flatten_graph_inputs
+from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler
 from torch._functorch.aot_autograd import aot_module_simplified
@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_neuronx.dynamo import dump
 from torch_neuronx.dynamo.decompositions import decompositions
+from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.executors import make_executable
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.partition import partition
@@ -87,13 +88,22 @@ def neuron(
     refuse_lossy_capture(gm)
     for observer in CAPTURES:
         observer(gm)
-    if any(isinstance(x, list | tuple | dict) for x in example_inputs):
-        return flatten_graph_inputs(gm, example_inputs, partial(neuron, options=options))
     frozen = dict(options or {})
+    if any(isinstance(x, list | tuple | dict) for x in example_inputs):  # compiled autograd
+        return flatten_graph_inputs(gm, example_inputs, partial(_compile_flat, options=frozen))
+    return _compile_flat(gm, example_inputs, frozen)
+
+
+def _compile_flat(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any]
+) -> Compiled:
+    """Compile a module whose arguments are tensors and integers."""
     if has_symbolic(example_inputs):
-        specializer = Specializer(gm, partial(compile_static, options=frozen))
+        if not isinstance(gm, torch.fx.GraphModule):
+            raise DynamicShapeError("compiled autograd's graph", "sizes that are lists of numbers")
+        specializer = Specializer(gm, partial(compile_static, options=options))
         return disable(specializer, reason="it compiles for the sizes that it is called with")  # type: ignore[no-any-return]
-    return compile_static(gm, example_inputs, options=frozen)
+    return compile_static(gm, example_inputs, options=options)
 
 
 def compile_static(
@@ -122,6 +132,8 @@ def compile_static(
         compiled = disable(compiler("backward"), reason="compiles the backward graph")(gm, inputs)
         return disable(compiled, reason="runs the backward graph")
 
+    # PyTorch's DDPOptimizer learns from this that the first call of the result is to be a fake one.
+    counters["aot_autograd"]["total"] += 1
     with _settings():
         compiled = aot_module_simplified(
             gm,
@@ -133,6 +145,7 @@ def compile_static(
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )
+    counters["aot_autograd"]["ok"] += 1
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
 
 

@@ -15,21 +15,18 @@ struct KindName {
   const char* name;
   Kind kind;
 };
-constexpr KindName kKinds[] = {{"all_reduce", Kind::kAllReduce},
-                               {"all_gather", Kind::kAllGather},
-                               {"reduce_scatter", Kind::kReduceScatter},
-                               {"all_to_all", Kind::kAllToAll},
-                               {"collective_broadcast", Kind::kBroadcast},
-                               {"collective_permute", Kind::kPermute}};
+constexpr KindName kKinds[] = {
+    {"all_reduce", Kind::kAllReduce},           {"all_gather", Kind::kAllGather},
+    {"reduce_scatter", Kind::kReduceScatter},   {"all_to_all", Kind::kAllToAll},
+    {"collective_broadcast", Kind::kBroadcast}, {"collective_permute", Kind::kPermute}};
 
 struct ReductionName {
   const char* name;
   RedOp op;
 };
-constexpr ReductionName kReductions[] = {{"add", RedOp::SUM}, {"mul", RedOp::PRODUCT},
-                                         {"min", RedOp::MIN}, {"max", RedOp::MAX},
-                                         {"and", RedOp::BAND}, {"or", RedOp::BOR},
-                                         {"xor", RedOp::BXOR}, {"avg", RedOp::AVG}};
+constexpr ReductionName kReductions[] = {
+    {"add", RedOp::SUM},  {"mul", RedOp::PRODUCT}, {"min", RedOp::MIN},  {"max", RedOp::MAX},
+    {"and", RedOp::BAND}, {"or", RedOp::BOR},      {"xor", RedOp::BXOR}, {"avg", RedOp::AVG}};
 
 Kind kind_of(const std::string& name) {
   for (const KindName& known : kKinds) {
@@ -92,8 +89,8 @@ void check_rows(const CollectiveStep& step) {
     }
     return sum;
   };
-  const bool alike = std::equal(in.sizes.begin() + 1, in.sizes.end(), out.sizes.begin() + 1,
-                                out.sizes.end());
+  const bool alike =
+      std::equal(in.sizes.begin() + 1, in.sizes.end(), out.sizes.begin() + 1, out.sizes.end());
   TORCH_CHECK_VALUE(alike && total(step.send) == in.sizes[0] && total(step.receive) == out.sizes[0],
                     step.name, " of ", describe(in.dtype, in.sizes), " to ",
                     describe(out.dtype, out.sizes), " with rows ", step.send, " and ",
@@ -133,9 +130,9 @@ std::unique_ptr<Step> Builder::make_collective(const py::dict& spec, std::string
   const auto inputs = items(field(spec, "inputs"), "inputs");
   const auto outs = items(field(spec, "outs"), "outs");
   const bool several = reduces(step->kind) || step->kind == Kind::kAllGather;
-  TORCH_CHECK_VALUE(inputs.size() == outs.size() && !inputs.empty() &&
-                        (several || inputs.size() == 1),
-                    step->name, " of ", inputs.size(), " tensors to ", outs.size());
+  TORCH_CHECK_VALUE(
+      inputs.size() == outs.size() && !inputs.empty() && (several || inputs.size() == 1),
+      step->name, " of ", inputs.size(), " tensors to ", outs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     step->inputs.push_back(view(inputs[i], "what a collective sends", false));
     step->outs.push_back(view(outs[i], "what a collective gives", true));

@@ -1,9 +1,8 @@
 // Collectives of a program run in the process group of their name, beside the steps that follow.
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-
 #include <cstring>
 #include <exception>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "dispatch/deferred.h"
 #include "program/plain_dispatch.h"
