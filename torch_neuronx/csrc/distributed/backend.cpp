@@ -54,7 +54,7 @@ void check_defined(const Call& call) {
 NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
-      options_(c10::make_intrusive<Options>("neuron", timeout)),
+      options_(c10::make_intrusive<NeuronOptions>(timeout)),
       shared_segment_(std::make_shared<Segment>(*store, rank, size, std::move(name), timeout,
                                                 Mailbox::bytes(size))),
       segment_(*shared_segment_),
