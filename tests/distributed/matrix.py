@@ -109,7 +109,9 @@ def reduced(dtype: torch.dtype, name: str, all_given: Sequence[Array]) -> Array:
         if dtype in INTEGERS:
             total = np.trunc(total.astype(np.float64) / len(all_given))
         else:
-            total = total / work(len(all_given))
+            # In parts: NumPy would divide by a complex number.
+            real = np.zeros(0, work).real.dtype.type
+            total = (np.ascontiguousarray(total).view(real) / real(len(all_given))).view(work)
     return np.asarray(total.astype(kind))
 
 
