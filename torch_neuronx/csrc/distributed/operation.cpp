@@ -3,6 +3,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <pthread.h>
 
+#include <thread>
+
 #include "device/state.h"
 #include "device/stream.h"
 #include "distributed/error.h"
@@ -28,32 +30,47 @@ void Operation::run() noexcept {
     error = std::current_exception();
   }
   if (activity_) activity_->end();
-  finish(error);
+  settle(error, -1);
 }
 
 void Operation::finish(std::exception_ptr error, int source) noexcept {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
-  // Released after the end is known and without the lock: their destructors run Python code.
-  std::vector<at::Tensor> kept;
-  std::vector<std::shared_ptr<Completion>> before;
-  std::function<void()> body;
+  settle(error, source);
+  announce();
+}
+
+void Operation::settle(std::exception_ptr error, int source) noexcept {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     finished_ = std::chrono::steady_clock::now();
     error_ = error;
     source_ = source;
-    kept.swap(kept_);
-    before.swap(before_);
-    body.swap(body_);
-    future = future_;
     done_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
-  if (future == nullptr) return;
-  if (error) {
-    future->setErrorIfNeeded(error);
+}
+
+void Operation::announce() noexcept {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  // Released without the lock: their destructors run Python code.
+  std::vector<at::Tensor> kept;
+  std::vector<std::shared_ptr<Completion>> before;
+  std::function<void()> body;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept.swap(kept_);
+    before.swap(before_);
+    body.swap(body_);
+    announced_ = true;
+    future = future_;
+  }
+  if (future != nullptr) complete(*future);
+}
+
+void Operation::complete(c10::ivalue::Future& future) const {
+  if (error_) {
+    future.setErrorIfNeeded(error_);
   } else {
-    future->markCompleted(c10::IValue(results_));
+    future.markCompleted(c10::IValue(results_));
   }
 }
 
@@ -105,13 +122,9 @@ c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
     future = future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()),
         std::vector<c10::Device>{c10::Device(kNeuron, device_)});
-    if (!done()) return future;
+    if (!announced_) return future;
   }
-  if (error_) {
-    future->setErrorIfNeeded(error_);
-  } else {
-    future->markCompleted(c10::IValue(results_));
-  }
+  complete(*future);
   return future;
 }
 
@@ -197,25 +210,22 @@ float NeuronWork::getDuration() const {
   return static_cast<float>(seconds * 1e3);
 }
 
-Queue::~Queue() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
+void Queue::find_a_thread() {
+  if (!ready()) return;
+  if (idle_ > 0) {
+    changed_.notify_all();
+    return;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  ++threads_;
+  std::thread thread([this] { loop(); });
+  pthread_setname_np(thread.native_handle(), "neuron-comm");
+  thread.detach();  // stop() waits for it
 }
 
 void Queue::push(std::shared_ptr<Operation> operation) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.push_back(std::move(operation));
-    if (!thread_.joinable()) {
-      thread_ = std::thread([this] { loop(); });
-      pthread_setname_np(thread_.native_handle(), "neuron-comm");
-    }
-  }
-  changed_.notify_all();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.push_back(std::move(operation));
+  find_a_thread();
 }
 
 bool Queue::try_run_here(Operation& operation) {
@@ -228,8 +238,10 @@ bool Queue::try_run_here(Operation& operation) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     busy_ = false;
+    find_a_thread();
   }
   changed_.notify_all();
+  operation.announce();
   return true;
 }
 
@@ -238,12 +250,25 @@ void Queue::drain() {
   changed_.wait(lock, [&] { return waiting_.empty() && !busy_; });
 }
 
+bool Queue::idle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return waiting_.empty() && !busy_;
+}
+
+void Queue::stop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return threads_ == 0; });
+}
+
 void Queue::loop() {
   std::unique_lock<std::mutex> lock(mutex_);
-  for (;;) {
-    changed_.wait(lock,
-                  [&] { return (!waiting_.empty() && !busy_) || (stopping_ && waiting_.empty()); });
-    if (waiting_.empty()) return;
+  do {
+    ++idle_;
+    changed_.wait(lock, [&] { return ready() || (stopping_ && waiting_.empty()); });
+    --idle_;
+    if (!ready()) break;
     const auto operation = std::move(waiting_.front());
     waiting_.pop_front();
     busy_ = true;
@@ -251,8 +276,14 @@ void Queue::loop() {
     operation->run();
     lock.lock();
     busy_ = false;
+    find_a_thread();
     changed_.notify_all();
-  }
+    lock.unlock();
+    operation->announce();
+    lock.lock();
+  } while (idle_ == 0);  // else another has taken over meanwhile
+  --threads_;
+  changed_.notify_all();  // under the lock: the queue may go once it is released
 }
 
 }  // namespace torch_neuronx::distributed

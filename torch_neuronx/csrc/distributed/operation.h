@@ -9,7 +9,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -23,8 +22,12 @@ class Operation final : public Completion {
   Operation(std::function<void()> body, std::vector<at::Tensor> results,
             std::vector<at::Tensor> kept, c10::DeviceIndex device);
 
-  // Runs the body in this thread, after what the issuing stream had to wait for.
+  // Runs the body in this thread, after what the issuing stream had to wait for. `announce` is to
+  // follow.
   void run() noexcept;
+  // Calls what was attached to the future and lets memory go: code of the user's, which may wait
+  // for a later operation of the group.
+  void announce() noexcept;
   // For operations that run elsewhere (transfers between two ranks).
   void finish(std::exception_ptr error, int source = -1) noexcept;
   // Who waits for it does its work meanwhile, with this, until a point in time. Called once, before
@@ -48,6 +51,9 @@ class Operation final : public Completion {
   double seconds() const;  // that it took
 
  private:
+  void settle(std::exception_ptr error, int source) noexcept;
+  void complete(c10::ivalue::Future& future) const;
+
   std::function<void()> body_;
   std::function<void(std::chrono::steady_clock::time_point)> attend_;
   std::vector<at::Tensor> results_;
@@ -61,6 +67,7 @@ class Operation final : public Completion {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> done_{false};
+  bool announced_ = false;
   std::exception_ptr error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
@@ -92,25 +99,33 @@ class NeuronWork final : public c10d::Work {
   const uint64_t sequence_;
 };
 
-// The communication thread of a group: operations in the order of their issue.
+// The communication thread of a group: operations one at a time, in the order of their issue. While
+// it is in a callback of a future, another thread takes over, as the callback may wait for an
+// operation that was issued later.
 class Queue {
  public:
-  ~Queue();
+  ~Queue() { stop(); }
   void push(std::shared_ptr<Operation> operation);
   // Runs the operation in the caller's thread if nothing else is queued or running.
   bool try_run_here(Operation& operation);
   // Waits until all that was pushed has run.
   void drain();
+  bool idle();
+  // Runs what is queued, and waits for the threads to end. Nothing may be pushed after it.
+  void stop();
 
  private:
   void loop();
+  bool ready() const { return !waiting_.empty() && !busy_; }
+  void find_a_thread();  // for what is ready; under the lock
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Operation>> waiting_;
-  bool busy_ = false;
+  bool busy_ = false;  // an operation runs, in whatever thread
   bool stopping_ = false;
-  std::thread thread_;  // started by the first push
+  int threads_ = 0;  // that are in loop(), and how many of them wait for work
+  int idle_ = 0;
 };
 
 }  // namespace torch_neuronx::distributed
