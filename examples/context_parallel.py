@@ -1,6 +1,6 @@
 """Context parallelism: a sequence is split over the ranks, attention passes keys around the ring.
 
-    torchrun --nproc-per-node 2 -m examples.context_parallel
+torchrun --nproc-per-node 2 -m examples.context_parallel
 """
 
 import torch
@@ -23,7 +23,9 @@ def main() -> float:
         (together,) = context_parallel_unshard(mesh, [part], [2])
     difference = (together - whole).abs().max().item()
     if dist.get_rank() == 0:
-        print(f"{query.shape[2]} queries, {part.shape[2]} of them here; differs by {difference:.1e}")
+        print(
+            f"{query.shape[2]} queries, {part.shape[2]} of them here; differs by {difference:.1e}"
+        )
     dist.destroy_process_group()
     return difference
 

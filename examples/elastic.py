@@ -1,6 +1,6 @@
 """Elastic training: ranks die, torchrun starts them again, training goes on from its checkpoint.
 
-    torchrun --standalone --nproc-per-node 2 --max-restarts 2 -m examples.elastic --die-at 3 5
+torchrun --standalone --nproc-per-node 2 --max-restarts 2 -m examples.elastic --die-at 3 5
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Pipeline parallelism: each rank has some of the layers, micro-batches pass through them (1F1B).
 
-    torchrun --nproc-per-node 2 -m examples.pipeline
+torchrun --nproc-per-node 2 -m examples.pipeline
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Data parallelism: DDP with buckets, gradients accumulated over two batches, bfloat16 reductions.
 
-    torchrun --nproc-per-node 2 -m examples.train_ddp
+torchrun --nproc-per-node 2 -m examples.train_ddp
 """
 
 import torch
@@ -10,9 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 
-def compressed(
-    group: dist.ProcessGroup, bucket: dist.GradBucket
-) -> torch.futures.Future[Tensor]:
+def compressed(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """PyTorch's bf16_compress_hook; by its own name DDP would ask for NCCL."""
     return default_hooks.bf16_compress_hook(group, bucket)
 

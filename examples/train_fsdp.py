@@ -1,7 +1,7 @@
 """Two dimensions: FSDP2 (`fully_shard`) over the rows of a mesh, tensor parallelism over its columns.
 
-    torchrun --nproc-per-node 2 -m examples.train_fsdp     # 1 x 2
-    torchrun --nproc-per-node 4 -m examples.train_fsdp     # 2 x 2
+torchrun --nproc-per-node 2 -m examples.train_fsdp     # 1 x 2
+torchrun --nproc-per-node 4 -m examples.train_fsdp     # 2 x 2
 """
 
 import torch
@@ -9,10 +9,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
+    SequenceParallel,
     parallelize_module,
 )
 
@@ -40,18 +41,23 @@ def main() -> float:
         model = nn.Sequential(*(Layer(64) for _ in range(4)), nn.Linear(64, 8))
     policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model[:4]:
-        plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        plan = {
+            "norm": SequenceParallel(),
+            "up": ColwiseParallel(),
+            "down": RowwiseParallel(output_layouts=Shard(1)),
+        }
         parallelize_module(layer, mesh["tp"], plan)
         fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
-    from_all = ColwiseParallel(output_layouts=Replicate())
+    from_all = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
     parallelize_module(model, mesh["tp"], {"4": from_all})
     fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     torch.manual_seed(1 + mesh["dp"].get_local_rank())  # columns of the mesh share their data
-    inputs = torch.randn(64, 64, device="neuron")
-    targets = inputs[:, :8].argmax(1)
+    whole = torch.randn(16, 8, 64, device="neuron")
+    inputs = whole.chunk(2, 1)[mesh["tp"].get_local_rank()]  # sequences are split between layers
+    targets = whole[..., :8].argmax(2).flatten()
     for step in range(20):
-        loss = nn.functional.cross_entropy(model(inputs).float(), targets)
+        loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1).float(), targets)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -85,13 +85,9 @@ def travel(rank: int, world: int, folder: str, done: int, kind: str = "neuron") 
             dcp.load({"app": app}, checkpoint_id=str(Path(folder) / f"{done}{way}"))
             assert app.steps == done
             same_parameters(model, alone)
-            for a, b in zip(
-                app.optimizer.state.values(), theirs.state.values(), strict=True
-            ):
+            for a, b in zip(app.optimizer.state.values(), theirs.state.values(), strict=True):
                 close(full(a["exp_avg"]), b["exp_avg"])
-    close(
-        train(env, model, app.optimizer, STEPS), reference(env, alone, theirs, STEPS)
-    )
+    close(train(env, model, app.optimizer, STEPS), reference(env, alone, theirs, STEPS))
     app.steps = done + STEPS
     where = str(Path(folder) / str(app.steps))
     dcp.save({"app": app}, checkpoint_id=where)

@@ -59,9 +59,7 @@ class Part(nn.Module):
         return x
 
 
-def run(
-    env: Env, schedule: Any, data: Any, *, first: bool, last: bool
-) -> list[Tensor]:
+def run(env: Env, schedule: Any, data: Any, *, first: bool, last: bool) -> list[Tensor]:
     """One step of a schedule: the losses of the micro-batches where the last stage is."""
     losses: list[Tensor] = []
     arguments = (data.tokens,) if first else ()
