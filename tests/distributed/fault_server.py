@@ -1,10 +1,11 @@
 """Forks groups of ranks and harms them: `python fault_server.py SCENARIO REPETITIONS SEED`.
 
 Importing PyTorch takes longer than all that happens to a group here, so it is imported once, and
-the ranks are forked before the device is used. Every scenario checks for itself and raises; at the end
-no process and no memory file may be left.
+the ranks are forked before the device is used. Every scenario checks for itself and raises; at the
+end no process and no memory file may be left.
 """
 
+# ruff: noqa: S108, PTH115, PTH116, T201 - it looks at /tmp and links, and reports by printing
 import faulthandler
 import json
 import os
@@ -118,10 +119,10 @@ def _be(
         with os.fdopen(writer, "w") as stream:
             json.dump(answer, stream)
         if leave:
-            raise SystemExit(0)
+            raise SystemExit(0)  # noqa: TRY301
         dist.destroy_process_group()
         code = 0
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it is, this process ends with it
         sys.excepthook(*sys.exc_info())
     sys.stderr.flush()
     os._exit(code)
@@ -395,7 +396,7 @@ def left_behind() -> list[str]:
         found.append("a mapping of a memory file")
     found += [
         str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob("*neuron-group*")
-    ]  # noqa: S108
+    ]
     return found
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
 from tests.distributed.accelerate_worker import EPOCHS, PER_RANK, SAMPLES, data, network
 from tests.distributed.launch import run, torchrun
-from torch import nn
 
 HERE = Path(__file__).parent
 RANKS = 2

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.distributed.launch import run
 
 SERVER = Path(__file__).with_name("fault_server.py")
