@@ -232,6 +232,7 @@ def futures(rank: int) -> None:
     assert work.is_completed()
     with pytest.raises(dist.DistBackendError, match="not done after 50 ms"):
         dist.irecv(tensor, 1 - rank, tag=77).wait(timedelta(milliseconds=50))
+    dist.barrier()  # both have waited in vain
     dist.send(tensor, 1 - rank, tag=77)  # what is outstanding takes it
 
 
