@@ -5,10 +5,10 @@
 
 Every rank has one thread. A sample begins after a barrier and ends when the last rank is done;
 small messages are repeated within a sample. The ratio is the fastest sample of gloo over the
-fastest of neuron; medians are printed beside. "limit" is the time in which all ranks together copy as many
-bytes as the collective has to read and write through shared memory, measured by copies of 64 MiB
-by all ranks at once in the same run. Exit code: 0 when all targets are met, 1 when one is missed,
-2 when the machine was too busy to measure.
+fastest of neuron; medians are printed beside. "limit" is the time in which all ranks together copy
+as many bytes as the collective has to read and write through shared memory, measured by copies of
+64 MiB by all ranks at once in the same run (past the cache, the fastest that we know). Exit code: 0
+when all targets are met, 1 when one is missed, 2 when the machine was too busy to measure.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def all_reduce(device: str, count: int, _: int) -> Step:
 
 def all_gather(device: str, count: int, world: int) -> Step:
     x, out = torch.ones(count, device=device), torch.ones(world * count, device=device)
-    return lambda: dist.all_gather_into_tensor(out, x)
+    return lambda: dist.all_gather_single(out, x)
 
 
 def all_gather_fresh(device: str, count: int, world: int) -> Step:
     x = torch.ones(count, device=device)
-    return lambda: dist.all_gather_into_tensor(torch.empty(world * count, device=device), x)
+    return lambda: dist.all_gather_single(torch.empty(world * count, device=device), x)
 
 
 def reduce_scatter(device: str, count: int, world: int) -> Step:
     x, out = torch.ones(count, device=device), torch.ones(count // world, device=device)
-    return lambda: dist.reduce_scatter_tensor(out, x)
+    return lambda: dist.reduce_scatter_single(out, x)
 
 
 def broadcast(device: str, count: int, _: int) -> Step:

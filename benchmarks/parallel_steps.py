@@ -3,8 +3,9 @@
     python -m benchmarks.parallel_steps [--only REGEX] [--list]
 
 A step is forward, loss, backward and AdamW of the 6-layer transformer of benchmarks/models.py on
-8x256 tokens a rank, wrapped in DDP or FSDP2. One thread a rank. Exit code: 0 when all targets are
-met, 1 when one is missed, 2 when the machine was too busy to measure.
+8x256 tokens a rank, wrapped in DDP or FSDP2; on 1x256 tokens, too, where there is less to compute
+for the same exchange. One thread a rank. Exit code: 0 when all targets are met, 1 when one is
+missed, 2 when the machine was too busy to measure.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.collectives import BACKENDS, Spans, Step, milliseconds, take
 if TYPE_CHECKING:
     import argparse
 
-BATCH, TOKENS = 8, 256
+TOKENS = 256
 
 Wrap = Callable[[models.Transformer, torch.device, int], nn.Module]
 
@@ -57,17 +58,25 @@ class Case:
     """A way to train on `world` ranks."""
 
     wrap: Wrap
+    batch: int  # sequences of TOKENS a rank
     world: int = 2
     target: float | None = None  # time on CPU with gloo over ours, at least
 
     @property
     def name(self) -> str:
-        return f"{self.wrap.__name__}, {self.world} ranks"
+        return f"{self.wrap.__name__} {self.batch}x{TOKENS}, {self.world} ranks"
 
 
 def table() -> list[Case]:
     """All rows in the order of the report."""
-    return [Case(alone), Case(ddp, target=1.5), Case(fsdp2, target=1.5)]
+    return [
+        Case(alone, 8),
+        Case(ddp, 8, target=1.5),
+        Case(fsdp2, 8, target=1.5),
+        Case(alone, 1),
+        Case(ddp, 1),
+        Case(fsdp2, 1),
+    ]
 
 
 def make(case: Case, name: str) -> Step:
@@ -78,7 +87,7 @@ def make(case: Case, name: str) -> Step:
         device = torch.device(name, torch.accelerator.current_device_index())
     model = case.wrap(models.Transformer().to(device), device, case.world)
     optimizer = torch.optim.AdamW(model.parameters())
-    ids = torch.randint(256, (BATCH, TOKENS + 1)).to(device)
+    ids = torch.randint(256, (case.batch, TOKENS + 1)).to(device)
 
     def step() -> object:
         logits = model(ids[:, :-1])
@@ -137,14 +146,14 @@ def measure(case: Case, repeats: int) -> Row:
 
 def run(cases: Sequence[Case], options: argparse.Namespace, watch: quiet.Watch) -> int:
     print(
-        f"{'':18} {'cpu ms':>8} {'median':>8} {'neuron ms':>10} {'median':>8} {'ratio':>6} target"
+        f"{'':22} {'cpu ms':>8} {'median':>8} {'neuron ms':>10} {'median':>8} {'ratio':>6} target"
     )
     rows = []
     for case in cases:
         row = measure(case, options.repeats)
         rows.append(row)
         print(
-            f"{row.name:18} {row.cpu_ms:8.1f} {row.cpu_median_ms:8.1f} {row.neuron_ms:10.1f}"
+            f"{row.name:22} {row.cpu_ms:8.1f} {row.cpu_median_ms:8.1f} {row.neuron_ms:10.1f}"
             f" {row.neuron_median_ms:8.1f} {row.ratio:6.2f} {row.target}"
             f"{'' if row.met else ' NO'}",
             flush=True,

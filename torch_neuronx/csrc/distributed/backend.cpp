@@ -41,12 +41,20 @@ CommunicationActivity::Facts facts_of(const Call& call, const Segment& segment, 
           {"Seq", std::to_string(call.sequence)}};
 }
 
+// What the dtype doesn't have is refused before other ranks are met: the group goes on.
+void check_defined(const Call& call) {
+  char nothing = 0;
+  const void* inputs[] = {&nothing};
+  void* outputs[] = {&nothing};
+  reduce(call.reduction, call.dtype, inputs, 1, outputs, 1, 0, call.prescale, call.postscale);
+}
+
 }  // namespace
 
 NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
-      options_(c10::make_intrusive<Options>("neuron", timeout)),
+      options_(c10::make_intrusive<NeuronOptions>(timeout)),
       shared_segment_(std::make_shared<Segment>(*store, rank, size, std::move(name), timeout,
                                                 Mailbox::bytes(size))),
       segment_(*shared_segment_),
@@ -91,7 +99,9 @@ void NeuronBackend::execute(const Call& call) {
   } catch (const c10::DistBackendError&) {
     throw;  // the group knows
   } catch (const std::exception& error) {
-    segment_.poison(call.text() + " failed on " + segment_.rank_name(rank_) + ": " + error.what());
+    const auto* ours = dynamic_cast<const c10::Error*>(&error);
+    segment_.poison(call.text() + " failed on " + segment_.rank_name(rank_) + ": " +
+                    (ours != nullptr ? ours->what_without_backtrace() : error.what()));
     throw;
   }
 }
@@ -124,6 +134,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (segment_.local_size() > 1 && !request.kept.empty()) share_arena(device);
 
   const std::lock_guard<std::mutex> lock(issue_mutex_);
+  if (call.kind == Kind::kAllReduce || call.kind == Kind::kReduce ||
+      call.kind == Kind::kReduceScatter)
+    check_defined(call);
   call.sequence = ++sequence_;
   const bool asynchronous = request.asynchronous || coalescing_ || current_stream(device).id() != 0;
   auto results = request.results;

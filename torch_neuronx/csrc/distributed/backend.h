@@ -19,6 +19,10 @@ namespace torch_neuronx::distributed {
 
 using Tensors = std::vector<at::Tensor>;
 
+struct NeuronOptions final : c10d::Backend::Options {
+  explicit NeuronOptions(std::chrono::milliseconds timeout) : Options("neuron", timeout) {}
+};
+
 class NeuronBackend final : public c10d::Backend {
  public:
   // Joins the group: called by all its ranks.
@@ -28,6 +32,7 @@ class NeuronBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "neuron"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<NeuronOptions>& options() const { return options_; }
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
@@ -99,7 +104,7 @@ class NeuronBackend final : public c10d::Backend {
   void run(const Call& call);
   void connect_hosts(const c10::intrusive_ptr<c10d::Store>& store);
 
-  const c10::intrusive_ptr<Options> options_;
+  const c10::intrusive_ptr<NeuronOptions> options_;
   const std::shared_ptr<Segment> shared_segment_;
   Segment& segment_;
   const std::shared_ptr<Mailbox> mailbox_;

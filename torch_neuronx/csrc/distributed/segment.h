@@ -143,7 +143,6 @@ class Segment {
   Header* header_ = nullptr;
   Slot* slots_ = nullptr;
   std::byte* mailbox_ = nullptr;
-  bool may_spin_ = false;
   std::mutex peers_mutex_;
   std::vector<std::array<std::shared_ptr<const PeerMemory>, kMaxDevices>> peers_;  // by local rank
 };
