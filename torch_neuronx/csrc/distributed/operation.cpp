@@ -28,11 +28,15 @@ void Operation::run() noexcept {
     error = std::current_exception();
   }
   if (activity_) activity_->end();
-  finish(error);
+  settle(error, -1);
 }
 
 void Operation::finish(std::exception_ptr error, int source) noexcept {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
+  settle(error, source);
+  announce();
+}
+
+void Operation::settle(std::exception_ptr error, int source) noexcept {
   // Released after the end is known and without the lock: their destructors run Python code.
   std::vector<at::Tensor> kept;
   std::vector<std::shared_ptr<Completion>> before;
@@ -45,13 +49,18 @@ void Operation::finish(std::exception_ptr error, int source) noexcept {
     kept.swap(kept_);
     before.swap(before_);
     body.swap(body_);
-    future = future_;
+    to_announce_ = future_;  // one that is made later knows the end from the beginning
     done_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
+}
+
+void Operation::announce() noexcept {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  future.swap(to_announce_);
   if (future == nullptr) return;
-  if (error) {
-    future->setErrorIfNeeded(error);
+  if (error_) {
+    future->setErrorIfNeeded(error_);
   } else {
     future->markCompleted(c10::IValue(results_));
   }
@@ -203,17 +212,21 @@ Queue::~Queue() {
     stopping_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (auto& thread : threads_) thread.join();
+}
+
+// A thread that calls back is as long away as what it calls: that may wait for a later operation.
+void Queue::ensure_runner() {
+  if (waiting_.empty() || busy_ || idle_ > 0) return;
+  threads_.emplace_back([this] { loop(); });
+  pthread_setname_np(threads_.back().native_handle(), "neuron-comm");
 }
 
 void Queue::push(std::shared_ptr<Operation> operation) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     waiting_.push_back(std::move(operation));
-    if (!thread_.joinable()) {
-      thread_ = std::thread([this] { loop(); });
-      pthread_setname_np(thread_.native_handle(), "neuron-comm");
-    }
+    ensure_runner();
   }
   changed_.notify_all();
 }
@@ -228,8 +241,10 @@ bool Queue::try_run_here(Operation& operation) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     busy_ = false;
+    ensure_runner();
   }
   changed_.notify_all();
+  operation.announce();
   return true;
 }
 
@@ -241,8 +256,10 @@ void Queue::drain() {
 void Queue::loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
+    ++idle_;
     changed_.wait(lock,
                   [&] { return (!waiting_.empty() && !busy_) || (stopping_ && waiting_.empty()); });
+    --idle_;
     if (waiting_.empty()) return;
     const auto operation = std::move(waiting_.front());
     waiting_.pop_front();
@@ -251,7 +268,11 @@ void Queue::loop() {
     operation->run();
     lock.lock();
     busy_ = false;
+    if (operation->has_news()) ensure_runner();
     changed_.notify_all();
+    lock.unlock();
+    operation->announce();
+    lock.lock();
   }
 }
 

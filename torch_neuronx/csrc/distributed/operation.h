@@ -23,8 +23,11 @@ class Operation final : public Completion {
   Operation(std::function<void()> body, std::vector<at::Tensor> results,
             std::vector<at::Tensor> kept, c10::DeviceIndex device);
 
-  // Runs the body in this thread, after what the issuing stream had to wait for.
+  // Runs the body in this thread, after what the issuing stream had to wait for. Those who wait for
+  // the operation go on; callbacks of its future run in `announce`, which is called next.
   void run() noexcept;
+  bool has_news() const { return to_announce_ != nullptr; }
+  void announce() noexcept;
   // For operations that run elsewhere (transfers between two ranks).
   void finish(std::exception_ptr error, int source = -1) noexcept;
   // Who waits for it does its work meanwhile, with this, until a point in time. Called once, before
@@ -48,6 +51,8 @@ class Operation final : public Completion {
   double seconds() const;  // that it took
 
  private:
+  void settle(std::exception_ptr error, int source) noexcept;
+
   std::function<void()> body_;
   std::function<void(std::chrono::steady_clock::time_point)> attend_;
   std::vector<at::Tensor> results_;
@@ -63,6 +68,7 @@ class Operation final : public Completion {
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
+  c10::intrusive_ptr<c10::ivalue::Future> to_announce_;  // of who has run it
 };
 
 // What PyTorch sees of one operation, or of several that were issued together.
@@ -92,7 +98,8 @@ class NeuronWork final : public c10d::Work {
   const uint64_t sequence_;
 };
 
-// The communication thread of a group: operations in the order of their issue.
+// The communication thread of a group: operations in the order of their issue, one at a time. While
+// a thread calls back, another one goes on.
 class Queue {
  public:
   ~Queue();
@@ -104,13 +111,15 @@ class Queue {
 
  private:
   void loop();
+  void ensure_runner();  // with the lock held
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Operation>> waiting_;
   bool busy_ = false;
   bool stopping_ = false;
-  std::thread thread_;  // started by the first push
+  int idle_ = 0;                      // threads that wait for operations
+  std::vector<std::thread> threads_;  // started when needed; one, unless callbacks wait
 };
 
 }  // namespace torch_neuronx::distributed
