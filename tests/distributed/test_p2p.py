@@ -232,6 +232,7 @@ def futures(rank: int) -> None:
     assert work.is_completed()
     with pytest.raises(dist.DistBackendError, match="not done after 50 ms"):
         dist.irecv(tensor, 1 - rank, tag=77).wait(timedelta(milliseconds=50))
+    dist.barrier()  # both have waited in vain
     dist.send(tensor, 1 - rank, tag=77)  # what is outstanding takes it
 
 
@@ -319,3 +320,20 @@ def checks_death(rank: int, world_size: int) -> None:
         assert what in text, text
         assert "rank 2 (process" in text, text
         assert "has ended [NRT_HW_ERR_COLLECTIVES(1200)]" in text, text
+
+
+def callback_waits(rank: int, world_size: int) -> None:
+    """What is called back may wait for a later collective, as DDP's PowerSGD hook does."""
+    del rank
+
+    def sum_again(future: torch.futures.Future[list[torch.Tensor]]) -> float:
+        again = future.value()[0].clone()
+        dist.all_reduce(again, async_op=True).get_future().wait()
+        return float(again[0])
+
+    first = dist.all_reduce(device_tensor(1, 100_000), async_op=True).get_future()
+    assert first.then(sum_again).wait() == world_size**2
+
+
+def test_a_callback_waits_for_a_collective() -> None:
+    run_ranks(2, callback_waits)

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from tests.distributed.upstream_exclusions import HOST_TENSORS
+from tests.distributed.upstream_exclusions import AS_GLOO, HOST_TENSORS
 
 WORLD_SIZE = 4
 TIMEOUT_S = 30  # of one test
@@ -42,7 +42,9 @@ COUNTING = re.compile(
 BY_NAME = re.compile(r"nccl|mpi\b|gloo|backend", re.IGNORECASE)
 BROKEN = re.compile(r"https?://|flaky", re.IGNORECASE)
 # What a test that insists on CUDA fails with.
-CUDA = re.compile(r"Torch not compiled with CUDA|rank_to_GPU\[|No CUDA GPUs|[tT]orch\.cuda\.")
+CUDA = re.compile(
+    r"Torch not compiled with CUDA|must be cuda device|rank_to_GPU\[|No CUDA GPUs|[tT]orch\.cuda\."
+)
 
 
 def report(test: str, outcome: str, why: str = "") -> None:
@@ -112,6 +114,8 @@ def test_class(*, control: bool) -> type[unittest.TestCase]:
                 torch.accelerator.set_device_index(rank % torch.accelerator.device_count())
                 if test_name not in HOST_TENSORS:
                     torch.set_default_device("neuron")
+                if test_name in AS_GLOO:
+                    upstream.BACKEND = "gloo"
             dist.init_process_group(
                 "gloo" if control else "neuron",
                 init_method=self.init_method,
