@@ -40,9 +40,8 @@ class _Exchange:
         self.memory: _SymmetricMemory = _SymmetricMemory.rendezvous(workspace, group_name)
         self.rank = self.memory.rank
         self.ranks = self.memory.world_size
-        group = dist.distributed_c10d._resolve_process_group(group_name)  # noqa: SLF001
-        timeout = group._get_backend(device).options._timeout  # noqa: SLF001 - its only name
-        self.timeout = int(timeout.total_seconds() * 1000)
+        # A rank that has ended is noticed at once; this is for one that hangs.
+        self.timeout = int(dist.distributed_c10d.default_pg_timeout.total_seconds() * 1000)
 
     def part(self, rank: int, like: Tensor, index: int = 0) -> Tensor:
         """A tensor as `like` in the workspace of a rank, the `index`-th of that size."""
@@ -232,15 +231,15 @@ def get_remote_tensors(x: Tensor, group_name: str) -> list[Tensor]:
     return [memory.get_remote_tensor(r, x.shape, x.dtype) for r in range(memory.world_size)]
 
 
-
-
 def _dimension(name: str, A: Tensor, dim: int, *matrices: Tensor) -> int:
     """`dim` counted from the front, after a look at the operands."""
     if A.dim() < 2 or not -A.dim() <= dim < A.dim():
         raise ValueError(f"{name}: A has {A.dim()} dimensions; needs two and dimension {dim}")
     for B in matrices:
         if B.dim() != 2:
-            raise ValueError(f"{name}: every B must be a matrix, but one has shape {tuple(B.shape)}")
+            raise ValueError(
+                f"{name}: every B must be a matrix, but one has shape {tuple(B.shape)}"
+            )
     return dim % A.dim()
 
 

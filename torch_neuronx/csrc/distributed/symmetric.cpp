@@ -10,6 +10,8 @@
 #include <memory>
 #include <mutex>
 #include <sstream>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
 #include "device/python_lock.h"
@@ -270,7 +272,8 @@ class NeuronSymmetricAllocator final : public symm::SymmetricMemoryAllocator {
   static c10::intrusive_ptr<symm::SymmetricMemory> meet(
       const std::shared_ptr<Allocation>& allocation, const std::string& group, uint64_t number) {
     const WithoutPythonLock released;
-    const auto info = symm::get_group_info(group);
+    const auto ranks = c10d::resolve_process_group(group);
+    const symm::GroupInfo info{ranks->getRank(), ranks->getSize(), ranks->getStore()};
     const SharedArena arena = share_arena(allocation->device);
     const Address mine{host_identity(),
                        getpid(),
