@@ -92,9 +92,6 @@ class NeuronWork final : public c10d::Work {
   const uint64_t sequence_;
 };
 
-// Whether the calling thread is the communication thread of a group, which computes nothing else.
-bool on_communication_thread() noexcept;
-
 // The communication thread of a group: operations in the order of their issue.
 class Queue {
  public:
