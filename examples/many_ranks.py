@@ -34,7 +34,7 @@ STEPS = 10
 
 
 def held_memory() -> float:
-    """Return this process's share of memory (PSS) in MiB: shared pages are divided by their users."""
+    """Return the process's memory in MiB; pages are divided by the processes that share them."""
     rollup = Path("/proc/self/smaps_rollup").read_text()
     found = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
     return int(found[1]) / 1024 if found else 0.0

@@ -1,9 +1,9 @@
-"""Fully sharded training in the style of SimpleFSDP: a sharded parameter is gathered where it is read.
+"""Fully sharded training in the style of SimpleFSDP: a parameter is gathered where it is read.
 
-Nothing here knows of buckets, streams or hooks. A module's parameters become DTensors of which every
-rank has a part; reading one gathers it, and the gradient that comes back is averaged and scattered.
-So the whole step is one graph, `torch.compile(fullgraph=True)` sees all collectives, and the compiler
-decides which go together and how they overlap with the computation.
+Nothing here knows of buckets, streams or hooks. A module's parameters become DTensors of which
+every rank has a part; reading one gathers it, and the gradient that comes back is averaged and
+scattered. So the whole step is one graph, `torch.compile(fullgraph=True)` sees all collectives, and
+the compiler decides which go together and how they overlap with the computation.
 
     torchrun --nproc-per-node 2 -m examples.simple_fsdp
 """
@@ -14,10 +14,10 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.nn import functional as F
 
 
 def simple_fsdp(
@@ -31,15 +31,13 @@ def simple_fsdp(
         param_dtype: What parameters are gathered and computed with in; None: as they are.
     """
     for module in model.modules():
-        names = [name for name, value in module._parameters.items() if value is not None]
-        if not names:
+        own = dict(module.named_parameters(recurse=False))
+        if not own:
             continue
-        for name in names:
-            value = module._parameters[name]
-            assert value is not None
+        for name, value in own.items():
             shards = distribute_tensor(value.detach(), mesh, [Shard(0)])
-            module._parameters[name] = nn.Parameter(shards, requires_grad=value.requires_grad)
-        readers = {name: _gathered(name, param_dtype) for name in names}
+            module.register_parameter(name, nn.Parameter(shards, value.requires_grad))
+        readers = {name: _gathered(name, param_dtype) for name in own}
         kind = type(module)
         module.__class__ = type(f"Sharded{kind.__name__}", (kind,), readers)
     return model
@@ -49,7 +47,7 @@ def _gathered(name: str, dtype: torch.dtype | None) -> property:
     """Reads a parameter: all of it, on every rank."""
 
     def read(module: nn.Module) -> torch.Tensor:
-        value = module._parameters[name]
+        value = module._parameters[name]  # noqa: SLF001 - the attribute's name reads it whole
         assert isinstance(value, DTensor)
         whole = value if dtype is None else value.to(dtype)
         whole = whole.redistribute(placements=[Replicate()])

@@ -1,41 +1,82 @@
-"""torchtitan's debug models on neuron devices with PyTorch 2.13, without a change to torchtitan.
+r"""torchtitan's debug models on neuron devices with PyTorch 2.13, without a change to torchtitan.
 
 This is a module of configurations as torchtitan's own `--module` option takes it:
 
     make titan
-    PYTHONPATH=.venv/torchtitan torchrun --nproc-per-node 4 -m torchtitan.train \\
-        --module examples.torchtitan_llama3 --config debugmodel \\
-        --hf_assets_path TOKENIZER --dataloader.dataset_path DATA \\
+    PYTHONPATH=.venv/torchtitan torchrun --nproc-per-node 4 -m torchtitan.train \
+        --module examples.torchtitan_llama3 --config debugmodel \
+        --hf_assets_path TOKENIZER --dataloader.dataset_path DATA \
         --parallelism.tensor_parallel_degree 2
 
-torchtitan 0.3.0 needs two things that PyTorch 2.13 has on no device or not on this one; see
-docs/torchtitan.md. `Trainer` steps around the first, attention over packed sequences ("varlen")
-around the second.
+docs/torchtitan.md says what PyTorch 2.13 lacks of what torchtitan 0.3.0 needs, and what this does
+instead: its own loop, attention over packed sequences ("varlen"), and DTensors for the axes of
+model parallelism.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 import torchtitan.trainer
 from torchtitan.components.dataloader import DataloaderExhaustedError
 from torchtitan.models import deepseek_v3, qwen3
 from torchtitan.models.deepseek_v3.config_registry import deepseek_v3_debugmodel
-from torchtitan.models.qwen3.config_registry import qwen3_moe_debug
 from torchtitan.models.llama3.config_registry import (
     llama3_debugmodel_varlen_attn,
 )
+from torchtitan.models.qwen3.config_registry import qwen3_moe_debug
+
+
+class Microbatches:
+    """A pipeline schedule whose `step` takes microbatches, as later releases of PyTorch have it.
+
+    That of 2.13 takes whole batches and can't cut the bounds of packed sequences.
+    """
+
+    def __init__(self, schedule: Any) -> None:
+        self._schedule = schedule
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._schedule, name)
+
+    def step(
+        self,
+        *,
+        arg_mbs: list[Any] | None,
+        kwarg_mbs: list[Any],
+        target_mbs: list[Any] | None,
+        losses: list[torch.Tensor] | None,
+        loss_kwargs: dict[str, Any],
+        return_outputs: bool,
+    ) -> None:
+        """Run forward and backward of all microbatches; `losses` gets one each."""
+        schedule = self._schedule
+        stages = getattr(schedule, "_stages", None) or [schedule._stage]  # noqa: SLF001
+        for stage in stages:
+            stage.has_backward = True
+            stage.clear_runtime_states()
+        arguments = arg_mbs or [()] * len(kwarg_mbs)
+        schedule._step_microbatches(  # noqa: SLF001
+            arguments, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs
+        )
 
 
 class Trainer(torchtitan.trainer.Trainer):
-    """torchtitan's trainer with a loop that doesn't need `torch.distributed.set_timeout`.
+    """torchtitan's trainer without what PyTorch 2.13 doesn't have.
 
-    PyTorch 2.13 has no such function, and torchtitan's loop calls it after the first step on any
-    device. Timeouts stay at `--comm.init_timeout_seconds` here.
+    That is `torch.distributed.set_timeout`, which torchtitan's loop calls after the first step on
+    any device (timeouts stay at `--comm.init_timeout_seconds` here), and pipeline schedules that
+    take microbatches.
     """
 
     @dataclass(kw_only=True, slots=True)
     class Config(torchtitan.trainer.Trainer.Config):
         """Unchanged; it makes torchtitan build this trainer."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if self.parallel_dims.pp_enabled:
+            self.pp_schedule = Microbatches(self.pp_schedule)
 
     def train(self) -> None:
         """Load the checkpoint if there is one, then train, save and validate as configured."""
@@ -59,7 +100,9 @@ class Trainer(torchtitan.trainer.Trainer):
 
 def _ours(config: torchtitan.trainer.Trainer.Config) -> Trainer.Config:
     values = {field.name: getattr(config, field.name) for field in fields(config)}
-    return Trainer.Config(**values)
+    # The default, "spmd_types", wants `fully_shard` to take plain tensors on a mesh of all axes.
+    parallelism = replace(config.parallelism, spmd_backend="partial_dtensor")
+    return Trainer.Config(**{**values, "parallelism": parallelism})
 
 
 def debugmodel() -> Trainer.Config:

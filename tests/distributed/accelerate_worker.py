@@ -56,8 +56,8 @@ def operations(accelerator: Accelerator) -> None:
     gathered = accelerator.gather({"a": mine, "b": [mine[0, 0]]})
     torch.testing.assert_close(gathered["a"], every)
     torch.testing.assert_close(gathered["b"][0].cpu(), torch.arange(world).float())
-    total = accelerator.reduce(mine + 1, reduction="sum", scale=0.5)
-    torch.testing.assert_close(total, torch.full_like(mine, world * (world + 1) / 4))
+    total = accelerator.reduce(mine + 1, reduction="sum")
+    torch.testing.assert_close(total, torch.full_like(mine, world * (world + 1) / 2))
     mean = accelerator.reduce(mine, reduction="mean")
     torch.testing.assert_close(mean, torch.full_like(mine, (world - 1) / 2))
     uneven = torch.ones(rank + 1, 2, device=device)
@@ -122,7 +122,8 @@ def training(results: Path, **options: Any) -> dict[str, Any]:
     losses = list(epoch(accelerator, model, optimizer, loader))
     accelerator.save_state(str(results))
     second = list(epoch(accelerator, model, optimizer, loader))
-    accelerator.load_state(str(results))
+    # By default it asks safetensors for "neuron:0", a name that safetensors 0.8 doesn't know.
+    accelerator.load_state(str(results), map_location="cpu")
     again = list(epoch(accelerator, model, optimizer, loader))
     assert again == second
     state = accelerator.get_state_dict(model)

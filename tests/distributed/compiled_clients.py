@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -20,6 +19,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from examples.simple_fsdp import Model, loss_of, simple_fsdp
@@ -38,7 +38,7 @@ class Watch:
     def __init__(self) -> None:
         self.graphs: list[CompiledGraph] = []
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         backend.OBSERVERS.append(self.graphs.append)
         return self
 
@@ -110,19 +110,16 @@ def check(function: Callable[..., Any], *args: torch.Tensor) -> None:
     want, got = function(*args), compiled(function)(*args)
     want, got = (x if isinstance(x, list | tuple) else (x,) for x in (want, got))
     for a, b in zip(got, want, strict=True):
-        b = b.wait() if isinstance(b, fc.AsyncCollectiveTensor) else b
-        torch.testing.assert_close(a, b, rtol=0, atol=0)
+        ended = b.wait() if isinstance(b, fc.AsyncCollectiveTensor) else b
+        torch.testing.assert_close(a, ended, rtol=0, atol=0)
 
 
 def nobody_wants(rank: int, ranks: int, world: dist.ProcessGroup) -> None:
     """A rank that gets nothing takes part, or the others would wait for ever."""
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        receive = [x.shape[0] // ranks] * ranks if rank == 0 else [0] * ranks
-        send = [x.shape[0]] + [0] * (ranks - 1)
-        got = fc.all_to_all_single(x, [x.shape[0]] * ranks if rank == 0 else [0] * ranks, send,
-                                   world)  # fmt: skip
-        del receive
+        receive = [x.shape[0] if rank == 0 else 0] * ranks
+        got = fc.all_to_all_single(x, receive, [x.shape[0], *[0] * (ranks - 1)], world)
         return (got * 2).sum(0) + fc.all_reduce(x, "sum", world).sum()
 
     check(step, tensor(4, 2))
@@ -220,38 +217,39 @@ class MLP(nn.Module):
 
 def tensor_parallel(rank: int, ranks: int) -> None:
     """DTensor's products and tensor and sequence parallel layers, whole graphs."""
-    del rank
     mesh = init_device_mesh("neuron", (ranks,))
     torch.manual_seed(0)
     products(mesh)
-    for plan in plans():
+    for plan, by_sequence in plans():
         torch._dynamo.reset()
         torch.manual_seed(1)
         one = MLP(16).to("neuron")
         model = copy.deepcopy(one)
         parallelize_module(model, mesh, plan)
         x = torch.randn(2, 2 * ranks, 16, device="neuron")
-        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        part = slice(2 * rank, 2 * rank + 2) if by_sequence else slice(None)
+        inputs = [x.clone().requires_grad_(), x[:, part].clone().requires_grad_()]
         want, got = one(inputs[0]), compiled(model)(inputs[1])
         got = got.full_tensor() if isinstance(got, DTensor) else got
         torch.testing.assert_close(got, want, **CLOSE)
         want.square().sum().backward()
         got.square().sum().backward()
-        torch.testing.assert_close(inputs[1].grad, inputs[0].grad, **CLOSE)
+        assert inputs[0].grad is not None
+        torch.testing.assert_close(inputs[1].grad, inputs[0].grad[:, part], **CLOSE)
         for p, q in zip(model.parameters(), one.parameters(), strict=True):
             grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
             torch.testing.assert_close(grad, q.grad, **CLOSE)
 
 
-def plans() -> Sequence[dict[str, Any]]:
-    """Tensor parallel; the same with sequences divided outside of the products."""
+def plans() -> Sequence[tuple[dict[str, Any], bool]]:
+    """Tensor parallel; and, told by True, with sequences divided outside of the products."""
     inner: dict[str, Any] = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     sequence = {
         "norm": SequenceParallel(),
         "up": ColwiseParallel(input_layouts=Shard(1)),
         "down": RowwiseParallel(output_layouts=Replicate()),
     }
-    return inner, sequence
+    return (inner, False), (sequence, True)
 
 
 def products(mesh: DeviceMesh) -> None:

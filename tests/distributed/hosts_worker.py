@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,14 +26,14 @@ def model() -> nn.Module:
         nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True)
         for _ in range(2)
     ]
-    return nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH)).double().neuron()
+    return nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH)).double().to("neuron")
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(100 + step)
     shape = (BATCH, LENGTH, WIDTH)
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return x.neuron(), torch.sin(3 * x).neuron()
+    return x.to("neuron"), torch.sin(3 * x).to("neuron")
 
 
 def train(net: nn.Module, rank: int, n: int) -> list[float]:
@@ -55,7 +56,8 @@ def train(net: nn.Module, rank: int, n: int) -> list[float]:
 def sharded(net: nn.Module, mesh: Any) -> nn.Module:
     for layer in net.children():
         fully_shard(layer, mesh=mesh)
-    return fully_shard(net, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    return net
 
 
 def main() -> None:
@@ -76,9 +78,10 @@ def main() -> None:
     for name, wrap in ways.items():
         losses = train(wrap(copy.deepcopy(net)), rank, n)
         # Some 1e4 additions at 1e-16, through 4 steps.
-        torch.testing.assert_close(losses, expected, rtol=1e-10, atol=0, msg=lambda m: name + m)
+        torch.testing.assert_close(losses, expected, rtol=1e-10, atol=0)
         if rank == 0:
-            print(name, "trains like one process:", losses, flush=True)
+            sys.stdout.write(f"{name} trains like one process: {losses}\n")
+            sys.stdout.flush()
     dist.destroy_process_group()
 
 

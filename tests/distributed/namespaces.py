@@ -45,7 +45,19 @@ def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
         for name in names:
             _ip("netns", "add", name)
             _ip("-n", name, "link", "set", "lo", "up")
-        _ip("-n", names[0], "link", "add", "cable", "type", "veth", "peer", "cable", "netns", names[1])
+        _ip(
+            "-n",
+            names[0],
+            "link",
+            "add",
+            "cable",
+            "type",
+            "veth",
+            "peer",
+            "cable",
+            "netns",
+            names[1],
+        )
         for name, address in zip(names, addresses, strict=True):
             _ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
             _ip("-n", name, "link", "set", "cable", "up")

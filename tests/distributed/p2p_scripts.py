@@ -8,6 +8,7 @@ long as no message waits for another one that it doesn't have to.
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client
 from typing import Any
@@ -53,30 +54,30 @@ class Script:
     events: list[Event] = field(default_factory=list)
 
 
-@st.composite
-def scripts(draw: st.DrawFn, ranks: int, most: int = 40) -> Script:
+def scripts(ranks: int) -> st.SearchStrategy[Script]:
     """Sequences of sends, receives, waits and reductions of `ranks` ranks."""
+    return st.integers(0, 2**32 - 1).map(lambda seed: script_of(ranks, random.Random(seed)))
+
+
+def script_of(ranks: int, rng: random.Random) -> Script:
     script = Script(ranks)
-    rank = st.integers(0, ranks - 1)
     shapes: dict[tuple[int, int], tuple[int, torch.dtype]] = {}
-    for number in range(draw(st.integers(1, most))):
-        source = draw(rank)
-        destination = draw(rank.filter(lambda r, source=source: r != source))  # type: ignore[misc]
-        tag = draw(st.sampled_from(TAGS))
-        size, dtype = draw(st.sampled_from(SIZES)), draw(st.sampled_from(DTYPES))
+    for number in range(rng.randint(1, 60)):
+        source, destination = rng.sample(range(ranks), 2)
+        tag, size, dtype = rng.choice(TAGS), rng.choice(SIZES), rng.choice(DTYPES)
         if tag >= ANY:  # whoever comes first must fit
             size, dtype = shapes.setdefault((destination, tag), (size, dtype))
         script.messages.append(Message(number, source, destination, tag, size, dtype))
-    todo = [Event(m.source, "send", m.number) for m in script.messages]
-    todo += [Event(m.destination, "receive", m.number) for m in script.messages]
-    reductions = draw(st.integers(0, 3))
-    order = draw(st.permutations(todo))
-    for at in sorted(
-        draw(st.lists(st.integers(0, len(order)), min_size=reductions, max_size=reductions))
-    ):
+    order = [Event(m.source, "send", m.number) for m in script.messages]
+    order += [Event(m.destination, "receive", m.number) for m in script.messages]
+    rng.shuffle(order)
+    order = in_queue_order(script, order)
+    reductions = sorted(
+        (rng.randint(0, len(order)) for _ in range(rng.randint(0, 3))), reverse=True
+    )
+    for at in reductions:  # from the end, so that none comes into the midst of another
         order[at:at] = [Event(r, "reduce", at) for r in range(ranks)]
-    # The k-th send of a pair and tag meets the k-th receive; with any source, of the tag.
-    script.events = with_waits(draw, script, order)
+    script.events = with_waits(rng, script, order)
     return script
 
 
@@ -85,7 +86,22 @@ def queue_of(message: Message) -> tuple[int, int, int]:
     return source, message.destination, message.tag
 
 
-def with_waits(draw: st.DrawFn, script: Script, order: list[Event]) -> list[Event]:
+def in_queue_order(script: Script, order: list[Event]) -> list[Event]:
+    """The same, such that the k-th send of a pair and tag meets a receive of its size."""
+    numbers: dict[Any, list[int]] = {}
+    for message in reversed(script.messages):
+        numbers.setdefault(queue_of(message), []).append(message.number)
+    left = {(kind, q): list(n) for kind in ("send", "receive") for q, n in numbers.items()}
+    result = []
+    for event in order:
+        queue = queue_of(script.messages[event.number])
+        if queue[0] >= 0:
+            event = Event(event.rank, event.kind, left[event.kind, queue].pop())  # noqa: PLW2901
+        result.append(event)
+    return result
+
+
+def with_waits(rng: random.Random, script: Script, order: list[Event]) -> list[Event]:
     """Put waits into the sequence, where what they wait for has been posted before."""
     events: list[Event] = []
     sent: dict[Any, list[int]] = {}  # indices of events, by queue
@@ -102,8 +118,8 @@ def with_waits(draw: st.DrawFn, script: Script, order: list[Event]) -> list[Even
                 pair = [mine[queue][k], theirs[queue][k]]
                 # Which of several senders a receive from any takes is not known here.
                 ready += [i for i in pair if queue[0] >= 0 or events[i].kind == "receive"]
-        while ready and draw(st.booleans()):
-            at = ready.pop(draw(st.integers(0, len(ready) - 1)))
+        while ready and rng.random() < 0.5:
+            at = ready.pop(rng.randrange(len(ready)))
             events.append(Event(events[at].rank, "wait", at))
     return events
 

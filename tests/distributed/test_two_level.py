@@ -80,7 +80,7 @@ class Group:
         scaled = [p.to(wide) * wide_scalar(scales[0], wide) for p in parts]
         partial = [
             functools.reduce(
-                pair, [s for s, at in zip(scaled, self.layout, strict=True) if at == h]
+                pairs[op], [s for s, at in zip(scaled, self.layout, strict=True) if at == h]
             )
             for h in self.hosts
         ]

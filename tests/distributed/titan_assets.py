@@ -1,59 +1,69 @@
-"""A tokenizer and a data set for torchtitan's debug models, made on the spot from a fixed seed.
+"""A tokenizer and data for torchtitan's debug models, made on the spot from a fixed seed.
 
-Its repository has both in its tests' assets, its wheel has neither, and nothing is downloaded here.
+Its repository has both among the assets of its tests, its wheel has neither, and nothing is downloaded.
 """
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
-# The debug models have 2048 embeddings.
-VOCABULARY = 1024
+WORDS = 1000  # the debug models have 2048 embeddings
 _BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
 
 
-def documents(count: int = 400, seed: int = 0) -> list[str]:
-    """Return ``count`` texts of 20 to 120 words that a small model can learn something from.
+def documents(count: int, words: int, seed: int = 0) -> list[str]:
+    """Return ``count`` texts of ``words`` words, each drawn from the five that may follow the last.
 
-    Every word is drawn from the few that may follow the one before it.
+    A small model can learn that.
     """
     rng = random.Random(seed)  # noqa: S311
-    syllables = ["ka", "lo", "mi", "ne", "ru", "sa", "ti", "vo", "ze", "pu"]
-    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(300)]
-    follows = {word: rng.sample(words, 5) for word in set(words)}
+    vocabulary = [f"w{i}" for i in range(WORDS)]
+    follows = {word: rng.sample(vocabulary, 5) for word in vocabulary}
     texts = []
     for _ in range(count):
-        word = rng.choice(words)
-        text = [word]
-        for _ in range(rng.randint(20, 120)):
-            word = rng.choice(follows[word])
-            text.append(word)
+        text = [rng.choice(vocabulary)]
+        while len(text) < words:
+            text.append(rng.choice(follows[text[-1]]))
         texts.append(" ".join(text))
     return texts
 
 
-def make_assets(directory: Path) -> None:
-    """Write ``directory/tokenizer`` (a byte-level BPE) and ``directory/data/data.json``."""
-    texts = documents()
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=VOCABULARY,
-            special_tokens=[_BEGIN, _END],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
+def for_ranks(texts: Sequence[str], batch: int, ranks: int) -> list[str]:
+    """Order texts so that ``ranks`` data parallel ranks together see the batches of one rank.
+
+    torchtitan gives each rank a contiguous part of the data.
+    """
+    mine = batch // ranks
+    starts = range(0, len(texts), batch)
+    return [
+        texts[start + rank * mine + i]
+        for rank in range(ranks)
+        for start in starts
+        for i in range(mine)
+    ]
+
+
+def make_assets(directory: Path, *, length: int, batch: int, steps: int) -> None:
+    """Write ``tokenizer`` and, for 1, 2 and 4 data parallel ranks, ``data1``, ``data2``, ``data4``.
+
+    A document fills a sequence of ``length`` tokens; there are ``steps`` batches of ``batch``.
+    """
+    names = [_BEGIN, _END, "[UNK]", *(f"w{i}" for i in range(WORDS))]
+    words = models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]")  # noqa: S106
+    tokenizer = Tokenizer(words)
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     target = directory / "tokenizer"
-    target.mkdir(parents=True, exist_ok=True)
+    target.mkdir(parents=True)
     tokenizer.save(str(target / "tokenizer.json"))
     config = {"bos_token": _BEGIN, "eos_token": _END, "tokenizer_class": "PreTrainedTokenizerFast"}
     (target / "tokenizer_config.json").write_text(json.dumps(config))
-    data = directory / "data"
-    data.mkdir(exist_ok=True)
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    (data / "data.json").write_text(lines)
+    # Inputs and labels are one token shorter than a text between its two special tokens.
+    texts = documents(batch * steps, length - 1)
+    for ranks in (1, 2, 4):
+        folder = directory / f"data{ranks}"
+        folder.mkdir()
+        lines = (json.dumps({"text": text}) + "\n" for text in for_ranks(texts, batch, ranks))
+        (folder / "data.json").write_text("".join(lines))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from torch_neuronx.distributed import planning
+from torch_neuronx.distributed import planning, symmetric
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import _DistributedBackendOptions as BackendOptions
@@ -24,6 +24,7 @@ def register() -> None:
     if dist.is_available() and not hasattr(dist.Backend, BACKEND.upper()):
         # The devices must be a list: PyTorch takes a string apart into letters.
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[BACKEND])
+        symmetric.register()
 
 
 def _create(options: BackendOptions, backend_options: Any) -> Any:

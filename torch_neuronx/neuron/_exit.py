@@ -1,4 +1,4 @@
-"""Leaving the interpreter cleanly after a backward pass."""
+"""Leaving the interpreter cleanly after a backward pass, or with a process group."""
 
 import atexit
 from typing import Final
@@ -12,8 +12,9 @@ _KEPT: Final[list[torch.Tensor]] = []
 
 
 def register() -> None:
-    """Have the device threads let go of Python objects before the interpreter ends."""
+    """Have all threads let go of Python objects before the interpreter ends."""
     atexit.register(_drain)
+    atexit.register(_C.close_process_groups)
 
 
 def _drain() -> None:

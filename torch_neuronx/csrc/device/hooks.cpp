@@ -48,9 +48,13 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
     // Growing an empty storage touches no memory that anybody could have pending.
     storage.nbytes() == 0 ? run_deferred() : flush_deferred();
     // Allocates through the storage's own allocator on its own device, and copies what fits.
-    c10::DeviceIndex previous = exchange_device(storage.device().index());
+    const c10::Device device = storage.device();
+    c10::DeviceIndex previous = exchange_device(device.index());
     at::native::resize_bytes_cpu(storage.unsafeGetStorageImpl(), bytes);
     set_current_device_unchecked(previous);
+    // An empty one would be on the host from now on. (FSDP frees parameters by resizing to
+    // nothing.)
+    if (bytes == 0) storage.set_data_ptr_noswap(c10::DataPtr(nullptr, device));
   }
 };
 

@@ -1,19 +1,21 @@
 #include "device/pending.h"
 
-#include <Python.h>
-
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
 
 namespace torch_neuronx {
 namespace {
+
+constexpr c10::StreamId kFirstPrivateStream = 1 << 20;  // far beyond those of the pools
 
 using Key = std::pair<c10::DeviceIndex, c10::StreamId>;
 
@@ -57,22 +59,6 @@ void forget(const Key& key, const Completions& told) {
   }
   update_flag();
 }
-
-// Lets other Python threads run, if the caller keeps them from it: one of them may have to do
-// something before what we wait for can finish.
-class WithoutPythonLock {
- public:
-  WithoutPythonLock()
-      : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
-  ~WithoutPythonLock() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  WithoutPythonLock(const WithoutPythonLock&) = delete;
-  WithoutPythonLock& operator=(const WithoutPythonLock&) = delete;
-
- private:
-  PyThreadState* state_;
-};
 
 void wait_and_forget(const std::vector<Key>& keys) {
   std::exception_ptr failure;
@@ -161,6 +147,30 @@ Completions pending_of(c10::Stream stream) {
   Completions open = snapshot(key);
   forget(key, take_settled(&open));
   return open;
+}
+
+void on_stream_with(const Completions& completions, c10::DeviceIndex device,
+                    c10::function_ref<void()> body) {
+  static std::atomic<c10::StreamId> next{kFirstPrivateStream};
+  const c10::Stream stream(c10::Stream::UNSAFE, c10::Device(kNeuron, device), next.fetch_add(1));
+  {
+    std::lock_guard<std::mutex> lock(g_mutex);
+    g_pending[key_of(stream)] = completions;
+    update_flag();
+  }
+  struct Selected {
+    explicit Selected(c10::Stream stream) : previous(exchange_stream(stream)) {}
+    ~Selected() { exchange_stream(previous); }
+    const c10::Stream previous;
+  };
+  try {
+    const Selected selected(stream);
+    body();
+  } catch (...) {
+    forget(key_of(stream), completions);
+    throw;
+  }
+  forget(key_of(stream), completions);
 }
 
 void wait_pending(c10::Stream stream) { wait_and_forget({key_of(stream)}); }

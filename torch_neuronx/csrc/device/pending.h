@@ -7,6 +7,7 @@
 #pragma once
 
 #include <c10/core/Stream.h>
+#include <c10/util/FunctionRef.h>
 
 #include <chrono>
 #include <memory>
@@ -38,6 +39,11 @@ void add_pending(c10::Stream stream, Completions completions);
 // What the stream still has to wait for: what isn't done, and what failed without anybody of this
 // stream having been told.
 Completions pending_of(c10::Stream stream);
+
+// Calls `body` on a stream of its own of the device, which has `completions` pending and is not
+// used again: events recorded in it stand for them and nothing else.
+void on_stream_with(const Completions& completions, c10::DeviceIndex device,
+                    c10::function_ref<void()> body);
 
 // Waits for all of them, then throws the first failure.
 void wait_for(const Completions& completions);

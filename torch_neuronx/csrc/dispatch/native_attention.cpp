@@ -7,6 +7,8 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
 #include "attention/aten_attention.h"
@@ -60,12 +62,13 @@ bool takes_other_width(const sdp::sdp_params& params) {
   return size(params.value, 1) == p.kv_heads && attention::supported(p);
 }
 
-// A tensor of Python that stands for tensors of this device, such as a DTensor; not the stand-ins
-// of the compiler, whose memory is "meta", and not its wrappers of them.
-bool is_wrapper(const at::Tensor& t) {
-  return t.key_set().has(c10::DispatchKey::Python) &&
-         !t.key_set().has(c10::DispatchKey::Functionalize) && t.has_storage() &&
-         t.storage().device_type() == at::kPrivateUse1;
+// True for PyTorch's DTensor. Other wrappers of tensors, such as those of the compiler, take the
+// same operator as what they wrap.
+bool is_dtensor(const at::Tensor& t) {
+  if (!t.key_set().has(c10::DispatchKey::Python)) return false;
+  const py::gil_scoped_acquire gil;
+  const auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(t));
+  return py::type::of(object).attr("__name__").cast<std::string>() == "DTensor";
 }
 
 SDPBackend choose(const sdp::sdp_params& params) {
@@ -77,7 +80,7 @@ SDPBackend choose(const sdp::sdp_params& params) {
     // What PyTorch would call for "flash" on this device is its operator for cpu, so who allows
     // that alone gets the same kernel under the device's own name.
     const bool fused = allowed.userEnabledOverrideableSDP() || allowed.userEnabledFlashSDP();
-    if (fused && !is_wrapper(params.query)) return SDPBackend::overrideable;
+    if (fused && !is_dtensor(params.query)) return SDPBackend::overrideable;
     if (fused || efficient) return SDPBackend::efficient_attention;
   }
   return allowed.userEnabledMathSDP() ? SDPBackend::math : SDPBackend::error;

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <set>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
 #include "device/state.h"
@@ -41,12 +42,34 @@ CommunicationActivity::Facts facts_of(const Call& call, const Segment& segment, 
           {"Seq", std::to_string(call.sequence)}};
 }
 
+// What the dtype doesn't have is refused before other ranks are met: the group goes on.
+void check_defined(const Call& call) {
+  char nothing = 0;
+  const void* inputs[] = {&nothing};
+  void* outputs[] = {&nothing};
+  reduce(call.reduction, call.dtype, inputs, 1, outputs, 1, 0, call.prescale, call.postscale);
+}
+
+std::mutex g_live_mutex;
+std::set<NeuronBackend*>& g_live = *new std::set<NeuronBackend*>;  // groups outlive statics
+
 }  // namespace
+
+void close_process_groups() {
+  const std::lock_guard<std::mutex> lock(g_live_mutex);
+  for (auto* backend : g_live) backend->leave();
+}
+
+void NeuronBackend::leave() {
+  closed_ = true;
+  if (!queue_.idle()) segment_.poison(segment_.rank_name(rank_) + " ends without waiting for it");
+  queue_.stop();
+}
 
 NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
-      options_(c10::make_intrusive<Options>("neuron", timeout)),
+      options_(c10::make_intrusive<NeuronOptions>(timeout)),
       shared_segment_(std::make_shared<Segment>(*store, rank, size, std::move(name), timeout,
                                                 Mailbox::bytes(size))),
       segment_(*shared_segment_),
@@ -59,6 +82,8 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
     share_arena(current_device());
   }
   if (segment_.local_size() < size) connect_hosts(store);
+  const std::lock_guard<std::mutex> lock(g_live_mutex);
+  g_live.insert(this);
 }
 
 void NeuronBackend::connect_hosts(const c10::intrusive_ptr<c10d::Store>& store) {
@@ -82,7 +107,12 @@ NeuronBackend::~NeuronBackend() {
   // Threads that use the group may need the GIL to end.
   std::optional<pybind11::gil_scoped_release> released;
   if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  {
+    const std::lock_guard<std::mutex> lock(g_live_mutex);
+    g_live.erase(this);
+  }
   shutdown();
+  queue_.stop();
 }
 
 void NeuronBackend::execute(const Call& call) {
@@ -91,7 +121,9 @@ void NeuronBackend::execute(const Call& call) {
   } catch (const c10::DistBackendError&) {
     throw;  // the group knows
   } catch (const std::exception& error) {
-    segment_.poison(call.text() + " failed on " + segment_.rank_name(rank_) + ": " + error.what());
+    const auto* ours = dynamic_cast<const c10::Error*>(&error);
+    segment_.poison(call.text() + " failed on " + segment_.rank_name(rank_) + ": " +
+                    (ours != nullptr ? ours->what_without_backtrace() : error.what()));
     throw;
   }
 }
@@ -124,6 +156,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (segment_.local_size() > 1 && !request.kept.empty()) share_arena(device);
 
   const std::lock_guard<std::mutex> lock(issue_mutex_);
+  if (call.kind == Kind::kAllReduce || call.kind == Kind::kReduce ||
+      call.kind == Kind::kReduceScatter)
+    check_defined(call);
   call.sequence = ++sequence_;
   const bool asynchronous = request.asynchronous || coalescing_ || current_stream(device).id() != 0;
   auto results = request.results;
@@ -395,9 +430,7 @@ void NeuronBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool) {
   auto here = opts;
   here.asyncOp = true;
   auto work = barrier(here);
-  // Waits even on a stream of its own: this is a question to the host.
-  work->getFuture()->wait();
-  if (auto error = work->exception()) std::rethrow_exception(error);
+  static_cast<NeuronWork&>(*work).join();
 }
 
 void NeuronBackend::startCoalescing() {

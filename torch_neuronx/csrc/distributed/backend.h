@@ -19,6 +19,13 @@ namespace torch_neuronx::distributed {
 
 using Tensors = std::vector<at::Tensor>;
 
+struct NeuronOptions final : c10d::Backend::Options {
+  explicit NeuronOptions(std::chrono::milliseconds timeout) : Options("neuron", timeout) {}
+};
+
+// Has all groups of the process leave; called before the interpreter ends.
+void close_process_groups();
+
 class NeuronBackend final : public c10d::Backend {
  public:
   // Joins the group: called by all its ranks.
@@ -28,6 +35,7 @@ class NeuronBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "neuron"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<NeuronOptions>& options() const { return options_; }
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
@@ -84,6 +92,8 @@ class NeuronBackend final : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  // At the end of the process, whatever is under way: no thread is left that needs the interpreter.
+  void leave();
 
  private:
   WorkPtr issue(Request request);
@@ -99,7 +109,7 @@ class NeuronBackend final : public c10d::Backend {
   void run(const Call& call);
   void connect_hosts(const c10::intrusive_ptr<c10d::Store>& store);
 
-  const c10::intrusive_ptr<Options> options_;
+  const c10::intrusive_ptr<NeuronOptions> options_;
   const std::shared_ptr<Segment> shared_segment_;
   Segment& segment_;
   const std::shared_ptr<Mailbox> mailbox_;

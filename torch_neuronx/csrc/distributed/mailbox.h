@@ -43,8 +43,8 @@ struct Parcel {
   int peer = kAnySource;
   int64_t tag = 0;
   std::chrono::milliseconds timeout{0};
-  // Of a receive that somebody else may take as well: whether a message may be matched with it. Called
-  // with a lock held, at most once by the one who takes it. May be empty.
+  // Of a receive that somebody else may take as well: whether a message may be matched with it.
+  // Called with a lock held, at most once by the one who takes it. May be empty.
   std::function<bool()> claim;
   // Called once, from whichever thread finds the transfer done, without a lock: with the error or
   // null, and the local rank that a message came from. Keeps the memory alive until then.

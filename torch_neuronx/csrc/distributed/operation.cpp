@@ -28,33 +28,51 @@ void Operation::run() noexcept {
     error = std::current_exception();
   }
   if (activity_) activity_->end();
-  finish(error);
+  settle(error, -1);
 }
 
 void Operation::finish(std::exception_ptr error, int source) noexcept {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
-  // Released after the end is known and without the lock: their destructors run Python code.
-  std::vector<at::Tensor> kept;
-  std::vector<std::shared_ptr<Completion>> before;
-  std::function<void()> body;
+  settle(error, source);
+  announce();
+}
+
+void Operation::settle(std::exception_ptr error, int source) noexcept {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     finished_ = std::chrono::steady_clock::now();
     error_ = error;
     source_ = source;
-    kept.swap(kept_);
-    before.swap(before_);
-    body.swap(body_);
-    future = future_;
     done_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
-  if (future == nullptr) return;
-  if (error) {
-    future->setErrorIfNeeded(error);
-  } else {
-    future->markCompleted(c10::IValue(results_));
+}
+
+void Operation::announce() noexcept {
+  // Released without the lock: their destructors run Python code.
+  std::vector<at::Tensor> kept;
+  std::vector<std::shared_ptr<Completion>> before;
+  std::function<void()> body;
+  std::vector<std::function<void(std::exception_ptr)>> callbacks;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept.swap(kept_);
+    before.swap(before_);
+    body.swap(body_);
+    callbacks.swap(callbacks_);
+    announced_ = true;
   }
+  for (const auto& callback : callbacks) callback(error_);
+}
+
+void Operation::when_done(std::function<void(std::exception_ptr)> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!announced_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback(error_);
 }
 
 void Operation::attended_by(std::function<void(std::chrono::steady_clock::time_point)> attend) {
@@ -95,24 +113,6 @@ std::chrono::steady_clock::time_point Operation::finished_at() const noexcept {
 double Operation::seconds() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return std::chrono::duration<double>(finished_ - started_).count();
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (future_ != nullptr) return future_;
-    future = future_ = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()),
-        std::vector<c10::Device>{c10::Device(kNeuron, device_)});
-    if (!done()) return future;
-  }
-  if (error_) {
-    future->setErrorIfNeeded(error_);
-  } else {
-    future->markCompleted(c10::IValue(results_));
-  }
-  return future;
 }
 
 NeuronWork::NeuronWork(int rank, c10d::OpType type,
@@ -157,6 +157,10 @@ bool NeuronWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+void NeuronWork::join() {
+  for (const auto& operation : operations_) operation->wait();
+}
+
 void NeuronWork::synchronize() {
   for (const auto& operation : operations_)
     add_pending(current_stream(operation->device()), operation);
@@ -167,27 +171,36 @@ void NeuronWork::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFuture() {
-  if (operations_.size() == 1) return operations_[0]->future();
-  auto all = c10::make_intrusive<c10::ivalue::Future>(
+  const std::lock_guard<std::mutex> lock(future_mutex_);
+  if (future_ != nullptr) return future_;
+  const c10::DeviceIndex device = operations_.empty() ? current_device() : operations_[0]->device();
+  future_ = c10::make_intrusive<c10::ivalue::Future>(
       c10::ListType::create(c10::TensorType::get()),
-      std::vector<c10::Device>{c10::Device(kNeuron, operations_.at(0)->device())});
-  auto left = std::make_shared<std::atomic<size_t>>(operations_.size());
-  auto results = result();
-  for (const auto& operation : operations_) {
-    operation->future()->addCallback([all, left, results](c10::ivalue::Future& each) {
-      if (each.hasError()) all->setErrorIfNeeded(each.exception_ptr());
-      if (left->fetch_sub(1) == 1 && !all->hasError()) all->markCompleted(c10::IValue(results));
-    });
-  }
-  return all;
+      std::vector<c10::Device>{c10::Device(kNeuron, device)});
+  const Completions ends(operations_.begin(), operations_.end());
+  on_stream_with(ends, device, [&] { future_->markCompleted(c10::IValue(result())); });
+  return future_;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFutureResult() {
   auto outcome = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
-  getFuture()->addCallback([outcome](c10::ivalue::Future& each) {
-    const auto result = each.hasError() ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS;
+  const auto set = [outcome](c10d::WorkResult result) {
     outcome->markCompleted(c10::IValue(static_cast<int64_t>(result)));
-  });
+  };
+  if (operations_.empty()) set(c10d::WorkResult::SUCCESS);
+  struct State {
+    std::atomic<size_t> left;
+    std::atomic<bool> failed{false};
+  };
+  auto state = std::make_shared<State>();
+  state->left = operations_.size();
+  for (const auto& operation : operations_) {
+    operation->when_done([state, set](const std::exception_ptr& error) {
+      if (error) state->failed = true;
+      if (state->left.fetch_sub(1) == 1)
+        set(state->failed ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS);
+    });
+  }
   return outcome;
 }
 
@@ -195,15 +208,6 @@ float NeuronWork::getDuration() const {
   double seconds = 0;
   for (const auto& operation : operations_) seconds += operation->seconds();
   return static_cast<float>(seconds * 1e3);
-}
-
-Queue::~Queue() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
 }
 
 void Queue::push(std::shared_ptr<Operation> operation) {
@@ -230,12 +234,27 @@ bool Queue::try_run_here(Operation& operation) {
     busy_ = false;
   }
   changed_.notify_all();
+  operation.announce();
   return true;
 }
 
 void Queue::drain() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [&] { return waiting_.empty() && !busy_; });
+}
+
+bool Queue::idle() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return waiting_.empty() && !busy_;
+}
+
+void Queue::stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Queue::loop() {
@@ -252,6 +271,9 @@ void Queue::loop() {
     lock.lock();
     busy_ = false;
     changed_.notify_all();
+    lock.unlock();
+    operation->announce();
+    lock.lock();
   }
 }
 

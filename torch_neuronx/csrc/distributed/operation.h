@@ -23,8 +23,11 @@ class Operation final : public Completion {
   Operation(std::function<void()> body, std::vector<at::Tensor> results,
             std::vector<at::Tensor> kept, c10::DeviceIndex device);
 
-  // Runs the body in this thread, after what the issuing stream had to wait for.
+  // Runs the body in this thread, after what the issuing stream had to wait for. `announce` is to
+  // follow.
   void run() noexcept;
+  // Calls what waits for the end, and lets memory go: code of the user's.
+  void announce() noexcept;
   // For operations that run elsewhere (transfers between two ranks).
   void finish(std::exception_ptr error, int source = -1) noexcept;
   // Who waits for it does its work meanwhile, with this, until a point in time. Called once, before
@@ -37,7 +40,8 @@ class Operation final : public Completion {
   // False when it was not done after `timeout`.
   bool wait_for(std::chrono::milliseconds timeout);
   std::exception_ptr error() const;
-  c10::intrusive_ptr<c10::ivalue::Future> future();
+  // Calls back when the operation is announced, with what went wrong; at once if that was before.
+  void when_done(std::function<void(std::exception_ptr)> callback);
 
   // To be called before it runs.
   void profile(std::unique_ptr<CommunicationActivity> activity) { activity_ = std::move(activity); }
@@ -48,6 +52,8 @@ class Operation final : public Completion {
   double seconds() const;  // that it took
 
  private:
+  void settle(std::exception_ptr error, int source) noexcept;
+
   std::function<void()> body_;
   std::function<void(std::chrono::steady_clock::time_point)> attend_;
   std::vector<at::Tensor> results_;
@@ -61,8 +67,9 @@ class Operation final : public Completion {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> done_{false};
+  bool announced_ = false;
   std::exception_ptr error_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::vector<std::function<void(std::exception_ptr)>> callbacks_;
 };
 
 // What PyTorch sees of one operation, or of several that were issued together.
@@ -79,10 +86,16 @@ class NeuronWork final : public c10d::Work {
   // On the default stream, waits; on another one, makes what is issued to it wait. With a timeout
   // it always waits, and throws when it has passed.
   bool wait(std::chrono::milliseconds timeout) override;
+  // Waits, whatever the current stream is.
+  void join();
   void synchronize() override;
   void blockCurrentStream() override { synchronize(); }
   void abort() override;
+  // As on other devices, the future is there at once and stands for its place on a stream: who
+  // waits for it waits on its own stream, and callbacks run now, on a stream that waits. So
+  // collectives that callbacks issue come in the same order in all ranks.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // This one is set when the operations have really ended.
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;
   uint64_t getSequencenumber() const override { return sequence_; }
@@ -90,17 +103,22 @@ class NeuronWork final : public c10d::Work {
  private:
   std::vector<std::shared_ptr<Operation>> operations_;
   const uint64_t sequence_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// The communication thread of a group: operations in the order of their issue.
+// The communication thread of a group: operations one at a time, in the order of their issue.
 class Queue {
  public:
-  ~Queue();
+  ~Queue() { stop(); }
   void push(std::shared_ptr<Operation> operation);
   // Runs the operation in the caller's thread if nothing else is queued or running.
   bool try_run_here(Operation& operation);
   // Waits until all that was pushed has run.
   void drain();
+  bool idle();
+  // Runs what is queued, and ends the thread. Nothing may be pushed after it.
+  void stop();
 
  private:
   void loop();
@@ -108,7 +126,7 @@ class Queue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Operation>> waiting_;
-  bool busy_ = false;
+  bool busy_ = false;  // an operation runs, in whatever thread
   bool stopping_ = false;
   std::thread thread_;  // started by the first push
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "distributed/error.h"
@@ -24,6 +25,9 @@ constexpr int64_t kSmallest = 16 * 1024;
 // An all_reduce of at most so many bytes is done by the first ranks of the hosts, each for its own
 // host: half the trips for more bytes.
 constexpr int64_t kSmallReduction = 64 * 1024;
+// What a group keeps of the memory it needed, for the next time.
+constexpr size_t kSpareBytes = 64 * 1024 * 1024;
+constexpr size_t kSparePieces = 16;
 
 std::vector<int64_t> offsets_of(const std::vector<int64_t>& sizes) {
   std::vector<int64_t> offsets;
@@ -67,8 +71,9 @@ Blocks Blocks::of(char* array, const std::vector<int64_t>& bytes) {
 // the hosts tell each other what they were called with.
 class TwoLevel::Operation {
  public:
-  Operation(Network& network, const Errand& errand)
+  Operation(Network& network, const Errand& errand, std::vector<at::Tensor>& spare)
       : network_(network),
+        spare_(spare),
         topology_(network.topology()),
         errand_(errand),
         tag_(Network::data_tag(errand.number, errand.agreement)),
@@ -85,10 +90,34 @@ class TwoLevel::Operation {
   Transfers& transfers() { return transfers_; }
   void wait(size_t ticket) { transfers_.wait(ticket); }
 
-  // Memory until the end of the operation, from ATen's allocator for the CPU.
+  // Memory until the end of the operation: a spare piece, or one of ATen's allocator for the CPU.
+  // New pages cost more than what is computed in them.
   char* memory(size_t bytes) {
-    memory_.push_back(at::empty({static_cast<int64_t>(bytes)}, at::kByte));
+    const auto fits = [bytes](const at::Tensor& piece) {
+      return piece.nbytes() >= bytes && piece.nbytes() / 2 <= bytes;
+    };
+    const auto found = std::find_if(spare_.begin(), spare_.end(), fits);
+    if (found == spare_.end()) {
+      memory_.push_back(at::empty({static_cast<int64_t>(bytes)}, at::kByte));
+    } else {
+      memory_.push_back(std::move(*found));
+      spare_.erase(found);
+    }
     return static_cast<char*>(memory_.back().data_ptr());
+  }
+
+  // After all transfers. What was used last is kept first.
+  void give_back_memory() {
+    memory_.insert(memory_.end(), std::make_move_iterator(spare_.begin()),
+                   std::make_move_iterator(spare_.end()));
+    spare_.clear();
+    size_t bytes = 0;
+    for (auto& piece : memory_) {
+      if (bytes + piece.nbytes() > kSpareBytes || spare_.size() == kSparePieces) continue;
+      bytes += piece.nbytes();
+      spare_.push_back(std::move(piece));
+    }
+    memory_.clear();
   }
 
   void greet() {
@@ -130,6 +159,7 @@ class TwoLevel::Operation {
   };
 
   Network& network_;
+  std::vector<at::Tensor>& spare_;
   const Topology& topology_;
   const Errand& errand_;
   const int tag_;
@@ -142,11 +172,12 @@ class TwoLevel::Operation {
 
 template <class Body>
 void TwoLevel::run(const Errand& errand, const Body& body) {
-  Operation operation(network_, errand);
+  Operation operation(network_, errand, spare_);
   try {
     operation.greet();
     body(operation);
     operation.transfers().wait_all();
+    operation.give_back_memory();
     neighbours_.close(errand);
   } catch (const std::exception& error) {
     // In this order, so that who sees connections close finds the reason.

@@ -5,6 +5,8 @@
 // arrives when.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 #include <vector>
 
@@ -89,6 +91,7 @@ class TwoLevel {
   Network& network_;
   const Topology& topology_;
   Neighbours& neighbours_;
+  std::vector<at::Tensor> spare_;  // memory for partial results, from one operation to the next
 };
 
 }  // namespace torch_neuronx::distributed
