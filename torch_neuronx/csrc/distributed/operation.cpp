@@ -8,11 +8,6 @@
 #include "distributed/error.h"
 
 namespace torch_neuronx::distributed {
-namespace {
-thread_local bool t_communicates = false;
-}  // namespace
-
-bool on_communication_thread() noexcept { return t_communicates; }
 
 Operation::Operation(std::function<void()> body, std::vector<at::Tensor> results,
                      std::vector<at::Tensor> kept, c10::DeviceIndex device)
@@ -263,7 +258,6 @@ void Queue::stop() {
 }
 
 void Queue::loop() {
-  t_communicates = true;
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock,

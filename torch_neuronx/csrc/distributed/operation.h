@@ -107,9 +107,6 @@ class NeuronWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// Whether the calling thread is the communication thread of a group, which computes nothing else.
-bool on_communication_thread() noexcept;
-
 // The communication thread of a group: operations one at a time, in the order of their issue.
 class Queue {
  public:

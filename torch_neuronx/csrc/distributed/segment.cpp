@@ -16,7 +16,6 @@
 #include <sstream>
 
 #include "distributed/error.h"
-#include "distributed/operation.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"
 
@@ -29,9 +28,7 @@ constexpr size_t kPage = 4096;
 // How often a waiting rank gives up its core and looks again before it sleeps. Giving up costs 0.4
 // us on a core that nobody else wants, and is the fastest way to let a rank on the same core
 // arrive: the scheduler puts ranks that wake each other onto one core, where spinning takes that
-// core from whom it waits for (measured, 2 to 8 ranks on 2 cores). A communication thread sleeps at
-// once: it shares its core with the thread that computes, and whoever yields to that gets the core
-// back after a time slice of milliseconds, whereas a sleeper has it when it is woken.
+// core from whom it waits for (measured, 2 to 8 ranks on 2 cores).
 constexpr int kYields = 32;
 
 constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
@@ -184,7 +181,7 @@ void Segment::barrier(Clock::time_point deadline, c10::function_ref<std::string(
   const auto released = [&] {
     return header_->generation.load(std::memory_order_acquire) != generation;
   };
-  for (int i = on_communication_thread() ? 0 : kYields; i > 0; --i) {
+  for (int i = 0; i < kYields; ++i) {
     if (released()) return;
     sched_yield();
   }
