@@ -34,8 +34,8 @@ def collective(node: Node) -> Node | None:
 
 def _again(node: Node, x: Node, **changes: Any) -> Node:
     """The same collective of another tensor."""
-    attrs = {**node.attrs, **changes}
-    return _BUILDERS[node.op](x, **attrs)
+    again: Node = _BUILDERS[node.op](x, **{**node.attrs, **changes})
+    return again
 
 
 _BUILDERS: dict[Op, Any] = {

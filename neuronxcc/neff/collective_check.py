@@ -66,11 +66,11 @@ def check_collective(step: CollectiveStep) -> None:
     ):
         if bool(value) != wanted:
             raise NeffError(f"{step.kind} with {what} {value!r}")
-    for what, value, allowed in (
-        ("rows", step.send + step.receive, op is Op.ALL_TO_ALL),
-        ("pairs", step.pairs, op is Op.COLLECTIVE_PERMUTE),
+    for what, there, allowed in (
+        ("rows", bool(step.send + step.receive), op is Op.ALL_TO_ALL),
+        ("pairs", bool(step.pairs), op is Op.COLLECTIVE_PERMUTE),
     ):
-        if value and not allowed:
+        if there and not allowed:
             raise NeffError(f"{step.kind} with {what}")
     _check_operands(op, step)
 
