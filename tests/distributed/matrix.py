@@ -19,6 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import _make_nccl_premul_sum, set_debug_level_from_env
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +48,7 @@ OPERATIONS = {
     "sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "product": dist.ReduceOp.PRODUCT,
     "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX, "band": dist.ReduceOp.BAND,
     "bor": dist.ReduceOp.BOR, "bxor": dist.ReduceOp.BXOR,
-    "half": dist._make_nccl_premul_sum(0.5),
+    "half": _make_nccl_premul_sum(0.5),
 }  # fmt: skip
 FOLDS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add, "avg": np.add, "half": np.add, "product": np.multiply, "min": np.minimum,
@@ -287,7 +289,7 @@ def coalesced(rank: int, world_size: int) -> tuple[int, str]:
         for one, wanted in zip(copies, sums, strict=True):
             check.same(one, wanted, "all_reduce_coalesced", everywhere=True)
         copies = [one.clone() for one in mine]
-        with dist._coalescing_manager(device=mine[0].device, async_ops=True) as manager:
+        with _coalescing_manager(device=mine[0].device, async_ops=True) as manager:
             for one in copies:
                 dist.all_reduce(one)
         manager.wait()
@@ -312,7 +314,7 @@ def _coalesced_gathers(
 ) -> None:
     dtype = mine[0].dtype
     outputs = [empty(one.numel() * world_size, dtype) for one in mine]
-    with dist._coalescing_manager(device=mine[0].device):
+    with _coalescing_manager(device=mine[0].device):
         for one, output in zip(mine, outputs, strict=True):
             dist.all_gather_single(output, one)
     for output, wanted in zip(outputs, wholes, strict=True):
@@ -340,7 +342,7 @@ def _coalesced_scatters(
     ]
     outputs = [empty(size, dtype) for size in counts]
     inputs = [tensor(one, dtype) for one in everybody[rank]]
-    with dist._coalescing_manager(device=inputs[0].device):
+    with _coalescing_manager(device=inputs[0].device):
         for output, one in zip(outputs, inputs, strict=True):
             dist.reduce_scatter_single(output, one)
     for at, size in enumerate(counts):
@@ -435,7 +437,7 @@ def everything(rank: int, world_size: int, large: tuple[int, ...] = ()) -> dict[
 
 def mismatches(rank: int, world_size: int) -> dict[str, str]:
     """Ranks that do not agree, each time in a group of its own: what this rank is told."""
-    dist.set_debug_level_from_env()  # torch was imported before the variable was set
+    set_debug_level_from_env()  # torch was imported before the variable was set
     device = "neuron"
     odd = rank == world_size - 1
     four, five = (torch.zeros(size, device=device) for size in (4, 5))
