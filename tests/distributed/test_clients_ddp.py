@@ -241,7 +241,7 @@ def hooks(env: Env) -> None:
 def bf16_hook_is_refused(env: Env) -> None:
     """Says by which test PyTorch refuses its hook: the name, without looking at the backend."""
     ddp = wrap(env, nn.Linear(2, 2).to(env.device))
-    with pytest.raises(TypeError, match="required CUDA 11\\+ and NCCL 2.10\\+ or XPU and XCCL"):
+    with pytest.raises(TypeError, match=r"required CUDA 11\+ and NCCL 2.10\+ or XPU and XCCL"):
         ddp.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
     ddp.register_comm_hook(dist.group.WORLD, bf16_under_another_name)
 
@@ -270,7 +270,7 @@ def low_rank(env: Env) -> None:
 
 
 def post_local_sgd(env: Env) -> None:
-    """Two steps with reduced gradients, then local ones and the mean of models every second step."""
+    """Two steps with reduced gradients, then local ones then the models' mean every second."""
     # Imported late, see zero().
     from torch.distributed.algorithms.model_averaging.averagers import (  # noqa: PLC0415
         PeriodicModelAverager,

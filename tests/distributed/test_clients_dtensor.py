@@ -171,9 +171,7 @@ def operators(env: Env) -> None:
         agree(lambda t: functional.softmax(t, -1), (x, place))
         agree(lambda t: functional.log_softmax(t, 0), (x, place))
         agree(lambda t, g: functional.layer_norm(t, (8,), g), (x, place), (b, r))
-        if (
-            place != s1
-        ):  # PyTorch composes it with an addition in place, which DTensor refuses there
+        if place != s1:  # there DTensor refuses an addition in place
             agree(lambda t, g: functional.rms_norm(t, (8,), g), (x, place), (b, r))
         agree(lambda t: functional.gelu(t).sum(0), (x, place))
         agree(lambda t: t.view(2, 3, 8).transpose(0, 1).contiguous().mean(-1), (x, place))
@@ -403,7 +401,7 @@ def ring_attention(env: Env) -> None:
             (got * scale).sum().backward()
             grads = [t.grad for t in parts]
             for t in parts:
-                t.requires_grad_(False)
+                t.requires_grad_(requires_grad=False)
             whole = context_parallel_unshard(mesh, [got.detach(), *grads], [2] * 4)
         close(whole[0], want.detach())
         for g, t in zip(whole[1:], alone, strict=True):

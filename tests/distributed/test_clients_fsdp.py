@@ -268,7 +268,7 @@ def from_meta(env: Env) -> None:
 def ignored_and_frozen(env: Env) -> None:
     alone, model = transformer(env.device), transformer(env.device)
     for m in (alone, model):
-        m.embedding.weight.requires_grad_(False)
+        m.embedding.weight.requires_grad_(requires_grad=False)
     fully_shard(model, ignored_params={model.norm.weight, model.norm.bias})
     assert not isinstance(model.norm.weight, DTensor)
     data = batch(0, env.device)
@@ -338,8 +338,8 @@ def two_meshes(env: Env) -> None:
 
 
 CHECKS = (
-    plain, prefetch, early_unshard, other_placement, hybrid, recomputed, mixed_precision, offload, accumulation,
-    clip, divide_factor, from_meta, ignored_and_frozen, uneven, two_meshes,
+    plain, prefetch, early_unshard, other_placement, hybrid, recomputed, mixed_precision, offload,
+    accumulation, clip, divide_factor, from_meta, ignored_and_frozen, uneven, two_meshes,
 )  # fmt: skip
 
 
