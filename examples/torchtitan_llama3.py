@@ -61,7 +61,7 @@ class Microbatches:
         )
 
 
-class Trainer(torchtitan.trainer.Trainer):
+class Trainer(torchtitan.trainer.Trainer):  # type: ignore[misc]
     """torchtitan's trainer without what PyTorch 2.13 doesn't have.
 
     That is `torch.distributed.set_timeout`, which torchtitan's loop calls after the first step on
@@ -70,13 +70,13 @@ class Trainer(torchtitan.trainer.Trainer):
     """
 
     @dataclass(kw_only=True, slots=True)
-    class Config(torchtitan.trainer.Trainer.Config):
+    class Config(torchtitan.trainer.Trainer.Config):  # type: ignore[misc]
         """Unchanged; it makes torchtitan build this trainer."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         if self.parallel_dims.pp_enabled:
-            self.pp_schedule = Microbatches(self.pp_schedule)
+            self.pp_schedule: Any = Microbatches(self.pp_schedule)
 
     def train(self) -> None:
         """Load the checkpoint if there is one, then train, save and validate as configured."""

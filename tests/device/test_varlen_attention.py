@@ -78,7 +78,17 @@ def test_sequences(
     exact = [t.double().requires_grad_() for t in host[:3]]
     device = [t.to("neuron").requires_grad_() for t in host[:3]]
     cu_q, cu_k = (torch.tensor(b, dtype=torch.int32, device="neuron") for b in bounds)
-    got = varlen_attn(*device, cu_q, cu_k, 20, 20, window_size=window, enable_gqa=share > 1)
+    got = varlen_attn(
+        device[0],
+        device[1],
+        device[2],
+        cu_q,
+        cu_k,
+        20,
+        20,
+        window_size=window,
+        enable_gqa=share > 1,
+    )
     expected = reference(exact[0], exact[1], exact[2], bounds, window)
     wanted = torch.autograd.grad(expected, exact, host[3].double())
     grads = torch.autograd.grad(got, device, host[3].to("neuron"))
@@ -125,6 +135,7 @@ def test_pages_and_used_keys() -> None:
         to[0], to[1], to[2], to[3], None, 2, 8, window_size=(-1, 0), block_table=to[4],
         seqused_k=to[5],
     )  # fmt: skip
+    assert isinstance(paged, Tensor)
     torch.testing.assert_close(paged.cpu(), expected)
     # Slots of 8 keys of which 5 and 3 are used.
     slots_k, slots_v = (pool[table.long()].flatten(0, 2).to("neuron") for pool in (pool_k, pool_v))
@@ -139,9 +150,9 @@ def test_without_sequences_it_is_ordinary_attention() -> None:
     q, k, v = (torch.randn(2, 5, 3, 8, device="neuron") for _ in range(3))
     flags = (0.0, True, False)  # dropout, causal, whether to return dropout's mask
     out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, None, None, 5, 5, *flags)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        *(t.cpu().transpose(1, 2) for t in (q, k, v)), is_causal=True
-    )
+    host = [t.cpu().transpose(1, 2) for t in (q, k, v)]
+    attention = torch.nn.functional.scaled_dot_product_attention
+    expected = attention(host[0], host[1], host[2], is_causal=True)
     torch.testing.assert_close(out.cpu().transpose(1, 2), expected)
     assert lse.shape == (2, 3, 5)
 

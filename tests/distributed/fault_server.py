@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store
 
 PATIENCE = 30.0  # seconds after which a rank that hasn't ended is a failure of the test
 TIMEOUT = 10.0  # of the groups, unless a scenario has its own
@@ -107,10 +108,10 @@ def _be(
     code = 1
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
-        torch.neuron.set_device(rank)
+        torch.accelerator.set_device_index(rank)
         dist.init_process_group(
             "neuron",
-            store=dist.FileStore(store, world),
+            store=FileStore(store, world),
             rank=rank,
             world_size=world,
             timeout=timedelta(seconds=timeout),
@@ -243,7 +244,7 @@ def aborted(_: random.Random) -> None:
 def outstanding(_: random.Random) -> None:
     """Groups with unfinished asynchronous work are destroyed, or simply left."""
 
-    def rank_function(rank: int) -> bool:
+    def rank_function(_rank: int) -> bool:
         big = filled(1, 1 << 20)
         works = [dist.all_reduce(big, async_op=True) for _ in range(3)]
         return len(works) == 3
@@ -309,10 +310,10 @@ def foreign(_: random.Random) -> None:
     assert set(job.codes.values()) == {0}, job.codes
 
 
-class Tampering(dist.Store):
+class Tampering(Store):
     """A store that tells where the group's memory is with another job's token."""
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: Store) -> None:
         super().__init__()
         self.store = store
 
@@ -323,7 +324,7 @@ class Tampering(dist.Store):
     def set(self, key: str, value: str) -> None:
         self.store.set(key, value)
 
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=TIMEOUT)) -> None:
         self.store.wait(keys, timeout)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
@@ -335,7 +336,7 @@ def wrong_token(_: random.Random) -> None:
     from torch_neuronx import _C  # noqa: PLC0415
 
     def rank_function(rank: int) -> Any:
-        store = dist.PrefixStore("other", dist.distributed_c10d._get_default_store())
+        store = PrefixStore("other", dist.distributed_c10d._get_default_store())
         mine = Tampering(store) if rank else store
         limit = timedelta(seconds=2)
         return failing(lambda: _C.create_process_group(mine, rank, 2, "other", limit))
@@ -379,7 +380,7 @@ SCENARIOS: dict[str, Callable[[random.Random], None]] = {
 
 
 def left_behind() -> list[str]:
-    """Return the processes of this session besides this one, and what of ours is in file systems."""
+    """Return the other processes of this session, and what of ours is in file systems."""
     mine, found = os.getsid(0), []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

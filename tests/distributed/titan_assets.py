@@ -1,6 +1,6 @@
 """A tokenizer and data for torchtitan's debug models, made on the spot from a fixed seed.
 
-Its repository has both among the assets of its tests, its wheel has neither, and nothing is downloaded.
+Its wheel has neither, and nothing is downloaded.
 """
 
 import json
