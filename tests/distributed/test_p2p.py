@@ -268,6 +268,7 @@ def times_out(rank: int, world_size: int) -> None:
         )
     else:
         dist.send(device_tensor(0), 0, tag=8)
+        time.sleep(0.5)  # rank 0 is to be the first whose time is over
         raises(
             "send to rank 0.*(timed out|was ended: group .* timed out)",
             dist.isend(device_tensor(0, 5000), 0, tag=7).wait,

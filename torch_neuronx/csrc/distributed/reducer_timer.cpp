@@ -1,5 +1,5 @@
-// When the phases of a DDP step began and ended, for DDP's own logging data. What an operator does on
-// the device is done when it returns, so the host's clock says it.
+// When the phases of a DDP step began and ended, for DDP's own logging data. What an operator does
+// on the device is done when it returns, so the host's clock says it.
 #include <c10/core/Device.h>
 
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
