@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.connection import Connection, Listener
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ class Pool:
         self.failure: BaseException | None = None
         self.connections: dict[int, Connection] = {}
         self.folder = tempfile.TemporaryDirectory()
-        address = os.path.join(self.folder.name, "scripts")
+        address = str(Path(self.folder.name, "scripts"))
         self.listener = Listener(address, "AF_UNIX")
         self.thread = threading.Thread(target=self._run, args=(address,))
         self.thread.start()
@@ -111,7 +112,7 @@ def device_tensor(
 
 def raises(error: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """The call, or waiting for its work, fails with a text that has `error`."""
-    with pytest.raises((dist.DistBackendError, ValueError), match=error):
+    with pytest.raises((dist.DistBackendError, ValueError), match=error):  # noqa: PT012
         work = function(*args, **kwargs)
         if work is not None:
             work.wait()
@@ -131,7 +132,7 @@ def many(rank: int) -> None:
 
 
 def not_held_up(rank: int) -> None:
-    """A large message that nobody receives holds up neither tags nor collectives nor the way back."""
+    """A large message that nobody receives holds up no other tag, collective or way back."""
     peer = 1 - rank
     large = device_tensor(1, 500_000)
     held = [dist.isend(large, peer, tag=7) for _ in range(40)]
@@ -256,7 +257,7 @@ def times_out(rank: int, world_size: int) -> None:
     if rank == 0:
         raises(
             r"receive from rank 1 \(tag 9, 16 bytes, Float \[4\]\) by rank 0 of group .* timed out "
-            r"after 1 s; rank 1 has entered collective \d+ and has 0 receives and 1 sends outstanding;"
+            r"after 1 s; rank 1 has entered collective \d+ and has 0 receives and 1 sends outstanding;"  # noqa: E501
             r" messages with other tags are here: (7 from rank 1, )?8 from rank 1.*NRT_TIMEOUT",
             dist.recv,
             device_tensor(0),

@@ -59,7 +59,7 @@ def test_a_few() -> None:
 @pytest.mark.exhaustive
 def test_all_but_the_excluded() -> None:
     results = outcomes(timeout=1800)
-    print(Counter(outcome for outcome, _ in results.values()))
+    print(Counter(outcome for outcome, _ in results.values()))  # noqa: T201
     failed = {test: why for test, (outcome, why) in results.items() if outcome == "failed"}
     unexpected = {test: why for test, why in failed.items() if test not in EXCLUDED}
     assert not unexpected, "\n".join(f"{test}: {why}" for test, why in unexpected.items())

@@ -2,8 +2,8 @@
 
     python -m tests.distributed.upstream_run [--control] [--part K/N] [TEST...]
 
-prints a line of JSON for every test: its name, the outcome (passed, failed, skipped, disabled, cuda)
-and why. No names: all tests.
+prints a line of JSON for every test: its name, the outcome (passed, failed, skipped, disabled,
+cuda) and why. No names: all tests.
 
 The tests were written for backends that PyTorch knows. Here the group is ``neuron``, and tensors
 that a test makes without naming a device lie on a NeuronCore. Decorators that hide a test from
