@@ -105,9 +105,9 @@ def test_class(*, control: bool) -> type[unittest.TestCase]:
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
         @classmethod
-        def _run(
+        def _run(  # type: ignore[override]  # upstream's two classes differ
             cls, rank: int, test_name: str, file_name: str, parent_pipe: Any, **kwargs: Any
-        ) -> None:  # type: ignore[override]
+        ) -> None:
             del kwargs
             self = cls(test_name)
             self.rank = rank
@@ -126,7 +126,8 @@ def test_class(*, control: bool) -> type[unittest.TestCase]:
                 rank=rank,
                 timeout=timedelta(seconds=seconds),
             )
-            self._barrier()  # a rank that skips must not leave before the others are here  # type: ignore[no-untyped-call]
+            # A rank that skips must not leave before the others are here.
+            self._barrier()  # type: ignore[no-untyped-call]
             self.run_test(test_name, parent_pipe)
             self._barrier()  # type: ignore[no-untyped-call]
             dist.destroy_process_group()
