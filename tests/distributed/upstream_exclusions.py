@@ -5,8 +5,8 @@ Tests that ask for CUDA by name need no entry: they are found out by their error
 
 from typing import Final
 
-#: Tests that compare tensors within objects that were sent (each rank's own core is another device),
-#: or give PyTorch's samplers, which draw with a generator of the CPU: their tensors are the host's.
+#: Tests that compare tensors within objects that were sent (each rank's core is another device), or
+#: use PyTorch's samplers, which draw with a generator of the CPU: their tensors are the host's.
 HOST_TENSORS: Final = frozenset(
     {
         "test_DistributedSampler_padding",
@@ -38,7 +38,7 @@ EXCLUDED: Final[dict[str, str]] = {
     "test_barrier_full_group": _HOST,
     "test_barrier_group": _HOST,
     "test_barrier_timeout_full_group": _GLOO_WORDS,
-    "test_barrier_timeout_global": "starts a group by INIT_METHOD, read at import, before the ranks",
+    "test_barrier_timeout_global": "starts a group by INIT_METHOD, read before",
     "test_barrier_timeout_group": _GLOO_WORDS,
     "test_batch_isend_irecv_mixed_backend_err": "makes a group of NCCL",
     "test_ddp_device": "compares devices with cuda's",

@@ -2,13 +2,13 @@
 
     python -m tests.distributed.upstream_run [--control] [--part K/N] [TEST...]
 
-prints a line of JSON for every test: its name, the outcome (passed, failed, skipped, disabled, cuda)
-and why. No names: all tests.
+prints a line of JSON for every test: its name, the outcome (passed, failed, skipped, disabled,
+cuda) and why. No names: all tests.
 
 The tests were written for backends that PyTorch knows. Here the group is ``neuron``, and tensors
 that a test makes without naming a device lie on a NeuronCore. Decorators that hide a test from
 backends they don't list, or count CUDA devices, are taken off; those that say that a test is broken
-are obeyed (``disabled``). A test that then asks for CUDA by name is found out by its error (``cuda``).
+are obeyed (``disabled``). A test that then asks for CUDA by name shows by its error (``cuda``).
 ``--control`` runs the same on gloo and the CPU, to see what fails there too.
 
 A process of its own does this, because it forks the ranks of every test from itself, which has
@@ -101,11 +101,14 @@ def test_class(*, control: bool) -> type[unittest.TestCase]:
 
     class TestNeuron(upstream.TestDistBackend, upstream.DistributedTest._DistTestBase):
         def setUp(self) -> None:
-            super().setUp()
+            super().setUp()  # type: ignore[no-untyped-call]
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
         @classmethod
-        def _run(cls, rank: int, test_name: str, file_name: str, pipe: Any, **_: Any) -> None:
+        def _run(  # type: ignore[override]  # upstream's two classes differ
+            cls, rank: int, test_name: str, file_name: str, parent_pipe: Any, **kwargs: Any
+        ) -> None:
+            del kwargs
             self = cls(test_name)
             self.rank = rank
             self.file_name = file_name
@@ -123,9 +126,10 @@ def test_class(*, control: bool) -> type[unittest.TestCase]:
                 rank=rank,
                 timeout=timedelta(seconds=seconds),
             )
-            self._barrier()  # a rank that skips must not leave before the others are here
-            self.run_test(test_name, pipe)
-            self._barrier()
+            # A rank that skips must not leave before the others are here.
+            self._barrier()  # type: ignore[no-untyped-call]
+            self.run_test(test_name, parent_pipe)
+            self._barrier()  # type: ignore[no-untyped-call]
             dist.destroy_process_group()
             sys.exit(0)
 
