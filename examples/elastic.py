@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
 
 STEPS = 8
@@ -67,13 +68,13 @@ def main() -> None:
     training = Training()
     newest = options.folder / "newest"  # its name says which checkpoint is complete
     if newest.exists():
-        dcp.load({"training": training}, checkpoint_id=options.folder / newest.read_text())
+        load({"training": training}, checkpoint_id=options.folder / newest.read_text())
     while training.step < STEPS:
         if dist.get_rank() == 1 and options.die_at[attempt : attempt + 1] == [training.step]:
             os.kill(os.getpid(), signal.SIGKILL)
         loss = training.advance()
         name = f"step-{training.step}"
-        dcp.save({"training": training}, checkpoint_id=options.folder / name)
+        save({"training": training}, checkpoint_id=options.folder / name)
         if dist.get_rank() == 0:
             newest.write_text(name)
             print(f"attempt {attempt} step {training.step} loss {loss!r}", flush=True)

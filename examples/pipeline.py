@@ -3,6 +3,8 @@
 torchrun --nproc-per-node 2 -m examples.pipeline
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -13,7 +15,8 @@ def main() -> float:
     """Train; the last loss, on the last rank (others: infinity)."""
     dist.init_process_group()
     rank, world = dist.get_rank(), dist.get_world_size()
-    device = torch.device("neuron", torch.neuron.current_device())
+    index = torch.neuron.current_device()  # type: ignore[attr-defined] # added by torch_neuronx
+    device = torch.device("neuron", index)
     torch.manual_seed(rank)
     last = rank == world - 1
     part = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8 if last else 32))
@@ -26,7 +29,8 @@ def main() -> float:
     for step in range(20):
         losses: list[Tensor] = []
         arguments = (inputs,) if rank == 0 else ()
-        schedule.step(*arguments, **({"target": targets, "losses": losses} if last else {}))
+        wanted: dict[str, Any] = {"target": targets, "losses": losses} if last else {}
+        schedule.step(*arguments, **wanted)
         optimizer.step()
         optimizer.zero_grad()
         if last:

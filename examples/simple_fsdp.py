@@ -11,6 +11,7 @@ the compiler decides which go together and how they overlap with the computation
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,11 +48,13 @@ def _gathered(name: str, dtype: torch.dtype | None) -> property:
     """Reads a parameter: all of it, on every rank."""
 
     def read(module: nn.Module) -> torch.Tensor:
-        value = module._parameters[name]  # noqa: SLF001 - the attribute's name reads it whole
+        # Any: PyTorch's types do not say that a parameter, or what `to` gives, can be a DTensor.
+        value: Any = module._parameters[name]  # noqa: SLF001 - the attribute's name reads it whole
         assert isinstance(value, DTensor)
-        whole = value if dtype is None else value.to(dtype)
-        whole = whole.redistribute(placements=[Replicate()])
-        return whole.to_local(grad_placements=[Partial("avg")])
+        typed: Any = value if dtype is None else value.to(dtype)
+        whole = typed.redistribute(placements=[Replicate()])
+        local: torch.Tensor = whole.to_local(grad_placements=[Partial("avg")])
+        return local
 
     return property(read)
 
@@ -70,9 +73,11 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of (batch, length, width)."""
         parts = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        query, key, value = parts.unbind(0)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        y: torch.Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return y
 
 
 class Model(nn.Module):

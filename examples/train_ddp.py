@@ -6,11 +6,12 @@ torchrun --nproc-per-node 2 -m examples.train_ddp
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 
-def compressed(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def compressed(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """PyTorch's bf16_compress_hook; by its own name DDP would ask for NCCL."""
     return default_hooks.bf16_compress_hook(group, bucket)
 
@@ -18,7 +19,8 @@ def compressed(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futur
 def main() -> float:
     """Train; the last loss."""
     dist.init_process_group()
-    device = torch.device("neuron", torch.neuron.current_device())
+    index = torch.neuron.current_device()  # type: ignore[attr-defined] # added by torch_neuronx
+    device = torch.device("neuron", index)
     torch.manual_seed(dist.get_rank())
     layers = (nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 4))
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(*layers)).to(device)

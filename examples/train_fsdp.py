@@ -1,4 +1,4 @@
-"""Two dimensions: FSDP2 (`fully_shard`) over the rows of a mesh, tensor parallelism over its columns.
+"""Two dimensions: FSDP2 (`fully_shard`) over a mesh's rows, tensor parallelism over its columns.
 
 torchrun --nproc-per-node 2 -m examples.train_fsdp     # 1 x 2
 torchrun --nproc-per-node 4 -m examples.train_fsdp     # 2 x 2
@@ -40,7 +40,7 @@ def main() -> float:
     with torch.device("neuron"):
         model = nn.Sequential(*(Layer(64) for _ in range(4)), nn.Linear(64, 8))
     policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in model[:4]:
+    for layer in list(model)[:4]:
         plan = {
             "norm": SequenceParallel(),
             "up": ColwiseParallel(),

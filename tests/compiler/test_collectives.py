@@ -76,7 +76,8 @@ def x_of(*shape: int, index: int = 0, dtype: DType = F32) -> Node:
 @given(st.data())
 def test_every_collective_along_every_dimension(data: Any) -> None:
     ranks = data.draw(st.sampled_from([1, 2, 3]))
-    group, name = [tuple(range(ranks))], {"name": "world", "channel": 0}
+    group = [tuple(range(ranks))]
+    name: dict[str, Any] = {"name": "world", "channel": 0}
     shape = data.draw(st.lists(st.integers(0, 2).map(lambda n: n * ranks), min_size=1, max_size=3))
     dtype = data.draw(st.sampled_from([F32, DType.S32, DType.BF16, DType.C64]))
     x = x_of(*shape, dtype=dtype)

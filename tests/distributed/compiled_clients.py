@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -29,7 +30,7 @@ from torch_neuronx.dynamo import backend
 from torch_neuronx.dynamo.backend import CompiledGraph
 
 # float32: a sum of other order, of gradients near 1.
-CLOSE = {"rtol": 2e-4, "atol": 2e-5}
+CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
 
 
 class Watch:
@@ -120,7 +121,8 @@ def nobody_wants(rank: int, ranks: int, world: dist.ProcessGroup) -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         receive = [x.shape[0] if rank == 0 else 0] * ranks
         got = fc.all_to_all_single(x, receive, [x.shape[0], *[0] * (ranks - 1)], world)
-        return (got * 2).sum(0) + fc.all_reduce(x, "sum", world).sum()
+        total: torch.Tensor = (got * 2).sum(0) + fc.all_reduce(x, "sum", world).sum()
+        return total
 
     check(step, tensor(4, 2))
 
@@ -165,7 +167,7 @@ def same_gradients(
     for (name, p), q in zip(model.named_parameters(), whole.parameters(), strict=True):
         assert p.grad is not None, name
         grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
-        torch.testing.assert_close(grad, q.grad, **CLOSE, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(grad, q.grad, **CLOSE, msg=partial("{}: {}".format, name))
 
 
 def replicated(rank: int, ranks: int) -> None:
@@ -178,7 +180,7 @@ def replicated(rank: int, ranks: int) -> None:
             if where == "inside":
                 model.compile(backend="neuron", fullgraph=True)
             ddp = DistributedDataParallel(model, bucket_cap_mb=1)
-            run = ddp if where == "inside" else compiled(ddp, fullgraph=False)
+            run: Any = ddp if where == "inside" else compiled(ddp, fullgraph=False)
             loss = loss_of(run, tokens[rank])
             loss.backward()
         same_gradients(model, whole, loss, tokens, rank)
@@ -262,7 +264,9 @@ def products(mesh: DeviceMesh) -> None:
     places = (Shard(0), Shard(1), Replicate())
 
     def product(x: DTensor, y: DTensor) -> torch.Tensor:
-        return (x @ y).redistribute(placements=[Replicate()]).to_local()
+        placed: Any = x @ y  # a DTensor; PyTorch says Tensor
+        whole: torch.Tensor = placed.redistribute(placements=[Replicate()]).to_local()
+        return whole
 
     for left in places:
         for right in places:
@@ -274,8 +278,8 @@ def products(mesh: DeviceMesh) -> None:
             torch.testing.assert_close(got, a @ b, **CLOSE)
             got.sum().backward()
             ones = torch.ones_like(got)
-            assert x.grad is not None
-            assert y.grad is not None
+            assert isinstance(x.grad, DTensor)
+            assert isinstance(y.grad, DTensor)
             torch.testing.assert_close(x.grad.full_tensor(), ones @ b.T, **CLOSE)
             torch.testing.assert_close(y.grad.full_tensor(), a.T @ ones, **CLOSE)
 

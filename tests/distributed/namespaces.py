@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["ip", *arguments],  # noqa: S607 - wherever this computer has it
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
@@ -66,11 +71,18 @@ def two_hosts() -> Iterator[tuple[list[str], list[str]]]:
         for name in names:
             # Whoever is left in it would keep it, and its cable, alive.
             listed = subprocess.run(
-                ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+                ["ip", "netns", "pids", name],  # noqa: S607 - wherever this computer has it
+                capture_output=True,
+                text=True,
+                check=False,
             )
             for pid in listed.stdout.split():
                 os.kill(int(pid), 9)
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+            subprocess.run(
+                ["ip", "netns", "delete", name],  # noqa: S607 - wherever this computer has it
+                capture_output=True,
+                check=False,
+            )
 
 
 def torchrun(
@@ -84,7 +96,7 @@ def torchrun(
         arguments += ["--master-addr", addresses[0], "--master-port", "29500", *command]
         launchers.append(
             subprocess.Popen(
-                ["ip", "netns", "exec", name, *arguments],
+                ["ip", "netns", "exec", name, *arguments],  # noqa: S607 - wherever this computer has it
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -12,12 +12,14 @@ import torch.distributed._functional_collectives as funcol
 import torch.distributed._symmetric_memory as symm_mem
 from torch import Tensor
 from torch.distributed import DistBackendError
+from torch.distributed.distributed_c10d import GroupName
 
 DTYPES = [torch.float32, torch.bfloat16]
+NEURON = torch.device("neuron")
 ops: Any = torch.ops.symm_mem
 
 
-def name() -> str:
+def name() -> GroupName:
     group = dist.group.WORLD
     assert group is not None
     return group.group_name
@@ -30,7 +32,7 @@ def rendezvous(tensor: Tensor) -> Any:
 def buffers(rank: int, world: int) -> None:
     """Peers' tensors, read and written in place; what is freed is given back."""
     before = torch.accelerator.memory_allocated()
-    x = symm_mem.empty(3, 5, dtype=torch.float32, device="neuron")
+    x = symm_mem.empty(3, 5, dtype=torch.float32, device=NEURON)
     memory = rendezvous(x)
     assert (memory.rank, memory.world_size) == (rank, world)
     assert rendezvous(x).buffer_ptrs == memory.buffer_ptrs  # once only
@@ -58,7 +60,7 @@ def buffers(rank: int, world: int) -> None:
 
 def signals(rank: int, world: int) -> None:
     """A token goes round, on two channels that don't disturb each other; timeouts are told."""
-    x = symm_mem.empty(1, dtype=torch.int64, device="neuron")
+    x = symm_mem.empty(1, dtype=torch.int64, device=NEURON)
     memory = rendezvous(x)
     x.zero_()
     memory.barrier()
@@ -88,7 +90,7 @@ def signals(rank: int, world: int) -> None:
 def mismatch(rank: int, world: int) -> None:
     """Allocations of different sizes are an error on every rank."""
     del world
-    x = symm_mem.empty(10 + rank, dtype=torch.float32, device="neuron")
+    x = symm_mem.empty(10 + rank, dtype=torch.float32, device=NEURON)
     with pytest.raises(DistBackendError, match=r"rank \d has \d+ bytes, but rank \d has \d+"):
         rendezvous(x)
 
@@ -117,16 +119,16 @@ def close(got: Tensor, wanted: Tensor, terms: int) -> None:
 def fused_gather(rank: int, world: int) -> None:
     """`fused_all_gather_matmul` against all_gather and a product, with and without A."""
     for dtype, shape, dim in cases():
-        A = shards(rank, *shape, dtype=dtype)
+        mine = shards(rank, *shape, dtype=dtype)
         last = dim % len(shape) == len(shape) - 1
-        K = shape[-1] * (world if last else 1)
-        Bs = [shards(50, K, n, dtype=dtype) for n in (5, 16)]
-        whole = funcol.wait_tensor(funcol.all_gather_tensor(A, dim % len(shape), name()))
-        gathered, products = ops.fused_all_gather_matmul(A, Bs, dim, name())
+        depth = shape[-1] * (world if last else 1)
+        matrices = [shards(50, depth, n, dtype=dtype) for n in (5, 16)]
+        whole = funcol.wait_tensor(funcol.all_gather_tensor(mine, dim % len(shape), name()))
+        gathered, products = ops.fused_all_gather_matmul(mine, matrices, dim, name())
         assert torch.equal(gathered, whole)
-        for product, B in zip(products, Bs, strict=True):
-            close(product, whole @ B, K)
-        nothing, again = ops.fused_all_gather_matmul(A, Bs, dim, name(), return_A=False)
+        for product, matrix in zip(products, matrices, strict=True):
+            close(product, whole @ matrix, depth)
+        nothing, again = ops.fused_all_gather_matmul(mine, matrices, dim, name(), return_A=False)
         assert nothing is None
         assert all(torch.equal(a, b) for a, b in zip(again, products, strict=True))
 
@@ -136,19 +138,19 @@ def fused_scatter(rank: int, world: int) -> None:
     for dtype, shape, dim in cases():
         scaled = list(shape)
         scaled[dim] *= 1 if dim % len(shape) == len(shape) - 1 else world
-        A = shards(rank, *scaled, dtype=dtype)
-        B = shards(rank + 20, shape[-1], 4 * world, dtype=dtype)
+        left = shards(rank, *scaled, dtype=dtype)
+        right = shards(rank + 20, shape[-1], 4 * world, dtype=dtype)
         for op in ("sum", "avg"):
-            wanted = funcol.reduce_scatter_tensor(A @ B, op, dim % len(shape), name())
-            got = ops.fused_matmul_reduce_scatter(A, B, op, dim, name())
+            wanted = funcol.reduce_scatter_tensor(left @ right, op, dim % len(shape), name())
+            got = ops.fused_matmul_reduce_scatter(left, right, op, dim, name())
             # Every rank's partial product is rounded once, as in the reference.
             close(got, funcol.wait_tensor(wanted), world * shape[-1])
     with pytest.raises(ValueError, match="can't be divided among"):
-        ops.fused_matmul_reduce_scatter(A[:1], B[:, :1], "sum", A.dim() - 1, name())
+        ops.fused_matmul_reduce_scatter(left[:1], right[:, :1], "sum", left.dim() - 1, name())
     with pytest.raises(ValueError, match="reduce_op must be 'sum' or 'avg', but got 'max'"):
-        ops.fused_matmul_reduce_scatter(A, B, "max", 0, name())
+        ops.fused_matmul_reduce_scatter(left, right, "max", 0, name())
     with pytest.raises(ValueError, match="every B must be a matrix"):
-        ops.fused_all_gather_matmul(A, [A], 0, name())
+        ops.fused_all_gather_matmul(left, [left], 0, name())
 
 
 def low_contention(rank: int, world: int) -> None:
@@ -164,7 +166,7 @@ def low_contention(rank: int, world: int) -> None:
 
 def lost(rank: int, world: int) -> None:
     """A rank that ends is missed, also by who waits without a timeout. The last check."""
-    memory = rendezvous(symm_mem.empty(1, device="neuron"))
+    memory = rendezvous(symm_mem.empty(1, device=NEURON))
     memory.barrier()
     if rank == world - 1:
         os._exit(0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -82,7 +82,7 @@ def travel(rank: int, world: int, folder: str, done: int, kind: str = "neuron") 
         model = sharded(env, Transformer().to(device) if done else transformer(device))
         app = App(model, adamw(model))
         if done:
-            dcp.load({"app": app}, checkpoint_id=str(Path(folder) / f"{done}{way}"))
+            state_dict_loader.load({"app": app}, checkpoint_id=str(Path(folder) / f"{done}{way}"))
             assert app.steps == done
             same_parameters(model, alone)
             for a, b in zip(app.optimizer.state.values(), theirs.state.values(), strict=True):
@@ -90,9 +90,9 @@ def travel(rank: int, world: int, folder: str, done: int, kind: str = "neuron") 
     close(train(env, model, app.optimizer, STEPS), reference(env, alone, theirs, STEPS))
     app.steps = done + STEPS
     where = str(Path(folder) / str(app.steps))
-    dcp.save({"app": app}, checkpoint_id=where)
+    state_dict_saver.save({"app": app}, checkpoint_id=where)
     if kind != "cpu":
-        future = dcp.async_save({"app": app}, checkpoint_id=where + "-async")
+        future = state_dict_saver.async_save({"app": app}, checkpoint_id=where + "-async")
         future.result()  # type: ignore[union-attr]
     through_one_rank(env, model, app.optimizer, Path(folder) / f"whole-{app.steps}.pt")
 
@@ -105,8 +105,10 @@ def through_one_rank(
     state = get_model_state_dict(model, options=whole)
     moments = get_optimizer_state_dict(model, optimizer, options=whole)
     if env.rank == 0:
-        assert all(t.device.type == "cpu" for t in state.values())
-        assert moments["state"].keys() == state.keys()
+        assert all(isinstance(t, torch.Tensor) and t.device.type == "cpu" for t in state.values())
+        of_parameters = moments["state"]
+        assert isinstance(of_parameters, dict)
+        assert of_parameters.keys() == state.keys()
         torch.save(state, path)
     dist.barrier()
     fresh = sharded(env, Transformer().to(env.device))

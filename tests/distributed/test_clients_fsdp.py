@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,7 @@ def trains_alike(
 def plain(env: Env) -> None:
     for reshard in (True, False):
         model = trains_alike(env, reshard_after_forward=reshard)
-    weight = model.layers[0].query.weight
+    weight = model.layers[0].get_parameter("query.weight")
     assert isinstance(weight, DTensor)
     assert weight.to_local().shape[0] == weight.shape[0] // env.world
     assert weight.device.type == env.device.type
@@ -78,13 +79,13 @@ def plain(env: Env) -> None:
 def prefetch(env: Env) -> None:
     def explicit(model: Transformer) -> None:
         layers = groups(model)[1:]
-        for layer, following in zip(layers, layers[1:], strict=False):
+        for layer, following in itertools.pairwise(layers):
             layer.set_modules_to_forward_prefetch([following])
             following.set_modules_to_backward_prefetch([layer])
 
     trains_alike(env, explicit)
 
-    trains_alike(env, lambda m: [g._set_unshard_async_op(True) for g in groups(m)])
+    trains_alike(env, lambda m: [g._set_unshard_async_op(async_op=True) for g in groups(m)])
 
 
 def early_unshard(env: Env) -> None:
@@ -112,10 +113,15 @@ def hybrid(env: Env) -> None:
     shape = (2, env.world // 2)
     mesh = init_device_mesh(env.device.type, shape, mesh_dim_names=("replicate", "shard"))
     model = trains_alike(env, mesh=mesh)
-    assert len(model.head.weight.placements) == 2
-    sums = trains_alike(
-        env, lambda m: [g.set_force_sum_reduction_for_comms(True) for g in groups(m)], mesh=mesh
-    )
+    weight = model.head.weight
+    assert isinstance(weight, DTensor)
+    assert len(weight.placements) == 2
+
+    def only_sums(model: Transformer) -> None:
+        for group in groups(model):
+            group.set_force_sum_reduction_for_comms(True)
+
+    sums = trains_alike(env, only_sums, mesh=mesh)
     assert sums is not model
 
 
@@ -123,7 +129,9 @@ def recomputed(env: Env) -> None:
     """Activation checkpointing inside of each sharded layer."""
     alone, model = transformer(env.device), transformer(env.device)
     for i, layer in enumerate(model.layers):
-        model.layers[i] = fully_shard(checkpoint_wrapper(layer))
+        wrapped = checkpoint_wrapper(layer)
+        fully_shard(wrapped)
+        model.layers[i] = wrapped
     fully_shard(model)
     losses = train(env, model, sgd(model.parameters()), STEPS)
     close(losses, reference(env, alone, sgd(alone.parameters()), STEPS))
@@ -169,7 +177,8 @@ def mixed_precision(env: Env) -> None:
     policy = MixedPrecisionPolicy(
         torch.bfloat16, output_dtype=torch.float32, cast_forward_inputs=True
     )
-    layer = fully_shard(nn.Linear(4, 4).to(env.device), mp_policy=policy)
+    layer = nn.Linear(4, 4).to(env.device)
+    fully_shard(layer, mp_policy=policy)
     assert layer(torch.randn(2, 4, device=env.device)).dtype == torch.float32
 
 
@@ -195,6 +204,7 @@ def accumulation(env: Env) -> None:
     """Two micro-batches a step; without synchronisation, without all-reduce, and with it."""
     for whole_gradients in (True, False):
         alone, model = transformer(env.device), sharded(transformer(env.device))
+        assert isinstance(model, FSDPModule)
         ours, theirs = sgd(model.parameters()), sgd(alone.parameters())
         for step in range(STEPS):
             data = batch(step, env.device, rows=4 * env.world)
@@ -268,7 +278,8 @@ def from_meta(env: Env) -> None:
 def ignored_and_frozen(env: Env) -> None:
     alone, model = transformer(env.device), transformer(env.device)
     for m in (alone, model):
-        m.embedding.weight.requires_grad_(requires_grad=False)
+        # PyTorch's stub calls the parameter `mode`.
+        m.embedding.weight.requires_grad_(requires_grad=False)  # type: ignore[call-arg]
     fully_shard(model, ignored_params={model.norm.weight, model.norm.bias})
     assert not isinstance(model.norm.weight, DTensor)
     data = batch(0, env.device)

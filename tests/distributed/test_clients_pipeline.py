@@ -59,7 +59,7 @@ class Part(nn.Module):
         return x
 
 
-def run(env: Env, schedule: Any, data: Any, *, first: bool, last: bool) -> list[Tensor]:
+def run(schedule: Any, data: Any, *, first: bool, last: bool) -> list[Tensor]:
     """One step of a schedule: the losses of the micro-batches where the last stage is."""
     losses: list[Tensor] = []
     arguments = (data.tokens,) if first else ()
@@ -85,7 +85,7 @@ def agree(env: Env, kind: Any, micro: int, per_rank: int, *, v_shaped: bool = Fa
     theirs = sgd(alone.parameters())
     for step in range(STEPS):
         data = batch(step, env.device, rows=ROWS)
-        losses = run(env, schedule, data, first=0 in mine, last=count - 1 in mine)
+        losses = run(schedule, data, first=0 in mine, last=count - 1 in mine)
         want = loss_of(alone(data.tokens), data.targets)
         want.backward()
         if count - 1 in mine:
@@ -99,10 +99,10 @@ def agree(env: Env, kind: Any, micro: int, per_rank: int, *, v_shaped: bool = Fa
 
 def schedules(env: Env) -> None:
     micro = 2 * env.world
-    for kind in (ScheduleGPipe, Schedule1F1B):
-        agree(env, kind, micro, 1)
-    for kind in (ScheduleInterleaved1F1B, ScheduleLoopedBFS, ScheduleInterleavedZeroBubble):
-        agree(env, kind, micro, 2)
+    for single in (ScheduleGPipe, Schedule1F1B):
+        agree(env, single, micro, 1)
+    for multi in (ScheduleInterleaved1F1B, ScheduleLoopedBFS, ScheduleInterleavedZeroBubble):
+        agree(env, multi, micro, 2)
 
 
 def v_schedules(env: Env) -> None:
@@ -122,7 +122,7 @@ def from_export(env: Env) -> None:
     )  # fmt: skip
     stage = cut.build_stage(env.rank, env.device)
     schedule = ScheduleGPipe(stage, 4, loss_fn=loss_of)
-    losses = run(env, schedule, data, first=env.rank == 0, last=env.rank == 1)
+    losses = run(schedule, data, first=env.rank == 0, last=env.rank == 1)
     want = loss_of(alone(data.tokens), data.targets)
     if env.rank == 1:
         close(torch.stack(losses).mean().detach(), want.detach())
@@ -144,7 +144,7 @@ def with_fsdp(env: Env) -> None:
     for step in range(STEPS):
         data = batch(step, env.device)
         mine = type(data)(here.rows(data.tokens), here.rows(data.targets))
-        run(env, schedule, mine, first=index == 0, last=index == 1)
+        run(schedule, mine, first=index == 0, last=index == 1)
         loss_of(alone(data.tokens), data.targets).backward()
         for optimizer in (ours, theirs):
             optimizer.step()

@@ -56,7 +56,7 @@ def _of_this_attempt(store: Any) -> Any:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
     if attempt is None or os.environ.get("GROUP_WORLD_SIZE") != "1":
         return store
-    return dist.PrefixStore(f"attempt_{attempt}", store)
+    return dist.distributed_c10d.PrefixStore(f"attempt_{attempt}", store)
 
 
 def _positive(timeout: timedelta) -> timedelta:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import _SymmetricMemory
+    from torch.distributed.distributed_c10d import GroupName
 
 Product = Callable[[Tensor, Tensor], Tensor]  # of rows and a matrix
 
@@ -26,7 +27,7 @@ _workspaces: dict[tuple[str, torch.device], Tensor] = {}
 class _Exchange:
     """The workspaces of a group's ranks, and their turns to use them."""
 
-    def __init__(self, group_name: str, device: torch.device, nbytes: int) -> None:
+    def __init__(self, group_name: GroupName, device: torch.device, nbytes: int) -> None:
         from torch._C._distributed_c10d import _SymmetricMemory  # noqa: PLC0415 - late, for speed
 
         key = (group_name, device)
@@ -60,7 +61,7 @@ def _rows(tensor: Tensor, dim: int) -> Tensor:
     return tensor.movedim(dim, 0).contiguous()
 
 
-def _gather(shard: Tensor, group_name: str, use: Callable[[int, Tensor], None]) -> None:
+def _gather(shard: Tensor, group_name: GroupName, use: Callable[[int, Tensor], object]) -> None:
     """Call ``use(rank, shard of that rank)`` for every rank; the shards are read in place."""
     exchange = _Exchange(group_name, shard.device, shard.nbytes)
     exchange.part(exchange.rank, shard).copy_(shard)
@@ -73,7 +74,7 @@ def _gather(shard: Tensor, group_name: str, use: Callable[[int, Tensor], None]) 
 def _gather_products(
     shard: Tensor,
     dim: int,
-    group_name: str,
+    group_name: GroupName,
     products: list[Callable[[int, Tensor], Tensor]],
     *,
     keep: bool,
@@ -107,12 +108,12 @@ def _gather_products(
 
 
 def fused_all_gather_matmul(
-    A: Tensor,
-    Bs: list[Tensor],
+    A: Tensor,  # noqa: N803 - the schema's name
+    Bs: list[Tensor],  # noqa: N803 - the schema's name
     gather_dim: int,
-    group_name: str,
+    group_name: GroupName,
     *,
-    return_A: bool = True,
+    return_A: bool = True,  # noqa: N803 - the schema's name
 ) -> tuple[Tensor | None, list[Tensor]]:
     """``all_gather(A, gather_dim) @ B`` for each `B`.
 
@@ -142,7 +143,7 @@ def fused_all_gather_matmul(
 
 
 def _reduce_products(
-    produce: Callable[[int], Tensor], reduce_op: str, group_name: str, like: Tensor
+    produce: Callable[[int], Tensor], reduce_op: str, group_name: GroupName, like: Tensor
 ) -> Tensor:
     """The reduction over ranks of what each produces for this one.
 
@@ -170,7 +171,11 @@ def _reduce_products(
 
 
 def fused_matmul_reduce_scatter(
-    A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str
+    A: Tensor,  # noqa: N803 - the schema's name
+    B: Tensor,  # noqa: N803 - the schema's name
+    reduce_op: str,
+    scatter_dim: int,
+    group_name: GroupName,
 ) -> Tensor:
     """``reduce_scatter(A @ B, reduce_op, scatter_dim)``.
 
@@ -198,7 +203,7 @@ def fused_matmul_reduce_scatter(
     return _reduce_products(lambda rank: rows[rank] @ B, reduce_op, group_name, A.new_empty(shape))
 
 
-def low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:
+def low_contention_all_gather(tensor: Tensor, group_name: GroupName) -> Tensor:
     """The tensors of all ranks along dimension 0, each read from its rank's memory."""
     ranks = dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
     out = tensor.new_empty((ranks * tensor.shape[0], *tensor.shape[1:]))
@@ -207,7 +212,7 @@ def low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:
     return out
 
 
-def low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: str) -> Tensor:
+def low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: GroupName) -> Tensor:
     """The reduction over ranks of this rank's part of dimension 0."""
     ranks = dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
     if tensor.shape[0] % ranks != 0:
@@ -217,7 +222,7 @@ def low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: st
     return _reduce_products(lambda rank: parts[rank], reduce_op, group_name, like)
 
 
-def get_remote_tensors(x: Tensor, group_name: str) -> list[Tensor]:
+def get_remote_tensors(x: Tensor, group_name: GroupName) -> list[Tensor]:
     """`x`, a tensor in symmetric memory, as it is on every rank of the group.
 
     Raises:
@@ -231,16 +236,16 @@ def get_remote_tensors(x: Tensor, group_name: str) -> list[Tensor]:
     return [memory.get_remote_tensor(r, x.shape, x.dtype) for r in range(memory.world_size)]
 
 
-def _dimension(name: str, A: Tensor, dim: int, *matrices: Tensor) -> int:
+def _dimension(name: str, first: Tensor, dim: int, *matrices: Tensor) -> int:
     """`dim` counted from the front, after a look at the operands."""
-    if A.dim() < 2 or not -A.dim() <= dim < A.dim():
-        raise ValueError(f"{name}: A has {A.dim()} dimensions; needs two and dimension {dim}")
-    for B in matrices:
-        if B.dim() != 2:
+    if first.dim() < 2 or not -first.dim() <= dim < first.dim():
+        raise ValueError(f"{name}: A has {first.dim()} dimensions; needs two and dimension {dim}")
+    for matrix in matrices:
+        if matrix.dim() != 2:
             raise ValueError(
-                f"{name}: every B must be a matrix, but one has shape {tuple(B.shape)}"
+                f"{name}: every B must be a matrix, but one has shape {tuple(matrix.shape)}"
             )
-    return dim % A.dim()
+    return dim % first.dim()
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {

@@ -6,6 +6,7 @@
 
 #include <set>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "device/state.h"
 #include "device/stream.h"
@@ -50,6 +51,14 @@ void check_defined(const Call& call) {
   reduce(call.reduction, call.dtype, inputs, 1, outputs, 1, 0, call.prescale, call.postscale);
 }
 
+// A part of the store that no group before has written to. The same ranks may make a group of the
+// same name again (destroy_process_group, then init_process_group), on a store that still has what
+// they wrote the first time. All of them count themselves, so `size` of them are one group.
+c10::intrusive_ptr<c10d::Store> fresh(const c10::intrusive_ptr<c10d::Store>& store, int size) {
+  const int64_t group = (store->add("neuron_ranks", 1) - 1) / size;
+  return c10::make_intrusive<c10d::PrefixStore>("neuron_group_" + std::to_string(group), store);
+}
+
 std::mutex g_live_mutex;
 std::set<NeuronBackend*>& g_live = *new std::set<NeuronBackend*>;  // groups outlive statics
 
@@ -70,7 +79,8 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
       options_(c10::make_intrusive<NeuronOptions>(timeout)),
-      shared_segment_(std::make_shared<Segment>(*store, rank, size, std::move(name), timeout,
+      store_(fresh(store, size)),
+      shared_segment_(std::make_shared<Segment>(*store_, rank, size, std::move(name), timeout,
                                                 Mailbox::bytes(size))),
       segment_(*shared_segment_),
       mailbox_(std::make_shared<Mailbox>(shared_segment_)),
@@ -81,12 +91,12 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
     ensure_initialized();
     share_arena(current_device());
   }
-  if (segment_.local_size() < size) connect_hosts(store);
+  if (segment_.local_size() < size) connect_hosts();
   const std::lock_guard<std::mutex> lock(g_live_mutex);
   g_live.insert(this);
 }
 
-void NeuronBackend::connect_hosts(const c10::intrusive_ptr<c10d::Store>& store) {
+void NeuronBackend::connect_hosts() {
   std::vector<std::string> hosts;
   for (const auto& identity : segment_.ranks()) hosts.push_back(identity.host);
   const std::chrono::duration<double> timeout = options_->timeout;
@@ -96,11 +106,11 @@ void NeuronBackend::connect_hosts(const c10::intrusive_ptr<c10d::Store>& store) 
     const pybind11::gil_scoped_acquire acquired;
     const auto connect =
         pybind11::module_::import("torch_neuronx.distributed.hosts").attr("connect");
-    const pybind11::tuple made = connect(store, rank_, size_, hosts, timeout.count());
+    const pybind11::tuple made = connect(store_, rank_, size_, hosts, timeout.count());
     gloo = made[0].cast<c10::intrusive_ptr<c10d::Backend>>();
     names = made[1].cast<std::vector<std::string>>();
   }
-  hosts_ = std::make_unique<Hosts>(segment_, local_, rank_, std::move(gloo), store, names);
+  hosts_ = std::make_unique<Hosts>(segment_, local_, rank_, std::move(gloo), store_, names);
 }
 
 NeuronBackend::~NeuronBackend() {

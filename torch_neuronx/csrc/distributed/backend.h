@@ -107,9 +107,10 @@ class NeuronBackend final : public c10d::Backend {
   void become_default();
   void execute(const Call& call);
   void run(const Call& call);
-  void connect_hosts(const c10::intrusive_ptr<c10d::Store>& store);
+  void connect_hosts();
 
   const c10::intrusive_ptr<NeuronOptions> options_;
+  const c10::intrusive_ptr<c10d::Store> store_;
   const std::shared_ptr<Segment> shared_segment_;
   Segment& segment_;
   const std::shared_ptr<Mailbox> mailbox_;

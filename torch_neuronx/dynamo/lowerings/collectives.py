@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _resolve_process_group
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed.distributed_c10d import GroupName
 
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -43,9 +44,9 @@ def _common(cx: Context, group: Any) -> dict[str, Any]:
 
     The ranks are those of this rank's group only, which is all that PyTorch says.
     """
-    found = group if isinstance(group, dist.ProcessGroup) else _resolve_process_group(str(group))
+    name = group.group_name if isinstance(group, dist.ProcessGroup) else GroupName(str(group))
+    found = group if isinstance(group, dist.ProcessGroup) else _resolve_process_group(name)
     ranks = dist.get_process_group_ranks(found)
-    name = found.group_name if isinstance(group, dist.ProcessGroup) else str(group)
     return {"group": (tuple(ranks),), "name": name, "channel": next(cx.sequences)}
 
 
@@ -82,7 +83,7 @@ def reduce_scatter(cx: Context, x: Node, reduce_op: str, _size: int, group: Any)
 def all_to_all(
     cx: Context, x: Node, receive: Sequence[int], send: Sequence[int], group: Any
 ) -> Node:
-    rows = {"send": tuple(send), "receive": tuple(receive)} if len(send) else {}
+    rows: dict[str, Any] = {"send": tuple(send), "receive": tuple(receive)} if len(send) else {}
     return _kept(cx, build.all_to_all(x, 0, 0, **rows, **_common(cx, group)))
 
 
