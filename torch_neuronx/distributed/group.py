@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -38,25 +37,12 @@ def _create(options: BackendOptions, backend_options: Any) -> Any:
     if backend_options is not None:
         timeout = backend_options._timeout  # noqa: SLF001 - PyTorch's only name for it
     return _C.create_process_group(
-        _of_this_attempt(options.store),
+        options.store,
         options.group_rank,
         options.group_size,
         options.group_id,
         _positive(timeout),
     )
-
-
-def _of_this_attempt(store: Any) -> Any:
-    """The store without what an earlier attempt of the same job left.
-
-    ``torchrun --max-restarts`` starts ranks again on the store that they had, where their
-    predecessors' process numbers still are. It counts attempts per agent, so the count tells
-    attempts apart where there is one agent, not where several count by themselves.
-    """
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
-    if attempt is None or os.environ.get("GROUP_WORLD_SIZE") != "1":
-        return store
-    return dist.distributed_c10d.PrefixStore(f"attempt_{attempt}", store)
 
 
 def _positive(timeout: timedelta) -> timedelta:

@@ -6,12 +6,12 @@
 
 #include <set>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
 #include "distributed/error.h"
+#include "distributed/fresh_store.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"
 
@@ -51,14 +51,6 @@ void check_defined(const Call& call) {
   reduce(call.reduction, call.dtype, inputs, 1, outputs, 1, 0, call.prescale, call.postscale);
 }
 
-// A part of the store that no group before has written to. The same ranks may make a group of the
-// same name again (destroy_process_group, then init_process_group), on a store that still has what
-// they wrote the first time. All of them count themselves, so `size` of them are one group.
-c10::intrusive_ptr<c10d::Store> fresh(const c10::intrusive_ptr<c10d::Store>& store, int size) {
-  const int64_t group = (store->add("neuron_ranks", 1) - 1) / size;
-  return c10::make_intrusive<c10d::PrefixStore>("neuron_group_" + std::to_string(group), store);
-}
-
 std::mutex g_live_mutex;
 std::set<NeuronBackend*>& g_live = *new std::set<NeuronBackend*>;  // groups outlive statics
 
@@ -79,7 +71,7 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
                              std::string name, std::chrono::milliseconds timeout)
     : Backend(rank, size),
       options_(c10::make_intrusive<NeuronOptions>(timeout)),
-      store_(fresh(store, size)),
+      store_(fresh_store(store, rank, size, timeout)),
       shared_segment_(std::make_shared<Segment>(*store_, rank, size, std::move(name), timeout,
                                                 Mailbox::bytes(size))),
       segment_(*shared_segment_),
