@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
 import weakref
 
@@ -395,8 +396,13 @@ def test_a_loop_without_an_end_hears_ctrl_c() -> None:
     bodies = condition.program(), body.program()
     maker.steps.append(CallStep("while", bodies, (maker.view(x),), (maker.view(out),)))
     run = trusted(maker.program(), "neuron")
-    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), 2))
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    # A shell has its background jobs ignore the signal, and the tests may be one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        run((random((4,), device="neuron"),))
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run((random((4,), device="neuron"),))
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)

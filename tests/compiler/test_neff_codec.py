@@ -158,7 +158,10 @@ def _edited(edit: str) -> bytes:
         ("program[1][0][0] = 'temp'", "16 bytes at -1 are not in the scratchpad of 0"),
         ("program[1][2][6] = None", "constants, and nothing else, have a literal"),
         ("program[1][2][1] = 'f64'", "program 'p', buffer 2: its literal is f32[]"),
-        ("program[2][0][0] = 'Eval'", "expected one of AtenStep, CallStep, ConvStep, CopyStep"),
+        (
+            "program[2][0][0] = 'Eval'",
+            "expected one of AtenStep, CallStep, CollectiveStep, ConvStep, CopyStep",
+        ),
         ("program[2][0][1][0] = 'os.system'", "step 0 (AtenStep): 'os.system' is no name of an"),
         ("program[2][0][1][1][0]['View'][0] = 9", "step 0 (AtenStep): buffer 9 of 3"),
         ("program[2][0][1][1][0]['View'][4] = 1", "elements 1 to 4 of f32 are not all in the 16"),

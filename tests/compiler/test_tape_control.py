@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 
 import numpy as np
@@ -299,6 +300,8 @@ def test_a_loop_without_an_end_hears_ctrl_c(threads: int) -> None:
     run = Executable(made, "cpu")
     data, forever = torch.zeros(32 * 600), torch.tensor([1, 0], dtype=torch.int32)
     timer = threading.Timer(0.2, _thread.interrupt_main)
+    # A shell has its background jobs ignore the signal, and the tests may be one.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -306,4 +309,5 @@ def test_a_loop_without_an_end_hears_ctrl_c(threads: int) -> None:
         run((data, torch.zeros(2, dtype=torch.int32)))
     finally:
         timer.join()
+        signal.signal(signal.SIGINT, handler)
         torch.set_num_threads(before)
