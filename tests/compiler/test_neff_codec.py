@@ -160,7 +160,7 @@ def _edited(edit: str) -> bytes:
         ("program[1][2][1] = 'f64'", "program 'p', buffer 2: its literal is f32[]"),
         (
             "program[2][0][0] = 'Eval'",
-            "expected one of AtenStep, CallStep, CollectiveStep, ConvStep, CopyStep",
+            "expected one of AtenStep, CallStep, CollectiveStep, ConvStep",
         ),
         ("program[2][0][1][0] = 'os.system'", "step 0 (AtenStep): 'os.system' is no name of an"),
         ("program[2][0][1][1][0]['View'][0] = 9", "step 0 (AtenStep): buffer 9 of 3"),
