@@ -41,7 +41,7 @@ setup: $(CORE_STAMP) ## Create .venv, install PyTorch 2.13 and the rest, build t
 
 titan: $(TITAN_STAMP) ## Install torchtitan beside the environment; its tests then run too (1.4 GB)
 
-demo: $(CORE_STAMP) ## Train on digits, embed sentences, print what was emulated
+demo: $(CORE_STAMP) ## Train on digits, on one core and two, embed sentences, print what was emulated
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
 test: $(CORE_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
