@@ -20,6 +20,7 @@ from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_neuronx.dynamo import dump
+from torch_neuronx.dynamo.collectives import functionalize
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.executors import make_executable
@@ -88,6 +89,7 @@ def neuron(
     refuse_lossy_capture(gm)
     for observer in CAPTURES:
         observer(gm)
+    functionalize(gm)
     frozen = dict(options or {})
     if any(isinstance(x, list | tuple | dict) for x in example_inputs):  # compiled autograd
         return flatten_graph_inputs(gm, example_inputs, partial(_compile_flat, options=frozen))
