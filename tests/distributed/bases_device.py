@@ -4,10 +4,13 @@
 PyTorch's own. FSDP has none: it takes the accelerator wherever there is one.
 """
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Final
 
 import torch
+from torch import nn
 
 CONTROL: Final = os.environ.get("TEST_BASES_CONTROL") == "1"
 DEVICE: Final = "cpu" if CONTROL else "neuron"
@@ -19,3 +22,24 @@ def start(rank: int) -> None:
     torch.set_num_threads(1)
     if not CONTROL:
         torch.accelerator.set_device_index(rank)
+
+
+@contextlib.contextmanager
+def noting(what: str) -> Iterator[None]:
+    """Adds to an error what was being done."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(what)
+        raise
+
+
+def filled(model: nn.Module) -> nn.Module:
+    """The model with numbers that are the same everywhere: threads share PyTorch's generator."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        for buffer in model.buffers():
+            buffer.copy_(torch.randn(buffer.shape, generator=generator))
+    return model

@@ -10,7 +10,7 @@ import copy
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from torch.testing._internal.common_fsdp import (
 )
 from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs, Transformer
 
-from tests.distributed.bases_device import BACKEND, DEVICE, start
+from tests.distributed.bases_device import BACKEND, DEVICE, filled, noting, start
 
 RANKS = 2
 WIDTH = 6
@@ -87,17 +87,6 @@ def loss_of(output: Any) -> Tensor:
 def units(model: nn.Module) -> list[nn.Module]:
     """What is sharded on its own before the whole is."""
     return list(model.layers) if isinstance(model, Transformer) else list(model.children())
-
-
-def filled(model: nn.Module) -> nn.Module:
-    """The model with numbers that are the same everywhere: threads share PyTorch's generator."""
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-        for buffer in model.buffers():
-            buffer.copy_(torch.randn(buffer.shape, generator=generator))
-    return model
 
 
 def pair(make: Callable[[], nn.Module], **options: Any) -> tuple[nn.Module, nn.Module]:
@@ -289,13 +278,3 @@ class TestThreads(FSDPTestMultiThread):
             self.assertEqual(parameter.device.type, DEVICE)
         x = example(alone, 0, 0)
         self.assertEqual(sharded(x), alone(x))
-
-
-@contextlib.contextmanager
-def noting(what: str) -> Iterator[None]:
-    """Adds to an error what was being done."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(what)
-        raise

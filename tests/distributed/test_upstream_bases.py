@@ -17,6 +17,7 @@ from tests.distributed.launch import run
 FEW = {
     "fsdp1": ("TestProcesses.test_nested", "TestParity.test_models_and_strategies"),
     "fsdp2": ("TestSharding", "TestThreads"),
+    "dtensor": ("TestModels", "TestThreads"),
 }
 
 
