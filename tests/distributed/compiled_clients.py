@@ -93,6 +93,31 @@ def replicated(rank: int, ranks: int) -> None:
         assert len(graphs) > 1 or where != "outside"
 
 
+def reduced_by_python(rank: int, ranks: int) -> None:
+    """DDP whose hooks are traced: compiled autograd's one graph has the collectives, as a bucket.
+
+    Whether gradients are new or added to what is there.
+    """
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True):
+        model, tokens = small(ranks)
+        whole = copy.deepcopy(model)
+        ddp = DistributedDataParallel(model)
+
+        def step(words: torch.Tensor) -> torch.Tensor:
+            loss = loss_of(ddp, words)
+            loss.backward()
+            return loss.detach()
+
+        run = compiled(step, fullgraph=False)
+        for fresh in (True, False):
+            model.zero_grad(set_to_none=fresh)
+            with Watch() as watch:
+                loss = run(tokens[rank])
+            same_gradients(model, copy.deepcopy(whole), loss, tokens, rank)
+            found = [collectives(graph.executable.program) for graph in watch.graphs]
+            assert [kinds for kinds in found if kinds] == [["all_reduce"]]
+
+
 def sharded_by_layers(rank: int, ranks: int) -> None:
     """FSDP2 with compiled layers, and compiled as a whole with breaks of the graph."""
     mesh = init_device_mesh("neuron", (ranks,))
@@ -221,6 +246,7 @@ def experts(rank: int, ranks: int) -> None:
 
 TRAINING: tuple[Callable[[int, int], Any], ...] = (
     replicated,
+    reduced_by_python,
     sharded_by_layers,
     tensor_parallel,
     experts,
