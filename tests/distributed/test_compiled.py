@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed import compiled_clients
+from tests.distributed import compiled_clients, compiled_collectives
 from tests.distributed.ranks import run_ranks
 
 # What other tests have compiled must not stand in for what is compiled here.
@@ -13,7 +13,7 @@ FRESH = {"NEURON_CC_FLAGS": "--no_cache"}
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_functional_collectives(ranks: int) -> None:
-    run_ranks(ranks, compiled_clients.functional, backend="neuron", env=FRESH, timeout=120)
+    run_ranks(ranks, compiled_collectives.functional, backend="neuron", env=FRESH, timeout=120)
 
 
 def test_training() -> None:

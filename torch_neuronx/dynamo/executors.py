@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_neuronx.dynamo.importer import Imported
+if TYPE_CHECKING:  # the importer's lowerings ask which executor there is
+    from torch_neuronx.dynamo.importer import Imported
 
 VARIABLE = "TORCH_NEURONX_EXECUTOR"
 Executable = Callable[[list[Any]], list[torch.Tensor]]
