@@ -233,6 +233,20 @@ def random_numbers(env: Env) -> None:
     assert filled.full_tensor().eq(2.5).all()
 
 
+def clip_and_step(
+    models: tuple[nn.Module, nn.Module],
+    largest: float,
+    optimizers: tuple[torch.optim.Optimizer, torch.optim.Optimizer],
+) -> None:
+    """Step of a divided model and of a whole one; the norms that are clipped are the same."""
+    ours, theirs = (nn.utils.clip_grad_norm_(m.parameters(), largest) for m in models)
+    assert isinstance(ours, DTensor)
+    close(ours.full_tensor(), theirs)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def modules(env: Env) -> None:
     """distribute_module, an optimizer over DTensors, clipping their norm."""
     mesh = line(env)
@@ -254,12 +268,7 @@ def modules(env: Env) -> None:
         for _ in range(STEPS):
             model(distribute_tensor(x, mesh, [Replicate()])).square().sum().backward()
             alone(x).square().sum().backward()
-            norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.5) for m in (model, alone)]
-            assert isinstance(norms[0], DTensor)
-            close(norms[0].full_tensor(), norms[1])
-            for optimizer in (ours, theirs):
-                optimizer.step()
-                optimizer.zero_grad()
+            clip_and_step((model, alone), 0.5, (ours, theirs))
         same_parameters(model, alone)
 
 
@@ -373,12 +382,7 @@ def sharded_both_ways(env: Env) -> None:
         data = batch(step, env.device)
         loss_of(model(here.rows(data.tokens)), here.rows(data.targets)).backward()
         loss_of(alone(data.tokens), data.targets).backward()
-        norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.1) for m in (model, alone)]
-        assert isinstance(norms[0], DTensor)
-        close(norms[0].full_tensor(), norms[1])
-        for optimizer in (ours, theirs):
-            optimizer.step()
-            optimizer.zero_grad()
+        clip_and_step((model, alone), 0.1, (ours, theirs))
     same_parameters(model, alone)
 
 
