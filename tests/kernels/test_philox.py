@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
-import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-# The developer's side build of the kernels alone can stand in for the whole core.
-core: Any = importlib.import_module(
-    os.environ.get("TORCH_NEURONX_KERNELS_TEST_MODULE", "torch_neuronx._C")
-)
+from tests.isas import ISAS, core, forced
 
-ISAS: list[str] = core.kernel_isas()
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FULL = 1 << 64
@@ -67,14 +60,6 @@ CONTINUOUS = {
     "exponential": scipy.stats.expon(0, 2),
     "cauchy": scipy.stats.cauchy(1, 2),
 }
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = core.kernel_isa()
-    core.kernel_force_isa(request.param)
-    yield str(request.param)
-    core.kernel_force_isa(before)
 
 
 def drawn(name: str, n: int, dtype: torch.dtype, seed: int = 7, offset: int = 0) -> torch.Tensor:
@@ -172,14 +157,10 @@ def test_neighbouring_offsets_are_independent(name: str, dtype: torch.dtype) -> 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", FILLS)
 def test_instruction_sets_agree(name: str, dtype: torch.dtype) -> None:
-    before = core.kernel_isa()
     results = []
-    try:
-        for isa in ISAS:
-            core.kernel_force_isa(isa)
+    for isa in ISAS:
+        with forced(isa):
             results.append(drawn(name, 5000, dtype))
-    finally:
-        core.kernel_force_isa(before)
     exact = name in {"uniform", "bernoulli", "random_full", "random_from_to"}
     for other in results[1:]:
         if exact:
