@@ -203,11 +203,7 @@ def operators(env: Env) -> None:
 
 
 def random_numbers(env: Env) -> None:
-    """One seed for the mesh: replicas are equal, shards of at least 64 numbers differ throughout.
-
-    DTensor moves a shard's generator by the numbers of the shards before it. Ours draws 64 at a
-    time, so shards with fewer overlap.
-    """
+    """One seed for the mesh: replicas are equal, shards differ, the same seed gives the same."""
     mesh = line(env)
     torch.manual_seed(3)
     drawn = randn(16, 64, device_mesh=mesh, placements=[Shard(0)]).full_tensor()
@@ -245,6 +241,59 @@ def clip_and_step(
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
+
+
+def draws(mesh: DeviceMesh, length: int, places: list[Placement]) -> dict[str, DTensor]:
+    """A tensor of `length` numbers of each operator that DTensor calls random, but no others.
+
+    nn.init.trunc_normal_ is none: it draws again where a rank's own numbers ask for it, so that the
+    generators of sharded tensors go apart, on every device.
+    """
+    where: Any = {"device_mesh": mesh, "placements": places}
+    found: dict[str, Any] = {}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        kind = str(dtype).removeprefix("torch.")
+        found[f"rand {kind}"] = rand(length, dtype=dtype, **where)
+        found[f"randn {kind}"] = randn(length, dtype=dtype, **where)
+        found[f"normal {kind}"] = nn.init.normal_(empty(length, dtype=dtype, **where))
+        found[f"dropout {kind}"] = functional.dropout(ones(length, dtype=dtype, **where), 0.5)
+    found["randint"] = torch.randint_like(zeros(length, dtype=torch.int64, **where), 1 << 62)
+    found["bernoulli"] = torch.bernoulli(full((length,), 0.5, **where))
+    found["kaiming"] = nn.init.kaiming_uniform_(empty(length, 1, **where))
+    return found
+
+
+def random_shards(env: Env) -> None:
+    """Shards of any size and type are independent, and all ranks' generators go on alike."""
+    mesh = line(env)
+    for size in (4, 5, 33, 66):
+        torch.manual_seed(size)
+        drawn = draws(mesh, size * env.world, [Shard(0)])
+        state = torch.get_device_module(env.device).get_rng_state().to(env.device)
+        states = [torch.empty_like(state) for _ in range(env.world)]
+        dist.all_gather(states, state)
+        assert all(torch.equal(s, state) for s in states)
+        for name, found in drawn.items():
+            shards = found.full_tensor().flatten().reshape(env.world, size)
+            if not name.endswith("bfloat16") and not name.startswith(("dropout", "bernoulli")):
+                assert len(shards.unique()) == shards.numel(), (name, size)
+            elif size >= 33:
+                assert len(shards.unique(dim=0)) == env.world, (name, size)
+        torch.manual_seed(size)
+        for name, again in draws(mesh, size * env.world, [Shard(0)]).items():
+            assert torch.equal(again.full_tensor(), drawn[name].full_tensor()), (name, size)
+    length = 5000
+    values = randn(length * env.world, device_mesh=mesh, placements=[Shard(0)]).full_tensor()
+    together = values.reshape(env.world, length).corrcoef().fill_diagonal_(0)
+    assert together.abs().max() < 5 / length**0.5
+    # A rank of the other dimension holds the same shard.
+    for found in draws(plane(env), 20, [Shard(0), Replicate()]).values():
+        local = found.to_local()
+        copies = [torch.empty_like(local) for _ in range(env.world)]
+        dist.all_gather(copies, local)
+        row = env.world // 2
+        mine = env.rank // row * row
+        assert all(torch.equal(copy, local) for copy in copies[mine : mine + row])
 
 
 def modules(env: Env) -> None:
@@ -450,7 +499,7 @@ def ring_training(env: Env) -> None:
 
 
 CHECKS = (
-    redistribute, redistribute_plane, gradients, operators, random_numbers, modules,
+    redistribute, redistribute_plane, gradients, operators, random_numbers, random_shards, modules,
     tensor_parallel, prepared_modules, sharded_both_ways, ring_attention, ring_training,
 )  # fmt: skip
 
