@@ -7,9 +7,11 @@
 #include <set>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
+#include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
+#include "distributed/announcer.h"
 #include "distributed/error.h"
 #include "distributed/fresh_store.h"
 #include "memory/allocator.h"
@@ -57,14 +59,19 @@ std::set<NeuronBackend*>& g_live = *new std::set<NeuronBackend*>;  // groups out
 }  // namespace
 
 void close_process_groups() {
-  const std::lock_guard<std::mutex> lock(g_live_mutex);
-  for (auto* backend : g_live) backend->leave();
+  {
+    const std::lock_guard<std::mutex> lock(g_live_mutex);
+    for (auto* backend : g_live) backend->leave();
+  }
+  Announcer::instance().stop();
 }
 
 void NeuronBackend::leave() {
   closed_ = true;
   if (!queue_.idle()) segment_.poison(segment_.rank_name(rank_) + " ends without waiting for it");
   queue_.stop();
+  mailbox_->shutdown();
+  if (hosts_ != nullptr) hosts_->shutdown();
 }
 
 NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
@@ -106,9 +113,7 @@ void NeuronBackend::connect_hosts() {
 }
 
 NeuronBackend::~NeuronBackend() {
-  // Threads that use the group may need the GIL to end.
-  std::optional<pybind11::gil_scoped_release> released;
-  if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  const WithoutPythonLock released;  // threads that use the group may need it to end
   {
     const std::lock_guard<std::mutex> lock(g_live_mutex);
     g_live.erase(this);

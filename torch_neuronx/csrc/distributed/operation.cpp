@@ -5,6 +5,7 @@
 
 #include "device/state.h"
 #include "device/stream.h"
+#include "distributed/announcer.h"
 #include "distributed/error.h"
 
 namespace torch_neuronx::distributed {
@@ -62,7 +63,10 @@ void Operation::announce() noexcept {
     callbacks.swap(callbacks_);
     announced_ = true;
   }
-  for (const auto& callback : callbacks) callback(error_);
+  if (callbacks.empty()) return;
+  Announcer::instance().post([callbacks = std::move(callbacks), error = error_] {
+    for (const auto& callback : callbacks) callback(error);
+  });
 }
 
 void Operation::when_done(std::function<void(std::exception_ptr)> callback) {
