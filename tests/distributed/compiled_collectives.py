@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 from torch import Tensor
+from torch._inductor import config as inductor_config
 
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -17,7 +19,7 @@ from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.reference import evaluate_ranks
 from neuronxcc.lowering.lower import lower
-from neuronxcc.neff.program import CollectiveStep, Program
+from neuronxcc.neff.program import AtenStep, CollectiveStep, Program
 from neuronxcc.options import Options
 from torch_neuronx.dynamo import backend
 from torch_neuronx.dynamo.backend import CompiledGraph
@@ -300,3 +302,57 @@ def permuted(rank: int, ranks: int) -> None:
         run = Executable(program, f"neuron:{torch.accelerator.current_device_index()}")
         (got,) = run([torch.from_numpy(values[rank]).to("neuron")])
         np.testing.assert_array_equal(got.cpu().numpy(), want)
+
+
+# ---- asynchronous tensor parallelism ------------------------------------------------------------
+
+
+def fused(rank: int, ranks: int) -> dict[str, list[str]]:
+    """Products beside collectives, with Inductor's switch and without: what they become."""
+    torch.manual_seed(0)
+    enable: Any = torch.distributed._symmetric_memory
+    name = world().group_name
+    weights = [tensor(12, 8).sign(), tensor(8, 12).sign(), tensor(12, 12).sign()]
+    torch.manual_seed(rank)
+
+    def gathered(x: Tensor, v: Tensor, w: Tensor, _: Tensor) -> Any:
+        whole = fc.all_gather_single(x, 0, world())
+        return whole @ v, whole @ v + 1, (whole @ v).relu() @ w
+
+    def kept(x: Tensor, v: Tensor, _: Tensor, u: Tensor) -> Any:
+        whole = fc.all_gather_single(x.view(2, -1, 12), 1, world())
+        return whole @ u, whole @ v, whole * 2
+
+    def scattered(x: Tensor, v: Tensor, _: Tensor, __: Tensor) -> Any:
+        first = fc.reduce_scatter_single(x @ v, "sum", 0, world())
+        return first, fc.reduce_scatter_single(x.view(2, -1, 12) @ v, "sum", 1, world())
+
+    def layer(x: Tensor, v: Tensor, w: Tensor, _: Tensor) -> Any:
+        whole = fc.all_gather_single(x.view(2, -1, 12), 1, world())
+        return fc.reduce_scatter_single((whole @ v).relu() @ w, "sum", 1, world())
+
+    with pytest.warns(FutureWarning, match="no need to call this function any"):
+        enable.enable_symm_mem_for_group(name)
+    x = tensor(4 * ranks, 12).sign()
+    found = {}
+    for step in (gathered, kept, scattered, layer):
+        outs = []
+        for switch in (False, True):
+            torch._dynamo.reset()
+            leaves = [each.clone().requires_grad_() for each in (x, *weights)]
+            with inductor_config.patch(_micro_pipeline_tp=switch), Watch() as watch:
+                out = ended(compiled(step)(*leaves))
+                torch.stack([(each * each).sum() for each in out]).sum().backward()
+            outs.append([*out, *(leaf.grad for leaf in leaves if leaf.grad is not None)])
+            targets = [
+                s.target.removeprefix("symm_mem::fused_").removesuffix(".default")
+                for graph in watch.graphs
+                for s in graph.executable.program.steps
+                if isinstance(s, AtenStep)
+            ]
+            assert bool(targets) is switch
+            left = [kind for g in watch.graphs for kind in collectives(g.executable.program)]
+        found[step.__name__] = targets + left
+        # Whole numbers, small enough for float32: the order of additions doesn't matter.
+        torch.testing.assert_close(outs[1], outs[0], rtol=0, atol=0)
+    return found

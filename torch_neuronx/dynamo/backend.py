@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 from torch_neuronx.dynamo import dump
+from torch_neuronx.dynamo.async_tp import fuse_collectives
 from torch_neuronx.dynamo.collectives import functionalize
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.executors import make_executable
@@ -196,6 +197,7 @@ def compile_graph(
         observe = dump.observer(name)
         if observe is not None:
             observe("fx", lambda: str(gm.print_readable(print_output=False)))
+        fuse_collectives(gm)
         check_graph(gm)
         imported = import_graph(gm, name, static_arguments(gm))
         check_host_calls(imported.host_calls)

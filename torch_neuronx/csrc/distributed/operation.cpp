@@ -33,6 +33,7 @@ void Operation::run() noexcept {
 }
 
 void Operation::finish(std::exception_ptr error, int source) noexcept {
+  if (activity_) activity_->end();
   settle(error, source);
   announce();
 }

@@ -19,11 +19,12 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from torch_neuronx.dynamo.errors import LoweringError
-from torch_neuronx.dynamo.registry import Context, lowers
+from torch_neuronx.dynamo.registry import Context, lowers, positions, rebuilt
 
 functional = torch.ops._c10d_functional
 autograd = torch.ops._c10d_functional_autograd
 dtensor = torch.ops._dtensor
+symmetric = torch.ops.symm_mem
 
 _KINDS = {
     "sum": "add",
@@ -135,6 +136,22 @@ def wait_tensor(cx: Context, x: Node) -> Node:
     if source.op is Op.PARAMETER:
         cx.awaited.add(source["index"])
     return x
+
+
+@lowers(
+    symmetric.fused_all_gather_matmul.default,
+    symmetric.fused_matmul_reduce_scatter.default,
+    symmetric._low_contention_all_gather.default,
+    symmetric._low_contention_reduce_scatter.default,
+)
+def through_symmetric_memory(cx: Context, *args: Any, **kwargs: Any) -> Any:
+    """A step that all ranks do together, in order: the operator of the device's library."""
+    if not cx.on_device:
+        raise NotImplementedError("symmetric memory is that of the device")
+    target: Any = cx.fx.target
+    places = positions(cx.value)
+    results = cx.call(target, args, kwargs, outs=places, device=True, effect=True)
+    return rebuilt(cx.value, iter(results))
 
 
 @lowers(functional.isend.default, functional.irecv.default, functional.batch_p2p_ops.default)
