@@ -177,7 +177,7 @@ class _Writer:
         self.statements: list[str] = []
         self.types: dict[str, Any] = {
             "torch": torch, "Tensor": torch.Tensor, "Any": Any, "Dict": dict, "List": list,
-            "Optional": typing.Optional, "Tuple": tuple,
+            "Optional": typing.Optional, "Tuple": tuple, "ValueError": ValueError,
         }  # fmt: skip
         for name in ("Dict", "List", "Tuple"):
             self.types[name] = getattr(typing, name)

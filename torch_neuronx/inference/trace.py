@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.export import ExportedProgram
+from torch.jit._recursive import create_script_module
 from torch.utils import _pytree as pytree
 
 from neuronxcc.ir.text import to_text
@@ -300,7 +301,8 @@ def _script(source: Source, model: Any, weights: Sequence[Held]) -> torch.jit.Sc
         owner.register_parameter(name, value)
         paths.append(f"getattr({path}, '{name}')")
     module.eval()
-    script = torch.jit.script(module)
+    # A type of its own: torch.jit.script gives modules with equal attributes one, with one forward.
+    script = create_script_module(module, lambda _: [], share_types=False)
     call, rest = "torch.ops.neuron.forward_v2", f", self.{ATTRIBUTE}"
     if weights:
         call, rest = "torch.ops.neuron.forward_weights", f", [{', '.join(paths)}]{rest}"
