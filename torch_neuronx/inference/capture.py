@@ -274,6 +274,16 @@ def _to_core(graph: torch.fx.GraphModule) -> None:
         module.recompile()
 
 
+def functional_graph(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A graph of exported operators on the CPU as one of functional operators on the device.
+
+    Args:
+        graph: All placeholders and results are tensors; it is changed.
+    """
+    _to_core(graph)
+    return _functional(graph, graph.graph.find_nodes(op="placeholder"))
+
+
 def _functional(
     graph: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node]
 ) -> torch.fx.GraphModule:

@@ -77,16 +77,61 @@ def trace(
     if _:
         raise TypeError(f"trace() takes 2 positional arguments, {2 + len(_)} were given")
     settings = compiler_options(compiler_args, cpu_backend=cpu_backend)
-    if partitioner_config is not None:
-        from torch_neuronx.inference.partition import trace_in_parts  # noqa: PLC0415
-
-        return trace_in_parts(func, example_inputs, partitioner_config)
     args, kwargs = examples_of(func, example_inputs)
     function, dynamic = func, False
     if isinstance(func, ExportedProgram):
         function, dynamic = func.module(), dynamic_batch_of(func)
+    if partitioner_config is not None:
+        # Imported late: it needs this module.
+        from torch_neuronx.inference.partition import trace_in_parts  # noqa: PLC0415
+
+        if input_output_aliases:
+            raise ValueError("input_output_aliases are not possible with a partitioner_config")
+        options = {
+            "compiler_workdir": compiler_workdir,
+            "compiler_args": compiler_args,
+            "inline_weights_to_neff": inline_weights_to_neff,
+            "cpu_backend": cpu_backend,
+        }
+        return trace_in_parts(function, args, kwargs, partitioner_config, trace, options)
+    script, _source = _trace_whole(
+        function, args, kwargs, input_output_aliases, settings,
+        None if compiler_workdir is None else Path(compiler_workdir),
+        inline=inline_weights_to_neff, place=not cpu_backend,
+    )  # fmt: skip
+    return dynamic_batch(script) if dynamic else script
+
+
+def trace_with_source(
+    func: Callable[..., Any],
+    example_inputs: Any,
+    *,
+    input_output_aliases: Mapping[torch.Tensor, int],
+    compiler_workdir: Path | None,
+    compiler_args: Arguments,
+) -> tuple[torch.jit.ScriptModule, Source]:
+    """As `trace`, and the source of the result's `forward`."""
+    args, kwargs = examples_of(func, example_inputs)
+    settings = compiler_options(compiler_args)
+    return _trace_whole(
+        func, args, kwargs, input_output_aliases, settings, compiler_workdir,
+        inline=True, place=True,
+    )  # fmt: skip
+
+
+def _trace_whole(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    aliases: Mapping[torch.Tensor, int],
+    settings: Options,
+    compiler_workdir: Path | None,
+    *,
+    inline: bool,
+    place: bool,
+) -> tuple[torch.jit.ScriptModule, Source]:
     program = export(function, args, kwargs)
-    by_name, by_input = _aliases(program, (args, kwargs), input_output_aliases)
+    by_name, by_input = _aliases(program, (args, kwargs), aliases)
     name = getattr(function, "__name__", type(function).__name__)
     captured = capture(program, by_name, by_input, name)
     source = make_source(
@@ -101,23 +146,23 @@ def trace(
         compiled, info, compress=not settings.enable_fast_loading_neuron_binaries
     )
     if compiler_workdir is not None:
-        inlined = with_weights(compiled, captured) if inline_weights_to_neff else compiled
-        _leave(Path(compiler_workdir), captured, inlined, info, settings)
+        inlined = with_weights(compiled, captured) if inline else compiled
+        _leave(compiler_workdir, captured, inlined, info, settings)
     loading.trust(neff, called(captured.imported.graph))
-    separate = captured.weights if not inline_weights_to_neff else ()
-    inline = captured.weights if inline_weights_to_neff else ()
-    manifest = _manifest(captured, source.names, settings, separate=not inline_weights_to_neff)
+    separate = captured.weights if not inline else ()
+    held = captured.weights if inline else ()
+    manifest = _manifest(captured, source.names, settings, separate=not inline)
     model = torch.classes.neuron.Model(
         manifest.to_json(),
         torch.from_numpy(np.frombuffer(neff, np.uint8).copy()),
-        [_plain(held.value) for held in inline],
-        [_plain(held.value) for held in captured.states],
+        [_plain(item.value, copy=not place) for item in held],
+        [_plain(item.value, copy=not place) for item in captured.states],
     )
     script = _script(source, model, separate)
-    if not cpu_backend:
+    if place:
         # Where a program that has just traced it works, so that its tensors fit.
-        model.set_cores([torch.neuron.current_device()])
-    return dynamic_batch(script) if dynamic else script
+        model.set_cores([torch.neuron.current_device()])  # type: ignore[attr-defined]
+    return script, source
 
 
 def examples_of(func: Any, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -280,9 +325,16 @@ def _manifest(
     )
 
 
-def _plain(value: torch.Tensor) -> torch.Tensor:
-    """The tensor as models hold it: dense, in row-major order, of its own."""
-    return value.detach().resolve_conj().resolve_neg().contiguous()
+def _plain(value: torch.Tensor, *, copy: bool) -> torch.Tensor:
+    """The tensor as models hold it: dense, in row-major order.
+
+    Args:
+        value: A weight or state.
+        copy: Do not share memory with it. Without this, what is on the CPU is shared.
+    """
+    plain = value.detach().resolve_conj().resolve_neg().contiguous()
+    shared = plain.data_ptr() == value.data_ptr()
+    return plain.clone() if shared and (copy or plain.device.type != "cpu") else plain
 
 
 def _script(source: Source, model: Any, weights: Sequence[Held]) -> torch.jit.ScriptModule:
@@ -297,7 +349,7 @@ def _script(source: Source, model: Any, weights: Sequence[Held]) -> torch.jit.Sc
             if not hasattr(owner, parent):
                 owner.add_module(parent, torch.nn.Module())
             owner, path = getattr(owner, parent), f"getattr({path}, '{parent}')"
-        value = torch.nn.Parameter(_plain(held.value).clone(), requires_grad=False)
+        value = torch.nn.Parameter(_plain(held.value, copy=True), requires_grad=False)
         owner.register_parameter(name, value)
         paths.append(f"getattr({path}, '{name}')")
     module.eval()
