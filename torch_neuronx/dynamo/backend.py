@@ -140,7 +140,7 @@ def compile_static(
 
     # PyTorch's DDPOptimizer learns from this that the first call of the result is to be a fake one.
     counters["aot_autograd"]["total"] += 1
-    with _settings():
+    with torch_settings():
         compiled = aot_module_simplified(
             gm,
             example_inputs,
@@ -172,7 +172,7 @@ def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def torch_settings() -> Iterator[None]:
     """PyTorch's own switches, as this backend needs them."""
     with (
         # Our partitioner never draws random numbers again; this pass refuses graphs where it would.

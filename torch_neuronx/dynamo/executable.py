@@ -85,7 +85,12 @@ class Executable:
     _boxed_call = True
 
     def __init__(
-        self, program: Program, device: torch.device | str, known: frozenset[str] = frozenset()
+        self,
+        program: Program,
+        device: torch.device | str,
+        known: frozenset[str] = frozenset(),
+        *,
+        like: Executable | None = None,
     ) -> None:
         """Compile and load.
 
@@ -93,19 +98,27 @@ class Executable:
             program: The program; it is not changed.
             device: A neuron device (without an index: the current one) or "cpu".
             known: Operators that it may use besides the harmless ones (see `allowed`).
+            like: The same program on another device, whose machine code is used again.
 
         Raises:
             ValueError: The program contradicts itself or names memory that is not there.
             NeffError: It names an operator that it may not use.
         """
-        check_operators(program, known)
+        assert like is None or like.program is program
+        if like is None:
+            check_operators(program, known)
         self.program = program
         self.device = _resolve(torch.device(device))
-        codes = list(dict.fromkeys(_codes(program)))
-        for kernel, _ in codes:
-            reaches(kernel)  # what does not fit together must not reach the code generator
-        kernels, far = [kernel for kernel, _ in codes], [slots for _, slots in codes]
-        self._module = compile_kernels(kernels, far=far) if codes else None
+        self._module: CompiledModule | None
+        if like is None:
+            codes = list(dict.fromkeys(_codes(program)))
+            for kernel, _ in codes:
+                reaches(kernel)  # what does not fit together must not reach the code generator
+            kernels, far = [kernel for kernel, _ in codes], [slots for _, slots in codes]
+            self._module = compile_kernels(kernels, far=far) if codes else None
+        else:
+            codes, self._module = like._compiled, like._module
+        self._compiled = codes
         maker = _SpecMaker(self.device, codes, self._module)
         self.run = _C.Program(maker.program(program), self._module)
         self.memory = _memory(program)
