@@ -235,24 +235,28 @@ def measure(cases: Sequence[Case], repeats: int) -> list[Row]:
     return rows
 
 
+HEADER = (
+    f"{'':34} {'gloo ms':>9} {'median':>9} {'neuron ms':>10} {'median':>9} {'limit':>8}"
+    f" {'ratio':>6} target"
+)
+
+
+def line(row: Row) -> str:
+    return (
+        f"{row.name:34} {row.gloo_ms:9.4f} {row.gloo_median_ms:9.4f} {row.neuron_ms:10.4f}"
+        f" {row.neuron_median_ms:9.4f} {row.limit_ms:8.3f} {row.ratio:6.2f} {row.target}"
+    )
+
+
 def run(cases: Sequence[Case], options: argparse.Namespace, watch: quiet.Watch) -> int:
     if options.sweep:
         cases = sweep(options.sweep)
-    print(
-        f"{'':34} {'gloo ms':>9} {'median':>9} {'neuron ms':>10} {'median':>9} {'limit':>8}"
-        f" {'ratio':>6} target"
+    rows = (
+        row
+        for world in sorted({case.world for case in cases})
+        for row in measure([case for case in cases if case.world == world], options.repeats)
     )
-    rows = []
-    for world in sorted({case.world for case in cases}):
-        for row in measure([case for case in cases if case.world == world], options.repeats):
-            rows.append(row)
-            print(
-                f"{row.name:34} {row.gloo_ms:9.4f} {row.gloo_median_ms:9.4f} {row.neuron_ms:10.4f}"
-                f" {row.neuron_median_ms:9.4f} {row.limit_ms:8.3f} {row.ratio:6.2f} {row.target}"
-                f"{'' if row.met else ' NO'}",
-                flush=True,
-            )
-    return suite.finish(rows, options, watch)
+    return suite.tell(HEADER, rows, line, options, watch)
 
 
 def main() -> int:

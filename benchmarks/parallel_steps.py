@@ -20,10 +20,9 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks import models, quiet, ranks, suite
+from benchmarks import models, quiet, ranks, suite, workloads
 from benchmarks.collectives import BACKENDS, Spans, Step, milliseconds, take
 
 if TYPE_CHECKING:
@@ -81,23 +80,11 @@ def table() -> list[Case]:
 
 def make(case: Case, name: str) -> Step:
     """A training step on one rank."""
-    torch.manual_seed(0)
     device = torch.device(name)
     if name == "neuron":
         device = torch.device(name, torch.accelerator.current_device_index())
-    model = case.wrap(models.Transformer().to(device), device, case.world)
-    optimizer = torch.optim.AdamW(model.parameters())
-    ids = torch.randint(256, (case.batch, TOKENS + 1)).to(device)
-
-    def step() -> object:
-        logits = model(ids[:, :-1])
-        loss = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+    model = case.wrap(workloads.built(device, models.Transformer), device, case.world)
+    return workloads.training(model, device, case.batch)
 
 
 def observe(case: Case, repeats: int) -> list[Spans]:
@@ -144,21 +131,19 @@ def measure(case: Case, repeats: int) -> Row:
     )
 
 
-def run(cases: Sequence[Case], options: argparse.Namespace, watch: quiet.Watch) -> int:
-    print(
-        f"{'':22} {'cpu ms':>8} {'median':>8} {'neuron ms':>10} {'median':>8} {'ratio':>6} target"
+HEADER = f"{'':34} {'cpu ms':>8} {'median':>8} {'neuron ms':>10} {'median':>8} {'ratio':>6} target"
+
+
+def line(row: Row) -> str:
+    return (
+        f"{row.name:34} {row.cpu_ms:8.1f} {row.cpu_median_ms:8.1f} {row.neuron_ms:10.1f}"
+        f" {row.neuron_median_ms:8.1f} {row.ratio:6.2f} {row.target}"
     )
-    rows = []
-    for case in cases:
-        row = measure(case, options.repeats)
-        rows.append(row)
-        print(
-            f"{row.name:22} {row.cpu_ms:8.1f} {row.cpu_median_ms:8.1f} {row.neuron_ms:10.1f}"
-            f" {row.neuron_median_ms:8.1f} {row.ratio:6.2f} {row.target}"
-            f"{'' if row.met else ' NO'}",
-            flush=True,
-        )
-    return suite.finish(rows, options, watch)
+
+
+def run(cases: Sequence[Case], options: argparse.Namespace, watch: quiet.Watch) -> int:
+    rows = (measure(case, options.repeats) for case in cases)
+    return suite.tell(HEADER, rows, line, options, watch)
 
 
 def main() -> int:
