@@ -123,8 +123,7 @@ def _permute(site: Site) -> Value:
         raise invalid(f"collective-permute of {pairs}")
     name = group_name((tuple(range(ranks[-1] + 1)),))
     results = [
-        build.collective_permute(x, pairs, name=name, channel=site.counter())
-        for x in site.tensors
+        build.collective_permute(x, pairs, name=name, channel=site.counter()) for x in site.tensors
     ]
     return _each(site, results)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronxcc.frontends.hlo.errors import Refusal, invalid, unsupported
+from neuronxcc.frontends.hlo.errors import invalid, unsupported
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -33,27 +33,14 @@ def _convolution(site: Site) -> Node:
     reversed_ = [
         dims.kernel_spatial_dimensions[i] for i, d in enumerate(window) if d.window_reversal
     ]
-    lhs_dilation = [d.base_dilation or 1 for d in window]
-    rhs_dilation = [d.window_dilation or 1 for d in window]
-    strides = [d.stride or 1 for d in window]
-    if max(lhs_dilation, default=1) > 1 and max(rhs_dilation, default=1) > 1:
-        raise Refusal(
-            "NCC_EVRF010", "simultaneous use of input dilation and kernel dilation",
-            "use one of them, or dilate one operand with pad before the convolution",
-        )  # fmt: skip
-    if max(strides, default=1) > 1 and max(lhs_dilation, default=1) > 1:
-        raise Refusal(
-            "NCC_EVRF011", "strided convolution combined with dilated input",
-            "separate the upsampling from the downsampling",
-        )  # fmt: skip
     return build.convolution(
         x,
         build.reverse(w, reversed_) if reversed_ else w,
-        strides=strides,
+        strides=[d.stride or 1 for d in window],
         low=[d.padding_low for d in window],
         high=[d.padding_high for d in window],
-        lhs_dilation=lhs_dilation,
-        rhs_dilation=rhs_dilation,
+        lhs_dilation=[d.base_dilation or 1 for d in window],
+        rhs_dilation=[d.window_dilation or 1 for d in window],
         feature_group_count=site.proto.feature_group_count or 1,
         batch_group_count=site.proto.batch_group_count or 1,
         lhs_spec=(
@@ -75,7 +62,7 @@ def _convolution(site: Site) -> Node:
     )
 
 
-# ---- batch normalisation --------------------------------------------------------------------------
+# ---- batch normalisation ------------------------------------------------------------------------
 
 
 def _along(site: Site, x: Node, vector: Node) -> Node:
@@ -97,14 +84,10 @@ def _deviation(site: Site, variance: Node) -> Node:
     return build.rsqrt(build.add(variance, site.proto.epsilon))
 
 
-def _normalise(
-    site: Site, x: Node, scale: Node, offset: Node, mean: Node, variance: Node
-) -> Node:
+def _normalise(site: Site, x: Node, scale: Node, offset: Node, mean: Node, variance: Node) -> Node:
     centred = build.subtract(x, _along(site, x, mean))
     factor = build.multiply(_deviation(site, variance), scale)
-    return build.add(
-        build.multiply(centred, _along(site, x, factor)), _along(site, x, offset)
-    )
+    return build.add(build.multiply(centred, _along(site, x, factor)), _along(site, x, offset))
 
 
 def _batch_norm_inference(site: Site) -> Node:
@@ -122,9 +105,7 @@ def _batch_norm_training(site: Site) -> Value:
 def _batch_norm_grad(site: Site) -> Value:
     x, scale, mean, variance, grad = site.take(5)
     deviation = _deviation(site, variance)
-    normal = build.multiply(
-        build.subtract(x, _along(site, x, mean)), _along(site, x, deviation)
-    )
+    normal = build.multiply(build.subtract(x, _along(site, x, mean)), _along(site, x, deviation))
     others = [d for d in range(x.type.rank) if d != site.proto.feature_index]
     grad_offset = build.reduce(grad, "add", others)
     grad_scale = build.reduce(build.multiply(grad, normal), "add", others)

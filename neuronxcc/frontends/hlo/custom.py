@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from neuronxcc.frontends.hlo.errors import Refusal, invalid
+from neuronxcc.frontends.hlo.errors import RefusedError, invalid
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -36,9 +36,7 @@ def _gelu(site: Site) -> Node:
 def _gelu_tanh(site: Site) -> Node:
     x = _wide(site.one)
     cube = build.multiply(build.multiply(x, x), x)
-    inner = build.multiply(
-        build.add(x, build.multiply(cube, 0.044715)), math.sqrt(2 / math.pi)
-    )
+    inner = build.multiply(build.add(x, build.multiply(cube, 0.044715)), math.sqrt(2 / math.pi))
     half = build.multiply(x, 0.5)
     result = build.multiply(half, build.add(build.tanh(inner), 1.0))
     return build.convert(result, site.tensor_type.dtype)
@@ -103,10 +101,12 @@ def _arg(kind: str) -> Handler:
         if not isinstance(declared, type(x.type)):
             raise invalid("the position of an extreme is a tensor")
         dim = _dimension(site, x)
-        where = build.arg_reduce(x, kind, dim, declared.dtype, keep=len(declared.shape) == x.type.rank)
+        where = build.arg_reduce(
+            x, kind, dim, declared.dtype, keep=len(declared.shape) == x.type.rank
+        )
         if not isinstance(site.type, tuple):
             return where
-        return build.reduce(x, kind, dim, keep=len(declared.shape) == x.type.rank), where
+        return build.reduce(x, kind, dim, keep=keep), where
 
     return handle
 
@@ -124,11 +124,6 @@ def _topk(site: Site) -> Value:
     x = site.tensors[0]
     if not isinstance(site.type, tuple) or len(site.type) != 2:
         raise invalid("TopK returns values and positions")
-    if x.dtype in (DType.S32, DType.S64):
-        raise Refusal(
-            "NCC_EVRF013", "TopK does not support int32 or int64 input tensors",
-            "cast the input to float32",
-        )  # fmt: skip
     values, where = site.type
     if values is None or where is None or isinstance(values, tuple) or isinstance(where, tuple):
         raise invalid("TopK returns two tensors")
@@ -168,7 +163,7 @@ def _custom_call(site: Site) -> Value:
     handler = TARGETS.get(target)
     if handler is None:
         known = ", ".join(sorted(name for name in TARGETS if "Neuron" in name))
-        raise Refusal(
+        raise RefusedError(
             "NCC_EHCA005",
             f"custom call instruction with a target name that is not recognized: '{target}'",
             f"use one of: {known}",
@@ -177,4 +172,3 @@ def _custom_call(site: Site) -> Value:
 
 
 TABLE: dict[str, Handler] = {"custom-call": _custom_call}
-

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from typing import Any
 
 #: Ours: bytes that are no module at all. The documentation has no code for them.
 NOT_A_MODULE = "NCC_EHLO001"
@@ -56,7 +55,7 @@ class HloError(ValueError):
         return type(self), (self.code, self.text, self.remedy, self.where)
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """Raised by the importer of one instruction; the caller adds where it stands.
 
     Attributes:
@@ -69,18 +68,18 @@ class Refusal(Exception):
         super().__init__(text)
 
 
-def invalid(text: str) -> Refusal:
+def invalid(text: str) -> RefusedError:
     """An instruction that breaks XLA's own rules."""
-    return Refusal(
+    return RefusedError(
         INVALID,
         f"HLO verification failed: {text}",
         "the module was written by a defective front end or damaged; write it again",
     )
 
 
-def unsupported(text: str, remedy: str = "") -> Refusal:
+def unsupported(text: str, remedy: str = "") -> RefusedError:
     """An operator, or a use of it, that the compiler does not have."""
-    return Refusal(
+    return RefusedError(
         UNSUPPORTED,
         f"An unsupported operator was used: {text}",
         remedy or "rewrite it with supported operators (neuronx-cc list-operators)",

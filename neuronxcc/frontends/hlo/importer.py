@@ -18,13 +18,21 @@ from neuronxcc.frontends.hlo import (
     reduction,
     sorting,
 )
-from neuronxcc.frontends.hlo.errors import TOO_LARGE, HloError, Refusal, Where, invalid, unsupported
+from neuronxcc.frontends.hlo.errors import (
+    TOO_LARGE,
+    HloError,
+    RefusedError,
+    Where,
+    invalid,
+    unsupported,
+)
 from neuronxcc.frontends.hlo.module import Instruction, Module, decode
 from neuronxcc.frontends.hlo.site import Handler, Site, Value, flatten, type_of_value, unflatten
 from neuronxcc.frontends.hlo.types import Type, leaves, text_of
-from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, TensorType
+from neuronxcc.ir.op import Op
 from neuronxcc.ir.shapes import ShapeError
 
 HANDLERS: Final[dict[str, Handler]] = {
@@ -117,6 +125,9 @@ class _Importer:
         by_rank = self._rank_param is not None
         return Imported(graph, types, type_of_value(value), tuple(names), self.where, by_rank)
 
+    def _number(self) -> int:
+        return next(self._numbers)
+
     def _rank(self) -> Node:
         """The parameter beyond the module's own that tells a program which rank it is."""
         if self._depth > 1:
@@ -137,7 +148,7 @@ class _Importer:
         if len(args) != len(computation.params):
             raise invalid(f"'{computation.name}' takes {len(computation.params)} parameters")
         if self._depth >= MAX_CALLS:
-            raise Refusal(
+            raise RefusedError(
                 TOO_LARGE, f"computations call each other more than {MAX_CALLS} deep",
                 "flatten the module before it is compiled",
             )  # fmt: skip
@@ -157,20 +168,8 @@ class _Importer:
         self, instruction: Instruction, values: list[Value], given: Value, is_param: bool
     ) -> Value:
         try:
-            self._imported += 1
-            if self._imported > MAX_INSTRUCTIONS:
-                raise Refusal(
-                    TOO_LARGE,
-                    f"number of instructions generated exceeds the limit of {MAX_INSTRUCTIONS}",
-                    "split the model: pipeline or tensor parallelism, or several smaller graphs",
-                )
-            value = given if is_param else self._handle(instruction, values)
-            if type_of_value(value) != instruction.type:
-                raise invalid(
-                    f"the result is {text_of(type_of_value(value))}, the module says "
-                    f"{text_of(instruction.type)}"
-                )
-        except Refusal as refusal:
+            value = self._checked(instruction, values, given, is_param)
+        except RefusedError as refusal:
             where = self.module.where(instruction)
             raise HloError(refusal.code, str(refusal), refusal.remedy, where) from refusal
         except ShapeError as error:
@@ -181,6 +180,25 @@ class _Importer:
             self._note(instruction, value)
         return value
 
+    def _checked(
+        self, instruction: Instruction, values: list[Value], given: Value, is_param: bool
+    ) -> Value:
+        """The value of an instruction, which has the type that the module declares."""
+        self._imported += 1
+        if self._imported > MAX_INSTRUCTIONS:
+            raise RefusedError(
+                TOO_LARGE,
+                f"number of instructions generated exceeds the limit of {MAX_INSTRUCTIONS}",
+                "split the model: pipeline or tensor parallelism, or several smaller graphs",
+            )
+        value = given if is_param else self._handle(instruction, values)
+        if type_of_value(value) != instruction.type:
+            raise invalid(
+                f"the result is {text_of(type_of_value(value))}, the module says "
+                f"{text_of(instruction.type)}"
+            )
+        return value
+
     def _handle(self, instruction: Instruction, values: list[Value]) -> Value:
         handler = HANDLERS.get(instruction.opcode)
         if handler is None:
@@ -188,20 +206,32 @@ class _Importer:
         operands = tuple(values[n] for n in instruction.operands)
         return handler(
             Site(
-                instruction.proto, instruction.type, operands, instruction.called, self.run,
-                lambda: next(self._numbers), self._rank,
+                instruction.proto,
+                instruction.type,
+                operands,
+                instruction.called,
+                self.run,
+                lambda: next(self._numbers),
+                self._rank,
             )  # fmt: skip
         )
 
     def _note(self, instruction: Instruction, value: Value) -> None:
-        where = None
-        for node in flatten(value):
-            if node not in self.where:
-                where = where or self.module.where(instruction)
-                self.where[node] = where
-                if where.file:
-                    # The file isn't read: its name comes from outside.
-                    self.locs[node] = Loc(where.file, where.line, op=where.instruction)
+        """Remember where new nodes come from: the results, and what was made on the way."""
+        stack = [node for node in flatten(value) if node not in self.where]
+        if not stack:
+            return
+        where = self.module.where(instruction)
+        loc = Loc(where.file, where.line, op=where.instruction) if where.file else None
+        while stack:
+            node = stack.pop()
+            if node in self.where or node.op is Op.PARAMETER:
+                continue
+            self.where[node] = where
+            if loc is not None:
+                # The file isn't read for the text of the line: its name comes from outside.
+                self.locs[node] = loc
+            stack.extend(node.srcs)
 
     def _aliases(self, types: Sequence[Type]) -> dict[int, int]:
         """Results that take the place of parameters: number of the tensor -> of the parameter."""

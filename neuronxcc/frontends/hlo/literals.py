@@ -28,7 +28,7 @@ def array_of(literal: Any, type_: TensorType) -> np.ndarray:
     """Return the array that a Literal message holds; it is `type_`, in C order.
 
     Raises:
-        Refusal: It holds another number of elements, or its layout is no permutation.
+        RefusedError: It holds another number of elements, or its layout is no permutation.
     """
     if type_.dtype in _NUMBERS:
         part = _PARTS.get(type_.dtype, type_.dtype.numpy)

@@ -12,7 +12,7 @@ from neuronxcc.frontends.hlo.errors import (
     INVALID,
     NOT_A_MODULE,
     HloError,
-    Refusal,
+    RefusedError,
     Where,
     invalid,
 )
@@ -209,7 +209,7 @@ def _computation(proto: Any, by_id: dict[int, int], frames: Frames) -> Computati
             raise _broken(f"operand {missing[0]} does not come before its user", where)
         try:
             type_ = type_of(message_.shape, message_.name)
-        except Refusal as refusal:
+        except RefusedError as refusal:
             raise HloError(refusal.code, str(refusal), refusal.remedy, where) from None
         operands = tuple(places[n] for n in message_.operand_ids)
         called = tuple(by_id[n] for n in message_.called_computation_ids)

@@ -6,7 +6,7 @@ import numpy as np
 
 from neuronxcc.frontends.hlo.errors import invalid
 from neuronxcc.frontends.hlo.literals import array_of
-from neuronxcc.frontends.hlo.scalar import Scalar, SET
+from neuronxcc.frontends.hlo.scalar import SET, Scalar
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.frontends.hlo.types import Type
 from neuronxcc.ir import build

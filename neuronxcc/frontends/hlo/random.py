@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from neuronxcc.frontends.hlo.errors import Refusal, invalid, unsupported
+from neuronxcc.frontends.hlo.errors import RefusedError, invalid, unsupported
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -52,7 +52,7 @@ def philox(counter: list[Node], key: tuple[Node, Node]) -> list[Node]:
 def _bit_generator(site: Site) -> Value:
     state = site.one
     if site.proto.rng_algorithm != DEFAULT_ALGORITHM:
-        raise Refusal(
+        raise RefusedError(
             "NCC_EVRF006", "RNGBitGenerator using an algorithm other than RNG_DEFAULT",
             "use the default algorithm of rng_bit_generator",
         )  # fmt: skip

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from neuronxcc.frontends.hlo.errors import Refusal, invalid, unsupported
+from neuronxcc.frontends.hlo.errors import RefusedError, invalid, unsupported
 from neuronxcc.frontends.hlo.scalar import Scalar, combine, is_neutral, neutral
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
@@ -78,7 +78,7 @@ def _reduce_tree(
     return computation.lift([*starts, *ends])
 
 
-# ---- the position of the extreme ------------------------------------------------------------------
+# ---- the position of the extreme ----------------------------------------------------------------
 
 
 def _extreme(
@@ -133,7 +133,7 @@ def _extreme_forms(params: Sequence[Node], kind: str) -> list[tuple[Node, ...]]:
     return chosen
 
 
-# ---- windows --------------------------------------------------------------------------------------
+# ---- windows ------------------------------------------------------------------------------------
 
 
 def _window(site: Site, rank: int) -> dict[str, list[int]]:
@@ -155,21 +155,15 @@ def _window(site: Site, rank: int) -> dict[str, list[int]]:
 def _reduce_window(site: Site) -> Value:
     xs, inits = _inputs(site)
     if len(xs) != 1:
-        raise Refusal(
+        raise RefusedError(
             "NCC_EVRF019", f"reduce-window with {len(xs)} inputs; it takes one",
             "use one reduce-window per input",
         )  # fmt: skip
     (x,), (init,) = xs, inits
     sizes = _window(site, x.type.rank)
-    for name, code in (("base_dilation", "NCC_EVRF017"), ("window_dilation", "NCC_EVRF018")):
-        if any(n > 1 for n in sizes[name]):
-            raise Refusal(
-                code, f"reduce-window with {name.replace('_', ' ')} {sizes[name]}, greater than 1",
-                f"make every {name.replace('_', ' ')} 1",
-            )  # fmt: skip
     computation = Scalar.of(site, [x.dtype, init.dtype])
     kinds = computation.known_kinds()
-    if kinds is None or kinds[0] in ("and", "or", "xor") and x.dtype is not DType.PRED:
+    if kinds is None or (kinds[0] in ("and", "or", "xor") and x.dtype is not DType.PRED):
         result = _window_tree(computation, x, init, sizes)
     else:
         kind = {"and": "min", "or": "max"}.get(kinds[0], kinds[0])
@@ -179,8 +173,7 @@ def _reduce_window(site: Site) -> Value:
 
 def _window_kind(x: Node, init: Node, kind: str, sizes: dict[str, list[int]]) -> Node:
     if not is_neutral(kind, init):
-        x = build.pad(x, init, sizes["low"], sizes["high"])
-        sizes = {**sizes, "low": [0] * x.type.rank, "high": [0] * x.type.rank}
+        x, sizes = _padded(x, init, sizes), {**sizes, **_unpadded(x)}
         result = _window_kind(x, build.constant(neutral(kind, x.dtype)), kind, sizes)
         return combine(kind, build.broadcast_in_dim(init, result.shape, ()), result)
     running = _running(x, sizes)
@@ -189,9 +182,17 @@ def _window_kind(x: Node, init: Node, kind: str, sizes: dict[str, list[int]]) ->
         x = build.reverse(x, dim) if backwards else x
         result = build.cumulative(x, kind, dim)
         return build.reverse(result, dim) if backwards else result
-    return build.reduce_window(
-        x, kind, sizes["window"], strides=sizes["strides"], low=sizes["low"], high=sizes["high"]
-    )
+    return build.reduce_window(x, kind, **sizes)
+
+
+def _padded(x: Node, init: Node, sizes: dict[str, list[int]]) -> Node:
+    """The operand with its edges and the holes between its elements filled in."""
+    return build.pad(x, init, sizes["low"], sizes["high"], [n - 1 for n in sizes["base_dilation"]])
+
+
+def _unpadded(x: Node) -> dict[str, list[int]]:
+    zeros, ones = [0] * x.type.rank, [1] * x.type.rank
+    return {"low": zeros, "high": zeros, "base_dilation": ones}
 
 
 def _running(x: Node, sizes: dict[str, list[int]]) -> tuple[int, bool] | None:
@@ -199,7 +200,8 @@ def _running(x: Node, sizes: dict[str, list[int]]) -> tuple[int, bool] | None:
     wide = [d for d, n in enumerate(sizes["window"]) if n != 1]
     others = [d for d in range(x.type.rank) if d not in wide]
     plain = all(sizes["low"][d] == sizes["high"][d] == 0 for d in others)
-    if len(wide) != 1 or not plain or any(n != 1 for n in sizes["strides"]):
+    steps = [*sizes["strides"], *sizes["base_dilation"], *sizes["window_dilation"]]
+    if len(wide) != 1 or not plain or any(n != 1 for n in steps):
         return None
     (dim,) = wide
     extent = x.shape[dim]
@@ -209,29 +211,28 @@ def _running(x: Node, sizes: dict[str, list[int]]) -> tuple[int, bool] | None:
     return dim, edges[0] == 0
 
 
-def _window_tree(
-    computation: Scalar, x: Node, init: Node, sizes: dict[str, list[int]]
-) -> Node:
+def _window_tree(computation: Scalar, x: Node, init: Node, sizes: dict[str, list[int]]) -> Node:
     """Any computation: one strided slice per position in the window, combined in pairs."""
     positions = math.prod(sizes["window"])
     if positions > MAX_WINDOW:
         raise unsupported(f"reduce-window of {positions} positions with a computation of its own")
-    x = build.pad(x, init, sizes["low"], sizes["high"])
+    x = _padded(x, init, sizes)
+    holes = sizes["window_dilation"]
+    spans = [(w - 1) * h + 1 for w, h in zip(sizes["window"], holes, strict=True)]
     counts = [
         (n - w) // s + 1 if n >= w else 0
-        for n, w, s in zip(x.shape, sizes["window"], sizes["strides"], strict=True)
+        for n, w, s in zip(x.shape, spans, sizes["strides"], strict=True)
     ]
     parts = []
-    for position in itertools.product(*map(range, sizes["window"])):
+    for steps in itertools.product(*map(range, sizes["window"])):
+        position = [i * h for i, h in zip(steps, holes, strict=True)]
         limits = [
             p + (c - 1) * s + 1 if c else p
             for p, c, s in zip(position, counts, sizes["strides"], strict=True)
         ]
         parts.append(build.slice_(x, position, limits, sizes["strides"]))
     while len(parts) > 1:
-        parts = [
-            computation.lift(pair)[0] if len(pair) == 2 else pair[0] for pair in _pairs(parts)
-        ]
+        parts = [computation.lift(pair)[0] if len(pair) == 2 else pair[0] for pair in _pairs(parts)]
     start = build.broadcast_in_dim(init, parts[0].shape, ())
     return computation.lift([start, parts[0]])[0]
 

@@ -51,7 +51,7 @@ class Scalar:
             number: Which of its computations.
 
         Raises:
-            Refusal: It takes other scalars, or returns something else than scalars.
+            RefusedError: It takes other scalars, or returns something else than scalars.
         """
         params = tuple(parameter(i, TensorType(dtype)) for i, dtype in enumerate(dtypes))
         results = tuple(flatten(site.run(site.callee(number), params)))
@@ -66,7 +66,7 @@ class Scalar:
             others: What is allowed besides the kinds of reductions: SET.
 
         Raises:
-            Refusal: Some result is none of them.
+            RefusedError: Some result is none of them.
         """
         found = self.known_kinds(*others)
         if found is None:
@@ -97,7 +97,7 @@ class Scalar:
 
 
 def _is(op: Op, node: Node, lhs: Node, rhs: Node) -> bool:
-    return node.op is op and (node.srcs == (lhs, rhs) or node.srcs == (rhs, lhs))
+    return node.op is op and node.srcs in ((lhs, rhs), (rhs, lhs))
 
 
 def lift(results: Iterable[Node], given: Mapping[Node, Node]) -> tuple[Node, ...]:
@@ -108,7 +108,7 @@ def lift(results: Iterable[Node], given: Mapping[Node, Node]) -> tuple[Node, ...
         given: Parameters and the tensors, all of one shape, that stand for them.
 
     Raises:
-        Refusal: There is something else than elementwise operators.
+        RefusedError: There is something else than elementwise operators.
     """
     shape = next(iter(given.values())).shape
     roots = tuple(results)
@@ -136,7 +136,9 @@ def neutral(kind: str, dtype: DType) -> np.ndarray:
             info = np.iinfo(dtype.numpy)
             value = info.max if kind == "min" else info.min
     elif kind == "and":
-        value = True if dtype is DType.PRED else -1 if dtype.is_signed else np.iinfo(dtype.numpy).max
+        value = (
+            True if dtype is DType.PRED else -1 if dtype.is_signed else np.iinfo(dtype.numpy).max
+        )
     else:
         value = 1 if kind == "mul" else 0
     return np.array(value, dtype.numpy)

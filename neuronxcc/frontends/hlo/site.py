@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuronxcc.frontends.hlo.errors import Refusal, invalid
+from neuronxcc.frontends.hlo.errors import RefusedError, invalid
 from neuronxcc.frontends.hlo.types import Type
 from neuronxcc.ir.node import Node, TensorType
 
@@ -46,7 +46,7 @@ class Site:
         """The operands, which must all be tensors.
 
         Raises:
-            Refusal: One is a tuple or a token.
+            RefusedError: One is a tuple or a token.
         """
         nodes = tuple(value for value in self.operands if isinstance(value, Node))
         if len(nodes) != len(self.operands):
@@ -57,7 +57,7 @@ class Site:
         """The operands, which must be `count` tensors.
 
         Raises:
-            Refusal: They are not.
+            RefusedError: They are not.
         """
         if len(self.operands) != count:
             raise invalid(f"{self.opcode} takes {count} operand(s), got {len(self.operands)}")
@@ -73,7 +73,7 @@ class Site:
         """The declared type, which must be a tensor's.
 
         Raises:
-            Refusal: It is a tuple's or a token's.
+            RefusedError: It is a tuple's or a token's.
         """
         if not isinstance(self.type, TensorType):
             raise invalid(f"the result of {self.opcode} is a tensor")
@@ -83,7 +83,7 @@ class Site:
         """Position of a computation that the instruction calls.
 
         Raises:
-            Refusal: It calls none of that number.
+            RefusedError: It calls none of that number.
         """
         if number >= len(self.called):
             raise invalid(f"{self.opcode} names {len(self.called)} computation(s)")
@@ -126,4 +126,4 @@ def type_of_value(value: Value) -> Type:
     return tuple(map(type_of_value, value))
 
 
-__all__ = ["Handler", "Refusal", "Site", "Value", "flatten", "type_of_value", "unflatten"]
+__all__ = ["Handler", "RefusedError", "Site", "Value", "flatten", "type_of_value", "unflatten"]

@@ -36,8 +36,10 @@ def _sort(site: Site) -> Value:
     if len(comparator.results) != 1 or comparator.results[0].dtype is not DType.PRED:
         raise invalid("the comparator of a sort returns one pred")
     keys = _keys(comparator)
-    results = _network(comparator, xs, dims[0]) if keys is None else _by_keys(
-        keys, comparator, xs, dims[0]
+    results = (
+        _network(comparator, xs, dims[0])
+        if keys is None
+        else _by_keys(keys, comparator, xs, dims[0])
     )
     return results if isinstance(site.type, tuple) else results[0]
 
@@ -64,9 +66,9 @@ def _split(root: Node) -> tuple[Node, Node, Node] | None:
     for first, other in (root.srcs, root.srcs[::-1]):
         if first.op is Op.COMPARE and other.op is Op.AND:
             for equal, rest in (other.srcs, other.srcs[::-1]):
-                if equal.op is Op.COMPARE and equal["direction"] == "EQ":
-                    if _equal_of(first, equal):
-                        return first, equal, rest
+                compares = equal.op is Op.COMPARE and equal["direction"] == "EQ"
+                if compares and _equal_of(first, equal):
+                    return first, equal, rest
     return None
 
 
@@ -75,7 +77,7 @@ def _equal_of(less: Node, equal: Node) -> bool:
 
 
 def _key(comparator: Scalar, node: Node) -> Key | None:
-    """f and direction of f(a) < f(b) or f(a) > f(b)."""
+    """F and direction of f(a) < f(b) or f(a) > f(b)."""
     if node.op is not Op.COMPARE or node["direction"] not in ("LT", "GT", "LE", "GE"):
         return None
     lefts, rights = comparator.params[::2], comparator.params[1::2]
@@ -162,9 +164,11 @@ def _comes_first(comparator: Scalar, one: list[Node], other: list[Node]) -> Node
     tie = build.and_(build.not_(more), build.less(a_place, b_place))
     inside = build.or_(less, tie)
     both = build.select(b_beyond, build.not_(a_beyond), inside)
-    return build.select(build.and_(a_beyond, b_beyond), build.less(a_place, b_place), build.and_(
-        build.not_(build.and_(a_beyond, build.not_(b_beyond))), both
-    ))
+    return build.select(
+        build.and_(a_beyond, b_beyond),
+        build.less(a_place, b_place),
+        build.and_(build.not_(build.and_(a_beyond, build.not_(b_beyond))), both),
+    )
 
 
 def _topk(site: Site) -> Value:

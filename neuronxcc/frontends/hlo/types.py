@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from neuronxcc.frontends.hlo.errors import Refusal, invalid
+from neuronxcc.frontends.hlo.errors import RefusedError, invalid
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import TensorType
 
@@ -53,7 +53,7 @@ def type_of(shape: Any, instruction: str, depth: int = 0) -> Type:
         depth: Of the tuples around it.
 
     Raises:
-        Refusal: It is no valid shape, not static, or of a type that the compiler does not have.
+        RefusedError: It is no valid shape, not static, or of a type that the compiler does not have.
     """
     element = shape.element_type
     if element == TUPLE:
@@ -64,7 +64,7 @@ def type_of(shape: Any, instruction: str, depth: int = 0) -> Type:
         return None
     if element in _REFUSED:
         name, (code, text, remedy) = _REFUSED[element]
-        raise Refusal(code, text.format(name=name), remedy)
+        raise RefusedError(code, text.format(name=name), remedy)
     if element not in ELEMENT_TYPES:
         raise invalid(f"element type {element} is none of XLA's")
     extents = tuple(shape.dimensions)
@@ -72,7 +72,7 @@ def type_of(shape: Any, instruction: str, depth: int = 0) -> Type:
         dynamic = dict(enumerate(shape.is_dynamic_dimension))
         listed = ",".join(f"<={n}" if dynamic.get(d) else str(n) for d, n in enumerate(extents))
         dtype = ELEMENT_TYPES[element].value
-        raise Refusal(
+        raise RefusedError(
             "NCC_EMOD025",
             f"Dynamic shape is not supported: instruction '{instruction}' has shape "
             f"'{dtype}[{listed}]'. The Neuron compiler requires all tensor dimensions to be "

@@ -1,0 +1,5 @@
+"""`neuronxcc.driver.CommandDriver.main()` reads `sys.argv`, as the command does."""
+
+from neuronxcc.cli import main
+
+__all__ = ["main"]
