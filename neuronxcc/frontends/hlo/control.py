@@ -10,7 +10,9 @@ from neuronxcc.frontends.hlo.types import Type, leaves, text_of
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
-from neuronxcc.ir.node import TensorType
+from neuronxcc.ir.node import Node, TensorType
+
+_SELECTORS = (TensorType(DType.PRED), TensorType(DType.S32))
 
 
 def _call(site: Site) -> Value:
@@ -52,8 +54,8 @@ def _conditional(site: Site) -> Value:
     if len(site.operands) != len(site.called) + 1 or not site.called:
         raise invalid("conditional takes one value per branch, after the selector")
     selector, *values = site.operands
-    (choice,) = flatten(selector)[:1] or [None]
-    if choice is None or choice.shape or choice.dtype not in (DType.PRED, DType.S32):
+    choice = selector
+    if not isinstance(choice, Node) or choice.type not in _SELECTORS:
         raise invalid("the selector of a conditional is pred[] or s32[]")
     operands = flatten(tuple(values))
     types = [node.type for node in operands]

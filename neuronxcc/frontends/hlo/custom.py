@@ -101,9 +101,8 @@ def _arg(kind: str) -> Handler:
         if not isinstance(declared, type(x.type)):
             raise invalid("the position of an extreme is a tensor")
         dim = _dimension(site, x)
-        where = build.arg_reduce(
-            x, kind, dim, declared.dtype, keep=len(declared.shape) == x.type.rank
-        )
+        keep = len(declared.shape) == x.type.rank
+        where = build.arg_reduce(x, kind, dim, declared.dtype, keep=keep)
         if not isinstance(site.type, tuple):
             return where
         return build.reduce(x, kind, dim, keep=keep), where

@@ -173,9 +173,9 @@ class _Importer:
             where = self.module.where(instruction)
             raise HloError(refusal.code, str(refusal), refusal.remedy, where) from refusal
         except ShapeError as error:
-            refusal = invalid(str(error))
+            broken = invalid(str(error))
             where = self.module.where(instruction)
-            raise HloError(refusal.code, str(refusal), refusal.remedy, where) from error
+            raise HloError(broken.code, str(broken), broken.remedy, where) from error
         if not is_param:
             self._note(instruction, value)
         return value
@@ -213,7 +213,7 @@ class _Importer:
                 self.run,
                 lambda: next(self._numbers),
                 self._rank,
-            )  # fmt: skip
+            )
         )
 
     def _note(self, instruction: Instruction, value: Value) -> None:

@@ -21,7 +21,7 @@ _BYTES: dict[DType, str] = {
     DType.BF16: "bf16s", DType.F8E5M2: "f8e5m2s", DType.F8E4M3FN: "f8e4m3fns",
     DType.F8E4M3: "f8e4m3s", DType.F8E8M0: "f8e8m0fnus",
 }  # fmt: skip
-_PARTS = {DType.C64: np.dtype(np.float32), DType.C128: np.dtype(np.float64)}
+_PARTS: dict[DType, np.dtype[Any]] = {DType.C64: np.dtype(np.float32), DType.C128: np.dtype(np.float64)}
 
 
 def array_of(literal: Any, type_: TensorType) -> np.ndarray:
@@ -31,7 +31,7 @@ def array_of(literal: Any, type_: TensorType) -> np.ndarray:
         RefusedError: It holds another number of elements, or its layout is no permutation.
     """
     if type_.dtype in _NUMBERS:
-        part = _PARTS.get(type_.dtype, type_.dtype.numpy)
+        part: np.dtype[Any] = _PARTS.get(type_.dtype, type_.dtype.numpy)
         flat = np.array(getattr(literal, _NUMBERS[type_.dtype]), part).view(type_.dtype.numpy)
     else:
         content: bytes = getattr(literal, _BYTES[type_.dtype])

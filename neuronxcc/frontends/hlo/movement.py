@@ -158,7 +158,8 @@ def _get(site: Site) -> Value:
     index = site.proto.tuple_index
     if not isinstance(value, tuple) or not 0 <= index < len(value):
         raise invalid(f"get-tuple-element {index} of something else than such a tuple")
-    return value[index]
+    part: Value = value[index]
+    return part
 
 
 def _first(site: Site) -> Value:

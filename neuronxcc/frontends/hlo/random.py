@@ -72,7 +72,9 @@ def _bit_generator(site: Site) -> Value:
     if not out.size:
         return new_state, build.splat(0, out)
     steps = build.iota(DType.U64, (blocks,), 0)
-    counters = _advanced(*(build.broadcast_to(x, (blocks,)) for x in (low, high)), steps)
+    counters = _advanced(
+        build.broadcast_to(low, (blocks,)), build.broadcast_to(high, (blocks,)), steps
+    )
     first, second = (build.broadcast_to(word, (blocks,)) for word in _halves(key))
     words = philox([*_halves(counters[0]), *_halves(counters[1])], (first, second))
     if size == 8:

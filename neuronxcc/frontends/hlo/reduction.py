@@ -126,6 +126,7 @@ def _extreme_forms(params: Sequence[Node], kind: str) -> list[tuple[Node, ...]]:
     # torch_xla and TensorFlow: the same without NaN, or in order of the elements.
     forms.append((better, build.or_(better, build.and_(same, earlier))))
     forms.append((at_least, at_least))
+    chosen: list[tuple[Node, ...]]
     chosen = [(build.select(v, a, b), build.select(p, i, j)) for v, p in forms]
     tie = build.select(better, i, j)
     lower = build.minimum(i, j)

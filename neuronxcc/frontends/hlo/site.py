@@ -11,7 +11,7 @@ from neuronxcc.frontends.hlo.types import Type
 from neuronxcc.ir.node import Node, TensorType
 
 #: The value of an instruction: a tensor, a tuple of values, or None for a token.
-Value = Node | tuple["Value", ...] | None  # type: ignore[misc]
+Value = Node | tuple["Value", ...] | None
 
 
 @dataclass(frozen=True, slots=True)

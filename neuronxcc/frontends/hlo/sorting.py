@@ -14,7 +14,7 @@ from neuronxcc.frontends.hlo.scalar import Scalar, lift
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.node import Node, topological
+from neuronxcc.ir.node import Node, TensorType, topological
 from neuronxcc.ir.op import Op
 
 MAX_NETWORK = 1 << 16  # elements of a sort by a comparator of unknown form
@@ -177,7 +177,9 @@ def _topk(site: Site) -> Value:
         raise invalid("topk returns values and positions")
     values, where = build.results(build.topk(x, site.proto.k, largest=bool(site.proto.largest)))
     declared = site.type[1]
-    return values, build.convert(where, declared.dtype if declared else DType.S32)
+    if not isinstance(declared, TensorType):
+        raise invalid("the positions of topk are a tensor")
+    return values, build.convert(where, declared.dtype)
 
 
 TABLE: dict[str, Handler] = {"sort": _sort, "topk": _topk}

@@ -9,7 +9,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import TensorType
 
 #: A type of an HLO value: a tensor, a tuple, or None for a token.
-Type = TensorType | tuple["Type", ...] | None  # type: ignore[misc]
+Type = TensorType | tuple["Type", ...] | None
 
 TUPLE, TOKEN = 13, 17
 MAX_BYTES: Final = 1 << 40  # of one tensor: more than any emulated core has
@@ -53,7 +53,7 @@ def type_of(shape: Any, instruction: str, depth: int = 0) -> Type:
         depth: Of the tuples around it.
 
     Raises:
-        RefusedError: It is no valid shape, not static, or of a type that the compiler does not have.
+        RefusedError: It is no valid shape, not static, or of a type that no target has.
     """
     element = shape.element_type
     if element == TUPLE:
