@@ -13,15 +13,18 @@ from tests.frontends.modules import Computation, module
 
 #: The public list of the first releases, as XlaBuilder calls them.
 DOCUMENTED = frozenset(
-    """Abs Add Allgather Allreduce Atan2 Batchnorm Batchnormgrad Batchnorminference BitcastConvertType
-    Broadcast BroadcastInDim Ceil Clamp Compare Concatenate Constant ConstantLiteral ConvertElementType
-    Cos Customcall Div Dot DotGeneral DynamicUpdateSlice Eq Exp Floor Gather Ge GetTupleElement Gt Iota
-    Le Log LogicalAnd LogicalNot Lt Max Min Mul Ne Neg Pad Pow Reduce Reshape Rev RngBitGenerator
-    RngUniform Rsqrt Scatter Select SelectAndScatter ShiftRightLogical Sign Sin Slice Sqrt Sub Tanh
-    Transpose Tuple"""
-    # one a word
-    .split()
-)
+    {
+        "Abs", "Add", "Allgather", "Allreduce", "Atan2", "Batchnorm", "Batchnormgrad",
+        "Batchnorminference", "BitcastConvertType", "Broadcast", "BroadcastInDim", "Ceil",
+        "Clamp", "Compare", "Concatenate", "Constant", "ConstantLiteral", "ConvertElementType",
+        "Cos", "Customcall", "Div", "Dot", "DotGeneral", "DynamicUpdateSlice", "Eq", "Exp",
+        "Floor", "Gather", "Ge", "GetTupleElement", "Gt", "Iota", "Le", "Log", "LogicalAnd",
+        "LogicalNot", "Lt", "Max", "Min", "Mul", "Ne", "Neg", "Pad", "Pow", "Reduce", "Reshape",
+        "Rev", "RngBitGenerator", "RngUniform", "Rsqrt", "Scatter", "Select",
+        "SelectAndScatter", "ShiftRightLogical", "Sign", "Sin", "Slice", "Sqrt", "Sub", "Tanh",
+        "Transpose", "Tuple",
+    }
+)  # fmt: skip
 
 
 @pytest.fixture
