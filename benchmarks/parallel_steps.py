@@ -4,8 +4,9 @@
 
 A step is forward, loss, backward and AdamW of the 6-layer transformer of benchmarks/models.py on
 8x256 tokens a rank, wrapped in DDP or FSDP2; on 1x256 tokens, too, where there is less to compute
-for the same exchange. One thread a rank. Exit code: 0 when all targets are met, 1 when one is
-missed, 2 when the machine was too busy to measure.
+for the same exchange. "Prefetched" asks for the next block's parameters early, on both devices;
+"compiled" is torch.compile here and eager mode on the CPU. One thread a rank. Exit code: 0 when all
+targets are met, 1 when one is missed, 2 when the machine was too busy to measure.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import models, quiet, ranks, suite, workloads
@@ -44,6 +46,30 @@ def fsdp2(model: models.Transformer, device: torch.device, world: int) -> nn.Mod
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def fsdp2_prefetched(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    """Each block asks for the next one's parameters before it computes."""
+    fsdp2(model, device, world)
+    blocks = cast("list[FSDPModule]", list(model.blocks))
+    for block, following in pairwise(blocks):
+        block.set_modules_to_forward_prefetch([following])
+    return model
+
+
+def ddp_compiled(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    """Eager on cpu, compiled on neuron."""
+    if device.type == "neuron":
+        model.compile(backend="neuron")
+    return ddp(model, device, world)
+
+
+def fsdp2_compiled(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    """Eager on cpu; on neuron each block is compiled."""
+    if device.type == "neuron":
+        for block in model.blocks:
+            block.compile(backend="neuron")
+    return fsdp2_prefetched(model, device, world)
 
 
 def alone(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
@@ -72,9 +98,15 @@ def table() -> list[Case]:
         Case(alone, 8),
         Case(ddp, 8, target=1.5),
         Case(fsdp2, 8, target=1.5),
+        Case(fsdp2_prefetched, 8),
+        Case(ddp_compiled, 8),
+        Case(fsdp2_compiled, 8),
         Case(alone, 1),
         Case(ddp, 1),
         Case(fsdp2, 1),
+        Case(fsdp2_prefetched, 1),
+        Case(ddp_compiled, 1),
+        Case(fsdp2_compiled, 1),
     ]
 
 
