@@ -77,8 +77,9 @@ void Operation::announce() noexcept {
     announced_ = true;
   }
   if (callbacks.empty()) return;
-  Announcer::instance().post([callbacks = std::move(callbacks), error = error_] {
-    for (const auto& callback : callbacks) callback(error);
+  // Who is called may look at the operation, which nobody else may need any more.
+  Announcer::instance().post([self = shared_from_this(), callbacks = std::move(callbacks)] {
+    for (const auto& callback : callbacks) callback(self->error_);
   });
 }
 
