@@ -8,8 +8,8 @@ _CUDA = "compiles for CUDA only"
 _RULE = "PyTorch's rule for it raises for some placement, with gloo on the CPU too"
 _VALUES = "PyTorch's rule for it gives other values or shapes, with gloo on the CPU too"
 _BATCH_NORM = (
-    "when not training, its statistics are empty as on the CPU; PyTorch's rule expects those of the "
-    "input for every other device"
+    "when not training, its statistics are empty as on the CPU; PyTorch's rule expects a number "
+    "for each channel on every other device"
 )
 
 #: Operators that also fail with gloo on the CPU (``TEST_BASES_CONTROL=1``), but for the last kind.

@@ -10,17 +10,21 @@ import json
 import re
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
+from torch.testing._internal import distributed
 
 from tests.distributed.bases_ops_exclusions import EXCLUDED, HERE_ONLY
 from tests.distributed.launch import run
+from tests.distributed.upstream_modules import MODULES
 
 #: Module -> its tests that every run makes. The others are exhaustive.
 FEW = {
     "fsdp1": ("TestProcesses.test_nested", "TestParity.test_models_and_strategies"),
     "fsdp2": ("TestSharding", "TestThreads"),
     "dtensor": ("TestModels", "TestThreads"),
+    "checkpoint": ("TestStateDicts",),
 }
 
 
@@ -84,3 +88,12 @@ def test_excluded_operators() -> None:
     outcomes = operators(*sorted(names), control=True)
     passed = {op for op in names if not outcomes[op].startswith("failed")}
     assert not passed, f"pass by now: {passed}"
+
+
+def test_every_module_of_pytorch_has_an_entry() -> None:
+    root = Path(next(iter(distributed.__path__)))
+    names = set()
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        names.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    assert names - {""} == set(MODULES)
