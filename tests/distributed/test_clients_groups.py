@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -292,7 +293,11 @@ def new_groups(env: Env) -> None:
 def scattered_in_memory(env: Env) -> None:
     """What is only read may be a slice, transposed or expanded."""
     rows = 2 * env.world
-    forms = (lambda t: t.t(), lambda t: t.t()[:, ::2], lambda t: t[:, 0].expand(rows, 5))
+    forms: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda t: t.t(),
+        lambda t: t.t()[:, ::2],
+        lambda t: t[:, 0].expand(rows, 5),
+    )
     for form in forms:
         given = [form(numbers(env, 5, rows, rank=r)) for r in range(env.world)]
         mine, sizes = given[env.rank], given[0].shape
