@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -88,10 +89,28 @@ def neuron(
     refuse_lossy_capture(gm)
     for observer in CAPTURES:
         observer(gm)
-    frozen = dict(options or {})
+    frozen = own_options(options or {})
     if any(isinstance(x, list | tuple | dict) for x in example_inputs):  # compiled autograd
         return flatten_graph_inputs(gm, example_inputs, partial(_compile_flat, options=frozen))
     return _compile_flat(gm, example_inputs, frozen)
+
+
+def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options without those of Inductor, about which it warns.
+
+    A library that tunes `torch.compile(f, options={"max_autotune": True})` for PyTorch's default
+    backend gets this one where it is the default (`torch.compiler.set_default_backend("neuron")`).
+    """
+    foreign = [name for name in options if name.replace("-", "_") in _inductor_options()]
+    if foreign:
+        named = ", ".join(foreign)
+        warnings.warn(f"the backend neuron ignores options of Inductor: {named}", stacklevel=2)
+    return {name: value for name, value in options.items() if name not in foreign}
+
+
+@cache
+def _inductor_options() -> frozenset[str]:
+    return frozenset(inductor_config.get_config_copy())
 
 
 def _compile_flat(
