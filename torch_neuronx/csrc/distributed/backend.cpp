@@ -483,19 +483,19 @@ void NeuronBackend::report(const std::shared_ptr<Operation>& operation, OpType t
                            uint64_t sequence) {
   if (observer_ == nullptr) return;
   observer_->expect();
-  // It holds itself until it has been announced, which may be after its last waiter is gone.
-  operation->when_done(
-      [observer = observer_, operation, type, sequence](const std::exception_ptr& error) {
-        std::shared_ptr<c10d::WorkInfo> info;
-        if (error == nullptr) {
-          const std::chrono::duration<double> lasted(operation->seconds());
-          const auto end = operation->finished_at();
-          info = std::make_shared<c10d::WorkInfo>(
-              type, sequence, end - std::chrono::duration_cast<std::chrono::nanoseconds>(lasted),
-              end, lasted);
-        }
-        observer->ended(info);
-      });
+  operation->when_done([observer = observer_, operation = std::weak_ptr(operation), type,
+                        sequence](const std::exception_ptr& error) {
+    const auto ended = operation.lock();
+    std::shared_ptr<c10d::WorkInfo> info;
+    if (error == nullptr && ended != nullptr) {
+      const std::chrono::duration<double> lasted(ended->seconds());
+      const auto end = ended->finished_at();
+      info = std::make_shared<c10d::WorkInfo>(
+          type, sequence, end - std::chrono::duration_cast<std::chrono::nanoseconds>(lasted), end,
+          lasted);
+    }
+    observer->ended(info);
+  });
 }
 
 void NeuronBackend::waitForPendingWorks() {
