@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.common_distributed import MultiProcContinuousTest
 from torch.testing._internal.common_fsdp import MLPStack
@@ -39,6 +39,7 @@ WIDTH = 6
 
 class TestStateDicts(MultiProcContinuousTest, VerifyStateDictMixin):
     world_size = 2
+    temp_dir: str  # from with_temp_dir
 
     @classmethod
     def backend_str(cls) -> str:
@@ -51,7 +52,7 @@ class TestStateDicts(MultiProcContinuousTest, VerifyStateDictMixin):
     @classmethod
     def _init_pg(cls, rank: int, world_size: int, rdvz_file: str) -> None:
         start(rank)
-        super()._init_pg(rank, world_size, rdvz_file)
+        super()._init_pg(rank, world_size, rdvz_file)  # type: ignore[no-untyped-call]
 
     def trained(self) -> tuple[Any, Any, Any, Any]:
         """A model and its optimizer after a step, and the same sharded by FSDP2."""
@@ -75,22 +76,22 @@ class TestStateDicts(MultiProcContinuousTest, VerifyStateDictMixin):
             options = StateDictOptions(cpu_offload=offload)
             state = get_model_state_dict(sharded, options=options)
             self._verify_msd(alone.state_dict(), state, options, offload_to_cpu=offload)
-        state = get_optimizer_state_dict(sharded, sharded_optimizer)
-        self._verify_osd(alone, optimizer, optimizer.state_dict(), state)
+        moments: Any = get_optimizer_state_dict(sharded, sharded_optimizer)
+        self._verify_osd(alone, optimizer, optimizer.state_dict(), moments)
         fresh = torch.optim.AdamW(alone.parameters(), lr=0.1)
-        self._verify_osd_by_load(alone, optimizer, fresh, state)
+        self._verify_osd_by_load(alone, optimizer, fresh, moments)
 
     @with_temp_dir
     @with_checkpoint_logging
     def test_saved_and_loaded(self) -> None:
         alone, _, sharded, _ = self.trained()
         path = Path(self.temp_dir)
-        dcp.save(get_model_state_dict(sharded), checkpoint_id=path)
+        save(get_model_state_dict(sharded), checkpoint_id=path)
         with torch.no_grad():
             for parameter in sharded.parameters():
                 parameter.zero_()
         state = get_model_state_dict(sharded)
-        dcp.load(state, checkpoint_id=path)
+        load(state, checkpoint_id=path)
         set_model_state_dict(sharded, state)
         self._verify_msd(alone.state_dict(), get_model_state_dict(sharded))
         dist.barrier()
@@ -98,6 +99,7 @@ class TestStateDicts(MultiProcContinuousTest, VerifyStateDictMixin):
     def test_renamed_keys(self) -> None:
         """A module whose hooks rename keys, and which says how."""
         for kind in (FusionEmbedding, FusionEmbeddingWithModifier):
-            model: nn.Module = filled(kind(4, 4, 2)).to(DEVICE)
+            model = filled(kind(4, 4, 2)).to(DEVICE)
             expected = {k: v.clone() for k, v in model.state_dict().items()}
-            self._verify_msd(expected, get_model_state_dict(fully_shard(model)))
+            fully_shard(model)
+            self._verify_msd(expected, get_model_state_dict(model))

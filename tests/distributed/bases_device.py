@@ -7,7 +7,7 @@ PyTorch's own. FSDP has none: it takes the accelerator wherever there is one.
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ def noting(what: str) -> Iterator[None]:
         raise
 
 
-def filled(model: nn.Module) -> nn.Module:
+def filled(model: nn.Module) -> Any:
     """The model with numbers that are the same everywhere: threads share PyTorch's generator."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -63,13 +63,13 @@ class TestProcesses(FSDPTest):
     @classmethod
     def _run(cls, rank: int, *args: Any, **kwargs: Any) -> None:
         start(rank)
-        super()._run(rank, *args, **kwargs)
+        super()._run(rank, *args, **kwargs)  # type: ignore[no-untyped-call]
 
     def test_nested(self) -> None:
         self._test_fsdp_parity(
             NestedWrappedModule, FSDPInitMode.RECURSIVE, DEVICEInitMode.DEVICE_BEFORE
         )
-        model = TransformerWithSharedParams.init(
+        model: Any = TransformerWithSharedParams.init(
             self.process_group, FSDPInitMode.RECURSIVE, DEVICEInitMode.DEVICE_AFTER
         )
         common_fsdp._assert_module_states(model.module, self.process_group, self.check_shards)
@@ -86,7 +86,7 @@ class TestParity(FSDPTestContinuous):
     @classmethod
     def _init_pg(cls, rank: int, world_size: int, rdvz_file: str) -> None:
         start(rank)
-        super()._init_pg(rank, world_size, rdvz_file)
+        super()._init_pg(rank, world_size, rdvz_file)  # type: ignore[no-untyped-call]
 
     def parity(self, model: type[Any], **options: Any) -> None:
         """Trains ``model`` as options of the base say; tells what it was if it goes wrong."""

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard import _fsdp_param_group as internals
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal import common_fsdp
 from torch.testing._internal.common_fsdp import (
@@ -34,6 +34,7 @@ from torch.testing._internal.distributed._tensor.common_dtensor import ModelArgs
 from tests.distributed.bases_device import BACKEND, DEVICE, filled, noting, start
 
 RANKS = 2
+internals: Any = _fsdp_param_group
 WIDTH = 6
 
 common_fsdp.DEVICE_TYPE = DEVICE
@@ -89,7 +90,7 @@ def units(model: nn.Module) -> list[nn.Module]:
     return list(model.layers) if isinstance(model, Transformer) else list(model.children())
 
 
-def pair(make: Callable[[], nn.Module], **options: Any) -> tuple[nn.Module, nn.Module]:
+def pair(make: Callable[[], nn.Module], **options: Any) -> tuple[Any, Any]:
     """A model and the same sharded by FSDP2."""
     alone = filled(make()).to(DEVICE)
     sharded = copy.deepcopy(alone)
@@ -105,7 +106,7 @@ class TestSharding(FSDPTestContinuous):
     @classmethod
     def _init_pg(cls, rank: int, world_size: int, rdvz_file: str) -> None:
         start(rank)
-        super()._init_pg(rank, world_size, rdvz_file)
+        super()._init_pg(rank, world_size, rdvz_file)  # type: ignore[no-untyped-call]
 
     def trains_alike(self, alone: nn.Module, sharded: nn.Module, steps: int = 3) -> None:
         """Both take the same steps, on the mean of all ranks' gradients; they stay equal."""
@@ -133,9 +134,9 @@ class TestSharding(FSDPTestContinuous):
 
     def test_placement_of_shards(self) -> None:
         """Along the last dimension, which the ranks divide, instead of the first."""
-        even = functools.partial(MLPStack, 2 * RANKS)
+        layers: Any = MLPStack(2 * RANKS)
         alone, sharded = pair(
-            lambda: nn.Sequential(*(m.in_proj for m in even())),
+            lambda: nn.Sequential(*(m.in_proj for m in layers)),
             shard_placement_fn=lambda p: Shard(p.ndim - 1),
         )
         self.assertEqual({p.placements for p in sharded.parameters()}, {(Shard(0),), (Shard(1),)})
@@ -238,7 +239,7 @@ class TestPlane(FSDPTestContinuous):
     @classmethod
     def _init_pg(cls, rank: int, world_size: int, rdvz_file: str) -> None:
         start(rank)
-        super()._init_pg(rank, world_size, rdvz_file)
+        super()._init_pg(rank, world_size, rdvz_file)  # type: ignore[no-untyped-call]
 
     def test_with_tensor_parallelism(self) -> None:
         mesh = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("dp", "tp"))
@@ -268,7 +269,7 @@ class TestThreads(FSDPTestMultiThread):
         return RANKS
 
     def test_shards(self) -> None:
-        self.run_subtests({"reshard": [True, False]}, self.check)
+        self.run_subtests({"reshard": [True, False]}, self.check)  # type: ignore[no-untyped-call]
 
     def check(self, reshard: bool) -> None:
         alone, sharded = pair(stack, reshard_after_forward=reshard)

@@ -58,7 +58,7 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, Tensor)
 
 
-def leaves(value: Any) -> list[Tensor]:
+def leaves(value: Any) -> list[Any]:
     return [v for v in pytree.tree_leaves(value) if is_tensor(v)]
 
 
@@ -80,7 +80,7 @@ def call(operator: Any, args: Any, kwargs: Any) -> Any:
         return operator(*fresh[0], **fresh[1])
 
 
-def whole(value: Tensor) -> Tensor:
+def whole(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
@@ -98,7 +98,7 @@ def gradients(outputs: Any, inputs: list[Tensor]) -> list[Tensor | None]:
             terms.append((full * weights.view(full.shape)).sum())
     if not terms:
         return []
-    found = torch.autograd.grad(torch.stack(terms).sum(), inputs, allow_unused=True)
+    found: Any = torch.autograd.grad(torch.stack(terms).sum(), inputs, allow_unused=True)
     return [None if g is None else whole(g) for g in found]
 
 
@@ -195,7 +195,8 @@ def renew(key: str, rank: int, world: int) -> None:
 def work(rank: int, world: int, names: list[str], samples: int, placements: int) -> list[Any]:
     start(rank)
     # Sizes that 4 ranks divide; the table's own are odd and prime.
-    table.XS, table.S, table.M, table.L = 2, 4, 8, 16
+    sizes: Any = table
+    sizes.XS, sizes.S, sizes.M, sizes.L = 2, 4, 8, 16
     mesh = init_device_mesh(DEVICE, (world,))
     wanted = set(names)
     report = []

@@ -23,8 +23,8 @@ MODULES: Final[dict[str, str]] = {
     "ddp_under_dist_autograd_test": _RPC,
     "distributed_test": "upstream_run.py runs its tests; upstream_exclusions.py lists exceptions",
     "distributed_utils": "nothing: a mock group without collectives, for tests of Python alone",
-    "fake_pg": "nothing: it registers the fake group for cpu, cuda, hpu and xpu; plans take the group"
-    " itself (test_planning.py)",
+    "fake_pg": "nothing: it registers the fake group for cpu, cuda, hpu and xpu; plans take the"
+    " group itself (test_planning.py)",
     "multi_threaded_pg": "TestThreads of bases_fsdp2.py and bases_dtensor.py: groups of threads,"
     " without our backend, on our device",
     "nn": _PACKAGE,
