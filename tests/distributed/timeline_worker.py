@@ -114,7 +114,7 @@ def compiled(rank: int, folder: Path) -> None:
 
     @torch.compile(backend="neuron", fullgraph=True)
     def step(x: Tensor, y: Tensor) -> Tensor:
-        total = fc.all_reduce(x, "sum", dist.group.WORLD)
+        total: Tensor = fc.all_reduce(x, "sum", dist.group.WORLD)
         for _ in range(4):
             y = (y @ y).clamp(-1, 1)
         return total + y
