@@ -32,7 +32,8 @@ def main() -> float:
     def plain() -> Tensor:
         everybodys = functional_collectives.all_gather_single(words, 0, group)
         partial = gelu(everybodys @ up) @ down
-        return functional_collectives.reduce_scatter_single(partial, "sum", 0, group)
+        mine: Tensor = functional_collectives.reduce_scatter_single(partial, "sum", 0, group)
+        return mine
 
     def fused() -> Tensor:
         operators: Any = torch.ops.symm_mem

@@ -26,11 +26,14 @@ class Experts(nn.Module):
         leaving = expert.bincount(minlength=self.router.out_features)
         coming = torch.empty_like(leaving)
         dist.all_to_all_single(coming, leaving)
-        parts = coming.tolist(), leaving.tolist()  # uneven, and some may be 0
+        into, out = coming.tolist(), leaving.tolist()  # uneven, and some may be 0
+        group = dist.group.WORLD
+        assert group is not None
         exchange = functional_collectives.all_to_all_single_autograd
-        here = exchange(words[order], *parts, dist.group.WORLD)
-        back = exchange(self.expert(here), *reversed(parts), dist.group.WORLD)
-        return torch.empty_like(back).index_copy(0, order, back) * weight[:, None]
+        here = exchange(words[order], into, out, group)
+        back = exchange(self.expert(here), out, into, group)
+        y: Tensor = torch.empty_like(back).index_copy(0, order, back) * weight[:, None]
+        return y
 
 
 def main() -> float:
@@ -41,7 +44,7 @@ def main() -> float:
     optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-2)
     torch.manual_seed(100 + rank)
     words = torch.randn(256, 32, device="neuron")
-    losses = []
+    losses: list[float] = []
     for step in range(40):
         loss = (layer(words) - words.sin()).square().mean()
         loss.backward()

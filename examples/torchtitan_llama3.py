@@ -20,8 +20,13 @@ from typing import Any
 import torch
 import torchtitan.trainer
 from torchtitan.components.dataloader import DataloaderExhaustedError
+from torchtitan.components.quantization import Float8LinearConverter
+from torchtitan.models import llama3
 from torchtitan.models.common.attention import ScaledDotProductAttention
-from torchtitan.models.llama3.config_registry import llama3_debugmodel_varlen_attn
+from torchtitan.models.llama3.config_registry import (
+    llama3_debugmodel,
+    llama3_debugmodel_varlen_attn,
+)
 
 
 class Microbatches:
@@ -133,3 +138,22 @@ def debugmodel_sdpa() -> Trainer.Config:
     for layer in config.model_spec.model.layers:
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
     return config
+
+
+def debugmodel_float8() -> Trainer.Config:
+    """Return the same with torchao's float8 in the matrix products of the layers.
+
+    torchtitan asks for compute capability 8.9 of CUDA unless products are "emulated": operands are
+    rounded to float8 and multiplied in bfloat16.
+    """
+    config = debugmodel()
+    converters = [Float8LinearConverter.Config(filter_fqns=["lm_head"], emulate=True)]
+    config.model_spec = llama3.model_registry(
+        "debugmodel", attn_backend="varlen", converters=converters
+    )
+    return config
+
+
+def debugmodel_flex() -> Trainer.Config:
+    """Return the debug model as it is, with FlexAttention."""
+    return for_neuron(llama3_debugmodel())

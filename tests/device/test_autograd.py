@@ -56,6 +56,12 @@ def test_gradient_is_on_the_device_of_its_leaf() -> None:
     y.exp().sum().backward()
     assert y.grad is not None
     assert y.grad.device == torch.device("neuron:1")
+    # Where a gradient is zero by rule, autograd passes around a zero without memory.
+    z = torch.ones(3, device="neuron:1", requires_grad=True)
+    z.sgn().sum().backward()
+    assert z.grad is not None
+    assert z.grad.device == torch.device("neuron:1")
+    assert not z.grad.any()
 
 
 @pytest.mark.parametrize(

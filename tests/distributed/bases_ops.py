@@ -1,35 +1,43 @@
 """PyTorch's table of operators (op_db) on DTensors: shards give what the whole tensor gives.
 
-    python -m tests.distributed.bases_ops [--ranks N] [--every K] [--samples N] [--placements N] [OP...]
+    python -m tests.distributed.bases_ops [--ranks N] [--part K/N] [--samples N] [--placements N]
+        [--all] [OPERATOR...]
 
 For every operator of the table, the first of its samples in float32 are dealt out by PyTorch's
-DTensorConverter, with placements drawn from all that are even, on N ranks; the results of the shards
-put together equal those of the unsharded operator on the same core, and so do the gradients.
-Prints a line of JSON for each operator: its name, the outcome (passed, unsupported, failed) and why.
+DTensorConverter, with placements drawn from all that are even. The results of the shards put
+together equal those of the unsharded operator on the same core, and so do the gradients. Prints a
+line of JSON for each operator: its name, the outcome (passed, unsupported, failed) and why.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import random
-import sys
-from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal import common_methods_invocations as table
 from torch.testing._internal.common_utils import set_rng_seed
 from torch.testing._internal.distributed._tensor.common_dtensor import DTensorConverter
 from torch.utils import _pytree as pytree
 
-from tests.distributed.bases_device import BACKEND, CONTROL, DEVICE, start
+from tests.distributed.bases_device import BACKEND, DEVICE, start
 from tests.distributed.bases_ops_exclusions import EXCLUDED
 from tests.distributed.ranks import run_ranks
+
+GROUP_TIMEOUT_S = 10  # of a collective; a rank that has failed doesn't come
+TIMEOUT_S = 580
 
 # What says that PyTorch has no rule by which an operator works on shards.
 UNSUPPORTED = (
@@ -54,15 +62,22 @@ def leaves(value: Any) -> list[Tensor]:
     return [v for v in pytree.tree_leaves(value) if is_tensor(v)]
 
 
-def call(operator: Any, args: Any, kwargs: Any) -> Any:
-    """Calls it on copies: some operators change what they are given."""
-    fresh = pytree.tree_map(lambda v: v.clone() if is_tensor(v) else v, (args, kwargs))
+@contextlib.contextmanager
+def missing_rules() -> Iterator[None]:
+    """Makes one kind of error of what PyTorch can't distribute."""
     try:
-        return operator(*fresh[0], **fresh[1])
+        yield
     except (RuntimeError, NotImplementedError) as error:
         if any(words in str(error) for words in UNSUPPORTED):
             raise NoRuleError(str(error)) from error
         raise
+
+
+def call(operator: Any, args: Any, kwargs: Any) -> Any:
+    """Calls it on copies: some operators change what they are given."""
+    fresh = pytree.tree_map(lambda v: v.clone() if is_tensor(v) else v, (args, kwargs))
+    with missing_rules():
+        return operator(*fresh[0], **fresh[1])
 
 
 def whole(value: Tensor) -> Tensor:
@@ -74,15 +89,36 @@ def trained(value: Any) -> bool:
 
 
 def gradients(outputs: Any, inputs: list[Tensor]) -> list[Tensor | None]:
-    """Of a weighted sum of the outputs, whose weights are the same for shards and the whole."""
-    total: Any = 0
+    """Of a sum of the outputs, each element with a weight of its own."""
+    terms = []
     for out in leaves(outputs):
-        if out.requires_grad and out.dtype.is_floating_point:
-            total = total + whole(out).sin().sum()
-    if not is_tensor(total):
+        if trained(out):
+            full = whole(out)
+            weights = torch.linspace(0.5, 1.5, full.numel(), device=full.device)
+            terms.append((full * weights.view(full.shape)).sum())
+    if not terms:
         return []
-    found = torch.autograd.grad(total, inputs, allow_unused=True)
+    found = torch.autograd.grad(torch.stack(terms).sum(), inputs, allow_unused=True)
     return [None if g is None else whole(g) for g in found]
+
+
+def same(found: list[Tensor | None], wanted: list[Tensor | None]) -> None:
+    """Equal as far as sums of 64 terms, of which the largest result is one, may be in any order."""
+    assert len(found) == len(wanted)
+    for got, want in zip(found, wanted, strict=True):
+        if got is None or want is None:
+            # DTensor gives zeros where an input isn't used.
+            assert all(g is None or not g.any() for g in (got, want))
+            continue
+        if not want.dtype.is_floating_point and not want.dtype.is_complex:
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+            continue
+        finite = want.detach().abs().nan_to_num(0, 0, 0)
+        largest = float(finite.max()) if want.numel() else 0.0
+        eps = torch.finfo(want.dtype).eps
+        torch.testing.assert_close(
+            got, want, rtol=16 * eps, atol=64 * eps * largest, equal_nan=True
+        )
 
 
 def check_sample(operator: Any, sample: Any, mesh: DeviceMesh, draw: random.Random, n: int) -> int:
@@ -98,19 +134,18 @@ def check_sample(operator: Any, sample: Any, mesh: DeviceMesh, draw: random.Rand
     for place, (d_args, d_kwargs) in zip(kept, converter, strict=True):
         if not converter.successful():
             return 0
+        output = None
         try:
             output = call(operator.op, d_args, d_kwargs)
-            torch.testing.assert_close(
-                [whole(t) for t in leaves(output)], leaves(expected), equal_nan=True
-            )
+            same([whole(t) for t in leaves(output)], leaves(expected))
             if wanted:
-                shards = [t for t in leaves((d_args, d_kwargs)) if trained(t)]
-                found = gradients(output, shards)
-                torch.testing.assert_close(
-                    [g for g in found if g is not None],
-                    [g for g in wanted if g is not None],
-                    equal_nan=True,
-                )
+                with missing_rules():
+                    found = gradients(output, [t for t in leaves((d_args, d_kwargs)) if trained(t)])
+                same(found, wanted)
+        except NoRuleError:
+            if output is None:
+                raise
+            wanted = []  # no rule for the gradients
         except Exception as error:
             error.add_note(f"{place} of {sample}")
             raise
@@ -136,29 +171,56 @@ def check(operator: Any, mesh: DeviceMesh, samples: int, placements: int) -> tup
     return "passed" if count else "unsupported", str(count)
 
 
+def all_good(key: str, rank: int, world: int, good: bool) -> bool:
+    """Whether every rank says so; by the store, as the group may be broken."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"{key} {rank}", str(good))
+    return all(store.get(f"{key} {r}") == b"True" for r in range(world))
+
+
+def renew(key: str, rank: int, world: int) -> None:
+    """A new group instead of one whose ranks have failed at different places."""
+    store = dist.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    dist.init_process_group(
+        BACKEND,
+        store=PrefixStore(key, store),
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
+    )
+    _clear_sharding_prop_cache()
+
+
 def work(rank: int, world: int, names: list[str], samples: int, placements: int) -> list[Any]:
     start(rank)
+    # Sizes that 4 ranks divide; the table's own are odd and prime.
+    table.XS, table.S, table.M, table.L = 2, 4, 8, 16
     mesh = init_device_mesh(DEVICE, (world,))
     wanted = set(names)
     report = []
     for operator in table.op_db:
-        if operator.formatted_name in wanted:
-            outcome, why = check(operator, mesh, samples, placements)
-            report.append({"op": operator.formatted_name, "outcome": outcome, "why": why})
-            if rank == 0:
-                print(json.dumps(report[-1]), flush=True)  # noqa: T201
+        name = operator.formatted_name
+        if name not in wanted:
+            continue
+        outcome, why = check(operator, mesh, samples, placements)
+        report.append({"op": name, "outcome": outcome, "why": why})
+        if not all_good(name, rank, world, outcome != "failed"):
+            renew(name, rank, world)
+            mesh = init_device_mesh(DEVICE, (world,))
     return report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--every", type=int, default=1, help="take each K-th operator only")
+    parser.add_argument("--part", default="0/1", help="take only each N-th operator, from K on")
     parser.add_argument("--samples", type=int, default=3, help="of an operator")
     parser.add_argument("--placements", type=int, default=4, help="of a sample")
     parser.add_argument("--all", action="store_true", help="the excluded too")
     parser.add_argument("ops", nargs="*")
     given = parser.parse_args()
+    part, parts = map(int, given.part.split("/"))
     names = (
         given.ops
         or [
@@ -166,7 +228,7 @@ def main() -> None:
             for op in table.op_db
             if torch.float32 in op.supported_dtypes("cpu")
             and (given.all or op.formatted_name not in EXCLUDED)
-        ][:: given.every]
+        ][part::parts]
     )
     results = run_ranks(
         given.ranks,
@@ -174,13 +236,14 @@ def main() -> None:
         names,
         given.samples,
         given.placements,
-        timeout=550,
+        timeout=TIMEOUT_S,
         backend=BACKEND,
+        group_timeout=GROUP_TIMEOUT_S,
     )
-    for outcome in zip(*results, strict=True):
-        if len({o["outcome"] for o in outcome}) > 1:
-            print(json.dumps({**outcome[0], "outcome": "failed", "why": str(outcome)}))  # noqa: T201
-    print(Counter(r["outcome"] for r in results[0]), CONTROL, file=sys.stderr)  # noqa: T201
+    for outcomes in zip(*results, strict=True):
+        # One rank's part may be wrong and the others' right.
+        worst = next((o for o in reversed(outcomes) if o["outcome"] == "failed"), outcomes[0])
+        print(json.dumps(worst))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def refused(rank: int) -> None:
                 peer,
                 tag=5,
             )
-    raises("contiguous", dist.isend, torch.ones(4, 6, device=DEVICE).t(), peer)
+    raises("contiguous", dist.irecv, torch.ones(4, 6, device=DEVICE).t(), peer)
     dist.barrier()
     dist.send(mine, peer) if rank == 0 else dist.recv(mine, peer)  # all goes on
 

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.skipif(not TITAN.is_dir(), reason="make titan has not b
 LENGTH, BATCH, STEPS = 64, 8, 6
 LLAMA = "torchtitan_llama3.debugmodel"
 SDPA = "torchtitan_llama3.debugmodel_sdpa"
+FLEX = "torchtitan_llama3.debugmodel_flex"
+FLOAT8 = "torchtitan_llama3.debugmodel_float8"
 DEEPSEEK = "torchtitan_experts.deepseek_v3"
 QWEN = "torchtitan_experts.qwen3_moe"
 
@@ -31,6 +33,9 @@ QWEN = "torchtitan_experts.qwen3_moe"
 # of them. A gradient's norm adds millions of rounded numbers, but is logged with four decimals.
 # What was measured is in docs/torchtitan.md.
 BFLOAT16 = (2e-4, 1e-3)
+# Rounded to float8, 4 bits, what bfloat16 made slightly different can become a sixteenth different;
+# the scale of a whole tensor is that of its largest element.
+FLOAT8S = (8 * BFLOAT16[0], 8 * BFLOAT16[1])
 # In float32 what differs is the order of sums; these are two units of the last decimal logged.
 FLOAT32 = (2.5e-6, 2.6e-4)
 
@@ -97,6 +102,10 @@ MORE: dict[str, Case] = {
     "never resharded": Case(2, 2, (f"{P}fsdp_reshard_after_forward=never",)),
     "deterministic": Case(2, 2, ("--debug.deterministic", "--debug.detect_anomaly")),
     "profiled": Case(2, 2, ("--profiler.enable_profiling", "--profiler.profile_freq=5")),
+    "flex fsdp2": Case(2, 2, (), FLEX),
+    "flex tp": Case(2, 1, (TP2,), FLEX),
+    "float8 fsdp2": Case(2, 2, (), FLOAT8, (), FLOAT8S),
+    "float8 tp": Case(2, 1, (TP2,), FLOAT8, (), FLOAT8S),
     "sharp ddp": sharp(2, 2, *DDP),
     "sharp fsdp2": sharp(2, 2),
     "sharp tp": sharp(2, 1, TP2),
@@ -127,6 +136,14 @@ OF_EXPERTS: dict[str, Case] = {
     "qwen fsdp2 x ep of 4": experts(4, 4, EP4, model=QWEN),
 }
 
+# FlexAttention's masks are made of blocks of 128, and each rank gets the same number of them.
+LONGER = 256
+SPLIT_BY_BLOCKS: dict[str, Case] = {
+    "flex cp": Case(2, 1, (CP2, f"{P}context_parallel_load_balancer=None"), FLEX),
+    "flex cp, head and tail": Case(2, 1, (CP2,), FLEX),
+    "flex cp, by work": Case(2, 1, (CP2, f"{P}context_parallel_load_balancer=ptrr"), FLEX),
+}
+
 Curve = dict[int, tuple[float, float]]  # step: loss, norm of the gradients
 
 
@@ -137,9 +154,10 @@ def words(name: str) -> str:
 class Job:
     """Runs of torchtitan in one directory; those of as many ranks in one start of `torchrun`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, length: int) -> None:
         self._directory = directory
-        make_assets(directory, length=LENGTH, batch=BATCH, steps=STEPS)
+        self._length = length
+        make_assets(directory, length=length, batch=BATCH, steps=STEPS)
 
     def _line(self, case: Case, *arguments: str) -> list[str]:
         module, config = case.model.split(".")
@@ -147,7 +165,7 @@ class Job:
             *("--module", f"examples.{module}", "--config", config),
             f"--hf_assets_path={self._directory}/tokenizer",
             f"--dataloader.dataset_path={self._directory}/data{case.replicas}",
-            f"--training.seq_len={LENGTH}",
+            f"--training.seq_len={self._length}",
             f"--training.local_batch_size={BATCH // case.replicas}",
             f"--training.steps={STEPS}",
             "--debug.seed=1",
@@ -221,8 +239,8 @@ def logged(output: str) -> Curve:
     return {int(n): (float(loss), float(norm)) for n, loss, norm in re.findall(pattern, output)}
 
 
-def compare(directory: Path, cases: Mapping[str, Case]) -> None:
-    curves = Job(directory).train(cases)
+def compare(directory: Path, cases: Mapping[str, Case], length: int = LENGTH) -> None:
+    curves = Job(directory, length).train(cases)
     for name, case in cases.items():
         found, expected = curves[name], curves[alone(case.model, case.alone)]
         begin = 4 if case.starts_from else 1
@@ -250,6 +268,11 @@ def test_llama3_on_two_ranks(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_llama3_on_four_ranks(tmp_path: Path) -> None:
     compare(tmp_path, {"tp": SOME["tp"], **OF_FOUR})
+
+
+@pytest.mark.exhaustive
+def test_context_parallel_over_packed_documents(tmp_path: Path) -> None:
+    compare(tmp_path, SPLIT_BY_BLOCKS, LONGER)
 
 
 @pytest.mark.exhaustive

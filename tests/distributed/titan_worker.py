@@ -3,14 +3,14 @@
 Importing torchtitan takes several times as long as a case, so it is imported once and forked.
 """
 
+import importlib
 import json
 import os
 import sys
 import traceback
 from pathlib import Path
 
-import torchtitan.models.llama3.config_registry  # here, so that children needn't
-import torchtitan.train
+from examples.torchtitan_train import main as train
 
 
 def case(number: int, arguments: list[str], log: Path) -> None:
@@ -23,7 +23,7 @@ def case(number: int, arguments: list[str], log: Path) -> None:
     sys.argv = ["torchtitan.train", *arguments]
     status = 1
     try:
-        torchtitan.train.main()
+        train()
         status = 0
     except BaseException:  # noqa: BLE001 - a child must not return into its parent's code
         traceback.print_exc()
@@ -35,6 +35,7 @@ def case(number: int, arguments: list[str], log: Path) -> None:
 
 def main() -> None:
     """Take a file of cases and the directory for what they print."""
+    importlib.import_module("examples.torchtitan_llama3")  # so that children needn't
     cases, logs = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     for number, arguments in enumerate(cases):
         log = logs / f"{number}-{os.environ['RANK']}"

@@ -23,11 +23,6 @@ _finfo: Any = ml_dtypes.finfo
 SINGLE = rounding(np.float32)
 
 
-@pytest.fixture(params=["reference", "native"])
-def _executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
-
-
 @st.composite
 def angles(draw: st.DrawFn) -> Array:
     """Angles of any size and sign, half of them next to multiples of pi/2."""
@@ -54,7 +49,7 @@ def bound(name: str, x: Array, kind: Any) -> tuple[Array, Array]:
     return want, abs(want) * (error + rounding(kind)) + least
 
 
-@pytest.mark.usefixtures("_executor")
+@pytest.mark.usefixtures("executor")
 @pytest.mark.parametrize("generation", ["first", "second"])
 @pytest.mark.parametrize("name", NAMES)
 def test_angles_up_to_the_largest(name: str, generation: str) -> None:
@@ -75,7 +70,7 @@ def test_angles_up_to_the_largest(name: str, generation: str) -> None:
     check()
 
 
-@pytest.mark.usefixtures("_executor")
+@pytest.mark.usefixtures("executor")
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_beyond_the_largest_angle_results_stay_in_range(name: str) -> None:
     x = np.exp2(np.linspace(23, 127.9, 512)).astype(np.float32)
@@ -84,7 +79,7 @@ def test_beyond_the_largest_angle_results_stay_in_range(name: str) -> None:
     assert np.isnan(run(getattr(nl, name), np.full((1, 1), np.nan, np.float32))).all()
 
 
-@pytest.mark.usefixtures("_executor")
+@pytest.mark.usefixtures("executor")
 def test_the_instruction_reduces_no_argument() -> None:
     def sine(x: Any) -> Any:
         out = nl.ndarray(x.shape, x.dtype, nl.sbuf)

@@ -21,10 +21,7 @@ from nki.language.function import Binary, Unary
 from nki.language.tiles import promote
 from tests.nki.language_tools import Array, inside, largest, rounding, run
 
-
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def numbers(shape: tuple[int, ...], seed: int, dtype: Any = np.float32, scale: float = 1) -> Array:

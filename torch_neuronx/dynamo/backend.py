@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -92,7 +93,7 @@ def neuron(
     for observer in CAPTURES:
         observer(gm)
     functionalize(gm)
-    frozen = dict(options or {})
+    frozen = own_options(options or {})
     if any(isinstance(x, list | tuple | dict) for x in example_inputs):  # compiled autograd
         compile_flat = partial(_compile_flat, options=frozen)
         leaves = pytree.tree_leaves(list(example_inputs))
@@ -100,6 +101,24 @@ def neuron(
             return with_flat_arguments(gm, example_inputs, compile_flat)
         return flatten_graph_inputs(gm, example_inputs, compile_flat)
     return _compile_flat(gm, example_inputs, frozen)
+
+
+def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options without those of Inductor, about which it warns.
+
+    A library that tunes `torch.compile(f, options={"max_autotune": True})` for PyTorch's default
+    backend gets this one where it is the default (`torch.compiler.set_default_backend("neuron")`).
+    """
+    foreign = [name for name in options if name.replace("-", "_") in _inductor_options()]
+    if foreign:
+        named = ", ".join(foreign)
+        warnings.warn(f"the backend neuron ignores options of Inductor: {named}", stacklevel=2)
+    return {name: value for name, value in options.items() if name not in foreign}
+
+
+@cache
+def _inductor_options() -> frozenset[str]:
+    return frozenset(inductor_config.get_config_copy())
 
 
 def _compile_flat(
@@ -140,7 +159,7 @@ def compile_static(
 
     # PyTorch's DDPOptimizer learns from this that the first call of the result is to be a fake one.
     counters["aot_autograd"]["total"] += 1
-    with _settings():
+    with torch_settings():
         compiled = aot_module_simplified(
             gm,
             example_inputs,
@@ -172,7 +191,7 @@ def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def torch_settings() -> Iterator[None]:
     """PyTorch's own switches, as this backend needs them."""
     with (
         # Our partitioner never draws random numbers again; this pass refuses graphs where it would.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-if TYPE_CHECKING:  # the importer's lowerings ask which executor there is
+# The importer's lowerings ask this module which executor there is.
+if TYPE_CHECKING:
     from torch_neuronx.dynamo.importer import Imported
 
 VARIABLE = "TORCH_NEURONX_EXECUTOR"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,18 +21,9 @@ from tests.nki.torch.kernels_for_tests import (
     sine,
 )
 from torch_neuronx import nki, nki_op
-from torch_neuronx.dynamo.backend import OBSERVERS, CompiledGraph
+from torch_neuronx.dynamo.backend import CompiledGraph
 
 DEVICES = ("cpu", "neuron")
-
-
-@pytest.fixture
-def graphs() -> Iterator[list[CompiledGraph]]:
-    """The graphs that are compiled meanwhile."""
-    found: list[CompiledGraph] = []
-    OBSERVERS.append(found.append)
-    yield found
-    OBSERVERS.remove(found.append)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@
 #include <torch/library.h>
 
 #include <cstring>
+#include <vector>
 
 #include "device/state.h"
 #include "dispatch/alias.h"
@@ -90,15 +91,25 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
       size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
+// A storage keeps its allocator, and this kind knows one device.
+at::native::ZeroTensorAllocator* zero_allocator(c10::DeviceIndex index) {
+  static auto& allocators = *[] {
+    auto* all = new std::vector<at::native::ZeroTensorAllocator>;
+    all->reserve(device_count());
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i)
+      all->emplace_back(c10::Device(kNeuron, i));
+    return all;
+  }();
+  return &allocators[index];
+}
+
 // All-zero tensors that autograd passes around without memory.
 at::Tensor efficient_zero(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                           std::optional<at::Layout>, std::optional<at::Device> device,
                           std::optional<bool>) {
-  static at::native::ZeroTensorAllocator allocator{c10::Device(kNeuron, 0)};
   const auto keys = kKeys.add(c10::DispatchKey::ZeroTensor);
-  const OnDevice guard(target_index(device));
-  return at::detail::empty_generic(size, &allocator, keys, c10::dtype_or_default(dtype),
-                                   std::nullopt);
+  return at::detail::empty_generic(size, zero_allocator(target_index(device)), keys,
+                                   c10::dtype_or_default(dtype), std::nullopt);
 }
 
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,

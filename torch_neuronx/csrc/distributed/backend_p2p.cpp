@@ -108,7 +108,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   const char* name = is_send ? "send" : "receive";
   TORCH_CHECK_VALUE(tensors.size() == 1, name, ": got ", tensors.size(),
                     " tensors, but one message is one tensor");
-  const at::Tensor& tensor = tensors[0];
+  // What is sent is only read: it is copied if it isn't in one piece.
+  const bool is_strided = tensors[0].layout() == at::kStrided && !tensors[0].is_contiguous();
+  const at::Tensor tensor = is_send && is_strided ? tensors[0].detach().contiguous() : tensors[0];
   TORCH_CHECK_VALUE(type == OpType::RECVANYSOURCE || (peer >= 0 && peer < size_), name, ": rank ",
                     peer, " is not a rank of a group of ", size_);
   TORCH_CHECK_VALUE(tensor.layout() != at::kStrided || tensor.is_contiguous(), name,
@@ -139,6 +141,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   auto operation = std::make_shared<Operation>(nullptr, Tensors{tensor}, request.kept, device);
   if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed)))
     operation->profile(activity_of(parcel, name, device, peer, segment_.name(), size_));
+  report(operation, type, sequence_);
   const Done done = [operation, is_send, tensor, request = std::move(request)](
                         const std::exception_ptr& error, int source) {
     if (!is_send && error == nullptr) {

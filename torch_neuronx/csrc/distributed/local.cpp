@@ -19,16 +19,42 @@ bool has_equal_elements(Kind kind) {
          kind == Kind::kReduceScatter;
 }
 
-std::string text_of(Kind kind, Reduction reduction, double postscale, int root,
-                    const std::string& tensor) {
+void fill(Descriptor& d, const Call& call) {
+  d.sequence = call.sequence;
+  d.elements = call.elements;
+  d.prescale = call.prescale;
+  d.postscale = call.postscale;
+  d.root = call.root;
+  d.views = static_cast<uint32_t>(call.exposed.size());
+  d.kind = static_cast<uint8_t>(call.kind);
+  d.dtype = static_cast<uint8_t>(call.dtype);
+  d.reduction = static_cast<uint8_t>(call.reduction);
+  d.dims = static_cast<int8_t>(std::min<size_t>(call.sizes.size(), kMaxDims + 1));
+  for (int i = 0; i < std::min<int>(d.dims, kMaxDims); ++i) d.sizes[i] = call.sizes[i];
+}
+
+// "all_reduce 17 (sum, Float [4, 3])"
+std::string text_of(const Descriptor& d) {
+  const auto kind = static_cast<Kind>(d.kind);
   std::ostringstream text;
-  if (kind == Kind::kBarrier) return "";
+  text << kind_name(kind) << ' ' << d.sequence;
+  if (kind == Kind::kBarrier) return text.str();
   text << " (";
-  if (kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter)
-    text << (reduction == Reduction::kSum && postscale != 1 ? "avg" : reduction_name(reduction))
-         << ", ";
-  if (root >= 0) text << "root " << root << ", ";
-  text << tensor << ")";
+  if (kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter) {
+    const auto reduction = static_cast<Reduction>(d.reduction);
+    text << (reduction == Reduction::kSum && d.postscale != 1 ? "avg" : reduction_name(reduction));
+    if (d.prescale != 1) text << " of " << d.prescale << " times";
+    text << ", ";
+  }
+  if (d.root >= 0) text << "root " << d.root << ", ";
+  text << tensor_text(d.dtype, d.sizes, d.dims);
+  uint64_t elements = 1;
+  for (int i = 0; i < std::min<int>(d.dims, kMaxDims); ++i)
+    elements *= static_cast<uint64_t>(d.sizes[i]);
+  const bool is_whole = kind == Kind::kAllReduce || kind == Kind::kReduce;
+  if (is_whole && d.dims <= kMaxDims && d.elements != elements)
+    text << " and more, " << d.elements << " elements";
+  text << ")";
   return text.str();
 }
 
@@ -48,15 +74,14 @@ size_t Call::exposed_bytes() const {
 }
 
 std::string Call::text() const {
-  return std::string(kind_name(kind)) + " " + std::to_string(sequence) +
-         text_of(kind, reduction, postscale, root, tensor_text(dtype, sizes));
+  Descriptor descriptor{};
+  fill(descriptor, *this);
+  return text_of(descriptor);
 }
 
 std::string Local::describe(int local_rank, const Descriptor& d) const {
   return segment_.rank_name(segment_.members()[static_cast<size_t>(local_rank)]) + " called " +
-         kind_name(static_cast<Kind>(d.kind)) + " " + std::to_string(d.sequence) +
-         text_of(static_cast<Kind>(d.kind), static_cast<Reduction>(d.reduction), d.postscale,
-                 d.root, tensor_text(d.dtype, d.sizes, d.dims));
+         text_of(d);
 }
 
 void Local::run(const Call& call) {
@@ -80,17 +105,7 @@ void Local::post(const Call& call) {
   Slot& slot = segment_.mine();
   Post& mine = slot.posts[call.sequence % 2];
   Descriptor& d = mine.descriptor;
-  d.sequence = call.sequence;
-  d.elements = call.elements;
-  d.prescale = call.prescale;
-  d.postscale = call.postscale;
-  d.root = call.root;
-  d.views = static_cast<uint32_t>(call.exposed.size());
-  d.kind = static_cast<uint8_t>(call.kind);
-  d.dtype = static_cast<uint8_t>(call.dtype);
-  d.reduction = static_cast<uint8_t>(call.reduction);
-  d.dims = static_cast<int8_t>(std::min<size_t>(call.sizes.size(), kMaxDims + 1));
-  for (int i = 0; i < std::min<int>(d.dims, kMaxDims); ++i) d.sizes[i] = call.sizes[i];
+  fill(d, call);
 
   const size_t count = call.exposed.size();
   const size_t bytes = call.exposed_bytes();

@@ -1,7 +1,11 @@
 #include "distributed/operation.h"
 
+#include <ATen/ops/stack.h>
 #include <c10/core/DeviceGuard.h>
 #include <pthread.h>
+#include <pybind11/pybind11.h>
+
+#include <optional>
 
 #include "device/state.h"
 #include "device/stream.h"
@@ -9,6 +13,15 @@
 #include "distributed/error.h"
 
 namespace torch_neuronx::distributed {
+namespace {
+
+bool have_one_shape(const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors)
+    if (tensor.sizes() != tensors[0].sizes() || tensor.dtype() != tensors[0].dtype()) return false;
+  return !tensors.empty();
+}
+
+}  // namespace
 
 Operation::Operation(std::function<void()> body, std::vector<at::Tensor> results,
                      std::vector<at::Tensor> kept, c10::DeviceIndex device)
@@ -64,8 +77,9 @@ void Operation::announce() noexcept {
     announced_ = true;
   }
   if (callbacks.empty()) return;
-  Announcer::instance().post([callbacks = std::move(callbacks), error = error_] {
-    for (const auto& callback : callbacks) callback(error);
+  // Who is called may look at the operation, which nobody else may need any more.
+  Announcer::instance().post([self = shared_from_this(), callbacks = std::move(callbacks)] {
+    for (const auto& callback : callbacks) callback(self->error_);
   });
 }
 
@@ -183,7 +197,21 @@ c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFuture() {
       c10::ListType::create(c10::TensorType::get()),
       std::vector<c10::Device>{c10::Device(kNeuron, device)});
   const Completions ends(operations_.begin(), operations_.end());
-  on_stream_with(ends, device, [&] { future_->markCompleted(c10::IValue(result())); });
+  if (opType_ != c10d::OpType::ALLGATHER || !have_one_shape(result())) {
+    on_stream_with(ends, device, [&] { future_->markCompleted(c10::IValue(result())); });
+    return future_;
+  }
+  // As on other devices: what a list of tensors was gathered into, as one tensor, which PyTorch's
+  // quantizing hooks index. To stack them is an operator, so it waits; others may need the GIL.
+  std::optional<pybind11::gil_scoped_release> released;
+  if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  on_stream_with(ends, device, [&] {
+    try {
+      future_->markCompleted(c10::IValue(std::vector<at::Tensor>{at::stack(result())}));
+    } catch (const c10::Error&) {
+      future_->setError(std::current_exception());
+    }
+  });
   return future_;
 }
 

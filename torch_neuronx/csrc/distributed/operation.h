@@ -18,7 +18,7 @@
 
 namespace torch_neuronx::distributed {
 
-class Operation final : public Completion {
+class Operation final : public Completion, public std::enable_shared_from_this<Operation> {
  public:
   Operation(std::function<void()> body, std::vector<at::Tensor> results,
             std::vector<at::Tensor> kept, c10::DeviceIndex device);
