@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from neuronxcc.neff import read_neff
 from torch_neuronx._config import machine
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.inference.errors import ModelFormatError
-from torch_neuronx.inference.manifest import Manifest, TensorFacts, check_against, read_manifest
+from torch_neuronx.inference.manifest import TensorFacts, check_against, read_manifest
 from torch_neuronx.inference.placement import next_cores
 
 LEGACY_VARIABLE = "NEURON_RT_ALLOW_LEGACY_NEFF"
@@ -107,11 +106,6 @@ def check_target(target: str) -> None:
     )
 
 
-def in_background(work: Callable[[], None]) -> None:
-    """Run a load in a thread that Python waits for before it ends."""
-    threading.Thread(target=work, name="neuron model loading").start()
-
-
 def _check_tensors(
     kind: str, wanted: Sequence[TensorFacts], given: Sequence[torch.Tensor]
 ) -> None:
@@ -126,8 +120,3 @@ def _check_tensors(
                 f"NRT_INVALID (status 2): {kind} {facts.name!r} of the saved model is "
                 f"{tensor.dtype}{list(tensor.shape)}, not {facts}"
             )
-
-
-def describe(text: str) -> Manifest:
-    """The manifest of a model."""
-    return read_manifest(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,11 +44,20 @@ def models(trace: torch.nn.Module) -> list[Any]:
 
 
 def next_cores() -> Sequence[int]:
-    """Cores for a model that nobody has placed: what a context asks for, or the next in turn."""
+    """The core for a model that nobody has placed: the next in turn."""
     with _lock:
-        if _requests:
-            return _range(*_requests[-1])
         return _range(-1, 1)
+
+
+def requested_cores() -> list[int]:
+    """The cores that a context asks for, for a model that is read now; none: there is no context."""
+    with _lock:
+        return list(_range(*_requests[-1])) if _requests else []
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Run a load in a thread that Python waits for before it ends."""
+    threading.Thread(target=work, name="neuron model loading").start()
 
 
 def _range(start: int, count: int) -> Sequence[int]:
