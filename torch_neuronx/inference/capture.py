@@ -209,9 +209,7 @@ def _plan_result(
         for node, spec in zip(placeholders, specs, strict=True)
         if spec.kind != InputKind.USER_INPUT
     }
-    given = [
-        n for n, s in zip(placeholders, specs, strict=True) if s.kind == InputKind.USER_INPUT
-    ]
+    given = [n for n, s in zip(placeholders, specs, strict=True) if s.kind == InputKind.USER_INPUT]
     targets = {number: (by_name[name], True) for name, number in aliases.items()}
     targets |= {number: (given[i], False) for i, number in input_aliases.items()}
     kept: list[torch.fx.Node] = []

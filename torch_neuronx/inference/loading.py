@@ -106,9 +106,7 @@ def check_target(target: str) -> None:
     )
 
 
-def _check_tensors(
-    kind: str, wanted: Sequence[TensorFacts], given: Sequence[torch.Tensor]
-) -> None:
+def _check_tensors(kind: str, wanted: Sequence[TensorFacts], given: Sequence[torch.Tensor]) -> None:
     if len(wanted) != len(given):
         raise ModelFormatError(
             f"NRT_INVALID (status 2): the saved model has {len(given)} {kind}s, not {len(wanted)}"

@@ -76,7 +76,9 @@ def _check(start_nc: int, nc_count: int) -> tuple[int, int]:
         raise RuntimeError("NRT_INIT: there is no NeuronCore in this process")
     count = 1 if nc_count == -1 else nc_count
     if not 1 <= count <= available:
-        raise ValueError(f"nc_count={nc_count} must be -1 or from 1 to {available}, the visible cores")
+        raise ValueError(
+            f"nc_count={nc_count} must be -1 or from 1 to {available}, the visible cores"
+        )
     if start_nc != -1 and not 0 <= start_nc < available:
         raise ValueError(f"start_nc={start_nc} must be -1 or from 0 to {available - 1}")
     if start_nc != -1 and start_nc + count > available:

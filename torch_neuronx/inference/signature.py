@@ -251,9 +251,7 @@ class _Writer:
 
     def _check(self, wrong: str, text: str, *, first: bool = False) -> None:
         lines = [f"    if {wrong}:", f"        raise ValueError({_literal(text)})"]
-        self.checks[: 0 if first else len(self.checks)] = (
-            lines if first else [*self.checks, *lines]
-        )
+        self.checks[: 0 if first else len(self.checks)] = lines if first else [*self.checks, *lines]
 
     # ---- what is returned ------------------------------------------------------------------------
 

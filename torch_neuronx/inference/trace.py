@@ -37,7 +37,7 @@ def trace(
     func: Callable[..., Any] | ExportedProgram,
     example_inputs: Any,
     *_: Any,
-    input_output_aliases: Mapping[torch.Tensor, int] = {},  # noqa: B006 - never written to
+    input_output_aliases: Mapping[torch.Tensor, int] = {},
     compiler_workdir: str | Path | None = None,
     compiler_args: Arguments = None,
     partitioner_config: Any = None,
@@ -142,9 +142,7 @@ def _trace_whole(
     with Progress(f"compiling {name}"):
         compiled = _compile(captured, settings)
     info = NeffInfo(name, settings.target, settings.lnc, settings.flags())
-    neff = write_neff(
-        compiled, info, compress=not settings.enable_fast_loading_neuron_binaries
-    )
+    neff = write_neff(compiled, info, compress=not settings.enable_fast_loading_neuron_binaries)
     if compiler_workdir is not None:
         inlined = with_weights(compiled, captured) if inline else compiled
         _leave(compiler_workdir, captured, inlined, info, settings)
