@@ -54,7 +54,7 @@ def test_dynamic_batch_errors(batched: torch.jit.ScriptModule) -> None:
         torch_neuronx.dynamic_batch(total)
     same = torch_neuronx.trace(lambda x, y: x + y, (torch.rand(2, 3), torch.rand(2, 3)))
     torch_neuronx.dynamic_batch(same)
-    with pytest.raises(RuntimeError, match="'x'.* has 4 rows, input 'y'.* has 5"):
+    with pytest.raises(RuntimeError, match=r"'x'.* has 4 rows, input 'y'.* has 5"):
         same(torch.rand(4, 3), torch.rand(5, 3))
     with pytest.raises(TypeError, match="got Linear"):
         torch_neuronx.dynamic_batch(torch.nn.Linear(1, 1))
@@ -113,7 +113,7 @@ def test_when_models_are_loaded(tmp_path: Path) -> None:
     torch_neuronx.async_load(traced)
     torch.jit.save(traced, tmp_path / "async.pt")
     torch_neuronx.lazy_load(traced)
-    torch_neuronx.async_load(traced, False)
+    torch_neuronx.async_load(traced, enable_async_load=False)
     torch.jit.save(traced, tmp_path / "lazy.pt")
     lazy, background = (torch.jit.load(tmp_path / f"{name}.pt") for name in ("lazy", "async"))
     assert cores_of(lazy) == []
@@ -143,7 +143,7 @@ def test_separate_weights(tmp_path: Path) -> None:
     close(torch.jit.load(tmp_path / "net.pt", map_location="cpu")(x), other(x))
     with pytest.raises(ValueError, match=r"'0.weight' must be torch.float32\[4, 4\]"):
         torch_neuronx.replace_weights(traced, {**NET.state_dict(), "0.weight": torch.ones(1)})
-    with pytest.raises(ValueError, match="have no '0.weight'"):
+    with pytest.raises(ValueError, match=r"have no '0.weight'"):
         torch_neuronx.replace_weights(traced, {})
     inline = torch_neuronx.trace(NET, torch.rand(2, 4))
     with pytest.warns(UserWarning, match="nothing to replace"):
@@ -180,8 +180,8 @@ def test_analyze_and_partition(tmp_path: Path) -> None:
         {"min_subgraph_size": 2},
         {"model_support_percentage_threshold": 0.99},
     ):
+        config = torch_neuronx.PartitionerConfig(**limit)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=next(iter(limit))):
-            config = torch_neuronx.PartitionerConfig(**limit)  # type: ignore[arg-type]
             torch_neuronx.trace(model, x, partitioner_config=config)
     with pytest.raises(ValueError, match="at least 1"):
         torch_neuronx.PartitionerConfig(min_subgraph_size=0)

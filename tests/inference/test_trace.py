@@ -88,7 +88,7 @@ def test_outputs_are_where_all_inputs_are() -> None:
 @pytest.mark.parametrize(
     ("x", "text"),
     [
-        (torch.rand(3, 4), r"input 'x' \(number 0\) must be float32\[2, 4\] as traced, got float32\[3, 4\]"),
+        (torch.rand(3, 4), r"'x' \(number 0\) must be float32\[2, 4\] .*, got float32\[3, 4\]"),
         (torch.rand(8), r"got float32\[8\]"),
         (torch.rand(2, 4).double(), r"must be float32\[2, 4\] as traced, got float64\[2, 4\]"),
         (torch.rand(2, 4).to_sparse(), "must be a plain"),

@@ -351,10 +351,7 @@ def _finish(
     for number in sorted(order.held - mutated):
         places[number] = len(weights)
         weights.append(Held(order.names[number], order.values[number].detach()))
-    extra: list[torch.Tensor] = []
-    for source in imported.arguments:
-        if isinstance(source, torch.Tensor):
-            extra.append(source)
+    extra = [source for source in imported.arguments if isinstance(source, torch.Tensor)]
     constants = [Held(f"constant{i}", t.detach().cpu()) for i, t in enumerate(extra)]
     first_extra = len(weights)
     weights += constants

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from neuronxcc.neff import read_neff
@@ -61,7 +62,7 @@ def load(
     manifest = read_manifest(text)
     if neff.dtype != torch.uint8 or neff.dim() != 1:
         raise ModelFormatError("NRT_INVALID (status 2): the saved model has no NEFF")
-    content = memoryview(neff.cpu().contiguous().numpy())
+    content = memoryview(np.ascontiguousarray(neff.cpu().numpy()))  # type: ignore[arg-type]
     found = read_neff(content)
     check_against(manifest, found.program)
     check_target(found.info.target)

@@ -122,7 +122,7 @@ def trace_in_parts(
     define(script._concrete_type, _run(split), source.types.get)  # noqa: SLF001
     text = source.text.format(call="self.run_parts", rest="")
     define(script._concrete_type, text, source.types.get)  # noqa: SLF001
-    return script
+    return script  # type: ignore[no-any-return]
 
 
 def _unsupported(graph: torch.fx.Graph, config: PartitionerConfig) -> set[str]:

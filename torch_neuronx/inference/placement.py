@@ -50,7 +50,7 @@ def next_cores() -> Sequence[int]:
 
 
 def requested_cores() -> list[int]:
-    """The cores that a context asks for, for a model that is read now; none: there is no context."""
+    """The cores that a context asks for, for a model that is read now; none without one."""
     with _lock:
         return list(_range(*_requests[-1])) if _requests else []
 
@@ -120,8 +120,12 @@ def set_multicore(trace: torch.jit.ScriptModule) -> None:
     set_neuron_cores(trace, 0, max(1, _C.device_count()))
 
 
-def move_trace_to_device(trace: torch.jit.ScriptModule, device_id: int) -> None:
+def move_trace_to_device(trace: torch.jit.ScriptModule, device_id: Any) -> None:
     """Move a traced module to a core, in place, and weights that are kept beside it too.
+
+    Args:
+        trace: What `trace` or `torch.jit.load` returned.
+        device_id: The core's number as this process counts them.
 
     Raises:
         ValueError: There is no such core.
@@ -135,8 +139,8 @@ def move_trace_to_device(trace: torch.jit.ScriptModule, device_id: int) -> None:
         for module in trace.modules():
             for name, value in [*module.named_parameters(recurse=False)]:
                 setattr(module, name, torch.nn.Parameter(value.to(core), requires_grad=False))
-            for name, value in [*module.named_buffers(recurse=False)]:
-                setattr(module, name, value.to(core))
+            for name, buffer in [*module.named_buffers(recurse=False)]:
+                setattr(module, name, buffer.to(core))
 
 
 @contextmanager

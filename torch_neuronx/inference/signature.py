@@ -255,7 +255,7 @@ class _Writer:
 
     # ---- what is returned ------------------------------------------------------------------------
 
-    def result(self, value: Any) -> tuple[str, str]:
+    def result(self, value: Any) -> tuple[str, str]:  # noqa: PLR0911 - one for each type
         """Type and expression of a value."""
         if isinstance(value, torch.Tensor):
             return "Tensor", f"outs[{self.numbers[id(value)]}]"
@@ -319,7 +319,7 @@ class _Writer:
             for key, (t, _) in zip(value._fields, parts, strict=True)
         ]
         # TorchScript wants the class itself, with types of its fields.
-        self.types[name] = typing.NamedTuple(name, fields)  # type: ignore[misc]
+        self.types[name] = typing.NamedTuple(name, fields)
         return name, f"{name}({', '.join(e for _, e in parts)})"
 
 
