@@ -57,7 +57,7 @@ def test_dynamic_batch_errors(batched: torch.jit.ScriptModule) -> None:
     with pytest.raises(RuntimeError, match=r"'x'.* has 4 rows, input 'y'.* has 5"):
         same(torch.rand(4, 3), torch.rand(5, 3))
     with pytest.raises(TypeError, match="got Linear"):
-        torch_neuronx.dynamic_batch(torch.nn.Linear(1, 1))
+        torch_neuronx.dynamic_batch(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
 
 
 def test_data_parallel() -> None:
@@ -90,7 +90,7 @@ def test_placement(tmp_path: Path) -> None:
     path = tmp_path / "net.pt"
     torch.jit.save(traced, path)
     one, two = torch.jit.load(path), torch.jit.load(path)
-    count = torch.neuron.device_count()
+    count = torch_neuronx.neuron.device_count()
     assert (cores_of(one)[0] + 1) % count == cores_of(two)[0]
     with torch_neuronx.experimental.neuron_cores_context(start_nc=2, nc_count=2):
         placed = torch.jit.load(path)
@@ -180,7 +180,7 @@ def test_analyze_and_partition(tmp_path: Path) -> None:
         {"min_subgraph_size": 2},
         {"model_support_percentage_threshold": 0.99},
     ):
-        config = torch_neuronx.PartitionerConfig(**limit)  # type: ignore[arg-type]
+        config = torch_neuronx.PartitionerConfig(**limit)
         with pytest.raises(ValueError, match=next(iter(limit))):
             torch_neuronx.trace(model, x, partitioner_config=config)
     with pytest.raises(ValueError, match="at least 1"):

@@ -33,6 +33,8 @@ class Net(torch.nn.Module):
 
 
 class Cache(torch.nn.Module):
+    calls: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.kv = torch.nn.Parameter(torch.zeros(3, 2), requires_grad=False)
