@@ -90,7 +90,7 @@ def operator_of(node: Node) -> str:
 
 
 def failure_of(node: Node) -> tuple[str, str]:
-    """Where an operator of an exported graph fails, and its graph; two empty texts if it doesn't."""
+    """Where an operator of an exported graph fails, and its graph; empty texts if it doesn't."""
     single = _alone(node)
     text = str(single.graph)
     try:

@@ -31,8 +31,9 @@ def dynamic_batch(neuron_script: torch.jit.ScriptModule) -> torch.jit.ScriptModu
         refusal = why_not(model)
         if refusal:
             raise ValueError(f"dynamic_batch is not possible: {refusal}")
+    value = True
     for model in found:
-        model.set_option(DYNAMIC_BATCH, True)
+        model.set_option(DYNAMIC_BATCH, value)
     return neuron_script
 
 

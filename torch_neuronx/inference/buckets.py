@@ -114,7 +114,7 @@ def bucket_model_trace(
     define(script._concrete_type, _choose(len(example_inputs)), types.get)  # noqa: SLF001
     text = texts.pop().format(call="self.run_bucket", rest="")
     define(script._concrete_type, text, types.get)  # noqa: SLF001
-    return script
+    return script  # type: ignore[no-any-return]
 
 
 def _choose(count: int) -> str:

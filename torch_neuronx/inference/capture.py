@@ -209,9 +209,7 @@ def _plan_result(
         for node, spec in zip(placeholders, specs, strict=True)
         if spec.kind != InputKind.USER_INPUT
     }
-    given = [
-        n for n, s in zip(placeholders, specs, strict=True) if s.kind == InputKind.USER_INPUT
-    ]
+    given = [n for n, s in zip(placeholders, specs, strict=True) if s.kind == InputKind.USER_INPUT]
     targets = {number: (by_name[name], True) for name, number in aliases.items()}
     targets |= {number: (given[i], False) for i, number in input_aliases.items()}
     kept: list[torch.fx.Node] = []
@@ -353,10 +351,7 @@ def _finish(
     for number in sorted(order.held - mutated):
         places[number] = len(weights)
         weights.append(Held(order.names[number], order.values[number].detach()))
-    extra: list[torch.Tensor] = []
-    for source in imported.arguments:
-        if isinstance(source, torch.Tensor):
-            extra.append(source)
+    extra = [source for source in imported.arguments if isinstance(source, torch.Tensor)]
     constants = [Held(f"constant{i}", t.detach().cpu()) for i, t in enumerate(extra)]
     first_extra = len(weights)
     weights += constants

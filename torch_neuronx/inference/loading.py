@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from neuronxcc.neff import read_neff
 from torch_neuronx._config import machine
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.inference.errors import ModelFormatError
-from torch_neuronx.inference.manifest import Manifest, TensorFacts, check_against, read_manifest
+from torch_neuronx.inference.manifest import TensorFacts, check_against, read_manifest
 from torch_neuronx.inference.placement import next_cores
 
 LEGACY_VARIABLE = "NEURON_RT_ALLOW_LEGACY_NEFF"
@@ -62,7 +62,7 @@ def load(
     manifest = read_manifest(text)
     if neff.dtype != torch.uint8 or neff.dim() != 1:
         raise ModelFormatError("NRT_INVALID (status 2): the saved model has no NEFF")
-    content = memoryview(neff.cpu().contiguous().numpy())
+    content = memoryview(np.ascontiguousarray(neff.cpu().numpy()))  # type: ignore[arg-type]
     found = read_neff(content)
     check_against(manifest, found.program)
     check_target(found.info.target)
@@ -107,14 +107,7 @@ def check_target(target: str) -> None:
     )
 
 
-def in_background(work: Callable[[], None]) -> None:
-    """Run a load in a thread that Python waits for before it ends."""
-    threading.Thread(target=work, name="neuron model loading").start()
-
-
-def _check_tensors(
-    kind: str, wanted: Sequence[TensorFacts], given: Sequence[torch.Tensor]
-) -> None:
+def _check_tensors(kind: str, wanted: Sequence[TensorFacts], given: Sequence[torch.Tensor]) -> None:
     if len(wanted) != len(given):
         raise ModelFormatError(
             f"NRT_INVALID (status 2): the saved model has {len(given)} {kind}s, not {len(wanted)}"
@@ -126,8 +119,3 @@ def _check_tensors(
                 f"NRT_INVALID (status 2): {kind} {facts.name!r} of the saved model is "
                 f"{tensor.dtype}{list(tensor.shape)}, not {facts}"
             )
-
-
-def describe(text: str) -> Manifest:
-    """The manifest of a model."""
-    return read_manifest(text)

@@ -66,7 +66,7 @@ class DataParallel(torch.nn.Module):
         """From now on every part must have the size that was traced."""
         self._fixed = self._fixed or "dynamic batching is disabled"
         for held in self._models:
-            held.set_option(DYNAMIC_BATCH, False)
+            held.set_option(DYNAMIC_BATCH, not self._fixed)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Split all tensors along `dim`, run the parts, and join their results.
@@ -79,7 +79,7 @@ class DataParallel(torch.nn.Module):
         rows = self._rows(leaves)
         size = self.split_size or max(1, rows // len(self.device_ids))
         if self._fixed:
-            self._check_fixed(leaves, rows, size)
+            self._check_fixed(rows, size)
         starts = range(0, rows, size) if rows else range(1)
 
         def part(start: int) -> Any:
@@ -104,7 +104,7 @@ class DataParallel(torch.nn.Module):
             )
         return int(sizes[0])
 
-    def _check_fixed(self, leaves: Sequence[Any], rows: int, size: int) -> None:
+    def _check_fixed(self, rows: int, size: int) -> None:
         if len(self._models) != 1:
             return  # the parts of a partitioned model check for themselves
         facts = read_manifest(self._models[0].manifest()).inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,9 @@ def trace_in_parts(
     for name, given in examples.items():
         part = split.get_submodule(name)
         if name.endswith("_cpu"):
-            with torch.no_grad():
+            with torch.no_grad(), warnings.catch_warnings():
+                # That TorchScript is deprecated is nothing the user can change here.
+                warnings.simplefilter("ignore", DeprecationWarning)
                 traced = torch.jit.trace(part, given, check_trace=False)
         else:
             traced = trace(part, given, **{**options, **(config.trace_kwargs or {})})
@@ -119,7 +122,7 @@ def trace_in_parts(
     define(script._concrete_type, _run(split), source.types.get)  # noqa: SLF001
     text = source.text.format(call="self.run_parts", rest="")
     define(script._concrete_type, text, source.types.get)  # noqa: SLF001
-    return script
+    return script  # type: ignore[no-any-return]
 
 
 def _unsupported(graph: torch.fx.Graph, config: PartitionerConfig) -> set[str]:
@@ -165,7 +168,9 @@ def _split(gm: GraphModule, on_cpu: set[str], config: PartitionerConfig) -> Grap
         numbers[node.name] = len(kinds) - 1
     limit, least = config.max_subgraph_count, config.min_subgraph_size
     if limit != -1 and len(kinds) > limit:
-        raise ValueError(f"the model has {len(kinds)} parts; max_subgraph_count={limit} allows fewer")
+        raise ValueError(
+            f"the model has {len(kinds)} parts; max_subgraph_count={limit} allows fewer"
+        )
     if least != -1 and sizes and min(sizes) < least:
         raise ValueError(
             f"a part of the model has {min(sizes)} operators, less than min_subgraph_size={least}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,11 +44,20 @@ def models(trace: torch.nn.Module) -> list[Any]:
 
 
 def next_cores() -> Sequence[int]:
-    """Cores for a model that nobody has placed: what a context asks for, or the next in turn."""
+    """The core for a model that nobody has placed: the next in turn."""
     with _lock:
-        if _requests:
-            return _range(*_requests[-1])
         return _range(-1, 1)
+
+
+def requested_cores() -> list[int]:
+    """The cores that a context asks for, for a model that is read now; none without one."""
+    with _lock:
+        return list(_range(*_requests[-1])) if _requests else []
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Run a load in a thread that Python waits for before it ends."""
+    threading.Thread(target=work, name="neuron model loading").start()
 
 
 def _range(start: int, count: int) -> Sequence[int]:
@@ -67,7 +76,9 @@ def _check(start_nc: int, nc_count: int) -> tuple[int, int]:
         raise RuntimeError("NRT_INIT: there is no NeuronCore in this process")
     count = 1 if nc_count == -1 else nc_count
     if not 1 <= count <= available:
-        raise ValueError(f"nc_count={nc_count} must be -1 or from 1 to {available}, the visible cores")
+        raise ValueError(
+            f"nc_count={nc_count} must be -1 or from 1 to {available}, the visible cores"
+        )
     if start_nc != -1 and not 0 <= start_nc < available:
         raise ValueError(f"start_nc={start_nc} must be -1 or from 0 to {available - 1}")
     if start_nc != -1 and start_nc + count > available:
@@ -109,8 +120,12 @@ def set_multicore(trace: torch.jit.ScriptModule) -> None:
     set_neuron_cores(trace, 0, max(1, _C.device_count()))
 
 
-def move_trace_to_device(trace: torch.jit.ScriptModule, device_id: int) -> None:
+def move_trace_to_device(trace: torch.jit.ScriptModule, device_id: Any) -> None:
     """Move a traced module to a core, in place, and weights that are kept beside it too.
+
+    Args:
+        trace: What `trace` or `torch.jit.load` returned.
+        device_id: The core's number as this process counts them.
 
     Raises:
         ValueError: There is no such core.
@@ -124,8 +139,8 @@ def move_trace_to_device(trace: torch.jit.ScriptModule, device_id: int) -> None:
         for module in trace.modules():
             for name, value in [*module.named_parameters(recurse=False)]:
                 setattr(module, name, torch.nn.Parameter(value.to(core), requires_grad=False))
-            for name, value in [*module.named_buffers(recurse=False)]:
-                setattr(module, name, value.to(core))
+            for name, buffer in [*module.named_buffers(recurse=False)]:
+                setattr(module, name, buffer.to(core))
 
 
 @contextmanager

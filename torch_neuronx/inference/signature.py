@@ -251,13 +251,11 @@ class _Writer:
 
     def _check(self, wrong: str, text: str, *, first: bool = False) -> None:
         lines = [f"    if {wrong}:", f"        raise ValueError({_literal(text)})"]
-        self.checks[: 0 if first else len(self.checks)] = (
-            lines if first else [*self.checks, *lines]
-        )
+        self.checks[: 0 if first else len(self.checks)] = lines if first else [*self.checks, *lines]
 
     # ---- what is returned ------------------------------------------------------------------------
 
-    def result(self, value: Any) -> tuple[str, str]:
+    def result(self, value: Any) -> tuple[str, str]:  # noqa: PLR0911 - one for each type
         """Type and expression of a value."""
         if isinstance(value, torch.Tensor):
             return "Tensor", f"outs[{self.numbers[id(value)]}]"
@@ -321,7 +319,7 @@ class _Writer:
             for key, (t, _) in zip(value._fields, parts, strict=True)
         ]
         # TorchScript wants the class itself, with types of its fields.
-        self.types[name] = typing.NamedTuple(name, fields)  # type: ignore[misc]
+        self.types[name] = typing.NamedTuple(name, fields)
         return name, f"{name}({', '.join(e for _, e in parts)})"
 
 

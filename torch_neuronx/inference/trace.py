@@ -37,7 +37,7 @@ def trace(
     func: Callable[..., Any] | ExportedProgram,
     example_inputs: Any,
     *_: Any,
-    input_output_aliases: Mapping[torch.Tensor, int] = {},  # noqa: B006 - never written to
+    input_output_aliases: Mapping[torch.Tensor, int] = {},
     compiler_workdir: str | Path | None = None,
     compiler_args: Arguments = None,
     partitioner_config: Any = None,
@@ -46,15 +46,15 @@ def trace(
 ) -> torch.jit.ScriptModule:
     """Compile a function or module for NeuronCores, for inference.
 
-    The result is called as the function is, with tensors of the shapes and types of the examples. It
-    can be saved with `torch.jit.save`, and loaded with `torch.jit.load` by a process that has only
+    The result is called as the function is, with tensors of the examples' shapes and types. It can
+    be saved with `torch.jit.save`, and loaded with `torch.jit.load` by a process that has only
     torch and this package. With any input on the CPU all outputs are on the CPU; if all inputs are
     on one neuron device, the outputs are there too.
 
     Args:
-        func: A module or function, or what torch.export.export returned. If the latter has a dynamic
+        func: A module or function, or what torch.export.export returned. If that has a dynamic
             first dimension, the result takes any batch (`dynamic_batch`).
-        example_inputs: A tensor, or a tuple of arguments; a dictionary stands for keyword arguments.
+        example_inputs: A tensor, a tuple of arguments, or a dictionary of keyword arguments.
         input_output_aliases: States: parameters or buffers of the module, or tensors among the
             example inputs, and the numbers of the outputs that are their new values. They are
             updated in place by every call; outputs that update parameters or buffers are not
@@ -62,8 +62,8 @@ def trace(
         compiler_workdir: Directory to leave the graph, the NEFF and a log in.
         compiler_args: Options of the compiler, as a command line or as words; they win over
             NEURON_CC_FLAGS.
-        partitioner_config: A `PartitionerConfig`: keep operators that NeuronCores do not have on the
-            CPU.
+        partitioner_config: A `PartitionerConfig`: operators that NeuronCores do not have stay on
+            the CPU.
         inline_weights_to_neff: False keeps the weights as parameters of the result, which
             `replace_weights` can exchange.
         cpu_backend: Compile without loading the result onto a core; needs `--target` among
@@ -142,9 +142,7 @@ def _trace_whole(
     with Progress(f"compiling {name}"):
         compiled = _compile(captured, settings)
     info = NeffInfo(name, settings.target, settings.lnc, settings.flags())
-    neff = write_neff(
-        compiled, info, compress=not settings.enable_fast_loading_neuron_binaries
-    )
+    neff = write_neff(compiled, info, compress=not settings.enable_fast_loading_neuron_binaries)
     if compiler_workdir is not None:
         inlined = with_weights(compiled, captured) if inline else compiled
         _leave(compiler_workdir, captured, inlined, info, settings)
@@ -223,7 +221,8 @@ def dynamic_batch_of(program: ExportedProgram) -> bool:
         value = node.meta.get("val")
         if node.name not in names or not isinstance(value, torch.Tensor):
             continue
-        dynamic = [d for d, n in enumerate(value.shape) if not isinstance(n, int)]
+        sizes: Sequence[Any] = value.shape
+        dynamic = [d for d, n in enumerate(sizes) if not isinstance(n, int)]
         if dynamic and dynamic != [0]:
             shape = f"[{', '.join(map(str, value.shape))}]"
             raise TraceError(
@@ -235,8 +234,8 @@ def dynamic_batch_of(program: ExportedProgram) -> bool:
         symbols |= {str(value.shape[0])} if dynamic else set()
     if symbols and (static or len(symbols) > 1):
         raise TraceError(
-            "NCC_EMOD025: Dynamic shape is not supported: a dynamic first dimension must be that of "
-            f"all inputs; here it is {', '.join(sorted(symbols))}"
+            "NCC_EMOD025: Dynamic shape is not supported: a dynamic first dimension must be that "
+            f"of all inputs; here it is {', '.join(sorted(symbols))}"
             + (f", and {static} inputs have none" if static else "")
         )
     return bool(symbols)
@@ -255,6 +254,7 @@ def _aliases(
     count = len(program.graph_signature.output_specs)
     by_name: dict[str, int] = {}
     by_input: dict[int, int] = {}
+    number: Any
     for tensor, number in aliases.items():
         if not isinstance(number, int) or not 0 <= number < count:
             raise ValueError(f"input_output_aliases names output {number}; there are {count}")
@@ -360,7 +360,7 @@ def _script(source: Source, model: Any, weights: Sequence[Held]) -> torch.jit.Sc
         call, rest = "torch.ops.neuron.forward_weights", f", [{', '.join(paths)}]{rest}"
     text = source.text.format(call=call, rest=rest)
     script._c._define(script._concrete_type, text, source.types.get)  # noqa: SLF001
-    return script
+    return script  # type: ignore[no-any-return]
 
 
 def _leave(

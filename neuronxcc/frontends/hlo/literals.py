@@ -21,7 +21,10 @@ _BYTES: dict[DType, str] = {
     DType.BF16: "bf16s", DType.F8E5M2: "f8e5m2s", DType.F8E4M3FN: "f8e4m3fns",
     DType.F8E4M3: "f8e4m3s", DType.F8E8M0: "f8e8m0fnus",
 }  # fmt: skip
-_PARTS: dict[DType, np.dtype[Any]] = {DType.C64: np.dtype(np.float32), DType.C128: np.dtype(np.float64)}
+_PARTS: dict[DType, np.dtype[Any]] = {
+    DType.C64: np.dtype(np.float32),
+    DType.C128: np.dtype(np.float64),
+}
 
 
 def array_of(literal: Any, type_: TensorType) -> np.ndarray:

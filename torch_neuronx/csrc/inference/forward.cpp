@@ -25,8 +25,9 @@ c10::Device place_of(const Loaded& loaded, at::TensorList inputs) {
     if (device.is_cpu()) return {c10::DeviceType::CPU};
     TORCH_CHECK(device.is_privateuseone(), title(loaded, i),
                 " must be on the CPU or on a neuron device, got one on ", device);
-    TORCH_CHECK(i == 0 || device == place, "all inputs must be on one neuron device: ",
-                title(loaded, 0), " is on ", place, ", ", title(loaded, i), " on ", device);
+    TORCH_CHECK(i == 0 || device == place,
+                "all inputs must be on one neuron device: ", title(loaded, 0), " is on ", place,
+                ", ", title(loaded, i), " on ", device);
     place = device;
   }
   return place;
@@ -154,9 +155,9 @@ TensorVector Model::forward_in_batches(Loaded& loaded, at::TensorList inputs,
   check_inputs(loaded, inputs, /*dynamic=*/true);
   const int64_t batch = inputs[0].size(0), whole = loaded.sizes[0][0];
   for (size_t i = 1; i < inputs.size(); ++i) {
-    TORCH_CHECK_VALUE(inputs[i].size(0) == batch, "all inputs must have the same first size: ",
-                      title(loaded, 0), " has ", batch, " rows, ", title(loaded, i), " has ",
-                      inputs[i].size(0));
+    TORCH_CHECK_VALUE(inputs[i].size(0) == batch,
+                      "all inputs must have the same first size: ", title(loaded, 0), " has ",
+                      batch, " rows, ", title(loaded, i), " has ", inputs[i].size(0));
   }
   std::vector<TensorVector> parts(loaded.outputs.size());
   int64_t first = 0;

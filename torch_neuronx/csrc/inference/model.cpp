@@ -13,6 +13,7 @@ namespace torch_neuronx::inference {
 namespace {
 
 constexpr const char* kLoading = "torch_neuronx.inference.loading";
+constexpr const char* kPlacement = "torch_neuronx.inference.placement";
 
 std::shared_ptr<PyObject> hold(const py::object& object) {
   return {Py_NewRef(object.ptr()), [](PyObject* held) {
@@ -49,22 +50,36 @@ Model::Model(std::string manifest, at::Tensor neff, TensorVector weights, Tensor
       states_(std::move(states)) {}
 
 c10::intrusive_ptr<Model> Model::from_state(State state) {
-  auto& [manifest, neff, weights, states, options] = state;
-  TORCH_CHECK_VALUE(options.size() == kOptions, "a saved neuron::Model has ", options.size(),
-                    " options instead of ", int(kOptions), ": it is damaged");
-  auto model = c10::make_intrusive<Model>(std::move(manifest), std::move(neff), std::move(weights),
-                                          std::move(states));
-  for (size_t i = 0; i < kOptions; ++i) model->options_[i] = options[i] != 0;
+  auto& [manifest, tensors, numbers] = state;
+  TORCH_CHECK_VALUE(numbers.size() == kOptions + 1 && !tensors.empty() && numbers[kOptions] >= 0 &&
+                        numbers[kOptions] < static_cast<int64_t>(tensors.size()),
+                    "a saved neuron::Model is damaged: it has ", tensors.size(), " tensors and ",
+                    numbers.size(), " numbers");
+  const auto first = tensors.begin() + 1, middle = first + numbers[kOptions];
+  auto model =
+      c10::make_intrusive<Model>(std::move(manifest), tensors[0], TensorVector(first, middle),
+                                 TensorVector(middle, tensors.end()));
+  for (size_t i = 0; i < kOptions; ++i) model->options_[i] = numbers[i] != 0;
+  {
+    // A context around torch.jit.load counts, also if the model is loaded after its end.
+    const py::gil_scoped_acquire gil;
+    const py::object requested = py::module_::import(kPlacement).attr("requested_cores");
+    model->cores_ = requested().cast<std::vector<int64_t>>();
+  }
   if (!model->option(kLazyLoad)) model->start();
   return model;
 }
 
 Model::State Model::get_state() {
-  TensorVector weights = moved(this->weights(), c10::DeviceType::CPU, /*copy=*/false);
-  TensorVector states = moved(this->states(), c10::DeviceType::CPU, /*copy=*/true);
-  std::vector<int64_t> options;
-  for (const auto& option : options_) options.push_back(option ? 1 : 0);
-  return {manifest_, neff_, std::move(weights), std::move(states), std::move(options)};
+  const TensorVector weights = moved(this->weights(), c10::DeviceType::CPU, /*copy=*/false);
+  const TensorVector states = moved(this->states(), c10::DeviceType::CPU, /*copy=*/true);
+  TensorVector tensors{neff_};
+  tensors.insert(tensors.end(), weights.begin(), weights.end());
+  tensors.insert(tensors.end(), states.begin(), states.end());
+  std::vector<int64_t> numbers;
+  for (const auto& option : options_) numbers.push_back(option ? 1 : 0);
+  numbers.push_back(static_cast<int64_t>(weights.size()));
+  return {manifest_, std::move(tensors), std::move(numbers)};
 }
 
 void Model::load_locked() {
@@ -144,7 +159,7 @@ void Model::start() {
       self->failure_ = error.what();  // the next call of the model says so
     }
   });
-  py::module_::import(kLoading).attr("in_background")(work);
+  py::module_::import(kPlacement).attr("in_background")(work);
 }
 
 std::shared_ptr<Loaded> Model::ready() {

@@ -58,8 +58,8 @@ enum Option : uint8_t { kDynamicBatch, kLazyLoad, kAsyncLoad, kOptions };
 
 class Model : public torch::CustomClassHolder {
  public:
-  using State = std::tuple<std::string, at::Tensor, TensorVector, TensorVector,
-                           std::vector<int64_t>>;
+  // Manifest; NEFF, weights and states; the options and the number of weights.
+  using State = std::tuple<std::string, TensorVector, std::vector<int64_t>>;
 
   Model(std::string manifest, at::Tensor neff, TensorVector weights, TensorVector states);
 
@@ -92,8 +92,8 @@ class Model : public torch::CustomClassHolder {
   const at::Tensor neff_;
   std::mutex mutex_;  // of what follows; never waited for with Python's lock
   TensorVector weights_, states_;
-  std::vector<int64_t> cores_;  // wanted; empty: the next one in turn
-  std::string failure_;         // of loading in the background
+  std::vector<int64_t> cores_;      // wanted; empty: the next one in turn
+  std::string failure_;             // of loading in the background
   std::shared_ptr<Loaded> loaded_;  // by atomic_load and atomic_store
   std::atomic<bool> options_[kOptions] = {};
 };
