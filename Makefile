@@ -39,12 +39,12 @@ help: ## Show this list
 
 setup: $(CORE_STAMP) ## Create .venv, install PyTorch 2.13 and the rest, build the native core
 
-titan: $(TITAN_STAMP) ## Install torchtitan beside the environment; its tests then run too (1.4 GB)
+titan: $(TITAN_STAMP) ## Install torchtitan beside the environment (370 MB to fetch, 1.3 GB installed)
 
-demo: $(CORE_STAMP) ## Train on digits, embed sentences, print what was emulated
+demo: $(CORE_STAMP) ## Train on digits, on one core and two, embed sentences, print what was emulated
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
-test: $(CORE_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
+test: $(CORE_STAMP) $(TITAN_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal $(PYTEST_ARGS)
 
 test-all: $(CORE_STAMP) $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)

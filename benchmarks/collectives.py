@@ -16,14 +16,15 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-from benchmarks import quiet, ranks, suite
+from benchmarks import harness, quiet, ranks, suite
+from tests.distributed.ranks import run_ranks
 from torch_neuronx import _C
 
 if TYPE_CHECKING:
@@ -71,6 +72,18 @@ def all_to_all(device: str, count: int, _: int) -> Step:
     return lambda: dist.all_to_all_single(out, x)
 
 
+def ping_pong(device: str, count: int, _: int) -> Step:
+    """A message to the other rank and back."""
+    x, rank = torch.ones(count, device=device), dist.get_rank()
+    turns = (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send)
+
+    def step() -> None:
+        for turn in turns:
+            turn(x, 1 - rank)
+
+    return step
+
+
 # How many times the payload of a rank all ranks together read and write, by the number of ranks.
 TRAFFIC: dict[Callable[..., Step], Callable[[int], float]] = {
     all_reduce: lambda n: 2 * n,
@@ -79,6 +92,7 @@ TRAFFIC: dict[Callable[..., Step], Callable[[int], float]] = {
     reduce_scatter: lambda n: n + 1,
     broadcast: lambda n: 2 * (n - 1),
     all_to_all: lambda n: 2 * n,
+    ping_pong: lambda _: 4,
 }
 
 
@@ -98,9 +112,17 @@ class Case:
         return f"{self.make.__name__} {size}, {self.world} ranks"
 
 
-def table() -> list[Case]:
+@dataclass(frozen=True)
+class Copies:
+    """A core's memory before and after it was moved into a memory file, for other ranks to map."""
+
+    name: str = "copy 64 MiB, private and shared"
+
+
+def table() -> list[Case | Copies]:
     """All rows in the order of the report."""
     return [
+        Copies(),
         Case(all_reduce, LARGE, 2, 3.5, limited=True),
         Case(all_gather, LARGE, 2, 5, limited=True),
         Case(reduce_scatter, LARGE, 2, 5, limited=True),
@@ -108,6 +130,8 @@ def table() -> list[Case]:
         Case(all_gather_fresh, LARGE, 2),
         Case(broadcast, LARGE, 2),
         Case(all_to_all, LARGE, 2),
+        Case(ping_pong, 4, 2),
+        Case(ping_pong, LARGE, 2),
         Case(all_reduce, LARGE, 4, 4),
         Case(all_gather, LARGE, 4, 4),
         Case(reduce_scatter, LARGE, 4, 4),
@@ -188,6 +212,30 @@ class Row:
     target: str
     met: bool
 
+    def line(self) -> str:
+        return (
+            f"{self.name:34} {self.gloo_ms:9.4f} {self.gloo_median_ms:9.4f} {self.neuron_ms:10.4f}"
+            f" {self.neuron_median_ms:9.4f} {self.limit_ms:8.3f} {self.ratio:6.2f} {self.target}"
+        )
+
+
+@dataclass(frozen=True)
+class CopyRow:
+    """GB/s, read plus written, of the fastest and the median copy of one process alone."""
+
+    name: str
+    private: float
+    private_median: float
+    shared: float
+    shared_median: float
+    met: bool = True
+
+    def line(self) -> str:
+        return (
+            f"{self.name:34} {self.private:.1f} ({self.private_median:.1f}) and"
+            f" {self.shared:.1f} ({self.shared_median:.1f}) GB/s"
+        )
+
 
 def milliseconds(spans: Sequence[Spans]) -> list[float]:
     """Of every sample, from the last rank's begin to the last rank's end; one step's share."""
@@ -235,24 +283,45 @@ def measure(cases: Sequence[Case], repeats: int) -> list[Row]:
     return rows
 
 
-def run(cases: Sequence[Case], options: argparse.Namespace, watch: quiet.Watch) -> int:
-    if options.sweep:
-        cases = sweep(options.sweep)
-    print(
-        f"{'':34} {'gloo ms':>9} {'median':>9} {'neuron ms':>10} {'median':>9} {'limit':>8}"
-        f" {'ratio':>6} target"
-    )
-    rows = []
+def observe_copies(rank: int, world: int, repeats: int) -> list[list[float]]:
+    """Seconds of copies of 64 MiB, of private memory and then of shared memory."""
+    del rank, world
+    copy = plain_copy()
+    found = []
+    for share in (False, True):
+        if share:
+            _C.share_arena(0)
+        samples = [harness.sample(copy, 1) for _ in range(repeats + 2)]
+        found.append(samples[2:])
+    return found
+
+
+def measure_copies(asked: Copies, repeats: int) -> CopyRow:
+    (seconds,) = run_ranks(1, observe_copies, repeats, backend="none")
+    rates = [2e-9 * LARGE / t for s in seconds for t in (min(s), statistics.median(s))]
+    return CopyRow(asked.name, *rates)
+
+
+HEADER = (
+    f"{'':34} {'gloo ms':>9} {'median':>9} {'neuron ms':>10} {'median':>9} {'limit':>8}"
+    f" {'ratio':>6} target"
+)
+
+
+def measured(entries: Sequence[Case | Copies], repeats: int) -> Iterator[Row | CopyRow]:
+    for entry in entries:
+        if isinstance(entry, Copies):
+            yield measure_copies(entry, repeats)
+    cases = [entry for entry in entries if isinstance(entry, Case)]
     for world in sorted({case.world for case in cases}):
-        for row in measure([case for case in cases if case.world == world], options.repeats):
-            rows.append(row)
-            print(
-                f"{row.name:34} {row.gloo_ms:9.4f} {row.gloo_median_ms:9.4f} {row.neuron_ms:10.4f}"
-                f" {row.neuron_median_ms:9.4f} {row.limit_ms:8.3f} {row.ratio:6.2f} {row.target}"
-                f"{'' if row.met else ' NO'}",
-                flush=True,
-            )
-    return suite.finish(rows, options, watch)
+        yield from measure([case for case in cases if case.world == world], repeats)
+
+
+def run(entries: Sequence[Case | Copies], options: argparse.Namespace, watch: quiet.Watch) -> int:
+    if options.sweep:
+        entries = sweep(options.sweep)
+    rows = measured(entries, options.repeats)
+    return suite.tell(HEADER, rows, lambda row: row.line(), options, watch)
 
 
 def main() -> int:

@@ -175,18 +175,16 @@ def measure(check: Check, repeats: int) -> Row:
     return Row(check.name, first, second, ratio, target, met)
 
 
+HEADER = f"{'':42} {'first ms':>9} {'second ms':>9} {'ratio':>7} target"
+
+
+def line(row: Row) -> str:
+    return f"{row.name:42} {row.first_ms:9.3f} {row.second_ms:9.3f} {row.ratio:7.2f} {row.target}"
+
+
 def run(checks: Sequence[Check], options: argparse.Namespace, watch: quiet.Watch) -> int:
-    print(f"{'':42} {'first ms':>9} {'second ms':>9} {'ratio':>7} target")
-    rows = []
-    for check in checks:
-        row = measure(check, options.repeats)
-        rows.append(row)
-        print(
-            f"{row.name:42} {row.first_ms:9.3f} {row.second_ms:9.3f} {row.ratio:7.2f} {row.target}"
-            f"{'' if row.met else ' NO'}",
-            flush=True,
-        )
-    return suite.finish(rows, options, watch)
+    rows = (measure(check, options.repeats) for check in checks)
+    return suite.tell(HEADER, rows, line, options, watch)
 
 
 def main() -> int:

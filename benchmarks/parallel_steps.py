@@ -4,8 +4,9 @@
 
 A step is forward, loss, backward and AdamW of the 6-layer transformer of benchmarks/models.py on
 8x256 tokens a rank, wrapped in DDP or FSDP2; on 1x256 tokens, too, where there is less to compute
-for the same exchange. One thread a rank. Exit code: 0 when all targets are met, 1 when one is
-missed, 2 when the machine was too busy to measure.
+for the same exchange. "Prefetched" asks for the next block's parameters early, on both devices;
+"compiled" is torch.compile here and eager mode on the CPU. One thread a rank. Exit code: 0 when all
+targets are met, 1 when one is missed, 2 when the machine was too busy to measure.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn import functional
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks import models, quiet, ranks, suite
+from benchmarks import models, quiet, ranks, suite, workloads
 from benchmarks.collectives import BACKENDS, Spans, Step, milliseconds, take
 
 if TYPE_CHECKING:
@@ -45,6 +46,30 @@ def fsdp2(model: models.Transformer, device: torch.device, world: int) -> nn.Mod
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def fsdp2_prefetched(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    """Each block asks for the next one's parameters before it computes."""
+    fsdp2(model, device, world)
+    blocks = cast("list[FSDPModule]", list(model.blocks))
+    for block, following in pairwise(blocks):
+        block.set_modules_to_forward_prefetch([following])
+    return model
+
+
+def ddp_compiled(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    """Eager on cpu, compiled on neuron."""
+    if device.type == "neuron":
+        model.compile(backend="neuron")
+    return ddp(model, device, world)
+
+
+def fsdp2_compiled(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
+    """Eager on cpu; on neuron each block is compiled."""
+    if device.type == "neuron":
+        for block in model.blocks:
+            block.compile(backend="neuron")
+    return fsdp2_prefetched(model, device, world)
 
 
 def alone(model: models.Transformer, device: torch.device, world: int) -> nn.Module:
@@ -73,31 +98,25 @@ def table() -> list[Case]:
         Case(alone, 8),
         Case(ddp, 8, target=1.5),
         Case(fsdp2, 8, target=1.5),
+        Case(fsdp2_prefetched, 8),
+        Case(ddp_compiled, 8),
+        Case(fsdp2_compiled, 8),
         Case(alone, 1),
         Case(ddp, 1),
         Case(fsdp2, 1),
+        Case(fsdp2_prefetched, 1),
+        Case(ddp_compiled, 1),
+        Case(fsdp2_compiled, 1),
     ]
 
 
 def make(case: Case, name: str) -> Step:
     """A training step on one rank."""
-    torch.manual_seed(0)
     device = torch.device(name)
     if name == "neuron":
         device = torch.device(name, torch.accelerator.current_device_index())
-    model = case.wrap(models.Transformer().to(device), device, case.world)
-    optimizer = torch.optim.AdamW(model.parameters())
-    ids = torch.randint(256, (case.batch, TOKENS + 1)).to(device)
-
-    def step() -> object:
-        logits = model(ids[:, :-1])
-        loss = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
+    model = case.wrap(workloads.built(device, models.Transformer), device, case.world)
+    return workloads.training(model, device, case.batch)
 
 
 def observe(case: Case, repeats: int) -> list[Spans]:
@@ -144,21 +163,19 @@ def measure(case: Case, repeats: int) -> Row:
     )
 
 
-def run(cases: Sequence[Case], options: argparse.Namespace, watch: quiet.Watch) -> int:
-    print(
-        f"{'':22} {'cpu ms':>8} {'median':>8} {'neuron ms':>10} {'median':>8} {'ratio':>6} target"
+HEADER = f"{'':34} {'cpu ms':>8} {'median':>8} {'neuron ms':>10} {'median':>8} {'ratio':>6} target"
+
+
+def line(row: Row) -> str:
+    return (
+        f"{row.name:34} {row.cpu_ms:8.1f} {row.cpu_median_ms:8.1f} {row.neuron_ms:10.1f}"
+        f" {row.neuron_median_ms:8.1f} {row.ratio:6.2f} {row.target}"
     )
-    rows = []
-    for case in cases:
-        row = measure(case, options.repeats)
-        rows.append(row)
-        print(
-            f"{row.name:22} {row.cpu_ms:8.1f} {row.cpu_median_ms:8.1f} {row.neuron_ms:10.1f}"
-            f" {row.neuron_median_ms:8.1f} {row.ratio:6.2f} {row.target}"
-            f"{'' if row.met else ' NO'}",
-            flush=True,
-        )
-    return suite.finish(rows, options, watch)
+
+
+def run(cases: Sequence[Case], options: argparse.Namespace, watch: quiet.Watch) -> int:
+    rows = (measure(case, options.repeats) for case in cases)
+    return suite.tell(HEADER, rows, line, options, watch)
 
 
 def main() -> int:

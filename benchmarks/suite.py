@@ -20,7 +20,43 @@ class Named(Protocol):
         """What `--only` and `--list` know it by."""
 
 
+class Judged(Protocol):
+    """A row of a report: a dataclass of whatever was read."""
+
+    @property
+    def met(self) -> bool:
+        """Whether its targets are reached."""
+
+
 N = TypeVar("N", bound=Named)
+J = TypeVar("J", bound=Judged)
+
+
+def tell(
+    header: str,
+    rows: Iterable[J],
+    line: Callable[[J], str],
+    options: argparse.Namespace,
+    watch: quiet.Watch,
+) -> int:
+    """Print rows as they come and write the file of the run; exit code 0 if all targets are met.
+
+    Args:
+        header: the line above them.
+        rows: measured as they are asked for.
+        line: the text of one; what misses its target is marked here.
+        options: those of `quiet.parser`.
+        watch: begun before the first was measured.
+
+    Raises:
+        BusyError: The machine was busy meanwhile.
+    """
+    print(header)
+    found = []
+    for row in rows:
+        found.append(row)
+        print(f"{line(row)}{'' if row.met else ' NO'}", flush=True)
+    return finish(found, options, watch)
 
 
 def finish(rows: Sequence[Any], options: argparse.Namespace, watch: quiet.Watch) -> int:

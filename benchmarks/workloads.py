@@ -7,7 +7,7 @@ returns a step that takes no argument. Nothing here knows how the device is buil
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from benchmarks.harness import Step, Workload, at_least, time_at_most
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+M = TypeVar("M", bound=nn.Module)
 BIG = (4096, 4096)
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
@@ -142,7 +143,7 @@ def weight_gradient(device: torch.device) -> Step:
     return lambda: torch.autograd.grad(out, (x, weight), gradient, retain_graph=True)
 
 
-def built(device: torch.device, make: Callable[[], nn.Module]) -> nn.Module:
+def built(device: torch.device, make: Callable[[], M]) -> M:
     """A model whose weights are drawn on the host from a fixed seed."""
     torch.manual_seed(0)
     return make().to(device)
@@ -164,9 +165,19 @@ def gpt2(device: torch.device) -> Step:
 
 def training_step(device: torch.device) -> Step:
     """Forward, loss, backward and AdamW of a 6-layer transformer of width 384, 8 x 256 tokens."""
-    model = built(device, models.Transformer)
+    return training(built(device, models.Transformer), device, 8)
+
+
+def training(model: nn.Module, device: torch.device, batch: int) -> Step:
+    """A step of AdamW over a model of tokens that is on the device, wrapped or not.
+
+    Args:
+        model: makes scores [batch, 256, 256] of token ids [batch, 256].
+        device: of its parameters.
+        batch: sequences of a step, the same in all.
+    """
     optimizer = torch.optim.AdamW(model.parameters())
-    ids = torch.randint(256, (8, 257), generator=torch.Generator().manual_seed(0)).to(device)
+    ids = torch.randint(256, (batch, 257), generator=torch.Generator().manual_seed(0)).to(device)
 
     def step() -> object:
         logits = model(ids[:, :-1])

@@ -3,7 +3,8 @@
     python -m examples.demo
 
 Exit code 1 when a result isn't good enough: the classifier under 95 %, or embeddings that differ
-from the CPU's by more than float32 arithmetic in another order explains.
+from the CPU's, or losses on two cores from those on one, by more than float32 arithmetic in another
+order explains.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import torch
 
 import torch_neuronx.ops
-from examples import digits_vit, inside, minilm, nki_sine
+from examples import digits_parallel, digits_vit, inside, minilm, nki_sine
 
 LEAST_ACCURACY = 0.95
 # Components of unit vectors after six layers of float32, whose sums run in another order.
@@ -66,9 +67,15 @@ def kernels() -> list[str]:
     return nki_sine.run()
 
 
+def parallel() -> list[str]:
+    """Train on two NeuronCores. Returns what went wrong, in words."""
+    title("5. The same classifier on two NeuronCores, by torchrun")
+    return digits_parallel.launch()
+
+
 def machine() -> None:
     """Print the emulated machine, the memory used on it, and the portability report."""
-    title("5. The emulated machine")
+    title("6. The emulated machine")
     neuron = torch.get_device_module("neuron")
     for index in range(neuron.device_count()):
         properties = neuron.get_device_properties(index)
@@ -76,12 +83,12 @@ def machine() -> None:
         print(f"  neuron:{index}  {properties.name}, {gib:.0f} GiB of device memory")
     print("  Emulated: this computer's own processor did the arithmetic, not a Trainium chip.\n")
     print(neuron.memory_summary())
-    title("6. What of this run a real NeuronCore would have executed")
+    title("7. What of this run a real NeuronCore would have executed")
     print(torch_neuronx.ops.format_report())
 
 
 def main() -> int:
-    failures = training() + embedding() + compiled() + kernels()
+    failures = training() + embedding() + compiled() + kernels() + parallel()
     machine()
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)

@@ -1,6 +1,11 @@
 """Elastic training: ranks die, torchrun starts them again, training goes on from its checkpoint.
 
 torchrun --standalone --nproc-per-node 2 --max-restarts 2 -m examples.elastic --die-at 3 5
+
+A checkpoint may be read by more or fewer ranks than have written it, each reading its own shards:
+
+torchrun --nproc-per-node 4 -m examples.elastic --folder /tmp/resharded --steps 4
+torchrun --nproc-per-node 2 -m examples.elastic --folder /tmp/resharded --steps 8
 """
 
 import argparse
@@ -16,8 +21,6 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
-
-STEPS = 8
 
 
 class Training:
@@ -62,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("/tmp/elastic"))  # noqa: S108
     parser.add_argument("--die-at", type=int, nargs="*", default=[])
+    parser.add_argument("--steps", type=int, default=8, help="to be made in all")
     options = parser.parse_args()
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     dist.init_process_group()
@@ -69,7 +73,7 @@ def main() -> None:
     newest = options.folder / "newest"  # its name says which checkpoint is complete
     if newest.exists():
         load({"training": training}, checkpoint_id=options.folder / newest.read_text())
-    while training.step < STEPS:
+    while training.step < options.steps:
         if dist.get_rank() == 1 and options.die_at[attempt : attempt + 1] == [training.step]:
             os.kill(os.getpid(), signal.SIGKILL)
         loss = training.advance()

@@ -219,9 +219,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
         optimizer.step()
         optimizer.zero_grad()
         if dist.get_rank() == 0:
-            print(f"step {step + 1}: loss {float(loss):.3f}")
+            print(f"step {step + 1}: loss {loss.item():.3f}")
     dist.destroy_process_group()
-    return float(loss)
+    return loss.item()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from nki.errors import NkiError, NkiTypeError
 from nki.frontends import Frontend, executor
 from nki.launch import Launch
 from nki.returned import Returned, array_view, assemble
+from nki.trees import leaves
 
 __all__ = ["FRONTEND", "JaxFrontend"]
 
@@ -93,7 +94,9 @@ class JaxFrontend(Frontend):
                     f"a kernel is called with arrays of JAX and a {type(value).__name__}",
                     "give all arrays of one call as arrays of JAX",
                 )
-        returned = {item.number for item in _items(launch.results) if item.kind == "input"}
+        returned = {
+            item.number for item in leaves(launch.results, Returned) if item.kind == "input"
+        }
         lost = sorted(launch.written - returned)
         if lost:
             raise NkiError(
@@ -101,16 +104,6 @@ class JaxFrontend(Frontend):
                 f"the kernel writes array argument {lost[0]}, and arrays of JAX never change",
                 "return the argument from the kernel: the call then returns its new content",
             )
-
-
-def _items(tree: Any) -> list[Returned]:
-    if isinstance(tree, Returned):
-        return [tree]
-    if isinstance(tree, dict):
-        tree = tree.values()
-    if isinstance(tree, (str, bytes, int, float)) or tree is None:
-        return []
-    return [item for part in tree for item in _items(part)]
 
 
 def _part(source: Any, item: Returned) -> Any:

@@ -16,7 +16,7 @@ from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
 from nki.frontends import Frontend, NumpyFrontend, frontend_of
-from nki.launch import Launch, Slot, rebuilt, record
+from nki.launch import Launch, Slot, record
 from nki.lint import check_arguments, check_python, enforce
 from nki.lint.switch import mode
 from nki.objects import copied, fields_of
@@ -24,6 +24,7 @@ from nki.recorder import Grid
 from nki.recording import Recording
 from nki.schedule import Edges, edges_of
 from nki.store import prepare
+from nki.trees import rebuilt
 
 __all__ = ["Kernel", "jit", "simulate"]
 

@@ -23,9 +23,10 @@ from nki.recording import Recording
 from nki.returned import outputs_of, returned
 from nki.schedule import Edges, check_edges
 from nki.tensor import NkiTensor
+from nki.trees import rebuilt
 from nki.versions import since
 
-__all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "rebuilt", "record"]
+__all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "record"]
 
 CHECKS_VARIABLE = "TORCH_NEURONX_NKI_CHECKS"
 Array = npt.NDArray[Any]
@@ -196,11 +197,6 @@ def record(
                 check_core(recorder)
             recorders.append(recorder)
     return merge(recorders)
-
-
-def rebuilt(like: Any, items: list[Any]) -> Any:
-    """Return a list, tuple or named tuple like another, with other items."""
-    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
 def _tensors(recorder: Recorder, value: Any, objects: dict[int, Any]) -> Any:

@@ -32,6 +32,7 @@ __all__ = [
     "current_core",
     "default_target",
     "region_of",
+    "sentinel",
     "use_core",
 ]
 
@@ -340,9 +341,16 @@ def _checked_address(address: Sequence[int]) -> tuple[int, int]:
     return partition, byte
 
 
-def _filled(nbytes: int, dtype: str) -> npt.NDArray[np.uint8]:
+def sentinel(dtype: str) -> float | None:
+    """Return what new memory of a type holds: NaN or 4; None where it is bytes of 0xFF."""
     kind = info(dtype)
     if kind.is_packed or dtype == "float8_e8m0fnu":
+        return None
+    return math.nan if kind.is_float else 4
+
+
+def _filled(nbytes: int, dtype: str) -> npt.NDArray[np.uint8]:
+    fill, kind = sentinel(dtype), info(dtype)
+    if fill is None:
         return np.full(nbytes, 0xFF, np.uint8)
-    fill = math.nan if kind.is_float else 4
     return np.full(nbytes // kind.itemsize, fill, kind.numpy).view(np.uint8)

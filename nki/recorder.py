@@ -287,16 +287,20 @@ class Recorder:
         self._templates[id(made)] = number
         return number
 
-    def _append(
-        self, block: Block, template: Template, where: tuple[str, int], places: array[int]
-    ) -> None:
+    def _line(self, where: tuple[str, int]) -> int:
+        """Return the number of a user's line."""
         line = self._lines.get(where)
         if line is None:
             line = self._lines[where] = len(self.recording.locations)
             self.recording.locations.append(where)
+        return line
+
+    def _append(
+        self, block: Block, template: Template, where: tuple[str, int], places: array[int]
+    ) -> None:
         code = block.code
         code.append(self._templates[id(template)])
-        code.append(line)
+        code.append(self._line(where))
         code.extend(places)
 
     # --- registers -----------------------------------------------------------------------------
@@ -381,11 +385,7 @@ class Recorder:
             self._blocks.pop()
 
     def _loop(self, loop: Loop) -> None:
-        where = user_location()
-        line = self._lines.setdefault(where, len(self.recording.locations))
-        if line == len(self.recording.locations):
-            self.recording.locations.append(where)
-        loop.location = line
+        loop.location = self._line(user_location())
         block = self._blocks[-1]
         block.code.extend((-1, len(block.loops)))
         block.loops.append(loop)

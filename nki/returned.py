@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from nki.dtypes import info
 from nki.recording import Recording, Result
+from nki.trees import leaves, mapped
 
 __all__ = [
     "Returned",
@@ -50,21 +51,8 @@ class Returned(NamedTuple):
 
 def outputs_of(recording: Recording) -> list[int]:
     """Return the storages that become outputs, in order."""
-    found: dict[int, None] = {}
-
-    def visit(tree: Any) -> None:
-        if isinstance(tree, Result):
-            if tree.storage not in recording.inputs:
-                found[tree.storage] = None
-        elif isinstance(tree, (tuple, list)):
-            for item in tree:
-                visit(item)
-        elif isinstance(tree, dict):
-            for item in tree.values():
-                visit(item)
-
-    visit(recording.results)
-    return list(found)
+    storages = (result.storage for result in leaves(recording.results, Result))
+    return list(dict.fromkeys(s for s in storages if s not in recording.inputs))
 
 
 def returned(recording: Recording) -> Any:
@@ -87,7 +75,7 @@ def returned(recording: Recording) -> Any:
             whole and tree.offset == 0,
         )
 
-    return _map(recording.results, Result, one)
+    return mapped(recording.results, Result, one)
 
 
 def assemble(
@@ -109,7 +97,7 @@ def assemble(
         source = (inputs if item.kind == "input" else outputs)[item.number]
         return source if item.whole else view(source, item)
 
-    return _map(tree, Returned, one)
+    return mapped(tree, Returned, one)
 
 
 def array_view(array: Array, item: Returned) -> Array:
@@ -160,15 +148,3 @@ def from_data(data: Any) -> Any:
         case ["tuple", *items]:
             return tuple(from_data(item) for item in items)
     raise ValueError(f"no structure of results: {data!r}")
-
-
-def _map(tree: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    if isinstance(tree, kind):
-        return function(tree)
-    if isinstance(tree, dict):
-        return {key: _map(item, kind, function) for key, item in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(_map(item, kind, function) for item in tree))
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(_map(item, kind, function) for item in tree)
-    return tree

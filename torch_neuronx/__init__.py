@@ -11,7 +11,24 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch_neuronx import kernels, nki
+    from torch_neuronx import experimental, kernels, nki
+    from torch_neuronx.inference.analysis import analyze
+    from torch_neuronx.inference.batching import dynamic_batch
+    from torch_neuronx.inference.buckets import BucketModelConfig, bucket_model_trace
+    from torch_neuronx.inference.errors import ModelFormatError, TraceError
+    from torch_neuronx.inference.parallel import DataParallel
+    from torch_neuronx.inference.partition import PartitionerConfig
+    from torch_neuronx.inference.placement import (
+        async_load,
+        lazy_load,
+        move_trace_to_device,
+        multicore_context,
+        neuron_cores_context,
+        set_multicore,
+        set_neuron_cores,
+    )
+    from torch_neuronx.inference.trace import trace
+    from torch_neuronx.inference.weights import replace_weights
     from torch_neuronx.nki import nki_op, wrap_nki
     from torch_neuronx.nki.either import nki_jit
     from torch_neuronx.tools.compare import compare
@@ -19,17 +36,35 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "BucketModelConfig",
     "CompileOnlyError",
+    "DataParallel",
+    "ModelFormatError",
     "NeuronUnavailableError",
+    "PartitionerConfig",
+    "TraceError",
     "__version__",
+    "analyze",
+    "async_load",
+    "bucket_model_trace",
     "compare",
     "compile_only",
+    "dynamic_batch",
+    "experimental",
     "explain",
     "kernels",
+    "lazy_load",
+    "move_trace_to_device",
+    "multicore_context",
     "neuron",
+    "neuron_cores_context",
     "nki",
     "nki_jit",
     "nki_op",
+    "replace_weights",
+    "set_multicore",
+    "set_neuron_cores",
+    "trace",
     "wrap_nki",
 ]
 
@@ -43,6 +78,24 @@ _LATER = {
     "nki_jit": ("torch_neuronx.nki.either", "nki_jit"),
     "nki_op": ("torch_neuronx.nki", "nki_op"),
     "wrap_nki": ("torch_neuronx.nki", "wrap_nki"),
+    "experimental": ("torch_neuronx.experimental", ""),
+    "BucketModelConfig": ("torch_neuronx.inference.buckets", "BucketModelConfig"),
+    "DataParallel": ("torch_neuronx.inference.parallel", "DataParallel"),
+    "ModelFormatError": ("torch_neuronx.inference.errors", "ModelFormatError"),
+    "PartitionerConfig": ("torch_neuronx.inference.partition", "PartitionerConfig"),
+    "TraceError": ("torch_neuronx.inference.errors", "TraceError"),
+    "analyze": ("torch_neuronx.inference.analysis", "analyze"),
+    "async_load": ("torch_neuronx.inference.placement", "async_load"),
+    "bucket_model_trace": ("torch_neuronx.inference.buckets", "bucket_model_trace"),
+    "dynamic_batch": ("torch_neuronx.inference.batching", "dynamic_batch"),
+    "lazy_load": ("torch_neuronx.inference.placement", "lazy_load"),
+    "move_trace_to_device": ("torch_neuronx.inference.placement", "move_trace_to_device"),
+    "multicore_context": ("torch_neuronx.inference.placement", "multicore_context"),
+    "neuron_cores_context": ("torch_neuronx.inference.placement", "neuron_cores_context"),
+    "replace_weights": ("torch_neuronx.inference.weights", "replace_weights"),
+    "set_multicore": ("torch_neuronx.inference.placement", "set_multicore"),
+    "set_neuron_cores": ("torch_neuronx.inference.placement", "set_neuron_cores"),
+    "trace": ("torch_neuronx.inference.trace", "trace"),
 }
 
 

@@ -79,13 +79,12 @@ HEADER = (
 def line(row: Row) -> str:
     amounts = (row.before, row.eager_peak, row.compiled_peak)
     text = " ".join(f"{amount / MIB:8.1f}" for amount in amounts)
-    return f"{row.name:40} {text} {row.ratio:6.3f} <= {row.most:g}{'' if row.met else ' NO'}"
+    return f"{row.name:40} {text} {row.ratio:6.3f} <= {row.most:g}"
 
 
 def run(checks: Sequence[Check], options: argparse.Namespace, watch: quiet.Watch) -> int:
-    rows = [measure(check, options) for check in checks]
-    print("\n".join([HEADER, *map(line, rows)]))
-    return suite.finish(rows, options, watch)
+    rows = (measure(check, options) for check in checks)
+    return suite.tell(HEADER, rows, line, options, watch)
 
 
 def main() -> int:

@@ -200,7 +200,7 @@ def line(row: Row) -> str:
     xla = "       -" if row.xla_ms is None else f"{row.xla_ms:8.3f}"
     times = f"{row.neuron_ms:8.3f} {row.inductor_ms:8.3f} {row.best_ms:8.3f} {xla}"
     ratios = " ".join(pair(*both) for both in zip(row.ratios, row.targets, strict=True))
-    return f"{row.workload:34} {times} {ratios} {'' if row.met else 'NO'}"
+    return f"{row.workload:34} {times} {ratios}"
 
 
 COLUMNS = " ".join(f"{name:>8}" for name in ("neuron", "inductor", "its best", "XLA"))
@@ -208,13 +208,12 @@ HEADER = f"{'workload (ms; times slower, target)':34} {COLUMNS}"
 
 
 def run(chosen: list[Workload], options: argparse.Namespace, watch: quiet.Watch) -> int:
-    rows = []
-    print(HEADER)
-    for workload in chosen:
-        rows.append(measure(workload, options))
-        print(line(rows[-1]), flush=True)
-        gc.collect()
-    return suite.finish(rows, options, watch)
+    def rows() -> Iterator[Row]:
+        for workload in chosen:
+            yield measure(workload, options)
+            gc.collect()
+
+    return suite.tell(HEADER, rows(), line, options, watch)
 
 
 def main() -> int:

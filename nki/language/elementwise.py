@@ -1,12 +1,12 @@
 """Operators and functions element by element: tables of one row per documented name."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
 from nki.dtypes import info
 from nki.errors import NkiTypeError
 from nki.isa.functions import FUNCTIONS
+from nki.language.circular import cosine, sine, tangent
 from nki.language.function import Binary, Truth, Unary
 from nki.language.tiles import Number, new
 from nki.memory import current_core
@@ -159,21 +159,6 @@ def _reciprocal(x: NkiTensor, out: NkiTensor) -> None:
     FUNCTIONS["reciprocal"](out, x)
 
 
-def _cos(x: NkiTensor, out: NkiTensor) -> None:
-    # sin takes [-pi, pi]: pi/2 - |x| lies in it for every |x| up to 3/2 pi, and cos is even.
-    magnitude = new(x.shape, "float32")
-    FUNCTIONS["tensor_scalar"](magnitude, x, "abs", None)
-    _activate("sin", magnitude, out, scale=-1.0, bias=constant_bias(math.pi / 2, x.shape[0]))
-
-
-def _tan(x: NkiTensor, out: NkiTensor) -> None:
-    over, under = new(x.shape, "float32"), new(x.shape, "float32")
-    _activate("sin", x, over)
-    _cos(x, under)
-    FUNCTIONS["reciprocal"](under, under)
-    FUNCTIONS["tensor_tensor"](out, over, under, "multiply")
-
-
 def constant_bias(value: float, partitions: int) -> NkiTensor | float:
     """Return a bias of activations: NeuronCore-v2 takes tensors only."""
     if current_core().target.core.version != "v2":
@@ -207,14 +192,19 @@ softplus: Final = _activation("softplus", "Return log(1 + exp(x)).")
 mish: Final = _activation("mish", "Return x * tanh(softplus(x)).")
 erf: Final = _activation("erf", "Return the error function of x.")
 erf_dx: Final = _activation("erf_dx", "Return the derivative of the error function at x.")
-sin: Final = _activation(
-    "sin", "Return the sine of x, from -pi to pi; hardware reduces no argument."
+sin: Final = Unary(
+    "sin",
+    "Return the sine of x, from -2**23 to 2**23. As an operator of an instruction it is the Scalar "
+    "Engine's, from -pi to pi.",
+    sine,
 )
 arctan: Final = _activation("arctan", "Return the inverse tangent of x, from -pi/2 to pi/2.")
 sign: Final = _activation("sign", "Return -1, 0 or 1, the sign of x.")
 square: Final = _activation("square", "Return x * x.")
-cos: Final = Unary("cos", "Return the cosine of x, from -3/2 pi to 3/2 pi.", _cos)
-tan: Final = Unary("tan", "Return the tangent of x, from -pi to pi: sin(x) / cos(x).", _tan)
+cos: Final = Unary("cos", "Return the cosine of x, from -2**23 to 2**23.", cosine)
+tan: Final = Unary(
+    "tan", "Return the tangent of x, from -2**23 to 2**23: sin(x) / cos(x).", tangent
+)
 abs: Final = Unary(  # noqa: A001
     "abs", "Return the absolute value of x.", _scalar("abs", None)
 )

@@ -9,12 +9,13 @@ from neuronxcc.codegen.loop import Scalar
 from neuronxcc.ir.op import Op
 from nki.dtypes import info
 from nki.isa.cast import write
-from nki.isa.rows.hidden import SENTINEL, sentinel
+from nki.isa.rows.hidden import SENTINEL
 from nki.lowering import values
 from nki.lowering.implement import implements
 from nki.lowering.loops import Flat, Lanes
 from nki.lowering.operands import Constant, Print
 from nki.lowering.work import Work
+from nki.memory import sentinel
 
 __all__ = ["copied", "stored_number"]
 

@@ -23,6 +23,7 @@ from nki.recording import (
     TileForm,
 )
 from nki.tensor import NkiTensor, tensor_of
+from nki.trees import mapped
 
 if TYPE_CHECKING:
     from nki.recorder import Recorder
@@ -221,11 +222,4 @@ class Source:
 
     def results(self, form: Any) -> Any:
         """Return what the kernel returns, with the storages of the merged recording."""
-        if isinstance(form, Result):
-            return form._replace(storage=self.number(form.storage))
-        if isinstance(form, (tuple, list)):
-            items = [self.results(item) for item in form]
-            return type(form)(*items) if hasattr(form, "_fields") else type(form)(items)
-        if isinstance(form, dict):
-            return {key: self.results(item) for key, item in form.items()}
-        return form
+        return mapped(form, Result, lambda one: one._replace(storage=self.number(one.storage)))

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from torch_neuronx.dynamo.backend import own_options
 from torch_neuronx.dynamo.executors import VARIABLE, executor_name
 
 from .dynamo_tools import assert_equal, check, host_operators, run, watched
@@ -357,3 +358,23 @@ def test_run_returns_fresh_arguments() -> None:
     x = torch.ones(2)
     assert run(lambda a: a.add_(1), [x])[-1].tolist() == [2, 2]
     assert x.tolist() == [1, 1]
+
+
+def test_options_of_inductor_are_ignored_aloud() -> None:
+    # What libraries pass to tune the default backend reaches this one where it is the default.
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    torch.compiler.set_default_backend("neuron")
+    try:
+        tuned = torch.compile(double, options={"max_autotune": True, "triton.cudagraphs": False})
+        plain = torch.compile(double)
+    finally:
+        torch.compiler.set_default_backend(None)
+    x = torch.arange(4.0, device="neuron")
+    with pytest.warns(UserWarning, match="options of Inductor: max_autotune, tri"):
+        assert tuned(x).tolist() == [0, 2, 4, 6]
+    torch._dynamo.reset()
+    assert plain(x).tolist() == [0, 2, 4, 6]
+    # Which others there are the compiler says; what only looks like Inductor's reaches it.
+    assert own_options({"max_autotone": True}) == {"max_autotone": True}

@@ -58,6 +58,20 @@ def fill(y: Tensor, value: int) -> None:
     y.fill_(value)
 
 
+LIBRARY = torch.library.Library("test_dynamo", "FRAGMENT")
+LIBRARY.define("doubled.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)", tags=torch.Tag.out)
+
+
+@torch.library.impl("test_dynamo::doubled.out", "CompositeExplicitAutograd", lib=LIBRARY)
+def _doubled(x: Tensor, *, out: Tensor) -> Tensor:
+    return out.copy_(x * 2)
+
+
+@torch.library.register_fake("test_dynamo::doubled.out", lib=LIBRARY)
+def _doubled_fake(_x: Tensor, *, out: Tensor) -> Tensor:
+    return out
+
+
 def calls_it(x: Tensor, y: Tensor) -> Tensor:
     return twice(x, 1.5) * y  # type: ignore[no-any-return]
 
@@ -85,12 +99,20 @@ def writes_transposed(x: Tensor, y: Tensor) -> Tensor:
     return z.t() * x
 
 
+def fills_a_tensor(x: Tensor, y: Tensor) -> Tensor:
+    made = torch.zeros(x.shape[0] + 1, *x.shape[1:], device=x.device)
+    given = torch.ops.test_dynamo.doubled.out(x.detach(), out=made[1:])
+    result: Tensor = given * y + made[1:]
+    return result
+
+
 CASES: list[tuple[Callable[..., Any], str]] = [
     (calls_it, "test_dynamo::twice"),
     (writes_a_temporary, "test_dynamo::bump"),
     (writes_part_of_an_argument, "test_dynamo::bump"),
     (writes_a_row, "test_dynamo::fill"),
     (writes_transposed, "test_dynamo::fill"),
+    (fills_a_tensor, "test_dynamo::doubled.out"),
 ]
 
 

@@ -85,6 +85,13 @@ def test_offset() -> None:
     assert draws("neuron", generator).equal(second)
 
 
+def test_a_draw_advances_the_offset_by_4_whatever_its_size() -> None:
+    generator = torch.Generator("neuron").manual_seed(3)
+    for i, (size, dtype) in enumerate([(1, torch.float32), (999, torch.float64), (0, torch.half)]):
+        torch.rand(size, device="neuron", dtype=dtype, generator=generator)
+        assert generator.get_offset() == 4 * min(i + 1, 2)  # nothing is drawn for an empty tensor
+
+
 def test_generator_of_another_device_is_refused() -> None:
     with pytest.raises(RuntimeError, match="device type"):
         torch.randn(3, device="neuron", generator=torch.Generator("cpu"))

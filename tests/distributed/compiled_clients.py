@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,106 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from examples.simple_fsdp import Model, loss_of, simple_fsdp
 from neuronxcc.lowering import overlap
-from neuronxcc.neff.program import CollectiveStep, Program, WaitStep
-from torch_neuronx.dynamo import backend
-from torch_neuronx.dynamo.backend import CompiledGraph
+from neuronxcc.neff.program import CollectiveStep, WaitStep
+from tests.distributed.compiled_collectives import Watch, collectives, compiled
 
 # float32: a sum of other order, of gradients near 1.
 CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
-
-
-class Watch:
-    """The graphs that are compiled while it is open."""
-
-    def __init__(self) -> None:
-        self.graphs: list[CompiledGraph] = []
-
-    def __enter__(self) -> Self:
-        backend.OBSERVERS.append(self.graphs.append)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        backend.OBSERVERS.remove(self.graphs.append)
-
-    def program(self, kind: str) -> Program:
-        """The program of the first graph of a kind."""
-        graph = next(graph for graph in self.graphs if graph.kind == kind)
-        program: Program = graph.executable.program
-        return program
-
-
-def collectives(program: Program) -> list[str]:
-    """The kinds of the collectives of a program, in order."""
-    return [step.kind for step in program.steps if isinstance(step, CollectiveStep)]
-
-
-def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Whole, or an error."""
-    return torch.compile(function, backend="neuron", **{"fullgraph": True, **options})
-
-
-def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Small whole numbers, so that every order of additions gives the same."""
-    value = torch.randint(-4, 5, shape, device="neuron")
-    return value.to(dtype) if dtype != torch.bool else value > 0
-
-
-# ---- functional collectives ----------------------------------------------------------------------
-
-
-def functional(rank: int, ranks: int) -> None:
-    """Every functional collective, compiled and eager."""
-    torch.manual_seed(rank)
-    world = dist.group.WORLD
-    assert world is not None
-    pair = dist.new_group(range(2))  # of more ranks: a group that not all are in
-    same = fc.all_reduce
-    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
-        ops = ["sum", "max", "min"] + ([] if dtype == torch.bool else ["product"])
-        ops += ["avg"] if dtype.is_floating_point else ["band", "bxor"]
-        x = tensor(2 * ranks, 3, dtype=dtype)
-        check(lambda x, ops=tuple(ops): tuple(same(x, op, world) for op in ops), x)
-    x = tensor(2 * ranks, ranks, 3)
-    for dim in range(2):
-        check(lambda x, d=dim: fc.all_gather_single(x, d, world), x)
-        check(lambda x, d=dim: fc.reduce_scatter_single(x, "sum", d, world), x)
-    check(lambda x: fc.all_to_all_single(x * 2, None, None, world), x)
-    # Rank r sends s + 1 rows to rank s.
-    sent = list(range(1, ranks + 1))
-    rows = tensor(sum(sent), 2)
-    check(lambda x: fc.all_to_all_single(x, [rank + 1] * ranks, sent, world) + 1, rows)
-    check(lambda x: fc.broadcast(x, ranks - 1, world) * 2, x)
-    many = [tensor(2 * ranks, 3), tensor(ranks), tensor(3 * ranks, 2)]
-    check(lambda *xs: fc.all_reduce_coalesced(list(xs), "sum", world), *many)
-    check(lambda *xs: fc.all_gather_into_tensor_coalesced(list(xs), world), *many)
-    scatter = fc.reduce_scatter_tensor_coalesced
-    check(lambda *xs: scatter(list(xs), "sum", [0] * 3, world), *many)
-    check(lambda x: fc.all_reduce(x.cfloat() * 1j, "sum", world), tensor(3))
-    if rank < 2:
-        check(lambda x: fc.all_reduce(x, "sum", pair) + fc.all_reduce(x + 1, "max", pair), x)
-    nobody_wants(rank, ranks, world)
-
-
-def check(function: Callable[..., Any], *args: torch.Tensor) -> None:
-    """Compiled and eager give the same bits."""
-    torch._dynamo.reset()
-    want, got = function(*args), compiled(function)(*args)
-    want, got = (x if isinstance(x, list | tuple) else (x,) for x in (want, got))
-    for a, b in zip(got, want, strict=True):
-        ended = b.wait() if isinstance(b, fc.AsyncCollectiveTensor) else b
-        torch.testing.assert_close(a, ended, rtol=0, atol=0)
-
-
-def nobody_wants(rank: int, ranks: int, world: dist.ProcessGroup) -> None:
-    """A rank that gets nothing takes part, or the others would wait for ever."""
-
-    def step(x: torch.Tensor) -> torch.Tensor:
-        receive = [x.shape[0] if rank == 0 else 0] * ranks
-        got = fc.all_to_all_single(x, receive, [x.shape[0], *[0] * (ranks - 1)], world)
-        total: torch.Tensor = (got * 2).sum(0) + fc.all_reduce(x, "sum", world).sum()
-        return total
-
-    check(step, tensor(4, 2))
 
 
 # ---- training ------------------------------------------------------------------------------------
@@ -186,6 +91,31 @@ def replicated(rank: int, ranks: int) -> None:
         same_gradients(model, whole, loss, tokens, rank)
         graphs = [graph for graph in watch.graphs if graph.kind == "forward"]
         assert len(graphs) > 1 or where != "outside"
+
+
+def reduced_by_python(rank: int, ranks: int) -> None:
+    """DDP whose hooks are traced: compiled autograd's one graph has the collectives, as a bucket.
+
+    Whether gradients are new or added to what is there.
+    """
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True):
+        model, tokens = small(ranks)
+        whole = copy.deepcopy(model)
+        ddp = DistributedDataParallel(model)
+
+        def step(words: torch.Tensor) -> torch.Tensor:
+            loss = loss_of(ddp, words)
+            loss.backward()
+            return loss.detach()
+
+        run = compiled(step, fullgraph=False)
+        for fresh in (True, False):
+            model.zero_grad(set_to_none=fresh)
+            with Watch() as watch:
+                loss = run(tokens[rank])
+            same_gradients(model, copy.deepcopy(whole), loss, tokens, rank)
+            found = [collectives(graph.executable.program) for graph in watch.graphs]
+            assert [kinds for kinds in found if kinds] == [["all_reduce"]]
 
 
 def sharded_by_layers(rank: int, ranks: int) -> None:
@@ -316,6 +246,7 @@ def experts(rank: int, ranks: int) -> None:
 
 TRAINING: tuple[Callable[[int, int], Any], ...] = (
     replicated,
+    reduced_by_python,
     sharded_by_layers,
     tensor_parallel,
     experts,

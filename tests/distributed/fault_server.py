@@ -60,20 +60,31 @@ class Job:
                     time.sleep(0.002)
         return answers
 
+    def end_well(self) -> list[Any]:
+        """The same, of ranks that all leave as they should."""
+        answers = self.end()
+        wrong = {rank: _ending(code) for rank, code in self.codes.items() if code != 0}
+        assert not wrong, f"of {len(self.pids)} ranks, these ended badly: {wrong}; {answers}"
+        return answers
+
     def fail(self, rank: int) -> NoReturn:
         """Let all ranks print where they are, then kill them."""
-        for pid in self.pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR1)
+        # Those that were waited for may have left their number to a stranger.
+        pids = [pid for r, pid in enumerate(self.pids) if r not in self.codes]
+        for pid in pids:
+            os.kill(pid, signal.SIGUSR1)
         time.sleep(0.5)
-        for pid in self.pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
         raise AssertionError(f"rank {rank} has not ended after {PATIENCE} s")
 
     def send(self, number: signal.Signals, *ranks: int) -> None:
         for rank in ranks:
             os.kill(self.pids[rank], number)
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def _readable(pipe: int, deadline: float) -> bool:
@@ -106,7 +117,6 @@ def _be(
     rank: int, world: int, function: Rank, store: str, timeout: float, writer: int, *, leave: bool
 ) -> NoReturn:
     code = 1
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         torch.accelerator.set_device_index(rank)
         dist.init_process_group(
@@ -168,9 +178,7 @@ def check_names(answer: dict[str, Any], rank: int, *texts: str) -> None:
 
 def good_group(world: int) -> None:
     """A new group works, after whatever happened before."""
-    job = start(world, lambda rank: collectives(rank, world, 2))
-    job.end()
-    assert set(job.codes.values()) == {0}, job.codes
+    start(world, lambda rank: collectives(rank, world, 2)).end_well()
 
 
 def killed(rng: random.Random) -> None:
@@ -237,7 +245,7 @@ def aborted(_: random.Random) -> None:
         threading.Timer(0.2, group.abort).start()
         return failing(lambda: dist.all_reduce(filled(rank, 4)))
 
-    answers = start(2, rank_function, leave=True).end()
+    answers = start(2, rank_function, leave=True).end_well()
     assert "abort" in answers[0]["error"], answers[0]
 
 
@@ -250,9 +258,8 @@ def outstanding(_: random.Random) -> None:
         return len(works) == 3
 
     for leave in (False, True):
-        job = start(3, rank_function, leave=leave)
-        assert job.end() == [True] * 3
-        assert set(job.codes.values()) == {0}, job.codes
+        answers = start(3, rank_function, leave=leave).end_well()
+        assert answers == [True] * 3, answers
 
 
 def interrupted(_: random.Random) -> None:
@@ -272,7 +279,8 @@ def interrupted(_: random.Random) -> None:
     job = start(2, rank_function, leave=True)
     time.sleep(0.6)
     job.send(signal.SIGINT, 0)
-    assert job.end()[0] == "interrupted"
+    answers = job.end_well()
+    assert answers[0] == "interrupted", answers
 
 
 def foreign(_: random.Random) -> None:
@@ -305,9 +313,7 @@ def foreign(_: random.Random) -> None:
         assert os.waitpid(pid, 0)[1] == 0
         return len(files)
 
-    job = start(2, rank_function)
-    job.end()
-    assert set(job.codes.values()) == {0}, job.codes
+    start(2, rank_function).end_well()
 
 
 class Tampering(Store):
@@ -319,7 +325,7 @@ class Tampering(Store):
 
     def get(self, key: str) -> bytes:
         value = self.store.get(key)
-        return value[:-1] + bytes([value[-1] ^ 1]) if key.startswith("segment/") else value
+        return value[:-1] + bytes([value[-1] ^ 1]) if "segment/" in key else value
 
     def set(self, key: str, value: str) -> None:
         self.store.set(key, value)
@@ -341,7 +347,7 @@ def wrong_token(_: random.Random) -> None:
         limit = timedelta(seconds=2)
         return failing(lambda: _C.create_process_group(mine, rank, 2, "other", limit))
 
-    first, second = start(2, rank_function).end()
+    first, second = start(2, rank_function).end_well()
     assert "the memory of group other belongs to another job" in second["error"]
     check_names(first, 1, "creation of the group")
 
@@ -362,7 +368,7 @@ def own_timeout(_: random.Random) -> None:
         assert 0.25 < answer["time"] - began < 1.4, answer
         return answer
 
-    answers = start(2, rank_function, leave=True).end()
+    answers = start(2, rank_function, leave=True).end_well()
     check_names(answers[0], 1, "all_reduce", "timed out")
 
 
@@ -414,6 +420,13 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # Of this process and the ranks that it forks: nothing ends without a word.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        faulthandler.register(number, all_threads=True, chain=True)
+    # A shell has its background jobs ignore it, and the tests may be one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.getpid() != os.getpgid(0):
         os.setsid()  # so that the session is this program's alone, however it was started
     # Not a context manager: a forked rank that leaves as a program does would remove it.

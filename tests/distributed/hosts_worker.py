@@ -6,9 +6,11 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -60,6 +62,21 @@ def sharded(net: nn.Module, mesh: Any) -> nn.Module:
     return net
 
 
+def compared(rank: int, n: int) -> None:
+    """PyTorch's own comparison, whose gloo group has to find the way to the other host, too."""
+    c10d.set_debug_level(c10d.DebugLevel.DETAIL)
+    group = dist.new_group()
+    c10d.set_debug_level(c10d.DebugLevel.OFF)
+    total = torch.ones(4, device="neuron")
+    dist.all_reduce(total, group=group)
+    assert total.tolist() == [n] * 4
+    with pytest.raises(RuntimeError, match="mismatch between collectives") as told:
+        dist.all_reduce(total[: 4 if rank else 3], group=group)
+    assert all(f"TensorShape=[{elements}]" in str(told.value) for elements in (3, 4))
+    sys.stdout.write(f"rank {rank} was told of both\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     dist.init_process_group("neuron")
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -82,6 +99,7 @@ def main() -> None:
         if rank == 0:
             sys.stdout.write(f"{name} trains like one process: {losses}\n")
             sys.stdout.flush()
+    compared(rank, n)
     dist.destroy_process_group()
 
 

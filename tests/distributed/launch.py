@@ -43,7 +43,9 @@ def run(
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         raise AssertionError(f"{command} took over {timeout} s:\n{output[-6000:]}") from None
-    assert process.returncode == 0, f"{command} failed:\n{output[-12000:]}"
+    code = process.returncode
+    ending = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    assert code == 0, f"{command} failed with {ending}:\n{output[-12000:]}"
     return output
 
 

@@ -400,7 +400,7 @@ def refusals(rank: int, world_size: int) -> list[str]:
     calls: list[Callable[[], object]] = [
         lambda: dist.all_reduce(grid[:, :3]),
         lambda: dist.broadcast(grid[::2], 0),
-        lambda: dist.all_gather_single(whole, grid[:, 1]),
+        lambda: dist.all_gather_single(grid[:, 1], torch.zeros(8 // world_size, device="neuron")),
         lambda: dist.all_gather_single(whole, torch.zeros(7, device="neuron")),
         lambda: dist.reduce_scatter_single(torch.zeros(7, device="neuron"), whole),
         lambda: dist.all_to_all_single(whole, whole, [1] * world_size, [8] * world_size),

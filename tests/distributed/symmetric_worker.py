@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed._symmetric_memory as symm_mem
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore
 from torch.distributed import DistBackendError
 from torch.distributed.distributed_c10d import GroupName
 
@@ -27,6 +28,19 @@ def name() -> GroupName:
 
 def rendezvous(tensor: Tensor) -> Any:
     return symm_mem.rendezvous(tensor, name())
+
+
+def meet(rank: int, world: int, store: str, generation: int) -> None:
+    """Two rendezvous of a group whose store other processes have used for the same before."""
+    dist.init_process_group("neuron", store=FileStore(store, -1), rank=rank, world_size=world)
+    for number in range(2):
+        x = symm_mem.empty(4, dtype=torch.int64, device=NEURON)
+        memory = rendezvous(x)
+        x.fill_(100 * generation + 10 * number + rank)
+        memory.barrier()
+        theirs = memory.get_buffer(1 - rank, (4,), torch.int64)
+        assert theirs.tolist() == [100 * generation + 10 * number + 1 - rank] * 4
+        memory.barrier()
 
 
 def buffers(rank: int, world: int) -> None:

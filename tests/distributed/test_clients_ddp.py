@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
     DDPCommHookType,
     default_hooks,
     powerSGD_hook,
+    quantization_hooks,
     register_ddp_comm_hook,
 )
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
@@ -275,6 +276,23 @@ def low_rank(env: Env) -> None:
     train(env, ddp, sgd(ddp.parameters()), 4)
 
 
+def quantised(env: Env) -> None:
+    """PyTorch's hooks of 8 bits: all ranks have the same parameters, and training goes on."""
+    for hook in (
+        quantization_hooks.quantization_pertensor_hook,
+        quantization_hooks.quantization_perchannel_hook,
+    ):
+        model = transformer(env.device)
+        ddp = wrap(env, model)
+        ddp.register_comm_hook(None, hook)
+        losses = train(env, ddp, torch.optim.SGD(ddp.parameters(), lr=0.1), 8)
+        assert losses[-1] < losses[0]
+        for parameter in model.parameters():
+            first = parameter.detach().clone()
+            dist.broadcast(first, 0)
+            assert torch.equal(first, parameter)
+
+
 def post_local_sgd(env: Env) -> None:
     """Two steps with reduced gradients, then local ones then the models' mean every second."""
     # Imported late, see zero().
@@ -400,4 +418,4 @@ CHECKS = (
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_ddp(world: int) -> None:
-    run_checks(world, (*CHECKS, low_rank) if world == 2 else CHECKS)
+    run_checks(world, (*CHECKS, low_rank, quantised) if world == 2 else CHECKS)

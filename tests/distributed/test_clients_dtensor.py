@@ -203,11 +203,7 @@ def operators(env: Env) -> None:
 
 
 def random_numbers(env: Env) -> None:
-    """One seed for the mesh: replicas are equal, shards of at least 64 numbers differ throughout.
-
-    DTensor moves a shard's generator by the numbers of the shards before it. Ours draws 64 at a
-    time, so shards with fewer overlap.
-    """
+    """One seed for the mesh: replicas are equal, shards differ, the same seed gives the same."""
     mesh = line(env)
     torch.manual_seed(3)
     drawn = randn(16, 64, device_mesh=mesh, placements=[Shard(0)]).full_tensor()
@@ -233,6 +229,73 @@ def random_numbers(env: Env) -> None:
     assert filled.full_tensor().eq(2.5).all()
 
 
+def clip_and_step(
+    models: tuple[nn.Module, nn.Module],
+    largest: float,
+    optimizers: tuple[torch.optim.Optimizer, torch.optim.Optimizer],
+) -> None:
+    """Step of a divided model and of a whole one; the norms that are clipped are the same."""
+    ours, theirs = (nn.utils.clip_grad_norm_(m.parameters(), largest) for m in models)
+    assert isinstance(ours, DTensor)
+    close(ours.full_tensor(), theirs)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def draws(mesh: DeviceMesh, length: int, places: list[Placement]) -> dict[str, DTensor]:
+    """A tensor of `length` numbers of each operator that DTensor calls random, but no others.
+
+    nn.init.trunc_normal_ is none: it draws again where a rank's own numbers ask for it, so that the
+    generators of sharded tensors go apart, on every device.
+    """
+    where: Any = {"device_mesh": mesh, "placements": places}
+    found: dict[str, Any] = {}
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        kind = str(dtype).removeprefix("torch.")
+        found[f"rand {kind}"] = rand(length, dtype=dtype, **where)
+        found[f"randn {kind}"] = randn(length, dtype=dtype, **where)
+        found[f"normal {kind}"] = nn.init.normal_(empty(length, dtype=dtype, **where))
+        found[f"dropout {kind}"] = functional.dropout(ones(length, dtype=dtype, **where), 0.5)
+    found["randint"] = torch.randint_like(zeros(length, dtype=torch.int64, **where), 1 << 62)
+    found["bernoulli"] = torch.bernoulli(full((length,), 0.5, **where))
+    found["kaiming"] = nn.init.kaiming_uniform_(empty(length, 1, **where))
+    return found
+
+
+def random_shards(env: Env) -> None:
+    """Shards of any size and type are independent, and all ranks' generators go on alike."""
+    mesh = line(env)
+    for size in (4, 5, 33, 66):
+        torch.manual_seed(size)
+        drawn = draws(mesh, size * env.world, [Shard(0)])
+        state = torch.get_device_module(env.device).get_rng_state().to(env.device)
+        states = [torch.empty_like(state) for _ in range(env.world)]
+        dist.all_gather(states, state)
+        assert all(torch.equal(s, state) for s in states)
+        for name, found in drawn.items():
+            shards = found.full_tensor().flatten().reshape(env.world, size)
+            if not name.endswith("bfloat16") and not name.startswith(("dropout", "bernoulli")):
+                assert len(shards.unique()) == shards.numel(), (name, size)
+            elif size >= 33:
+                assert len(shards.unique(dim=0)) == env.world, (name, size)
+        torch.manual_seed(size)
+        for name, again in draws(mesh, size * env.world, [Shard(0)]).items():
+            assert torch.equal(again.full_tensor(), drawn[name].full_tensor()), (name, size)
+    length = 5000
+    values = randn(length * env.world, device_mesh=mesh, placements=[Shard(0)]).full_tensor()
+    together = values.reshape(env.world, length).corrcoef().fill_diagonal_(0)
+    assert together.abs().max() < 5 / length**0.5
+    # A rank of the other dimension holds the same shard.
+    for found in draws(plane(env), 20, [Shard(0), Replicate()]).values():
+        local = found.to_local()
+        copies = [torch.empty_like(local) for _ in range(env.world)]
+        dist.all_gather(copies, local)
+        row = env.world // 2
+        mine = env.rank // row * row
+        assert all(torch.equal(copy, local) for copy in copies[mine : mine + row])
+
+
 def modules(env: Env) -> None:
     """distribute_module, an optimizer over DTensors, clipping their norm."""
     mesh = line(env)
@@ -254,12 +317,7 @@ def modules(env: Env) -> None:
         for _ in range(STEPS):
             model(distribute_tensor(x, mesh, [Replicate()])).square().sum().backward()
             alone(x).square().sum().backward()
-            norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.5) for m in (model, alone)]
-            assert isinstance(norms[0], DTensor)
-            close(norms[0].full_tensor(), norms[1])
-            for optimizer in (ours, theirs):
-                optimizer.step()
-                optimizer.zero_grad()
+            clip_and_step((model, alone), 0.5, (ours, theirs))
         same_parameters(model, alone)
 
 
@@ -373,12 +431,7 @@ def sharded_both_ways(env: Env) -> None:
         data = batch(step, env.device)
         loss_of(model(here.rows(data.tokens)), here.rows(data.targets)).backward()
         loss_of(alone(data.tokens), data.targets).backward()
-        norms = [nn.utils.clip_grad_norm_(m.parameters(), 0.1) for m in (model, alone)]
-        assert isinstance(norms[0], DTensor)
-        close(norms[0].full_tensor(), norms[1])
-        for optimizer in (ours, theirs):
-            optimizer.step()
-            optimizer.zero_grad()
+        clip_and_step((model, alone), 0.1, (ours, theirs))
     same_parameters(model, alone)
 
 
@@ -446,7 +499,7 @@ def ring_training(env: Env) -> None:
 
 
 CHECKS = (
-    redistribute, redistribute_plane, gradients, operators, random_numbers, modules,
+    redistribute, redistribute_plane, gradients, operators, random_numbers, random_shards, modules,
     tensor_parallel, prepared_modules, sharded_both_ways, ring_attention, ring_training,
 )  # fmt: skip
 

@@ -45,11 +45,20 @@ def test_killed_ranks_resume_with_the_same_losses(tmp_path: Path) -> None:
     }
 
 
+NAMES = [
+    "train_ddp",
+    "train_fsdp",
+    "pipeline",
+    "context_parallel",
+    "experts",
+    "async_tensor_parallel",
+]
+
+
 def examples(rank: int, world: int) -> dict[str, float]:
     """Each example sets up and tears down a group of its own."""
     del rank, world
-    names = ("train_ddp", "train_fsdp", "pipeline", "context_parallel")
-    return {n: importlib.import_module(f"examples.{n}").main() for n in names}
+    return {n: importlib.import_module(f"examples.{n}").main() for n in NAMES}
 
 
 def test_examples() -> None:
@@ -60,6 +69,8 @@ def test_examples() -> None:
     results = run_ranks(2, examples, backend="none", env=env, timeout=100)
     for result in results:
         assert result["context_parallel"] < 1e-5
+        assert result["async_tensor_parallel"] < 1e-5
+        assert result["experts"] < 0.5
     last = results[-1]
     assert last["train_ddp"] < math.log(4) / 2
     assert last["train_fsdp"] < math.log(8) / 2

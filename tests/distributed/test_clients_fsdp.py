@@ -238,6 +238,14 @@ def clip(env: Env) -> None:
     same_parameters(model, alone)
 
 
+def same_gradients(model: nn.Module, alone: nn.Module, factor: float = 1.0) -> None:
+    """Gradients of a sharded model are `factor` times those of the whole one."""
+    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+        assert p.grad is not None
+        assert q.grad is not None
+        close(full(p.grad), q.grad * factor)
+
+
 def divide_factor(env: Env) -> None:
     """A factor of one's own is a multiplication inside of the reduction (PREMUL_SUM)."""
     for factor in () if env.cpu else (3.0, 2.0 * env.world):  # gloo has no PREMUL_SUM
@@ -247,10 +255,7 @@ def divide_factor(env: Env) -> None:
         data = batch(0, env.device)
         loss_of(model(env.rows(data.tokens)), env.rows(data.targets)).backward()
         loss_of(alone(data.tokens), data.targets).backward()
-        for p, q in zip(model.parameters(), alone.parameters(), strict=True):
-            assert p.grad is not None
-            assert q.grad is not None
-            close(full(p.grad), q.grad * (env.world / factor))
+        same_gradients(model, alone, env.world / factor)
 
 
 def from_meta(env: Env) -> None:
@@ -342,10 +347,7 @@ def two_meshes(env: Env) -> None:
     data = batch(0, env.device)
     loss_of(model(here.rows(data.tokens)), here.rows(data.targets)).backward()
     loss_of(alone(data.tokens), data.targets).backward()
-    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
-        assert p.grad is not None
-        assert q.grad is not None
-        close(full(p.grad), q.grad)
+    same_gradients(model, alone)
 
 
 CHECKS = (

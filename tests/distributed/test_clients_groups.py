@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -289,6 +290,110 @@ def new_groups(env: Env) -> None:
     dist.all_reduce(total, group=local)
 
 
+def scattered_in_memory(env: Env) -> None:
+    """What is only read may be a slice, transposed or expanded."""
+    rows = 2 * env.world
+    forms: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda t: t.t(),
+        lambda t: t.t()[:, ::2],
+        lambda t: t[:, 0].expand(rows, 5),
+    )
+    for form in forms:
+        given = [form(numbers(env, 5, rows, rank=r)) for r in range(env.world)]
+        mine, sizes = given[env.rank], given[0].shape
+        assert not mine.is_contiguous()
+        got = [torch.empty(sizes, device=env.device) for _ in range(env.world)]
+
+        def agree(a: list[Tensor], b: list[Tensor]) -> None:
+            assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+        dist.all_gather(got, mine)
+        agree(got, given)
+        whole = torch.empty(env.world, *sizes, device=env.device)
+        dist.all_gather_single(whole, mine)
+        agree(list(whole), given)
+        for to in range(env.world):
+            got = [torch.empty(sizes, device=env.device) for _ in range(env.world)]
+            dist.gather(mine, got if env.rank == to else None, dst=to)
+            agree(got if env.rank == to else given, given)
+        part = torch.empty(sizes, device=env.device)
+        dist.scatter(part, given if env.rank == 0 else None, src=0)
+        agree([part], [mine])
+        dist.reduce_scatter(part, [mine] * env.world)
+        close(part, torch.stack(given).sum(0))
+        slices = [t.chunk(env.world)[env.rank] for t in given]
+        dist.all_to_all(got, [mine] * env.world)
+        agree(got, given)
+        even = torch.empty(sizes, device=env.device)
+        dist.all_to_all_single(even, mine)
+        agree([even], [torch.cat(slices)])
+        if env.cpu or env.rank > 1:
+            continue
+        if env.rank == 0:
+            dist.send(given[0], 1)
+        else:
+            dist.recv(part, 0)
+            agree([part], [given[0]])
+
+
+def gathered_futures(env: Env) -> None:
+    """The future of a gather has one tensor, as NCCL's; unequal shapes leave the list."""
+    lists = [torch.empty(3, device=env.device) for _ in range(env.world)]
+    mine = torch.full((3,), float(env.rank), device=env.device)
+    work = dist.all_gather(lists, mine, async_op=True)
+    assert work is not None
+    (value,) = work.get_future().wait()
+    assert value.tolist() == [[float(r)] * 3 for r in range(env.world)]
+    lists = [torch.empty(r, device=env.device) for r in range(env.world)]
+    work = dist.all_gather(lists, mine[:1].repeat(env.rank), async_op=True)
+    assert work is not None
+    value = work.get_future().wait()
+    assert [one.tolist() for one in value] == [[float(r)] * r for r in range(env.world)]
+
+
+def completion_hooks(env: Env) -> None:
+    """A hook is told of each collective and message; what it raises comes out of the wait."""
+
+    def new() -> Any:
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(3, device=env.device), group=group)  # see become_default
+        return group
+
+    group = new()
+    seen: list[Any] = []
+    group._register_on_completion_hook(seen.append)
+    for count in range(1, 4):
+        dist.all_reduce(torch.ones(3, device=env.device), group=group)
+        work = dist.broadcast(torch.ones(3, device=env.device), 0, group, async_op=True)
+        assert work is not None
+        work.wait()
+        if env.rank < 2:
+            other = 1 - env.rank
+            told = torch.ones(2, device=env.device)
+            dist.send(told, other, group) if env.rank else dist.recv(told, other, group)
+        group._wait_for_pending_works()
+        assert len(seen) == (3 if env.rank < 2 else 2) * count
+    names = {str(info.op_type).rpartition(".")[2] for info in seen}
+    assert {"ALLREDUCE", "BROADCAST"} < names | {"ANY"}
+    assert all(info.active_duration.total_seconds() >= 0 for info in seen)
+    assert [info.seq for info in seen] == sorted(info.seq for info in seen)
+    with pytest.raises(RuntimeError, match="has a completion hook already"):
+        group._register_on_completion_hook(seen.append)
+    dist.destroy_process_group(group)
+    group = new()
+
+    def broken(info: Any) -> None:
+        raise ValueError(f"told of {info.seq}")
+
+    group._register_on_completion_hook(broken)
+    dist.all_reduce(torch.ones(3, device=env.device), group=group)
+    dist.all_reduce(torch.ones(3, device=env.device), group=group)
+    with pytest.raises(RuntimeError, match="ValueError: told of 2"):
+        group._wait_for_pending_works()
+    group._wait_for_pending_works()
+    dist.destroy_process_group(group)
+
+
 def barriers(env: Env) -> None:
     dist.barrier()
     if not env.cpu:
@@ -361,11 +466,30 @@ def split(env: Env) -> None:
     assert total.tolist() == [float(sum(ranks[env.rank % 2]))] * 2
     dist.barrier(group=part)
     dist.destroy_process_group(part)
+    world: Any = dist.group.WORLD
+    made = world.split_group(list(range(env.world)), timedelta(seconds=30))  # registered nowhere
+    made.allreduce([total]).wait()
+    assert total.tolist() == [float(env.world // 2 * sum(map(sum, ranks)))] * 2
+    made.shutdown()
+
+
+def default_of_two(env: Env) -> None:
+    """With two backends named, PyTorch leaves a group without a default, and warns."""
+    if env.cpu:
+        return
+    group: Any = dist.new_group(backend="cpu:gloo,neuron:neuron")
+    dist.all_reduce(torch.ones(2, device=env.device), group=group)
+    seen: list[Any] = []
+    group._register_on_completion_hook(seen.append)
+    dist.all_reduce(torch.ones(2, device=env.device), group=group)
+    dist.destroy_process_group(group)
+    assert len(seen) == 1
 
 
 CHECKS = (
-    objects, autograd_collectives, functional_forms, point_to_point, experts, meshes, new_groups,
-    barriers, sums_of_dtypes, initialised_in_other_ways, split,
+    objects, scattered_in_memory, gathered_futures, completion_hooks,
+    autograd_collectives, functional_forms, point_to_point, experts, meshes, new_groups,
+    barriers, sums_of_dtypes, initialised_in_other_ways, split, default_of_two,
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed import compiled_clients
+from tests.distributed import compiled_clients, compiled_collectives
 from tests.distributed.ranks import run_ranks
 
 # What other tests have compiled must not stand in for what is compiled here.
@@ -13,7 +13,7 @@ FRESH = {"NEURON_CC_FLAGS": "--no_cache"}
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_functional_collectives(ranks: int) -> None:
-    run_ranks(ranks, compiled_clients.functional, backend="neuron", env=FRESH, timeout=120)
+    run_ranks(ranks, compiled_collectives.functional, backend="neuron", env=FRESH, timeout=120)
 
 
 def test_training() -> None:
@@ -30,3 +30,20 @@ def test_a_whole_step_is_one_graph_each_way(ranks: int) -> None:
     assert set(forward) == {"all_gather"}
     assert set(backward) == {"reduce_scatter"}
     assert 2 < len(forward) < 23
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_products_beside_collectives(ranks: int) -> None:
+    """Asynchronous tensor parallelism: the operators of symmetric memory are in the programs."""
+    found = run_ranks(ranks, compiled_collectives.fused, backend="neuron", env=FRESH, timeout=120)
+    gather, scatter = "all_gather_matmul", "matmul_reduce_scatter"
+    wanted = {
+        # Backward, a sum of several products is scattered, which is no product.
+        "gathered": [gather, "reduce_scatter"],
+        "kept": [gather, "reduce_scatter"],
+        # A gathered tensor that is the right operand is that of a plain product.
+        "scattered": [scatter, scatter, gather, gather, "all_gather"],
+        "layer": [gather, scatter, gather, scatter, "all_gather", "all_gather"],
+    }
+    assert all(each == {name: wanted[name] for name in each} for each in found)
+    assert len(found[0]) == (4 if ranks == 2 else 1)

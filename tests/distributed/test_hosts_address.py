@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -32,6 +33,12 @@ def test_the_way_to_this_computer_is_its_loopback() -> None:
     assert not hosts._is_loopback("fe80::1%eth0")
 
 
+def test_the_interface_of_an_address() -> None:
+    assert hosts._interface_of("127.0.0.1") == "lo"
+    assert hosts._interface_of("203.0.113.7") == ""  # nobody's
+    assert hosts._interface_of("::1") == ""
+
+
 def test_master_of_nested_stores() -> None:
     store = c10d.TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
     nested = c10d.PrefixStore("a", c10d.PrefixStore("b", store))
@@ -60,6 +67,8 @@ def test_connect(interfaces: str | None, monkeypatch: pytest.MonkeyPatch) -> Non
     for rank, (gloo, names) in enumerate(made):
         assert (gloo.rank(), gloo.size()) == (rank, 2)
         assert all(name.endswith(" at 127.0.0.1") for name in names)
+    # A loopback is no way for others, so nothing is said to PyTorch's own groups.
+    assert os.environ.get("GLOO_SOCKET_IFNAME") == interfaces
 
 
 def test_an_interface_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:

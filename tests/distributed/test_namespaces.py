@@ -39,6 +39,7 @@ def test_training_over_two_hosts(capfd: pytest.CaptureFixture[str]) -> None:
     assert code == 0, printed.out + printed.err
     for way in ("DDP", "FSDP2", "HSDP"):
         assert f"{way} trains like one process" in printed.out
+    assert printed.out.count("was told of both") == 4
     assert not names & names_left()
 
 

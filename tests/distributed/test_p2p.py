@@ -188,7 +188,7 @@ def refused(rank: int) -> None:
                 peer,
                 tag=5,
             )
-    raises("contiguous", dist.isend, torch.ones(4, 6, device=DEVICE).t(), peer)
+    raises("contiguous", dist.irecv, torch.ones(4, 6, device=DEVICE).t(), peer)
     dist.barrier()
     dist.send(mine, peer) if rank == 0 else dist.recv(mine, peer)  # all goes on
 
@@ -225,12 +225,31 @@ def any_source(rank: int, ranks: int) -> None:
 
 def futures(rank: int) -> None:
     """Transfers that nobody waits for are done by a thread of the group."""
-    tensor, done = device_tensor(rank, 100_000), threading.Event()
-    work = dist.isend(tensor, 1) if rank == 0 else dist.irecv(tensor, 0)
-    work.get_future().then(lambda _: done.set())  # type: ignore[union-attr]
-    assert done.wait(10)
+
+    def transfer(tensor: torch.Tensor) -> Any:
+        return dist.isend(tensor, 1) if rank == 0 else dist.irecv(tensor, 0)
+
+    tensor = device_tensor(rank, 100_000)
+    work, deadline = transfer(tensor), time.monotonic() + 10
+    while not work.is_completed():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     assert bool((tensor == 0).all())
-    assert work.is_completed()  # type: ignore[union-attr]
+    # A future stands for a place on a stream: its callback may come before the data has, but what
+    # it issues waits. Another stream has to wait by itself.
+    tensor = device_tensor(rank, 100_000)
+    work = transfer(tensor)
+    seen = work.get_future().then(lambda future: bool((future.value()[0] == 0).all()))
+    work.wait()
+    assert bool((tensor == 0).all())
+    assert seen.wait()
+    # The future of its result is set at the end.
+    tensor, done = device_tensor(rank, 100_000), threading.Event()
+    work = transfer(tensor)
+    work.get_future_result().then(lambda _: done.set())
+    assert done.wait(10)
+    assert work.is_completed()
+    assert bool((tensor == 0).all())
     with pytest.raises(dist.DistBackendError, match="not done after 50 ms"):
         dist.irecv(tensor, 1 - rank, tag=77).wait(timedelta(milliseconds=50))  # type: ignore[union-attr]
     dist.barrier()  # both have waited in vain
@@ -337,5 +356,50 @@ def callback_waits(rank: int, world_size: int) -> None:
     assert first.then(sum_again).wait() == world_size**2
 
 
+def ends_wait(rank: int, world_size: int) -> None:
+    """What is called when an operation has ended may wait for later ones of the same group."""
+    del world_size
+    peer, ended = 1 - rank, [threading.Event() for _ in range(3)]
+    texts: list[str] = []
+
+    def when_done(work: Any, event: threading.Event, *later: Any) -> None:
+        def told(_: object) -> None:
+            try:
+                for each in later:
+                    each.wait()
+            except dist.DistBackendError as error:
+                texts.append(str(error))
+            event.set()
+
+        work.get_future_result().then(told)
+
+    sums = [device_tensor(1, 100_000) for _ in range(2)]
+    got = [device_tensor(-1, elements) for elements in (4, 100_000, 4)]
+    if rank == 1:
+        time.sleep(0.3)  # rank 0 is to be told of all later than it asks
+    reductions = [dist.all_reduce(each, async_op=True) for each in sums]
+    when_done(reductions[0], ended[0], reductions[1])
+    receives = [dist.irecv(tensor, peer, tag=i) for i, tensor in enumerate(got)]
+    when_done(receives[0], ended[1], *receives[1:])
+    when_done(receives[2], ended[2], receives[1], reductions[1])
+    sends = [dist.isend(torch.ones_like(tensor), peer, tag=i) for i, tensor in enumerate(got)]
+    for event in ended:
+        assert event.wait(10), [each.is_set() for each in ended]
+    assert not texts
+    for tensor in (*got, *sums):
+        assert bool((tensor == (2 if tensor is sums[0] or tensor is sums[1] else 1)).all())
+    for send in sends:
+        send.wait()  # type: ignore[union-attr]
+    del reductions, receives
+    # Told that a transfer failed because the process ends: no thread is left that asks for Python.
+    dist.barrier()
+    late = dist.irecv(device_tensor(-1), peer, tag=7)
+    late.get_future_result().then(lambda _: ended[0].clear())  # type: ignore[union-attr]
+
+
 def test_a_callback_waits_for_a_collective() -> None:
     run_ranks(2, callback_waits)
+
+
+def test_what_is_told_of_an_end_may_wait() -> None:
+    run_ranks(2, ends_wait)

@@ -6,21 +6,19 @@ are all given, so results are compared bit for bit (any NaN for any NaN).
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.isas import ISAS, core, forced
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 Tensor = torch.Tensor
-core: Any = importlib.import_module("torch_neuronx._C")
-
-ISAS: list[str] = core.kernel_isas()
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 SMALL_FLOATS = [
     torch.float8_e4m3fn,
@@ -51,14 +49,6 @@ def cases() -> list[tuple[torch.dtype, str]]:
         + [(d, op) for d in [*SIGNED, *UNSIGNED, torch.bool] for op in ARITHMETIC + BITWISE]
         + [(d, op) for d in COMPLEX for op in ("sum", "product")]
     )
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = core.kernel_isa()
-    core.kernel_force_isa(request.param)
-    yield str(request.param)
-    core.kernel_force_isa(before)
 
 
 def arrays(dtype: torch.dtype, n: int, count: int, seed: int, shift: int) -> list[Tensor]:
@@ -198,12 +188,8 @@ def test_reduce(
     results = arrays(dtype, outputs, count, seed, shifts[1])
     if in_place:
         results[:inputs] = given_arrays[:outputs]
-    before = core.kernel_isa()
-    core.kernel_force_isa(name)
-    try:
+    with forced(name):
         core.distributed_reduce(op, given_arrays, results, pre, 1 / ranks)
-    finally:
-        core.kernel_force_isa(before)
     for got in results:
         check_equal(got, wanted)
 
@@ -248,12 +234,8 @@ def test_an_average_of_thirds_is_torchs_division() -> None:
 def test_copy(name: str, size: int, shifts: tuple[int, int]) -> None:
     source = (torch.arange(size + shifts[0]) * 7 % 251).to(torch.uint8)[shifts[0] :]
     whole = torch.full((shifts[1] + size + 64,), 255, dtype=torch.uint8)
-    before = core.kernel_isa()
-    core.kernel_force_isa(name)
-    try:
+    with forced(name):
         core.distributed_copy(whole[shifts[1] : shifts[1] + size], source)
-    finally:
-        core.kernel_force_isa(before)
     assert torch.equal(whole[shifts[1] : shifts[1] + size], source)
     assert bool((whole[: shifts[1]] == 255).all())
     assert bool((whole[shifts[1] + size :] == 255).all())

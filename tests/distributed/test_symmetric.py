@@ -1,5 +1,7 @@
 """Symmetric memory of the device, and what asynchronous tensor parallelism calls."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.distributed import symmetric_worker
@@ -9,6 +11,12 @@ from tests.distributed.ranks import RankError, run_ranks
 @pytest.mark.parametrize("world", [2, 4])
 def test_symmetric_memory(world: int) -> None:
     run_ranks(world, symmetric_worker.check)
+
+
+def test_ranks_that_are_started_again(tmp_path: Path) -> None:
+    store = str(tmp_path / "store")  # keeps what the first ranks wrote
+    for generation in range(2):
+        run_ranks(2, symmetric_worker.meet, store, generation, backend="none")
 
 
 def test_a_rank_that_ends() -> None:

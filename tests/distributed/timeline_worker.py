@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from examples.ddp_timeline import Row, overlap, picture, run
@@ -34,6 +37,8 @@ def overlaps(rank: int, world_size: int, folder: str) -> None:
     assert "#" in core
     assert {"G", "S"} <= set(group)
     facts(rank, Path(folder))
+    messages(rank, Path(folder))
+    compiled(rank, Path(folder))
 
 
 def facts(rank: int, folder: Path) -> None:
@@ -72,3 +77,60 @@ def facts(rank: int, folder: Path) -> None:
     titles = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     for track, group in zip(tracks, groups, strict=True):
         assert titles[track] == f"communication, group {group}"
+
+
+def events_of(recorded: Any, trace: Path) -> list[dict[str, Any]]:
+    """What a profile has about communication, in order of time; `row` is the title of its row."""
+    recorded.export_chrome_trace(str(trace))
+    events = json.loads(trace.read_text())["traceEvents"]
+    titles = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    found = [e for e in events if "Collective name" in e.get("args", {})]
+    found.sort(key=lambda e: float(e["ts"]))
+    return [{**e, "row": titles[e["pid"], e["tid"]]} for e in found]
+
+
+def messages(rank: int, folder: Path) -> None:
+    """Sends and receives have rows of their own, from their issue until the tensor is there."""
+    x = torch.ones(1 << 16, device="neuron")
+    y = torch.empty_like(x)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as p:
+        work = dist.irecv(y, 1 - rank, tag=3)
+        assert work is not None
+        dist.send(x, 1 - rank, tag=3)
+        work.wait()
+    events = events_of(p, folder / f"messages{rank}.json")
+    assert [e["name"] for e in events] == ["neuron::receive", "neuron::send"]
+    for event, kind in zip(events, ("receive", "send"), strict=True):
+        facts = event["args"]
+        group = facts["Process Group Name"]
+        assert event["row"] == f"communication, group {group}, {kind}"
+        assert (facts["Bytes"], facts["dtype"], facts["Group size"]) == ("262144", "Float", "2")
+        assert (facts["Peer"], facts["Tag"]) == (str(1 - rank), "3")
+        assert float(event["dur"]) > 0
+
+
+def compiled(rank: int, folder: Path) -> None:
+    """The collectives of a program are on the rows of their groups, beside its steps."""
+
+    @torch.compile(backend="neuron", fullgraph=True)
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        total = fc.all_reduce(x, "sum", dist.group.WORLD)
+        for _ in range(4):
+            y = (y @ y).clamp(-1, 1)
+        return total + y
+
+    x, y = torch.ones(512, 512, device="neuron"), torch.full((512, 512), 1e-3, device="neuron")
+    step(x, y)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as p:
+        step(x, y)
+    (event,) = events_of(p, folder / f"compiled{rank}.json")
+    assert event["name"] == "neuron::all_reduce"
+    assert set(event["args"]) >= FACTS
+    assert event["args"]["Bytes"] == str(4 * 512 * 512)
+    assert event["row"] == f"communication, group {event['args']['Process Group Name']}"
+    trace = json.loads((folder / f"compiled{rank}.json").read_text())["traceEvents"]
+    steps = [e for e in trace if e.get("cat") == "kernel" and e["pid"] == event["pid"]]
+    begin, end = float(event["ts"]), float(event["ts"]) + float(event["dur"])
+    beside = [e for e in steps if e["tid"] != event["tid"] and begin < float(e["ts"]) < end]
+    names = sorted({e["name"] for e in steps})
+    assert beside, f"nothing ran beside it: {names}"

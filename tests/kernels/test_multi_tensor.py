@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-# The developer's side build of the kernels alone can stand in for the whole core.
-core: Any = importlib.import_module(
-    os.environ.get("TORCH_NEURONX_KERNELS_TEST_MODULE", "torch_neuronx._C")
-)
+from tests.isas import core
 
 Tensor = torch.Tensor
-ISAS: list[str] = core.kernel_isas()
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 WIDE = (torch.float32, torch.float64)
 # The order of enum class Op in csrc/kernels/multi_tensor.h.
@@ -82,14 +75,6 @@ REFERENCE: dict[str, Reference] = {
 # ATen's own vector body and scalar tail differ in these, or MKL computes them with an error.
 INEXACT = {"Sqrt", "Rsqrt"}
 INEXACT_16 = {"Add", "Addcmul", "Addcdiv", "LerpScalar", "LerpTensor"}
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = core.kernel_isa()
-    core.kernel_force_isa(request.param)
-    yield str(request.param)
-    core.kernel_force_isa(before)
 
 
 def step(op: str, dst: int, a: int = 0, b: int = 0, c: int = 0, scalar: float | None = 0.0) -> Step:

@@ -7,24 +7,15 @@ exponential or as an absolute error times rstd.
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-# The developer's side build of the kernels alone can stand in for the whole core.
-core: Any = importlib.import_module(
-    os.environ.get("TORCH_NEURONX_KERNELS_TEST_MODULE", "torch_neuronx._C")
-)
+from tests.isas import core
 
 Tensor = torch.Tensor
-ISAS: list[str] = core.kernel_isas()
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(1, 1), (3, 7), (40, 333), (4, 4096), (2, 20_001)]
 UNIT = 2.0**-24  # half a step of float32 at 1
@@ -32,14 +23,6 @@ UNIT = 2.0**-24  # half a step of float32 at 1
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-8 * 1.05, torch.float16: 2.0**-11 * 1.05}
 SMALLEST = {torch.float32: 2.0**-149, torch.bfloat16: 2.0**-133, torch.float16: 2.0**-24}
 EPS = 1e-5
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = core.kernel_isa()
-    core.kernel_force_isa(request.param)
-    yield str(request.param)
-    core.kernel_force_isa(before)
 
 
 def draw(

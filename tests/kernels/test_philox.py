@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
-import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-# The developer's side build of the kernels alone can stand in for the whole core.
-core: Any = importlib.import_module(
-    os.environ.get("TORCH_NEURONX_KERNELS_TEST_MODULE", "torch_neuronx._C")
-)
+from tests.isas import ISAS, core, forced
 
-ISAS: list[str] = core.kernel_isas()
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FULL = 1 << 64
@@ -38,12 +32,12 @@ KNOWN = [
     ),
 ]
 
-Fill = Callable[[int, int, torch.Tensor], int]
+Fill = Callable[[int, int, torch.Tensor], None]
 
 
 def _fill(name: str, a: float = 0.0, b: float = 0.0) -> Fill:
     function = getattr(core, f"kernel_philox_{name}")
-    return lambda seed, offset, out: int(function(seed, offset, out, a, b))
+    return lambda seed, offset, out: function(seed, offset, out, a, b)
 
 
 FILLS: dict[str, Fill] = {
@@ -55,8 +49,8 @@ FILLS: dict[str, Fill] = {
     "geometric": _fill("geometric", 0.3),
     "bernoulli": _fill("bernoulli", 0.3),
     "random_full": _fill("random_full"),
-    "random_from_to": lambda seed, offset, out: int(
-        core.kernel_philox_random_from_to(seed, offset, out, 100, -7)
+    "random_from_to": lambda seed, offset, out: core.kernel_philox_random_from_to(
+        seed, offset, out, 100, -7
     ),
 }
 CONTINUOUS = {
@@ -68,19 +62,17 @@ CONTINUOUS = {
 }
 
 
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = core.kernel_isa()
-    core.kernel_force_isa(request.param)
-    yield str(request.param)
-    core.kernel_force_isa(before)
-
-
-def drawn(
-    name: str, n: int, dtype: torch.dtype, seed: int = 7, offset: int = 0
-) -> tuple[torch.Tensor, int]:
+def drawn(name: str, n: int, dtype: torch.dtype, seed: int = 7, offset: int = 0) -> torch.Tensor:
     out = torch.empty(n, dtype=dtype)
-    return out, FILLS[name](seed, offset, out)
+    FILLS[name](seed, offset, out)
+    return out
+
+
+def words_of(n: int, seed: int, offset: int) -> npt.NDArray[np.uint32]:
+    words = torch.empty(n, dtype=torch.int32)
+    core.kernel_philox_words(seed, offset, words)
+    found: npt.NDArray[np.uint32] = words.numpy().view(np.uint32)
+    return found
 
 
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
@@ -90,17 +82,26 @@ def test_block_gives_the_published_answers(
     assert core.kernel_philox_block(counter, key) == expected
 
 
-@pytest.mark.parametrize("offset", [0, 4, 4 * ((1 << 32) - 7), (1 << 64) - 400])
+@pytest.mark.parametrize("offset", [0, 4, 4 * ((1 << 32) - 7), 4 * (7 << 33), (1 << 64) - 400])
 def test_words_are_the_documented_blocks(isa: str, offset: int) -> None:
     n, seed = 700, (0xDEADBEEF << 32) | 12345
-    words = torch.empty(n, dtype=torch.int32)
-    assert core.kernel_philox_words(seed, offset, words) == 64 * math.ceil(n / 64), isa
-    values = words.numpy().view(np.uint32)
+    values = words_of(n, seed, offset)
     for i in range(0, n, 13):
-        block = (offset // 4 + 16 * (i // 64) + i % 16) % FULL
-        counter = [block & 0xFFFFFFFF, block >> 32, 0, 0]
+        block, upper = 16 * (i // 64) + i % 16, offset // 4
+        counter = [block, 0, upper & 0xFFFFFFFF, upper >> 32]
         key = [seed & 0xFFFFFFFF, seed >> 32]
-        assert core.kernel_philox_block(counter, key)[(i % 64) // 16] == values[i]
+        assert core.kernel_philox_block(counter, key)[(i % 64) // 16] == values[i], isa
+
+
+def test_numbers_of_64_bits_are_the_documented_words(isa: str) -> None:
+    n, seed, offset = 200, 9, 44
+    words = words_of(64 * math.ceil(n / 32), seed, offset).astype(np.uint64)
+    wide = torch.empty(n, dtype=torch.int64)
+    core.kernel_philox_random_from_to(seed, offset, wide, 0, 0)
+    i = np.arange(n)
+    low = i // 32 * 64 + i // 16 % 2 * 32 + i % 16
+    expected = words[low] | words[low + 16] << np.uint64(32)
+    np.testing.assert_array_equal(wide.numpy().view(np.uint64), expected, isa)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -109,40 +110,57 @@ def test_result_does_not_depend_on_threads_or_length(
     isa: str, name: str, dtype: torch.dtype
 ) -> None:
     n = 100_003
-    long, used = drawn(name, n, dtype)
-    assert used % 4 == 0
-    assert used >= n, isa
+    long = drawn(name, n, dtype)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert torch.equal(drawn(name, n, dtype)[0], long)
+        assert torch.equal(drawn(name, n, dtype), long), isa
         for shorter in (0, 1, 31, 64, 4097):
-            assert torch.equal(drawn(name, shorter, dtype)[0], long[:shorter])
+            assert torch.equal(drawn(name, shorter, dtype), long[:shorter])
     finally:
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", FILLS)
-def test_next_call_continues_the_stream(name: str, dtype: torch.dtype) -> None:
-    whole, _ = drawn(name, 640, dtype, offset=40)
-    first, used = drawn(name, 320, dtype, offset=40)
-    second, _ = drawn(name, 320, dtype, offset=40 + used)
-    assert torch.equal(torch.cat([first, second]), whole)
+@given(
+    shards=st.integers(2, 16),
+    size=st.integers(4, 300),
+    words=st.sampled_from([1, 2]),
+    base=st.integers(0, 1 << 40),
+    seed=st.integers(0, FULL - 1),
+)
+def test_shards_of_a_dtensor_have_no_block_in_common(
+    shards: int, size: int, words: int, base: int, seed: int
+) -> None:
+    """DTensor starts shard k at k times its size, rounded up to a multiple of 4.
+
+    And goes on from the size of the whole. Numbers of 64 bits take two words each. A shard of fewer
+    than 4 numbers may share its offset with others, here as on CUDA.
+    """
+    starts = [(k * size + 3) // 4 * 4 for k in range(shards)]
+    after = (shards * size + 3) // 4 * 4
+    count = 64 * math.ceil(size * words / 64)
+    blocks = np.stack([words_of(count, seed, 4 * base + start) for start in [*starts, after]])
+    # A block's words are 16 apart; each group has 16 blocks.
+    blocks = blocks.reshape(-1, 4, 16).swapaxes(1, 2).reshape(-1, 4)
+    assert len(np.unique(blocks, axis=0)) == len(blocks)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["uniform", "normal"])
+def test_neighbouring_offsets_are_independent(name: str, dtype: torch.dtype) -> None:
+    rows = torch.stack([drawn(name, 1000, dtype, offset=4 * k) for k in range(20)]).double()
+    correlation = rows.corrcoef().fill_diagonal_(0)
+    assert correlation.abs().max().item() < 5 / math.sqrt(1000)
 
 
 @pytest.mark.skipif(len(ISAS) == 1, reason="only one instruction set to compare")
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", FILLS)
 def test_instruction_sets_agree(name: str, dtype: torch.dtype) -> None:
-    before = core.kernel_isa()
     results = []
-    try:
-        for isa in ISAS:
-            core.kernel_force_isa(isa)
-            results.append(drawn(name, 5000, dtype)[0])
-    finally:
-        core.kernel_force_isa(before)
+    for isa in ISAS:
+        with forced(isa):
+            results.append(drawn(name, 5000, dtype))
     exact = name in {"uniform", "bernoulli", "random_full", "random_from_to"}
     for other in results[1:]:
         if exact:
@@ -156,13 +174,13 @@ def test_instruction_sets_agree(name: str, dtype: torch.dtype) -> None:
 def test_continuous_distributions(isa: str, name: str, dtype: torch.dtype) -> None:
     # 16-bit formats have steps of their own, which a larger sample would make visible.
     n = 200_000 if dtype in (torch.float32, torch.float64) else 20_000
-    values = drawn(name, n, dtype, seed=2)[0].double().numpy()
+    values = drawn(name, n, dtype, seed=2).double().numpy()
     assert scipy.stats.kstest(values, CONTINUOUS[name].cdf).pvalue > LEAST_P, isa
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_normals_are_uncorrelated(dtype: torch.dtype) -> None:
-    z = drawn("normal", 400_000, dtype)[0].double().numpy()
+    z = drawn("normal", 400_000, dtype).double().numpy()
     limit = 4.5 / math.sqrt(z.size)
     for lag in (1, 2, 16, 17, 32, 48, 64):
         assert abs(np.corrcoef(z[:-lag], z[lag:])[0, 1]) < limit
@@ -174,7 +192,7 @@ def test_normals_are_uncorrelated(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.uint8])
 def test_geometric(isa: str, dtype: torch.dtype) -> None:
-    values = drawn("geometric", 100_000, dtype)[0].double().numpy()
+    values = drawn("geometric", 100_000, dtype).double().numpy()
     assert values.min() == 1, isa
     cells = np.array([(values == k).sum() for k in range(1, 11)] + [(values > 10).sum()])
     chances = np.array([0.3 * 0.7 ** (k - 1) for k in range(1, 11)] + [0.7**10])
@@ -267,7 +285,7 @@ def test_random_over_all_64_bits() -> None:
     ],
 )
 def test_random_over_the_whole_type(dtype: torch.dtype, most: int) -> None:
-    values = drawn("random_full", 200_000, dtype)[0].double()
+    values = drawn("random_full", 200_000, dtype).double()
     assert values.min().item() >= 0
     assert 0.99 * most <= values.max().item() <= float(most)
     assert values.mean().item() == pytest.approx(most / 2, rel=0.02)
@@ -280,9 +298,9 @@ def test_dropout(isa: str, dtype: torch.dtype, n: int) -> None:
     x[::7] = math.inf
     x[3::7] = math.nan
     out, keep = torch.empty_like(x), torch.empty(n, dtype=torch.bool)
-    used = core.kernel_philox_dropout(9, 0, x, out, keep, 0.4, 1 / 0.6)
+    core.kernel_philox_dropout(9, 0, x, out, keep, 0.4, 1 / 0.6)
     expected = torch.empty(n, dtype=torch.bool)
-    assert core.kernel_philox_bernoulli(9, 0, expected, 0.6, 0.0) == used
+    core.kernel_philox_bernoulli(9, 0, expected, 0.6, 0.0)
     assert torch.equal(keep, expected), isa
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     reference = (x.to(wide) * keep * torch.tensor(1 / 0.6, dtype=wide)).to(dtype)

@@ -7,11 +7,9 @@ exponential is itself rounded, the result's relative error grows with |z|: e^(z 
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,16 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from tests.isas import core
 
-# The developer's side build of the kernels alone can stand in for the whole core.
-core: Any = importlib.import_module(
-    os.environ.get("TORCH_NEURONX_KERNELS_TEST_MODULE", "torch_neuronx._C")
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Tensor = torch.Tensor
-ISAS: list[str] = core.kernel_isas()
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # Bits of the significand, exponent of the smallest normal number.
 FORMAT = {torch.float32: (24, -126), torch.bfloat16: (8, -126), torch.float16: (11, -14)}
@@ -89,14 +83,6 @@ UNARY = {
     "relu": Function(5, torch.relu, torch.relu, 0),
     "exp": Function(6, torch.exp, torch.exp, 1.1),
 }
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = core.kernel_isa()
-    core.kernel_force_isa(request.param)
-    yield str(request.param)
-    core.kernel_force_isa(before)
 
 
 def run_unary(name: str, x: Tensor) -> Tensor:

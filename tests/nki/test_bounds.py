@@ -16,11 +16,6 @@ from nki.errors import NkiIndexError
 from nki.shadow import Shadow
 
 
-@pytest.fixture(params=["reference", "native"])
-def _executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
-
-
 def indices(values: Any) -> Any:
     return np.array(values, np.int32).reshape(-1, 1)
 
@@ -55,7 +50,7 @@ def row(x: Any, index: Any, mode: nisa.oob_mode) -> Any:
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
-@pytest.mark.usefixtures("_executor")
+@pytest.mark.usefixtures("executor")
 @pytest.mark.parametrize("bad", [-1, 10, 2**31 - 1, -(2**31)])
 def test_an_error_names_the_index_and_the_bound(bad: int) -> None:
     text = rf"index {bad} is out of bounds: it must be from 0 to below 10; .*oob_mode.*\[NKI132\]"
@@ -69,7 +64,7 @@ def test_an_error_names_the_index_and_the_bound(bad: int) -> None:
         row(X, indices(bad), nisa.oob_mode.error)
 
 
-@pytest.mark.usefixtures("_executor")
+@pytest.mark.usefixtures("executor")
 @pytest.mark.parametrize("bad", [-1, 10, 2**31 - 1])
 def test_skipped_elements_stay(bad: int) -> None:
     skip = nisa.oob_mode.skip

@@ -20,10 +20,7 @@ from nki.memory import default_target
 from nki.recorder import Recorder
 from nki.tensor import NkiTensor
 
-
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def recorder() -> Recorder:

@@ -23,9 +23,7 @@ PARTITION = 256 * 1024  # of trn3
 WIDE = 16384  # float32 elements that take a quarter of it
 
 
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def recorder() -> Recorder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -32,12 +31,7 @@ INTEGERS = (np.int32, np.uint8, np.int16)
 RANKS = (2, 3, 4, 8)
 
 
-@pytest.fixture(autouse=True, params=["reference", "native"])
-def _executor(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
-    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("executor", "own_cache")
 
 
 def arrays(ranks: int, shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> list[Array]:

@@ -36,9 +36,7 @@ rank_id: name=
 GROUP = ReplicaGroup([[0, 1]])
 
 
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def test_the_documented_signatures() -> None:

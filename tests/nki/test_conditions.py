@@ -13,10 +13,7 @@ import nki.language as nl
 from nki.errors import NkiError, NkiTypeError
 from nki.recording import Loop
 
-
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def register_of(value: Any) -> Any:

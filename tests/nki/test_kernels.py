@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -21,12 +20,7 @@ from nki.recorder import Recorder
 Array = npt.NDArray[Any]
 
 
-@pytest.fixture(autouse=True, params=["reference", "native"])
-def _executor(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
-    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("executor", "own_cache")
 
 
 def recorder() -> Recorder:

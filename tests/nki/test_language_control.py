@@ -15,10 +15,7 @@ import nki.language as nl
 from nki.errors import NkiError, NkiTypeError
 from tests.nki.language_tools import inside, run
 
-
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def _register(source: Any) -> Any:

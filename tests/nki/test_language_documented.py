@@ -16,10 +16,7 @@ import nki.isa as nisa
 import nki.language as nl
 from tests.nki.language_tools import inside, run
 
-
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 WIDE, COLUMN = (128, 512), (128, 1)

@@ -19,9 +19,7 @@ from tests.nki.language_tools import Array, inside, run
 KINDS = [np.float32, np.float16, ml_dtypes.bfloat16, np.int32, np.uint8]
 
 
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def numbers(shape: tuple[int, ...], seed: int, dtype: Any = np.float32) -> Array:

@@ -20,9 +20,7 @@ SHAPES = st.tuples(st.integers(1, 128), st.integers(1, 4), st.integers(1, 5), st
 KINDS = st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16])
 
 
-@pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def numbers(shape: tuple[int, ...], seed: int, dtype: Any = np.float32) -> Array:

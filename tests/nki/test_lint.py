@@ -25,8 +25,8 @@ MARK = re.compile(r"# bad (NKI\d+) (sure|inferred)(?: (\d\.\d))?")
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+def _environment(reference_executor: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    del reference_executor
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.delenv("TORCH_NEURONX_NKI_LINT", raising=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,21 +18,19 @@ from neuronxcc.neff.natives import native
 from neuronxcc.neff.natives.scan import ALU, CUMULATIVE
 from neuronxcc.neff.program import Buffer, Program
 from neuronxcc.neff.tape import TapeNative, TapeWriter
+from tests.isas import ISAS, forced
 from tests.nki.native_tools import run_natively
 
-CORE: Any = importlib.import_module("torch_neuronx._C")  # its entries for tests have no stubs
 Array = npt.NDArray[Any]
 Params = tuple[int, ...]
 Sample = tuple[Params, list[Array]]  # the bytes of the slots
 
 
-@pytest.fixture(params=CORE.kernel_isas(), scope="module")
+@pytest.fixture(params=ISAS, scope="module")
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run with one instruction set."""
-    before = CORE.kernel_isa()
-    CORE.kernel_force_isa(request.param)
-    yield request.param
-    CORE.kernel_force_isa(before)
+    """Run with one instruction set; shared by the examples of a test, which are many."""
+    with forced(request.param):
+        yield request.param
 
 
 def program_of(name: str, params: Params, slots: Sequence[Array]) -> Program:

@@ -36,9 +36,9 @@ def kernel(a: Any, b: Any, *, gap: bool = False) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _native(own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    del own_cache
     monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "native")
-    monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path))
 
 
 @pytest.fixture

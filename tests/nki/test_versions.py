@@ -22,8 +22,8 @@ from tests.nki.language_tools import inside, run
 
 
 @pytest.fixture(autouse=True)
-def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+def _newest(reference_executor: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    del reference_executor
     monkeypatch.delenv(VARIABLE, raising=False)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import os
 import socket
+import struct
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +15,8 @@ from torch._C import _distributed_c10d as c10d
 # For documentation (RFC 5737): nobody is there, but routes lead to it.
 _ANYWHERE = "192.0.2.1"
 _LOOPBACK = "127.0.0.1"
+_INTERFACES = "GLOO_SOCKET_IFNAME"
+_SIOCGIFADDR = 0x8915  # of Linux: an interface's address of IP version 4
 _HOST_ID = "TORCH_NEURONX_HOST_ID="
 
 
@@ -23,7 +27,9 @@ def connect(
 
     gloo would listen at the address that this computer's name resolves to, which on many computers
     is a loopback address, and in a network namespace nothing. So the address is the one from which
-    this rank reaches the job's store, unless ``GLOO_SOCKET_IFNAME`` names interfaces.
+    this rank reaches the job's store, unless ``GLOO_SOCKET_IFNAME`` names interfaces. If it is not
+    set, it is set here: gloo groups that PyTorch makes later (at once, if
+    ``TORCH_DISTRIBUTED_DEBUG=DETAIL``) have no other way to learn of that address.
 
     Args:
         store: of the group.
@@ -53,7 +59,9 @@ def connect(
     options: Any = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined] # noqa: SLF001
     options._timeout = timedelta(seconds=timeout)  # noqa: SLF001
     options._threads = 1  # noqa: SLF001 - of collectives, which we don't use
-    interfaces = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+    interfaces = [name for name in os.environ.get(_INTERFACES, "").split(",") if name]
+    if not interfaces and not _is_loopback(own) and (name := _interface_of(own)):
+        os.environ[_INTERFACES] = name
     create = c10d.ProcessGroupGloo.create_device
     devices = [create(interface=name) for name in interfaces] or [create(hostname=own)]
     options._devices = devices  # noqa: SLF001
@@ -80,6 +88,20 @@ def _address_towards(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return _LOOPBACK  # no name, no route: a computer by itself
+
+
+def _interface_of(address: str) -> str:
+    """The interface with that address; empty if none has, or it is not of IP version 4."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("16s24x", name.encode())
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # it has no such address
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return ""
 
 
 def _is_loopback(address: str) -> bool:

@@ -56,6 +56,11 @@ class _Exchange:
         return [(self.rank + step) % self.ranks for step in range(self.ranks)]
 
 
+def _size(group_name: GroupName) -> int:
+    """How many ranks the group has."""
+    return dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
+
+
 def _rows(tensor: Tensor, dim: int) -> Tensor:
     """`tensor` with `dim` in front, contiguous."""
     return tensor.movedim(dim, 0).contiguous()
@@ -92,7 +97,7 @@ def _gather_products(
         The gathered operand or ``None``, and the products, with `dim` where it was.
     """
     rows = _rows(shard, dim)
-    ranks = dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
+    ranks = _size(group_name)
     gathered = rows.new_empty((ranks, *rows.shape)) if keep else None
     parts: list[list[Tensor]] = [[torch.empty(0)] * ranks for _ in products]
 
@@ -135,7 +140,7 @@ def fused_all_gather_matmul(
 
         return _gather_products(A, dim, group_name, [times(B) for B in Bs], keep=return_A)
     # Along the summed dimension there is nothing to do before all of it is there.
-    ranks = dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
+    ranks = _size(group_name)
     whole = A.new_empty((*A.shape[:-1], ranks * A.shape[-1]))
     columns = whole.unflatten(-1, (ranks, A.shape[-1]))
     _gather(A.contiguous(), group_name, lambda rank, theirs: columns[..., rank, :].copy_(theirs))
@@ -155,7 +160,7 @@ def _reduce_products(
     """
     if reduce_op not in ("sum", "avg"):
         raise ValueError(f"reduce_op must be 'sum' or 'avg', but got {reduce_op!r}")
-    ranks = dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
+    ranks = _size(group_name)
     exchange = _Exchange(group_name, like.device, ranks * like.nbytes)
     for rank in exchange.order():
         exchange.part(exchange.rank, like, rank).copy_(produce(rank))
@@ -187,7 +192,7 @@ def fused_matmul_reduce_scatter(
         group_name: the group's.
     """
     dim = _dimension("fused_matmul_reduce_scatter", A, scatter_dim, B)
-    ranks = dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
+    ranks = _size(group_name)
     shape = [*A.shape[:-1], B.shape[1]]
     if shape[dim] % ranks != 0:
         raise ValueError(
@@ -205,7 +210,7 @@ def fused_matmul_reduce_scatter(
 
 def low_contention_all_gather(tensor: Tensor, group_name: GroupName) -> Tensor:
     """The tensors of all ranks along dimension 0, each read from its rank's memory."""
-    ranks = dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
+    ranks = _size(group_name)
     out = tensor.new_empty((ranks * tensor.shape[0], *tensor.shape[1:]))
     parts = out.chunk(ranks)
     _gather(tensor.contiguous(), group_name, lambda rank, theirs: parts[rank].copy_(theirs))
@@ -214,7 +219,7 @@ def low_contention_all_gather(tensor: Tensor, group_name: GroupName) -> Tensor:
 
 def low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: GroupName) -> Tensor:
     """The reduction over ranks of this rank's part of dimension 0."""
-    ranks = dist.distributed_c10d._get_group_size_by_name(group_name)  # noqa: SLF001
+    ranks = _size(group_name)
     if tensor.shape[0] % ranks != 0:
         raise ValueError(f"dimension 0 of {tuple(tensor.shape)} has no {ranks} equal parts")
     parts = tensor.chunk(ranks)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -18,10 +19,12 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils import _pytree as pytree
 
 from torch_neuronx.dynamo import dump
+from torch_neuronx.dynamo.async_tp import fuse_collectives
+from torch_neuronx.dynamo.collectives import functionalize
 from torch_neuronx.dynamo.decompositions import decompositions
-from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.executors import make_executable
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.partition import partition
@@ -29,6 +32,7 @@ from torch_neuronx.dynamo.polyfills import register as register_polyfills
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls
 from torch_neuronx.dynamo.refusals import refuse_lossy_capture
 from torch_neuronx.dynamo.shapes import Specializer, has_symbolic
+from torch_neuronx.dynamo.stolen import with_flat_arguments
 from torch_neuronx.dynamo.wrapper import boxed
 from torch_neuronx.nki.tracing import register as register_kernel_calls
 
@@ -88,10 +92,33 @@ def neuron(
     refuse_lossy_capture(gm)
     for observer in CAPTURES:
         observer(gm)
-    frozen = dict(options or {})
+    functionalize(gm)
+    frozen = own_options(options or {})
     if any(isinstance(x, list | tuple | dict) for x in example_inputs):  # compiled autograd
-        return flatten_graph_inputs(gm, example_inputs, partial(_compile_flat, options=frozen))
+        compile_flat = partial(_compile_flat, options=frozen)
+        leaves = pytree.tree_leaves(list(example_inputs))
+        if has_symbolic(leaves):
+            return with_flat_arguments(gm, example_inputs, compile_flat)
+        return flatten_graph_inputs(gm, example_inputs, compile_flat)
     return _compile_flat(gm, example_inputs, frozen)
+
+
+def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options without those of Inductor, about which it warns.
+
+    A library that tunes `torch.compile(f, options={"max_autotune": True})` for PyTorch's default
+    backend gets this one where it is the default (`torch.compiler.set_default_backend("neuron")`).
+    """
+    foreign = [name for name in options if name.replace("-", "_") in _inductor_options()]
+    if foreign:
+        named = ", ".join(foreign)
+        warnings.warn(f"the backend neuron ignores options of Inductor: {named}", stacklevel=2)
+    return {name: value for name, value in options.items() if name not in foreign}
+
+
+@cache
+def _inductor_options() -> frozenset[str]:
+    return frozenset(inductor_config.get_config_copy())
 
 
 def _compile_flat(
@@ -99,8 +126,6 @@ def _compile_flat(
 ) -> Compiled:
     """Compile a module whose arguments are tensors and integers."""
     if has_symbolic(example_inputs):
-        if not isinstance(gm, torch.fx.GraphModule):
-            raise DynamicShapeError("compiled autograd's graph", "sizes that are lists of numbers")
         specializer = Specializer(gm, partial(compile_static, options=options))
         return disable(specializer, reason="it compiles for the sizes that it is called with")  # type: ignore[no-any-return]
     return compile_static(gm, example_inputs, options=options)
@@ -134,7 +159,7 @@ def compile_static(
 
     # PyTorch's DDPOptimizer learns from this that the first call of the result is to be a fake one.
     counters["aot_autograd"]["total"] += 1
-    with _settings():
+    with torch_settings():
         compiled = aot_module_simplified(
             gm,
             example_inputs,
@@ -166,7 +191,7 @@ def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def torch_settings() -> Iterator[None]:
     """PyTorch's own switches, as this backend needs them."""
     with (
         # Our partitioner never draws random numbers again; this pass refuses graphs where it would.
@@ -191,6 +216,7 @@ def compile_graph(
         observe = dump.observer(name)
         if observe is not None:
             observe("fx", lambda: str(gm.print_readable(print_output=False)))
+        fuse_collectives(gm)
         check_graph(gm)
         imported = import_graph(gm, name, static_arguments(gm))
         check_host_calls(imported.host_calls)

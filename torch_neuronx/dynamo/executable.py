@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.neff.check import check_made
+from neuronxcc.neff.footprint import buffer_bytes, memory_of, programs
 from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
@@ -54,23 +54,6 @@ _TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
 _NEAR: frozenset[int] = frozenset()  # no slot is far
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFacts:
-    """Bytes that a program uses, the bodies of its loops and branches included where they differ.
-
-    Attributes:
-        inputs: Of the arguments.
-        outputs: Of the results that are allocated by a call.
-        constants: Held as long as the program is loaded.
-        scratch: Of the scratchpad, allocated by every call.
-    """
-
-    inputs: int
-    outputs: int
-    constants: int
-    scratch: int
-
-
 class Executable:
     """A loaded program. Thread-safe; calls may run at the same time.
 
@@ -85,7 +68,12 @@ class Executable:
     _boxed_call = True
 
     def __init__(
-        self, program: Program, device: torch.device | str, known: frozenset[str] = frozenset()
+        self,
+        program: Program,
+        device: torch.device | str,
+        known: frozenset[str] = frozenset(),
+        *,
+        like: Executable | None = None,
     ) -> None:
         """Compile and load.
 
@@ -93,22 +81,30 @@ class Executable:
             program: The program; it is not changed.
             device: A neuron device (without an index: the current one) or "cpu".
             known: Operators that it may use besides the harmless ones (see `allowed`).
+            like: The same program on another device, whose machine code is used again.
 
         Raises:
             ValueError: The program contradicts itself or names memory that is not there.
             NeffError: It names an operator that it may not use.
         """
-        check_operators(program, known)
+        assert like is None or like.program is program
+        if like is None:
+            check_operators(program, known)
         self.program = program
         self.device = _resolve(torch.device(device))
-        codes = list(dict.fromkeys(_codes(program)))
-        for kernel, _ in codes:
-            reaches(kernel)  # what does not fit together must not reach the code generator
-        kernels, far = [kernel for kernel, _ in codes], [slots for _, slots in codes]
-        self._module = compile_kernels(kernels, far=far) if codes else None
+        self._module: CompiledModule | None
+        if like is None:
+            codes = list(dict.fromkeys(_codes(program)))
+            for kernel, _ in codes:
+                reaches(kernel)  # what does not fit together must not reach the code generator
+            kernels, far = [kernel for kernel, _ in codes], [slots for _, slots in codes]
+            self._module = compile_kernels(kernels, far=far) if codes else None
+        else:
+            codes, self._module = like._compiled, like._module
+        self._compiled = codes
         maker = _SpecMaker(self.device, codes, self._module)
         self.run = _C.Program(maker.program(program), self._module)
-        self.memory = _memory(program)
+        self.memory = memory_of(program)
         self.host_steps = tuple(_host_steps(program))
 
     def __call__(self, args: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
@@ -137,18 +133,9 @@ def _resolve(device: torch.device) -> torch.device:
     return device if index is not None else torch.device("neuron", _C.current_device())
 
 
-def _programs(program: Program) -> Iterator[Program]:
-    """The program and all bodies in it."""
-    yield program
-    for step in all_steps(program.steps):
-        if isinstance(step, CallStep):
-            for body in step.bodies:
-                yield from _programs(body)
-
-
 def _codes(program: Program) -> Iterator[Code]:
     """What has to be compiled."""
-    for part in _programs(program):
+    for part in programs(program):
         yield from ((kernel, _NEAR) for kernel in _kernels(part))
         far = _far(part)
         for step in all_steps(part.steps):
@@ -160,7 +147,7 @@ def _far(program: Program) -> Array:
     """For every buffer whether results are written past the caches to it."""
     host = Host.detect()
     return np.array([
-        buffer.kind in {"input", "output"} and is_large(_buffer_bytes(buffer), host)
+        buffer.kind in {"input", "output"} and is_large(buffer_bytes(buffer), host)
         for buffer in program.buffers
     ], bool)  # fmt: skip
 
@@ -185,35 +172,10 @@ def _kernels(part: Program) -> Iterator[Kernel]:
 
 
 def _host_steps(program: Program) -> Iterator[str]:
-    for part in _programs(program):
+    for part in programs(program):
         for step in all_steps(part.steps):
             if isinstance(step, AtenStep) and step.host:
                 yield step.target
-
-
-def _buffer_bytes(buffer: Buffer) -> int:
-    if 0 in buffer.shape:
-        return 0
-    if len(buffer.shape) != len(buffer.strides):
-        raise ValueError(
-            f"a buffer has {len(buffer.shape)} sizes but {len(buffer.strides)} strides"
-        )
-    reach = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
-    return (reach + 1) * buffer.dtype.itemsize
-
-
-def _memory(program: Program) -> MemoryFacts:
-    def total(kind: str, parts: Sequence[Program]) -> int:
-        return sum(_buffer_bytes(b) for p in parts for b in p.buffers if b.kind == kind)
-
-    everything = tuple(_programs(program))
-    scratch = sum(part.scratch_bytes for part in everything)
-    return MemoryFacts(
-        total("input", (program,)),
-        total("output", (program,)),
-        total("constant", everything),
-        scratch,
-    )
 
 
 class _SpecMaker:

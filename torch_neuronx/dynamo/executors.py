@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_neuronx.dynamo.importer import Imported
+# The importer's lowerings ask this module which executor there is.
+if TYPE_CHECKING:
+    from torch_neuronx.dynamo.importer import Imported
 
 VARIABLE = "TORCH_NEURONX_EXECUTOR"
 Executable = Callable[[list[Any]], list[torch.Tensor]]

@@ -23,7 +23,7 @@ from torch_neuronx.dynamo.errors import DynamicShapeError, LoweringError
 from torch_neuronx.dynamo.literals import literal_of
 from torch_neuronx.dynamo.locations import location, operator_name
 from torch_neuronx.dynamo.outputs import Output, plan_outputs
-from torch_neuronx.dynamo.registry import Body, Context, HostCall, find, flat
+from torch_neuronx.dynamo.registry import Body, Context, HostCall, find, flat, positions, rebuilt
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -267,11 +267,11 @@ class _Importer:
         context.note_host_call(target._name, reason)
         results = iter(
             context.call(
-                target, args, kwargs, outs=_positions(context.value), host=True, device=foreign,
+                target, args, kwargs, outs=positions(context.value), host=True, device=foreign,
                 effect=not _is_pure(target),
             )
         )  # fmt: skip
-        result = _rebuild(context.value, results)
+        result = rebuilt(context.value, results)
         self._locate(result, context.loc)
         return result
 
@@ -400,17 +400,3 @@ def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:
 def _is_pure(target: OpOverload) -> bool:
     tags = target.tags
     return torch.Tag.nondeterministic_seeded not in tags and target.namespace in {"aten", "prims"}
-
-
-def _positions(value: Any) -> list[int | None]:
-    """For each value that the operator returns: the number of its tensor among the tensors."""
-    numbers = itertools.count()
-    return [next(numbers) if isinstance(v, torch.Tensor) else None for v in flat(value)]
-
-
-def _rebuild(value: Any, results: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return next(results)
-    if isinstance(value, list | tuple):
-        return tuple(_rebuild(v, results) for v in value)
-    return value

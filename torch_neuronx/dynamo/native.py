@@ -84,7 +84,8 @@ class Native:
         for note in settings.notes:
             warnings.warn(f"compiler options: {note}", UserWarning, stacklevel=2)
         with Progress(f"compiling {name}"):
-            compiled = _compile(self.imported, settings, open_cache(settings.wrapper), self.report)
+            cache = open_cache(settings.wrapper)
+            compiled = compile_imported(self.imported, settings, cache, self.report)
             report(f"machine code for {len(compiled.program.steps)} steps")
             with _Timed(self.report, "kernels"):
                 return Executable(
@@ -105,7 +106,7 @@ class Native:
             if compiled is None:
                 with Progress(f"compiling {name} for {settings.target}"):
                     cache = request.cache(settings)
-                    compiled = _compile(self.imported, settings, cache, Report())
+                    compiled = compile_imported(self.imported, settings, cache, Report())
                 self._compiled_only[settings] = compiled
         request.add(name, compiled)
         results = stand_ins(self.imported, args)
@@ -171,10 +172,22 @@ def stand_ins(imported: Imported, args: Sequence[torch.Tensor]) -> list[torch.Te
     return found
 
 
-def _compile(
-    imported: Imported, settings: Options, cache: CompileCache, outcome: Report
+def compile_imported(
+    imported: Imported,
+    settings: Options,
+    cache: CompileCache,
+    outcome: Report,
+    key_parts: Mapping[str, str] | None = None,
 ) -> Compiled:
-    """The program of a graph, from the cache if it is there."""
+    """The program of a graph, from the cache if it is there.
+
+    Args:
+        imported: The graph.
+        settings: Options of the compilation.
+        cache: Where to look, and where to keep it.
+        outcome: Gets the times.
+        key_parts: More that a program must have been compiled with, by label.
+    """
 
     def build() -> Program:
         report("passes and lowering")
@@ -191,7 +204,7 @@ def _compile(
         constant = imported.constant_params
         weights = None if constant is None else sorted(constant)
         layouts = f"{imported.param_strides} {imported.result_strides} weights {weights}"
-        key = make_key(imported.graph, settings, layouts=layouts)
+        key = make_key(imported.graph, settings, layouts=layouts, **(key_parts or {}))
     with _Timed(outcome, "compile"):
         name = program_name(imported.graph.name, settings)
         if dump.directory() is None:

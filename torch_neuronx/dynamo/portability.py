@@ -36,7 +36,7 @@ def check_graph(gm: torch.fx.GraphModule) -> None:
             "prims",
         }:
             continue
-        dtype = _dtype(node)
+        dtype = dtype_of(node)
         found = verdict(base_name(node.target._name), dtype, policy)
         if found.on_neuron_core or node.target.namespace == "prims":
             continue
@@ -83,7 +83,7 @@ def check_host_calls(calls: tuple[HostCall, ...]) -> None:
         )
 
 
-def _dtype(node: torch.fx.Node) -> str:
+def dtype_of(node: torch.fx.Node) -> str:
     """The type that counts: that of the first tensor argument, or of the result."""
     values: list[Any] = [
         a.meta.get("val") for a in flat(list(node.args)) if isinstance(a, torch.fx.Node)

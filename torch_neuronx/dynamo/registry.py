@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -212,6 +212,21 @@ def flat(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return [leaf for part in value for leaf in flat(part)]
     return [value]
+
+
+def positions(value: Any) -> list[int | None]:
+    """For each value that the operator returns: the number of its tensor among the tensors."""
+    numbers = itertools.count()
+    return [next(numbers) if isinstance(v, torch.Tensor) else None for v in flat(value)]
+
+
+def rebuilt(value: Any, results: Iterator[Node]) -> Any:
+    """What an operator returns: `value` with its tensors replaced by the results, in order."""
+    if isinstance(value, torch.Tensor):
+        return next(results)
+    if isinstance(value, list | tuple):
+        return tuple(rebuilt(v, results) for v in value)
+    return value
 
 
 def _wanted(name: str, value: Any) -> bool:

@@ -26,6 +26,7 @@ from neuronxcc.nki.language.math import (
     floor,
     fmod,
     mod,
+    sin,
     tan,
     trunc,
     where,
@@ -111,7 +112,6 @@ sigmoid = UNARY["sigmoid"]
 sign = UNARY["sign"]
 silu = UNARY["silu"]
 silu_dx = UNARY["silu_dx"]
-sin = UNARY["sin"]
 softplus = UNARY["softplus"]
 sqrt = UNARY["sqrt"]
 square = UNARY["square"]

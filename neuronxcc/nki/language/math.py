@@ -15,23 +15,24 @@ from neuronxcc.nki import isa
 from neuronxcc.nki.compute import Operand, compute, tile_of
 from neuronxcc.nki.dtypes import promote, scalar_dtype
 from neuronxcc.nki.isa.common import kind_of
-from neuronxcc.nki.state import issue, new_tile
+from neuronxcc.nki.state import current, issue, new_tile
 from neuronxcc.nki.tensors import HOOKS, Tensor
 from neuronxcc.nki.writes import copy, fill, is_number, on_sbuf, stretch
 from nki.dtypes import info
 from nki.errors import NkiTypeError
 from nki.isa.alu import ALU
+from nki.language import circular
 from nki.memory import MemoryRegion
 from nki.tensor import NkiTensor
 
-__all__ = ["BINARY", "UNARY", "binary", "ceil", "cos", "divide", "floor", "fmod", "mod", "tan", "trunc", "where"]  # fmt: skip  # noqa: E501
+__all__ = ["BINARY", "UNARY", "binary", "ceil", "cos", "divide", "floor", "fmod", "mod", "sin", "tan", "trunc", "where"]  # fmt: skip  # noqa: E501
 
 Function = Callable[..., Tensor]
 
 _ACTIVATIONS = (
     "abs", "arctan", "erf", "erf_dx", "exp", "gelu", "gelu_apprx_sigmoid",
     "gelu_apprx_sigmoid_dx", "gelu_apprx_tanh", "gelu_dx", "log", "mish", "relu", "rsqrt",
-    "sigmoid", "sign", "silu", "silu_dx", "sin", "softplus", "sqrt", "square", "tanh",
+    "sigmoid", "sign", "silu", "silu_dx", "softplus", "sqrt", "square", "tanh",
 )  # fmt: skip
 _ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum", "power")
 _BITVEC = ("bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift")
@@ -190,20 +191,20 @@ def divide(x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> Tensor:
     return binary("multiply", isa.reciprocal(y, dtype=_FLOAT), x, dtype=kind, mask=mask)
 
 
-def cos(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
-    """Return the cosine as ``1 - 2 * sin(x / 2) ** 2``, which the sine can from -2 pi to 2 pi."""
-    half = isa.activation("sin", x, scale=0.5, dtype=_FLOAT)
-    squared = isa.activation("square", half)
-    return isa.tensor_scalar(
-        squared, "multiply", -2.0, op1="add", operand1=1.0, dtype=kind_of(dtype, x.kind), mask=mask
-    )
+def _of_angles(emit: Callable[[NkiTensor, NkiTensor], None], name: str, text: str) -> Function:
+    def function(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
+        angles = isa.tensor_copy(x, dtype=_FLOAT).tile()
+        made = new_tile(angles.shape, _FLOAT)
+        current().flush()
+        emit(angles, made)
+        return _final(Tensor((made,)), dtype, x.kind, mask)
+
+    return _named(function, name, f"Return the {text} of angles from -2**23 to 2**23.")
 
 
-def tan(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
-    """Return sine by cosine."""
-    sine = isa.activation("sin", x, dtype=_FLOAT)
-    return divide(sine, cos(x, dtype=_FLOAT), dtype=kind_of(dtype, x.kind), mask=mask)
-
+sin = _of_angles(circular.sine, "sin", "sine")
+cos = _of_angles(circular.cosine, "cos", "cosine")
+tan = _of_angles(circular.tangent, "tan", "tangent")
 
 # Floating-point numbers from here on are whole.
 _WHOLE = float(2**23)

@@ -15,7 +15,6 @@ other copies are ``dma_copy``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,19 +28,12 @@ from nki.isa.cast import Array, to_float32, to_integer
 from nki.isa.rows.common import NUMERIC, Arrays, on, raw, source, target
 from nki.isa.spec import ANY_DTYPE, HBM, ON_CHIP, Attribute, Instruction, Kind, Operand, Role
 from nki.isa.state import Step
+from nki.memory import sentinel
 
-__all__ = ["COMBINED", "ROWS", "SENTINEL", "sentinel"]
+__all__ = ["COMBINED", "ROWS", "SENTINEL"]
 
 # A fill with what memory holds that nothing has written.
 SENTINEL = "sentinel"
-
-
-def sentinel(dtype: str) -> float | None:
-    """Return what new memory of a type holds: NaN or 4; None where it is bytes of 0xFF."""
-    kind = info(dtype)
-    if kind.is_packed or dtype == "float8_e8m0fnu":
-        return None
-    return math.nan if kind.is_float else 4
 
 
 def _value(given: Any) -> Any:

@@ -7,8 +7,10 @@ import os
 
 import pytest
 
+from tests.nki.conftest import EXECUTOR
+
 
 @pytest.fixture(autouse=True)
 def _reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    if "TORCH_NEURONX_NKI_EXECUTOR" not in os.environ:
-        monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", "reference")
+    if EXECUTOR not in os.environ:
+        monkeypatch.setenv(EXECUTOR, "reference")

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from neuronxcc.neff.program import CallStep
 from nki.errors import NkiError
-from torch_neuronx.dynamo.backend import OBSERVERS, CompiledGraph
+from torch_neuronx.dynamo.backend import CompiledGraph
 from torch_neuronx.kernels import attention, attention_reference, sdpa
 
 Tensors = tuple[torch.Tensor, ...]
@@ -102,14 +101,6 @@ def test_values_and_gradients(
     grad = torch.randn(tensors[0].shape, generator=torch.Generator().manual_seed(keys)).to(dtype)
     check(with_gradients(lambda *t: attention(*t, causal=causal), tensors, grad), tensors, grad,
           causal)  # fmt: skip
-
-
-@pytest.fixture
-def graphs() -> Iterator[list[CompiledGraph]]:
-    found: list[CompiledGraph] = []
-    OBSERVERS.append(found.append)
-    yield found
-    OBSERVERS.remove(found.append)
 
 
 @pytest.fixture

@@ -23,12 +23,6 @@ from torch_neuronx.nki.types import TO_TORCH, host_array, name_of, tensor_of
 DEVICES = ("cpu", "neuron")
 
 
-@pytest.fixture(params=["native", "reference"])
-def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", request.param)
-    return str(request.param)
-
-
 def test_names() -> None:
     assert nki.jit is package.jit
     assert isinstance(nki_jit(sine.function), package.Kernel)

@@ -89,10 +89,7 @@ at::Generator choose_generator(const std::optional<at::Generator>& generator,
 at::Generator host_generator(const std::optional<at::Generator>& generator,
                              c10::DeviceIndex index) {
   PhiloxState state{};
-  with_philox(generator, index, [&](PhiloxState now) {
-    state = now;
-    return uint64_t{4};
-  });
+  with_philox(generator, index, [&](PhiloxState now) { state = now; });
   if (state.offset == 0) return at::make_generator<at::CPUGeneratorImpl>(state.seed);
   // splitmix64 of seed and offset: neighbouring states give unrelated Mersenne Twister streams.
   uint64_t z = state.seed + 0x9e3779b97f4a7c15ULL * (state.offset + 1);

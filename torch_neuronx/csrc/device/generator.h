@@ -12,7 +12,7 @@ namespace torch_neuronx {
 
 struct PhiloxState {
   uint64_t seed;
-  uint64_t offset;  // 32-bit words of the stream used so far, a multiple of 4
+  uint64_t offset;  // a multiple of 4
 };
 
 class NeuronGenerator final : public c10::GeneratorImpl {
@@ -29,7 +29,7 @@ class NeuronGenerator final : public c10::GeneratorImpl {
 
   // The caller holds mutex_.
   PhiloxState philox() const { return state_; }
-  void advance(uint64_t words) { state_.offset += words; }
+  void advance() { state_.offset += 4; }
 
  private:
   NeuronGenerator* clone_impl() const override;
@@ -43,14 +43,15 @@ at::Generator new_generator(c10::DeviceIndex index);
 at::Generator choose_generator(const std::optional<at::Generator>& generator,
                                c10::DeviceIndex index);
 
-// Calls draw(state) with the generator locked; `draw` returns how far the offset advances (of
-// 32-bit words, a multiple of 4).
+// Calls draw(state) with the generator locked. The offset advances by 4, the least that it can,
+// whatever is drawn: each offset has numbers of its own (kernels/philox.h).
 template <class Draw>
 void with_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex index, Draw draw) {
   at::Generator chosen = choose_generator(generator, index);
   std::lock_guard<std::mutex> lock(chosen.mutex());
   auto* impl = chosen.get<NeuronGenerator>();
-  impl->advance(draw(impl->philox()));
+  draw(impl->philox());
+  impl->advance();
 }
 
 // A CPU generator whose stream is a function of the device generator's state, for random operators

@@ -1,5 +1,7 @@
 #include "device/pending.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -153,24 +155,17 @@ void on_stream_with(const Completions& completions, c10::DeviceIndex device,
                     c10::function_ref<void()> body) {
   static std::atomic<c10::StreamId> next{kFirstPrivateStream};
   const c10::Stream stream(c10::Stream::UNSAFE, c10::Device(kNeuron, device), next.fetch_add(1));
+  const c10::Stream previous = exchange_stream(stream);
+  const auto leave = c10::make_scope_exit([&] {
+    exchange_stream(previous);
+    forget(key_of(stream), completions);
+  });
   {
     std::lock_guard<std::mutex> lock(g_mutex);
     g_pending[key_of(stream)] = completions;
     update_flag();
   }
-  struct Selected {
-    explicit Selected(c10::Stream stream) : previous(exchange_stream(stream)) {}
-    ~Selected() { exchange_stream(previous); }
-    const c10::Stream previous;
-  };
-  try {
-    const Selected selected(stream);
-    body();
-  } catch (...) {
-    forget(key_of(stream), completions);
-    throw;
-  }
-  forget(key_of(stream), completions);
+  body();
 }
 
 void wait_pending(c10::Stream stream) { wait_and_forget({key_of(stream)}); }

@@ -161,19 +161,15 @@ struct Marks final : torch::profiler::impl::ProfilerStubs {
 
 }  // namespace
 
-namespace {
-int64_t now() {
+int64_t profile_time() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
-}  // namespace
-
-int64_t ActivityScope::now() { return ::torch_neuronx::now(); }
 
 void ActivityScope::finish() const {
   const auto index = index_ >= 0 ? index_ : current_device();
-  const int64_t end = now();
+  const int64_t end = profile_time();
   // "aten::mm" is the operator on the host's track; "neuron::mm" what the core did for it.
   const auto colon = name_.find("::");
   std::string kernel = "neuron" + (colon == std::string::npos ? "::" + name_ : name_.substr(colon));
@@ -205,10 +201,10 @@ std::unique_ptr<CommunicationActivity> CommunicationActivity::start(std::string 
   return activity;
 }
 
-void CommunicationActivity::begin() { begin_ = now(); }
+void CommunicationActivity::begin() { begin_ = profile_time(); }
 
 void CommunicationActivity::end() {
-  const int64_t end = now();
+  const int64_t end = profile_time();
   std::lock_guard<std::mutex> lock(g_mutex);
   if (!g_profiling.load()) return;  // the profile ended meanwhile
   g_activities.push_back(

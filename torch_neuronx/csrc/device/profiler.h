@@ -15,11 +15,14 @@ namespace torch_neuronx {
 
 extern std::atomic<bool> g_profiling;
 
+// Nanoseconds since the epoch.
+int64_t profile_time();
+
 // One operator on a core, from construction to destruction. Costs one load when nobody profiles.
 class ActivityScope {
  public:
   explicit ActivityScope(const std::string& name) : name_(name) {
-    if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed))) start_ = now();
+    if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed))) start_ = profile_time();
   }
   ~ActivityScope() {
     if (C10_UNLIKELY(start_ != 0)) finish();
@@ -29,7 +32,6 @@ class ActivityScope {
   void on(c10::DeviceIndex index) { index_ = index; }
 
  private:
-  static int64_t now();  // nanoseconds since the epoch
   void finish() const;
 
   const std::string& name_;

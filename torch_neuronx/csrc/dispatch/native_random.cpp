@@ -19,15 +19,16 @@ namespace {
 
 using OptionalGenerator = std::optional<at::Generator>;
 
-// Calls fill(state, contiguous tensor), which returns how far the generator must advance.
+// Calls fill(state, contiguous tensor).
 template <class Fill>
 void fill_random(const at::Tensor& t, const OptionalGenerator& generator, Fill fill) {
   // A neuron generator brings a CPU tensor here.
   TORCH_CHECK(on_neuron(t), "Expected a '", t.device().type(),
               "' device type for generator but found 'neuron'");
   const at::Tensor target = t.is_contiguous() ? t : at::empty_like(t, at::MemoryFormat::Contiguous);
+  if (t.numel() == 0) return;
   with_philox(generator, t.device().index(), [&](PhiloxState state) {
-    return fill(kernels::PhiloxState{state.seed, state.offset}, target);
+    fill(kernels::PhiloxState{state.seed, state.offset}, target);
   });
   if (!target.is_same(t)) {
     t.copy_(target);
@@ -47,7 +48,7 @@ const at::Tensor& tensor_of(const at::Tensor& t) { return t; }
     template <class Target>                                                                        \
     void operator()(Target& target, double a, double b, const OptionalGenerator& generator) {      \
       fill_random(tensor_of(target), generator, [&](kernels::PhiloxState s, const at::Tensor& t) { \
-        return kernels::function(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(), a, b);       \
+        kernels::function(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(), a, b);              \
       });                                                                                          \
     }                                                                                              \
   };
@@ -57,7 +58,7 @@ const at::Tensor& tensor_of(const at::Tensor& t) { return t; }
     template <class Target>                                                                        \
     void operator()(Target& target, double a, const OptionalGenerator& generator) {                \
       fill_random(tensor_of(target), generator, [&](kernels::PhiloxState s, const at::Tensor& t) { \
-        return kernels::function(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(), a);          \
+        kernels::function(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(), a);                 \
       });                                                                                          \
     }                                                                                              \
   };
@@ -79,8 +80,8 @@ struct BernoulliTensor {
         wide.numel() == 0 || (wide.min().item<double>() >= 0 && wide.max().item<double>() <= 1),
         "Expected all elements of p to be in [0, 1]");
     fill_random(self, generator, [&](kernels::PhiloxState s, const at::Tensor& t) {
-      return kernels::philox_bernoulli_tensor(s, t.scalar_type(), t.mutable_data_ptr(), at::kDouble,
-                                              wide.const_data_ptr(), t.numel());
+      kernels::philox_bernoulli_tensor(s, t.scalar_type(), t.mutable_data_ptr(), at::kDouble,
+                                       wide.const_data_ptr(), t.numel());
     });
   }
 };
@@ -89,7 +90,7 @@ template <class>
 struct RandomFull {
   void operator()(at::TensorIteratorBase& iter, const OptionalGenerator& generator) {
     fill_random(tensor_of(iter), generator, [&](kernels::PhiloxState s, const at::Tensor& t) {
-      return kernels::philox_random_full(s, t.scalar_type(), t.mutable_data_ptr(), t.numel());
+      kernels::philox_random_full(s, t.scalar_type(), t.mutable_data_ptr(), t.numel());
     });
   }
 };
@@ -99,8 +100,8 @@ struct RandomFromTo {
   void operator()(at::TensorIteratorBase& iter, uint64_t range, int64_t base,
                   const OptionalGenerator& generator) {
     fill_random(tensor_of(iter), generator, [&](kernels::PhiloxState s, const at::Tensor& t) {
-      return kernels::philox_random_from_to(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(),
-                                            range, base);
+      kernels::philox_random_from_to(s, t.scalar_type(), t.mutable_data_ptr(), t.numel(), range,
+                                     base);
     });
   }
   // The whole 64-bit range.
@@ -178,7 +179,7 @@ at::Tensor& randperm_out(int64_t n, OptionalGenerator generator, at::Tensor& out
   out.resize_({n});
   if (n > 0) {
     fill_random(out, generator, [&](kernels::PhiloxState s, const at::Tensor& t) {
-      return kernels::philox_randperm(s, t.scalar_type(), t.mutable_data_ptr(), n);
+      kernels::philox_randperm(s, t.scalar_type(), t.mutable_data_ptr(), n);
     });
   }
   return out;

@@ -7,9 +7,11 @@
 #include <set>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
+#include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
+#include "distributed/announcer.h"
 #include "distributed/error.h"
 #include "distributed/fresh_store.h"
 #include "memory/allocator.h"
@@ -29,6 +31,12 @@ void check_lists(const char* name, size_t given, size_t wanted) {
 void check_contiguous(const char* name, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.is_contiguous(), name, ": tensors must be contiguous, but got strides ",
                     tensor.strides(), " for ", tensor.sizes(), "; call .contiguous() first");
+}
+
+// What is only read may lie in memory as it likes: it is copied.
+at::Tensor packed(const at::Tensor& tensor) {
+  const bool is_packed = tensor.layout() != at::kStrided || tensor.is_contiguous();
+  return is_packed ? tensor : tensor.detach().contiguous();
 }
 
 // What a profile says about a collective.
@@ -57,14 +65,19 @@ std::set<NeuronBackend*>& g_live = *new std::set<NeuronBackend*>;  // groups out
 }  // namespace
 
 void close_process_groups() {
-  const std::lock_guard<std::mutex> lock(g_live_mutex);
-  for (auto* backend : g_live) backend->leave();
+  {
+    const std::lock_guard<std::mutex> lock(g_live_mutex);
+    for (auto* backend : g_live) backend->leave();
+  }
+  Announcer::instance().stop();
 }
 
 void NeuronBackend::leave() {
   closed_ = true;
   if (!queue_.idle()) segment_.poison(segment_.rank_name(rank_) + " ends without waiting for it");
   queue_.stop();
+  mailbox_->shutdown();
+  if (hosts_ != nullptr) hosts_->shutdown();
 }
 
 NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
@@ -106,9 +119,7 @@ void NeuronBackend::connect_hosts() {
 }
 
 NeuronBackend::~NeuronBackend() {
-  // Threads that use the group may need the GIL to end.
-  std::optional<pybind11::gil_scoped_release> released;
-  if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  const WithoutPythonLock released;  // threads that use the group may need it to end
   {
     const std::lock_guard<std::mutex> lock(g_live_mutex);
     g_live.erase(this);
@@ -139,11 +150,17 @@ void NeuronBackend::run(const Call& call) {
 }
 
 void NeuronBackend::become_default() {
-  if (getGroupUid().empty()) return;  // a backend without a group of PyTorch's
-  const auto group = c10d::resolve_process_group(getGroupUid());
-  if (group->getBackendType() == c10d::ProcessGroup::BackendType::GLOO &&
-      !group->hasBackendForDeviceType(c10::kCPU))
-    group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
+  using Type = c10d::ProcessGroup::BackendType;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  try {
+    group = c10d::resolve_process_group(segment_.name());
+  } catch (const c10::Error&) {
+    return;  // its maker didn't register it, or there is none
+  }
+  const bool is_first =
+      group->getBackendType() == Type::UNDEFINED ||
+      (group->getBackendType() == Type::GLOO && !group->hasBackendForDeviceType(c10::kCPU));
+  if (is_first) group->setDefaultBackend(Type::CUSTOM);
 }
 
 c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
@@ -183,6 +200,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   auto work = c10::make_intrusive<NeuronWork>(
       rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence);
   operation->profile(std::move(activity));
+  report(operation, type, sequence);
   if (coalescing_) coalesced_.push_back(operation);
   if (asynchronous || !queue_.try_run_here(*operation)) {
     queue_.push(operation);
@@ -241,11 +259,11 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::allgather(std::vector<Tensors>& ou
                                                         Tensors& inputs,
                                                         const c10d::AllgatherOptions& opts) {
   check_lists("all_gather", outputs.size(), inputs.size());
-  Request request(Kind::kAllGather, OpType::ALLGATHER, size_, opts.asyncOp, opts.timeout);
+  const auto type = inputs.size() == 1 ? OpType::ALLGATHER : OpType::ALLGATHER_COALESCED;
+  Request request(Kind::kAllGather, type, size_, opts.asyncOp, opts.timeout);
   for (size_t k = 0; k < inputs.size(); ++k) {
     check_lists("all_gather", outputs[k].size(), static_cast<size_t>(size_));
-    check_contiguous("all_gather", inputs[k]);
-    request.expose(inputs[k]);
+    request.expose(packed(inputs[k]));
     for (const auto& output : outputs[k]) {
       check_contiguous("all_gather", output);
       request.output(output);
@@ -272,7 +290,6 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::allgather_into_tensor_coalesced(
   check_lists("all_gather_into_tensor", outputs.size(), inputs.size());
   Request request(Kind::kAllGather, OpType::_ALLGATHER_BASE, size_, opts.asyncOp, opts.timeout);
   for (size_t k = 0; k < inputs.size(); ++k) {
-    check_contiguous("all_gather_into_tensor", inputs[k]);
     check_contiguous("all_gather_into_tensor", outputs[k]);
     TORCH_CHECK_TYPE(inputs[k].scalar_type() == outputs[k].scalar_type(),
                      "all_gather_into_tensor: input is ", inputs[k].scalar_type(),
@@ -281,7 +298,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::allgather_into_tensor_coalesced(
                       "all_gather_into_tensor: output must have ", size_,
                       " times the elements of the input, but got ", outputs[k].sizes(), " and ",
                       inputs[k].sizes());
-    request.expose(inputs[k]);
+    request.expose(packed(inputs[k]));
     request.output_parts(outputs[k]);
     request.result(outputs[k]);
   }
@@ -299,8 +316,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::gather(std::vector<Tensors>& outpu
   check_lists("gather", inputs.size(), 1);
   Request request(Kind::kGather, OpType::GATHER, size_, opts.asyncOp, opts.timeout);
   request.root(opts.rootRank);
-  check_contiguous("gather", inputs[0]);
-  request.expose(inputs[0]);
+  request.expose(packed(inputs[0]));
   if (rank_ == opts.rootRank) {
     check_lists("gather", outputs.size(), 1);
     check_lists("gather", outputs[0].size(), static_cast<size_t>(size_));
@@ -328,10 +344,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::scatter(Tensors& outputs,
   if (rank_ == opts.rootRank) {
     check_lists("scatter", inputs.size(), 1);
     check_lists("scatter", inputs[0].size(), static_cast<size_t>(size_));
-    for (const auto& input : inputs[0]) {
-      check_contiguous("scatter", input);
-      request.expose(input);
-    }
+    for (const auto& input : inputs[0]) request.expose(packed(input));
   } else {
     TORCH_CHECK_VALUE(inputs.empty() || inputs[0].empty(),
                       "scatter: only the root may give input tensors");
@@ -348,10 +361,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::reduce_scatter(
   for (size_t k = 0; k < outputs.size(); ++k) {
     check_lists("reduce_scatter", inputs[k].size(), static_cast<size_t>(size_));
     check_contiguous("reduce_scatter", outputs[k]);
-    for (const auto& input : inputs[k]) {
-      check_contiguous("reduce_scatter", input);
-      request.expose(input);
-    }
+    for (const auto& input : inputs[k]) request.expose(packed(input));
     request.output(outputs[k]);
     request.result(outputs[k]);
   }
@@ -365,7 +375,6 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::reduce_scatter_tensor_coalesced(
                   opts.timeout);
   request.reduction(opts.reduceOp);
   for (size_t k = 0; k < outputs.size(); ++k) {
-    check_contiguous("reduce_scatter_tensor", inputs[k]);
     check_contiguous("reduce_scatter_tensor", outputs[k]);
     TORCH_CHECK_TYPE(inputs[k].scalar_type() == outputs[k].scalar_type(),
                      "reduce_scatter_tensor: input is ", inputs[k].scalar_type(),
@@ -374,7 +383,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::reduce_scatter_tensor_coalesced(
                       "reduce_scatter_tensor: input must have ", size_,
                       " times the elements of the output, but got ", inputs[k].sizes(), " and ",
                       outputs[k].sizes());
-    request.expose_parts(inputs[k]);
+    request.expose_parts(packed(inputs[k]));
     request.output(outputs[k]);
     request.result(outputs[k]);
   }
@@ -391,10 +400,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::alltoall_base(at::Tensor& output, 
                                                             std::vector<int64_t>& output_splits,
                                                             std::vector<int64_t>& input_splits,
                                                             const c10d::AllToAllOptions& opts) {
-  check_contiguous("all_to_all", input);
   check_contiguous("all_to_all", output);
   Request request(Kind::kAllToAll, OpType::ALLTOALL_BASE, size_, opts.asyncOp, opts.timeout);
-  request.expose_split(input, input_splits);
+  request.expose_split(packed(input), input_splits);
   request.output_split(output, output_splits);
   request.result(output);
   return issue(std::move(request));
@@ -405,10 +413,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::alltoall(Tensors& outputs, Tensors
   check_lists("all_to_all", inputs.size(), static_cast<size_t>(size_));
   check_lists("all_to_all", outputs.size(), static_cast<size_t>(size_));
   Request request(Kind::kAllToAll, OpType::ALLTOALL, size_, opts.asyncOp, opts.timeout);
-  for (const auto& input : inputs) {
-    check_contiguous("all_to_all", input);
-    request.expose(input);
-  }
+  for (const auto& input : inputs) request.expose(packed(input));
   for (const auto& output : outputs) {
     check_contiguous("all_to_all", output);
     request.output(output);
@@ -468,8 +473,34 @@ c10::intrusive_ptr<c10d::Backend> NeuronBackend::merge(const c10::intrusive_ptr<
 
 void NeuronBackend::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
-  TORCH_CHECK(onCompletionHook_ == nullptr, "the group has a completion hook already");
-  onCompletionHook_ = std::move(hook);
+  TORCH_CHECK(observer_ == nullptr, "the group has a completion hook already");
+  observer_ = std::make_shared<Observer>(std::move(hook));
+  // PyTorch only asks whether there is one.
+  onCompletionHook_ = [](const std::shared_ptr<c10d::WorkInfo>&) {};
+}
+
+void NeuronBackend::report(const std::shared_ptr<Operation>& operation, OpType type,
+                           uint64_t sequence) {
+  if (observer_ == nullptr) return;
+  observer_->expect();
+  operation->when_done([observer = observer_, operation = std::weak_ptr(operation), type,
+                        sequence](const std::exception_ptr& error) {
+    const auto ended = operation.lock();
+    std::shared_ptr<c10d::WorkInfo> info;
+    if (error == nullptr && ended != nullptr) {
+      const std::chrono::duration<double> lasted(ended->seconds());
+      const auto end = ended->finished_at();
+      info = std::make_shared<c10d::WorkInfo>(
+          type, sequence, end - std::chrono::duration_cast<std::chrono::nanoseconds>(lasted), end,
+          lasted);
+    }
+    observer->ended(info);
+  });
+}
+
+void NeuronBackend::waitForPendingWorks() {
+  queue_.drain();
+  if (observer_ != nullptr) observer_->wait();
 }
 
 c10d::ErrorType NeuronBackend::getError() {

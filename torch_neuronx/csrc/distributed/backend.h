@@ -12,6 +12,7 @@
 #include "distributed/issue.h"
 #include "distributed/local.h"
 #include "distributed/mailbox.h"
+#include "distributed/observer.h"
 #include "distributed/operation.h"
 #include "distributed/segment.h"
 
@@ -85,7 +86,7 @@ class NeuronBackend final : public c10d::Backend {
   c10::intrusive_ptr<Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                     const c10::intrusive_ptr<Options>& opts, const int& rank,
                                     const int& size) override;
-  void waitForPendingWorks() override { queue_.drain(); }
+  void waitForPendingWorks() override;
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void enableCollectivesTiming() override {}  // durations are always known
@@ -102,9 +103,12 @@ class NeuronBackend final : public c10d::Backend {
   std::shared_ptr<Transfer> receive_from_all_hosts(const Parcel& parcel, const Done& done);
   WorkPtr transfer(c10d::OpType type, const Tensors& tensors, int peer, int tag);
   // `init_process_group()` without a name makes gloo the default of a group that has no gloo, and
-  // clients (DDP's logger) then ask for it. The first collective sets that right: before, PyTorch
+  // clients (DDP's logger) then ask for it; "cpu:gloo,neuron:neuron" leaves a group without a
+  // default, so that hooks can't be found. The first collective sets that right: before, PyTorch
   // doesn't tell a backend its group.
   void become_default();
+  // Has the completion hook told of an operation, if there is one. Before it is queued.
+  void report(const std::shared_ptr<Operation>& operation, c10d::OpType type, uint64_t sequence);
   void execute(const Call& call);
   void run(const Call& call);
   void connect_hosts();
@@ -121,6 +125,7 @@ class NeuronBackend final : public c10d::Backend {
   std::mutex issue_mutex_;
   bool coalescing_ = false;
   std::vector<std::shared_ptr<Operation>> coalesced_;
+  std::shared_ptr<Observer> observer_;  // null without a completion hook
   std::atomic<bool> closed_{false};
   Queue queue_;  // last: its thread uses the rest
 };

@@ -26,6 +26,29 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::recvAnysource(Tensors& tensors, in
   return transfer(OpType::RECVANYSOURCE, tensors, kAnySource, tag);
 }
 
+namespace {
+
+// A message under way, for a profile. Sends and receives have rows of their own, since they run
+// beside the group's collectives and beside each other.
+std::unique_ptr<CommunicationActivity> activity_of(const Parcel& parcel, const std::string& name,
+                                                   c10::DeviceIndex device, int peer,
+                                                   const std::string& group, int size) {
+  CommunicationActivity::Facts facts{
+      {"Collective name", name},
+      {"Bytes", std::to_string(parcel.bytes)},
+      {"dtype", c10::toString(parcel.dtype)},
+      {"Process Group Name", group},
+      {"Group size", std::to_string(size)},
+      {"Peer", peer == kAnySource ? "any" : std::to_string(peer)},
+      {"Tag", std::to_string(parcel.tag)},
+  };
+  auto activity = CommunicationActivity::start(name, device, group + ", " + name, std::move(facts));
+  activity->begin();
+  return activity;
+}
+
+}  // namespace
+
 // A receive that is posted twice, for messages from this host and for those from others; who gets
 // one first takes it from the other.
 struct NeuronBackend::TwoWays {
@@ -85,7 +108,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   const char* name = is_send ? "send" : "receive";
   TORCH_CHECK_VALUE(tensors.size() == 1, name, ": got ", tensors.size(),
                     " tensors, but one message is one tensor");
-  const at::Tensor& tensor = tensors[0];
+  // What is sent is only read: it is copied if it isn't in one piece.
+  const bool is_strided = tensors[0].layout() == at::kStrided && !tensors[0].is_contiguous();
+  const at::Tensor tensor = is_send && is_strided ? tensors[0].detach().contiguous() : tensors[0];
   TORCH_CHECK_VALUE(type == OpType::RECVANYSOURCE || (peer >= 0 && peer < size_), name, ": rank ",
                     peer, " is not a rank of a group of ", size_);
   TORCH_CHECK_VALUE(tensor.layout() != at::kStrided || tensor.is_contiguous(), name,
@@ -114,6 +139,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   parcel.tag = tag;
   parcel.timeout = request.call.timeout;
   auto operation = std::make_shared<Operation>(nullptr, Tensors{tensor}, request.kept, device);
+  if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed)))
+    operation->profile(activity_of(parcel, name, device, peer, segment_.name(), size_));
+  report(operation, type, sequence_);
   const Done done = [operation, is_send, tensor, request = std::move(request)](
                         const std::exception_ptr& error, int source) {
     if (!is_send && error == nullptr) {

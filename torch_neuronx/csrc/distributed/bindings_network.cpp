@@ -178,8 +178,7 @@ class TwoLevelRank {
     try {
       body(errand);
     } catch (const std::exception& error) {
-      const std::string text = error.what();
-      host_->poison(text.substr(0, text.find('\n')));
+      host_->poison(first_line(error.what()));
       throw;
     }
   }

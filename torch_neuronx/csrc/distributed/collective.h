@@ -48,7 +48,6 @@ struct Call {
   Kind kind = Kind::kBarrier;
   c10::ScalarType dtype = c10::ScalarType::Byte;
   Reduction reduction = Reduction::kSum;
-  bool average = false;  // for messages; the factors below say what happens
   double prescale = 1, postscale = 1;
   int root = -1;  // a rank of the group
   std::vector<Memory> exposed;

@@ -22,25 +22,6 @@ int payload_tag(uint64_t number) {
   return Network::kMessages + static_cast<int>(number % (1 << 29));
 }
 
-template <class Throw>
-std::exception_ptr error_of(const Throw& body) {
-  try {
-    body();
-  } catch (...) {
-    return std::current_exception();
-  }
-  return nullptr;
-}
-
-std::string first_line(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    const std::string text = e.what();
-    return text.substr(0, text.find('\n'));
-  }
-}
-
 at::Tensor bytes_at(void* data, size_t bytes) {
   return at::from_blob(data, {static_cast<int64_t>(bytes)}, at::kByte);
 }

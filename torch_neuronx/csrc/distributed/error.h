@@ -3,7 +3,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <exception>
 #include <string>
+#include <string_view>
 
 namespace torch_neuronx::distributed {
 
@@ -13,8 +15,45 @@ inline constexpr const char* kTimeout = "NRT_TIMEOUT(5)";
 inline constexpr const char* kClosed = "NRT_CLOSED(14)";
 inline constexpr const char* kPeerLost = "NRT_HW_ERR_COLLECTIVES(1200)";
 
+inline constexpr std::string_view kErrorPrefix = "neuron: ";
+
 [[noreturn]] inline void fail(const char* status, const std::string& text) {
-  C10_THROW_ERROR(DistBackendError, "neuron: " + text + " [" + status + "]");
+  C10_THROW_ERROR(DistBackendError, std::string(kErrorPrefix) + text + " [" + status + "]");
+}
+
+// What `body` throws, or null.
+template <class Body>
+std::exception_ptr error_of(const Body& body) {
+  try {
+    body();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+// What fail() throws.
+inline std::exception_ptr error_of(const char* status, const std::string& text) {
+  return error_of([&] { fail(status, text); });
+}
+
+// The first line of an exception's text: gloo's and c10's go on with a backtrace.
+inline std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+inline std::string first_line(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return first_line(e.what());
+  }
+}
+
+// The same without the prefix, for a text that fail() is to get.
+inline std::string reason_of(const std::exception& error) {
+  const std::string text = first_line(error.what());
+  return text.starts_with(kErrorPrefix) ? text.substr(kErrorPrefix.size()) : text;
 }
 
 }  // namespace torch_neuronx::distributed

@@ -1,7 +1,5 @@
 #include "distributed/fresh_store.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <string>
 #include <thread>
@@ -10,23 +8,18 @@
 
 #include "distributed/error.h"
 #include "distributed/futex.h"
+#include "distributed/network.h"
+#include "distributed/random_word.h"
 
 namespace torch_neuronx::distributed {
 namespace {
 
 using Value = std::vector<uint8_t>;
 
-Value random_word() {
-  Value word(16);
-  TORCH_CHECK(getrandom(word.data(), word.size(), 0) == static_cast<ssize_t>(word.size()),
-              "getrandom failed");
-  return word;
-}
-
 std::string digest(const std::vector<Value>& words) {
   std::string all;
   for (const auto& word : words) all.append(word.begin(), word.end());
-  return std::to_string(std::hash<std::string>{}(all));
+  return std::to_string(Network::hash(0, all));
 }
 
 std::vector<std::string> keys(const char* what, int size) {
@@ -42,7 +35,8 @@ c10::intrusive_ptr<c10d::Store> fresh_store(const c10::intrusive_ptr<c10d::Store
   const auto deadline = Clock::now() + timeout;
   const auto words = keys("word_", size), seen = keys("seen_", size);
   const auto index = static_cast<size_t>(rank);
-  store->set(words[index], random_word());
+  const RandomWord word = random_word();
+  store->set(words[index], Value(word.begin(), word.end()));
   store->wait(words, timeout);
   std::string mine;
   for (auto pause = std::chrono::milliseconds(1);;

@@ -44,14 +44,6 @@ std::vector<int64_t> bytes_of(const std::vector<Memory>& pieces, size_t first, s
 
 Span span_of(const Memory& memory) { return {static_cast<char*>(memory.data), memory.bytes}; }
 
-// What an error says, without the prefix that the next one gets, and without a backtrace.
-std::string reason_of(const std::exception& error) {
-  std::string text = error.what();
-  text = text.substr(0, text.find('\n'));
-  const std::string prefix = "neuron: ";
-  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
-}
-
 }  // namespace
 
 void SegmentNeighbours::open(const Errand&, const std::vector<Span>& views) {

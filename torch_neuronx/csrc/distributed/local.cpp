@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "distributed/error.h"
+#include "distributed/tensor_text.h"
 #include "memory/allocator.h"
 
 namespace torch_neuronx::distributed {
@@ -18,18 +19,42 @@ bool has_equal_elements(Kind kind) {
          kind == Kind::kReduceScatter;
 }
 
-std::string text_of(Kind kind, Reduction reduction, double postscale, c10::ScalarType dtype,
-                    int root, const int64_t* sizes, int dims, bool cut) {
+void fill(Descriptor& d, const Call& call) {
+  d.sequence = call.sequence;
+  d.elements = call.elements;
+  d.prescale = call.prescale;
+  d.postscale = call.postscale;
+  d.root = call.root;
+  d.views = static_cast<uint32_t>(call.exposed.size());
+  d.kind = static_cast<uint8_t>(call.kind);
+  d.dtype = static_cast<uint8_t>(call.dtype);
+  d.reduction = static_cast<uint8_t>(call.reduction);
+  d.dims = static_cast<int8_t>(std::min<size_t>(call.sizes.size(), kMaxDims + 1));
+  for (int i = 0; i < std::min<int>(d.dims, kMaxDims); ++i) d.sizes[i] = call.sizes[i];
+}
+
+// "all_reduce 17 (sum, Float [4, 3])"
+std::string text_of(const Descriptor& d) {
+  const auto kind = static_cast<Kind>(d.kind);
   std::ostringstream text;
-  if (kind == Kind::kBarrier) return "";
+  text << kind_name(kind) << ' ' << d.sequence;
+  if (kind == Kind::kBarrier) return text.str();
   text << " (";
-  if (kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter)
-    text << (reduction == Reduction::kSum && postscale != 1 ? "avg" : reduction_name(reduction))
-         << ", ";
-  if (root >= 0) text << "root " << root << ", ";
-  text << c10::toString(dtype) << " [";
-  for (int i = 0; i < dims; ++i) text << (i ? ", " : "") << sizes[i];
-  text << (cut ? ", ...])" : "])");
+  if (kind == Kind::kAllReduce || kind == Kind::kReduce || kind == Kind::kReduceScatter) {
+    const auto reduction = static_cast<Reduction>(d.reduction);
+    text << (reduction == Reduction::kSum && d.postscale != 1 ? "avg" : reduction_name(reduction));
+    if (d.prescale != 1) text << " of " << d.prescale << " times";
+    text << ", ";
+  }
+  if (d.root >= 0) text << "root " << d.root << ", ";
+  text << tensor_text(d.dtype, d.sizes, d.dims);
+  uint64_t elements = 1;
+  for (int i = 0; i < std::min<int>(d.dims, kMaxDims); ++i)
+    elements *= static_cast<uint64_t>(d.sizes[i]);
+  const bool is_whole = kind == Kind::kAllReduce || kind == Kind::kReduce;
+  if (is_whole && d.dims <= kMaxDims && d.elements != elements)
+    text << " and more, " << d.elements << " elements";
+  text << ")";
   return text.str();
 }
 
@@ -49,17 +74,14 @@ size_t Call::exposed_bytes() const {
 }
 
 std::string Call::text() const {
-  return std::string(kind_name(kind)) + " " + std::to_string(sequence) +
-         text_of(kind, reduction, postscale, dtype, root, sizes.data(),
-                 static_cast<int>(sizes.size()), false);
+  Descriptor descriptor{};
+  fill(descriptor, *this);
+  return text_of(descriptor);
 }
 
 std::string Local::describe(int local_rank, const Descriptor& d) const {
   return segment_.rank_name(segment_.members()[static_cast<size_t>(local_rank)]) + " called " +
-         kind_name(static_cast<Kind>(d.kind)) + " " + std::to_string(d.sequence) +
-         text_of(static_cast<Kind>(d.kind), static_cast<Reduction>(d.reduction), d.postscale,
-                 static_cast<c10::ScalarType>(d.dtype), d.root, d.sizes,
-                 std::min<int>(d.dims, kMaxDims), d.dims > kMaxDims);
+         text_of(d);
 }
 
 void Local::run(const Call& call) {
@@ -83,17 +105,7 @@ void Local::post(const Call& call) {
   Slot& slot = segment_.mine();
   Post& mine = slot.posts[call.sequence % 2];
   Descriptor& d = mine.descriptor;
-  d.sequence = call.sequence;
-  d.elements = call.elements;
-  d.prescale = call.prescale;
-  d.postscale = call.postscale;
-  d.root = call.root;
-  d.views = static_cast<uint32_t>(call.exposed.size());
-  d.kind = static_cast<uint8_t>(call.kind);
-  d.dtype = static_cast<uint8_t>(call.dtype);
-  d.reduction = static_cast<uint8_t>(call.reduction);
-  d.dims = static_cast<int8_t>(std::min<size_t>(call.sizes.size(), kMaxDims + 1));
-  for (int i = 0; i < std::min<int>(d.dims, kMaxDims); ++i) d.sizes[i] = call.sizes[i];
+  fill(d, call);
 
   const size_t count = call.exposed.size();
   const size_t bytes = call.exposed_bytes();
@@ -163,15 +175,18 @@ const std::byte* Local::source(const Call& call, int local_rank, size_t index, s
                      : segment_.resolve(local_rank, views[index]);
 }
 
+void Local::pull(const Call& call, int local_rank, size_t index, const Memory& out) {
+  const std::byte* in = source(call, local_rank, index, out.bytes);
+  if (in != out.data && out.bytes > 0) copy_bytes(out.data, in, out.bytes);
+}
+
 void Local::gather_from(const Call& call, size_t tensors) {
   const auto n = static_cast<size_t>(segment_.local_size());
   const auto me = static_cast<size_t>(segment_.local_rank());
   for (size_t k = 0; k < tensors; ++k) {
     for (size_t i = 0; i < n; ++i) {
       const size_t r = (me + i) % n;  // ranks start at different peers
-      const Memory& out = call.outputs[k * n + r];
-      const std::byte* in = source(call, static_cast<int>(r), k, out.bytes);
-      if (in != out.data && out.bytes > 0) copy_bytes(out.data, in, out.bytes);
+      pull(call, static_cast<int>(r), k, call.outputs[k * n + r]);
     }
   }
 }
@@ -220,11 +235,7 @@ void Local::act(const Call& call) {
     case Kind::kBarrier:
       return;
     case Kind::kBroadcast:
-      for (size_t k = 0; k < call.outputs.size(); ++k) {
-        const Memory& out = call.outputs[k];
-        const std::byte* in = source(call, call.root, k, out.bytes);
-        if (out.bytes > 0) copy_bytes(out.data, in, out.bytes);
-      }
+      for (size_t k = 0; k < call.outputs.size(); ++k) pull(call, call.root, k, call.outputs[k]);
       return;
     case Kind::kAllReduce:
     case Kind::kReduce:
@@ -233,12 +244,8 @@ void Local::act(const Call& call) {
       return gather_from(call, call.exposed.size());
     case Kind::kGather:
       return gather_from(call, call.outputs.empty() ? 0 : 1);
-    case Kind::kScatter: {
-      const Memory& out = call.outputs[0];
-      const std::byte* in = source(call, call.root, me, out.bytes);
-      if (out.bytes > 0) copy_bytes(out.data, in, out.bytes);
-      return;
-    }
+    case Kind::kScatter:
+      return pull(call, call.root, me, call.outputs[0]);
     case Kind::kReduceScatter: {
       std::vector<const void*> inputs(n);
       for (size_t k = 0; k < call.outputs.size(); ++k) {
@@ -255,9 +262,7 @@ void Local::act(const Call& call) {
     case Kind::kAllToAll:
       for (size_t i = 0; i < n; ++i) {
         const size_t r = (me + i) % n;
-        const Memory& out = call.outputs[r];
-        const std::byte* in = source(call, static_cast<int>(r), me, out.bytes);
-        if (out.bytes > 0) copy_bytes(out.data, in, out.bytes);
+        pull(call, static_cast<int>(r), me, call.outputs[r]);
       }
       return;
     case Kind::kSend:

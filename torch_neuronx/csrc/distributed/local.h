@@ -32,6 +32,8 @@ class Local {
   void post(const Call& call);
   void compare(const Call& call);
   void act(const Call& call);
+  // Fills `out` with a peer's exposed memory.
+  void pull(const Call& call, int local_rank, size_t index, const Memory& out);
   void gather_from(const Call& call, size_t tensors);
   void all_reduce(const Call& call);
   Post& post_of(int local_rank, uint64_t sequence) {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "distributed/error.h"
+#include "distributed/tensor_text.h"
 
 namespace torch_neuronx::distributed {
 namespace {
@@ -38,14 +39,6 @@ class Counted {
 };
 
 }  // namespace
-
-std::exception_ptr Mailbox::error_of(const char* status, const std::string& text) {
-  try {
-    fail(status, text);
-  } catch (...) {
-    return std::current_exception();
-  }
-}
 
 Mailbox::Mailbox(std::shared_ptr<Segment> segment)
     : segment_(std::move(segment)),
@@ -313,9 +306,9 @@ std::string Mailbox::describe(const Transfer& transfer) const {
   std::ostringstream text;
   text << (transfer.is_send_ ? "send to " : "receive from ")
        << (parcel.peer == kAnySource ? "any rank" : rank_name(parcel.peer)) << " (tag "
-       << parcel.tag << ", " << parcel.bytes << " bytes, " << c10::toString(parcel.dtype) << " [";
-  for (size_t i = 0; i < parcel.sizes.size(); ++i) text << (i ? ", " : "") << parcel.sizes[i];
-  text << "]) by " << rank_name(rank_) << " of group " << segment_->name();
+       << parcel.tag << ", " << parcel.bytes << " bytes, "
+       << tensor_text(parcel.dtype, parcel.sizes) << ") by " << rank_name(rank_) << " of group "
+       << segment_->name();
   return text.str();
 }
 

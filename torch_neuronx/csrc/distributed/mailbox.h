@@ -151,7 +151,6 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   bool work(Lock& lock);
   void call_back(Lock& lock);
 
-  static std::exception_ptr error_of(const char* status, const std::string& text);
   std::exception_ptr ended(const Transfer& transfer, const std::vector<int>& gone) const;
   std::exception_ptr late(const Transfer& transfer) const;
   std::string rank_name(int local_rank) const;

@@ -5,6 +5,7 @@
 #include "distributed/error.h"
 #include "distributed/mailbox.h"
 #include "distributed/reduce.h"
+#include "distributed/tensor_text.h"
 
 namespace torch_neuronx::distributed {
 namespace {
@@ -15,11 +16,8 @@ constexpr size_t kCopyAtOnce = 64 << 10;
 constexpr int kFirstSource = std::numeric_limits<int>::min();
 
 std::string text_of(const Letter& letter) {
-  std::string text = std::to_string(letter.view.bytes) + " bytes, " +
-                     c10::toString(static_cast<c10::ScalarType>(letter.dtype)) + " [";
-  for (int i = 0; i < std::min<int>(letter.dims, kMaxDims); ++i)
-    text += (i > 0 ? ", " : "") + std::to_string(letter.sizes[i]);
-  return text + (letter.dims > kMaxDims ? ", ...]" : "]");
+  return std::to_string(letter.view.bytes) + " bytes, " +
+         tensor_text(letter.dtype, letter.sizes, letter.dims);
 }
 
 }  // namespace

@@ -81,9 +81,6 @@ struct Ticking {
   c10d::Work* work;
 };
 
-// The first line of an exception's text: gloo's and c10's go on with a backtrace.
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 }  // namespace
 
 Network::Network(c10::intrusive_ptr<c10d::Backend> gloo,

@@ -1,13 +1,27 @@
 #include "distributed/operation.h"
 
+#include <ATen/ops/stack.h>
 #include <c10/core/DeviceGuard.h>
 #include <pthread.h>
+#include <pybind11/pybind11.h>
+
+#include <optional>
 
 #include "device/state.h"
 #include "device/stream.h"
+#include "distributed/announcer.h"
 #include "distributed/error.h"
 
 namespace torch_neuronx::distributed {
+namespace {
+
+bool have_one_shape(const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors)
+    if (tensor.sizes() != tensors[0].sizes() || tensor.dtype() != tensors[0].dtype()) return false;
+  return !tensors.empty();
+}
+
+}  // namespace
 
 Operation::Operation(std::function<void()> body, std::vector<at::Tensor> results,
                      std::vector<at::Tensor> kept, c10::DeviceIndex device)
@@ -32,6 +46,7 @@ void Operation::run() noexcept {
 }
 
 void Operation::finish(std::exception_ptr error, int source) noexcept {
+  if (activity_) activity_->end();
   settle(error, source);
   announce();
 }
@@ -61,7 +76,11 @@ void Operation::announce() noexcept {
     callbacks.swap(callbacks_);
     announced_ = true;
   }
-  for (const auto& callback : callbacks) callback(error_);
+  if (callbacks.empty()) return;
+  // Who is called may look at the operation, which nobody else may need any more.
+  Announcer::instance().post([self = shared_from_this(), callbacks = std::move(callbacks)] {
+    for (const auto& callback : callbacks) callback(self->error_);
+  });
 }
 
 void Operation::when_done(std::function<void(std::exception_ptr)> callback) {
@@ -178,7 +197,21 @@ c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFuture() {
       c10::ListType::create(c10::TensorType::get()),
       std::vector<c10::Device>{c10::Device(kNeuron, device)});
   const Completions ends(operations_.begin(), operations_.end());
-  on_stream_with(ends, device, [&] { future_->markCompleted(c10::IValue(result())); });
+  if (opType_ != c10d::OpType::ALLGATHER || !have_one_shape(result())) {
+    on_stream_with(ends, device, [&] { future_->markCompleted(c10::IValue(result())); });
+    return future_;
+  }
+  // As on other devices: what a list of tensors was gathered into, as one tensor, which PyTorch's
+  // quantizing hooks index. To stack them is an operator, so it waits; others may need the GIL.
+  std::optional<pybind11::gil_scoped_release> released;
+  if (Py_IsInitialized() && PyGILState_Check()) released.emplace();
+  on_stream_with(ends, device, [&] {
+    try {
+      future_->markCompleted(c10::IValue(std::vector<at::Tensor>{at::stack(result())}));
+    } catch (const c10::Error&) {
+      future_->setError(std::current_exception());
+    }
+  });
   return future_;
 }
 

@@ -18,7 +18,7 @@
 
 namespace torch_neuronx::distributed {
 
-class Operation final : public Completion {
+class Operation final : public Completion, public std::enable_shared_from_this<Operation> {
  public:
   Operation(std::function<void()> body, std::vector<at::Tensor> results,
             std::vector<at::Tensor> kept, c10::DeviceIndex device);
@@ -26,7 +26,7 @@ class Operation final : public Completion {
   // Runs the body in this thread, after what the issuing stream had to wait for. `announce` is to
   // follow.
   void run() noexcept;
-  // Calls what waits for the end, and lets memory go: code of the user's.
+  // Has the Announcer call what waits for the end, and lets memory go: code of the user's.
   void announce() noexcept;
   // For operations that run elsewhere (transfers between two ranks).
   void finish(std::exception_ptr error, int source = -1) noexcept;
@@ -40,7 +40,8 @@ class Operation final : public Completion {
   // False when it was not done after `timeout`.
   bool wait_for(std::chrono::milliseconds timeout);
   std::exception_ptr error() const;
-  // Calls back when the operation is announced, with what went wrong; at once if that was before.
+  // Calls back when the operation is announced, with what went wrong; at once if that was before,
+  // and otherwise from the Announcer's thread, so that who is called may wait for other operations.
   void when_done(std::function<void(std::exception_ptr)> callback);
 
   // To be called before it runs.
@@ -95,7 +96,7 @@ class NeuronWork final : public c10d::Work {
   // waits for it waits on its own stream, and callbacks run now, on a stream that waits. So
   // collectives that callbacks issue come in the same order in all ranks.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  // This one is set when the operations have really ended.
+  // This one is set when the operations have really ended, by the Announcer.
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;
   uint64_t getSequencenumber() const override { return sequence_; }

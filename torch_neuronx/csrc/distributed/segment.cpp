@@ -1,11 +1,7 @@
 #include "distributed/segment.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,13 +12,15 @@
 #include <sstream>
 
 #include "distributed/error.h"
+#include "distributed/random_word.h"
 #include "memory/allocator.h"
+#include "memory/memory_file.h"
 #include "memory/shared.h"
 
 namespace torch_neuronx::distributed {
 namespace {
 
-constexpr size_t kTokenBytes = 16;
+constexpr size_t kTokenBytes = kRandomBytes;
 constexpr size_t kReasonBytes = 2048;
 constexpr size_t kPage = 4096;
 // How often a waiting rank gives up its core and looks again before it sleeps. Giving up costs 0.4
@@ -37,24 +35,6 @@ std::string link_target(const char* path) {
   char text[256];
   const ssize_t n = readlink(path, text, sizeof text);
   return n < 0 ? "?" : std::string(text, static_cast<size_t>(n));
-}
-
-std::string random_token() {
-  unsigned char bytes[kTokenBytes];
-  TORCH_CHECK(getrandom(bytes, sizeof bytes, 0) == static_cast<ssize_t>(sizeof bytes),
-              "getrandom failed");
-  return {reinterpret_cast<const char*>(bytes), sizeof bytes};
-}
-
-int private_memory(size_t bytes) {
-  const int fd = memfd_create("neuron-group", MFD_CLOEXEC);
-  TORCH_CHECK(fd >= 0, "memfd_create failed: ", std::strerror(errno));
-  if (fchmod(fd, 0600) != 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-    const int error = errno;
-    close(fd);
-    TORCH_CHECK(false, "can't size ", bytes, " bytes of shared memory: ", std::strerror(error));
-  }
-  return fd;
 }
 
 }  // namespace
@@ -105,11 +85,13 @@ Segment::Segment(c10d::Store& store, int rank, int size, std::string name,
   bytes_ = header_bytes + slots_bytes + round_up(mailbox_bytes, kPage);
   const std::string where = "segment/" + std::to_string(members_[0]);
   if (local_rank_ == 0) {
-    const std::string token = random_token();
-    map(private_memory(bytes_));
+    const RandomWord token = random_word();
+    map(make_memory_file("neuron-group", bytes_, "group " + name_));
     std::memcpy(header_->token, token.data(), kTokenBytes);
-    std::string value = std::to_string(fd_) + " " + token;
-    store.set(where, std::vector<uint8_t>(value.begin(), value.end()));
+    const std::string fd = std::to_string(fd_) + " ";
+    std::vector<uint8_t> value(fd.begin(), fd.end());
+    value.insert(value.end(), token.begin(), token.end());
+    store.set(where, value);
   } else {
     store.wait({where}, timeout);
     const auto value = store.get(where);
@@ -124,8 +106,7 @@ Segment::Segment(c10d::Store& store, int rank, int size, std::string name,
   slots_ = reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(header_) + header_bytes);
   mailbox_ = reinterpret_cast<std::byte*>(slots_) + slots_bytes;
   peers_.resize(members_.size());
-  for (const int member : members_)
-    process_fds_.push_back(static_cast<int>(syscall(SYS_pidfd_open, ranks_[member].pid, 0)));
+  for (const int member : members_) processes_.emplace_back(ranks_[member].pid);
   barrier(deadline, [] { return std::string("creation of the group"); });
 }
 
@@ -143,8 +124,6 @@ void Segment::map(int fd) {
 Segment::~Segment() {
   if (header_ != nullptr) munmap(header_, bytes_);
   if (fd_ >= 0) close(fd_);
-  for (const int fd : process_fds_)
-    if (fd >= 0) close(fd);
 }
 
 std::string Segment::rank_name(int group_rank) const {
@@ -154,12 +133,7 @@ std::string Segment::rank_name(int group_rank) const {
   return text;
 }
 
-bool Segment::has_exited(int local_rank) const {
-  // A process that nobody has waited for yet has ended all the same: kill(pid, 0) can't tell.
-  pollfd entry{process_fds_[local_rank], POLLIN, 0};
-  if (entry.fd < 0) return kill(ranks_[members_[local_rank]].pid, 0) != 0 && errno == ESRCH;
-  return poll(&entry, 1, 0) == 1;
-}
+bool Segment::has_exited(int local_rank) const { return processes_[local_rank].has_ended(); }
 
 std::vector<int> Segment::not_arrived() const {
   std::vector<int> missing;

@@ -20,6 +20,7 @@
 #include "device/state.h"
 #include "distributed/futex.h"
 #include "distributed/peer_memory.h"
+#include "distributed/process.h"
 #include "program/interrupts.h"
 
 namespace torch_neuronx::distributed {
@@ -136,7 +137,7 @@ class Segment {
   const std::string name_;
   std::vector<RankIdentity> ranks_;
   std::vector<int> members_;
-  std::vector<int> process_fds_;  // of local ranks: readable when the process has ended
+  std::vector<Process> processes_;  // of local ranks
   int local_rank_ = -1;
   int fd_ = -1;
   size_t bytes_ = 0;

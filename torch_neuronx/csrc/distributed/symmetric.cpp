@@ -1,8 +1,5 @@
 #include "distributed/symmetric.h"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -11,6 +8,7 @@
 #include <mutex>
 #include <sstream>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
@@ -18,6 +16,7 @@
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "distributed/error.h"
+#include "distributed/fresh_store.h"
 #include "distributed/futex.h"
 #include "distributed/peer_memory.h"
 #include "distributed/segment.h"
@@ -69,25 +68,6 @@ struct Address {
     TORCH_CHECK(!a.host.empty(), "symmetric memory: not an address in the store");
     return a;
   }
-};
-
-// Another rank's process; readable when it has ended.
-class Process {
- public:
-  explicit Process(int pid) : fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
-  Process(Process&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
-  ~Process() {
-    if (fd_ >= 0) close(fd_);
-  }
-  bool ended() const {
-    pollfd p{fd_, POLLIN, 0};
-    return fd_ < 0 || poll(&p, 1, 0) > 0;
-  }
-
- private:
-  int fd_;
 };
 
 struct Peer {
@@ -173,7 +153,7 @@ class NeuronSymmetricMemory final : public symm::SymmetricMemory {
         uint32_t seen = from;
         if (word.compare_exchange_strong(seen, to, std::memory_order_acq_rel)) break;
         const auto now = Clock::now();
-        if (memory_.peers_[static_cast<size_t>(peer)].process.ended())
+        if (memory_.peers_[static_cast<size_t>(peer)].process.has_ended())
           fail(kPeerLost, text(peer) + " has ended");
         if (now >= end_)
           fail(kTimeout, text(peer) + " did not answer in " + std::to_string(timeout_ms_) + " ms");
@@ -283,12 +263,15 @@ class NeuronSymmetricAllocator final : public symm::SymmetricMemoryAllocator {
                        allocation->size,
                        allocation->pad_offset,
                        allocation->pad_bytes};
+    // The store may have what ranks wrote before a restart, under the same numbers.
     const std::string prefix = "torch_neuronx/symmetric/" + group + "/" + std::to_string(number);
-    const auto key = [&](int rank) { return prefix + "/" + std::to_string(rank); };
-    info.store->set(key(info.rank), mine.packed());
+    const auto store = fresh_store(c10::make_intrusive<c10d::PrefixStore>(prefix, info.store),
+                                   info.rank, info.world_size, info.store->getTimeout());
+    const auto key = [](int rank) { return std::to_string(rank); };
+    store->set(key(info.rank), mine.packed());
     std::vector<Peer> peers;
     for (int r = 0; r < info.world_size; ++r) {
-      const Address theirs = r == info.rank ? mine : Address::unpacked(info.store->get(key(r)));
+      const Address theirs = r == info.rank ? mine : Address::unpacked(store->get(key(r)));
       const auto name = [&] { return "symmetric memory, group " + group + ": rank "; };
       if (theirs.host != mine.host)
         fail(kInvalid, name() + std::to_string(r) + " is on another host than rank " +

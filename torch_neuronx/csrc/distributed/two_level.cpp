@@ -181,8 +181,7 @@ void TwoLevel::run(const Errand& errand, const Body& body) {
     neighbours_.close(errand);
   } catch (const std::exception& error) {
     // In this order, so that who sees connections close finds the reason.
-    const std::string text = error.what();
-    network_.announce(text.substr(0, text.find('\n')));  // the rest is a backtrace
+    network_.announce(first_line(error.what()));
     network_.close();
     throw;
   }

@@ -196,14 +196,13 @@ void bind_norm(py::module_& m) {
   });
 }
 
-// fill(state, dtype, out, n, a, b) -> counters consumed, as kernel_philox_<name>(seed, offset, out,
-// a, b)
+// fill(state, dtype, out, n, a, b), as kernel_philox_<name>(seed, offset, out, a, b)
 template <class Fill>
 void def_fill(py::module_& m, const char* name, Fill fill) {
   m.def(name, [fill](uint64_t seed, uint64_t offset, const Tensor& out, double a, double b) {
     check(out, "out");
     py::gil_scoped_release release;
-    return fill({seed, offset}, out.scalar_type(), out.data_ptr(), out.numel(), a, b);
+    fill({seed, offset}, out.scalar_type(), out.data_ptr(), out.numel(), a, b);
   });
 }
 
@@ -216,7 +215,7 @@ void bind_philox(py::module_& m) {
   m.def("kernel_philox_words", [](uint64_t seed, uint64_t offset, const Tensor& out) {
     check(out, "out");
     TORCH_CHECK(out.element_size() == 4, "out must have 4-byte elements");
-    return k::philox_words({seed, offset}, static_cast<uint32_t*>(out.data_ptr()), out.numel());
+    k::philox_words({seed, offset}, static_cast<uint32_t*>(out.data_ptr()), out.numel());
   });
   def_fill(m, "kernel_philox_uniform", &k::philox_uniform);
   def_fill(m, "kernel_philox_normal", &k::philox_normal);
@@ -224,7 +223,7 @@ void bind_philox(py::module_& m) {
   def_fill(m, "kernel_philox_cauchy", &k::philox_cauchy);
   const auto one_parameter = [](auto f) {
     return [f](k::PhiloxState s, at::ScalarType t, void* out, int64_t n, double a, double) {
-      return f(s, t, out, n, a);
+      f(s, t, out, n, a);
     };
   };
   def_fill(m, "kernel_philox_exponential", one_parameter(&k::philox_exponential));
@@ -232,25 +231,25 @@ void bind_philox(py::module_& m) {
   def_fill(m, "kernel_philox_bernoulli", one_parameter(&k::philox_bernoulli));
   def_fill(m, "kernel_philox_random_full",
            [](k::PhiloxState s, at::ScalarType t, void* out, int64_t n, double, double) {
-             return k::philox_random_full(s, t, out, n);
+             k::philox_random_full(s, t, out, n);
            });
   def_fill(m, "kernel_philox_randperm",
            [](k::PhiloxState s, at::ScalarType t, void* out, int64_t n, double, double) {
-             return k::philox_randperm(s, t, out, n);
+             k::philox_randperm(s, t, out, n);
            });
   m.def("kernel_philox_random_from_to",
         [](uint64_t seed, uint64_t offset, const Tensor& out, uint64_t range, int64_t base) {
           check(out, "out");
-          return k::philox_random_from_to({seed, offset}, out.scalar_type(), out.data_ptr(),
-                                          out.numel(), range, base);
+          k::philox_random_from_to({seed, offset}, out.scalar_type(), out.data_ptr(), out.numel(),
+                                   range, base);
         });
   m.def("kernel_philox_bernoulli_tensor",
         [](uint64_t seed, uint64_t offset, const Tensor& out, const Tensor& p) {
           check(out, "out");
           check(p, "p");
           TORCH_CHECK(p.numel() == out.numel(), "p and out differ in size");
-          return k::philox_bernoulli_tensor({seed, offset}, out.scalar_type(), out.data_ptr(),
-                                            p.scalar_type(), p.data_ptr(), out.numel());
+          k::philox_bernoulli_tensor({seed, offset}, out.scalar_type(), out.data_ptr(),
+                                     p.scalar_type(), p.data_ptr(), out.numel());
         });
   m.def("kernel_philox_dropout", [](uint64_t seed, uint64_t offset, const Tensor& x,
                                     const Tensor& out, const Tensor& keep, double p, double scale) {
@@ -259,8 +258,8 @@ void bind_philox(py::module_& m) {
     check(keep, "keep");
     TORCH_CHECK(keep.scalar_type() == at::kBool && keep.numel() == x.numel(),
                 "keep must have as many bool elements as x");
-    return k::philox_dropout({seed, offset}, x.scalar_type(), x.data_ptr(), out.data_ptr(),
-                             static_cast<uint8_t*>(keep.data_ptr()), x.numel(), p, scale);
+    k::philox_dropout({seed, offset}, x.scalar_type(), x.data_ptr(), out.data_ptr(),
+                      static_cast<uint8_t*>(keep.data_ptr()), x.numel(), p, scale);
   });
 }
 

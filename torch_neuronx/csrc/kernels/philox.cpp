@@ -46,27 +46,26 @@ float below(c10::ScalarType dtype, double x) {
 }
 
 // Fills Float, BFloat16 or Half; values over `limit` become `limit`.
-uint64_t fill_float(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
-                    PhiloxTable::Fill fill, float a, float b, const char* what,
-                    float limit = std::numeric_limits<float>::infinity()) {
+void fill_float(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                PhiloxTable::Fill fill, float a, float b, const char* what,
+                float limit = std::numeric_limits<float>::infinity()) {
   const int index = kernel_dtype_index(dtype, what);
   const auto round = philox_table().round[index];
   const bool limited = limit < std::numeric_limits<float>::infinity();
-  return each_strip(
-      state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-        alignas(64) float buffer[kStripGroups * 64];
-        const bool direct = index == 0 && count == groups * 64;
-        float* values = direct ? static_cast<float*>(out) + first : buffer;
-        fill(state.seed, block, groups, a, b, values);
-        if (limited) {
-          for (int64_t i = 0; i < count; ++i) {
-            values[i] = std::min(values[i], limit);
-          }
-        }
-        if (!direct) {
-          round(buffer, static_cast<char*>(out) + first * (index == 0 ? 4 : 2), count);
-        }
-      });
+  each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+    alignas(64) float buffer[kStripGroups * 64];
+    const bool direct = index == 0 && count == groups * 64;
+    float* values = direct ? static_cast<float*>(out) + first : buffer;
+    fill(state, block, groups, a, b, values);
+    if (limited) {
+      for (int64_t i = 0; i < count; ++i) {
+        values[i] = std::min(values[i], limit);
+      }
+    }
+    if (!direct) {
+      round(buffer, static_cast<char*>(out) + first * (index == 0 ? 4 : 2), count);
+    }
+  });
 }
 
 // In (0, 1]; the smallest is 2^-54.
@@ -74,25 +73,23 @@ double unit_open_zero(uint64_t w) { return static_cast<double>(w >> 11) * 0x1p-5
 
 // Standard normal pairs for Double: elements i and i + 16 of a group of 32 share a radius.
 template <class Store>
-uint64_t normal_double(PhiloxState state, int64_t n, const Store& store) {
+void normal_double(PhiloxState state, int64_t n, const Store& store) {
   const PhiloxTable& table = philox_table();
-  return each_strip(
-      state, n, 32, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-        alignas(64) uint32_t buffer[kStripGroups * 64];
-        table.words(state.seed, block, groups, buffer);
-        alignas(64) double values[2][kStripGroups * 16];
-        for (int64_t k = 0; k < groups * 16; ++k) {
-          const int64_t i = (k / 16) * 32 + k % 16;
-          values[0][k] = unit_open_zero(detail::word64(buffer, i));
-          values[1][k] =
-              static_cast<double>(static_cast<int64_t>(detail::word64(buffer, i + 16)) >> 11) *
-              0x1p-52;
-        }
-        table.normal_pairs(values[0], values[1], groups * 16);
-        for (int64_t i = 0; i < count; ++i) {
-          store(first + i, values[(i / 16) % 2][(i / 32) * 16 + i % 16]);
-        }
-      });
+  each_strip(state, n, 32, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+    alignas(64) uint32_t buffer[kStripGroups * 64];
+    table.words(state, block, groups, buffer);
+    alignas(64) double values[2][kStripGroups * 16];
+    for (int64_t k = 0; k < groups * 16; ++k) {
+      const int64_t i = (k / 16) * 32 + k % 16;
+      values[0][k] = unit_open_zero(detail::word64(buffer, i));
+      values[1][k] =
+          static_cast<double>(static_cast<int64_t>(detail::word64(buffer, i + 16)) >> 11) * 0x1p-52;
+    }
+    table.normal_pairs(values[0], values[1], groups * 16);
+    for (int64_t i = 0; i < count; ++i) {
+      store(first + i, values[(i / 16) % 2][(i / 32) * 16 + i % 16]);
+    }
+  });
 }
 
 }  // namespace
@@ -112,18 +109,17 @@ void philox_block(const uint32_t counter[4], const uint32_t key[2], uint32_t out
   std::copy(c, c + 4, out);
 }
 
-uint64_t philox_words(PhiloxState state, uint32_t* out, int64_t n) {
+void philox_words(PhiloxState state, uint32_t* out, int64_t n) {
   const auto words = philox_table().words;
-  return each_strip(state, n, 64,
-                    [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-                      alignas(64) uint32_t buffer[kStripGroups * 64];
-                      words(state.seed, block, groups, buffer);
-                      std::copy(buffer, buffer + count, out + first);
-                    });
+  each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+    alignas(64) uint32_t buffer[kStripGroups * 64];
+    words(state, block, groups, buffer);
+    std::copy(buffer, buffer + count, out + first);
+  });
 }
 
-uint64_t philox_uniform(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double from,
-                        double to) {
+void philox_uniform(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double from,
+                    double to) {
   if (dtype == c10::ScalarType::Double) {
     const double limit =
         std::max(from, std::nextafter(to, -std::numeric_limits<double>::infinity()));
@@ -135,45 +131,45 @@ uint64_t philox_uniform(PhiloxState state, c10::ScalarType dtype, void* out, int
   const float low =
       dtype == c10::ScalarType::Float ? static_cast<float>(from) : round16(dtype, from);
   const float limit = std::max(low, below(dtype, to));
-  return fill_float(state, dtype, out, n, philox_table().uniform, static_cast<float>(from),
-                    static_cast<float>(to - from), "uniform_", limit);
+  fill_float(state, dtype, out, n, philox_table().uniform, static_cast<float>(from),
+             static_cast<float>(to - from), "uniform_", limit);
 }
 
-uint64_t philox_normal(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double mean,
-                       double std) {
+void philox_normal(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double mean,
+                   double std) {
   if (dtype == c10::ScalarType::Double) {
     double* values = static_cast<double*>(out);
     return normal_double(state, n, [&](int64_t i, double z) { values[i] = mean + std * z; });
   }
-  return fill_float(state, dtype, out, n, philox_table().normal, static_cast<float>(mean),
-                    static_cast<float>(std), "normal_");
+  fill_float(state, dtype, out, n, philox_table().normal, static_cast<float>(mean),
+             static_cast<float>(std), "normal_");
 }
 
-uint64_t philox_log_normal(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
-                           double mean, double std) {
+void philox_log_normal(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double mean,
+                       double std) {
   if (dtype == c10::ScalarType::Double) {
     double* values = static_cast<double*>(out);
     return normal_double(state, n,
                          [&](int64_t i, double z) { values[i] = std::exp(mean + std * z); });
   }
-  return fill_float(state, dtype, out, n, philox_table().log_normal, static_cast<float>(mean),
-                    static_cast<float>(std), "log_normal_");
+  fill_float(state, dtype, out, n, philox_table().log_normal, static_cast<float>(mean),
+             static_cast<float>(std), "log_normal_");
 }
 
-uint64_t philox_exponential(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
-                            double lambda) {
+void philox_exponential(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                        double lambda) {
   if (dtype == c10::ScalarType::Double) {
     double* values = static_cast<double*>(out);
     return each_word64(state, n, [&](int64_t i, uint64_t w) {
       values[i] = std::max(-std::log(unit_open_zero(w)), 0x1p-54) / lambda;
     });
   }
-  return fill_float(state, dtype, out, n, philox_table().exponential,
-                    static_cast<float>(1.0 / lambda), 0.0f, "exponential_");
+  fill_float(state, dtype, out, n, philox_table().exponential, static_cast<float>(1.0 / lambda),
+             0.0f, "exponential_");
 }
 
-uint64_t philox_cauchy(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
-                       double median, double sigma) {
+void philox_cauchy(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double median,
+                   double sigma) {
   if (dtype == c10::ScalarType::Double) {
     double* values = static_cast<double*>(out);
     return each_word64(state, n, [&](int64_t i, uint64_t w) {
@@ -182,21 +178,19 @@ uint64_t philox_cauchy(PhiloxState state, c10::ScalarType dtype, void* out, int6
       values[i] = median + sigma * std::tan(std::numbers::pi * static_cast<double>(odd) * 0x1p-53);
     });
   }
-  return fill_float(state, dtype, out, n, philox_table().cauchy, static_cast<float>(median),
-                    static_cast<float>(sigma), "cauchy_");
+  fill_float(state, dtype, out, n, philox_table().cauchy, static_cast<float>(median),
+             static_cast<float>(sigma), "cauchy_");
 }
 
-uint64_t philox_geometric(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
-                          double p) {
+void philox_geometric(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double p) {
   const double scale = 1.0 / std::log1p(-p);
   if (pointwise_supports(dtype)) {
     return fill_float(state, dtype, out, n, philox_table().geometric, static_cast<float>(scale),
                       0.0f, "geometric_");
   }
-  uint64_t used = 0;
   detail::with_type(dtype, "geometric_", [&]<class T>() {
     T* values = static_cast<T*>(out);
-    used = each_word64(state, n, [&](int64_t i, uint64_t w) {
+    each_word64(state, n, [&](int64_t i, uint64_t w) {
       const double trials = std::max(1.0, std::ceil(std::log(unit_open_zero(w)) * scale));
       if constexpr (std::is_integral_v<T>) {
         // Compared as double: the largest int64 rounds up to 2^63, which does not fit.
@@ -207,7 +201,6 @@ uint64_t philox_geometric(PhiloxState state, c10::ScalarType dtype, void* out, i
       }
     });
   });
-  return used;
 }
 
 }  // namespace torch_neuronx::kernels

@@ -18,28 +18,25 @@ namespace torch_neuronx::kernels::detail {
 constexpr int64_t kStripGroups = 64;
 constexpr int64_t kTaskGroups = 512;
 
-inline uint64_t check_block(PhiloxState state) {
+inline void check_offset(PhiloxState state) {
   TORCH_CHECK(state.offset % 4 == 0, "Philox offset must be a multiple of 4, got ", state.offset);
-  return state.offset / 4;
 }
 
 inline int64_t groups_for(int64_t n, int64_t per_group) { return (n + per_group - 1) / per_group; }
 
 /// Calls body(first element, element count, block of the first group, groups) over strips of at
-/// most kStripGroups groups of `per_group` elements, in parallel. Returns the counters consumed.
+/// most kStripGroups groups of `per_group` elements, in parallel.
 template <class Body>
-uint64_t each_strip(PhiloxState state, int64_t n, int64_t per_group, const Body& body) {
-  const uint64_t block = check_block(state);
+void each_strip(PhiloxState state, int64_t n, int64_t per_group, const Body& body) {
+  check_offset(state);
   const int64_t groups = groups_for(n, per_group);
   parallel_chunks(groups, kTaskGroups, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; g += kStripGroups) {
       const int64_t count = std::min(kStripGroups, end - g);
       const int64_t first = g * per_group;
-      body(first, std::min(n - first, count * per_group), block + static_cast<uint64_t>(g) * 16,
-           count);
+      body(first, std::min(n - first, count * per_group), static_cast<uint64_t>(g) * 16, count);
     }
   });
-  return static_cast<uint64_t>(groups) * 64;
 }
 
 /// Number i (in its strip) of the 64-bit elements in the words of a strip; see philox.h.
@@ -50,16 +47,15 @@ inline uint64_t word64(const uint32_t* words, int64_t i) {
 
 /// Calls body(element, random 64 bits) for each element, in parallel.
 template <class Body>
-uint64_t each_word64(PhiloxState state, int64_t n, const Body& body) {
+void each_word64(PhiloxState state, int64_t n, const Body& body) {
   const auto words = philox_table().words;
-  return each_strip(state, n, 32,
-                    [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-                      alignas(64) uint32_t buffer[kStripGroups * 64];
-                      words(state.seed, block, groups, buffer);
-                      for (int64_t i = 0; i < count; ++i) {
-                        body(first + i, word64(buffer, i));
-                      }
-                    });
+  each_strip(state, n, 32, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+    alignas(64) uint32_t buffer[kStripGroups * 64];
+    words(state, block, groups, buffer);
+    for (int64_t i = 0; i < count; ++i) {
+      body(first + i, word64(buffer, i));
+    }
+  });
 }
 
 /// Calls body.template operator()<T>() with the C++ type of a real dtype or Bool.

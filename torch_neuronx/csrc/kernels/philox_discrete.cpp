@@ -47,59 +47,52 @@ void compare(const uint32_t* words, const P* p, uint8_t* out, int64_t n) {
 // Calls mask(first, count, block, groups, bytes) to make 0/1 bytes strip by strip and stores them
 // as dtype.
 template <class Mask>
-uint64_t store_mask(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
-                    const Mask& mask) {
-  uint64_t used = 0;
+void store_mask(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, const Mask& mask) {
   detail::with_type(dtype, "bernoulli", [&]<class T>() {
     T* values = static_cast<T*>(out);
-    used =
-        each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-          alignas(64) uint8_t bytes[kStripGroups * 64];
-          const bool direct = sizeof(T) == 1 && count == groups * 64;
-          uint8_t* target = direct ? reinterpret_cast<uint8_t*>(values + first) : bytes;
-          mask(first, count, block, groups, target);
-          if (!direct) {
-            const T zero = convert<T>(0), one = convert<T>(1);
-            for (int64_t i = 0; i < count; ++i) {
-              values[first + i] = bytes[i] ? one : zero;
-            }
-          }
-        });
+    each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+      alignas(64) uint8_t bytes[kStripGroups * 64];
+      const bool direct = sizeof(T) == 1 && count == groups * 64;
+      uint8_t* target = direct ? reinterpret_cast<uint8_t*>(values + first) : bytes;
+      mask(first, count, block, groups, target);
+      if (!direct) {
+        const T zero = convert<T>(0), one = convert<T>(1);
+        for (int64_t i = 0; i < count; ++i) {
+          values[first + i] = bytes[i] ? one : zero;
+        }
+      }
+    });
   });
-  return used;
 }
 
 }  // namespace
 
-uint64_t philox_bernoulli(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
-                          double p) {
+void philox_bernoulli(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n, double p) {
   const auto fill = philox_table().bernoulli;
   const uint64_t limit = threshold(p);
-  return store_mask(state, dtype, out, n,
-                    [&](int64_t, int64_t, uint64_t block, int64_t groups, uint8_t* bytes) {
-                      fill(state.seed, block, groups, limit, bytes);
-                    });
+  store_mask(state, dtype, out, n,
+             [&](int64_t, int64_t, uint64_t block, int64_t groups, uint8_t* bytes) {
+               fill(state, block, groups, limit, bytes);
+             });
 }
 
-uint64_t philox_bernoulli_tensor(PhiloxState state, c10::ScalarType dtype, void* out,
-                                 c10::ScalarType p_dtype, const void* p, int64_t n) {
+void philox_bernoulli_tensor(PhiloxState state, c10::ScalarType dtype, void* out,
+                             c10::ScalarType p_dtype, const void* p, int64_t n) {
   TORCH_CHECK(pointwise_supports(p_dtype) || p_dtype == c10::ScalarType::Double,
               "bernoulli: expected floating-point probabilities, got ", c10::toString(p_dtype));
   const auto words = philox_table().words;
-  return store_mask(
-      state, dtype, out, n,
-      [&](int64_t first, int64_t count, uint64_t block, int64_t groups, uint8_t* bytes) {
-        alignas(64) uint32_t buffer[kStripGroups * 64];
-        words(state.seed, block, groups, buffer);
-        detail::with_type(p_dtype, "bernoulli", [&]<class P>() {
-          compare(buffer, static_cast<const P*>(p) + first, bytes, count);
-        });
-      });
+  store_mask(state, dtype, out, n,
+             [&](int64_t first, int64_t count, uint64_t block, int64_t groups, uint8_t* bytes) {
+               alignas(64) uint32_t buffer[kStripGroups * 64];
+               words(state, block, groups, buffer);
+               detail::with_type(p_dtype, "bernoulli", [&]<class P>() {
+                 compare(buffer, static_cast<const P*>(p) + first, bytes, count);
+               });
+             });
 }
 
-uint64_t philox_random_from_to(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
-                               uint64_t range, int64_t base) {
-  uint64_t used = 0;
+void philox_random_from_to(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n,
+                           uint64_t range, int64_t base) {
   detail::with_type(dtype, "random_", [&]<class T>() {
     T* values = static_cast<T*>(out);
     // Unsigned additions wrap where signed ones would overflow.
@@ -110,24 +103,22 @@ uint64_t philox_random_from_to(PhiloxState state, c10::ScalarType dtype, void* o
     };
     if (range != 0 && range <= (1u << 16)) {
       const auto words = philox_table().words;
-      used = each_strip(state, n, 64,
-                        [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-                          alignas(64) uint32_t buffer[kStripGroups * 64];
-                          words(state.seed, block, groups, buffer);
-                          for (int64_t i = 0; i < count; ++i) {
-                            store(first + i, (buffer[i] * range) >> 32);
-                          }
-                        });
+      each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+        alignas(64) uint32_t buffer[kStripGroups * 64];
+        words(state, block, groups, buffer);
+        for (int64_t i = 0; i < count; ++i) {
+          store(first + i, (buffer[i] * range) >> 32);
+        }
+      });
     } else {
-      used = each_word64(state, n, [&](int64_t i, uint64_t w) {
+      each_word64(state, n, [&](int64_t i, uint64_t w) {
         store(i, range == 0 ? w : high_product(w, range));
       });
     }
   });
-  return used;
 }
 
-uint64_t philox_random_full(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n) {
+void philox_random_full(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n) {
   uint64_t range = 0;
   detail::with_type(dtype, "random_", [&]<class T>() {
     if constexpr (std::is_same_v<T, bool>) {
@@ -138,42 +129,41 @@ uint64_t philox_random_full(PhiloxState state, c10::ScalarType dtype, void* out,
       range = (uint64_t{1} << std::numeric_limits<T>::digits) + 1;
     }
   });
-  return philox_random_from_to(state, dtype, out, n, range, 0);
+  philox_random_from_to(state, dtype, out, n, range, 0);
 }
 
-uint64_t philox_dropout(PhiloxState state, c10::ScalarType dtype, const void* x, void* out,
-                        uint8_t* keep, int64_t n, double p, double scale) {
+void philox_dropout(PhiloxState state, c10::ScalarType dtype, const void* x, void* out,
+                    uint8_t* keep, int64_t n, double p, double scale) {
   const bool is_double = dtype == c10::ScalarType::Double;
   const int index = is_double ? -1 : kernel_dtype_index(dtype, "dropout");
   const int64_t size = is_double ? 8 : (index == 0 ? 4 : 2);
   const PhiloxTable& table = philox_table();
   const uint64_t limit = threshold(1.0 - p);
-  return each_strip(state, n, 64,
-                    [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-                      alignas(64) uint8_t bytes[kStripGroups * 64];
-                      const bool direct = count == groups * 64;
-                      uint8_t* mask = direct ? keep + first : bytes;
-                      table.bernoulli(state.seed, block, groups, limit, mask);
-                      if (!direct) {
-                        std::copy(bytes, bytes + count, keep + first);
-                      }
-                      const char* from = static_cast<const char*>(x) + first * size;
-                      char* to = static_cast<char*>(out) + first * size;
-                      if (is_double) {
-                        for (int64_t i = 0; i < count; ++i) {
-                          double value;
-                          std::memcpy(&value, from + 8 * i, 8);
-                          value *= mask[i] ? scale : 0.0;
-                          std::memcpy(to + 8 * i, &value, 8);
-                        }
-                      } else {
-                        table.mask[index](from, mask, static_cast<float>(scale), to, count);
-                      }
-                    });
+  each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
+    alignas(64) uint8_t bytes[kStripGroups * 64];
+    const bool direct = count == groups * 64;
+    uint8_t* mask = direct ? keep + first : bytes;
+    table.bernoulli(state, block, groups, limit, mask);
+    if (!direct) {
+      std::copy(bytes, bytes + count, keep + first);
+    }
+    const char* from = static_cast<const char*>(x) + first * size;
+    char* to = static_cast<char*>(out) + first * size;
+    if (is_double) {
+      for (int64_t i = 0; i < count; ++i) {
+        double value;
+        std::memcpy(&value, from + 8 * i, 8);
+        value *= mask[i] ? scale : 0.0;
+        std::memcpy(to + 8 * i, &value, 8);
+      }
+    } else {
+      table.mask[index](from, mask, static_cast<float>(scale), to, count);
+    }
+  });
 }
 
-uint64_t philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n) {
-  const uint64_t block = detail::check_block(state);
+void philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n) {
+  detail::check_offset(state);
   const int64_t groups = detail::groups_for(n, 32);
   const auto words = philox_table().words;
   detail::with_type(dtype, "randperm", [&]<class T>() {
@@ -183,8 +173,7 @@ uint64_t philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, in
       const int64_t in_strip = i % (kStripGroups * 32);
       if (in_strip == 0) {
         const int64_t g = i / 32;
-        words(state.seed, block + static_cast<uint64_t>(g) * 16, std::min(kStripGroups, groups - g),
-              buffer);
+        words(state, static_cast<uint64_t>(g) * 16, std::min(kStripGroups, groups - g), buffer);
       }
       // "Inside-out": position i takes a random earlier value, which makes room for i.
       const uint64_t j =
@@ -193,7 +182,6 @@ uint64_t philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, in
       values[j] = convert<T>(i);
     }
   });
-  return static_cast<uint64_t>(groups) * 64;
 }
 
 }  // namespace torch_neuronx::kernels

@@ -24,28 +24,38 @@ TN_INLINE vul mul_low_halves(vul a, vul b) {
 #endif
 }
 
+// What all blocks of a fill share: the keys of the rounds and, the upper half of the counter being
+// the same for all, the first round's product of it.
 struct Keys {
   vul first[10], second[10];
+  vul product;
 };
-TN_INLINE Keys make_keys(uint64_t seed) {
+TN_INLINE Keys make_keys(PhiloxState state) {
   Keys keys;
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  uint32_t k0 = static_cast<uint32_t>(state.seed), k1 = static_cast<uint32_t>(state.seed >> 32);
   for (int round = 0; round < 10; ++round) {
     keys.first[round] = vul{} + uint64_t{k0};
     keys.second[round] = vul{} + uint64_t{k1};
     k0 += kWeyl0;
     k1 += kWeyl1;
   }
+  const uint64_t upper = state.offset / 4;
+  const uint64_t product = uint64_t{kMul1} * static_cast<uint32_t>(upper);
+  keys.product = vul{} + product;
+  keys.first[0] ^= product >> 32;
+  keys.second[0] ^= upper >> 32;
   return keys;
 }
 
-// The blocks whose counters are the 64-bit lanes of `c`. A word is the low half of its lane; the
-// upper halves hold rubbish, which no multiplication sees.
+// The blocks whose counters are the 64-bit lanes of `c` and, above, the offset. A word is the low
+// half of its lane; the upper halves hold rubbish, which no multiplication sees.
 TN_INLINE void rounds(vul c, const Keys& keys, vul out[4]) {
   const vul m0 = vul{} + uint64_t{kMul0}, m1 = vul{} + uint64_t{kMul1};
-  vul c0 = c, c1 = c >> 32, c2 = vul{}, c3 = vul{};
-#pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
+  const vul start = mul_low_halves(c, m0);
+  vul c0 = (c >> 32) ^ keys.first[0], c1 = keys.product;
+  vul c2 = (start >> 32) ^ keys.second[0], c3 = start;
+#pragma GCC unroll 9
+  for (int round = 1; round < 10; ++round) {
     const vul p0 = mul_low_halves(c0, m0), p1 = mul_low_halves(c2, m1);
     c0 = (p1 >> 32) ^ c1 ^ keys.first[round];
     c2 = (p0 >> 32) ^ c3 ^ keys.second[round];
@@ -73,8 +83,8 @@ TN_INLINE void blocks(uint64_t block, const Keys& keys, vu out[4]) {
 
 // Calls f(words, pointer offset of word 0) for each vector of blocks; word j goes to offset + 16 j.
 template <class F>
-TN_INLINE void each_vector(uint64_t seed, uint64_t block, int64_t groups, F f) {
-  const Keys keys = make_keys(seed);
+TN_INLINE void each_vector(PhiloxState state, uint64_t block, int64_t groups, F f) {
+  const Keys keys = make_keys(state);
   for (int64_t g = 0; g < groups; ++g) {
     for (int part = 0; part < 16; part += W) {
       vu words[4];
@@ -84,8 +94,8 @@ TN_INLINE void each_vector(uint64_t seed, uint64_t block, int64_t groups, F f) {
   }
 }
 
-void words(uint64_t seed, uint64_t block, int64_t groups, uint32_t* out) {
-  each_vector(seed, block, groups, [&](const vu* w, int64_t at) __attribute__((always_inline)) {
+void words(PhiloxState state, uint64_t block, int64_t groups, uint32_t* out) {
+  each_vector(state, block, groups, [&](const vu* w, int64_t at) __attribute__((always_inline)) {
     for (int j = 0; j < 4; ++j) *(vu_any*)(out + at + 16 * j) = w[j];
   });
 }
@@ -99,24 +109,24 @@ TN_INLINE vf unit_open_zero(vu w) {
 
 // f maps a word to a float.
 template <class F>
-TN_INLINE void fill(uint64_t seed, uint64_t block, int64_t groups, float* out, F f) {
-  each_vector(seed, block, groups, [&](const vu* w, int64_t at) __attribute__((always_inline)) {
+TN_INLINE void fill(PhiloxState state, uint64_t block, int64_t groups, float* out, F f) {
+  each_vector(state, block, groups, [&](const vu* w, int64_t at) __attribute__((always_inline)) {
     for (int j = 0; j < 4; ++j) F32::store(out + at + 16 * j, f(w[j]));
   });
 }
 
-void uniform(uint64_t seed, uint64_t block, int64_t groups, float a, float b, float* out) {
+void uniform(PhiloxState state, uint64_t block, int64_t groups, float a, float b, float* out) {
   const vf from = splat(a), width = splat(b);
-  fill(seed, block, groups, out, [&](vu w) __attribute__((always_inline)) {
+  fill(state, block, groups, out, [&](vu w) __attribute__((always_inline)) {
     // The barrier keeps the compiler from fusing, so that all instruction sets agree.
     return from + __builtin_assoc_barrier(unit(w) * width);
   });
 }
 
 template <bool kExp>
-void normal(uint64_t seed, uint64_t block, int64_t groups, float a, float b, float* out) {
+void normal(PhiloxState state, uint64_t block, int64_t groups, float a, float b, float* out) {
   const vf mean = splat(a), std = splat(b);
-  each_vector(seed, block, groups, [&](const vu* w, int64_t at) __attribute__((always_inline)) {
+  each_vector(state, block, groups, [&](const vu* w, int64_t at) __attribute__((always_inline)) {
     for (int j = 0; j < 4; j += 2) {
       const vf radius = sqrt(log(unit_open_zero(w[j])) * -2.0f);
       // An angle of pi * (multiple of 2^-23 in [-1, 1)).
@@ -144,17 +154,17 @@ void normal_pairs(double* a, double* b, int64_t n) {
   }
 }
 
-void exponential(uint64_t seed, uint64_t block, int64_t groups, float a, float, float* out) {
+void exponential(PhiloxState state, uint64_t block, int64_t groups, float a, float, float* out) {
   const vf scale = splat(a);
-  fill(seed, block, groups, out, [&](vu w) __attribute__((always_inline)) {
+  fill(state, block, groups, out, [&](vu w) __attribute__((always_inline)) {
     // u = 1 would give 0, which torch promises not to return.
     return max2(-log(unit_open_zero(w)), splat(0x1p-24f)) * scale;
   });
 }
 
-void cauchy(uint64_t seed, uint64_t block, int64_t groups, float a, float b, float* out) {
+void cauchy(PhiloxState state, uint64_t block, int64_t groups, float a, float b, float* out) {
   const vf median = splat(a), sigma = splat(b);
-  fill(seed, block, groups, out, [&](vu w) __attribute__((always_inline)) {
+  fill(state, block, groups, out, [&](vu w) __attribute__((always_inline)) {
     // Odd multiples of 2^-25 in (-1/2, 1/2): symmetric, and never a pole.
     const vi odd = (((vi)w >> 8) << 1) + 1;
     vf s, c;
@@ -163,9 +173,9 @@ void cauchy(uint64_t seed, uint64_t block, int64_t groups, float a, float b, flo
   });
 }
 
-void geometric(uint64_t seed, uint64_t block, int64_t groups, float a, float, float* out) {
+void geometric(PhiloxState state, uint64_t block, int64_t groups, float a, float, float* out) {
   const vf scale = splat(a);
-  fill(seed, block, groups, out, [&](vu w) __attribute__((always_inline)) {
+  fill(state, block, groups, out, [&](vu w) __attribute__((always_inline)) {
     const vf x = log(unit_open_zero(w)) * scale;
     // Round up; values past 2^22 are integers up to half a unit anyway.
     const vf near = (x + kRound) - kRound;
@@ -174,13 +184,14 @@ void geometric(uint64_t seed, uint64_t block, int64_t groups, float a, float, fl
   });
 }
 
-void bernoulli(uint64_t seed, uint64_t block, int64_t groups, uint64_t threshold, uint8_t* out) {
+void bernoulli(PhiloxState state, uint64_t block, int64_t groups, uint64_t threshold,
+               uint8_t* out) {
   if (threshold > 0xffffffffu) {
     for (int64_t i = 0; i < 64 * groups; ++i) out[i] = 1;
     return;
   }
   const vu limit = splat(static_cast<uint32_t>(threshold));
-  each_vector(seed, block, groups, [&](const vu* w, int64_t at) __attribute__((always_inline)) {
+  each_vector(state, block, groups, [&](const vu* w, int64_t at) __attribute__((always_inline)) {
 #if defined(__AVX512F__)
     uint64_t mask = 0;
     for (int j = 0; j < 4; ++j) {

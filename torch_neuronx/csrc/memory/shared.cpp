@@ -1,12 +1,8 @@
 #include "memory/shared.h"
 
 #include <c10/util/Exception.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +17,7 @@
 #include "dispatch/deferred.h"
 #include "memory/allocator.h"
 #include "memory/arena.h"
+#include "memory/memory_file.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1; older C libraries don't name it
@@ -74,28 +71,6 @@ void make_huge(char* p, size_t chunks) {
   (void)madvise(p, chunks * kChunk, MADV_COLLAPSE);
 }
 
-int make_file(int device, size_t bytes) {
-  rlimit limit{};
-  TORCH_CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0, "getrlimit failed");
-  // Growing beyond it would be a signal, not an error.
-  TORCH_CHECK(limit.rlim_cur >= bytes, "can't share the memory of neuron:", device, ": it has ",
-              bytes, " bytes of addresses, but files are limited to ", limit.rlim_cur,
-              " bytes (`ulimit -f`)");
-  const std::string name = "neuron-hbm-" + std::to_string(device);
-  const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  // The seals keep a peer's mistake from taking pages away under our feet.
-  const bool ready = fd >= 0 && fchmod(fd, S_IRUSR | S_IWUSR) == 0 &&
-                     ftruncate(fd, static_cast<off_t>(bytes)) == 0 &&
-                     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0;
-  if (!ready) {
-    const int error = errno;
-    if (fd >= 0) close(fd);
-    TORCH_CHECK(false, "can't make a memory file of ", bytes, " bytes for neuron:", device, ": ",
-                std::strerror(error));
-  }
-  return fd;
-}
-
 // Addresses at which one chunk of the file is mapped while it is filled.
 class Window {
  public:
@@ -136,7 +111,8 @@ SharedArena Arena::share() {
   std::lock_guard<std::mutex> lock(mutex_);
   Mapping& mapping = g_mappings[static_cast<size_t>(device_)];
   if (mapping.fd < 0) {
-    mapping.fd = make_file(device_, virtual_bytes_);
+    mapping.fd = make_memory_file("neuron-hbm-" + std::to_string(device_), virtual_bytes_,
+                                  "neuron:" + std::to_string(device_));
     mapping.base = base_;
   }
   if (shared_bytes_ < virtual_bytes_) {

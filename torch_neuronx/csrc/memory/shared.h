@@ -1,9 +1,7 @@
 // HBM that other processes can map. A core's arena starts as private memory of this process, which
-// is all that one process needs; once a process group wants it, the arena moves into a memory file,
-// at the same addresses, so that tensors, views and compiled programs don't notice.
-//
-// The file has no name in any file system and mode 0600: who may open /proc/PID/fd/FD (the same
-// user) can map it, and it is gone with the last process that has it, however that one ended.
+// is all that one process needs; once a process group wants it, the arena moves into a memory file
+// (memory/memory_file.h), at the same addresses, so that tensors, views and compiled programs don't
+// notice.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -9,6 +9,7 @@
 #include "program/build.h"
 #include "program/call.h"
 #include "program/parse.h"
+#include "program/python_program.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -115,7 +116,15 @@ PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(&new_program)},
 PyType_Spec type_spec = {"torch_neuronx._C.Program", sizeof(PyProgram), 0,
                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
 
+PyTypeObject* program_type = nullptr;  // lives as long as the module
+
 }  // namespace
+
+std::shared_ptr<const Program> program_of(py::handle object) {
+  TORCH_CHECK_TYPE(Py_TYPE(object.ptr()) == program_type, "expected a program, got ",
+                   Py_TYPE(object.ptr())->tp_name);
+  return self_of(object.ptr())->program;
+}
 
 void bind_program(py::module& m) {
   py::class_<View>(m, "ProgramView")
@@ -134,6 +143,7 @@ void bind_program(py::module& m) {
            py::arg("offset"));
   PyObject* type = PyType_FromSpec(&type_spec);
   if (type == nullptr) throw py::error_already_set();
+  program_type = reinterpret_cast<PyTypeObject*>(type);
   m.attr("Program") = py::reinterpret_steal<py::object>(type);
   // What AOTAutograd asks for: the callee takes a list and may empty it.
   m.attr("Program").attr("_boxed_call") = true;

@@ -89,10 +89,17 @@ def efficient_attention_backward(cx: Context, *args: Any, **kwargs: Any) -> Sequ
     kernel = attention_backward_kernel(cx, *operands, dropout, causal, **kwargs)
     if kernel is not None:
         return kernel
+    return _gradients(cx, _EFFICIENT_BACKWARD, given, kwargs)
+
+
+def _gradients(
+    cx: Context, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Sequence[Any]:
+    """A call of the device's operator for (dq, dk, dv, None), as far as these are wanted."""
     wanted = [i for i, v in enumerate(flat(cx.value)) if isinstance(v, torch.Tensor) and i < 3]
     places = [wanted.index(i) if i in wanted else None for i in range(4)]
     types = cx.types[: len(wanted)]
-    results = cx.call(_EFFICIENT_BACKWARD, given, kwargs, types=types, outs=places, device=True)
+    results = cx.call(operator, args, kwargs, types=types, outs=places, device=True)
     return [None if p is None else results[p] for p in places]
 
 
@@ -175,11 +182,7 @@ def attention_backward(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
     kernel = attention_backward_kernel(cx, *args, **kwargs)
     if kernel is not None:
         return kernel
-    wanted = [i for i, v in enumerate(flat(cx.value)) if isinstance(v, torch.Tensor) and i < 3]
-    places = [wanted.index(i) if i in wanted else None for i in range(4)]
-    types = cx.types[: len(wanted)]
-    results = cx.call(_OVERRIDEABLE_BACKWARD, args, kwargs, types=types, outs=places, device=True)
-    return [None if p is None else results[p] for p in places]
+    return _gradients(cx, _OVERRIDEABLE_BACKWARD, args, kwargs)
 
 
 @lowers(_CPU, _CPU_BACKWARD)

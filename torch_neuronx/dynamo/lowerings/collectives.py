@@ -17,13 +17,14 @@ from torch.distributed.distributed_c10d import GroupName
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Op
+from neuronxcc.ir.op import Group, Op
 from torch_neuronx.dynamo.errors import LoweringError
-from torch_neuronx.dynamo.registry import Context, lowers
+from torch_neuronx.dynamo.registry import Context, lowers, positions, rebuilt
 
 functional = torch.ops._c10d_functional
 autograd = torch.ops._c10d_functional_autograd
 dtensor = torch.ops._dtensor
+symmetric = torch.ops.symm_mem
 
 _KINDS = {
     "sum": "add",
@@ -70,13 +71,27 @@ def all_reduce(cx: Context, x: Node, reduce_op: str, group: Any) -> Node:
 
 
 @lowers(functional.all_gather_into_tensor.default, autograd.all_gather_into_tensor.default)
-def all_gather(cx: Context, x: Node, _size: int, group: Any) -> Node:
-    return _kept(cx, build.all_gather(x, 0, **_common(cx, group)))
+def all_gather(
+    cx: Context,
+    input: Node,
+    group_size: int,
+    group_name: Any,
+) -> Node:
+    del group_size
+    return _kept(cx, build.all_gather(input, 0, **_common(cx, group_name)))
 
 
 @lowers(functional.reduce_scatter_tensor.default, autograd.reduce_scatter_tensor.default)
-def reduce_scatter(cx: Context, x: Node, reduce_op: str, _size: int, group: Any) -> Node:
-    return _kept(cx, build.reduce_scatter(x, _kind(cx, x, reduce_op), 0, **_common(cx, group)))
+def reduce_scatter(
+    cx: Context,
+    input: Node,
+    reduce_op: str,
+    group_size: int,
+    group_name: Any,
+) -> Node:
+    del group_size
+    kind = _kind(cx, input, reduce_op)
+    return _kept(cx, build.reduce_scatter(input, kind, 0, **_common(cx, group_name)))
 
 
 @lowers(functional.all_to_all_single.default, autograd.all_to_all_single.default)
@@ -115,9 +130,28 @@ lowers(functional.reduce_scatter_tensor_coalesced.default)(_each(reduce_scatter)
 @lowers(functional.wait_tensor.default)
 def wait_tensor(cx: Context, x: Node) -> Node:
     """A collective of this graph ends with its program; an argument may be of one outside of it."""
-    if x.op is Op.PARAMETER:
-        cx.awaited.add(x["index"])
+    source = x
+    while source.op in Group.MOVEMENT and len(source.srcs) == 1:  # a view
+        source = source.srcs[0]
+    if source.op is Op.PARAMETER:
+        cx.awaited.add(source["index"])
     return x
+
+
+@lowers(
+    symmetric.fused_all_gather_matmul.default,
+    symmetric.fused_matmul_reduce_scatter.default,
+    symmetric._low_contention_all_gather.default,
+    symmetric._low_contention_reduce_scatter.default,
+)
+def through_symmetric_memory(cx: Context, *args: Any, **kwargs: Any) -> Any:
+    """A step that all ranks do together, in order: the operator of the device's library."""
+    if not cx.on_device:
+        raise NotImplementedError("symmetric memory is that of the device")
+    target: Any = cx.fx.target
+    places = positions(cx.value)
+    results = cx.call(target, args, kwargs, outs=places, device=True, effect=True)
+    return rebuilt(cx.value, iter(results))
 
 
 @lowers(functional.isend.default, functional.irecv.default, functional.batch_p2p_ops.default)

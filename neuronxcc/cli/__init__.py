@@ -1,0 +1,5 @@
+"""The `neuronx-cc` command."""
+
+from neuronxcc.cli.command import main
+
+__all__ = ["main"]

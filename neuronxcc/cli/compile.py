@@ -1,0 +1,206 @@
+"""`neuronx-cc compile`: model files to NEFFs, with a log, messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+from neuronxcc.cli.explain import explanation
+from neuronxcc.cli.log import MessageLog
+from neuronxcc.compiler import compile_graph
+from neuronxcc.frontends.hlo.errors import HloError
+from neuronxcc.frontends.model import load_model
+from neuronxcc.lowering.errors import LoweringUnsupportedError
+from neuronxcc.neff.container import NeffInfo, write_neff
+from neuronxcc.neff.errors import NeffError
+from neuronxcc.neff.footprint import memory_of
+from neuronxcc.neff.program import Program
+from neuronxcc.option_table import Value, find
+from neuronxcc.options import OptionError, Options, parse
+from neuronxcc.progress import Progress, report
+from neuronxcc.targets.spec import GIB
+
+#: What is wrong with a model or with files: printed without a traceback.
+_EXPECTED = (HloError, LoweringUnsupportedError, NeffError, OSError)
+INTERNAL = "NCC_IDRV001"
+MOST_BYTES = 1 << 34  # of a model file
+_DEFAULT_JOBS = 8  # documented, of --enable-experimental-O1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One model file to compile.
+
+    Attributes:
+        source: The model file.
+        output: Where the NEFF goes.
+        options: Of the compilation.
+        explain: Print what was done.
+    """
+
+    source: Path
+    output: Path
+    options: Options
+    explain: bool
+
+
+def compile_command(words: Sequence[str]) -> int:
+    """Run the subcommand.
+
+    Returns:
+        0 if every file was compiled; 1 after an error that was printed and logged.
+    """
+    try:
+        files, flags, explain = _split(words)
+        options = parse(flags)
+    except OptionError as error:
+        print(f"[ERROR] {error}", file=sys.stderr)  # noqa: T201 - a command prints
+        return 1
+    with MessageLog(Path(options.logfile), options.verbose) as messages:
+        messages.info(f"neuronx-cc compile {shlex.join(words)}")
+        for note in options.notes:
+            messages.warning(note)
+        if not files:
+            messages.error("no model file was given. Write neuronx-cc compile <file> ...")
+            return 1
+        jobs = [Job(f, _output(f, options, len(files)), options, explain) for f in files]
+        return _run(jobs, messages)
+
+
+def _split(words: Sequence[str]) -> tuple[list[Path], list[str], bool]:
+    """Model files, flags with their values, and whether to explain."""
+    files: list[Path] = []
+    flags: list[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if word == "--explain":
+            continue
+        if not word.startswith("-"):
+            files.append(Path(word))
+            continue
+        flags.append(word)
+        flag = find(word)
+        takes_one = flag is not None and flag.value not in {Value.ON, Value.OFF, Value.MANY}
+        if takes_one and position < len(words):
+            flags.append(words[position])
+            position += 1
+        elif flag is not None and flag.value is Value.MANY:
+            while position < len(words) and not words[position].startswith("-"):
+                flags.append(words[position])
+                position += 1
+    return files, flags, "--explain" in words
+
+
+def _output(source: Path, options: Options, count: int) -> Path:
+    return Path(options.output) if count == 1 else source.with_suffix(".neff")
+
+
+def _jobs_at_once(options: Options, count: int) -> int:
+    given = dict(options.recorded).get("--num-parallel-jobs", "")
+    wanted = int(given) if given.isascii() and given.isdigit() else _DEFAULT_JOBS
+    return max(1, min(wanted, count, os.cpu_count() or 1))
+
+
+def _run(jobs: Sequence[Job], messages: MessageLog) -> int:
+    """Compile all, several files at once in processes of their own."""
+    at_once = _jobs_at_once(jobs[0].options, len(jobs))
+    if at_once == 1:
+        results = [_attempt(job, messages.info) for job in jobs]
+    else:
+        with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:
+            results = list(pool.map(_attempt, jobs))
+    for job, (error, warnings, text) in zip(jobs, results, strict=True):
+        for warning in warnings:
+            messages.warning(warning)
+        if text:
+            print(text)  # noqa: T201 - asked for
+        if error:
+            messages.error(error)
+        else:
+            messages.info(f"wrote {job.output}")
+    failed = sum(bool(error) for error, _, _ in results)
+    messages.user(f"Compiler status {'ERROR' if failed else 'PASS'}")
+    return 1 if failed else 0
+
+
+def _attempt(
+    job: Job, tell: Callable[[str], None] | None = None
+) -> tuple[str, tuple[str, ...], str]:
+    """Compile one file: what went wrong ("" if nothing), warnings, the explanation."""
+    try:
+        return "", *compile_file(job, tell)
+    except _EXPECTED as error:
+        return str(error), (), ""
+    except RecursionError:
+        return f"[{INTERNAL}] {job.source}: the module is nested too deeply", (), ""
+
+
+def compile_file(
+    job: Job, tell: Callable[[str], None] | None = None
+) -> tuple[tuple[str, ...], str]:
+    """Compile one model file.
+
+    Args:
+        job: What and where to.
+        tell: Called with lines for the messages.
+
+    Returns:
+        Warnings about losses on the target, and the explanation if the job asks for one.
+
+    Raises:
+        HloError: The file is no model that the target takes.
+        LoweringUnsupportedError: It has an operation that no program can run.
+        OSError: A file can't be read or written.
+    """
+    tell = tell or (lambda _line: None)
+    with Progress(f"compiling {job.source.name}"):
+        start = time.perf_counter()
+        report("reading", 0, 0)
+        if job.source.stat().st_size > MOST_BYTES:
+            raise OSError(f"{job.source} has more than {MOST_BYTES} bytes")
+        model = load_model(job.source.read_bytes(), job.options)
+        read = time.perf_counter()
+        tell(f"read {job.source} in {read - start:.3f} s: {len(model.imported.where)} operations")
+        program = compile_graph(model.imported.graph, job.options)
+        _check_memory(program, job.options)
+        compiled = time.perf_counter()
+        tell(f"compiled in {compiled - read:.3f} s: {len(program.steps)} steps")
+        told = replace(job.options, output="file.neff", logfile="log-neuron-cc.txt", verbose=30)
+        info = NeffInfo(program.name, told.target, told.lnc, told.flags())
+        compress = not job.options.enable_fast_loading_neuron_binaries
+        _write(job.output, write_neff(program, info, compress=compress))
+        tell(f"wrote {job.output} in {time.perf_counter() - compiled:.3f} s")
+    text = explanation(program, job.options, read - start) if job.explain else ""
+    return model.warnings, text
+
+
+def _check_memory(program: Program, options: Options) -> None:
+    """Refuse what a logical core of the target has no memory for."""
+    have = options.target_spec.hbm_bytes_per_logical_core(options.lnc)
+    need = sum(astuple(memory_of(program)))
+    if need > have:
+        raise HloError(
+            "NCC_EOOM001",
+            f"combined memory needed for the model tensors exceeds the HBM limit: {need / GIB:.2f} "
+            f"GiB are needed, a logical core of {options.target} has {have / GIB:.0f} GiB",
+            "use a smaller batch, or tensor or pipeline parallelism",
+        )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Under another name first: nobody sees half a NEFF."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,71 @@
+"""The texts of `--help`, made from the table of options."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+
+from neuronxcc.option_table import FLAGS, Flag, Status, Value
+
+_MAIN = """\
+usage: neuronx-cc <command> [<options>]
+
+commands:
+  compile         compile a model: HLO protobuf, StableHLO text or bytecode, to a NEFF
+  list-operators  print the operators that can be compiled, one a line
+  --version       print versions
+  --help          print this; `neuronx-cc <command> --help` tells about a command"""
+
+_COMPILE = """\
+usage: neuronx-cc compile <model files> --framework XLA --target TARGET [<options>]
+
+A model file is an HloModuleProto, or StableHLO. The NEFF goes to --output, or with several files to
+the name of each with `.neff`. Of an option that is given twice the right-most counts."""
+
+_OPERATORS = """\
+usage: neuronx-cc list-operators --framework XLA
+
+Prints names of XlaBuilder, one a line."""
+
+#: Ours, beyond the vendor's; `compile` reads them itself.
+OWN = {
+    "--explain": "Print where the memory goes, and what every pass did and took",
+}
+
+
+def usage(command: str) -> str:
+    """The help of a command; "" for the overview."""
+    if command == "compile":
+        return "\n".join([_COMPILE, "", *_options()])
+    return _OPERATORS if command == "list-operators" else _MAIN
+
+
+def _options() -> list[str]:
+    width = max(60, min(100, shutil.get_terminal_size().columns))
+    lines = []
+    for title, status in (("options", Status.DOCUMENTED), ("deprecated", Status.DEPRECATED)):
+        lines.append(f"{title}:")
+        for flag in FLAGS:
+            if flag.status is status:
+                lines += _entry(_spelling(flag), _text(flag), width)
+        lines.append("")
+    lines.append("of this compiler alone:")
+    for name, text in OWN.items():
+        lines += _entry(name, text, width)
+    names = ", ".join(flag.name for flag in FLAGS if flag.status is Status.INTERNAL)
+    lines += ["", *textwrap.wrap(f"accepted and recorded: {names}, --internal-...", width)]
+    return lines
+
+
+def _spelling(flag: Flag) -> str:
+    value = "" if flag.value in {Value.ON, Value.OFF} else f" {flag.allowed}"
+    return f"{', '.join(flag.names)}{value}"
+
+
+def _text(flag: Flag) -> str:
+    return f"{flag.help}. Use {flag.instead}." if flag.instead else flag.help
+
+
+def _entry(name: str, text: str, width: int) -> list[str]:
+    wrapped = textwrap.wrap(text, width - 6)
+    return [f"  {name}", *(f"      {line}" for line in wrapped)]

@@ -1,0 +1,33 @@
+"""Translates one StableHLO module: standard input to standard output. See `stablehlo`."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+_MOST_BYTES = 32 << 30  # of address space: a module can ask for constants of any size
+
+
+def main() -> int:
+    """Translate; returns the exit code."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(_MOST_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    del soft
+    from jaxlib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415 - after the limit
+
+    content = sys.stdin.buffer.read()
+    try:
+        text: str | bytes = content if content.startswith(b"ML\xefR") else content.decode()
+        computation = _jax.mlir.mlir_module_to_xla_computation(
+            text, use_tuple_args=False, return_tuple=False
+        )
+    except (_jax.JaxRuntimeError, RuntimeError, ValueError) as error:
+        sys.stderr.write(str(error))
+        return 1
+    sys.stdout.buffer.write(computation.as_serialized_hlo_module_proto())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""How much memory a program needs, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from neuronxcc.neff.program import Buffer, CallStep, Program, all_steps
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """Bytes that a program uses, the bodies of its loops and branches included where they differ.
+
+    Attributes:
+        inputs: Of the arguments.
+        outputs: Of the results that are allocated by a call.
+        constants: Held as long as the program is loaded.
+        scratch: Of the scratchpad, allocated by every call.
+    """
+
+    inputs: int
+    outputs: int
+    constants: int
+    scratch: int
+
+
+def programs(program: Program) -> Iterator[Program]:
+    """The program and all bodies in it."""
+    yield program
+    for step in all_steps(program.steps):
+        if isinstance(step, CallStep):
+            for body in step.bodies:
+                yield from programs(body)
+
+
+def buffer_bytes(buffer: Buffer) -> int:
+    """Bytes from the first to the last element of a buffer.
+
+    Raises:
+        ValueError: It has another number of sizes than of strides.
+    """
+    if 0 in buffer.shape:
+        return 0
+    if len(buffer.shape) != len(buffer.strides):
+        raise ValueError(
+            f"a buffer has {len(buffer.shape)} sizes but {len(buffer.strides)} strides"
+        )
+    reach = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
+    return (reach + 1) * buffer.dtype.itemsize
+
+
+def memory_of(program: Program) -> MemoryFacts:
+    """The memory that a program needs."""
+
+    def total(kind: str, parts: Sequence[Program]) -> int:
+        return sum(buffer_bytes(b) for p in parts for b in p.buffers if b.kind == kind)
+
+    everything = tuple(programs(program))
+    scratch = sum(part.scratch_bytes for part in everything)
+    return MemoryFacts(
+        total("input", (program,)),
+        total("output", (program,)),
+        total("constant", everything),
+        scratch,
+    )

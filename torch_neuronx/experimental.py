@@ -1,0 +1,10 @@
+"""Names that the Neuron SDK had here before they became `torch_neuronx`'s own; they stay usable."""
+
+from torch_neuronx.inference.placement import (
+    multicore_context,
+    neuron_cores_context,
+    set_multicore,
+    set_neuron_cores,
+)
+
+__all__ = ["multicore_context", "neuron_cores_context", "set_multicore", "set_neuron_cores"]

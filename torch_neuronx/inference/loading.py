@@ -1,0 +1,133 @@
+"""From the saved form of a model to programs on cores; `neuron::Model` calls this.
+
+All that comes from a file is checked here: the NEFF by `read_neff`, the operators that it names by
+`Executable`, the manifest against the program, and the tensors against the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from neuronxcc.neff import read_neff
+from torch_neuronx._config import machine
+from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.inference.errors import ModelFormatError
+from torch_neuronx.inference.manifest import Manifest, TensorFacts, check_against, read_manifest
+from torch_neuronx.inference.placement import next_cores
+
+LEGACY_VARIABLE = "NEURON_RT_ALLOW_LEGACY_NEFF"
+# A NEFF of one of these runs on all of its row: they have the same NeuronCore.
+_SAME_CORE = (frozenset({"trn1", "trn1n", "inf2"}), frozenset({"trn2"}), frozenset({"trn3"}))
+_LEGACY = _SAME_CORE[0]
+
+# Operators besides the harmless ones that NEFFs made in this process may use, by hash of the NEFF.
+_KNOWN: dict[bytes, frozenset[str]] = {}
+
+
+def trust(neff: bytes, operators: frozenset[str]) -> None:
+    """Let a NEFF that was compiled here use operators that its model calls."""
+    if operators:
+        _KNOWN[hashlib.sha256(neff).digest()] = operators
+
+
+def load(
+    text: str,
+    neff: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    states: Sequence[torch.Tensor],
+    cores: Sequence[int],
+) -> dict[str, Any]:
+    """Load a model.
+
+    Args:
+        text: The manifest.
+        neff: Bytes of the NEFF, uint8[n].
+        weights: Those in the model.
+        states: First values of the states.
+        cores: Where to put a replica; empty: on the next core in turn.
+
+    Returns:
+        What `Model::load_locked` (csrc/inference/model.cpp) reads.
+
+    Raises:
+        ModelFormatError: The manifest is damaged or belongs to something else.
+        NeffError: The NEFF is.
+    """
+    manifest = read_manifest(text)
+    if neff.dtype != torch.uint8 or neff.dim() != 1:
+        raise ModelFormatError("NRT_INVALID (status 2): the saved model has no NEFF")
+    content = memoryview(neff.cpu().contiguous().numpy())
+    found = read_neff(content)
+    check_against(manifest, found.program)
+    check_target(found.info.target)
+    held = () if manifest.separate_weights else manifest.weights
+    _check_tensors("weight", held, weights)
+    _check_tensors("state", manifest.states, states)
+    known = frozenset[str]()
+    if _KNOWN:
+        known = _KNOWN.get(hashlib.sha256(content).digest(), known)
+    programs, first = [], None
+    for core in cores or next_cores():
+        made = Executable(found.program, torch.device("neuron", core), known, like=first)
+        programs.append(made.run)
+        first = first or made
+    return {
+        "names": [facts.name for facts in manifest.inputs],
+        "sizes": [list(facts.shape) for facts in manifest.inputs],
+        "dtypes": [facts.torch_dtype for facts in manifest.inputs],
+        "sources": manifest.sources,
+        "outputs": manifest.outputs,
+        "separate_weights": len(manifest.weights) if manifest.separate_weights else 0,
+        "programs": programs,
+    }
+
+
+def check_target(target: str) -> None:
+    """Refuse a NEFF for other chips than the machine's.
+
+    Raises:
+        ModelFormatError: It is for another generation of NeuronCores.
+    """
+    here = machine().target.name
+    row = next((names for names in _SAME_CORE if target in names), frozenset({target}))
+    if here in row:
+        return
+    if target in _LEGACY and os.environ.get(LEGACY_VARIABLE, "").strip() == "1":
+        return
+    remedy = f", or set {LEGACY_VARIABLE}=1" if target in _LEGACY else ""
+    raise ModelFormatError(
+        f"NRT_UNSUPPORTED_NEFF_VERSION (status 10): the model was compiled for {target}, this "
+        f"machine is a {here}: trace it again with compiler_args='--target {here}'{remedy}"
+    )
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """Run a load in a thread that Python waits for before it ends."""
+    threading.Thread(target=work, name="neuron model loading").start()
+
+
+def _check_tensors(
+    kind: str, wanted: Sequence[TensorFacts], given: Sequence[torch.Tensor]
+) -> None:
+    if len(wanted) != len(given):
+        raise ModelFormatError(
+            f"NRT_INVALID (status 2): the saved model has {len(given)} {kind}s, not {len(wanted)}"
+        )
+    for facts, tensor in zip(wanted, given, strict=True):
+        plain = tensor.layout == torch.strided and tensor.is_contiguous()
+        if TensorFacts.of(facts.name, tensor) != facts or not plain:
+            raise ModelFormatError(
+                f"NRT_INVALID (status 2): {kind} {facts.name!r} of the saved model is "
+                f"{tensor.dtype}{list(tensor.shape)}, not {facts}"
+            )
+
+
+def describe(text: str) -> Manifest:
+    """The manifest of a model."""
+    return read_manifest(text)
