@@ -95,7 +95,6 @@ void Operation::when_done(std::function<void(std::exception_ptr)> callback) {
 }
 
 void Operation::attended_by(std::function<void(std::chrono::steady_clock::time_point)> attend) {
-  started_ = std::chrono::steady_clock::now();
   attend_ = std::move(attend);
 }
 

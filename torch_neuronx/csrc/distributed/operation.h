@@ -63,7 +63,9 @@ class Operation final : public Completion, public std::enable_shared_from_this<O
   std::unique_ptr<CommunicationActivity> activity_;  // when somebody profiles
   const c10::DeviceIndex device_;
   int source_ = -1;
-  std::chrono::steady_clock::time_point started_{}, finished_{};
+  // A transfer may be done before anybody can say that it started: it starts when it is made.
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point finished_{};
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
