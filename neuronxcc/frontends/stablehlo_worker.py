@@ -14,7 +14,7 @@ def main() -> int:
     most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(_MOST_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     del soft
-    from jaxlib import _jax  # type: ignore[attr-defined]  # noqa: PLC0415 - after the limit
+    from jaxlib import _jax  # noqa: PLC0415 - after the limit
 
     content = sys.stdin.buffer.read()
     try:

@@ -39,7 +39,7 @@ class Computation:
 
     def add(self, opcode: str, type_: Any, *operands: int, **fields: Any) -> int:
         """Add an instruction of a type, "f32[2]" or a Shape; returns its number."""
-        number = 1000 * self.proto.id + len(self.proto.instructions)
+        number: int = 1000 * self.proto.id + len(self.proto.instructions)
         instruction = message("Instruction")(
             name=f"{opcode}.{number}",
             opcode=opcode,

@@ -104,7 +104,7 @@ def test_names_and_lines_of_the_user_are_kept() -> None:
 def test_donated_arguments_are_updated_in_place() -> None:
     x, y = np.ones((4, 6), np.float32), np.full((4, 6), 2, np.float32)
     donating = jax.jit(lambda x, y: (x + y, y * 2), donate_argnums=0)
-    module = donating.lower(x, y).compiler_ir("hlo")
+    module: Any = donating.lower(x, y).compiler_ir("hlo")
     result = import_hlo(module.as_serialized_hlo_module_proto())
     assert result.graph.aliases == {0: 0}
     args = tensors([x, y])

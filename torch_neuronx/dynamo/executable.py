@@ -90,18 +90,19 @@ class Executable:
         assert like is None or like.program is program
         if like is None:
             check_operators(program, known)
-        self.program = program
+        self.program: Program = program
         self.device = _resolve(torch.device(device))
         self._module: CompiledModule | None
+        self._compiled: list[Code]
         if like is None:
-            codes = list(dict.fromkeys(_codes(program)))
+            self._compiled = codes = list(dict.fromkeys(_codes(program)))
             for kernel, _ in codes:
                 reaches(kernel)  # what does not fit together must not reach the code generator
             kernels, far = [kernel for kernel, _ in codes], [slots for _, slots in codes]
             self._module = compile_kernels(kernels, far=far) if codes else None
         else:
-            codes, self._module = like._compiled, like._module
-        self._compiled = codes
+            codes = self._compiled = like._compiled
+            self._module = like._module
         maker = _SpecMaker(self.device, codes, self._module)
         self.run = _C.Program(maker.program(program), self._module)
         self.memory = memory_of(program)
