@@ -12,7 +12,6 @@ from neuronxcc.codegen.loop import Kernel, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.ir.op import Group, Op
-from neuronxcc.lowering.tape_reference import print_values
 from neuronxcc.neff.program import ForStep, PrintStep, Register, Step, WhileStep
 from neuronxcc.neff.tape import (
     TapeFunction,
@@ -186,6 +185,9 @@ def print_spec(step: PrintStep, view: object) -> Spec:
 
 
 def _printer(prefix: str, dtype: DType, shape: tuple[int, ...]) -> Callable[[bytes], None]:
+    # A saved model is loaded without the rest of the compiler, which this would import.
+    from neuronxcc.lowering.tape_reference import print_values  # noqa: PLC0415
+
     def show(data: bytes) -> None:
         values: Array = np.ndarray(shape, dtype.numpy, data)
         print_values(prefix, values)
