@@ -84,6 +84,23 @@ def _softmax_backward(site: Site) -> Node:
     return build.convert(result, site.tensor_type.dtype)
 
 
+def _rms_norm(site: Site) -> Node:
+    """X / sqrt(mean(x * x) + epsilon) * weight along a dimension, which stands in the config."""
+    given, weight, epsilon = site.take(3)
+    x, dim = _wide(given), _dimension(site, given)
+    if weight.shape != (x.shape[dim],) or epsilon.shape:
+        raise invalid(f"AwsNeuronRmsNorm of {given.type}: {weight.type}, {epsilon.type}")
+    mean = build.divide(
+        build.reduce(build.multiply(x, x), "add", dim, keep=True), float(max(x.shape[dim], 1))
+    )
+    scale = build.rsqrt(
+        build.add(mean, build.broadcast_to(build.convert(epsilon, x.dtype), mean.shape))
+    )
+    normal = build.multiply(x, build.broadcast_to(scale, x.shape))
+    weights = build.broadcast_in_dim(build.convert(weight, x.dtype), x.shape, (dim,))
+    return build.convert(build.multiply(normal, weights), site.tensor_type.dtype)
+
+
 def _pass_on(site: Site) -> Value:
     """Marks of the framework: the operands are the results."""
     if isinstance(site.type, tuple) and len(site.operands) != 1:
@@ -138,6 +155,7 @@ TARGETS: dict[str, Handler] = {
     "AwsNeuronGeluBackward": _gelu_backward,
     "AwsNeuronSilu": _silu,
     "AwsNeuronSiluBackward": _silu_backward,
+    "AwsNeuronRmsNorm": _rms_norm,
     "AwsNeuronSoftmax": _softmax,
     "AwsNeuronSoftmaxBackward": _softmax_backward,
     "AwsNeuronArgMax": _arg("max"),
@@ -151,6 +169,7 @@ TARGETS: dict[str, Handler] = {
     "NeuronBoundaryMarker-Start": _pass_on,
     "NeuronBoundaryMarker-End": _pass_on,
     "AwsNeuronLNCShardingConstraint": _pass_on,
+    "AwsNeuronTransferWithStaticRing": _pass_on,
     "Sharding": _pass_on,
     "SPMDFullToShardShape": _pass_on,
     "SPMDShardToFullShape": _pass_on,
