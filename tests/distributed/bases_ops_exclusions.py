@@ -43,6 +43,7 @@ EXCLUDED: Final[dict[str, str]] = {
     "masked_select": _RULE,
     "matmul": _RULE,
     "nanquantile": _RULE,
+    "nn_functional_cosine_embedding_loss": _VALUES,
     "native_batch_norm": _BATCH_NORM,
     "new_empty": _MEMORY,
     "new_empty_strided": _MEMORY,

@@ -93,7 +93,9 @@ def given(dtype: torch.dtype, size: int, seed: int, rank: int) -> Array:
     if dtype is torch.float8_e8m0fnu:
         return np.exp2(random.integers(-8, 9, size)).astype(kind)
     if dtype in NARROW:
-        return random.uniform(-2, 2, size).astype(np.float32).astype(kind)
+        values = random.uniform(-2, 2, size).astype(np.float32).astype(kind)
+        values[values == 0] = 0  # which of two zeros is the smaller is left open
+        return values
     return random.standard_normal(size).astype(kind)
 
 
