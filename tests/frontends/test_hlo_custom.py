@@ -46,13 +46,16 @@ ONE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "AwsNeuronTransferWithStaticRing": lambda x: x,
     "NeuronBoundaryMarker-Start": lambda x: x,
 }
-# Within a few roundings of values of about 1.
-_CLOSE = {"rtol": 2e-6, "atol": 2e-6}
+
+
+def close(got: np.ndarray, expected: torch.Tensor) -> None:
+    """Within a few roundings of values of about 1."""
+    np.testing.assert_allclose(got, expected.numpy(), rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("target", ONE)
 def test_functions(target: str) -> None:
-    np.testing.assert_allclose(call(target, _X), ONE[target](_X).numpy(), **_CLOSE)
+    close(call(target, _X), ONE[target](_X))
 
 
 @pytest.mark.parametrize(
@@ -60,14 +63,13 @@ def test_functions(target: str) -> None:
     [("AwsNeuronGeluBackward", functional.gelu), ("AwsNeuronSiluBackward", functional.silu)],
 )
 def test_gradients(target: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    expected = gradient(function).numpy()
-    np.testing.assert_allclose(call(target, _X, _Y), expected, **_CLOSE)
+    close(call(target, _X, _Y), gradient(function))
 
 
 def test_the_gradient_of_softmax_takes_its_result() -> None:
-    expected = gradient(lambda x: torch.softmax(x, -1)).numpy()
+    expected = gradient(lambda x: torch.softmax(x, -1))
     got = call("AwsNeuronSoftmaxBackward", _X, torch.softmax(_Y, -1))
-    np.testing.assert_allclose(got, expected, **_CLOSE)
+    close(got, expected)
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -77,7 +79,7 @@ def test_rms_norm_goes_along_the_dimension_of_its_config(dim: int) -> None:
     config = str(dim).encode()
     got = call("AwsNeuronRmsNorm", _X, weight, epsilon, config=config, result="f32[3,8]")
     expected = functional.rms_norm(_X.movedim(dim, -1), (len(weight),), weight, 1e-5)
-    np.testing.assert_allclose(got, expected.movedim(-1, dim).numpy(), **_CLOSE)
+    close(got, expected.movedim(-1, dim))
 
 
 @pytest.mark.parametrize("kind", ["Max", "Min"])
