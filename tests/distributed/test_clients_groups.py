@@ -473,6 +473,24 @@ def split(env: Env) -> None:
     made.shutdown()
 
 
+def merged(env: Env) -> None:
+    """Groups of one rank each become one of all, in the order of their arrival."""
+    if env.cpu:
+        return
+    alone: Any = [dist.new_group([rank]) for rank in range(env.world)][env.rank]
+    path = [tempfile.mktemp() if env.rank == 0 else None]  # noqa: S306 - the store makes it
+    dist.broadcast_object_list(path, src=0)
+    store = dist.FileStore(str(path[0]), env.world)
+    group = alone.merge_remote_group(store, env.world, timedelta(seconds=30), "merged")
+    total = torch.full((3,), float(env.rank + 1), device=env.device)
+    group.allreduce([total]).wait()
+    assert total.tolist() == [env.world * (env.world + 1) / 2] * 3
+    places: list[Any] = [None] * env.world
+    dist.all_gather_object(places, group.rank())
+    assert sorted(places) == list(range(env.world))
+    group.shutdown()
+
+
 def default_of_two(env: Env) -> None:
     """With two backends named, PyTorch leaves a group without a default, and warns."""
     if env.cpu:
@@ -489,7 +507,7 @@ def default_of_two(env: Env) -> None:
 CHECKS = (
     objects, scattered_in_memory, gathered_futures, completion_hooks,
     autograd_collectives, functional_forms, point_to_point, experts, meshes, new_groups,
-    barriers, sums_of_dtypes, initialised_in_other_ways, split, default_of_two,
+    barriers, sums_of_dtypes, initialised_in_other_ways, split, merged, default_of_two,
 )  # fmt: skip
 
 

@@ -24,7 +24,10 @@ void bind_distributed(py::module_& m) {
       .def("__deepcopy__", copy);
   py::class_<NeuronBackend, c10::intrusive_ptr<NeuronBackend>>(m, "ProcessGroupNeuron",
                                                                c10d.attr("Backend"))
-      .def_property_readonly("options", &NeuronBackend::options);
+      .def_property_readonly("options", &NeuronBackend::options)
+      // PyTorch calls it in ranks outside of a new group, when groups are bound to a device. The
+      // others make theirs without them.
+      .def("perform_nocolor_split", [](const NeuronBackend&, const c10::Device&) {});
   m.def("close_process_groups", &close_process_groups, py::call_guard<py::gil_scoped_release>());
   m.def("register_symmetric_memory", &register_symmetric_memory);
   m.def(
