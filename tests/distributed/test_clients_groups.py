@@ -480,7 +480,7 @@ def merged(env: Env) -> None:
     alone: Any = [dist.new_group([rank]) for rank in range(env.world)][env.rank]
     path = [tempfile.mktemp() if env.rank == 0 else None]  # noqa: S306 - the store makes it
     dist.broadcast_object_list(path, src=0)
-    store = dist.FileStore(str(path[0]), env.world)
+    store = torch._C._distributed_c10d.FileStore(str(path[0]), env.world)
     group = alone.merge_remote_group(store, env.world, timedelta(seconds=30), "merged")
     total = torch.full((3,), float(env.rank + 1), device=env.device)
     group.allreduce([total]).wait()
