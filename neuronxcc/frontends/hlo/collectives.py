@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -53,25 +54,23 @@ def group_name(groups: Groups) -> str:
     return "ranks:" + ";".join(",".join(map(str, group)) for group in groups)
 
 
-def _common(site: Site) -> tuple[Groups, dict[str, object]]:
-    groups = _groups(site)
-    return groups, {"name": group_name(groups), "channel": site.counter()}
+def _common(site: Site, groups: Groups) -> dict[str, Any]:
+    """What every collective of these ranks is given."""
+    return {"group": groups, "name": group_name(groups), "channel": site.counter()}
 
 
 def _each(site: Site, results: Sequence[Node]) -> Value:
     return tuple(results) if isinstance(site.type, tuple) else results[0]
 
 
+def _for_each(site: Site, make: Callable[..., Node]) -> Value:
+    """A collective of its own for every operand."""
+    groups = _groups(site)
+    return _each(site, [make(x, **_common(site, groups)) for x in site.tensors])
+
+
 def _kind(site: Site, x: Node) -> str:
     return Scalar.of(site, [x.dtype, x.dtype]).kinds()[0]
-
-
-def _all_reduce(site: Site) -> Value:
-    results = []
-    for x in site.tensors:
-        groups, common = _common(site)
-        results.append(build.all_reduce(x, _kind(site, x), groups, **common))  # type: ignore[arg-type]
-    return _each(site, results)
 
 
 def _dim(site: Site) -> int:
@@ -80,39 +79,31 @@ def _dim(site: Site) -> int:
     return int(site.proto.dimensions[0])
 
 
+def _all_reduce(site: Site) -> Value:
+    return _for_each(site, lambda x, **common: build.all_reduce(x, _kind(site, x), **common))
+
+
 def _all_gather(site: Site) -> Value:
-    results = []
-    for x in site.tensors:
-        groups, common = _common(site)
-        results.append(build.all_gather(x, _dim(site), groups, **common))  # type: ignore[arg-type]
-    return _each(site, results)
+    return _for_each(site, lambda x, **common: build.all_gather(x, _dim(site), **common))
 
 
 def _reduce_scatter(site: Site) -> Value:
-    results = []
-    for x in site.tensors:
-        groups, common = _common(site)
-        results.append(
-            build.reduce_scatter(x, _kind(site, x), _dim(site), groups, **common)  # type: ignore[arg-type]
-        )
-    return _each(site, results)
+    def one(x: Node, **common: Any) -> Node:
+        return build.reduce_scatter(x, _kind(site, x), _dim(site), **common)
+
+    return _for_each(site, one)
 
 
 def _all_to_all(site: Site) -> Value:
-    groups, common = _common(site)
+    common = _common(site, _groups(site))
     if site.proto.dimensions:
         dim = _dim(site)
-        return _each(
-            site,
-            [build.all_to_all(x, dim, dim, groups, **common) for x in site.tensors],  # type: ignore[arg-type]
-        )
+        return _each(site, [build.all_to_all(x, dim, dim, **common) for x in site.tensors])
     # One operand per rank, and as many results.
-    stacked = build.stack(site.tensors, 0)
-    received = build.all_to_all(stacked, 0, 0, groups, **common)  # type: ignore[arg-type]
-    count = len(site.tensors)
+    received = build.all_to_all(build.stack(site.tensors, 0), 0, 0, **common)
     return tuple(
         build.reshape(build.slice_dim(received, 0, i, i + 1), site.tensors[0].shape)
-        for i in range(count)
+        for i in range(len(site.tensors))
     )
 
 
@@ -129,11 +120,7 @@ def _permute(site: Site) -> Value:
 
 
 def _broadcast(site: Site) -> Value:
-    results = []
-    for x in site.tensors:
-        groups, common = _common(site)
-        results.append(build.collective_broadcast(x, groups, 0, **common))  # type: ignore[arg-type]
-    return _each(site, results)
+    return _for_each(site, build.collective_broadcast)
 
 
 def _rank(site: Site) -> Node:

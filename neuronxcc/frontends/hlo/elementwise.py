@@ -12,7 +12,8 @@ from neuronxcc.ir.make import make
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 
-_UNSIGNED = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
+#: Unsigned integers by their size in bytes.
+UNSIGNED = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
 _SIGNED = {1: DType.S8, 2: DType.S16, 4: DType.S32, 8: DType.S64}
 
 #: Names of XLA for operators that the tensor IR calls otherwise.
@@ -93,8 +94,8 @@ def _bitcast(site: Site) -> Node:
         raise unsupported(f"bitcast-convert of {x.type} to {type_}")
     if old == new:
         return build.bitcast_convert(x, type_.dtype)
-    bits = build.bitcast_convert(x, _UNSIGNED[old])
-    small, wide = _UNSIGNED[min(old, new)], _UNSIGNED[max(old, new)]
+    bits = build.bitcast_convert(x, UNSIGNED[old])
+    small, wide = UNSIGNED[min(old, new)], UNSIGNED[max(old, new)]
     step, count = 8 * min(old, new), max(old, new) // min(old, new)
     if old > new:
         parts = [build.shift_right_logical(bits, step * i) if i else bits for i in range(count)]
@@ -142,7 +143,7 @@ def _cube_root(site: Site) -> Node:
 def _leading_zeros(site: Site) -> Node:
     """Bits set by smearing the highest one down are all but the leading zeros."""
     x = site.one
-    bits = build.bitcast_convert(x, _UNSIGNED[x.dtype.itemsize])
+    bits = build.bitcast_convert(x, UNSIGNED[x.dtype.itemsize])
     width, step = 8 * x.dtype.itemsize, 1
     while step < width:
         bits = build.or_(bits, build.shift_right_logical(bits, step))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from neuronxcc.frontends.hlo.elementwise import UNSIGNED
 from neuronxcc.frontends.hlo.errors import RefusedError, invalid, unsupported
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
@@ -20,7 +21,6 @@ DEFAULT_ALGORITHM, UNIFORM, NORMAL = 0, 1, 2
 _MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 _WEYL: Final = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS: Final = 10
-_UNSIGNED = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
 
 
 def _halves(x: Node) -> tuple[Node, Node]:
@@ -80,7 +80,7 @@ def _bit_generator(site: Site) -> Value:
     if size == 8:
         words = [_joined(words[0], words[1]), _joined(words[2], words[3])]
     flat = build.reshape(build.stack(words, 1), (blocks * len(words),))
-    bits = build.convert(build.slice_dim(flat, 0, 0, out.size), _UNSIGNED[size])
+    bits = build.convert(build.slice_dim(flat, 0, 0, out.size), UNSIGNED[size])
     return new_state, build.reshape(build.bitcast_convert(bits, out.dtype), out.shape)
 
 
