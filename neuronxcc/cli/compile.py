@@ -178,7 +178,6 @@ def compile_file(
         info = NeffInfo(program.name, told.target, told.lnc, told.flags())
         compress = not job.options.enable_fast_loading_neuron_binaries
         _write(job.output, write_neff(program, info, compress=compress))
-        tell(f"wrote {job.output} in {time.perf_counter() - compiled:.3f} s")
     text = explanation(program, job.options, read - start) if job.explain else ""
     return model.warnings, text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -186,8 +187,6 @@ def examples_of(func: Any, example_inputs: Any) -> tuple[tuple[Any, ...], dict[s
 
 def compiler_options(compiler_args: Arguments, *, cpu_backend: bool = False) -> Options:
     """The options of a trace: NEURON_CC_FLAGS, then `compiler_args`."""
-    import os  # noqa: PLC0415
-
     words = shlex.split(compiler_args) if isinstance(compiler_args, str) else compiler_args or ()
     if cpu_backend and not any(str(word).split("=")[0] == "--target" for word in words):
         raise ValueError(
