@@ -172,7 +172,7 @@ def failing(
     """
     try:
         yield
-    except (NrtError, NrtpyError, TypeError):
+    except (NrtError, NrtpyError):
         raise
     except Exception as error:
         from torch_neuronx.nrt.failure import status_of, text_of  # noqa: PLC0415 - imports torch

@@ -109,13 +109,14 @@ class NrtpyTensor:
             TypeError: It is no array, or of a type that cores don't have.
             NrtError: There is no such core (9), or its memory is full (4).
         """
-        from torch_neuronx.nrt.memory import to_device  # noqa: PLC0415 - imports torch
+        from torch_neuronx.nrt.memory import device_type, to_device  # noqa: PLC0415 - imports torch
 
         if not isinstance(array, np.ndarray | np.generic):
             raise TypeError(f"from_numpy takes a NumPy array, got {type(array).__name__}")
         array = np.asarray(array)
         runtime = get_nrtpy_singleton()
         device = runtime.device(core_id)
+        device_type(array.dtype)  # says if there is none
         what = f"Failed to allocate {array.nbytes} bytes for tensor {name or ''!r}"
         with failing("nrt_tensor_allocate", what, Status.FAILURE):
             data = to_device(array, device)

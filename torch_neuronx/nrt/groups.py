@@ -111,7 +111,7 @@ def _store(rank: int, world_size: int, variables: Mapping[str, str]) -> dist.Sto
     if dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) == (rank, world_size):
         return dist.PrefixStore("neff", dist.distributed_c10d._get_default_store())  # noqa: SLF001
     if all(variables.get(name, "").strip() for name in _TORCHRUN):
-        store, _, _ = next(dist.rendezvous("env://", rank, world_size, _MEETING))
+        store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=_MEETING))
         return dist.PrefixStore("neff", store)
     raise NeffError(
         f"nothing says where the {world_size} ranks meet: set {ROOT_VARIABLE}=<address>:<port> of "
