@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import jax
 import torch
 
+import nki.language as nl
+import torch_neuronx
 from neuronxcc.cli import compile as cli
 from neuronxcc.compiler import compile_graph
 from neuronxcc.frontends.hlo import import_hlo
@@ -28,6 +30,7 @@ from neuronxcc.neff.program import CallStep, ForStep, WhileStep
 from neuronxcc.options import parse
 from tests.frontends.programs import PROGRAMS
 from tests.fuzz.mutate import mutate_bytes, mutate_module, mutate_neff
+from torch_neuronx import nki
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.executable import Executable
 
@@ -143,9 +146,35 @@ def _texts() -> dict[str, bytes]:
     }
 
 
+@nki.jit
+def _kernel(x: Any) -> Any:
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    for row in nl.affine_range(2):
+        tile = nl.load(x[row * 128 : row * 128 + 128])
+        nl.store(out[row * 128 : row * 128 + 128], value=nl.softmax(tile, axis=1))
+    return out
+
+
+def _from_torch() -> Iterator[tuple[str, bytes]]:
+    """Programs with steps that the front end makes none of: PyTorch's operators, NKI's tapes."""
+
+    def function(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        sums = _kernel(x).cumsum(0).index_add(0, index, x)
+        return torch.linalg.qr(sums[:8, :8]).R + torch.sort(sums[:8, :8]).values
+
+    x, index = torch.rand(256, 16, device="neuron"), torch.arange(256, device="neuron")
+    options = {"enable_fast_loading_neuron_binaries": True}
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = torch.compile(function, backend="neuron", options=options)
+        with torch_neuronx.compile_only(cache_dir=folder) as made:
+            compiled(x, index)
+        for number, path in enumerate(made.paths):
+            yield f"torch{number}", path.read_bytes()
+
+
 @cache
 def _neffs() -> dict[str, bytes]:
-    made = {}
+    made = dict(_from_torch())
     for name, content in modules().items():
         program = compile_graph(import_hlo(content).graph, parse("", environ={}))
         made[name] = write_neff(program, NeffInfo(name, "trn2", 1, ()), compress=False)
