@@ -159,11 +159,11 @@ def _from_torch() -> Iterator[tuple[str, bytes]]:
     """Programs with steps that the front end makes none of: PyTorch's operators, NKI's tapes."""
 
     def function(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        sums = _kernel(x).cumsum(0).index_add(0, index, x)
+        sums: torch.Tensor = _kernel(x).cumsum(0).index_add(0, index, x)
         return torch.linalg.qr(sums[:8, :8]).R + torch.sort(sums[:8, :8]).values
 
     x, index = torch.rand(256, 16, device="neuron"), torch.arange(256, device="neuron")
-    options = {"enable_fast_loading_neuron_binaries": True}
+    options: dict[str, Any] = {"enable_fast_loading_neuron_binaries": True}
     with tempfile.TemporaryDirectory() as folder:
         compiled = torch.compile(function, backend="neuron", options=options)
         with torch_neuronx.compile_only(cache_dir=folder) as made:
