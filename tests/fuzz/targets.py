@@ -160,7 +160,8 @@ def _from_torch() -> Iterator[tuple[str, bytes]]:
 
     def function(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         sums: torch.Tensor = _kernel(x).cumsum(0).index_add(0, index, x)
-        return torch.linalg.qr(sums[:8, :8]).R + torch.sort(sums[:8, :8]).values
+        result: torch.Tensor = torch.linalg.qr(sums[:8, :8]).R + sums[:8, :8].sort().values
+        return result
 
     x, index = torch.rand(256, 16, device="neuron"), torch.arange(256, device="neuron")
     options: dict[str, Any] = {"enable_fast_loading_neuron_binaries": True}
