@@ -6,6 +6,7 @@ Any other exception, a crash, more than `SECONDS` or more than `BYTES` of memory
 
 from __future__ import annotations
 
+import io
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -139,11 +140,15 @@ def modules() -> dict[str, bytes]:
     }
 
 
-def _texts() -> dict[str, bytes]:
-    return {
-        name: str(jax.jit(program.function).lower(*program.args).compiler_ir("stablehlo")).encode()
-        for name, program in PROGRAMS.items()
-    }
+def _stablehlo_modules() -> dict[str, bytes]:
+    """The same as text and as bytecode."""
+    made = {}
+    for name, program in PROGRAMS.items():
+        module = jax.jit(program.function).lower(*program.args).compiler_ir("stablehlo")
+        stream = io.BytesIO()
+        module.operation.write_bytecode(stream)  # type: ignore[union-attr]
+        made[name], made[f"{name}_bytecode"] = str(module).encode(), stream.getvalue()
+    return made
 
 
 @nki.jit
@@ -185,6 +190,6 @@ def _neffs() -> dict[str, bytes]:
 TARGETS: Final[dict[str, Target]] = {
     "hlo": Target(_hlo, modules, mutate_module),
     "command": Target(_command, modules, mutate_module),
-    "stablehlo": Target(_stablehlo, _texts, mutate_bytes),
+    "stablehlo": Target(_stablehlo, _stablehlo_modules, mutate_bytes),
     "neff": Target(_neff, _neffs, mutate_neff),
 }
