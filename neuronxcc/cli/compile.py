@@ -29,7 +29,7 @@ from neuronxcc.progress import Progress, report
 from neuronxcc.targets.spec import GIB
 
 #: What is wrong with a model or with files: printed without a traceback.
-_EXPECTED = (HloError, LoweringUnsupportedError, NeffError, OSError)
+EXPECTED = (HloError, LoweringUnsupportedError, NeffError, OSError)
 INTERNAL = "NCC_IDRV001"
 MOST_BYTES = 1 << 34  # of a model file
 _DEFAULT_JOBS = 8  # documented, of --enable-experimental-O1
@@ -139,7 +139,7 @@ def _attempt(
     """Compile one file: what went wrong ("" if nothing), warnings, the explanation."""
     try:
         return "", *compile_file(job, tell)
-    except _EXPECTED as error:
+    except EXPECTED as error:
         return str(error), (), ""
     except RecursionError:
         return f"[{INTERNAL}] {job.source}: the module is nested too deeply", (), ""
