@@ -35,10 +35,10 @@ def test_the_documented_interface(small: Path) -> None:
     assert model.name == "small"
     assert list(model.input_tensors_info) == ["a.1", "b.1"]
     first = model.input_tensors_info["a.1"]
-    assert (first.shape, first.size, first.dtype) == ([4, 3], 48, np.float32)
+    assert (first.shape, first.size, first.dtype) == ([4, 3], 48, np.dtype(np.float32))
     assert list(model.output_tensors_info) == ["output_0", "output_1"]
     second = model.output_tensors_info["output_1"]
-    assert (second.shape, second.size, second.dtype) == ([4, 4], 32, ml_dtypes.bfloat16)
+    assert (second.shape, second.size, second.dtype) == ([4, 4], 32, np.dtype(ml_dtypes.bfloat16))
     inputs = tensors_for(model, [A, B])
     outputs = model(inputs=inputs)
     assert outputs is not None
@@ -202,7 +202,7 @@ def test_results_that_are_no_numbers(
     variable: str, value: str, logarithm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    one = np.int32(1)
+    one = np.array(1, np.int32)
     model = NrtpyModel.load_from_neff(logarithm)
     arrays_of(model, tensors_for(model, [-A - 1, one]))  # is not reported unless that is asked for
     monkeypatch.setenv(variable, value)
@@ -266,13 +266,14 @@ def test_benchmark(mode: str, small: Path) -> None:
 
 def test_wrong_benchmarks(small: Path) -> None:
     model = NrtpyModel.load_from_neff(small)
-    for options, text in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"mode": "chip"}, "mode must be one of device, host, got 'chip'"),
         ({"benchmark_iter": 0}, "benchmark_iter must be at least 1, got 0"),
         ({"warmup_iter": -1}, "warmup_iter must not be negative, got -1"),
-    ):
+    )
+    for options, text in cases:
         with pytest.raises(ValueError, match=text):
-            model.benchmark(_inputs(model), **options)  # type: ignore[arg-type]
+            model.benchmark(_inputs(model), **options)
 
 
 def test_traces(small: Path, tmp_path: Path) -> None:
