@@ -22,7 +22,7 @@ from tests.nrtpy import neffs
 
 CHOSEN = (
     "transformer and its gradient", "convnet and its gradient", "scan", "gradient of scan", "while",
-    "branches", "sort", "top k", "gather", "scatter", "small floats", "random bits",
+    "branches", "sort", "top k", "gather", "scatter", "random bits",
     "integers", "threefry",
 )  # fmt: skip
 
