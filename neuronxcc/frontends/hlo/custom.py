@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from neuronxcc.frontends.hlo.errors import RefusedError, invalid
+from neuronxcc.frontends.hlo.graph_call import GRAPH_TARGET, graph_call
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -173,6 +174,7 @@ TARGETS: dict[str, Handler] = {
     "Sharding": _pass_on,
     "SPMDFullToShardShape": _pass_on,
     "SPMDShardToFullShape": _pass_on,
+    GRAPH_TARGET: graph_call,
 }
 
 
