@@ -30,7 +30,7 @@ CORE_STAMP := build/.stamp-core
 TITAN := $(VENV)/torchtitan
 TITAN_STAMP := $(TITAN)/.stamp-titan
 CSRC := $(shell find torch_neuronx/csrc -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
-CHECKED := $(wildcard torch_neuronx nki neuron_dtypes neuronxcc tests examples benchmarks)
+CHECKED := $(wildcard torch_neuronx nki neuron_dtypes neuronxcc nrtpy neuron_tools tests examples benchmarks)
 
 .PHONY: help setup titan demo test test-all fuzz bench lint format docs clean
 

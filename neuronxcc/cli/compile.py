@@ -21,6 +21,7 @@ from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.neff.container import NeffInfo, write_neff
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.footprint import memory_of
+from neuronxcc.neff.interface import with_supplied
 from neuronxcc.neff.program import Program
 from neuronxcc.option_table import Value, find
 from neuronxcc.options import OptionError, Options, parse
@@ -170,7 +171,11 @@ def compile_file(
         model = load_model(job.source.read_bytes(), job.options)
         read = time.perf_counter()
         tell(f"read {job.source} in {read - start:.3f} s: {len(model.imported.where)} operations")
-        program = compile_graph(model.imported.graph, job.options)
+        program = with_supplied(
+            compile_graph(model.imported.graph, job.options),
+            by_rank=model.imported.by_rank,
+            rounding=job.options.stochastic_rounding,
+        )
         _check_memory(program, job.options)
         compiled = time.perf_counter()
         tell(f"compiled in {compiled - read:.3f} s: {len(program.steps)} steps")
