@@ -35,7 +35,7 @@ def array_of(literal: Any, type_: TensorType) -> np.ndarray:
     """
     if type_.dtype in _NUMBERS:
         part: np.dtype[Any] = _PARTS.get(type_.dtype, type_.dtype.numpy)
-        flat = np.array(getattr(literal, _NUMBERS[type_.dtype]), part).view(type_.dtype.numpy)
+        flat = np.asarray(getattr(literal, _NUMBERS[type_.dtype]), part).view(type_.dtype.numpy)
     else:
         content: bytes = getattr(literal, _BYTES[type_.dtype])
         if len(content) % type_.dtype.itemsize:
