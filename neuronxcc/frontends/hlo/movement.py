@@ -195,11 +195,9 @@ TABLE: dict[str, Handler] = {
     "tuple": _tuple,
     "get-tuple-element": _get,
     "copy": _first,
-    "copy-start": _first,
-    "copy-done": _first,
     "domain": _first,
     "add-dependency": _first,
-    "optimization-barrier": _all,
+    "opt-barrier": _all,
     "after-all": _token,
     "get-dimension-size": _dimension_size,
 }
