@@ -14,6 +14,7 @@ from pathlib import Path
 
 from neuronxcc.cli.explain import explanation
 from neuronxcc.cli.log import MessageLog
+from neuronxcc.collector import paused
 from neuronxcc.compiler import compile_graph
 from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.model import load_model
@@ -163,7 +164,7 @@ def compile_file(
         OSError: A file can't be read or written.
     """
     tell = tell or (lambda _line: None)
-    with Progress(f"compiling {job.source.name}"):
+    with Progress(f"compiling {job.source.name}"), paused():
         start = time.perf_counter()
         report("reading", 0, 0)
         if job.source.stat().st_size > MOST_BYTES:

@@ -36,7 +36,7 @@ def array_of(literal: Any, type_: TensorType) -> np.ndarray:
     """
     if type_.dtype in _NUMBERS:
         part: np.dtype[Any] = _PARTS.get(type_.dtype, type_.dtype.numpy)
-        parts = np.array(getattr(literal, _NUMBERS[type_.dtype]), part)
+        parts = np.asarray(getattr(literal, _NUMBERS[type_.dtype]), part)
         if parts.nbytes % type_.dtype.itemsize:
             raise invalid(f"{parts.size} numbers are no whole number of {type_.dtype.value}")
         flat = parts.view(type_.dtype.numpy)
