@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.jit._recursive import create_script_module
 from torch.utils import _pytree as pytree
 
+from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.ir.text import to_text
 from neuronxcc.neff import NeffInfo, Program, open_cache, write_neff
 from neuronxcc.neff.text import program_to_text
@@ -371,6 +372,7 @@ def _leave(
     files: dict[str, str | bytes] = {
         "graph.fx.txt": captured.gm.print_readable(print_output=False),
         "graph.ir.txt": to_text(captured.imported.graph),
+        "graph.hlo.pb": export_hlo(captured.imported.graph),
         "program.txt": program_to_text(program),
         "graph.neff": write_neff(program, info, compress=compress),
         "command.txt": shlex.join(["neuronx-cc", "compile", *settings.flags()]) + "\n",
