@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from neuronxcc import __version__
+from neuronxcc.cli.codes import explain_command
 from neuronxcc.cli.compile import compile_command
 from neuronxcc.cli.operators import list_operators
 from neuronxcc.cli.usage import usage
@@ -27,6 +28,7 @@ def _version(_words: Sequence[str]) -> int:
 COMMANDS: dict[str, Command] = {
     "compile": compile_command,
     "list-operators": list_operators,
+    "explain": explain_command,
     "--version": _version,
 }
 
