@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax import lax
-from jax.sharding import PartitionSpec
 
 from neuronxcc.frontends.hlo import HloError, import_hlo
 from neuronxcc.frontends.hlo.schema import message
+from neuronxcc.frontends.stablehlo import to_hlo
 from neuronxcc.ir.op import Group
 from neuronxcc.ir.reference import evaluate, evaluate_ranks
 from tests.frontends.hlo_text import natively, proto_of, text_of
@@ -188,23 +190,57 @@ def test_a_reduction_may_not_ask_for_the_rank() -> None:
         import_hlo(module(main, odd))
 
 
-def test_what_jax_writes_for_a_mesh() -> None:
-    """One replica of as many partitions as there are devices: here one."""
-    mesh = jax.make_mesh((1,), ("x",))
+JAX = """
+import sys, jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 2)
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec as P
+mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+def work(x, w):
+    def step(i, c):
+        return lax.psum(jnp.sin(c) @ w + i, "x") + lax.axis_index("x") * c
+    y = lax.fori_loop(0, 3, step, x)
+    z = lax.psum_scatter(lax.all_gather(y, "x", tiled=True), "x", tiled=True)
+    return z + lax.ppermute(y, "x", [(0, 1)]), lax.pmax(y, "x")
+specs = {"mesh": mesh, "in_specs": (P("x"), P()), "out_specs": (P("x"), P())}
+mapped = jax.jit(jax.shard_map(work, **specs))
+x, w = np.arange(8, dtype=np.float32).reshape(4, 2), np.ones((2, 2), np.float32)
+lowered = mapped.lower(x, w)
+whole = lowered.compiler_ir("hlo")
+parted = lowered.compile().runtime_executable().hlo_modules()[0]
+results = [np.asarray(r) for r in mapped(x, w)]
+np.savez(sys.argv[1], whole=np.frombuffer(whole.as_serialized_hlo_module_proto(), np.uint8),
+    parted=np.frombuffer(parted.as_serialized_hlo_module_proto(), np.uint8),
+    text=np.frombuffer(lowered.as_text().encode(), np.uint8), y=results[0], most=results[1])
+"""
 
-    def work(x: Any) -> Any:
-        def step(i: Any, carry: Any) -> Any:
-            return lax.psum(carry + lax.axis_index("x") + i, "x")
 
-        return lax.fori_loop(0, 3, step, x)
+def test_what_jax_writes_for_a_mesh_of_two(tmp_path: Path) -> None:
+    """Before and after XLA has partitioned it; in a process of its own, which has two devices."""
+    path = tmp_path / "made.npz"
+    environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", JAX, str(path)], check=True, env=environ)
+    made = np.load(path)
+    x, w = np.arange(8, dtype=np.float32).reshape(4, 2), np.ones((2, 2), np.float32)
+    for form in ("whole", "parted", "text"):
+        content = made[form].tobytes()
+        imported = import_hlo(to_hlo(content) if form == "text" else content)
+        assert imported.by_rank
+        given = [[x[2 * rank : 2 * rank + 2], w, np.array(rank, np.int32)] for rank in range(2)]
+        first, second = evaluate_ranks(imported.graph, given)
+        atol = 1e-5 * float(np.abs(made["y"]).max())
+        np.testing.assert_allclose(np.concatenate([first[0], second[0]]), made["y"], atol=atol)
+        np.testing.assert_allclose(first[1], made["most"], atol=atol)
 
-    spec = PartitionSpec("x")
-    mapped = jax.jit(jax.shard_map(work, mesh=mesh, in_specs=spec, out_specs=spec))
-    lowered: Any = mapped.lower(X).compile().runtime_executable().hlo_modules()[0]
-    imported = import_hlo(lowered.as_serialized_hlo_module_proto())
-    given = [X, np.array(0, np.int32)] if imported.by_rank else [X]
-    (got,) = evaluate(imported.graph, given)
-    np.testing.assert_array_equal(got, np.asarray(mapped(X)))
+
+def test_a_rank_s_part_within_a_larger_computation_is_refused() -> None:
+    main = Computation("main", 1)
+    whole = main.add("negate", "f32[4]", main.parameter("f32[4]"))
+    main.add("custom-call", "f32[2]", whole, custom_call_target="xla.sdy.GlobalToLocalShape")
+    with pytest.raises(HloError, match="NCC_EUOC002") as caught:
+        import_hlo(module(main))
+    assert "give the module that XLA has partitioned" in str(caught.value)
 
 
 def test_the_order_of_scalars_stays() -> None:

@@ -413,7 +413,9 @@ def _buffer(
 
 
 def _view(view: View) -> _C.ProgramView:
-    return _C.ProgramView(view.buffer, TORCH_TYPES[view.dtype], view.shape, view.strides, view.offset)
+    return _C.ProgramView(
+        view.buffer, TORCH_TYPES[view.dtype], view.shape, view.strides, view.offset
+    )
 
 
 def _value(value: Any) -> Any:
@@ -423,7 +425,7 @@ def _value(value: Any) -> Any:
     if isinstance(value, DType):
         if value not in TO_TORCH:
             raise ValueError(f"PyTorch has no dtype for {value!r}")
-        return TOTORCH_TYPES[value]
+        return TO_TORCH[value]
     if isinstance(value, tuple | list):
         return tuple(map(_value, value))
     return value
