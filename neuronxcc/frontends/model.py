@@ -58,6 +58,13 @@ def _checked(imported: Imported, options: Options) -> Iterator[str]:
     Raises:
         HloError: Something that the target doesn't have, or a loss that the options forbid.
     """
+    for note, place in imported.notes:
+        if note.refused_before_trn3 and options.target == "trn3":
+            continue
+        told = HloError(note.code, note.text, note.remedy, place)
+        if note.refused_before_trn3:
+            raise told
+        yield str(told)
     allowed, said = options.integer_downcasts, set()
     for node in _all_nodes(imported.graph, set()):
         for gap in gaps(node, options.target):

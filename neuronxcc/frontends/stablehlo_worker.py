@@ -5,18 +5,20 @@ from __future__ import annotations
 import resource
 import sys
 
-_MOST_BYTES = 32 << 30  # of address space: a module can ask for constants of any size
+# Of address space: a module can ask for constants of any size. XLA itself needs about 2 GiB, and
+# a file's literals are several times as large as text, parsed and translated.
+_MOST_BYTES, _MOST_RATIO = 8 << 30, 16
 
 
 def main() -> int:
     """Translate; returns the exit code."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(_MOST_BYTES, hard)
+    content = sys.stdin.buffer.read()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = _MOST_BYTES + _MOST_RATIO * len(content)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    del soft
     from jaxlib import _jax  # noqa: PLC0415 - after the limit
 
-    content = sys.stdin.buffer.read()
     try:
         text: str | bytes = content if content.startswith(b"ML\xefR") else content.decode()
         computation = _jax.mlir.mlir_module_to_xla_computation(

@@ -1,7 +1,8 @@
 """Builders of collectives; `build` has them all.
 
 A group is a list of groups of ranks, as XLA's replica groups: the ranks of each do the collective
-among themselves. All collectives take two more arguments:
+among themselves. For what doesn't depend on their number, `all_reduce` and
+`collective_broadcast`, () are all ranks. All collectives take two more arguments:
 
     name: The process group that does it when a program runs. A graph without names has a meaning
         (`reference.evaluate_ranks`), but a program cannot be made of it.

@@ -16,7 +16,8 @@ _BY_PARTS = ("add", "avg")
 def collective(node: Node) -> Node | None:
     """The rewritten collective; None if it has the form already."""
     (x,) = node.srcs
-    if node.get("group") is not None and len(node["group"][0]) == 1:
+    group = node.get("group")
+    if group and len(group[0]) == 1:
         return build.reshape(x, node.shape)  # nobody else
     if node.op is Op.COLLECTIVE_PERMUTE and all(pair == (0, 0) for pair in node["pairs"]):
         return None if node.get("name") else x

@@ -61,7 +61,8 @@ def check_collective(step: CollectiveStep) -> None:
     if sum(map(len, step.group)) + len(step.pairs) > MOST_RANKS:
         raise NeffError(f"a collective of more than {MOST_RANKS} ranks")
     for what, value, wanted in (
-        ("the group", step.group, op is not Op.COLLECTIVE_PERMUTE),
+        # Without a group all ranks take part, where their number doesn't matter to shapes.
+        ("the group", step.group, bool(step.group) and op is not Op.COLLECTIVE_PERMUTE),
         ("the reduction", step.reduction, op in _REDUCING),
     ):
         if bool(value) != wanted:

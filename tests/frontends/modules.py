@@ -72,3 +72,15 @@ def scalar(opcode: str, dtype: str = "f32", number: int = 2) -> Computation:
     made = Computation(opcode, number)
     made.add(opcode, f"{dtype}[]", made.parameter(f"{dtype}[]"), made.parameter(f"{dtype}[]"))
     return made
+
+
+def custom(
+    target: str, operands: Sequence[Any], result: Any, config: bytes = b"", **fields: Any
+) -> bytes:
+    """A module of one custom call; operands and result are types."""
+    main = Computation("main", 1)
+    numbers = [main.parameter(type_) for type_ in operands]
+    main.add(
+        "custom-call", result, *numbers, custom_call_target=target, backend_config=config, **fields
+    )
+    return module(main)

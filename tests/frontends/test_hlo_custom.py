@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from neuronxcc.frontends.hlo import import_hlo
+from neuronxcc.frontends.hlo import HloError, import_hlo
 from neuronxcc.ir.reference import evaluate
-from tests.frontends.modules import Computation, module
+from tests.frontends.modules import Computation, custom, module, shape, tuple_shape
 
 _X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
 _Y = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
@@ -80,6 +81,79 @@ def test_rms_norm_goes_along_the_dimension_of_its_config(dim: int) -> None:
     got = call("AwsNeuronRmsNorm", _X, weight, epsilon, config=config, result="f32[3,8]")
     expected = functional.rms_norm(_X.movedim(dim, -1), (len(weight),), weight, 1e-5)
     close(got, expected.movedim(-1, dim))
+
+
+@pytest.mark.parametrize(
+    ("target", "function"),
+    [("AwsNeuronGeluBackward", functional.gelu), ("AwsNeuronSiluBackward", functional.silu)],
+)
+def test_without_a_gradient_the_slope_is_meant(
+    target: str, function: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    x = _Y.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(function(x).sum(), x)
+    close(call(target, _Y), slope)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_softmax_goes_along_the_dimension_of_its_config(dim: int) -> None:
+    config = str(dim).encode()
+    close(call("AwsNeuronSoftmax", _X, config=config), torch.softmax(_X, dim))
+    expected = gradient(lambda x: torch.softmax(x, dim))
+    close(call("AwsNeuronSoftmaxBackward", _X, torch.softmax(_Y, dim), config=config), expected)
+
+
+def test_the_largest_values_and_their_places() -> None:
+    result = tuple_shape(shape("f32[3,2]"), shape("u32[3,2]"))
+    content = custom("AwsNeuronTopK", ["f32[3,8]"], result, b"2")
+    values, places = evaluate(import_hlo(content).graph, [_X.numpy()])
+    expected = _X.topk(2)
+    np.testing.assert_array_equal(values, expected.values.numpy())
+    np.testing.assert_array_equal(places, expected.indices.numpy())
+    assert places.dtype == np.uint32
+
+
+def test_the_position_over_a_vocabulary_as_in_issue_1210() -> None:
+    x = np.random.default_rng(5).standard_normal((128256, 1)).astype(ml_dtypes.bfloat16)
+    content = custom("AwsNeuronArgMax", ["bf16[128256,1]"], "s32[1]", b"0")
+    (place,) = evaluate(import_hlo(content).graph, [x])
+    assert place.tolist() == [int(np.argmax(x.astype(np.float32)))]
+
+
+def test_products_of_integers_are_exact() -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(-99999, 99999, (2, 3, 4)), rng.integers(-9, 9, (2, 4, 5))
+    content = custom("AwsNeuronIntMatmult", ["s32[2,3,4]", "s32[2,4,5]"], "s32[2,3,5]")
+    (got,) = evaluate(import_hlo(content).graph, [x.astype(np.int32), y.astype(np.int32)])
+    np.testing.assert_array_equal(got, x @ y)
+
+
+@pytest.mark.parametrize(
+    ("target", "operands", "result", "config", "code", "text"),
+    [
+        ("AwsNeuronDropoutMaskV1", ["f32[2]"], "f32[2]", b"", "NCC_EUOC002", "no public document"),
+        (
+            "AwsNeuronCustomOp", ["f32[2]"], "f32[2]", b"version=1.0;name=my_add;path=/x/lib.so;",
+            "NCC_EUOC002", "AwsNeuronCustomOp 'my_add': '/x/lib.so' holds instructions",
+        ),
+        ("AwsNeuronSoftmax", ["f32[2]"], "f32[2]", b"x", "NCC_EVRF064", "'x' is no dimension"),
+        (
+            "AwsNeuronIntMatmult", ["f32[2,2]", "f32[2,2]"], "f32[2,2]", b"", "NCC_EVRF064",
+            "AwsNeuronIntMatmult of f32[2,2]",
+        ),
+        (
+            "AwsNeuronCollectiveMatmul", ["f32[2,2]", "f32[2,2]"], "f32[4,2]", b"tp_degree=x",
+            "NCC_EVRF064", "'tp_degree=x' in the config",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_refused(
+    target: str, operands: list[str], result: str, config: bytes, code: str, text: str
+) -> None:
+    with pytest.raises(HloError) as caught:
+        import_hlo(custom(target, operands, result, config))
+    assert caught.value.code == code
+    assert text in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["Max", "Min"])

@@ -70,9 +70,6 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str, str]] = {
     ),
     "no module": (lambda: b"hello world", "NCC_EHLO001", "no HloModuleProto"),
     "nothing": (lambda: b"", "NCC_EHLO001", "(0 bytes)"),
-    "no groups": (
-        lambda: _called("all-reduce"), "NCC_EUOC002", "without replica groups"
-    ),
 }  # fmt: skip
 
 
@@ -86,12 +83,6 @@ def _declared(type_: str) -> bytes:
     main = entry()
     main.add("negate", type_, main.parameter("f32[4]"))
     return module(main)
-
-
-def _called(opcode: str) -> bytes:
-    main = entry()
-    main.add(opcode, "f32[4]", main.parameter("f32[4]"), called_computation_ids=[2])
-    return module(main, scalar("add"))
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -1,10 +1,19 @@
-"""Collectives. Ranks are numbered as the module numbers its devices."""
+"""Collectives. Ranks are numbered as the module numbers its devices: by replica, then by partition.
+
+A program calls its ranks by the text that `group_name` makes: "ranks:0,1;2,3", or "ranks:all" for
+all that run it. Who loads the program makes the group.
+
+What replica groups mean depends, as in XLA, on the channel and on `use_global_device_ids`: numbers
+of replicas, of partitions, or of devices. Without a device assignment in the module one of the two
+kinds is taken to have a single member, as front ends have it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,28 +22,95 @@ from neuronxcc.frontends.hlo.scalar import Scalar
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, TensorType
+from neuronxcc.ir.op import Op
 
 Groups = tuple[tuple[int, ...], ...]
 MAX_RANKS = 1 << 20
+ALL: Final = "ranks:all"
+#: Their groups are numbers of partitions if they have a channel, otherwise of replicas.
+_BY_PARTITION = frozenset({"all-to-all", "collective-permute", "collective-broadcast"})
 
 
-def _groups(site: Site) -> Groups:
-    """The replica groups, whichever way they are written."""
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Who takes part.
+
+    Attributes:
+        groups: Of ranks; (): all ranks are one, however many they are.
+        name: What a program calls them.
+    """
+
+    groups: Groups
+    name: str
+
+    @classmethod
+    def of(cls, groups: Groups) -> Ranks:
+        """Groups that the module names."""
+        return cls(groups, group_name(groups))
+
+    @classmethod
+    def all(cls, count: int) -> Ranks:
+        """All ranks that run the program: `count` by the shapes, 0 if these don't tell."""
+        return cls((tuple(range(count)),) if count else (), ALL)
+
+
+def _ranks(site: Site, count: int = 0) -> Ranks:
+    """The groups of ranks, whichever way they are written.
+
+    Args:
+        site: The instruction.
+        count: The number of ranks of a group that its shapes imply, 0 if they don't.
+    """
     listed = site.proto.replica_groups or site.proto.collective_device_list.replica_groups
-    groups = tuple(tuple(group.replica_ids) for group in listed)
+    groups = tuple(tuple(group.replica_ids) for group in listed if group.replica_ids)
     iota = site.proto.collective_device_list.iota_replica_group_list
     if not groups and iota.num_replica_groups:
         groups = _iota_groups(iota)
-    ranks = [rank for group in groups for rank in group]
-    if not ranks:
-        raise unsupported(
-            f"{site.opcode} without replica groups, whose ranks only the run would tell",
-            "name the ranks: replica_groups={{0,1,...}}",
-        )
-    if len(set(ranks)) != len(ranks) or min(ranks) < 0 or max(ranks) >= MAX_RANKS:
+    numbers = [number for group in groups for number in group]
+    if len(set(numbers)) != len(numbers) or any(not 0 <= n < MAX_RANKS for n in numbers):
         raise invalid(f"{site.opcode} with replica groups {groups}")
-    return groups
+    replicas, partitions = site.devices
+    total = replicas * partitions
+    if site.proto.use_global_device_ids:
+        if groups:
+            return Ranks.of(groups)
+        return Ranks.of((tuple(range(total)),)) if total else Ranks.all(count)
+    if total:
+        everyone = (tuple(range(partitions if _of_partitions(site) else replicas)),)
+        return Ranks.of(_of_devices(site, groups or everyone))
+    if not groups or (_crosses_both(site) and len(numbers) == 1 and count != 1):
+        # One replica, or none named: as many as run the program.
+        return Ranks.all(count)
+    return Ranks.of(groups)
+
+
+def _of_partitions(site: Site) -> bool:
+    return bool(site.proto.channel_id) and site.opcode in _BY_PARTITION
+
+
+def _crosses_both(site: Site) -> bool:
+    """Groups of replicas, each with all its partitions."""
+    return bool(site.proto.channel_id) and site.opcode not in _BY_PARTITION
+
+
+def _of_devices(site: Site, groups: Groups) -> Groups:
+    """Numbers of replicas or partitions, as those of devices."""
+    replicas, partitions = site.devices
+    most = partitions if _of_partitions(site) else replicas
+    if any(number >= most for group in groups for number in group):
+        raise invalid(f"{site.opcode} with replica groups {groups} among {most}")
+    if _of_partitions(site):
+        return tuple(
+            tuple(r * partitions + p for p in group) for r in range(replicas) for group in groups
+        )
+    if _crosses_both(site):
+        return tuple(
+            tuple(r * partitions + p for r in group for p in range(partitions)) for group in groups
+        )
+    return tuple(
+        tuple(r * partitions + p for r in group) for p in range(partitions) for group in groups
+    )
 
 
 def _iota_groups(iota: object) -> Groups:
@@ -54,77 +130,140 @@ def group_name(groups: Groups) -> str:
     return "ranks:" + ";".join(",".join(map(str, group)) for group in groups)
 
 
-def _common(site: Site, groups: Groups) -> dict[str, Any]:
+def _common(site: Site, ranks: Ranks) -> dict[str, Any]:
     """What every collective of these ranks is given."""
-    return {"group": groups, "name": group_name(groups), "channel": site.counter()}
+    return {"group": ranks.groups, "name": ranks.name, "channel": site.counter()}
 
 
 def _each(site: Site, results: Sequence[Node]) -> Value:
     return tuple(results) if isinstance(site.type, tuple) else results[0]
 
 
-def _for_each(site: Site, make: Callable[..., Node]) -> Value:
-    """A collective of its own for every operand."""
-    groups = _groups(site)
-    return _each(site, [make(x, **_common(site, groups)) for x in site.tensors])
-
-
 def _kind(site: Site, x: Node) -> str:
     return Scalar.of(site, [x.dtype, x.dtype]).kinds()[0]
 
 
-def _dim(site: Site) -> int:
-    if len(site.proto.dimensions) != 1:
-        raise invalid(f"{site.opcode} goes along one dimension")
-    return int(site.proto.dimensions[0])
+def _dim(site: Site, x: Node) -> int:
+    dims = list(site.proto.dimensions)
+    if len(dims) != 1 or not 0 <= dims[0] < x.type.rank:
+        raise invalid(f"{site.opcode} of {x.type} along dimensions {dims}")
+    return int(dims[0])
+
+
+def _declared(site: Site, index: int) -> TensorType:
+    """The type that the module gives the result for an operand."""
+    type_ = site.type
+    if isinstance(type_, tuple):
+        type_ = type_[index] if index < len(type_) else None
+    if not isinstance(type_, TensorType):
+        raise invalid(f"{site.opcode} returns a tensor for every operand")
+    return type_
+
+
+def _ratio(large: TensorType, small: TensorType, dim: int) -> int:
+    """How many times a dimension of one type is that of another; 0 if that isn't known."""
+    if large.rank != small.rank or not small.shape[dim] or large.shape[dim] % small.shape[dim]:
+        return 0
+    return large.shape[dim] // small.shape[dim]
 
 
 def _all_reduce(site: Site) -> Value:
-    return _for_each(site, lambda x, **common: build.all_reduce(x, _kind(site, x), **common))
+    ranks = _ranks(site)
+    return _each(
+        site, [build.all_reduce(x, _kind(site, x), **_common(site, ranks)) for x in site.tensors]
+    )
 
 
 def _all_gather(site: Site) -> Value:
-    return _for_each(site, lambda x, **common: build.all_gather(x, _dim(site), **common))
+    results = []
+    for i, x in enumerate(site.tensors):
+        dim = _dim(site, x)
+        ranks = _sized(site, _ratio(_declared(site, i), x.type, dim))
+        results.append(build.all_gather(x, dim, **_common(site, ranks)))
+    return _each(site, results)
 
 
 def _reduce_scatter(site: Site) -> Value:
-    def one(x: Node, **common: Any) -> Node:
-        return build.reduce_scatter(x, _kind(site, x), _dim(site), **common)
+    results = []
+    for i, x in enumerate(site.tensors):
+        dim = _dim(site, x)
+        ranks = _sized(site, _ratio(x.type, _declared(site, i), dim))
+        results.append(build.reduce_scatter(x, _kind(site, x), dim, **_common(site, ranks)))
+    return _each(site, results)
 
-    return _for_each(site, one)
+
+def _sized(site: Site, count: int) -> Ranks:
+    """The ranks of a collective that must know how many they are."""
+    ranks = _ranks(site, count)
+    if not ranks.groups:
+        raise unsupported(
+            f"{site.opcode} without replica groups, whose number of ranks its shapes don't tell",
+            "name the ranks: replica_groups={{0,1,...}}",
+        )
+    return ranks
 
 
 def _all_to_all(site: Site) -> Value:
-    common = _common(site, _groups(site))
+    xs = site.tensors
     if site.proto.dimensions:
-        dim = _dim(site)
-        return _each(site, [build.all_to_all(x, dim, dim, **common) for x in site.tensors])
+        ranks = _sized(site, 0)
+        return _each(
+            site,
+            [build.all_to_all(x, _dim(site, x), _dim(site, x), **_common(site, ranks)) for x in xs],
+        )
     # One operand per rank, and as many results.
-    received = build.all_to_all(build.stack(site.tensors, 0), 0, 0, **common)
+    if not xs or any(x.type != xs[0].type for x in xs):
+        raise invalid("all-to-all takes one operand of one type per rank")
+    common = _common(site, _sized(site, len(xs)))
+    received = build.all_to_all(build.stack(xs, 0), 0, 0, **common)
     return tuple(
-        build.reshape(build.slice_dim(received, 0, i, i + 1), site.tensors[0].shape)
-        for i in range(len(site.tensors))
+        build.reshape(build.slice_dim(received, 0, i, i + 1), xs[0].shape) for i in range(len(xs))
     )
 
 
 def _permute(site: Site) -> Value:
-    pairs = tuple((pair.source, pair.target) for pair in site.proto.source_target_pairs)
-    ranks = sorted({rank for pair in pairs for rank in pair})
-    if not ranks or ranks[0] < 0 or ranks[-1] >= MAX_RANKS:
+    pairs = [(pair.source, pair.target) for pair in site.proto.source_target_pairs]
+    replicas, partitions = site.devices
+    if replicas > 1 and partitions > 1:
+        if site.proto.channel_id:
+            pairs = [
+                (r * partitions + a, r * partitions + b) for r in range(replicas) for a, b in pairs
+            ]
+        else:
+            pairs = [
+                (a * partitions + p, b * partitions + p)
+                for p in range(partitions)
+                for a, b in pairs
+            ]
+    numbers = sorted({rank for pair in pairs for rank in pair})
+    if numbers and (numbers[0] < 0 or numbers[-1] >= MAX_RANKS):
         raise invalid(f"collective-permute of {pairs}")
-    name = group_name((tuple(range(ranks[-1] + 1)),))
+    if not numbers:  # nobody sends: who receives nothing has zeros
+        return _each(site, [build.splat(0, x.type) for x in site.tensors])
     results = [
-        build.collective_permute(x, pairs, name=name, channel=site.counter()) for x in site.tensors
+        build.collective_permute(x, pairs, name=ALL, channel=site.counter()) for x in site.tensors
     ]
     return _each(site, results)
 
 
 def _broadcast(site: Site) -> Value:
-    return _for_each(site, build.collective_broadcast)
+    ranks = _ranks(site)
+    return _each(
+        site, [build.collective_broadcast(x, **_common(site, ranks)) for x in site.tensors]
+    )
 
 
-def _rank(site: Site) -> Node:
-    return build.convert(site.rank(), DType.U32)
+def _replica(site: Site) -> Node:
+    partitions = site.devices[1]
+    rank = site.rank()
+    return build.convert(build.divide(rank, partitions) if partitions > 1 else rank, DType.U32)
+
+
+def _partition(site: Site) -> Node:
+    partitions = site.devices[1]
+    rank = site.rank()
+    place = build.binary(Op.REMAINDER, rank, partitions) if partitions else rank
+    return build.convert(place, DType.U32)
 
 
 TABLE: dict[str, Handler] = {
@@ -134,6 +273,6 @@ TABLE: dict[str, Handler] = {
     "all-to-all": _all_to_all,
     "collective-permute": _permute,
     "collective-broadcast": _broadcast,
-    "replica-id": _rank,
-    "partition-id": _rank,
+    "replica-id": _replica,
+    "partition-id": _partition,
 }

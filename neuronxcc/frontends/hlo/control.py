@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from neuronxcc.frontends.hlo.errors import invalid
-from neuronxcc.frontends.hlo.site import Handler, Site, Value, flatten, type_of_value, unflatten
+from neuronxcc.frontends.hlo.site import (
+    Handler,
+    Scope,
+    Site,
+    Value,
+    flatten,
+    type_of_value,
+    unflatten,
+)
 from neuronxcc.frontends.hlo.types import Type, leaves, text_of
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -20,34 +29,56 @@ def _call(site: Site) -> Value:
     return site.run(site.callee(), site.operands)
 
 
-def _graph(site: Site, number: int, types: Sequence[TensorType], place: int, of: Type) -> Graph:
-    """A computation as a graph of its own.
+@dataclass
+class _Nested:
+    """Graphs of loops and branches, which may ask for the number of the device.
 
-    Args:
-        site: The instruction that calls it.
-        number: Which of its computations.
-        types: Of all parameters of the graph.
-        place: Number of the first one that the computation takes.
-        of: Type of the value that the computation takes.
+    If one of an instruction's graphs does, all have it as a last parameter.
     """
-    params = [parameter(i, t) for i, t in enumerate(types)]
-    value = unflatten(of, params[place : place + len(leaves(of))])
-    results = flatten(site.run(site.callee(number), (value,)))
-    return Graph(f"{site.proto.name}.{number}", tuple(params), tuple(results))
+
+    site: Site
+    types: Sequence[TensorType]
+
+    def __post_init__(self) -> None:
+        rank = parameter(len(self.types), TensorType(DType.S32), "rank")
+        self.scope = Scope(rank)
+
+    def results(self, number: int, place: int, of: Type) -> list[Node]:
+        """What a computation gives for the parameters from `place` on, which have the type `of`."""
+        params = [parameter(i, t) for i, t in enumerate(self.types)]
+        value = unflatten(of, params[place : place + len(leaves(of))])
+        with self.site.within(self.scope):
+            return flatten(self.site.run(self.site.callee(number), (value,)))
+
+    def graph(self, number: int, results: Sequence[Node]) -> Graph:
+        """The graph of computation `number`; made after all have given their results."""
+        params = [parameter(i, t) for i, t in enumerate(self.types)]
+        if self.scope.used:
+            params.append(self.scope.rank)
+        return Graph(f"{self.site.proto.name}.{number}", tuple(params), tuple(results))
+
+    def further(self) -> list[Node]:
+        """Operands beyond the instruction's own."""
+        return [self.site.rank()] if self.scope.used else []
 
 
 def _while(site: Site) -> Value:
     if len(site.operands) != 1 or len(site.called) != 2:
         raise invalid("while takes one value, a condition and a body")
     state = flatten(site.operands[0])
-    types, of = [node.type for node in state], type_of_value(site.operands[0])
+    of = type_of_value(site.operands[0])
+    nested = _Nested(site, [node.type for node in state])
     # XLA lists the body first.
-    body, cond = (_graph(site, number, types, 0, of) for number in (0, 1))
-    if [r.type for r in cond.results] != [TensorType(DType.PRED)]:
+    after, condition = (nested.results(number, 0, of) for number in (0, 1))
+    if [r.type for r in condition] != [TensorType(DType.PRED)]:
         raise invalid("the condition of a while returns one pred[]")
     if not state:
         raise invalid("while without a state would never end")
-    return unflatten(of, build.results(build.while_(cond, body, state)))
+    if nested.scope.used:
+        after.append(nested.scope.rank)
+    body, cond = nested.graph(0, after), nested.graph(1, condition)
+    final = build.results(build.while_(cond, body, [*state, *nested.further()]))
+    return unflatten(of, final[: len(state)])
 
 
 def _conditional(site: Site) -> Value:
@@ -58,18 +89,19 @@ def _conditional(site: Site) -> Value:
     if not isinstance(choice, Node) or choice.type not in _SELECTORS:
         raise invalid("the selector of a conditional is pred[] or s32[]")
     operands = flatten(tuple(values))
-    types = [node.type for node in operands]
-    branches, place = [], 0
+    nested = _Nested(site, [node.type for node in operands])
+    found, place = [], 0
     for number, value in enumerate(values):
         of = type_of_value(value)
-        branches.append(_graph(site, number, types, place, of))
+        found.append(nested.results(number, place, of))
         place += len(leaves(of))
-    given = [[r.type for r in branch.results] for branch in branches]
-    if any(types_ != leaves(site.type) for types_ in given):
+    if any([r.type for r in results] != leaves(site.type) for results in found):
         raise invalid(f"a branch returns something else than {text_of(site.type)}")
-    if not given[0]:
+    if not found[0]:
         return unflatten(site.type, ())
-    return unflatten(site.type, build.results(build.conditional(choice, branches, operands)))
+    branches = [nested.graph(number, results) for number, results in enumerate(found)]
+    chosen = build.conditional(choice, branches, [*operands, *nested.further()])
+    return unflatten(site.type, build.results(chosen))
 
 
 TABLE: dict[str, Handler] = {

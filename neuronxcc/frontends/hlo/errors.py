@@ -41,7 +41,7 @@ class HloError(ValueError):
     """A module that can't be compiled.
 
     Attributes:
-        code: The documented code without brackets, for example "NCC_EVRF010".
+        code: The documented code without brackets, for example "NCC_EVRF010"; "" if there is none.
         where: The instruction; None if it is about the module.
         remedy: What to do.
     """
@@ -49,7 +49,8 @@ class HloError(ValueError):
     def __init__(self, code: str, text: str, remedy: str, where: Where | None = None) -> None:
         self.code, self.text, self.remedy, self.where = code, text, remedy, where
         place = f"\n  at {where}" if where else ""
-        super().__init__(f"[{code}] {text}{place}\n  remedy: {remedy}")
+        shown = f"[{code}] " if code else ""
+        super().__init__(f"{shown}{text}{place}\n  remedy: {remedy}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.code, self.text, self.remedy, self.where)

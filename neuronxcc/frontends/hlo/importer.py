@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from neuronxcc.frontends.hlo import (
+    asynchronous,
     collectives,
     contraction,
     control,
@@ -27,7 +29,17 @@ from neuronxcc.frontends.hlo.errors import (
     unsupported,
 )
 from neuronxcc.frontends.hlo.module import Instruction, Module, decode
-from neuronxcc.frontends.hlo.site import Handler, Site, Value, flatten, type_of_value, unflatten
+from neuronxcc.frontends.hlo.notes import Note
+from neuronxcc.frontends.hlo.refused import REFUSED
+from neuronxcc.frontends.hlo.site import (
+    Handler,
+    Scope,
+    Site,
+    Value,
+    flatten,
+    type_of_value,
+    unflatten,
+)
 from neuronxcc.frontends.hlo.types import Type, leaves, text_of
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc, parameter
@@ -35,7 +47,7 @@ from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.shapes import ShapeError
 
-HANDLERS: Final[dict[str, Handler]] = {
+_SYNCHRONOUS: Final[dict[str, Handler]] = {
     **elementwise.TABLE,
     **movement.TABLE,
     **reduction.TABLE,
@@ -46,6 +58,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     **custom.TABLE,
     **random.TABLE,
 }
+HANDLERS: Final[dict[str, Handler]] = {**_SYNCHRONOUS, **asynchronous.table(_SYNCHRONOUS)}
 
 #: Instructions, those of a called computation counted at every call. A module of a few lines can
 #: call itself up to any number; the vendor's compiler gives up at five million of its own.
@@ -64,6 +77,7 @@ class Imported:
         names: Name of every parameter of the graph.
         where: The instruction that a node stands for.
         by_rank: The graph has one parameter more, the number of the device, as s32[].
+        notes: What is to be told about instructions.
     """
 
     graph: Graph
@@ -72,6 +86,7 @@ class Imported:
     names: tuple[str, ...]
     where: dict[Node, Where]
     by_rank: bool
+    notes: tuple[tuple[Note, Where], ...] = ()
 
 
 def import_hlo(content: bytes) -> Imported:
@@ -92,14 +107,14 @@ class _Importer:
     module: Module
     where: dict[Node, Where] = field(default_factory=dict)
     locs: dict[Node, Loc] = field(default_factory=dict)
+    notes: dict[tuple[Note, Where], None] = field(default_factory=dict)  # each once, in order
     _known: dict[tuple[int, tuple[Value, ...]], Value] = field(default_factory=dict)
-    _rank_param: Node | None = None
+    _scopes: list[Scope] = field(default_factory=list)
     _imported: int = 0
     _depth: int = 0
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count()
-        self._tensors = 0
 
     def result(self) -> Imported:
         entry = self.module.computations[self.module.entry]
@@ -115,29 +130,36 @@ class _Importer:
                 nodes.append(parameter(len(params), part, names[-1]))
                 params.append(nodes[-1])
             values.append(unflatten(type_, nodes))
-        self._tensors = len(params)
+        scope = Scope(parameter(len(params), TensorType(DType.S32), "rank"))
+        self._scopes.append(scope)
         value = self.run(self.module.entry, values)
-        if self._rank_param is not None:
-            params.append(self._rank_param)
+        if scope.used:
+            params.append(scope.rank)
         graph = Graph(
             self.module.name, tuple(params), tuple(flatten(value)), self._aliases(types), self.locs
         )
-        by_rank = self._rank_param is not None
-        return Imported(graph, types, type_of_value(value), tuple(names), self.where, by_rank)
+        return Imported(
+            graph, types, type_of_value(value), tuple(names), self.where, scope.used,
+            tuple(self.notes),
+        )  # fmt: skip
 
     def _number(self) -> int:
         return next(self._numbers)
 
     def _rank(self) -> Node:
-        """The parameter beyond the module's own that tells a program which rank it is."""
-        if self._depth > 1:
-            raise unsupported(
-                "the number of the device, inside a loop or a branch",
-                "compute it before the loop and pass it in",
-            )
-        if self._rank_param is None:
-            self._rank_param = parameter(self._tensors, TensorType(DType.S32), "rank")
-        return self._rank_param
+        """The number of the device: a parameter of the graph that is being made."""
+        next(self._numbers)  # what asks for it belongs to one graph and isn't kept for others
+        scope = self._scopes[-1]
+        scope.used = True
+        return scope.rank
+
+    @contextmanager
+    def _within(self, scope: Scope) -> Iterator[None]:
+        self._scopes.append(scope)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
 
     def run(self, number: int, args: Sequence[Value]) -> Value:
         """Import a computation on values; on the same values again, the same result."""
@@ -202,7 +224,8 @@ class _Importer:
     def _handle(self, instruction: Instruction, values: list[Value]) -> Value:
         handler = HANDLERS.get(instruction.opcode)
         if handler is None:
-            raise unsupported(f"{instruction.opcode}", _REMEDIES.get(instruction.opcode, ""))
+            refusal = REFUSED.get(instruction.opcode)
+            raise refusal.error(instruction.opcode) if refusal else unsupported(instruction.opcode)
         operands = tuple(values[n] for n in instruction.operands)
         return handler(
             Site(
@@ -211,8 +234,11 @@ class _Importer:
                 operands,
                 instruction.called,
                 self.run,
-                lambda: next(self._numbers),
+                self._number,
                 self._rank,
+                self._within,
+                self.module.devices,
+                lambda note: self.notes.update({(note, self.module.where(instruction)): None}),
             )
         )
 
@@ -246,17 +272,6 @@ class _Importer:
                 raise HloError(refusal.code, str(refusal), refusal.remedy)
             aliases[out] = into
         return aliases
-
-
-_REMEDIES = {
-    "triangular-solve": "multiply by an inverse instead",
-    "cholesky": "factorise on the host",
-    "fft": "run this part on the CPU, or multiply by a DFT matrix",
-    "infeed": "pass the data as a parameter",
-    "outfeed": "return the data as a result",
-    "set-dimension-size": "pad to a static size and mask",
-    "rng-get-and-update-state": "pass the state as a parameter and use rng-bit-generator",
-}
 
 
 def _number(type_: Type, index: Sequence[int]) -> int | None:

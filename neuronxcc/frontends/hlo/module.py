@@ -17,9 +17,11 @@ from neuronxcc.frontends.hlo.errors import (
     invalid,
 )
 from neuronxcc.frontends.hlo.schema import message
+from neuronxcc.frontends.hlo.shards import localise
 from neuronxcc.frontends.hlo.types import Type, type_of
 
 MAX_FRAMES: Final = 64  # that are looked through for a line of the user's
+MAX_DEVICES: Final = 1 << 20
 
 
 class Frames:
@@ -98,6 +100,7 @@ class Module:
         entry: Position of the entry computation.
         proto: The message.
         frames: Source positions.
+        devices: Numbers of replicas and of partitions, (0, 0) if the module has no assignment.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Module:
     entry: int
     proto: Any
     frames: Frames
+    devices: tuple[int, int] = (0, 0)
 
     def where(self, instruction: Instruction) -> Where:
         """For errors about an instruction."""
@@ -123,6 +127,7 @@ def decode(content: bytes) -> Module:
         HloError: The bytes are neither, or the module contradicts itself.
     """
     proto = _parse(content)
+    localise(proto)
     frames = Frames(proto.stack_frame_index)
     by_id: dict[int, int] = {}
     computations: list[Computation] = []
@@ -135,7 +140,22 @@ def decode(content: bytes) -> Module:
         if len(named) != 1:
             raise _broken(f"module '{proto.name}' has no entry computation")
         entry = named[0]
-    return Module(proto.name, tuple(computations), entry, proto, frames)
+    return Module(proto.name, tuple(computations), entry, proto, frames, _devices(proto))
+
+
+def _devices(proto: Any) -> tuple[int, int]:
+    """Replicas and partitions.
+
+    Raises:
+        HloError: There is an assignment of less or far more than one device.
+    """
+    if not proto.HasField("device_assignment"):
+        return 0, 0
+    replicas = proto.device_assignment.replica_count
+    partitions = proto.device_assignment.computation_count
+    if not 0 < replicas * partitions <= MAX_DEVICES or replicas < 0:
+        raise _broken(f"a device assignment of {replicas} replicas and {partitions} partitions")
+    return replicas, partitions
 
 
 def _parse(content: bytes) -> Any:

@@ -109,8 +109,10 @@ _MESSAGES: dict[str, str] = {
     "Module": (
         "name:1:string entry_computation_name:2:string computations:3:*@Computation "
         "host_program_shape:4:@ProgramShape entry_computation_id:6:int64 "
-        "input_output_alias:8:@Aliases is_dynamic:11:bool stack_frame_index:17:@StackFrames"
+        "input_output_alias:8:@Aliases is_dynamic:11:bool device_assignment:15:@Devices "
+        "stack_frame_index:17:@StackFrames"
     ),
+    "Devices": "replica_count:1:int32 computation_count:2:int32",
     # What XLA writes to disk when it is asked for a dump: the module is field 1.
     "Dump": "hlo_module:1:@Module",
 }

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from neuronxcc.frontends.hlo.errors import RefusedError, invalid
+from neuronxcc.frontends.hlo.notes import Note
 from neuronxcc.frontends.hlo.types import Type
 from neuronxcc.ir.node import Node, TensorType
 
 #: The value of an instruction: a tensor, a tuple of values, or None for a token.
 Value = Node | tuple["Value", ...] | None
+
+
+@dataclass(slots=True)
+class Scope:
+    """A graph that is being made: the main one, or that of a loop or a branch.
+
+    Attributes:
+        rank: Its parameter that holds the number of the device.
+        used: Something has asked for it.
+    """
+
+    rank: Node
+    used: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +41,9 @@ class Site:
         run: Imports a computation on values.
         counter: Gives a new number at every call, in the order of the program.
         rank: Gives the scalar that holds the number of the device that runs the program.
+        within: Makes a scope current as long as the graph of a loop or a branch is made.
+        devices: Numbers of replicas and of partitions, (0, 0) if the module doesn't say.
+        note: Keeps what is to be told about the instruction.
     """
 
     proto: Any
@@ -35,6 +53,9 @@ class Site:
     run: Callable[[int, Sequence[Value]], Value]
     counter: Callable[[], int]
     rank: Callable[[], Node]
+    within: Callable[[Scope], AbstractContextManager[None]]
+    devices: tuple[int, int]
+    note: Callable[[Note], None]
 
     @property
     def opcode(self) -> str:
@@ -126,4 +147,13 @@ def type_of_value(value: Value) -> Type:
     return tuple(map(type_of_value, value))
 
 
-__all__ = ["Handler", "RefusedError", "Site", "Value", "flatten", "type_of_value", "unflatten"]
+__all__ = [
+    "Handler",
+    "RefusedError",
+    "Scope",
+    "Site",
+    "Value",
+    "flatten",
+    "type_of_value",
+    "unflatten",
+]

@@ -49,7 +49,8 @@ def all_reduce_rule(op: Op, types: Types, attrs: Attrs) -> Types:
     """The type of the operand."""
     arity(op, types, 1)
     _check_kind(op, attrs, types[0])
-    group_size(op, attrs)
+    if attrs["group"]:  # (): all ranks, however many
+        group_size(op, attrs)
     return types
 
 
@@ -89,7 +90,7 @@ def all_to_all_rule(op: Op, types: Types, attrs: Attrs) -> Types:
 def broadcast_rule(op: Op, types: Types, attrs: Attrs) -> Types:
     """The type of the operand."""
     arity(op, types, 1)
-    size, root = group_size(op, attrs), attrs["root"]
+    size, root = group_size(op, attrs) if attrs["group"] else 1, attrs["root"]
     if not 0 <= root < size:
         raise ShapeError(op, f"root {root} of a group of {size}")
     return types

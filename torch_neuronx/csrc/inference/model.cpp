@@ -13,7 +13,7 @@
 namespace torch_neuronx::inference {
 namespace {
 
-constexpr const char* kLoading = "torch_neuronx.inference.loading";
+constexpr const char* kLoading = "torch_neuronx.inference.entry";
 constexpr const char* kPlacement = "torch_neuronx.inference.placement";
 
 std::shared_ptr<PyObject> hold(const py::object& object) {

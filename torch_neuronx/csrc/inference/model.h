@@ -1,7 +1,7 @@
 // A traced model: `torch.classes.neuron.Model`, which TorchScript holds, saves and loads.
 //
 // What is saved is data: a manifest (JSON), a NEFF, and tensors. Loading goes through Python
-// (torch_neuronx/inference/loading.py), which checks all of it; calls do not.
+// (torch_neuronx/inference/entry.py and loading.py), which checks all of it; calls do not.
 #pragma once
 
 #include <torch/custom_class.h>
