@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch_neuronx.inference.analysis import analyze
     from torch_neuronx.inference.batching import dynamic_batch
     from torch_neuronx.inference.buckets import BucketModelConfig, bucket_model_trace
-    from torch_neuronx.inference.errors import ModelFormatError, TraceError
+    from torch_neuronx.inference.errors import InputError, ModelFormatError, TraceError
     from torch_neuronx.inference.parallel import DataParallel
     from torch_neuronx.inference.partition import PartitionerConfig
     from torch_neuronx.inference.placement import (
@@ -39,6 +39,7 @@ __all__ = [
     "BucketModelConfig",
     "CompileOnlyError",
     "DataParallel",
+    "InputError",
     "ModelFormatError",
     "NeuronUnavailableError",
     "PartitionerConfig",
@@ -81,6 +82,7 @@ _LATER = {
     "experimental": ("torch_neuronx.experimental", ""),
     "BucketModelConfig": ("torch_neuronx.inference.buckets", "BucketModelConfig"),
     "DataParallel": ("torch_neuronx.inference.parallel", "DataParallel"),
+    "InputError": ("torch_neuronx.inference.errors", "InputError"),
     "ModelFormatError": ("torch_neuronx.inference.errors", "ModelFormatError"),
     "PartitionerConfig": ("torch_neuronx.inference.partition", "PartitionerConfig"),
     "TraceError": ("torch_neuronx.inference.errors", "TraceError"),

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 
 from neuronxcc.neff import read_neff
-from torch_neuronx.inference.manifest import read_manifest
+from torch_neuronx.inference.manifest import check_against, read_manifest
 from torch_neuronx.inference.placement import DYNAMIC_BATCH, models
 
 
 def dynamic_batch(neuron_script: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     """Let a traced module take any batch: any first size that all its inputs have.
 
-    The batch is run in chunks of the traced size, the last one padded with zeros.
+    The batch is run in chunks of the traced size, the last one padded with zeros; on several cores
+    (`set_neuron_cores`) so many chunks run at the same time.
 
     Args:
         neuron_script: What `trace` returned; it is changed in place.
@@ -52,6 +53,7 @@ def why_not(model: Any) -> str:
                 f"{first.name!r} was traced as {first}, {facts.name!r} as {facts}"
             )
     program = read_neff(memoryview(model.neff().numpy())).program
+    check_against(manifest, program)  # of a model that is loaded later, nobody has yet
     inputs = {b.index for b in program.buffers if b.kind == "input"}
     if any(program.buffers[number].kind == "input" for number in program.results):
         return "the model updates an input in place"

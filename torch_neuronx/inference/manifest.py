@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -113,6 +113,31 @@ def read_manifest(text: str) -> Manifest:
         tuple(_source(item) for item in _list(document["sources"], "sources")),
         tuple(_output(item) for item in _list(document["outputs"], "outputs")),
         _truth(document["separate_weights"]),
+    )
+
+
+def lend_states(manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """The manifest with these states as its last inputs, in this order."""
+    if not names:
+        return manifest
+    states = {facts.name: number for number, facts in enumerate(manifest.states)}
+    lent = [states[name] for name in names]
+    rest = [number for number in range(len(states)) if number not in lent]
+
+    def place(source: Source) -> Source:
+        kind, index = source
+        if kind != "state":
+            return source
+        if index in lent:
+            return "input", len(manifest.inputs) + lent.index(index)
+        return "state", rest.index(index)
+
+    return replace(
+        manifest,
+        inputs=(*manifest.inputs, *(manifest.states[number] for number in lent)),
+        states=tuple(manifest.states[number] for number in rest),
+        sources=tuple(map(place, manifest.sources)),
+        outputs=tuple((place(source), view) for source, view in manifest.outputs),
     )
 
 
