@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch_neuronx import experimental, kernels, nki
+    from torch_neuronx.dynamo.allowed import allow_operators
     from torch_neuronx.inference.analysis import analyze
     from torch_neuronx.inference.batching import dynamic_batch
     from torch_neuronx.inference.buckets import BucketModelConfig, bucket_model_trace
@@ -45,6 +46,7 @@ __all__ = [
     "PartitionerConfig",
     "TraceError",
     "__version__",
+    "allow_operators",
     "analyze",
     "async_load",
     "bucket_model_trace",
@@ -86,6 +88,7 @@ _LATER = {
     "ModelFormatError": ("torch_neuronx.inference.errors", "ModelFormatError"),
     "PartitionerConfig": ("torch_neuronx.inference.partition", "PartitionerConfig"),
     "TraceError": ("torch_neuronx.inference.errors", "TraceError"),
+    "allow_operators": ("torch_neuronx.dynamo.allowed", "allow_operators"),
     "analyze": ("torch_neuronx.inference.analysis", "analyze"),
     "async_load": ("torch_neuronx.inference.placement", "async_load"),
     "bucket_model_trace": ("torch_neuronx.inference.buckets", "bucket_model_trace"),

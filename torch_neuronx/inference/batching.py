@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from neuronxcc.neff import read_neff
-from torch_neuronx.inference.manifest import check_against, read_manifest
+from torch_neuronx.inference.manifest import check_against, read_manifest, refusal_of
 from torch_neuronx.inference.placement import DYNAMIC_BATCH, models
 
 
@@ -41,32 +41,6 @@ def dynamic_batch(neuron_script: torch.jit.ScriptModule) -> torch.jit.ScriptModu
 def why_not(model: Any) -> str:
     """Why a `neuron::Model` cannot have a dynamic batch; "" if it can."""
     manifest = read_manifest(model.manifest())
-    if not manifest.inputs:
-        return "the model takes no tensor"
-    if manifest.states:
-        return f"the model updates the state {manifest.states[0].name!r}, which a batch must not"
-    first = manifest.inputs[0]
-    for facts in manifest.inputs:
-        if not facts.shape or facts.shape[0] != first.shape[0]:
-            return (
-                "the first dimension of all inputs must have the same size; "
-                f"{first.name!r} was traced as {first}, {facts.name!r} as {facts}"
-            )
     program = read_neff(memoryview(model.neff().numpy())).program
     check_against(manifest, program)  # of a model that is loaded later, nobody has yet
-    inputs = {b.index for b in program.buffers if b.kind == "input"}
-    if any(program.buffers[number].kind == "input" for number in program.results):
-        return "the model updates an input in place"
-    assert len(inputs) == len(manifest.sources)
-    for number, ((kind, index), view) in enumerate(manifest.outputs):
-        if kind == "result":
-            shape = program.buffers[program.results[index]].shape
-        else:
-            shape = manifest.tensors(kind)[index].shape
-        shape = shape if view is None else view[0]
-        if not shape or shape[0] != first.shape[0]:
-            return (
-                f"output {number} has the shape {list(shape)}; its first dimension must be the "
-                f"batch, which was traced as {first.shape[0]}"
-            )
-    return ""
+    return refusal_of(manifest, program)

@@ -165,11 +165,13 @@ def _check_states(
             )
         given = list(shared)
         if preprocessor is not None:
-            given = preprocessor(shapes, [state.clone() for state in shared], torch.tensor([number]))
+            given = preprocessor(
+                shapes, [state.clone() for state in shared], torch.tensor([number])
+            )
         if len(given) != len(states):
             raise ValueError(
-                f"shared_state_buffer_preprocessor returns {len(given)} states for bucket {number}, "
-                f"which has {len(states)}"
+                f"shared_state_buffer_preprocessor returns {len(given)} states for bucket "
+                f"{number}, which has {len(states)}"
             )
         for i, (facts, state) in enumerate(zip(states, given, strict=True)):
             found = TensorFacts.of(facts.name, state)

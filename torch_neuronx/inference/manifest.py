@@ -21,6 +21,7 @@ from torch_neuronx.inference.errors import ModelFormatError
 FORMAT = 1
 _KINDS = ("input", "weight", "state")
 _MOST = 1 << 20  # entries of a list; more than any model has
+_MOST_ELEMENTS = 1 << 40  # of a view, whose strides may be 0
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TO_TORCH.values()}
 
 
@@ -170,6 +171,35 @@ def check_against(manifest: Manifest, program: Program) -> None:
             _check_view(number, view, size)
 
 
+def refusal_of(manifest: Manifest, program: Program) -> str:
+    """Why a model, which `check_against` has passed, cannot have a dynamic batch; "" if it can."""
+    if not manifest.inputs:
+        return "the model takes no tensor"
+    if manifest.states:
+        return f"the model updates the state {manifest.states[0].name!r}, which a batch must not"
+    first = manifest.inputs[0]
+    for facts in manifest.inputs:
+        if not facts.shape or facts.shape[0] != first.shape[0]:
+            return (
+                "the first dimension of all inputs must have the same size; "
+                f"{first.name!r} was traced as {first}, {facts.name!r} as {facts}"
+            )
+    if any(program.buffers[number].kind == "input" for number in program.results):
+        return "the model updates an input in place"
+    for number, ((kind, index), view) in enumerate(manifest.outputs):
+        if kind == "result":
+            shape = program.buffers[program.results[index]].shape
+        else:
+            shape = manifest.tensors(kind)[index].shape
+        shape = shape if view is None else view[0]
+        if not shape or shape[0] != first.shape[0]:
+            return (
+                f"output {number} has the shape {list(shape)}; its first dimension must be the "
+                f"batch, which was traced as {first.shape[0]}"
+            )
+    return ""
+
+
 def _find(manifest: Manifest, source: Source) -> TensorFacts:
     kind, index = source
     tensors = manifest.tensors(kind) if kind in _KINDS else ()
@@ -201,6 +231,8 @@ def _check_view(number: int, view: View, size: int) -> None:
     sizes, strides, offset = view
     if len(sizes) != len(strides) or min((*sizes, *strides, offset), default=0) < 0:
         _refuse(f"output {number} is a view of sizes {sizes} and strides {strides}")
+    if math.prod(sizes) > _MOST_ELEMENTS:
+        _refuse(f"output {number} is a view of sizes {sizes}")
     last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
     if 0 not in sizes and last >= size:
         _refuse(f"output {number} is a view that reaches element {last} of {size}")

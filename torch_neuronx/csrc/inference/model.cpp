@@ -94,7 +94,7 @@ void Model::load_locked() {
   const py::gil_scoped_acquire gil;
   try {
     const py::object load = py::module_::import(kLoading).attr("load");
-    const py::dict facts = load(manifest_, neff_, weights_, states_, cores_);
+    const py::dict facts = load(manifest_, neff_, weights_, states_, cores_, option(kDynamicBatch));
     loaded->names = facts["names"].cast<std::vector<std::string>>();
     loaded->sizes = facts["sizes"].cast<std::vector<std::vector<int64_t>>>();
     for (const py::handle item : facts["dtypes"]) {
