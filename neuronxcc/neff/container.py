@@ -22,6 +22,7 @@ from neuronxcc import __version__
 from neuronxcc.ir.node import Literal
 from neuronxcc.neff import codec, features
 from neuronxcc.neff.errors import NeffError, unsupported
+from neuronxcc.neff.packing import pack
 from neuronxcc.neff.program import Buffer, Program
 from neuronxcc.neff.schema import Schema, shown
 from neuronxcc.neff.tar import read_tar, write_tar
@@ -44,7 +45,6 @@ _MEASURED = frozenset({"seconds"})
 # A compressed file may be this many times smaller than its content, however small it is. So a file
 # of a few bytes cannot ask for all of the memory; what is more regular than that isn't compressed.
 _MOST_RATIO, _ANY_RATIO_BYTES = 128, 1 << 26
-_LEVEL = 1  # of compression: a warm start should not wait for less disk space
 _GZIP = 31  # zlib's window bits for the gzip format
 _ALIGNMENT = 64
 
@@ -291,8 +291,7 @@ def _wrap(archive: bytes, info: NeffInfo, *, compress: bool) -> bytes:
     """Header and body of an archive."""
     body = archive
     if compress:
-        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-        body = packer.compress(archive) + packer.flush()
+        body = pack(archive)
         if len(archive) > _most_unpacked(len(body)):
             body = archive
     return _HEADER.pack(*_header(archive, body, info)) + body

@@ -24,7 +24,10 @@ from neuronxcc.cli import compile as cli
 from neuronxcc.compiler import compile_graph
 from neuronxcc.frontends.hlo import import_hlo
 from neuronxcc.frontends.hlo.errors import HloError
+from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.frontends.stablehlo import is_stablehlo, to_hlo
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import TABLE
 from neuronxcc.neff import NeffError, NeffInfo, Program, read_neff, write_neff
 from neuronxcc.neff.footprint import buffer_bytes, programs
 from neuronxcc.neff.program import CallStep, ForStep, WhileStep
@@ -130,14 +133,12 @@ def _arguments(program: Program) -> Iterator[torch.Tensor]:
 
 @cache
 def modules() -> dict[str, bytes]:
-    """The JAX programs of the front end's tests, as HLO."""
-    return {
-        name: jax.jit(program.function)
-        .lower(*program.args)
-        .compiler_ir("hlo")
-        .as_serialized_hlo_module_proto()  # type: ignore[union-attr]
-        for name, program in PROGRAMS.items()
-    }
+    """The JAX programs of the front end's tests as HLO, and operators that are text in HLO."""
+    made = {op.value: export_hlo(TABLE[op].samples()[-1].graph) for op in (Op.LGAMMA, Op.SORT)}
+    for name, program in PROGRAMS.items():
+        module: Any = jax.jit(program.function).lower(*program.args).compiler_ir("hlo")
+        made[name] = module.as_serialized_hlo_module_proto()
+    return made
 
 
 def _stablehlo_modules() -> dict[str, bytes]:

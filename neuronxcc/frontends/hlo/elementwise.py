@@ -152,6 +152,37 @@ def _leading_zeros(site: Site) -> Node:
     return build.bitcast_convert(zeros, x.dtype)
 
 
+def _high_product(site: Site) -> Node:
+    """The upper half of the bits of a product."""
+    lhs, rhs = site.take(2)
+    size = lhs.dtype.itemsize
+    if not lhs.dtype.is_integer:
+        raise invalid(f"mulhi of {lhs.type}")
+    if size < 8:
+        wide = _SIGNED[8] if lhs.dtype.is_signed else UNSIGNED[8]
+        product = build.multiply(build.convert(lhs, wide), build.convert(rhs, wide))
+        return build.convert(build.shift_right_logical(product, 8 * size), lhs.dtype)
+    first, second = (build.bitcast_convert(x, DType.U64) for x in (lhs, rhs))
+    high = _high_of_64(first, second)
+    if lhs.dtype.is_signed:
+        for x, other in ((lhs, second), (rhs, first)):  # -1 in the upper half takes one away
+            negative = build.less(x, build.full_like(x, 0))
+            none = build.full_like(other, 0)
+            high = build.subtract(high, build.select(negative, other, none))
+    return build.bitcast_convert(high, lhs.dtype)
+
+
+def _high_of_64(lhs: Node, rhs: Node) -> Node:
+    """By halves of 32 bits, whose products and carries fit into 64."""
+    low = 0xFFFFFFFF
+    a0, b0 = build.and_(lhs, low), build.and_(rhs, low)
+    a1, b1 = build.shift_right_logical(lhs, 32), build.shift_right_logical(rhs, 32)
+    first = build.add(build.multiply(a1, b0), build.shift_right_logical(build.multiply(a0, b0), 32))
+    second = build.add(build.multiply(a0, b1), build.and_(first, low))
+    carried = build.add(build.shift_right_logical(first, 32), build.shift_right_logical(second, 32))
+    return build.add(build.multiply(a1, b1), carried)
+
+
 def _real(site: Site) -> Node:
     x = site.one
     return build.real(x) if x.dtype.is_complex else x
@@ -194,6 +225,7 @@ TABLE: dict[str, Handler] = {
     "round-nearest-afz": _round_away,
     "cbrt": _cube_root,
     "count-leading-zeros": _leading_zeros,
+    "mulhi": _high_product,
     "real": _real,
     "imag": _imag,
     "is-finite": _is_finite,

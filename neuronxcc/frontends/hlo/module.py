@@ -17,6 +17,7 @@ from neuronxcc.frontends.hlo.errors import (
     invalid,
 )
 from neuronxcc.frontends.hlo.schema import message
+from neuronxcc.frontends.hlo.shards import localise
 from neuronxcc.frontends.hlo.types import Type, type_of
 
 MAX_FRAMES: Final = 64  # that are looked through for a line of the user's
@@ -126,6 +127,7 @@ def decode(content: bytes) -> Module:
         HloError: The bytes are neither, or the module contradicts itself.
     """
     proto = _parse(content)
+    localise(proto)
     frames = Frames(proto.stack_frame_index)
     by_id: dict[int, int] = {}
     computations: list[Computation] = []

@@ -63,5 +63,8 @@ REFUSED: dict[str, Refusal] = {
     ),
     "scan": Refusal("", "write it as a while loop, as jax.lax.scan does"),
     "shuffle": Refusal("", "use a gather or sort by random keys"),
+    "stochastic-convert": Refusal(
+        "", "convert, and let NEURON_RT_STOCHASTIC_ROUNDING_EN=1 round by chance when it runs"
+    ),
     "collective-reduce": Refusal("", "use all-reduce"),
 }
