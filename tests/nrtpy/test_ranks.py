@@ -48,13 +48,13 @@ def prepared(folder: Path, ranks: int) -> Path:
     return folder
 
 
-CASES = ("all", "everything", "groups", "loop", "rank", "training")
+CASES = {2: ("all", "everything", "loop", "rank", "training"), 4: ("all", "everything", "groups")}
 
 
 def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
     folder = prepared(tmp_path, 2)
     said = launch.torchrun(2, "-m", "tests.nrtpy.rank_worker", str(folder), "traced")
-    for case in (*CASES, "traced"):
+    for case in (*CASES[2], "traced"):
         for rank in range(2):
             assert f"rank {rank}: {case} agrees" in said
 
@@ -84,7 +84,7 @@ def test_four_processes_that_meet_where_the_variable_says(tmp_path: Path) -> Non
             process.wait()
     for rank, text in enumerate(said):
         assert processes[rank].returncode == 0, text
-        for case in CASES:
+        for case in CASES[4]:
             assert f"rank {rank}: {case} agrees" in text
 
 
