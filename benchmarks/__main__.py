@@ -20,6 +20,7 @@ SUITES = [
     "benchmarks.nki_speed",
     "benchmarks.collectives",
     "benchmarks.parallel_steps",
+    "benchmarks.nrtpy_calls",
 ]
 
 
