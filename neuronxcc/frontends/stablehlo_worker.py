@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import sys
+from importlib import import_module
+from typing import Any
 
 _MOST_BYTES = 32 << 30  # of address space: a module can ask for constants of any size
 
@@ -14,7 +16,7 @@ def main() -> int:
     most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(_MOST_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     del soft
-    from jaxlib import _jax  # noqa: PLC0415 - after the limit
+    _jax: Any = import_module("jaxlib._jax")  # after the limit; it has no types
 
     content = sys.stdin.buffer.read()
     try:

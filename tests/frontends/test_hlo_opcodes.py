@@ -152,7 +152,7 @@ CASES: dict[str, Case] = {
     "select": ("r = f32[3,4] select(p0, p1, p2)", [P, X, Y]),
     "clamp": ("r = f32[3,4] clamp(p0, p1, p2)", [U - 1, X, U]),
     "clamp by scalars": (
-        "r = f32[3,4] clamp(p0, p1, p2)", [np.float32(-1).reshape(()), X, np.float32(1).reshape(())]
+        "r = f32[3,4] clamp(p0, p1, p2)", [np.array(-1, np.float32), X, np.array(1, np.float32)]
     ),
     "convert": (
         """a = s32[3,4] convert(p0)
@@ -182,16 +182,16 @@ CASES: dict[str, Case] = {
     "transpose": ("r = f32[4,3] transpose(p0), dimensions={1,0}", [X]),
     "reverse": ("r = f32[3,4] reverse(p0), dimensions={0,1}", [X]),
     "slice": ("r = f32[2,2] slice(p0), slice={[1:3], [0:4:2]}", [X]),
-    "pad": ("r = f32[4,9] pad(p0, p1), padding=2_-1x1_1_1", [X, np.float32(7).reshape(())]),
+    "pad": ("r = f32[4,9] pad(p0, p1), padding=2_-1x1_1_1", [X, np.array(7, np.float32)]),
     "concatenate": ("r = f32[6,4] concatenate(p0, p1), dimensions={0}", [X, Y]),
     "dynamic-slice": (
         "r = f32[2,2] dynamic-slice(p0, p1, p2), dynamic_slice_sizes={2,2}",
-        [X, np.int32(5).reshape(()), np.int32(-1).reshape(())],
+        [X, np.array(5, np.int32), np.array(-1, np.int32)],
     ),
     "dynamic-update-slice": (
         """u = f32[2,2] slice(p0), slice={[0:2], [0:2]}
         r = f32[3,4] dynamic-update-slice(p0, u, p1, p1)""",
-        [X, np.int32(2).reshape(())],
+        [X, np.array(2, np.int32)],
     ),
     "gather": (
         ("r = f32[5,4] gather(p0, p1), offset_dims={1}, collapsed_slice_dims={0}, "
@@ -275,7 +275,7 @@ select=ge, scatter=add""",
     ),
     "conditional": (
         "r = f32[3,4] conditional(p0, p1, p1), branch_computations={double, halve}",
-        [np.int32(1).reshape(()), X],
+        [np.array(1, np.int32), X],
     ),
     "conditional by a truth value": (
         "r = f32[3,4] conditional(p0, p1, p1), true_computation=double, false_computation=halve",
@@ -397,7 +397,7 @@ def test_what_only_passes_values_on() -> None:
 
 @pytest.mark.parametrize("kind", ["rng_uniform", "rng_normal"])
 def test_numbers_of_the_device(kind: str) -> None:
-    low, high = np.float32(2).reshape(()), np.float32(3).reshape(())
+    low, high = np.array(2, np.float32), np.array(3, np.float32)
     args: list[Any] = [low, high]
     content = proto_of(text_of(f"r = f32[4000] rng(p0, p1), distribution={kind}", args))
     (got,) = natively(import_hlo(content), args)
