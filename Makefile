@@ -30,9 +30,9 @@ CORE_STAMP := build/.stamp-core
 TITAN := $(VENV)/torchtitan
 TITAN_STAMP := $(TITAN)/.stamp-titan
 CSRC := $(shell find torch_neuronx/csrc -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
-CHECKED := $(wildcard torch_neuronx nki neuron_dtypes neuronxcc tests examples benchmarks)
+CHECKED := $(wildcard torch_neuronx nki neuron_dtypes neuronxcc nrtpy neuron_tools tests examples benchmarks)
 
-.PHONY: help setup titan demo test test-all bench lint format docs clean
+.PHONY: help setup titan demo test test-all fuzz bench lint format docs clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -49,6 +49,10 @@ test: $(CORE_STAMP) $(TITAN_STAMP) ## Run all test tiers (one process per core; 
 
 test-all: $(CORE_STAMP) $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
+
+fuzz: $(CORE_STAMP) ## Search for files that crash a parser, an hour each: FUZZ=hlo, command, neff, stablehlo
+	$(BIN)/python -m pip install --quiet 'atheris>=3'
+	$(BIN)/python -m tests.fuzz $(or $(FUZZ),neff)
 
 bench: $(CORE_STAMP) ## Measure against cpu, Inductor and XLA; refuses to report on a busy machine
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -16,6 +16,7 @@ SUITES = [
     "benchmarks.compiled.run",
     "benchmarks.compiled.compile_time",
     "benchmarks.compiled.memory",
+    "benchmarks.compiled.command",
     "benchmarks.nki_speed",
     "benchmarks.collectives",
     "benchmarks.parallel_steps",

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from neuronxcc.collector import paused
 from neuronxcc.ir.graph import Graph
 from neuronxcc.lowering.lower import lower
 from neuronxcc.neff.program import Program
@@ -41,6 +42,18 @@ def compile_graph(
         constant_params: Numbers of the parameters that callers pass unchanged many times; None:
             all that the graph does not update. See `lowering.lower`.
     """
+    with paused():
+        return _compile(graph, options, param_strides, result_strides, observe, constant_params)
+
+
+def _compile(
+    graph: Graph,
+    options: Options,
+    param_strides: Sequence[tuple[int, ...]] | None,
+    result_strides: Sequence[tuple[int, ...]] | None,
+    observe: Observer | None,
+    constant_params: Collection[int] | None,
+) -> Program:
     start = time.perf_counter()
     records: list[pipeline.PassRecord] = []
     graph = pipeline.run(graph, options, verify_all=_verify_all(), observe=observe, records=records)

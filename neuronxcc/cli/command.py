@@ -1,17 +1,16 @@
-"""What `neuronx-cc` does with its words: a table of subcommands."""
+"""What `neuronx-cc` does with its words: a table of subcommands.
+
+Each imports what it needs when it is called: nobody waits for the compiler to read a version.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import sys
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from neuronxcc import __version__
-from neuronxcc.cli.codes import explain_command
-from neuronxcc.cli.compile import compile_command
-from neuronxcc.cli.operators import list_operators
 from neuronxcc.cli.usage import usage
 
 Command = Callable[[Sequence[str]], int]
@@ -20,15 +19,34 @@ Command = Callable[[Sequence[str]], int]
 def _version(_words: Sequence[str]) -> int:
     print(  # noqa: T201 - a command prints
         f"NeuronX Compiler version {__version__}\n\nPython version {platform.python_version()}\n"
-        f"HWM version: none, programs run on emulated NeuronCores\nNumPy version {np.__version__}"
+        f"HWM version: none, programs run on emulated NeuronCores\nNumPy version "
+        + importlib.metadata.version("numpy")
     )
     return 0
 
 
+def _compile(words: Sequence[str]) -> int:
+    from neuronxcc.cli.compile import compile_command  # noqa: PLC0415 - the whole compiler
+
+    return compile_command(words)
+
+
+def _list_operators(words: Sequence[str]) -> int:
+    from neuronxcc.cli.operators import list_operators  # noqa: PLC0415 - the front end
+
+    return list_operators(words)
+
+
+def _explain(words: Sequence[str]) -> int:
+    from neuronxcc.cli.codes import explain_command  # noqa: PLC0415 - the table of codes
+
+    return explain_command(words)
+
+
 COMMANDS: dict[str, Command] = {
-    "compile": compile_command,
-    "list-operators": list_operators,
-    "explain": explain_command,
+    "compile": _compile,
+    "list-operators": _list_operators,
+    "explain": _explain,
     "--version": _version,
 }
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from neuronxcc.cli.explain import explanation
 from neuronxcc.cli.log import MessageLog
+from neuronxcc.collector import paused
 from neuronxcc.compiler import compile_graph
 from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.model import load_model
@@ -21,6 +22,7 @@ from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.neff.container import NeffInfo, write_neff
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.footprint import memory_of
+from neuronxcc.neff.interface import with_supplied
 from neuronxcc.neff.program import Program
 from neuronxcc.option_table import Value, find
 from neuronxcc.options import OptionError, Options, parse
@@ -28,7 +30,7 @@ from neuronxcc.progress import Progress, report
 from neuronxcc.targets.spec import GIB
 
 #: What is wrong with a model or with files: printed without a traceback.
-_EXPECTED = (HloError, LoweringUnsupportedError, NeffError, OSError)
+EXPECTED = (HloError, LoweringUnsupportedError, NeffError, OSError)
 INTERNAL = "NCC_IDRV001"
 MOST_BYTES = 1 << 34  # of a model file
 _DEFAULT_JOBS = 8  # documented, of --enable-experimental-O1
@@ -138,7 +140,7 @@ def _attempt(
     """Compile one file: what went wrong ("" if nothing), warnings, the explanation."""
     try:
         return "", *compile_file(job, tell)
-    except _EXPECTED as error:
+    except EXPECTED as error:
         return str(error), (), ""
     except RecursionError:
         return f"[{INTERNAL}] {job.source}: the module is nested too deeply", (), ""
@@ -162,7 +164,7 @@ def compile_file(
         OSError: A file can't be read or written.
     """
     tell = tell or (lambda _line: None)
-    with Progress(f"compiling {job.source.name}"):
+    with Progress(f"compiling {job.source.name}"), paused():
         start = time.perf_counter()
         report("reading", 0, 0)
         if job.source.stat().st_size > MOST_BYTES:
@@ -171,7 +173,11 @@ def compile_file(
         read = time.perf_counter()
         tell(f"read {job.source} in {read - start:.3f} s: {len(model.imported.where)} operations")
         temps = _Temps(job) if job.options.saves_temps else None
-        program = compile_graph(model.imported.graph, job.options, observe=temps)
+        program = with_supplied(
+            compile_graph(model.imported.graph, job.options, observe=temps),
+            by_rank=model.imported.by_rank,
+            rounding=job.options.stochastic_rounding,
+        )
         _check_memory(program, job.options)
         compiled = time.perf_counter()
         tell(f"compiled in {compiled - read:.3f} s: {len(program.steps)} steps")

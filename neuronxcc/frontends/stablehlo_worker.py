@@ -7,18 +7,20 @@ import sys
 from importlib import import_module
 from typing import Any
 
-_MOST_BYTES = 32 << 30  # of address space: a module can ask for constants of any size
+# Of address space: a module can ask for constants of any size. XLA itself needs about 2 GiB, and
+# a file's literals are several times as large as text, parsed and translated.
+_MOST_BYTES, _MOST_RATIO = 8 << 30, 16
 
 
 def main() -> int:
     """Translate; returns the exit code."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(_MOST_BYTES, hard)
+    content = sys.stdin.buffer.read()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = _MOST_BYTES + _MOST_RATIO * len(content)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    del soft
     _jax: Any = import_module("jaxlib._jax")  # after the limit; it has no types
 
-    content = sys.stdin.buffer.read()
     try:
         text: str | bytes = content if content.startswith(b"ML\xefR") else content.decode()
         computation = _jax.mlir.mlir_module_to_xla_computation(

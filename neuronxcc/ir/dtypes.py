@@ -12,6 +12,8 @@ import numpy as np
 class DType(enum.Enum):
     """A scalar type. The value is XLA's name for it, which the printer writes."""
 
+    __hash__ = object.__hash__  # as of Op: members are compared by identity
+
     PRED = "pred"
     S8 = "s8"
     S16 = "s16"

@@ -55,6 +55,9 @@ class Operand:
     index: int
 
 
+_GLANCE = 64  # elements
+
+
 class Literal:
     """An immutable array, compared by type, shape and bits (so NaN equals itself, 0.0 not -0.0)."""
 
@@ -86,6 +89,15 @@ class Literal:
 
     def __repr__(self) -> str:
         return f"Literal({self.type})"
+
+
+def is_uniform(array: np.ndarray) -> bool:
+    """Whether all elements of an array have the same bits; True for arrays of none or one."""
+    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    octets = octets.reshape(array.size, array.itemsize)
+    # Noise is found out by its beginning: arrays may be large.
+    start = octets[:_GLANCE]
+    return bool((start == start[:1]).all() and (octets == octets[:1]).all())
 
 
 class Node:
@@ -123,10 +135,20 @@ class Node:
             attrs: Attributes by name. Values must be hashable; lists are taken as tuples.
         """
         type_tuple = types if isinstance(types, tuple) else (types,)
-        src_tuple = tuple(srcs)
-        attr_items = tuple(sorted((k, _freeze(v)) for k, v in (attrs or {}).items()))
+        items = tuple(sorted((k, _freeze(v)) for k, v in attrs.items())) if attrs else ()
+        return cls._intern(op, type_tuple, tuple(srcs), items)
+
+    @classmethod
+    def _intern(
+        cls,
+        op: Op,
+        type_tuple: tuple[TensorType, ...],
+        src_tuple: tuple[Node, ...],
+        attr_items: tuple[tuple[str, Any], ...],
+    ) -> Node:
         # Types of equal value (1 and True, 1.0 and 1) must not share a node.
-        key = (op, type_tuple, tuple(map(id, src_tuple)), attr_items, _kinds(attr_items))
+        kinds = tuple([_kinds(value) for _, value in attr_items])
+        key = (op, type_tuple, tuple(map(id, src_tuple)), attr_items, kinds)
         with cls._lock:
             node = cls._table.get(key)
             if node is None:
@@ -179,7 +201,7 @@ class Node:
         src_tuple = tuple(srcs)
         if all(a is b for a, b in zip(src_tuple, self.srcs, strict=True)):
             return self
-        return Node.make(self.op, self.types, src_tuple, dict(self._attrs))
+        return Node._intern(self.op, self.types, src_tuple, self._attrs)
 
     def __repr__(self) -> str:
         types = ", ".join(map(str, self.types))
@@ -196,7 +218,7 @@ def _freeze(value: Any) -> Any:
 
 def _kinds(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_kinds, value))
+        return tuple([_kinds(part) for part in value])
     # repr tells 0.0 from -0.0 and makes NaN equal to itself.
     return (float, repr(value)) if isinstance(value, float) else type(value)
 
@@ -204,15 +226,17 @@ def _kinds(value: Any) -> Any:
 def topological(roots: Iterable[Node]) -> Iterator[Node]:
     """All nodes that the roots need, operands before users, without recursion."""
     done: set[int] = set()
+    stack: list[Node | None] = []
     for root in roots:
-        stack: list[tuple[Node, bool]] = [(root, False)]
+        stack.append(root)
         while stack:
-            node, expanded = stack.pop()
-            if id(node) in done:
-                continue
-            if expanded:
-                done.add(id(node))
-                yield node
-                continue
-            stack.append((node, True))
-            stack.extend((src, False) for src in reversed(node.srcs) if id(src) not in done)
+            node = stack.pop()
+            if node is None:  # under the mark lies a node whose operands have been given
+                node = stack.pop()
+                assert node is not None
+                if id(node) not in done:
+                    done.add(id(node))
+                    yield node
+            elif id(node) not in done:
+                stack += (node, None)
+                stack += [src for src in reversed(node.srcs) if id(src) not in done]

@@ -8,6 +8,9 @@ import enum
 class Op(enum.Enum):
     """An operator. The value is its name in printed IR."""
 
+    # Members are compared by identity, so this fits; enum's own is a function in Python.
+    __hash__ = object.__hash__
+
     # Leaves
     PARAMETER = "parameter"  # index, name
     CONSTANT = "constant"  # literal: Literal

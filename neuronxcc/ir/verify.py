@@ -9,7 +9,6 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.shapes import ShapeError, infer
-from neuronxcc.ir.table import TABLE
 
 
 class VerifierError(ValueError):
@@ -103,6 +102,8 @@ def _signature(graph: Graph) -> None:
 
 
 def _attributes(graph: Graph, node: Node) -> None:
+    from neuronxcc.ir.table import TABLE  # noqa: PLC0415 - with all that it says of operators
+
     entry, names = TABLE[node.op], frozenset(node.attrs)
     if missing := entry.attrs - names:
         raise VerifierError(graph, node, f"lacks {', '.join(sorted(missing))}")

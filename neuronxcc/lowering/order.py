@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 
 from neuronxcc.ir.graph import Graph
@@ -167,9 +168,8 @@ class Region:
                 continue
             self._add(node)
 
-    def trim(self, users: Users, kept: Iterable[Node]) -> None:
+    def trim(self, users: Users, needed: AbstractSet[Node]) -> None:
         """Give up what its consumers compute as well from what is stored, or from less memory."""
-        needed = set(kept)
         stored = {
             node
             for node in self.frames

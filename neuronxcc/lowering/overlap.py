@@ -121,7 +121,7 @@ def buckets(order: Sequence[Node], known: Mapping[Node, Facts]) -> list[list[Nod
 
 def _kind(node: Node) -> tuple[object, ...]:
     """What those of a bucket have in common."""
-    return (node.op, node["name"], node["group"], node.get("kind"), node.dtype)
+    return (node.op, node["name"], node.get("group"), node.get("kind"), node.dtype)
 
 
 class _CycleError(Exception):

@@ -6,8 +6,10 @@ question is answered by looking at the uses of two storages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from neuronxcc.ir.op import Group, Op
@@ -33,8 +35,48 @@ class Use(NamedTuple):
 
 @dataclass(eq=False)
 class _Uses:
-    reads: list[Use]
-    writes: list[Use]
+    """Of a storage. Those of the last unit are remembered: much is merged into a few storages."""
+
+    reads: list[Use] = field(default_factory=list)
+    writes: list[Use] = field(default_factory=list)
+    _last: tuple[float, list[Use], list[Use]] | None = None
+
+    def last(self) -> tuple[float, list[Use], list[Use]]:
+        """Number of the last unit that uses it (the least number), what it reads and writes."""
+        if self._last is None:
+            number = min((use.number for use in (*self.reads, *self.writes)), default=math.inf)
+            reads, writes = ([u for u in uses if u.number == number] for uses in self._both())
+            self._last = number, reads, writes
+        return self._last
+
+    def change(self, changed: Callable[[list[Use]], list[Use]]) -> None:
+        """Put others in the place of the uses."""
+        self.reads, self.writes, self._last = changed(self.reads), changed(self.writes), None
+
+    def take(self, other: _Uses) -> None:
+        """Add those of another storage, which is not used any more."""
+        mine, its = self.last(), other.last()
+        if mine[0] == its[0]:
+            self._last = mine[0], mine[1] + its[1], mine[2] + its[2]
+        else:
+            self._last = min(mine, its, key=itemgetter(0))
+        # Each use is moved a few times only if the shorter list is.
+        self.reads = _joined(self.reads, other.reads)
+        self.writes = _joined(self.writes, other.writes)
+
+    def forget(self) -> None:
+        """The lists have been changed."""
+        self._last = None
+
+    def _both(self) -> tuple[list[Use], list[Use]]:
+        return self.reads, self.writes
+
+
+def _joined(one: list[Use], other: list[Use]) -> list[Use]:
+    """Both in the longer list; the other is not used any more."""
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    longer.extend(shorter)
+    return longer
 
 
 class Settler:
@@ -85,7 +127,11 @@ class Settler:
     # ---- uses ---------------------------------------------------------------------------------
 
     def _of(self, storage: Storage) -> _Uses:
-        return self.uses.setdefault(storage.resolve(), _Uses([], []))
+        storage = storage.resolve()
+        uses = self.uses.get(storage)
+        if uses is None:
+            uses = self.uses[storage] = _Uses()
+        return uses
 
     def _reads(self, unit: Unit) -> Iterator[tuple[Storage, Index | None]]:
         if isinstance(unit, Home):
@@ -137,8 +183,7 @@ class Settler:
     def _merge(self, gone: Storage, kept: Storage) -> None:
         uses = self.uses.pop(gone)
         gone.merged = kept
-        self._of(kept).reads.extend(uses.reads)
-        self._of(kept).writes.extend(uses.writes)
+        self._of(kept).take(uses)
 
     # ---- copies that need not be made -----------------------------------------------------------
 
@@ -181,9 +226,7 @@ class Settler:
             self._merge(target, source)
         else:
             return
-        uses = self._of(target)
-        uses.reads = [use for use in uses.reads if use.number != unit.number]
-        uses.writes = [use for use in uses.writes if use.number != unit.number]
+        self._of(target).change(lambda uses: [use for use in uses if use.number != unit.number])
         self.dropped.add(unit)
 
     # ---- parameters that get new content --------------------------------------------------
@@ -215,10 +258,11 @@ class Settler:
         self._postponed += 1
         old, unit.number = unit.number, -1 + 1 / (1 + self._postponed)
         for storage in dict.fromkeys(touched):
-            for uses in (self._of(storage).reads, self._of(storage).writes):
-                uses[:] = [
+            self._of(storage).change(
+                lambda uses: [
                     use._replace(number=unit.number) if use.number == old else use for use in uses
                 ]
+            )
 
     def _settle_home(self, unit: Home) -> None:
         """Write straight to the parameter if its old content is not read after that."""
@@ -239,6 +283,7 @@ class Settler:
         self._merge(storage, param)
         uses = self._of(param)
         uses.reads = [use for use in uses.reads if use.number != unit.number]
+        uses.forget()
         self.dropped.add(unit)
 
     def _in_step(self, read: Use, writes: list[Use]) -> bool:
@@ -284,8 +329,8 @@ class Settler:
         """Whether a unit is the last to use a temporary, and reads it just where it writes."""
         if source in self._sent or not self._unwanted(source, target, number):
             return False
-        writes, reads = self._of(target).writes, self._of(source).reads
-        return all(self._in_step(use, writes) for use in reads if use.number == number)
+        writes, (last, reads, _) = self._of(target).writes, self._of(source).last()
+        return last != number or all(self._in_step(use, writes) for use in reads)
 
     def _unwanted(self, source: Storage, target: Storage, number: float) -> bool:
         """Whether a unit is the last to use a temporary that its result would fit in."""
@@ -293,10 +338,8 @@ class Settler:
             return False
         if not _same_extent(source, target):
             return False
-        uses = self._of(source)
-        if any(use.number < number for use in (*uses.reads, *uses.writes)):
-            return False
-        return all(use.number != number for use in uses.writes)
+        last, _, writes = self._of(source).last()
+        return last > number or (last == number and not writes)
 
 
 def _same_extent(a: Storage, b: Storage) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 
 from neuronxcc.codegen.errors import CodegenUnsupported
-from neuronxcc.codegen.llvm.host import Host
-from neuronxcc.codegen.llvm.module import emit_kernel
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -37,16 +35,15 @@ def _supported(op: Op, srcs: tuple[DType, ...], dtype: DType) -> bool:
     value = Scalar.make("op", dtype, loads, op=op, direction="EQ" if op is Op.COMPARE else "")
     slots = (*map(Slot, srcs), Slot(dtype))
     store = Store(Access(len(srcs), (1,)), value)
+    # Few programs ask, and only they wait for the import.
+    from neuronxcc.codegen.llvm.emission import emit_kernel  # noqa: PLC0415
+    from neuronxcc.codegen.llvm.host import Host  # noqa: PLC0415
+
     try:
-        emit_kernel(Kernel("probe", (Dim(64),), slots, (store,)), _host(), "probe")
+        emit_kernel(Kernel("probe", (Dim(64),), slots, (store,)), Host.detect(), "probe")
     except CodegenUnsupported:
         return False
     return True
-
-
-@functools.cache
-def _host() -> Host:
-    return Host.detect()
 
 
 def call_elementwise(node: Node) -> Node:

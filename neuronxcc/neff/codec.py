@@ -51,7 +51,7 @@ class Encoded:
     @property
     def contents(self) -> tuple[bytes, ...]:
         """The elements of each literal, in C order."""
-        return tuple(literal.array.tobytes() for literal in self.literals)
+        return tuple(literal.content for literal in self.literals)
 
 
 def encode(program: Program) -> Encoded:

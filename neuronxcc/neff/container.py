@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from neuronxcc import __version__
 from neuronxcc.ir.node import Literal
-from neuronxcc.neff import codec
+from neuronxcc.neff import codec, features
 from neuronxcc.neff.errors import NeffError, unsupported
+from neuronxcc.neff.packing import pack
 from neuronxcc.neff.program import Buffer, Program
 from neuronxcc.neff.schema import Schema, shown
 from neuronxcc.neff.tar import read_tar, write_tar
@@ -34,7 +35,7 @@ assert _HEADER.size == HEADER_BYTES
 VERSION = (2, 0)
 PACKAGE_VERSION = 1
 # Real runtimes that are known support 0x80000000000000ff; this bit is far from all of those.
-FEATURE_TORCHNEURON = 1 << 56
+FEATURE_TORCHNEURON = features.TORCHNEURON
 # Bytes of an archive; more needs the argument of `read_neff`.
 MOST_BYTES = 1 << 32
 PRODUCER = f"torchneuron {__version__}"
@@ -44,7 +45,6 @@ _MEASURED = frozenset({"seconds"})
 # A compressed file may be this many times smaller than its content, however small it is. So a file
 # of a few bytes cannot ask for all of the memory; what is more regular than that isn't compressed.
 _MOST_RATIO, _ANY_RATIO_BYTES = 128, 1 << 26
-_LEVEL = 1  # of compression: a warm start should not wait for less disk space
 _GZIP = 31  # zlib's window bits for the gzip format
 _ALIGNMENT = 64
 
@@ -137,22 +137,15 @@ def read_neff(data: bytes | memoryview, most_bytes: int = MOST_BYTES) -> Neff:
     Raises:
         NeffError: The file is damaged, contradicts itself, or is none of ours (`status` 10).
     """
-    header = read_header(data)
-    body = memoryview(data)[HEADER_BYTES:]
-    if hashlib.sha256(body).digest() != header.hash:
-        raise NeffError("the content does not have the hash in the header: the file is damaged")
-    archive = _unpack(body, most_bytes)
+    header, body, archive = _open(data, most_bytes)
     files = read_tar(archive)
     try:
-        info = _INFO[1](json.loads(bytes(files.pop("neff.json"))))
+        described = files.pop("neff.json")
         files.pop("sg00/def.json")
         document = files.pop("sg00/program.json")
     except KeyError as error:
         raise NeffError(f"there is no {error.args[0]} in the archive") from None
-    except NeffError as error:
-        raise unsupported(f"neff.json: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise NeffError(f"neff.json is no JSON: {error}") from None
+    info = _read_info(described)
     constants: list[memoryview] = []
     while (content := files.pop(_constant_name(len(constants)), None)) is not None:
         constants.append(content)
@@ -166,11 +159,74 @@ def read_neff(data: bytes | memoryview, most_bytes: int = MOST_BYTES) -> Neff:
     return Neff(codec.decode(document, constants), info)
 
 
+def read_files(data: bytes | memoryview, most_bytes: int = MOST_BYTES) -> dict[str, memoryview]:
+    """The files in a NEFF of ours by name; the hash is checked, their content is not.
+
+    Raises:
+        NeffError: The file is damaged, or none of ours (`status` 10).
+    """
+    return read_tar(_open(data, most_bytes)[2])
+
+
+def pack_files(files: Mapping[str, bytes], *, compress: bool = True) -> bytes:
+    """The NEFF that holds these files, with the only header that fits them.
+
+    Raises:
+        NeffError: They are not those of a NEFF of ours, or their content is wrong.
+    """
+    if "neff.json" not in files:
+        raise NeffError("there is no neff.json, so these are not the files of a NEFF of ours")
+    info = _read_info(files["neff.json"])
+    data = _wrap(write_tar(files), info, compress=compress)
+    read_neff(data)
+    return data
+
+
+def _open(
+    data: bytes | memoryview, most_bytes: int
+) -> tuple[Header, memoryview, bytes | memoryview]:
+    """Header, body and archive of a NEFF of ours whose hash is right."""
+    header = read_header(data)
+    body = memoryview(data)[HEADER_BYTES:]
+    if hashlib.sha256(body).digest() != header.hash:
+        raise NeffError("the content does not have the hash in the header: the file is damaged")
+    return header, body, _unpack(body, most_bytes)
+
+
+def _read_info(content: bytes | memoryview) -> NeffInfo:
+    try:
+        found: NeffInfo = _INFO[1](json.loads(bytes(content)))
+    except NeffError as error:
+        raise unsupported(f"neff.json: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise NeffError(f"neff.json is no JSON: {error}") from None
+    return found
+
+
 def read_header(data: bytes | memoryview) -> Header:
     """Read the header alone.
 
     Raises:
         NeffError: It is no NEFF, it is cut off, or (status 10) it isn't ours.
+    """
+    header = parse_header(data)
+    version = (header.neff_version_major, header.neff_version_minor)
+    if header.feature_bits != FEATURE_TORCHNEURON or version != VERSION:
+        raise unsupported(
+            f"NEFF version: {version[0]}.{version[1]}, features: {header.feature_bits:#x} are not "
+            f"supported. Currently supporting: {features.SUPPORTED:#x}. The file has "
+            f"{', '.join(features.feature_names(header.feature_bits)) or 'no feature bit'}. "
+            "NEFFs for real Neuron devices hold machine code that the emulation cannot run; "
+            "compile the model again here"
+        )
+    return header
+
+
+def parse_header(data: bytes | memoryview) -> Header:
+    """Read the header of anybody's NEFF.
+
+    Raises:
+        NeffError: It is no NEFF, or it is cut off.
     """
     if len(data) < HEADER_BYTES:
         raise NeffError(f"{len(data)} bytes are too few for the header of a NEFF")
@@ -180,13 +236,6 @@ def read_header(data: bytes | memoryview) -> Header:
     size = len(data) - HEADER_BYTES
     if header.data_size != size:
         raise NeffError(f"the file is cut off or too long: {size} bytes of {header.data_size}")
-    version = (header.neff_version_major, header.neff_version_minor)
-    if header.feature_bits != FEATURE_TORCHNEURON or version != VERSION:
-        raise unsupported(
-            f"NEFF version: {version[0]}.{version[1]}, features: {header.feature_bits:#x} are not "
-            f"supported. Currently supporting: {FEATURE_TORCHNEURON:#x}. NEFFs for real Neuron "
-            "devices hold machine code that the emulation cannot run; compile the model again here"
-        )
     return header
 
 
@@ -242,8 +291,7 @@ def _wrap(archive: bytes, info: NeffInfo, *, compress: bool) -> bytes:
     """Header and body of an archive."""
     body = archive
     if compress:
-        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-        body = packer.compress(archive) + packer.flush()
+        body = pack(archive)
         if len(archive) > _most_unpacked(len(body)):
             body = archive
     return _HEADER.pack(*_header(archive, body, info)) + body

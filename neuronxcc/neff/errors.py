@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from neuronxcc.status import Status
+
 
 class NeffError(ValueError):
     """Bytes that are no NEFF of ours, or a program that cannot be one. The message says what.
@@ -22,4 +24,5 @@ class NeffError(ValueError):
 
 def unsupported(message: str) -> NeffError:
     """The error of status 10, in the runtime's words."""
-    return NeffError(f"NRT_UNSUPPORTED_NEFF_VERSION (status 10): {message}", 10)
+    status = Status.UNSUPPORTED_NEFF_VERSION
+    return NeffError(f"NRT_{status.name} (status {status.value}): {message}", status)

@@ -19,7 +19,6 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.ir.node import Literal
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.natives import native
 
 MOST_CHUNKS = 1 << 20  # of a group: no memory has so many partitions
 
@@ -135,6 +134,8 @@ def slot_count(function: TapeFunction) -> int:
         case TapeProduct():
             return 3
         case TapeNative():
+            from neuronxcc.neff.natives import native  # noqa: PLC0415 - few programs have any
+
             return len(native(function.name).declare(function.params))
 
 

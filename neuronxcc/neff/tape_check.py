@@ -13,7 +13,6 @@ import numpy as np
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.natives import native
 from neuronxcc.neff.tape import (
     TapeFunction,
     TapeNative,
@@ -47,6 +46,8 @@ def product_slots(function: TapeProduct | TapeNative) -> tuple[SlotReach, ...]:
         NeffError: Its parts do not fit each other.
     """
     if isinstance(function, TapeNative):
+        from neuronxcc.neff.natives import native  # noqa: PLC0415 - few programs have any
+
         declared = native(function.name).declare(function.params)
         return tuple(SlotReach(slot.low, slot.high, slot.written) for slot in declared)
     f = function

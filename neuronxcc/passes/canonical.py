@@ -13,11 +13,9 @@ What later stages may rely on after it:
 
 from __future__ import annotations
 
-import numpy as np
-
 from neuronxcc.ir import build
 from neuronxcc.ir.meaning.reduction import neutral
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, is_uniform
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.passes.match import again, fill, repeat, scalar_of, splat, spread
 from neuronxcc.passes.rules import Rule, rule
@@ -430,8 +428,7 @@ def constant_splat(node: Node) -> Node | None:
     array = node["literal"].array
     if not node.shape or not array.size:
         return None
-    octets = np.ascontiguousarray(array).view(np.uint8).reshape(array.size, -1)
-    if (octets != octets[0]).any():
+    if not is_uniform(array):
         return None
     return fill(array.reshape(-1)[0], node.type)
 

@@ -158,6 +158,7 @@ def run(
         verify(graph)
     if observe is not None:
         _show(observe, "input", graph)
+    nodes = 0 if records is None else _count(graph)
     for name, transform in PIPELINE:
         fired: Counter[str] = Counter()
         before = graph
@@ -165,7 +166,10 @@ def run(
         graph = transform(graph, options, fired)
         seconds = time.perf_counter() - start
         if records is not None:
-            records.append(PassRecord(name, seconds, _count(before), _count(graph), fired))
+            # Equal results are made of equal nodes.
+            now = nodes if graph.results == before.results else _count(graph)
+            records.append(PassRecord(name, seconds, nodes, now, fired))
+            nodes = now
         if verify_all:
             verify(graph)
         if observe is not None and graph.results != before.results:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.codegen import build
-from neuronxcc.codegen.llvm import Host, module
+from neuronxcc.codegen.llvm import Host, emission
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
 from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.ir import DType, Op
@@ -168,7 +168,7 @@ def test_what_is_streamed() -> None:
     small = streaming(HOSTS[-1])
 
     def text(kernel: Kernel, host: Host = small) -> str:
-        return module.emit_kernel(kernel, host, "k").text
+        return emission.emit_kernel(kernel, host, "k").text
 
     copy, turned, _, _ = forms(64, 512, F32)
     assert "!nontemporal" in text(copy)

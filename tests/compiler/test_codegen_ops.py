@@ -11,7 +11,7 @@ import pytest
 from neuronxcc.codegen import build
 from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import Host
-from neuronxcc.codegen.llvm.module import emit_kernel
+from neuronxcc.codegen.llvm.emission import emit_kernel
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.ir import DType, Group, Op, TensorType

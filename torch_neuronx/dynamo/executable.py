@@ -49,7 +49,7 @@ from torch_neuronx.dynamo.products import check_epilogue, plain_product
 from torch_neuronx.dynamo.tape import Code, codes_of, loop_spec, print_spec, tape_spec
 
 # Neuron's own 8-bit float has no name in PyTorch: its memory can be held, only kernels use it.
-_TORCH = {**TO_TORCH, DType.F8E4M3: torch.uint8}
+TORCH_TYPES = {**TO_TORCH, DType.F8E4M3: torch.uint8}
 
 _NEAR: frozenset[int] = frozenset()  # no slot is far
 
@@ -282,7 +282,7 @@ class _SpecMaker:
         return {
             "address": self.functions[operand.kernel].address,
             "operands": _operands(operand.kernel, operand.operands, 1),
-            "dtype": _TORCH[operand.dtype],
+            "dtype": TORCH_TYPES[operand.dtype],
             "shape": operand.shape,
             "by_columns": operand.by_columns,
         }
@@ -399,7 +399,7 @@ def _buffer(
     buffer: Buffer,
 ) -> tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...], int, int, bytes | None, str]:
     literal = None if buffer.literal is None else buffer.literal.array.tobytes()
-    dtype = _TORCH[buffer.dtype]
+    dtype = TORCH_TYPES[buffer.dtype]
     return (
         buffer.kind,
         dtype,
@@ -413,7 +413,9 @@ def _buffer(
 
 
 def _view(view: View) -> _C.ProgramView:
-    return _C.ProgramView(view.buffer, _TORCH[view.dtype], view.shape, view.strides, view.offset)
+    return _C.ProgramView(
+        view.buffer, TORCH_TYPES[view.dtype], view.shape, view.strides, view.offset
+    )
 
 
 def _value(value: Any) -> Any:

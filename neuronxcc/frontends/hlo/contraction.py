@@ -30,6 +30,8 @@ def _dot(site: Site) -> Node:
 def _convolution(site: Site) -> Node:
     x, w = site.take(2)
     window, dims = site.proto.window.dimensions, site.proto.convolution_dimension_numbers
+    if len(window) != len(dims.kernel_spatial_dimensions):
+        raise invalid(f"convolution with a window of {len(window)} dimensions")
     reversed_ = [
         dims.kernel_spatial_dimensions[i] for i, d in enumerate(window) if d.window_reversal
     ]

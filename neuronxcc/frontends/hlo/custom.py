@@ -15,6 +15,7 @@ from neuronxcc.frontends.hlo import (
     shards,
 )
 from neuronxcc.frontends.hlo.errors import RefusedError, invalid, unsupported
+from neuronxcc.frontends.hlo.graph_call import GRAPH_TARGET, graph_call
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir.node import Node
 
@@ -55,6 +56,7 @@ TARGETS: dict[str, Handler] = {
     "NeuronBoundaryMarker-End": _pass_on,
     "AwsNeuronLNCShardingConstraint": _pass_on,
     "AwsNeuronTransferWithStaticRing": _pass_on,
+    GRAPH_TARGET: graph_call,
     **shards.TARGETS,
 }
 #: Those of the documentation, as far as they have a public form.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from neuronxcc.frontends.hlo.errors import invalid
+from neuronxcc.frontends.hlo.schema import message
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import TensorType
 
@@ -35,7 +36,10 @@ def array_of(literal: Any, type_: TensorType) -> np.ndarray:
     """
     if type_.dtype in _NUMBERS:
         part: np.dtype[Any] = _PARTS.get(type_.dtype, type_.dtype.numpy)
-        flat = np.array(getattr(literal, _NUMBERS[type_.dtype]), part).view(type_.dtype.numpy)
+        parts = np.asarray(getattr(literal, _NUMBERS[type_.dtype]), part)
+        if parts.nbytes % type_.dtype.itemsize:
+            raise invalid(f"{parts.size} numbers are no whole number of {type_.dtype.value}")
+        flat = parts.view(type_.dtype.numpy)
     else:
         content: bytes = getattr(literal, _BYTES[type_.dtype])
         if len(content) % type_.dtype.itemsize:
@@ -49,6 +53,24 @@ def array_of(literal: Any, type_: TensorType) -> np.ndarray:
     stored = flat.reshape([type_.shape[d] for d in major_first])
     order_in_memory = np.argsort(major_first) if type_.rank else ()
     return np.asarray(stored.transpose(order_in_memory), order="C")
+
+
+def literal_of(array: np.ndarray, type_: TensorType, shape: Any) -> Any:
+    """The Literal message of an array; what `array_of` reads.
+
+    Args:
+        array: Of `type_`.
+        type_: Element type and shape.
+        shape: The Shape message of the type, in C order.
+    """
+    literal = message("Literal")(shape=shape)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if type_.dtype in _NUMBERS:
+        parts = flat.view(_PARTS.get(type_.dtype, flat.dtype))
+        getattr(literal, _NUMBERS[type_.dtype]).extend(parts.tolist())
+    else:
+        setattr(literal, _BYTES[type_.dtype], flat.tobytes())
+    return literal
 
 
 def _minor_to_major(shape: Any, rank: int) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from neuronxcc.frontends.hlo.errors import invalid
 from neuronxcc.frontends.hlo.literals import array_of
 from neuronxcc.frontends.hlo.scalar import SET, Scalar
@@ -12,11 +10,7 @@ from neuronxcc.frontends.hlo.types import Type
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.indexing import gather, scatter
-from neuronxcc.ir.node import Node, TensorType
-
-
-def _bytes(array: np.ndarray) -> np.dtype:
-    return np.dtype((np.void, array.dtype.itemsize))
+from neuronxcc.ir.node import Node, TensorType, is_uniform
 
 
 def _constant(site: Site) -> Value:
@@ -29,7 +23,7 @@ def _literal(literal: object, type_: Type) -> Value:
     if isinstance(type_, TensorType):
         array = array_of(literal, type_)
         first = array.ravel()[:1]
-        if array.size > 1 and (array.view(_bytes(array)) == first.view(_bytes(first))).all():
+        if array.size > 1 and is_uniform(array):
             return build.broadcast_in_dim(build.constant(first.reshape(())), type_.shape, ())
         return build.constant(array)
     parts = literal.tuple_literals  # type: ignore[attr-defined]

@@ -141,6 +141,8 @@ def _window(site: Site, rank: int) -> dict[str, list[int]]:
     dims = site.proto.window.dimensions
     if len(dims) != rank:
         raise invalid(f"{site.opcode} has a window of {len(dims)} dimensions for rank {rank}")
+    if any(d.size < 1 or d.stride < 0 for d in dims):
+        raise invalid(f"{site.opcode} with a window of {[d.size for d in dims]} positions")
     if any(d.window_reversal for d in dims):
         raise unsupported(f"{site.opcode} with a reversed window")
     return {

@@ -1,0 +1,1 @@
+"""What runs NEFF files for callers that have NumPy arrays; `nrtpy` is its public face."""

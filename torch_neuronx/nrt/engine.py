@@ -1,0 +1,136 @@
+"""A NEFF loaded onto a core, and its calls."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from neuronxcc.neff.container import NeffInfo, read_neff
+from neuronxcc.neff.errors import NeffError
+from neuronxcc.neff.footprint import MemoryFacts
+from neuronxcc.neff.interface import RANK, Interface, interface
+from neuronxcc.neff.rules import check_lnc, check_target
+from torch_neuronx._config import machine
+from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.dynamo.rounding import state_source
+from torch_neuronx.nrt.groups import Ranks, bind, needs_ranks
+
+NAN_VARIABLES = {"NEURON_FAIL_ON_NAN": "1", "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "critical"}
+Tensors = list[torch.Tensor]
+
+
+class LoadedNeff:
+    """A program of a NEFF on a core. Calls may run at the same time.
+
+    Attributes:
+        info: What the NEFF says about itself.
+        interface: Its inputs and outputs.
+        core: Index of the neuron device.
+        memory: How much of the core's memory it needs.
+        run: Takes the tensors of `interface.given` in a list, which is emptied; returns the
+            results.
+    """
+
+    def __init__(
+        self, content: bytes | memoryview, core: int, rank: int = 0, ranks: Ranks | None = None
+    ) -> None:
+        """Load.
+
+        Args:
+            content: The file.
+            core: Index of the neuron device.
+            rank: What a program that asks for its rank is told.
+            ranks: The job whose collectives the program takes part in, if it has any.
+
+        Raises:
+            NeffError: The file is damaged, or made for another machine or another job.
+            ValueError: The program contradicts itself.
+            torch.OutOfMemoryError: The core has no memory for its constants.
+        """
+        found = read_neff(content)
+        here = machine()
+        if found.info.target:
+            remedy = f"compile it again with --target {here.target.name}"
+            check_target(found.info.target, here.target.name, os.environ, remedy)
+        check_lnc(found.info.lnc, here.lnc)
+        program = found.program
+        if needs_ranks(program):
+            if ranks is None:
+                raise NeffError(
+                    "the NEFF has collectives: load it with cc_enabled=True, the rank_id of this "
+                    "process and the world_size of the job"
+                )
+            program = bind(program, ranks)
+        self.info: NeffInfo = found.info
+        self.interface: Interface = interface(program)
+        self.core = core
+        self._executable = Executable(program, torch.device("neuron", core))
+        self.memory: MemoryFacts = self._executable.memory
+        self.run: Callable[[Tensors], Tensors] = self._executable.run
+        if self.interface.supplied:
+            self.run = self._supplying(rank)
+
+    def _supplying(self, rank: int) -> Callable[[Tensors], Tensors]:
+        """A call that also fills the inputs that are not the caller's."""
+        run = self._executable.run
+        number = torch.tensor(rank, dtype=torch.int32, device=torch.device("neuron", self.core))
+        sources: list[tuple[int, Callable[[], torch.Tensor]]] = [
+            (place, (lambda: number) if what == RANK else state_source())
+            for place, what in sorted(self.interface.supplied.items())
+        ]
+
+        def call(args: Tensors) -> Tensors:
+            for place, source in sources:
+                args.insert(place, source())
+            return run(args)
+
+        return call
+
+
+def reports_nan() -> bool:
+    """Whether the environment asks for an error when a result is not a number."""
+    return any(
+        os.environ.get(name, "").strip().lower() == value for name, value in NAN_VARIABLES.items()
+    )
+
+
+def with_nan(results: Sequence[torch.Tensor]) -> list[int]:
+    """Numbers of the results that have elements which are not numbers."""
+    return [
+        number
+        for number, result in enumerate(results)
+        if (result.is_floating_point() or result.is_complex())
+        and bool(torch.isnan(result.float() if result.itemsize == 1 else result).any())
+    ]
+
+
+def traced(call: Callable[[], Tensors], path: Path) -> Tensors:
+    """Run a call under PyTorch's profiler and write what it saw.
+
+    Args:
+        call: What is run.
+        path: Where to; written as a whole or not at all.
+
+    Returns:
+        What the call returned.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        results = call()
+    draft = path.with_name(f".{path.name}.{os.getpid()}.json")
+    try:
+        profile.export_chrome_trace(str(draft))
+        document = json.loads(draft.read_text(encoding="utf-8"))
+        document["format"] = "Chrome trace of TorchNeuron's emulated NeuronCore; no NTFF of AWS"
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return results
