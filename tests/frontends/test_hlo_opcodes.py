@@ -11,7 +11,9 @@ import pytest
 from neuronxcc.frontends.hlo import HloError, import_hlo
 from neuronxcc.frontends.hlo.importer import HANDLERS
 from neuronxcc.frontends.hlo.refused import REFUSED
+from neuronxcc.frontends.model import load_model
 from neuronxcc.ir.reference import evaluate
+from neuronxcc.options import parse
 from tests.frontends.hlo_text import by_xla, natively, proto_of, text_of, type_text
 from tests.frontends.modules import Computation, module
 
@@ -125,6 +127,14 @@ CASES: dict[str, Case] = {
         """q = pred[3,4] compare(p0, p1), direction=NE
         r = c64[3,4] select(q, p1, p0)""",
         [C, D],
+    ),
+    "new complex numbers": (
+        """i = c64[3,4] iota(), iota_dimension=1
+        z = c64[] constant((1, -2))
+        b = c64[3,4] broadcast(z), dimensions={}
+        s = c64[3,4] add(i, b)
+        r = c64[3,4] multiply(s, p0)""",
+        [C],
     ),
     "power": ("r = f32[3,4] power(p0, p1)", [U, Y]),
     "not of truth values": ("r = pred[3,4] not(p0)", [P]),
@@ -350,6 +360,12 @@ def test_the_reference_and_the_program_give_what_xla_gives(name: str) -> None:
     wanted = [BY_NUMPY[name](*args)] if name in BY_NUMPY else by_xla(content, args)
     compare(evaluate(imported.graph, args), wanted)
     compare(natively(imported, args), wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "complex" in name])
+def test_the_operators_on_complex_numbers_that_release_2_32_allows(name: str) -> None:
+    body, args = CASES[name]
+    load_model(proto_of(text_of(body, args)), parse("--target=trn2", environ={}))
 
 
 def test_every_opcode_is_handled_or_refused_and_tested() -> None:
