@@ -114,6 +114,8 @@ class NrtpyTensor:
         if not isinstance(array, np.ndarray | np.generic):
             raise TypeError(f"from_numpy takes a NumPy array, got {type(array).__name__}")
         array = np.asarray(array)
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
         runtime = get_nrtpy_singleton()
         device = runtime.device(core_id)
         device_type(array.dtype)  # says if there is none

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch_neuronx import experimental, kernels, nki
+    from torch_neuronx.dynamo.allowed import allow_operators
     from torch_neuronx.inference.analysis import analyze
     from torch_neuronx.inference.batching import dynamic_batch
     from torch_neuronx.inference.buckets import BucketModelConfig, bucket_model_trace
-    from torch_neuronx.inference.errors import ModelFormatError, TraceError
+    from torch_neuronx.inference.errors import InputError, ModelFormatError, TraceError
     from torch_neuronx.inference.parallel import DataParallel
     from torch_neuronx.inference.partition import PartitionerConfig
     from torch_neuronx.inference.placement import (
@@ -39,11 +40,13 @@ __all__ = [
     "BucketModelConfig",
     "CompileOnlyError",
     "DataParallel",
+    "InputError",
     "ModelFormatError",
     "NeuronUnavailableError",
     "PartitionerConfig",
     "TraceError",
     "__version__",
+    "allow_operators",
     "analyze",
     "async_load",
     "bucket_model_trace",
@@ -81,9 +84,11 @@ _LATER = {
     "experimental": ("torch_neuronx.experimental", ""),
     "BucketModelConfig": ("torch_neuronx.inference.buckets", "BucketModelConfig"),
     "DataParallel": ("torch_neuronx.inference.parallel", "DataParallel"),
+    "InputError": ("torch_neuronx.inference.errors", "InputError"),
     "ModelFormatError": ("torch_neuronx.inference.errors", "ModelFormatError"),
     "PartitionerConfig": ("torch_neuronx.inference.partition", "PartitionerConfig"),
     "TraceError": ("torch_neuronx.inference.errors", "TraceError"),
+    "allow_operators": ("torch_neuronx.dynamo.allowed", "allow_operators"),
     "analyze": ("torch_neuronx.inference.analysis", "analyze"),
     "async_load": ("torch_neuronx.inference.placement", "async_load"),
     "bucket_model_trace": ("torch_neuronx.inference.buckets", "bucket_model_trace"),

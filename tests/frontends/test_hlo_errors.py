@@ -131,7 +131,7 @@ def test_no_target_has_64_bit_floats(dtype: str) -> None:
 def test_the_ocp_float8_needs_trn3_or_an_option() -> None:
     content = unary("copy", "f8e4m3fn[4]")
     load_model(content, parse("--target trn3", environ={}))
-    with pytest.raises(HloError, match=r"NCC_EVRF051.*not supported before trn3"):
+    with pytest.raises(HloError, match=r"NCC_EVRF051.*not supported on TRN1/TRN2"):
         load_model(content, parse("--target trn2", environ={}))
     unsafe = "--target trn2 --experimental-unsafe-fp8e4m3fn-as-fp8e4m3"
     load_model(content, parse(unsafe, environ={}))

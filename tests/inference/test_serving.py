@@ -1,5 +1,6 @@
 """What goes with `trace`: batches, cores, weights, partitions, buckets, analysis."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_any_batch(batched: torch.jit.ScriptModule, rows: int, device: str) -> N
 
 
 def test_dynamic_batch_errors(batched: torch.jit.ScriptModule) -> None:
-    with pytest.raises(RuntimeError, match=r"float32\[3, 4\] as traced, with any first size"):
+    with pytest.raises(ValueError, match=r"float32\[3, 4\] as traced, with any first size"):
         batched(torch.rand(5, 5))
     two = torch_neuronx.trace(lambda x, y: x + y, (torch.rand(2, 3), torch.rand(1, 3)))
     with pytest.raises(ValueError, match=r"'x' was traced as float32\[2, 3\], 'y' as float32\[1"):
@@ -54,10 +55,35 @@ def test_dynamic_batch_errors(batched: torch.jit.ScriptModule) -> None:
         torch_neuronx.dynamic_batch(total)
     same = torch_neuronx.trace(lambda x, y: x + y, (torch.rand(2, 3), torch.rand(2, 3)))
     torch_neuronx.dynamic_batch(same)
-    with pytest.raises(RuntimeError, match=r"'x'.* has 4 rows, input 'y'.* has 5"):
+    with pytest.raises(ValueError, match=r"'x'.* has 4 rows, input 'y'.* has 5"):
         same(torch.rand(4, 3), torch.rand(5, 3))
     with pytest.raises(TypeError, match="got Linear"):
         torch_neuronx.dynamic_batch(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_chunks_run_at_the_same_time() -> None:
+    """Two host operators that wait for each other, one on each core."""
+    meeting = threading.Barrier(2)
+
+    @torch.library.custom_op("neuron_test_serving::meet", mutates_args=())
+    def meet(x: torch.Tensor) -> torch.Tensor:
+        meeting.wait(timeout=30)
+        return x.clone()
+
+    @meet.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    traced = torch_neuronx.trace(lambda x: meet(x) + 1, torch.rand(1, 2))
+    torch_neuronx.dynamic_batch(traced)
+    torch_neuronx.set_neuron_cores(traced, 0, 2)
+    for rows in (2, 4):
+        x = torch.rand(rows, 2)
+        assert torch.equal(traced(x), x + 1)
+        # A chunk that fails ends the call, after the others.
+    meeting.abort()
+    with pytest.raises(RuntimeError, match="BrokenBarrierError"):
+        traced(torch.rand(2, 2))
 
 
 def test_data_parallel() -> None:
@@ -207,5 +233,104 @@ def test_buckets(tmp_path: Path) -> None:
         got = loaded(x)
         assert len(got) == bucket
         close(got[:rows], NET(x))
-    with pytest.raises(NotImplementedError, match="share a state"):
-        torch_neuronx.BucketModelConfig(lambda: None, shared_state_buffer=[])
+    wrong = torch_neuronx.BucketModelConfig(lambda: torch.jit.script(one_too_many))
+    model = torch_neuronx.bucket_model_trace(lambda: (NET, {}), [torch.rand(2, 4)], wrong)
+    with pytest.raises(torch_neuronx.InputError, match="bucket_kernel chose bucket 1 of 1"):
+        model(torch.rand(2, 4))
+
+
+def one_too_many(inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    return inputs, torch.tensor([1])
+
+
+class Memory(torch.nn.Module):
+    """Adds every call's row to a cache of so many rows, the newest last."""
+
+    rows: torch.Tensor
+    calls: torch.Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.rows = torch.nn.Parameter(torch.zeros(size, 2), requires_grad=False)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int32))
+
+    def forward(self, x: torch.Tensor, pad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        new = torch.cat([self.rows[1:], x])
+        return new.sum(0) + 0 * pad.sum(), new, self.calls + 1
+
+
+def make_memory(size: int) -> tuple[torch.nn.Module, dict[torch.Tensor, int]]:
+    memory = Memory(size)
+    return memory, {memory.calls: 2, memory.rows: 1}
+
+
+def by_width(inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    number = 0
+    if inputs[1].size(0) > 2:
+        number = 1
+    return inputs, torch.tensor([number])
+
+
+def newest(
+    shapes: list[list[list[int]]], states: list[torch.Tensor], number: torch.Tensor
+) -> list[torch.Tensor]:
+    """The last rows of a state, as many as the bucket has."""
+    found: list[torch.Tensor] = []
+    for i, shape in enumerate(shapes[int(number)]):
+        state = states[i]
+        for dim, size in enumerate(shape):
+            state = torch.ops.aten.slice(state, dim, state.size(dim) - size, state.size(dim))
+        found.append(state)
+    return found
+
+
+def test_buckets_share_a_state(tmp_path: Path) -> None:
+    """Two buckets see the last two and four rows of one cache."""
+    shared = [torch.zeros((), dtype=torch.int32), torch.zeros(4, 2)]
+    config = torch_neuronx.BucketModelConfig(
+        lambda: torch.jit.script(by_width),
+        shared_state_buffer=shared,
+        shared_state_buffer_preprocessor=lambda: torch.jit.script(newest),
+        func_kwargs=[{"size": 2}, {"size": 4}],
+    )
+    examples = [(torch.zeros(1, 2), torch.zeros(2)), (torch.zeros(1, 2), torch.zeros(4))]
+    model = torch_neuronx.bucket_model_trace(make_memory, examples, config)
+    torch.jit.save(model, tmp_path / "memory.pt")
+    rows = torch.zeros(4, 2)
+    for calls, width in enumerate((4, 2, 2, 4, 2), start=1):
+        if calls == 4:
+            torch.jit.save(model, tmp_path / "later.pt")  # with what the state is now
+            model = torch.jit.load(tmp_path / "later.pt")
+            torch_neuronx.move_trace_to_device(model, 2)
+        x = torch.full((1, 2), float(calls))
+        on_core = x.to("neuron:2") if calls == 5 else x
+        got = model(on_core, torch.zeros(width, device=on_core.device))
+        assert got.device == on_core.device
+        rows[-width:] = torch.cat([rows[-width:][1:], x])
+        assert torch.equal(got.cpu(), rows[-width:].sum(0))
+        held = dict(model.named_buffers())
+        assert torch.equal(held["shared_state_1"].cpu(), rows)
+        assert int(held["shared_state_0"]) == calls
+    assert not shared[1].any()
+    fresh = torch.jit.load(tmp_path / "memory.pt")
+    assert fresh(torch.ones(1, 2), torch.zeros(4)).tolist() == [1.0, 1.0]
+
+
+def test_shared_states_that_do_not_fit() -> None:
+    examples = [(torch.zeros(1, 2), torch.zeros(2)), (torch.zeros(1, 2), torch.zeros(4))]
+    for shared, preprocessor, text in (
+        ([torch.zeros(())], None, "has 1 tensors, but bucket 0 has 2 states"),
+        ([torch.zeros(()), torch.zeros(4, 2)], None, r"'calls' as int32\[\], but gets .* 0"),
+        ([torch.zeros((), dtype=torch.int32), torch.zeros(4, 2)], None,
+         r"'rows' as float32\[2, 2\], but gets .* float32\[4, 2\]; a shared_state_buffer_pre"),
+    ):  # fmt: skip
+        config = torch_neuronx.BucketModelConfig(
+            lambda: torch.jit.script(by_width),
+            shared_state_buffer=shared,
+            shared_state_buffer_preprocessor=preprocessor,
+            func_kwargs={"size": 2},
+        )
+        with pytest.raises(ValueError, match=text):
+            torch_neuronx.bucket_model_trace(make_memory, examples[:1], config)
+    with pytest.raises(TypeError, match=r"shared_state_buffer\[0\] is a int"):
+        torch_neuronx.BucketModelConfig(lambda: None, shared_state_buffer=[1])  # type: ignore[list-item]

@@ -79,7 +79,7 @@ def check_operators(program: Program, known: frozenset[str] = frozenset()) -> No
         if isinstance(step, CallStep):
             for body in step.bodies:
                 check_operators(body, known)
-        elif isinstance(step, AtenStep) and step.target not in known:
+        elif isinstance(step, AtenStep) and not _is_known(step.target, known):
             why = refusal(step.target)
             if why:
                 raise NeffError(
@@ -87,8 +87,46 @@ def check_operators(program: Program, known: frozenset[str] = frozenset()) -> No
                     f"{step.target}, {why}. A program from a file may use aten and prims operators "
                     "that change nothing but their results, and others only if the graph it is "
                     "loaded for calls them: compile the model in this process with "
-                    'torch.compile(backend="neuron")'
+                    'torch.compile(backend="neuron"), or, if you trust the file, allow it before '
+                    f"loading: torch_neuronx.allow_operators({_base(step.target)!r})"
                 )
+
+
+# What allow_operators was given.
+_ALLOWED: set[str] = set()
+
+
+def allow_operators(*names: str) -> None:
+    """Let programs from files use operators of your own, in this process from now on.
+
+    A traced model keeps the calls of operators that are not PyTorch's, and runs them on the host.
+    The process that loads it must have registered them, and must say here that it trusts files that
+    call them.
+
+    Args:
+        names: "namespace::name" for all overloads, or "namespace::name.overload".
+
+    Raises:
+        ValueError: A name has another form, or names no operator of this process.
+    """
+    for name in names:
+        base, _, overload = name.partition(".")
+        namespace, _, operator = base.partition("::")
+        found = getattr(getattr(torch.ops, namespace, None), operator, None) if operator else None
+        if found is None or (overload and overload not in found.overloads()):
+            raise ValueError(
+                f"allow_operators got {name!r}: there is no such operator in this process; import "
+                "the library that registers it first, and name it 'namespace::name'"
+            )
+    _ALLOWED.update(names)
+
+
+def _base(target: str) -> str:
+    return target.partition(".")[0]
+
+
+def _is_known(target: str, known: frozenset[str]) -> bool:
+    return target in known or target in _ALLOWED or _base(target) in _ALLOWED
 
 
 @functools.cache

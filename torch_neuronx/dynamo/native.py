@@ -220,6 +220,7 @@ def compile_imported(
             program = build()
             path = cache.store(key, program, settings, name)
             found = Compiled(program, hit=False, path=path)
+    dump.leave_for_debugging(imported.graph, found.program, settings, key)
     outcome.hit = found.hit
     outcome.neff = "" if found.path is None else str(found.path)
     return found

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 
 from neuronxcc.neff import read_neff
-from torch_neuronx.inference.manifest import read_manifest
+from torch_neuronx.inference.manifest import check_against, read_manifest, refusal_of
 from torch_neuronx.inference.placement import DYNAMIC_BATCH, models
 
 
 def dynamic_batch(neuron_script: torch.jit.ScriptModule) -> torch.jit.ScriptModule:
     """Let a traced module take any batch: any first size that all its inputs have.
 
-    The batch is run in chunks of the traced size, the last one padded with zeros.
+    The batch is run in chunks of the traced size, the last one padded with zeros; on several cores
+    (`set_neuron_cores`) so many chunks run at the same time.
 
     Args:
         neuron_script: What `trace` returned; it is changed in place.
@@ -40,31 +41,6 @@ def dynamic_batch(neuron_script: torch.jit.ScriptModule) -> torch.jit.ScriptModu
 def why_not(model: Any) -> str:
     """Why a `neuron::Model` cannot have a dynamic batch; "" if it can."""
     manifest = read_manifest(model.manifest())
-    if not manifest.inputs:
-        return "the model takes no tensor"
-    if manifest.states:
-        return f"the model updates the state {manifest.states[0].name!r}, which a batch must not"
-    first = manifest.inputs[0]
-    for facts in manifest.inputs:
-        if not facts.shape or facts.shape[0] != first.shape[0]:
-            return (
-                "the first dimension of all inputs must have the same size; "
-                f"{first.name!r} was traced as {first}, {facts.name!r} as {facts}"
-            )
     program = read_neff(memoryview(model.neff().numpy())).program
-    inputs = {b.index for b in program.buffers if b.kind == "input"}
-    if any(program.buffers[number].kind == "input" for number in program.results):
-        return "the model updates an input in place"
-    assert len(inputs) == len(manifest.sources)
-    for number, ((kind, index), view) in enumerate(manifest.outputs):
-        if kind == "result":
-            shape = program.buffers[program.results[index]].shape
-        else:
-            shape = manifest.tensors(kind)[index].shape
-        shape = shape if view is None else view[0]
-        if not shape or shape[0] != first.shape[0]:
-            return (
-                f"output {number} has the shape {list(shape)}; its first dimension must be the "
-                f"batch, which was traced as {first.shape[0]}"
-            )
-    return ""
+    check_against(manifest, program)  # of a model that is loaded later, nobody has yet
+    return refusal_of(manifest, program)

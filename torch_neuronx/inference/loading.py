@@ -7,6 +7,7 @@ All that comes from a file is checked here: the NEFF by `read_neff`, the operato
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -14,17 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuronxcc.neff import read_neff
+from neuronxcc.neff import NeffError, read_neff, rules
 from torch_neuronx._config import machine
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.inference.errors import ModelFormatError
-from torch_neuronx.inference.manifest import TensorFacts, check_against, read_manifest
+from torch_neuronx.inference.manifest import (
+    TensorFacts,
+    check_against,
+    read_manifest,
+    refusal_of,
+)
 from torch_neuronx.inference.placement import next_cores
-
-LEGACY_VARIABLE = "NEURON_RT_ALLOW_LEGACY_NEFF"
-# A NEFF of one of these runs on all of its row: they have the same NeuronCore.
-_SAME_CORE = (frozenset({"trn1", "trn1n", "inf2"}), frozenset({"trn2"}), frozenset({"trn3"}))
-_LEGACY = _SAME_CORE[0]
 
 # Operators besides the harmless ones that NEFFs made in this process may use, by hash of the NEFF.
 _KNOWN: dict[bytes, frozenset[str]] = {}
@@ -42,6 +43,7 @@ def load(
     weights: Sequence[torch.Tensor],
     states: Sequence[torch.Tensor],
     cores: Sequence[int],
+    dynamic: bool,
 ) -> dict[str, Any]:
     """Load a model.
 
@@ -51,6 +53,7 @@ def load(
         weights: Those in the model.
         states: First values of the states.
         cores: Where to put a replica; empty: on the next core in turn.
+        dynamic: It says that it takes any batch.
 
     Returns:
         What `Model::load_locked` (csrc/inference/model.cpp) reads.
@@ -60,11 +63,16 @@ def load(
         NeffError: The NEFF is.
     """
     manifest = read_manifest(text)
-    if neff.dtype != torch.uint8 or neff.dim() != 1:
+    if neff.dtype != torch.uint8 or neff.dim() != 1 or not _has_its_memory(neff):
         raise ModelFormatError("NRT_INVALID (status 2): the saved model has no NEFF")
     content = memoryview(np.ascontiguousarray(neff.cpu().numpy()))  # type: ignore[arg-type]
     found = read_neff(content)
     check_against(manifest, found.program)
+    refusal = refusal_of(manifest, found.program) if dynamic else ""
+    if refusal:
+        raise ModelFormatError(
+            f"NRT_INVALID (status 2): the saved model has a dynamic batch, but {refusal}"
+        )
     check_target(found.info.target)
     held = () if manifest.separate_weights else manifest.weights
     _check_tensors("weight", held, weights)
@@ -95,16 +103,11 @@ def check_target(target: str) -> None:
         ModelFormatError: It is for another generation of NeuronCores.
     """
     here = machine().target.name
-    row = next((names for names in _SAME_CORE if target in names), frozenset({target}))
-    if here in row:
-        return
-    if target in _LEGACY and os.environ.get(LEGACY_VARIABLE, "").strip() == "1":
-        return
-    remedy = f", or set {LEGACY_VARIABLE}=1" if target in _LEGACY else ""
-    raise ModelFormatError(
-        f"NRT_UNSUPPORTED_NEFF_VERSION (status 10): the model was compiled for {target}, this "
-        f"machine is a {here}: trace it again with compiler_args='--target {here}'{remedy}"
-    )
+    remedy = f"trace it again with compiler_args='--target {here}'"
+    try:
+        rules.check_target(target, here, os.environ, remedy)
+    except NeffError as error:
+        raise ModelFormatError(str(error)) from None
 
 
 def _check_tensors(kind: str, wanted: Sequence[TensorFacts], given: Sequence[torch.Tensor]) -> None:
@@ -113,9 +116,26 @@ def _check_tensors(kind: str, wanted: Sequence[TensorFacts], given: Sequence[tor
             f"NRT_INVALID (status 2): the saved model has {len(given)} {kind}s, not {len(wanted)}"
         )
     for facts, tensor in zip(wanted, given, strict=True):
-        plain = tensor.layout == torch.strided and tensor.is_contiguous()
-        if TensorFacts.of(facts.name, tensor) != facts or not plain:
+        if TensorFacts.of(facts.name, tensor) != facts:
             raise ModelFormatError(
                 f"NRT_INVALID (status 2): {kind} {facts.name!r} of the saved model is "
                 f"{tensor.dtype}{list(tensor.shape)}, not {facts}"
             )
+        if not _has_its_memory(tensor):
+            raise ModelFormatError(
+                f"NRT_INVALID (status 2): {kind} {facts.name!r} of the saved model, {facts}, "
+                "is not dense or reaches beyond its memory"
+            )
+
+
+def _has_its_memory(tensor: torch.Tensor) -> bool:
+    """Whether all elements of a tensor are there, one after the other, on the host or a core.
+
+    PyTorch reads sizes and the offset of a saved tensor without looking how large its storage is.
+    """
+    if tensor.layout != torch.strided or tensor.device.type not in {"cpu", "neuron"}:
+        return False
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return False
+    end = tensor.storage_offset() + math.prod(tensor.shape)
+    return end * tensor.element_size() <= tensor.untyped_storage().nbytes()

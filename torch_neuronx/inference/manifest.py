@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -21,6 +21,7 @@ from torch_neuronx.inference.errors import ModelFormatError
 FORMAT = 1
 _KINDS = ("input", "weight", "state")
 _MOST = 1 << 20  # entries of a list; more than any model has
+_MOST_ELEMENTS = 1 << 40  # of a view, whose strides may be 0
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TO_TORCH.values()}
 
 
@@ -116,6 +117,31 @@ def read_manifest(text: str) -> Manifest:
     )
 
 
+def lend_states(manifest: Manifest, names: Sequence[str]) -> Manifest:
+    """The manifest with these states as its last inputs, in this order."""
+    if not names:
+        return manifest
+    states = {facts.name: number for number, facts in enumerate(manifest.states)}
+    lent = [states[name] for name in names]
+    rest = [number for number in range(len(states)) if number not in lent]
+
+    def place(source: Source) -> Source:
+        kind, index = source
+        if kind != "state":
+            return source
+        if index in lent:
+            return "input", len(manifest.inputs) + lent.index(index)
+        return "state", rest.index(index)
+
+    return replace(
+        manifest,
+        inputs=(*manifest.inputs, *(manifest.states[number] for number in lent)),
+        states=tuple(manifest.states[number] for number in rest),
+        sources=tuple(map(place, manifest.sources)),
+        outputs=tuple((place(source), view) for source, view in manifest.outputs),
+    )
+
+
 def check_against(manifest: Manifest, program: Program) -> None:
     """Check that a manifest and a program belong together.
 
@@ -143,6 +169,35 @@ def check_against(manifest: Manifest, program: Program) -> None:
             size = math.prod(_find(manifest, source).shape)
         if view is not None:
             _check_view(number, view, size)
+
+
+def refusal_of(manifest: Manifest, program: Program) -> str:
+    """Why a model, which `check_against` has passed, cannot have a dynamic batch; "" if it can."""
+    if not manifest.inputs:
+        return "the model takes no tensor"
+    if manifest.states:
+        return f"the model updates the state {manifest.states[0].name!r}, which a batch must not"
+    first = manifest.inputs[0]
+    for facts in manifest.inputs:
+        if not facts.shape or facts.shape[0] != first.shape[0]:
+            return (
+                "the first dimension of all inputs must have the same size; "
+                f"{first.name!r} was traced as {first}, {facts.name!r} as {facts}"
+            )
+    if any(program.buffers[number].kind == "input" for number in program.results):
+        return "the model updates an input in place"
+    for number, ((kind, index), view) in enumerate(manifest.outputs):
+        if kind == "result":
+            shape = program.buffers[program.results[index]].shape
+        else:
+            shape = manifest.tensors(kind)[index].shape
+        shape = shape if view is None else view[0]
+        if not shape or shape[0] != first.shape[0]:
+            return (
+                f"output {number} has the shape {list(shape)}; its first dimension must be the "
+                f"batch, which was traced as {first.shape[0]}"
+            )
+    return ""
 
 
 def _find(manifest: Manifest, source: Source) -> TensorFacts:
@@ -176,6 +231,8 @@ def _check_view(number: int, view: View, size: int) -> None:
     sizes, strides, offset = view
     if len(sizes) != len(strides) or min((*sizes, *strides, offset), default=0) < 0:
         _refuse(f"output {number} is a view of sizes {sizes} and strides {strides}")
+    if math.prod(sizes) > _MOST_ELEMENTS:
+        _refuse(f"output {number} is a view of sizes {sizes}")
     last = offset + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
     if 0 not in sizes and last >= size:
         _refuse(f"output {number} is a view that reaches element {last} of {size}")

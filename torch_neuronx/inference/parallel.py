@@ -72,6 +72,7 @@ class DataParallel(torch.nn.Module):
         """Split all tensors along `dim`, run the parts, and join their results.
 
         Raises:
+            InputError: A part does not fit the traced model.
             ValueError: Tensors have different sizes there, or parts would not have the traced size
                 and dynamic batching is off.
         """
@@ -82,6 +83,9 @@ class DataParallel(torch.nn.Module):
             self._check_fixed(rows, size)
         starts = range(0, rows, size) if rows else range(1)
 
+        at_once = min(len(starts), len(self.device_ids), self.num_workers)
+        share = max(1, torch.get_num_threads() // at_once)
+
         def part(start: int) -> Any:
             def cut(leaf: Any) -> Any:
                 if not isinstance(leaf, torch.Tensor):
@@ -91,7 +95,12 @@ class DataParallel(torch.nn.Module):
             some, named = pytree.tree_unflatten([cut(leaf) for leaf in leaves], spec)
             return self.model(*some, **named)
 
-        results = [part(0)] if len(starts) == 1 else list(self._executor().map(part, starts))
+        def apart(start: int) -> Any:
+            # Each part with all of the host's threads would only have them wait for each other.
+            _C.set_thread_share(share)
+            return part(start)
+
+        results = [part(0)] if len(starts) == 1 else list(self._executor().map(apart, starts))
         return self._join(results)
 
     def _rows(self, leaves: Sequence[Any]) -> int:

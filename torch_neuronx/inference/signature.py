@@ -250,7 +250,8 @@ class _Writer:
         return f"Dict[str, {types.pop()}]"
 
     def _check(self, wrong: str, text: str, *, first: bool = False) -> None:
-        lines = [f"    if {wrong}:", f"        raise ValueError({_literal(text)})"]
+        # Not `raise`, of which the caller would get another class than of our other checks.
+        lines = [f"    if {wrong}:", f"        torch.ops.neuron.refuse({_literal(text)})"]
         self.checks[: 0 if first else len(self.checks)] = lines if first else [*self.checks, *lines]
 
     # ---- what is returned ------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.jit._recursive import create_script_module
 from torch.utils import _pytree as pytree
 
+from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.ir.text import to_text
 from neuronxcc.neff import CompileCache, NeffInfo, Program, open_cache, write_neff
 from neuronxcc.neff.text import program_to_text
@@ -29,7 +30,7 @@ from torch_neuronx.inference.batching import dynamic_batch
 from torch_neuronx.inference.capture import Captured, Held, capture, export
 from torch_neuronx.inference.errors import TraceError
 from torch_neuronx.inference.inline import with_weights
-from torch_neuronx.inference.manifest import Manifest, TensorFacts, View
+from torch_neuronx.inference.manifest import Manifest, TensorFacts, View, lend_states
 from torch_neuronx.inference.placement import ATTRIBUTE
 from torch_neuronx.inference.signature import Source, make_source, split_examples
 
@@ -97,7 +98,7 @@ def trace(
             "cpu_backend": cpu_backend,
         }
         return trace_in_parts(function, args, kwargs, partitioner_config, trace, options)
-    script, _source = _trace_whole(
+    script, _source, _lent = _trace_whole(
         function, args, kwargs, input_output_aliases, settings,
         None if compiler_workdir is None else Path(compiler_workdir),
         inline=inline_weights_to_neff, place=not cpu_backend,
@@ -112,13 +113,27 @@ def trace_with_source(
     input_output_aliases: Mapping[torch.Tensor, int],
     compiler_workdir: Path | None,
     compiler_args: Arguments,
-) -> tuple[torch.jit.ScriptModule, Source]:
-    """As `trace`, and the source of the result's `forward`."""
+    lend: bool = False,
+) -> tuple[torch.jit.ScriptModule, Source, tuple[TensorFacts, ...]]:
+    """As `trace`, and more of what is needed to put several models into one.
+
+    Args:
+        func: As for `trace`, like most of the rest.
+        example_inputs: See there.
+        input_output_aliases: See there.
+        compiler_workdir: See there.
+        compiler_args: See there.
+        lend: The states of `input_output_aliases` are not the model's: they become its last inputs,
+            in the order of the dictionary.
+
+    Returns:
+        The module, the source of its `forward`, and the states that are lent to it.
+    """
     args, kwargs = examples_of(func, example_inputs)
     settings = compiler_options(compiler_args)
     return _trace_whole(
         func, args, kwargs, input_output_aliases, settings, compiler_workdir,
-        inline=True, place=True,
+        inline=True, place=True, lend=lend,
     )  # fmt: skip
 
 
@@ -132,7 +147,8 @@ def _trace_whole(
     *,
     inline: bool,
     place: bool,
-) -> tuple[torch.jit.ScriptModule, Source]:
+    lend: bool = False,
+) -> tuple[torch.jit.ScriptModule, Source, tuple[TensorFacts, ...]]:
     program = export(function, args, kwargs)
     by_name, by_input = _aliases(program, (args, kwargs), aliases)
     name = getattr(function, "__name__", type(function).__name__)
@@ -153,17 +169,20 @@ def _trace_whole(
     separate = captured.weights if not inline else ()
     held = captured.weights if inline else ()
     manifest = _manifest(captured, source.names, settings, separate=not inline)
+    lent = tuple(by_name) if lend else ()
+    manifest = lend_states(manifest, lent)
+    states = [item for item in captured.states if item.name not in lent]
     model = torch.classes.neuron.Model(
         manifest.to_json(),
         torch.from_numpy(np.frombuffer(neff, np.uint8).copy()),
         [_plain(item.value, copy=not place) for item in held],
-        [_plain(item.value, copy=not place) for item in captured.states],
+        [_plain(item.value, copy=not place) for item in states],
     )
     script = _script(source, model, separate)
     if place:
         # Where a program that has just traced it works, so that its tensors fit.
         model.set_cores([torch.neuron.current_device()])  # type: ignore[attr-defined]
-    return script, source
+    return script, source, manifest.inputs[len(manifest.inputs) - len(lent) :]
 
 
 def examples_of(func: Any, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -378,6 +397,7 @@ def _leave(
     files: dict[str, str | bytes] = {
         "graph.fx.txt": captured.gm.print_readable(print_output=False),
         "graph.ir.txt": to_text(captured.imported.graph),
+        "graph.hlo.pb": export_hlo(captured.imported.graph),
         "program.txt": program_to_text(program),
         "graph.neff": write_neff(program, info, compress=compress),
         "command.txt": shlex.join(["neuronx-cc", "compile", *settings.flags()]) + "\n",

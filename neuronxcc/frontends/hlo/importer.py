@@ -129,6 +129,7 @@ class _Importer:
                 names.append(name if len(parts) == 1 else f"{name}.{i}")
                 nodes.append(parameter(len(params), part, names[-1]))
                 params.append(nodes[-1])
+                self.where[nodes[-1]] = self.module.where(entry.instructions[place])
             values.append(unflatten(type_, nodes))
         scope = Scope(parameter(len(params), TensorType(DType.S32), "rank"))
         self._scopes.append(scope)

@@ -19,6 +19,7 @@
 #include "distributed/bindings_planning.h"
 #include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
+#include "inference/refuse.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"
@@ -174,6 +175,7 @@ PYBIND11_MODULE(_C, m) {
   bind_kernels(m);
   bind_pending(m);
   program::bind_program(m);
+  inference::bind_inference(m);
   distributed::bind_distributed(m);
   distributed::bind_network(m);
   distributed::bind_planning(m);

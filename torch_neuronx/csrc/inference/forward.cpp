@@ -4,6 +4,8 @@
 
 #include "device/state.h"
 #include "inference/model.h"
+#include "inference/refuse.h"
+#include "inference/together.h"
 #include "program/call.h"
 
 namespace torch_neuronx::inference {
@@ -23,14 +25,21 @@ c10::Device place_of(const Loaded& loaded, at::TensorList inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const c10::Device device = inputs[i].device();
     if (device.is_cpu()) return {c10::DeviceType::CPU};
-    TORCH_CHECK(device.is_privateuseone(), title(loaded, i),
-                " must be on the CPU or on a neuron device, got one on ", device);
-    TORCH_CHECK(i == 0 || device == place,
-                "all inputs must be on one neuron device: ", title(loaded, 0), " is on ", place,
-                ", ", title(loaded, i), " on ", device);
+    require(device.is_privateuseone(), title(loaded, i),
+            " must be on the CPU or on a neuron device, got one on ", device);
+    require(i == 0 || device == place,
+            "all inputs must be on one neuron device: ", title(loaded, 0), " is on ", place, ", ",
+            title(loaded, i), " on ", device);
     place = device;
   }
   return place;
+}
+
+// A tensor with memory of its own, which programs can read.
+void require_plain(const Loaded& loaded, size_t i, const at::Tensor& given) {
+  const bool plain = given.layout() == at::kStrided && given.has_storage() &&
+                     !given.unsafeGetTensorImpl()->key_set().has(c10::DispatchKey::Python);
+  require(plain, title(loaded, i), " must be a plain dense tensor, got ", given.toString());
 }
 
 // The tensor as the program reads it: dense, in row-major order, on the host or on its core.
@@ -50,11 +59,12 @@ at::Tensor readable(const at::Tensor& tensor, c10::DeviceIndex core) {
 }  // namespace
 
 void check_inputs(const Loaded& loaded, at::TensorList inputs, bool dynamic) {
-  TORCH_CHECK_VALUE(inputs.size() == loaded.names.size(), "the model was traced with ",
-                    loaded.names.size(), " inputs, got ", inputs.size());
+  require(inputs.size() == loaded.names.size(), "the model was traced with ", loaded.names.size(),
+          " inputs, got ", inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& given = inputs[i];
-    TORCH_CHECK_VALUE(given.defined(), title(loaded, i), " is missing");
+    require(given.defined(), title(loaded, i), " is missing");
+    require_plain(loaded, i, given);
     at::IntArrayRef sizes = given.sizes();
     const at::IntArrayRef wanted(loaded.sizes[i]);
     bool fits = given.scalar_type() == loaded.dtypes[i] && sizes.size() == wanted.size();
@@ -64,17 +74,17 @@ void check_inputs(const Loaded& loaded, at::TensorList inputs, bool dynamic) {
       fits = sizes == wanted;
     }
     if (C10_LIKELY(fits)) continue;
-    TORCH_CHECK_VALUE(false, title(loaded, i), " must be ", describe(loaded.dtypes[i], wanted),
-                      dynamic ? " as traced, with any first size" : " as traced", ", got ",
-                      describe(given.scalar_type(), sizes),
-                      dynamic ? "" : "; a traced model has fixed shapes and types");
+    refuse(c10::str(title(loaded, i), " must be ", describe(loaded.dtypes[i], wanted),
+                    dynamic ? " as traced, with any first size" : " as traced", ", got ",
+                    describe(given.scalar_type(), sizes),
+                    dynamic ? "" : "; a traced model has fixed shapes and types"));
   }
 }
 
 TensorVector run(const Loaded& loaded, const Replica& replica, at::TensorList inputs,
-                 at::TensorList weights) {
+                 at::TensorList weights, size_t lent) {
   const program::Program& program = *replica.program;
-  const c10::Device place = place_of(loaded, inputs);
+  const c10::Device place = place_of(loaded, inputs.slice(0, inputs.size() - lent));
   program::Tensors arguments;
   arguments.reserve(loaded.sources.size());
   for (size_t a = 0; a < loaded.sources.size(); ++a) {
@@ -155,28 +165,32 @@ TensorVector Model::forward_in_batches(Loaded& loaded, at::TensorList inputs,
   check_inputs(loaded, inputs, /*dynamic=*/true);
   const int64_t batch = inputs[0].size(0), whole = loaded.sizes[0][0];
   for (size_t i = 1; i < inputs.size(); ++i) {
-    TORCH_CHECK_VALUE(inputs[i].size(0) == batch,
-                      "all inputs must have the same first size: ", title(loaded, 0), " has ",
-                      batch, " rows, ", title(loaded, i), " has ", inputs[i].size(0));
+    require(inputs[i].size(0) == batch,
+            "all inputs must have the same first size: ", title(loaded, 0), " has ", batch,
+            " rows, ", title(loaded, i), " has ", inputs[i].size(0));
   }
-  std::vector<TensorVector> parts(loaded.outputs.size());
-  int64_t first = 0;
-  do {  // once even for no rows, which tells what the outputs are
-    const int64_t rows = std::min(whole, batch - first);
+  // Once even for no rows, which tells what the outputs are.
+  const int64_t count = whole == 0 ? 1 : std::max<int64_t>(1, (batch + whole - 1) / whole);
+  const size_t replicas = loaded.replicas.size();
+  const size_t turn = loaded.next.fetch_add(static_cast<uint32_t>(count));
+  std::vector<TensorVector> results(static_cast<size_t>(count));
+  run_together(count, static_cast<int64_t>(replicas), [&](int64_t i) {
+    const int64_t first = i * whole, rows = std::min(whole, batch - first);
     TensorVector chunks;
     chunks.reserve(inputs.size());
     for (const at::Tensor& input : inputs) chunks.push_back(chunk(input, first, rows, whole));
-    const Replica& replica = loaded.replicas[loaded.next++ % loaded.replicas.size()];
-    TensorVector results = run(loaded, replica, chunks, weights);
-    for (size_t i = 0; i < results.size(); ++i) {
-      parts[i].push_back(rows == whole ? std::move(results[i]) : results[i].narrow(0, 0, rows));
-    }
-    first += rows;
-  } while (first < batch);
-  TensorVector outputs;
-  outputs.reserve(parts.size());
-  for (TensorVector& part : parts) {
-    outputs.push_back(part.size() == 1 ? std::move(part[0]) : at::cat(part));
+    const auto number = static_cast<size_t>(i);
+    const Replica& replica = loaded.replicas[(turn + number) % replicas];
+    results[number] = run(loaded, replica, chunks, weights);
+    if (rows == whole) return;
+    for (at::Tensor& result : results[number]) result = result.narrow(0, 0, rows);
+  });
+  if (count == 1) return std::move(results[0]);
+  TensorVector outputs, parts(results.size());
+  outputs.reserve(loaded.outputs.size());
+  for (size_t i = 0; i < loaded.outputs.size(); ++i) {
+    for (size_t c = 0; c < results.size(); ++c) parts[c] = std::move(results[c][i]);
+    outputs.push_back(at::cat(parts));
   }
   return outputs;
 }

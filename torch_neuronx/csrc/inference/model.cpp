@@ -6,6 +6,7 @@
 
 #include "device/python_lock.h"
 #include "device/state.h"
+#include "inference/refuse.h"
 #include "program/parse.h"
 #include "program/python_program.h"
 
@@ -93,7 +94,7 @@ void Model::load_locked() {
   const py::gil_scoped_acquire gil;
   try {
     const py::object load = py::module_::import(kLoading).attr("load");
-    const py::dict facts = load(manifest_, neff_, weights_, states_, cores_);
+    const py::dict facts = load(manifest_, neff_, weights_, states_, cores_, option(kDynamicBatch));
     loaded->names = facts["names"].cast<std::vector<std::string>>();
     loaded->sizes = facts["sizes"].cast<std::vector<std::vector<int64_t>>>();
     for (const py::handle item : facts["dtypes"]) {
@@ -215,15 +216,15 @@ void Model::set_option(int64_t option, bool value) {
   options_[option] = value;
 }
 
-TensorVector Model::forward(at::TensorList inputs, at::TensorList weights) {
+TensorVector Model::forward(at::TensorList inputs, at::TensorList weights, size_t lent) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const std::shared_ptr<Loaded> loaded = ready();
-  TORCH_CHECK_VALUE(weights.size() == loaded->separate_weights, "the model has ",
-                    loaded->separate_weights, " separate weights, got ", weights.size());
+  require(weights.size() == loaded->separate_weights, "the model has ", loaded->separate_weights,
+          " separate weights, got ", weights.size());
   if (options_[kDynamicBatch]) return forward_in_batches(*loaded, inputs, weights);
   check_inputs(*loaded, inputs, /*dynamic=*/false);
   const size_t turn = loaded->replicas.size() == 1 ? 0 : loaded->next++;
-  return run(*loaded, loaded->replicas[turn % loaded->replicas.size()], inputs, weights);
+  return run(*loaded, loaded->replicas[turn % loaded->replicas.size()], inputs, weights, lent);
 }
 
 namespace {
@@ -235,6 +236,14 @@ TensorVector forward_v2(at::TensorList inputs, const c10::intrusive_ptr<Model>& 
 TensorVector forward_weights(at::TensorList inputs, at::TensorList weights,
                              const c10::intrusive_ptr<Model>& model) {
   return model->forward(inputs, weights);
+}
+
+// States that models share are the last inputs of each.
+TensorVector forward_states(at::TensorList inputs, at::TensorList states,
+                            const c10::intrusive_ptr<Model>& model) {
+  TensorVector all(inputs.begin(), inputs.end());
+  all.insert(all.end(), states.begin(), states.end());
+  return model->forward(all, {}, states.size());
 }
 
 }  // namespace
@@ -260,6 +269,15 @@ TORCH_LIBRARY_FRAGMENT(neuron, m) {
       "forward_weights(Tensor[] inputs, Tensor[] weights, "
       "__torch__.torch.classes.neuron.Model model) -> Tensor[]",
       torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, &forward_weights));
+  m.def(
+      "forward_states(Tensor[] inputs, Tensor(a!)[] states, "
+      "__torch__.torch.classes.neuron.Model model) -> Tensor[]",
+      torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, &forward_states));
+  // For methods that `trace` writes: `raise` in TorchScript knows no class of ours.
+  // CONSERVATIVE: the interpreter must not leave out what returns nothing.
+  m.def(torch::schema("refuse(str text) -> ()", c10::AliasAnalysisKind::CONSERVATIVE),
+        torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd,
+                        [](std::string text) { refuse(text); }));
 }
 
 }  // namespace torch_neuronx::inference

@@ -67,8 +67,9 @@ class Model : public torch::CustomClassHolder {
   static c10::intrusive_ptr<Model> from_state(State state);
   State get_state();
 
-  // One call. `weights`: those that are not in the model.
-  TensorVector forward(at::TensorList inputs, at::TensorList weights);
+  // One call. `weights`: those that are not in the model. `lent`: so many of the inputs, the last
+  // ones, are states of somebody else's; where they lie does not say where outputs go.
+  TensorVector forward(at::TensorList inputs, at::TensorList weights, size_t lent = 0);
 
   void load();  // now, unless it is
   // Puts a replica on each of these cores; in the background if the model is loaded so.
@@ -98,9 +99,9 @@ class Model : public torch::CustomClassHolder {
   std::atomic<bool> options_[kOptions] = {};
 };
 
-// One call on one core.
+// One call on one core; `lent` as for Model::forward.
 TensorVector run(const Loaded& loaded, const Replica& replica, at::TensorList inputs,
-                 at::TensorList weights);
+                 at::TensorList weights, size_t lent = 0);
 
 // "input 'mask' must be int64[1, 128] as traced, got int64[1, 64]" unless it is. `dynamic`: the
 // first size may be any.
