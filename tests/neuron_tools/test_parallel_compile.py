@@ -14,6 +14,7 @@ import pytest
 
 from neuron_tools import parallel_analysis, parallel_workers
 from neuron_tools.parallel_compile import DUMP_FILE, main
+from neuron_tools.parallel_messages import Speaker
 from neuron_tools.parallel_workers import Outcome
 from neuronxcc import collected
 from neuronxcc.collected import CollectedError, Request, collect
@@ -179,7 +180,7 @@ def test_who_is_killed_does_not_take_others_along(
     folders = [keep(cache, build.tanh(X)), keep(cache, build.exp(X))]
     (folders[0] / "model.failed").write_text("here")
     monkeypatch.setattr(parallel_workers, "attempt", killed)
-    found = parallel_workers.compile_all(folders, parallel_workers.Speaker(), 2, 1)
+    found = parallel_workers.compile_all(folders, Speaker(), 2, 1)
     outcomes = {outcome.folder: outcome for outcome, _ in found}
     assert outcomes[folders[1]].ok
     assert "was killed" in outcomes[folders[0]].error
