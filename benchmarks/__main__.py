@@ -19,6 +19,7 @@ SUITES = [
     "benchmarks.nki_speed",
     "benchmarks.collectives",
     "benchmarks.parallel_steps",
+    "benchmarks.inference",
 ]
 
 
