@@ -68,9 +68,13 @@ def load_state(state: State) -> Any:
 
 def mutate_json(text: str, rng: random.Random) -> str:
     """Change one value of a document, or its text."""
-    if rng.random() < 0.1:
-        return mutate_bytes(text.encode(), rng).decode("utf-8", "surrogateescape")
-    document = json.loads(text)
+    try:
+        document = json.loads(text)
+    except ValueError:  # an earlier change was to the text
+        document = None
+    if not isinstance(document, dict) or rng.random() < 0.1:
+        changed = mutate_bytes(text.encode("utf-8", "surrogatepass"), rng)
+        return changed.decode("utf-8", "replace")
     places: list[tuple[Any, Any]] = []
 
     def visit(value: Any) -> None:
@@ -145,19 +149,19 @@ def beyond(like: torch.Tensor, kept: int, sizes: Any, strides: Any, at: int) -> 
 def mutate_state(state: State, others: list[State], rng: random.Random) -> State:
     """Change the manifest, the NEFF, a tensor, or the numbers."""
     manifest, tensors, numbers = state[0], list(state[1]), list(state[2])
-    match rng.randrange(8):
+    match rng.randrange(8) if tensors and numbers else 0:
         case 0 | 1 | 2:
             manifest = mutate_json(manifest, rng)
         case 3 | 4:
-            content = bytes(tensors[0].tolist())
+            content = rng.choice(others)[1][0].numpy().tobytes()  # others are not changed
             change = mutate_neff if rng.random() < 0.8 else mutate_bytes
             changed = bytearray(change(content, rng)) or bytearray(1)
             tensors[0] = torch.frombuffer(changed, dtype=torch.uint8).clone()
         case 5:
             place = rng.randrange(len(tensors))
-            tensors[place] = mutate_tensor(tensors[place], rng)
+            tensors[place] = mutate_tensor(rng.choice(rng.choice(others)[1]), rng)
         case 6:
-            place = rng.randrange(len(tensors))
+            place = rng.randrange(len(tensors) + 1)
             other = rng.choice(others)[1]
             tensors[place : place + rng.randrange(2)] = rng.choices(other, k=rng.randrange(3))
         case _:
@@ -207,9 +211,9 @@ def search(seed: int, more: Callable[[int], bool]) -> dict[str, int]:
 
 
 def test_changed_states() -> None:
-    found = search(6, lambda number: number < 250)
-    assert found["refused"] > 100, found
-    assert found["ran"] > 5, found
+    found = search(6, lambda number: number < 150)
+    assert found["refused"] > 60, found
+    assert found["ran"] > 3, found
 
 
 def test_a_tensor_beyond_its_memory() -> None:
