@@ -21,6 +21,7 @@ SUITES = [
     "benchmarks.collectives",
     "benchmarks.parallel_steps",
     "benchmarks.nrtpy_calls",
+    "benchmarks.inference",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -43,7 +44,7 @@ def tf32(x: np.ndarray) -> np.ndarray:
     return ((bits + 0xFFF + (bits >> 13 & 1)) & 0xFFFFE000).astype(np.uint32).view(np.float32)
 
 
-ROUND = {
+ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "bf16": lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float32),
     "fp16": lambda x: x.astype(np.float16).astype(np.float32),
     "tf32": tf32,

@@ -22,7 +22,7 @@ from tests.frontends.hlo_text import natively
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 quick = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 SMALL = st.integers(1, 4)
 
