@@ -16,9 +16,11 @@ SUITES = [
     "benchmarks.compiled.run",
     "benchmarks.compiled.compile_time",
     "benchmarks.compiled.memory",
+    "benchmarks.compiled.command",
     "benchmarks.nki_speed",
     "benchmarks.collectives",
     "benchmarks.parallel_steps",
+    "benchmarks.nrtpy_calls",
     "benchmarks.inference",
 ]
 

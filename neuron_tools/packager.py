@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuron_tools.packager_files import new_folder, take_out, write_new
+from neuron_tools.packager_files import new_folder, refuse_existing, take_out, write_new
 from neuron_tools.packager_info import describe, document, verdict
 from neuronxcc import __version__
 from neuronxcc.neff.container import pack_files
@@ -54,12 +54,13 @@ def _pack(options: argparse.Namespace) -> int:
     folder: Path = options.folder
     if not folder.is_dir():
         raise NotADirectoryError(f"{folder} is no folder")
+    target = options.output or Path(f"{folder.resolve().name}.neff")
+    refuse_existing(target, replace=options.force, folder=False)
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_symlink() or not path.is_dir()
     }
-    target = options.output or Path(f"{folder.resolve().name}.neff")
     write_new(target, pack_files(files, compress=not options.uncompressed), replace=options.force)
     _say(f"{len(files)} files packed into {target}")
     return 0

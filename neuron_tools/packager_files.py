@@ -85,7 +85,7 @@ def new_folder(
         FileExistsError: It is there, and may not be replaced.
         OSError: It can't be written.
     """
-    _refuse_existing(target, replace=replace, folder=True)
+    refuse_existing(target, replace=replace, folder=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         for name, content in files.items():
@@ -106,7 +106,7 @@ def write_new(target: Path, content: bytes, *, replace: bool = False) -> None:
         FileExistsError: It is there, and may not be replaced.
         OSError: It can't be written.
     """
-    _refuse_existing(target, replace=replace, folder=False)
+    refuse_existing(target, replace=replace, folder=False)
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)
@@ -115,7 +115,12 @@ def write_new(target: Path, content: bytes, *, replace: bool = False) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _refuse_existing(target: Path, *, replace: bool, folder: bool) -> None:
+def refuse_existing(target: Path, *, replace: bool, folder: bool) -> None:
+    """Refuse a place that is taken, unless it is a folder (or a file) that may be replaced.
+
+    Raises:
+        FileExistsError: With what to do.
+    """
     if not (target.exists() or target.is_symlink()):
         return
     fits = target.is_dir() == folder and not target.is_symlink()

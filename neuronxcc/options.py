@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from neuronxcc.option_table import (
@@ -59,7 +59,7 @@ class Wrapper:
     Attributes:
         cache_dir: Directory or URL of the cache; "" to let the environment decide.
         no_cache: Compile always and keep nothing.
-        retry_failed_compilation: Accepted; failed compilations are never cached here.
+        retry_failed_compilation: Of neuron_parallel_compile; others never keep failures.
         log_level: "WARNING", "INFO" or "ERROR", "" if not given.
         model_name: Name for the NEFFs of a model, "" if not given.
     """
@@ -147,6 +147,25 @@ class Options:
         name = "--experimental-unsafe-fp8e4m3fn-as-fp8e4m3"
         return any(name == option or name in value.split() for option, value in self.recorded)
 
+    @property
+    def max_instructions(self) -> int | None:
+        """Limit of --internal-max-instruction-limit; None if there is none."""
+        text = dict(self.recorded).get("--internal-max-instruction-limit", "")
+        return int(text) if text else None
+
+    @property
+    def saves_temps(self) -> bool:
+        """Whether `--pipeline` has SaveTemps: the graph after every pass is written to files."""
+        return any(
+            name == "--pipeline" and "savetemps" in value.lower().split()
+            for name, value in self.recorded
+        )
+
+    @property
+    def workdir(self) -> str:
+        """Directory of these files, "" for the current one."""
+        return dict(self.recorded).get("--workdir", "")
+
     def canonical(self) -> dict[str, str]:
         """What a compiled program depends on, by option, equal for flags of equal meaning.
 
@@ -224,6 +243,7 @@ def parse(*sources: Source, environ: Mapping[str, str] | None = None) -> Options
     for source in sources:
         for flag, name, text in _read(source):
             if not flag.field:
+                _check_recorded(name, text)
                 recorded.append((name, text))
                 continue
             into = wrapper if flag.status is Status.WRAPPER else values
@@ -243,6 +263,25 @@ def parse(*sources: Source, environ: Mapping[str, str] | None = None) -> Options
     }
     made = Wrapper(**wrapper)  # type: ignore[arg-type]  # _convert gives each field its type
     return Options(**settings, wrapper=made, notes=tuple(notes))  # type: ignore[arg-type]
+
+
+#: Recorded options whose values mean something here: the test and what is allowed.
+NUMBERS: dict[str, tuple[Callable[[int], bool], str]] = {
+    "--num-parallel-jobs": (lambda n: n > 0, "a number above 0"),
+    "--internal-max-instruction-limit": (lambda n: n > 0, "a number above 0"),
+    "--hbm-scratchpad-page-size": (
+        lambda n: 0 < n < 4096 and n % 512 == 0, "MiB: a multiple of 512 below 4096"
+    ),
+}  # fmt: skip
+
+
+def _check_recorded(name: str, text: str) -> None:
+    if name not in NUMBERS:
+        return
+    fits, allowed = NUMBERS[name]
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
+    if not fits(number):
+        raise OptionError(name, text or "''", allowed, "Give such a number.")
 
 
 def from_environment(

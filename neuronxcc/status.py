@@ -47,6 +47,7 @@ class Status(enum.IntEnum):
         return f"NRT_{self.name}({self.value})"
 
 
+_NUMBERS = frozenset(map(int, Status))
 _SAID = re.compile(r"NRT_[A-Z_]+ ?\((?:status )?(\d+)\)")
 
 
@@ -57,6 +58,6 @@ def status_in(text: str) -> Status | None:
         None if it names none that exists.
     """
     for number in _SAID.findall(text):
-        if int(number) in Status:
+        if int(number) in _NUMBERS:
             return Status(int(number))
     return None

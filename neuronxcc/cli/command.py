@@ -37,9 +37,16 @@ def _list_operators(words: Sequence[str]) -> int:
     return list_operators(words)
 
 
+def _explain(words: Sequence[str]) -> int:
+    from neuronxcc.cli.codes import explain_command  # noqa: PLC0415 - the table of codes
+
+    return explain_command(words)
+
+
 COMMANDS: dict[str, Command] = {
     "compile": _compile,
     "list-operators": _list_operators,
+    "explain": _explain,
     "--version": _version,
 }
 

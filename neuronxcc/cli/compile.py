@@ -108,7 +108,7 @@ def _output(source: Path, options: Options, count: int) -> Path:
 
 def _jobs_at_once(options: Options, count: int) -> int:
     given = dict(options.recorded).get("--num-parallel-jobs", "")
-    wanted = int(given) if given.isascii() and given.isdigit() else _DEFAULT_JOBS
+    wanted = int(given) if given else _DEFAULT_JOBS
     return max(1, min(wanted, count, os.cpu_count() or 1))
 
 
@@ -172,8 +172,9 @@ def compile_file(
         model = load_model(job.source.read_bytes(), job.options)
         read = time.perf_counter()
         tell(f"read {job.source} in {read - start:.3f} s: {len(model.imported.where)} operations")
+        temps = _Temps(job) if job.options.saves_temps else None
         program = with_supplied(
-            compile_graph(model.imported.graph, job.options),
+            compile_graph(model.imported.graph, job.options, observe=temps),
             by_rank=model.imported.by_rank,
             rounding=job.options.stochastic_rounding,
         )
@@ -186,6 +187,24 @@ def compile_file(
         _write(job.output, write_neff(program, info, compress=compress))
     text = explanation(program, job.options, read - start) if job.explain else ""
     return model.warnings, text
+
+
+class _Temps:
+    """Writes what the compiler has after every stage: `--pipeline compile SaveTemps`.
+
+    The files are `<model>-<number>-<stage>.txt` in --workdir, or where the compiler was started.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.folder = Path(job.options.workdir or ".")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.stem = job.source.stem
+        self.count = 0
+
+    def __call__(self, stage: str, text: Callable[[], str]) -> None:
+        name = f"{self.stem}-{self.count:02}-{stage.replace(' ', '-')}.txt"
+        self.count += 1
+        _write(self.folder / name, text().encode())
 
 
 def _check_memory(program: Program, options: Options) -> None:

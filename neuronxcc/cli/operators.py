@@ -48,15 +48,20 @@ _BUILDERS: dict[str, tuple[str, ...]] = {
     "convolution": ("Conv", "ConvGeneralDilated"),
     "reduce-window": ("ReduceWindow",),
     "topk": ("TopK",),
+    "opt-barrier": ("OptimizationBarrier",),
+    "mulhi": ("MulHi",),
 }
 #: Opcodes that only modules after XLA's own passes have.
-_NOT_BUILT = frozenset({"bitcast", "fusion", "copy-start", "copy-done", "domain", "add-dependency"})
+_NOT_BUILT = frozenset({"bitcast", "fusion", "domain", "add-dependency", "async-update"})
+_NOT_BUILT_ENDS = ("-start", "-done")
 
 
 def operator_names() -> list[str]:
     """Names of XlaBuilder's functions whose instructions can be compiled, sorted."""
     names: set[str] = set()
     for opcode in HANDLERS.keys() - _NOT_BUILT:
+        if opcode.endswith(_NOT_BUILT_ENDS):
+            continue
         own = "".join(word.capitalize() for word in opcode.split("-"))
         names.update(_BUILDERS.get(opcode, (own,)))
     return sorted(names)

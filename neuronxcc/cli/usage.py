@@ -13,6 +13,7 @@ usage: neuronx-cc <command> [<options>]
 commands:
   compile         compile a model: HLO protobuf, StableHLO text or bytecode, to a NEFF
   list-operators  print the operators that can be compiled, one a line
+  explain         tell what error codes mean and what to do
   --version       print versions
   --help          print this; `neuronx-cc <command> --help` tells about a command"""
 
@@ -27,6 +28,11 @@ usage: neuronx-cc list-operators --framework XLA
 
 Prints names of XlaBuilder, one a line."""
 
+_EXPLAIN = """\
+usage: neuronx-cc explain CODE...
+
+Prints what error codes mean, for example NCC_EVRF010, and what to do."""
+
 #: Ours, beyond the vendor's; `compile` reads them itself.
 OWN = {
     "--explain": "Print where the memory goes, and what every pass did and took",
@@ -37,7 +43,7 @@ def usage(command: str) -> str:
     """The help of a command; "" for the overview."""
     if command == "compile":
         return "\n".join([_COMPILE, "", *_options()])
-    return _OPERATORS if command == "list-operators" else _MAIN
+    return {"list-operators": _OPERATORS, "explain": _EXPLAIN}.get(command, _MAIN)
 
 
 def _options() -> list[str]:

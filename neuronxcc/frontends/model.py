@@ -48,7 +48,8 @@ def load_model(content: bytes, options: Options) -> Model:
     Raises:
         HloError: It is none of these, damaged, or not supported on the target.
     """
-    imported = import_hlo(to_hlo(content) if is_stablehlo(content) else content)
+    content = to_hlo(content) if is_stablehlo(content) else content
+    imported = import_hlo(content, options.max_instructions)
     return Model(imported, tuple(_checked(imported, options)))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import sys
+from importlib import import_module
+from typing import Any
 
 # Of address space: a module can ask for constants of any size. XLA itself needs about 2 GiB, and
 # a file's literals are several times as large as text, parsed and translated.
@@ -17,7 +19,7 @@ def main() -> int:
     most = _MOST_BYTES + _MOST_RATIO * len(content)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    from jaxlib import _jax  # noqa: PLC0415 - after the limit
+    _jax: Any = import_module("jaxlib._jax")  # after the limit; it has no types
 
     try:
         text: str | bytes = content if content.startswith(b"ML\xefR") else content.decode()

@@ -93,99 +93,113 @@ def _on(*ops: Op) -> frozenset[Op]:
 GAPS: tuple[Gap, ...] = (
     Gap(
         "NCC_EUOC002", _on(Op.HOST_CALL), lambda _: True,
-        "an operator without a lowering would run on the host",
+        "An unsupported operator was used: one without a lowering, which would run on the host",
         "rewrite it with supported operators (neuronx-cc list-operators)",
     ),
     Gap(
         "NCC_ESPP004", None, lambda n: _uses(n, frozenset({DType.F64, DType.C128})),
-        "64-bit floats are not supported for code generation", "cast to float32",
+        "data type not supported for code generation: 64-bit floats", "cast to float32",
     ),
     Gap(
         "NCC_EVRF004", frozenset(Op) - COMPLEX_OPS,
         lambda n: _uses(n, frozenset({DType.C64, DType.C128})),
-        "the operator does not take complex types on the Neuron device",
+        "Complex data types are not supported on the Neuron device by this operator",
         "split real and imaginary parts, or run this part on the CPU",
     ),
     Gap(
         "NCC_EVRF051", None, lambda n: _uses(n, frozenset({DType.F8E4M3FN})),
-        "float8_e4m3fn is not supported before trn3",
+        "Data type F8E4M3FN is not supported on TRN1/TRN2",
         "compile for trn3, cast to bfloat16, or pass "
         "--experimental-unsafe-fp8e4m3fn-as-fp8e4m3 with weights scaled to 240",
         _BEFORE_TRN3,
     ),
     Gap(
         "NCC_ESFH002", _on(Op.CONSTANT), _big_constant,
-        "a 64-bit unsigned constant does not fit in 32 bits", "use uint32 constants",
+        "unsigned 64-bit integer constant cannot be safely converted to 32-bit",
+        "use uint32 constants",
     ),
     Gap(
         "NCC_EVRF010", _on(Op.CONVOLUTION),
         lambda n: _more_than_one(n, "lhs_dilation") and _more_than_one(n, "rhs_dilation"),
-        "input and kernel are both dilated", "use one of the two; dilate the other by hand",
+        "simultaneous use of input and kernel dilation, which is not supported",
+        "use one of the two; dilate the other by hand",
     ),
     Gap(
         "NCC_EVRF011", _on(Op.CONVOLUTION),
         lambda n: _more_than_one(n, "lhs_dilation") and _more_than_one(n, "strides"),
-        "a strided convolution of a dilated input", "separate upsampling from downsampling",
+        "strided convolution combined with dilated input, which is not supported",
+        "separate upsampling from downsampling",
     ),
     Gap(
         "NCC_EVRF013", _on(Op.TOPK), lambda n: _operand(n, _WIDE),
-        "top-k of 32 or 64-bit integers", "cast to float",
+        "TopK does not support int32 or int64 input tensors", "cast to float",
     ),
     Gap(
         "NCC_EVRF016", _on(Op.SCATTER),
         lambda n: n["kind"] in ("mul", "min", "max") and _integer(n),
-        "scatter cannot reduce integers or booleans", "cast to float32 or bfloat16",
+        "scatter-reduce cannot reduce when data or destination is integer or boolean",
+        "cast to float32 or bfloat16",
     ),
     Gap(
         "NCC_EVRF017", _on(Op.REDUCE_WINDOW), lambda n: _more_than_one(n, "base_dilation"),
-        "reduce-window with a dilated base", "dilate the operand by hand (pad)",
+        "reduce-window with base dilation greater than 1 is not supported",
+        "dilate the operand by hand (pad)",
     ),
     Gap(
         "NCC_EVRF018", _on(Op.REDUCE_WINDOW), lambda n: _more_than_one(n, "window_dilation"),
-        "reduce-window with a dilated window (dilated pooling)", "use a dense window",
+        "reduce-window with window dilation greater than 1 is not supported (dilated pooling)",
+        "use a dense window",
     ),
     Gap(
         "NCC_EVRF022", _on(Op.SHIFT_RIGHT_ARITHMETIC), lambda n: n.dtype.itemsize != 4,
-        "arithmetic shift to the right of other than 32-bit integers",
+        "Shift-right-arithmetic on non 32-bit inputs is not supported",
         "cast the first operand to int32",
     ),
     Gap(
         "NCC_EVRF031", _on(Op.SCATTER), _beyond,
-        "scatter indices run beyond the operand's dimension", "match the sizes",
+        "scatter out-of-bounds: the indices of an iota run beyond the operand's dimension",
+        "match the sizes",
     ),
     Gap(
         "NCC_EVRF056", _on(Op.GATHER), _beyond,
-        "gather indices run beyond the operand's dimension",
+        "gather encountered out of bound indices: those of an iota run beyond the operand's "
+        "dimension",
         "raise the size of the table (max_position_embeddings below the sequence length?)",
     ),
     Gap(
         "NCC_EVRF035", _on(Op.DOT_GENERAL, Op.CONVOLUTION), lambda n: _operand(n, _INT64),
-        "products of 64-bit integers are computed in float32, exact to 2**24",
+        "dot does not support 64-bit integer operands on this target; they are converted to f32, "
+        "exact to 2^24",
         "cast to float, or allow `dot` in --implicit-integer-downcast", lossy=True,
     ),
     Gap(
         "NCC_EVRF035", _on(Op.DOT_GENERAL, Op.CONVOLUTION), lambda n: _operand(n, _WIDE - _INT64),
-        "products of 32-bit integers are computed in float32, exact to 2**24",
+        "dot does not support 32-bit integer operands on this target; they are converted to f32, "
+        "exact to 2^24",
         "cast to float, or allow `dot` in --implicit-integer-downcast", _NOT_ON_V2, lossy=True,
     ),
     Gap(
         "NCC_EVRF060", _on(Op.SCATTER), lambda n: n["kind"] == "add" and _operand(n, _WIDE),
-        "integers are added by scatter in float32, exact to 2**24",
+        "Scatter does not support integer operands on this target; they are converted to f32, "
+        "exact to 2^24",
         "cast, or allow `scatter` in --implicit-integer-downcast", lossy=True,
     ),
     Gap(
         "NCC_EVRF061", _on(Op.ALL_REDUCE), lambda n: _operand(n, _WIDE),
-        "integers are reduced in float32, exact to 2**24",
+        "AllReduce performs its reduction in f32, exact to 2^24, and does not support 32/64-bit "
+        "integers",
         "cast, or allow `all_reduce` in --implicit-integer-downcast", lossy=True,
     ),
     Gap(
         "NCC_EVRF062", _on(Op.POWER), lambda n: _operand(n, _INT64),
-        "64-bit integers are raised to a power in 32 bits",
+        "power does not support 64-bit integer operands on this target; they are downcast to "
+        "32-bit, exact to 2^31",
         "cast, or allow `pow` in --implicit-integer-downcast", lossy=True,
     ),
     Gap(
         "NCC_EVRF063", _on(Op.REDUCE_SCATTER), lambda n: _operand(n, _WIDE),
-        "integers are reduced in float32, exact to 2**24",
+        "ReduceScatter performs its reduction in f32, exact to 2^24, and does not support "
+        "32/64-bit integers",
         "cast, or allow `reduce_scatter` in --implicit-integer-downcast", lossy=True,
     ),
 )  # fmt: skip

@@ -123,9 +123,13 @@ def _supplied(program: Program, inputs: tuple[TensorInfo, ...]) -> dict[int, str
     noted: Any = program.meta.get(SUPPLIED, {})
     found: dict[int, str] = {}
     for name, place in noted.items() if isinstance(noted, dict) else [("", None)]:
-        wanted = _TYPES.get(name)
-        fits = type(place) is int and 0 <= place < len(inputs) and wanted is not None
-        if not fits or (inputs[place].dtype, inputs[place].shape) != wanted or place in found:
-            raise NeffError(f"{noted!r} are no inputs that a loader could fill"[:200])
+        if type(place) is not int or not 0 <= place < len(inputs) or place in found:
+            raise _no_supplied(noted)
+        if _TYPES.get(name) != (inputs[place].dtype, inputs[place].shape):
+            raise _no_supplied(noted)
         found[place] = name
     return found
+
+
+def _no_supplied(noted: Any) -> NeffError:
+    return NeffError(f"{noted!r} are no inputs that a loader could fill"[:200])

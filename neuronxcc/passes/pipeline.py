@@ -11,7 +11,16 @@ from typing import Protocol
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.text import to_text
 from neuronxcc.ir.verify import verify
-from neuronxcc.passes import algebraic, autocast, canonical, contract, fold, indices, stochastic
+from neuronxcc.passes import (
+    accumulate,
+    algebraic,
+    autocast,
+    canonical,
+    contract,
+    fold,
+    indices,
+    stochastic,
+)
 from neuronxcc.passes.inline import inline
 from neuronxcc.passes.prune import prune
 from neuronxcc.passes.rules import RulePass
@@ -27,6 +36,14 @@ class PassOptions(Protocol):
     @property
     def auto_cast_type(self) -> str:
         """The type: "bf16", "fp16", "tf32", "fp8_e4m3"."""
+
+    @property
+    def optlevel(self) -> int:
+        """1: what is quick; 2; 3: rules are applied until none fires."""
+
+    @property
+    def enable_mixed_precision_accumulation(self) -> bool:
+        """Whether reductions of 16-bit types accumulate in float32."""
 
     @property
     def stochastic_rounding(self) -> bool:
@@ -56,6 +73,7 @@ class PassRecord:
 Observer = Callable[[str, Callable[[], str]], None]
 Pass = Callable[[Graph, PassOptions, Counter[str]], Graph]
 
+_MOST_ROUNDS = 4
 SIMPLIFY = (
     *canonical.RULES,
     *indices.RULES,
@@ -67,6 +85,23 @@ SIMPLIFY = (
 
 def _simplify(graph: Graph, _options: PassOptions, fired: Counter[str]) -> Graph:
     return RulePass(SIMPLIFY, fired)(graph)
+
+
+def _simplify_again(graph: Graph, options: PassOptions, fired: Counter[str]) -> Graph:
+    """What inlining and casting have laid open; at level 1 only casts are looked at."""
+    if options.optlevel == 1 and options.auto_cast == "none":
+        return graph
+    graph = _simplify(graph, options, fired)
+    for _ in range(_MOST_ROUNDS if options.optlevel == 3 else 0):
+        before = fired.total()
+        graph = _simplify(graph, options, fired)
+        if fired.total() == before:
+            break
+    return graph
+
+
+def _accumulate(graph: Graph, options: PassOptions, _fired: Counter[str]) -> Graph:
+    return graph if options.enable_mixed_precision_accumulation else accumulate.in_own_type(graph)
 
 
 def _inline(graph: Graph, _options: PassOptions, _fired: Counter[str]) -> Graph:
@@ -91,7 +126,8 @@ PIPELINE: tuple[tuple[str, Pass], ...] = (
     ("inline calls", _inline),
     ("drop dead results", _prune),
     ("auto-cast", _autocast),
-    ("simplify again", _simplify),
+    ("accumulate in 16 bits", _accumulate),
+    ("simplify again", _simplify_again),
     # Last, so that what has been folded or removed is not rounded.
     ("stochastic rounding", _stochastic),
 )

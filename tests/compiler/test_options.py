@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronxcc.option_table import BY_NAME, DOWNCASTS, FLAGS, Status, Value
-from neuronxcc.options import OptionError, Options, Source, Wrapper, from_environment, parse
+from neuronxcc.options import (
+    NUMBERS,
+    OptionError,
+    Options,
+    Source,
+    Wrapper,
+    from_environment,
+    parse,
+)
 
 
 def read(*sources: Source, **environ: str) -> Options:
@@ -336,6 +344,8 @@ def flag_words() -> st.SearchStrategy[list[str]]:
                 value = draw(st.sampled_from(["debug", "info", "35"]))
             case Value.DOWNCASTS:
                 value = ",".join(draw(st.sets(st.sampled_from(DOWNCASTS), min_size=1)))
+            case _ if name in NUMBERS:
+                value = draw(st.sampled_from(["512", "1024"]))
             case _:
                 value = draw(st.text(alphabet="ab =-'\"é", max_size=5))
                 return [f"{name}={value}"]

@@ -23,6 +23,8 @@ class Casts:
     auto_cast: str = "none"
     auto_cast_type: str = "bf16"
     stochastic_rounding: bool = False
+    optlevel: int = 2
+    enable_mixed_precision_accumulation: bool = True
 
 
 def check(case: Case) -> None:

@@ -3,13 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 import torch_neuronx
+from neuronxcc.frontends.hlo import import_hlo
 from neuronxcc.ir import build
+from neuronxcc.ir.reference import evaluate
+from neuronxcc.neff import read_neff
 from torch_neuronx.dynamo.lowerings import TABLE
 
 DEVICE = torch.device("neuron")
@@ -99,3 +103,19 @@ def test_dump_writes_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     program = next(folder.glob("*.program.txt")).read_text()
     assert "program graph" in program
     assert "reduce" in program
+
+
+def test_framework_debug_leaves_what_other_compilers_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEURON_FRAMEWORK_DEBUG", "1")
+    monkeypatch.chdir(tmp_path)
+    torch.compiler.reset()
+    x = torch.randn(4, 8, device=DEVICE)
+    expected = torch.compile(lambda x: (x * 2).sum(1), backend="neuron")(x)
+    hlo, neff, flags = (next(tmp_path.glob(f"*{e}")) for e in (".hlo.pb", ".neff", "_flags.txt"))
+    assert len({path.name.split("+")[0] for path in (hlo, neff, flags)}) == 1
+    assert "--target" in flags.read_text()
+    assert read_neff(neff.read_bytes()).program.steps
+    (again,) = evaluate(import_hlo(hlo.read_bytes()).graph, [x.cpu().numpy()])
+    np.testing.assert_allclose(again, expected.cpu().numpy(), rtol=1e-6)

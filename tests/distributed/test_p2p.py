@@ -340,7 +340,7 @@ def checks_death(rank: int, world_size: int) -> None:
     ):
         assert what in text, text
         assert "rank 2 (process" in text, text
-        assert "has ended [NRT_HW_ERR_COLLECTIVES(1200)]" in text, text
+        assert "has ended [NRT_EXEC_HW_ERR_COLLECTIVES(1200)]" in text, text
 
 
 def callback_waits(rank: int, world_size: int) -> None:

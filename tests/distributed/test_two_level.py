@@ -363,4 +363,4 @@ def test_a_lost_rank_is_named_on_every_rank() -> None:
         "neuron: sum 1 of group 0 can't finish: rank 1 (host a) lost the connection to "
         "rank 3 (host b); "
     )
-    assert found[0].endswith(" [NRT_HW_ERR_COLLECTIVES(1200)]")
+    assert found[0].endswith(" [NRT_EXEC_HW_ERR_COLLECTIVES(1200)]")

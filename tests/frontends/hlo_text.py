@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import jax
 import ml_dtypes
 import numpy as np
 import torch
-from jaxlib import _hlo, _jax, xla_client
+from jaxlib import xla_client
 
 from neuronxcc.compiler import compile_graph
 from neuronxcc.frontends.hlo import Imported
 from neuronxcc.options import parse
 from torch_neuronx.dynamo.executable import Executable
 
+# jaxlib says nothing of the types of these.
+_hlo: Any = import_module("jaxlib._hlo")
+_jax: Any = import_module("jaxlib._jax")
 _NAMES = {
     np.dtype(np.float32): "f32", np.dtype(np.int32): "s32", np.dtype(np.uint32): "u32",
     np.dtype(np.bool_): "pred", np.dtype(np.complex64): "c64", np.dtype(np.int64): "s64",

@@ -10,7 +10,16 @@ from neuronxcc.frontends.hlo.types import ELEMENT_TYPES
 
 NUMBERS = {dtype.value: number for number, dtype in ELEMENT_TYPES.items()}
 #: Types that are valid and that nothing computes in.
-OTHERS = {"f8e4m3fnuz": 25, "f8e5m2fnuz": 24, "f4e2m1fn": 32, "s4": 21, "f8e3m4": 29, "token": 17}
+OTHERS = {
+    "f8e4m3fnuz": 25,
+    "f8e5m2fnuz": 24,
+    "f4e2m1fn": 32,
+    "s4": 21,
+    "u4": 22,
+    "f8e4m3b11fnuz": 23,
+    "f8e3m4": 29,
+    "token": 17,
+}
 
 
 def shape(text: str, dynamic: Sequence[bool] = ()) -> Any:

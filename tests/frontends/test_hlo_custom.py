@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional
 
 from neuronxcc.frontends.hlo import HloError, import_hlo
@@ -161,3 +164,46 @@ def test_the_position_of_an_extreme(kind: str) -> None:
     got = call(f"AwsNeuronArg{kind}", _X, config=b"1", result="s32[3]")
     expected = _X.argmax(1) if kind == "Max" else _X.argmin(1)
     np.testing.assert_array_equal(got, expected.numpy())
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+NAMES = [
+    "dtype", "dim", "block_size", "scale_method", "scaled_dot_backend_config", "element_dtype",
+    "lhs_contracting_dimensions", "kernel_file", "func_name",
+]  # fmt: skip
+ANY: dict[str, tuple[list[str], object]] = {
+    "QuantizeMX": (["bf16[4,64]"], tuple_shape(shape("u32[4,16]"), shape("u8[4,2]"))),
+    "__op$block_scaled_dot": (["u32[3,16]", "u32[5,16]", "u8[3,2]", "u8[5,2]"], "f32[3,5]"),
+    "AwsNeuronCustomNativeKernel": (["f32[4]"], "f32[4]"),
+    "AwsNeuronSoftmax": (["f32[4]"], "f32[4]"),
+    "ResizeNearest": (["f32[1,2,2,1]"], "f32[1,4,4,1]"),
+    "AwsNeuronCollectiveMatmul": (["f32[2,4]", "f32[4,5]"], "f32[4,5]"),
+    "AwsNeuronDevicePrint": (["f32[4]"], "f32[4]"),
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(ANY)),
+    st.binary(max_size=12)
+    | JSON.map(lambda value: json.dumps(value).encode())
+    | st.dictionaries(st.sampled_from(NAMES), JSON).map(
+        lambda value: json.dumps({**value, "scaled_dot_backend_config": value}).encode()
+    ),
+)
+def test_any_config_is_taken_or_refused(target: str, config: bytes) -> None:
+    operands, result = ANY[target]
+    refusal = _refusal(custom(target, operands, result, config))
+    assert refusal is None or (refusal.code.startswith("NCC_E") and str(refusal).encode())
+
+
+def _refusal(content: bytes) -> HloError | None:
+    try:
+        import_hlo(content)
+    except HloError as error:
+        return error
+    return None

@@ -131,10 +131,37 @@ def test_no_target_has_64_bit_floats(dtype: str) -> None:
 def test_the_ocp_float8_needs_trn3_or_an_option() -> None:
     content = unary("copy", "f8e4m3fn[4]")
     load_model(content, parse("--target trn3", environ={}))
-    with pytest.raises(HloError, match=r"NCC_EVRF051.*not supported before trn3"):
+    with pytest.raises(HloError, match=r"NCC_EVRF051.*not supported on TRN1/TRN2"):
         load_model(content, parse("--target trn2", environ={}))
     unsafe = "--target trn2 --experimental-unsafe-fp8e4m3fn-as-fp8e4m3"
     load_model(content, parse(unsafe, environ={}))
+
+
+_OLD, _NEW = ("trn1", "trn1n", "inf2", "trn2"), ("trn3",)
+#: Element type -> targets that take it, and the code on others.
+TYPES: dict[str, tuple[tuple[str, ...], str]] = {
+    "f8e5m2": (_OLD + _NEW, ""), "f8e4m3": (_OLD + _NEW, ""), "f8e4m3fn": (_NEW, "NCC_EVRF051"),
+    "f8e8m0fnu": (_OLD + _NEW, ""), "f8e3m4": ((), "NCC_ESPP047"),
+    "f8e4m3fnuz": ((), "NCC_EVRF005"), "f8e5m2fnuz": ((), "NCC_EVRF005"),
+    "f8e4m3b11fnuz": ((), "NCC_EVRF005"), "f4e2m1fn": ((), "NCC_ESPP004"),
+    "s4": ((), "NCC_ESPP004"), "u4": ((), "NCC_ESPP004"), "f64": ((), "NCC_ESPP004"),
+    "c128": ((), "NCC_ESPP004"), "bf16": (_OLD + _NEW, ""), "f16": (_OLD + _NEW, ""),
+    "s8": (_OLD + _NEW, ""), "u8": (_OLD + _NEW, ""), "s16": (_OLD + _NEW, ""),
+    "s64": (_OLD + _NEW, ""), "u64": (_OLD + _NEW, ""), "c64": (_OLD + _NEW, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_types_by_target(dtype: str) -> None:
+    allowed, code = TYPES[dtype]
+    content = unary("reshape", f"{dtype}[4]")
+    for target in _OLD + _NEW:
+        options = parse(f"--target={target}", environ={})
+        if target in allowed:
+            assert not load_model(content, options).warnings
+        else:
+            with pytest.raises(HloError, match=code):
+                load_model(content, options)
 
 
 # ---- modules that contradict themselves ---------------------------------------------------------

@@ -15,6 +15,7 @@ from neuronxcc.frontends.hlo import HloError, import_hlo
 from neuronxcc.frontends.model import load_model
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.options import parse
+from tests.frontends.hlo_text import natively
 from tests.frontends.modules import custom, shape, tuple_shape
 
 NAMES = {"float8_e5m2": ml_dtypes.float8_e5m2, "float8_e4m3fn": ml_dtypes.float8_e4m3fn}
@@ -22,8 +23,7 @@ NAMES = {"float8_e5m2": ml_dtypes.float8_e5m2, "float8_e4m3fn": ml_dtypes.float8
 
 def quantized(x: np.ndarray, name: str, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scale bytes, one group of 32 after the other."""
-    kind = ml_dtypes.finfo(NAMES[name])
-    largest, exponent = float(kind.max), {"float8_e5m2": 15, "float8_e4m3fn": 8}[name]
+    largest, exponent = {"float8_e5m2": (57344.0, 15), "float8_e4m3fn": (448.0, 8)}[name]
     rows = np.moveaxis(x.astype(np.float64), dim, -1)
     codes = np.empty(rows.shape, np.uint8)
     scales = np.empty((*rows.shape[:-1], -(-rows.shape[-1] // 32)), np.uint8)
@@ -67,6 +67,26 @@ def test_quantizing(name: str, last: bool, words: int, power: int) -> None:
     got, got_scales = evaluate(import_hlo(content).graph, [x])
     np.testing.assert_array_equal(got_scales, scales)
     np.testing.assert_array_equal(got, packed(codes, dim))
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_the_program_gives_what_the_reference_gives(name: str) -> None:
+    rng = np.random.default_rng(9)
+    x = rng.standard_normal((3, 64)).astype(ml_dtypes.bfloat16)
+    y = rng.standard_normal((5, 64)).astype(ml_dtypes.bfloat16)
+    made = []
+    for side in (x, y):
+        n = len(side)
+        content = quantize_module(f"bf16[{n},64]", f"u32[{n},16]", f"u8[{n},2]", dtype=name)
+        imported = import_hlo(content)
+        expected = evaluate(imported.graph, [side])
+        for got, want in zip(natively(imported, [side]), expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+        made.append(expected)
+    imported = import_hlo(dot_module({"element_dtype": name}))
+    given_ = [made[0][0], made[1][0], made[0][1], made[1][1]]
+    (expected_dot,) = evaluate(imported.graph, given_)
+    np.testing.assert_allclose(natively(imported, given_)[0], expected_dot, rtol=1e-5, atol=1e-5)
 
 
 def test_a_group_with_nan_is_all_nan() -> None:

@@ -11,7 +11,9 @@ import pytest
 from neuronxcc.frontends.hlo import HloError, import_hlo
 from neuronxcc.frontends.hlo.importer import HANDLERS
 from neuronxcc.frontends.hlo.refused import REFUSED
+from neuronxcc.frontends.model import load_model
 from neuronxcc.ir.reference import evaluate
+from neuronxcc.options import parse
 from tests.frontends.hlo_text import by_xla, natively, proto_of, text_of, type_text
 from tests.frontends.modules import Computation, module
 
@@ -126,6 +128,14 @@ CASES: dict[str, Case] = {
         r = c64[3,4] select(q, p1, p0)""",
         [C, D],
     ),
+    "new complex numbers": (
+        """i = c64[3,4] iota(), iota_dimension=1
+        z = c64[] constant((1, -2))
+        b = c64[3,4] broadcast(z), dimensions={}
+        s = c64[3,4] add(i, b)
+        r = c64[3,4] multiply(s, p0)""",
+        [C],
+    ),
     "power": ("r = f32[3,4] power(p0, p1)", [U, Y]),
     "not of truth values": ("r = pred[3,4] not(p0)", [P]),
     "and of truth values": ("r = pred[3,4] and(p0, p0)", [P]),
@@ -152,7 +162,7 @@ CASES: dict[str, Case] = {
     "select": ("r = f32[3,4] select(p0, p1, p2)", [P, X, Y]),
     "clamp": ("r = f32[3,4] clamp(p0, p1, p2)", [U - 1, X, U]),
     "clamp by scalars": (
-        "r = f32[3,4] clamp(p0, p1, p2)", [np.float32(-1).reshape(()), X, np.float32(1).reshape(())]
+        "r = f32[3,4] clamp(p0, p1, p2)", [np.array(-1, np.float32), X, np.array(1, np.float32)]
     ),
     "convert": (
         """a = s32[3,4] convert(p0)
@@ -182,16 +192,16 @@ CASES: dict[str, Case] = {
     "transpose": ("r = f32[4,3] transpose(p0), dimensions={1,0}", [X]),
     "reverse": ("r = f32[3,4] reverse(p0), dimensions={0,1}", [X]),
     "slice": ("r = f32[2,2] slice(p0), slice={[1:3], [0:4:2]}", [X]),
-    "pad": ("r = f32[4,9] pad(p0, p1), padding=2_-1x1_1_1", [X, np.float32(7).reshape(())]),
+    "pad": ("r = f32[4,9] pad(p0, p1), padding=2_-1x1_1_1", [X, np.array(7, np.float32)]),
     "concatenate": ("r = f32[6,4] concatenate(p0, p1), dimensions={0}", [X, Y]),
     "dynamic-slice": (
         "r = f32[2,2] dynamic-slice(p0, p1, p2), dynamic_slice_sizes={2,2}",
-        [X, np.int32(5).reshape(()), np.int32(-1).reshape(())],
+        [X, np.array(5, np.int32), np.array(-1, np.int32)],
     ),
     "dynamic-update-slice": (
         """u = f32[2,2] slice(p0), slice={[0:2], [0:2]}
         r = f32[3,4] dynamic-update-slice(p0, u, p1, p1)""",
-        [X, np.int32(2).reshape(())],
+        [X, np.array(2, np.int32)],
     ),
     "gather": (
         ("r = f32[5,4] gather(p0, p1), offset_dims={1}, collapsed_slice_dims={0}, "
@@ -275,7 +285,7 @@ select=ge, scatter=add""",
     ),
     "conditional": (
         "r = f32[3,4] conditional(p0, p1, p1), branch_computations={double, halve}",
-        [np.int32(1).reshape(()), X],
+        [np.array(1, np.int32), X],
     ),
     "conditional by a truth value": (
         "r = f32[3,4] conditional(p0, p1, p1), true_computation=double, false_computation=halve",
@@ -352,6 +362,12 @@ def test_the_reference_and_the_program_give_what_xla_gives(name: str) -> None:
     compare(natively(imported, args), wanted)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if "complex" in name])
+def test_the_operators_on_complex_numbers_that_release_2_32_allows(name: str) -> None:
+    body, args = CASES[name]
+    load_model(proto_of(text_of(body, args)), parse("--target=trn2", environ={}))
+
+
 def test_every_opcode_is_handled_or_refused_and_tested() -> None:
     known = HANDLERS.keys() | REFUSED.keys() | {"parameter"}
     assert known >= OPCODES, sorted(OPCODES - known)
@@ -397,7 +413,7 @@ def test_what_only_passes_values_on() -> None:
 
 @pytest.mark.parametrize("kind", ["rng_uniform", "rng_normal"])
 def test_numbers_of_the_device(kind: str) -> None:
-    low, high = np.float32(2).reshape(()), np.float32(3).reshape(())
+    low, high = np.array(2, np.float32), np.array(3, np.float32)
     args: list[Any] = [low, high]
     content = proto_of(text_of(f"r = f32[4000] rng(p0, p1), distribution={kind}", args))
     (got,) = natively(import_hlo(content), args)

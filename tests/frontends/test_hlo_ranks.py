@@ -109,6 +109,14 @@ def test_a_sum_of_all_ranks() -> None:
             "whose number of ranks its shapes don't tell",
         ),
         (one(SUM + "replica_groups={{0,5}}", (2, 1)), "NCC_EVRF064", "groups ((0, 5),) among 2"),
+        (
+            one("r = f32[4000000000] all-gather(p0), dimensions={0}, replica_groups={}"),
+            "NCC_EVRF064", "a collective of 1000000000 ranks",
+        ),
+        (
+            one("r = f32[4] collective-permute(p0), source_target_pairs={{0,7}}", (2, 2)),
+            "NCC_EVRF064", "collective-permute of [(0, 7)] among 2",
+        ),
         (one(SUM + "replica_groups={}", (1 << 12, 1 << 12)), "NCC_EVRF064", "device assignment of"),
     ],
 )  # fmt: skip

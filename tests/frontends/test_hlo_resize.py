@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from neuronxcc.frontends.hlo import HloError, import_hlo
 from neuronxcc.ir.reference import evaluate
+from tests.frontends.hlo_text import natively
 from tests.frontends.modules import custom
 
 SIZES = st.integers(1, 9)
@@ -87,6 +88,16 @@ def test_nearest_and_its_gradient(
     np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("target", ["ResizeNearest", "ResizeBilinear", "ResizeNearestGrad"])
+def test_the_program_gives_what_the_reference_gives(target: str) -> None:
+    small, large = image(4, 3), image(7, 6)
+    x, result = (large, small) if target.endswith("Grad") else (small, large)
+    types = [f"f32[{','.join(map(str, a.shape))}]" for a in (x, result)]
+    imported = import_hlo(custom(target, types[:1], types[1], b"00"))
+    (expected,) = evaluate(imported.graph, [x])
+    np.testing.assert_allclose(natively(imported, [x])[0], expected, atol=1e-5)
+
+
 def test_nearest_is_what_pytorch_calls_so() -> None:
     x = image(3, 4)
     expected = by_torch(x, (6, 12), "nearest", align=False)
@@ -100,6 +111,7 @@ def test_nearest_is_what_pytorch_calls_so() -> None:
         (b"11", "f32[1,4,4,1]", "align_corners and half_pixel_centers"),
         (b"00", "f32[1,4,4,2]", "ResizeNearest of f32[1,2,2,1] to f32[1,4,4,2]"),
         (b"00", "f32[4,4]", "to f32[4,4]"),
+        (b"00", "f32[1,1000000000,4,1]", "more than 65536 rows or columns"),
     ],
 )
 def test_what_is_no_resize(config: bytes, result: str, text: str) -> None:

@@ -227,7 +227,7 @@ def test_equal_calls_give_equal_bytes(net: Net, tmp_path: Path) -> None:
     for name in ("a", "b"):
         torch_neuronx.trace(net, torch.rand(2, 4), compiler_workdir=tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == ["command.txt", "graph.fx.txt", "graph.ir.txt", "graph.neff",
+    assert files == ["command.txt", "graph.fx.txt", "graph.hlo.pb", "graph.ir.txt", "graph.neff",
                      "log-neuron-cc.txt", "program.txt"]  # fmt: skip
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

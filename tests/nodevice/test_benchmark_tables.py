@@ -6,7 +6,8 @@ import dataclasses
 import math
 
 from benchmarks import __main__ as every
-from benchmarks.compiled import child, compile_time, memory
+from benchmarks.compiled import child, command, compile_time, hlo_models, memory
+from neuronxcc.frontends.hlo.module import decode
 
 
 def test_rows_of_compile_time_are_well_formed() -> None:
@@ -40,4 +41,18 @@ def test_rows_of_memory_are_well_formed() -> None:
 
 
 def test_benchmarks_that_all_run_exist() -> None:
-    assert {compile_time.__name__, memory.__name__} <= set(every.SUITES)
+    suites = {compile_time.__name__, memory.__name__, command.__name__}
+    assert suites <= set(every.SUITES)
+
+
+def test_rows_of_the_command_are_well_formed() -> None:
+    checks = command.table()
+    assert len({check.name for check in checks}) == len(checks)
+    assert all(check.most is None or check.most > 0 for check in checks)
+
+
+def test_graphs_of_many_operators_have_that_many() -> None:
+    for form in hlo_models.FORMS:
+        module = decode(hlo_models.operators(form, 400))
+        count = sum(i.opcode != "parameter" for i in module.computations[module.entry].instructions)
+        assert 300 <= count <= 500, form

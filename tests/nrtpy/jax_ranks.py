@@ -90,7 +90,7 @@ def main(folder: Path, ranks: int) -> None:
             for arg, spec in zip(args, specs, strict=True)
         ]
         results = jax.jit(mapped)(*placed)
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for kind, tree in (("in", placed), ("out", results)):
             for number, leaf in enumerate(jax.tree.leaves(tree)):
                 for shard in leaf.addressable_shards:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from neuronxcc.neff import read_neff
+from neuronxcc.neff import NeffError, read_neff, rules
 from torch_neuronx._config import machine
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.inference.errors import ModelFormatError
@@ -26,11 +26,6 @@ from torch_neuronx.inference.manifest import (
     refusal_of,
 )
 from torch_neuronx.inference.placement import next_cores
-
-LEGACY_VARIABLE = "NEURON_RT_ALLOW_LEGACY_NEFF"
-# A NEFF of one of these runs on all of its row: they have the same NeuronCore.
-_SAME_CORE = (frozenset({"trn1", "trn1n", "inf2"}), frozenset({"trn2"}), frozenset({"trn3"}))
-_LEGACY = _SAME_CORE[0]
 
 # Operators besides the harmless ones that NEFFs made in this process may use, by hash of the NEFF.
 _KNOWN: dict[bytes, frozenset[str]] = {}
@@ -108,16 +103,11 @@ def check_target(target: str) -> None:
         ModelFormatError: It is for another generation of NeuronCores.
     """
     here = machine().target.name
-    row = next((names for names in _SAME_CORE if target in names), frozenset({target}))
-    if here in row:
-        return
-    if target in _LEGACY and os.environ.get(LEGACY_VARIABLE, "").strip() == "1":
-        return
-    remedy = f", or set {LEGACY_VARIABLE}=1" if target in _LEGACY else ""
-    raise ModelFormatError(
-        f"NRT_UNSUPPORTED_NEFF_VERSION (status 10): the model was compiled for {target}, this "
-        f"machine is a {here}: trace it again with compiler_args='--target {here}'{remedy}"
-    )
+    remedy = f"trace it again with compiler_args='--target {here}'"
+    try:
+        rules.check_target(target, here, os.environ, remedy)
+    except NeffError as error:
+        raise ModelFormatError(str(error)) from None
 
 
 def _check_tensors(kind: str, wanted: Sequence[TensorFacts], given: Sequence[torch.Tensor]) -> None:

@@ -73,7 +73,7 @@ def _range(start: int, count: int) -> Sequence[int]:
 def _check(start_nc: int, nc_count: int) -> tuple[int, int]:
     available = _C.device_count()
     if not available:
-        raise RuntimeError("NRT_INIT: there is no NeuronCore in this process")
+        raise RuntimeError("NRT_UNINITIALIZED (status 13): there is no NeuronCore in this process")
     count = 1 if nc_count == -1 else nc_count
     if not 1 <= count <= available:
         raise ValueError(

@@ -18,6 +18,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch.distributed.distributed_c10d import GroupName
+from torch.distributed.rendezvous import rendezvous
 
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.footprint import programs
@@ -45,22 +47,22 @@ class Ranks:
 
     rank: int
     world_size: int
-    store: dist.Store
+    store: c10d.Store
     timeout: timedelta
     groups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def group(self, members: tuple[int, ...]) -> str:
         """The name of the process group of some ranks, of which this is one; made if need be."""
-        name = f"neff:{','.join(map(str, members))}"
+        name = GroupName(f"neff:{','.join(map(str, members))}")
         with self.lock:
             if members not in self.groups:
                 self.groups[members] = self._make(name, members)
         return name
 
-    def _make(self, name: str, members: tuple[int, ...]) -> dist.ProcessGroup:
+    def _make(self, name: GroupName, members: tuple[int, ...]) -> dist.ProcessGroup:
         rank, size = members.index(self.rank), len(members)
-        store = dist.PrefixStore(name, self.store)
+        store = c10d.PrefixStore(name, self.store)
         backend = _C.create_process_group(store, rank, size, name, self.timeout)
         group = dist.ProcessGroup(store, rank, size)
         kind = dist.ProcessGroup.BackendType.CUSTOM
@@ -97,7 +99,7 @@ def join(rank: int, world_size: int, environ: Mapping[str, str] | None = None) -
     return Ranks(rank, world_size, _store(rank, world_size, variables), _timeout(variables))
 
 
-def _store(rank: int, world_size: int, variables: Mapping[str, str]) -> dist.Store:
+def _store(rank: int, world_size: int, variables: Mapping[str, str]) -> c10d.Store:
     address = variables.get(ROOT_VARIABLE, "").strip()
     if address:
         match = _ADDRESS.fullmatch(address)
@@ -105,14 +107,14 @@ def _store(rank: int, world_size: int, variables: Mapping[str, str]) -> dist.Sto
             raise NeffError(
                 f"{ROOT_VARIABLE}={address!r} is not valid; allowed: <address>:<port> of rank 0"
             )
-        return dist.TCPStore(match["host"], int(match["port"]), world_size, rank == 0, _MEETING)
+        return c10d.TCPStore(match["host"], int(match["port"]), world_size, rank == 0, _MEETING)
     if world_size == 1:
-        return dist.HashStore()
+        return c10d.HashStore()
     if dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) == (rank, world_size):
-        return dist.PrefixStore("neff", dist.distributed_c10d._get_default_store())  # noqa: SLF001
+        return c10d.PrefixStore("neff", dist.distributed_c10d._get_default_store())  # noqa: SLF001
     if all(variables.get(name, "").strip() for name in _TORCHRUN):
-        store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=_MEETING))
-        return dist.PrefixStore("neff", store)
+        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=_MEETING))
+        return c10d.PrefixStore("neff", store)
     raise NeffError(
         f"nothing says where the {world_size} ranks meet: set {ROOT_VARIABLE}=<address>:<port> of "
         "rank 0 in all of them, or start them by torchrun"

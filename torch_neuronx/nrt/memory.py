@@ -13,6 +13,7 @@ from torch_neuronx._config import MAX_DEVICES
 from torch_neuronx.dynamo.executable import TORCH_TYPES
 
 Array = np.ndarray[Any, Any]
+Held = torch.Tensor  # memory of a core, for callers without PyTorch
 # How every type crosses PyTorch's NumPy bridge: the tensor's type, and the unsigned integers that
 # carry what the bridge lacks, for NumPy and for PyTorch.
 _Bridge = tuple[torch.dtype, np.dtype[Any] | None, torch.dtype]
@@ -46,7 +47,12 @@ def device_type(dtype: np.dtype[Any]) -> torch.dtype:
 
 def reinterpreted(held: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     """The same memory with another type and shape of the same size."""
-    return held.reshape(-1).view(torch.uint8).view(dtype).view(shape)
+    return _bytes(held).view(dtype).view(shape)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory. A single element may have any stride, so no reshape."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def on_host(array: Array) -> torch.Tensor:
@@ -63,7 +69,7 @@ def on_host(array: Array) -> torch.Tensor:
     if not array.flags.writeable:
         # torch.from_numpy warns of arrays that are read only, such as JAX's; ours are only read.
         # The window does not keep the memory, so the tensor lives no longer than the array.
-        window = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+        window: Any = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
         flat: Array = np.frombuffer(window, array.dtype if carrier is None else carrier)
         host = torch.from_numpy(flat.reshape(array.shape))
     else:
@@ -89,8 +95,8 @@ def write(held: torch.Tensor, array: Array) -> None:
     """Write the elements of an array, in row order, into memory of the same size in bytes."""
     source = on_host(array)
     if source.dtype != held.dtype or source.shape != held.shape:
-        source = source.reshape(-1).view(torch.uint8)
-        held = held.reshape(-1).view(torch.uint8)
+        source = _bytes(source)
+        held = _bytes(held)
     held.copy_(source)
 
 
@@ -100,7 +106,7 @@ def read(held: torch.Tensor, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ar
     torch_type, carrier, carried = _bridge(dtype)
     if torch_type is host.dtype and shape == host.shape:
         if carrier is None:
-            return host.numpy()  # type: ignore[no-any-return]
-        return host.view(carried).numpy().view(dtype)  # type: ignore[no-any-return]
-    flat: Array = host.reshape(-1).view(torch.uint8).numpy()
+            return host.numpy()
+        return host.view(carried).numpy().view(dtype)
+    flat: Array = _bytes(host).numpy()
     return flat.view(dtype).reshape(shape)

@@ -51,7 +51,13 @@ class Ranks:
 
     @classmethod
     def all(cls, count: int) -> Ranks:
-        """All ranks that run the program: `count` by the shapes, 0 if these don't tell."""
+        """All ranks that run the program: `count` by the shapes, 0 if these don't tell.
+
+        Raises:
+            RefusedError: They are more than MAX_RANKS.
+        """
+        if count > MAX_RANKS:
+            raise invalid(f"a collective of {count} ranks")
         return cls((tuple(range(count)),) if count else (), ALL)
 
 
@@ -224,20 +230,16 @@ def _all_to_all(site: Site) -> Value:
 def _permute(site: Site) -> Value:
     pairs = [(pair.source, pair.target) for pair in site.proto.source_target_pairs]
     replicas, partitions = site.devices
+    by_partition = _of_partitions(site)
+    most = (partitions if by_partition else replicas) or MAX_RANKS
+    numbers = {number for pair in pairs for number in pair}
+    once = all(len(set(side)) == len(pairs) for side in zip(*pairs, strict=True))
+    if not once or any(not 0 <= number < most for number in numbers):
+        raise invalid(f"collective-permute of {pairs[:20]} among {most}")
     if replicas > 1 and partitions > 1:
-        if site.proto.channel_id:
-            pairs = [
-                (r * partitions + a, r * partitions + b) for r in range(replicas) for a, b in pairs
-            ]
-        else:
-            pairs = [
-                (a * partitions + p, b * partitions + p)
-                for p in range(partitions)
-                for a, b in pairs
-            ]
-    numbers = sorted({rank for pair in pairs for rank in pair})
-    if numbers and (numbers[0] < 0 or numbers[-1] >= MAX_RANKS):
-        raise invalid(f"collective-permute of {pairs}")
+        own, others = (1, partitions) if by_partition else (partitions, 1)
+        starts = [others * i for i in range(replicas if by_partition else partitions)]
+        pairs = [(own * a + start, own * b + start) for start in starts for a, b in pairs]
     if not numbers:  # nobody sends: who receives nothing has zeros
         return _each(site, [build.splat(0, x.type) for x in site.tensors])
     results = [

@@ -55,6 +55,11 @@ def _config(site: Site) -> dict[str, Any]:
     return {}
 
 
+def _printable(text: str) -> str:
+    """Without halves of characters, which JSON may have and no file takes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def _decoded(raw: bytes) -> bytes:
     try:
         return base64.b64decode(raw, validate=True)
@@ -71,8 +76,11 @@ def _found(path: str) -> Path:
     given = Path(path)
     places = [given] if given.is_absolute() else []
     for place in (*places, Path.cwd() / given.parent.name / given.name):
-        if place.is_file():
-            return place
+        try:
+            if place.is_file():
+                return place
+        except OSError:  # a name that no file can have
+            break
     raise RefusedError(
         "NCC_EVRF059",
         f"Kernel file '{path}' referenced by AwsNeuronCustomNativeKernel instruction does not "
@@ -84,10 +92,11 @@ def _found(path: str) -> Path:
 
 def _native_kernel(site: Site) -> Value:
     config = _config(site)
-    name = str(config.get("func_name", "?"))[:200]
+    name = _printable(str(config.get("func_name", "?"))[:200])
     path = config.get("kernel_file")
     if not isinstance(path, str) or not path or "\0" in path:
         raise _unsupported_version(name, "its config has no kernel_file")
+    path = _printable(path)
     program, written = _kernel(_found(path), name)
     xs = site.tensors
     inputs = [b for b in program.buffers if b.kind == "input"]

@@ -86,7 +86,7 @@ def _quantize(site: Site) -> Value:
     x, config = site.one, _quantize_config(site)
     dim = config.get("dim", 0)
     rank = x.type.rank
-    if not isinstance(dim, int) or not rank or dim + rank * (dim < 0) not in (rank - 1, rank - 2):
+    if type(dim) is not int or not rank or dim + rank * (dim < 0) not in (rank - 1, rank - 2):
         raise _refused(
             38, f"QuantizeMX custom call dim {dim} is invalid for input rank {rank}",
             "use the last dimension (-1) or the one before it (-2)",
@@ -140,7 +140,7 @@ def _quantize_results(
     wanted = TensorType(DType.U32, _resized(x.shape, dim, x.shape[dim] // PACKED))
     scales = _resized(x.shape, dim, _groups(x.shape[dim]))
     why = ""
-    if dtype not in _FORMATS:
+    if not isinstance(dtype, str) or dtype not in _FORMATS:
         why = f"dtype {dtype!r} is none of {', '.join(_FORMATS)}"
     elif quantized != wanted:
         why = f"quantized_data is declared {quantized}, {wanted} is right"
@@ -297,7 +297,7 @@ def _dot_config(site: Site) -> dict[str, Any]:
         isinstance(found.get(name), list) and all(type(n) is int for n in found[name])
         for name in _DIMENSIONS
     )
-    if not whole or found["element_dtype"] not in {"", *_FORMATS}:
+    if not whole or found["element_dtype"] not in ("", *_FORMATS):
         raise _refused(
             49, "ScaledMatmul custom call could not parse backend_config",
             'write {"scaled_dot_backend_config": {"lhs_contracting_dimensions": [1], ...}} with '

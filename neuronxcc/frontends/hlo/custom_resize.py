@@ -22,6 +22,7 @@ from neuronxcc.ir.node import Node, TensorType
 
 _HALF = Fraction(1, 2)
 _DIMS = (1, 2)  # height and width
+MAX_EXTENT = 1 << 16  # every place is computed one by one
 
 
 def _flags(site: Site) -> tuple[bool, bool]:
@@ -40,6 +41,11 @@ def _flags(site: Site) -> tuple[bool, bool]:
 
 def _sizes(site: Site, x: Node, large: tuple[int, ...], small: tuple[int, ...]) -> None:
     fits = len(large) == len(small) == 4 and (large[0], large[3]) == (small[0], small[3])
+    if fits and max(*large, *small) > MAX_EXTENT:
+        raise unsupported(
+            f"{site.proto.custom_call_target} of images of more than {MAX_EXTENT} rows or columns",
+            "cut the images into parts",
+        )
     if not fits or 0 in large or 0 in small:
         raise invalid(f"{site.proto.custom_call_target} of {x.type} to {site.tensor_type}")
 

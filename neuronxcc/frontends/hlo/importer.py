@@ -89,22 +89,26 @@ class Imported:
     notes: tuple[tuple[Note, Where], ...] = ()
 
 
-def import_hlo(content: bytes) -> Imported:
+def import_hlo(content: bytes, most_instructions: int | None = None) -> Imported:
     """Import a serialised module.
 
     Args:
         content: An `HloModuleProto` in protobuf's wire format, or the `HloProto` around it.
+        most_instructions: Refuse a module of more, those of a called computation counted at every
+            call; None or a larger number: MAX_INSTRUCTIONS.
 
     Raises:
         HloError: It is damaged, breaks XLA's rules, or has what the compiler does not support. The
             error names the instruction and the user's line.
     """
-    return _Importer(decode(content)).result()
+    most = min(most_instructions or MAX_INSTRUCTIONS, MAX_INSTRUCTIONS)
+    return _Importer(decode(content), most).result()
 
 
 @dataclass
 class _Importer:
     module: Module
+    most: int
     where: dict[Node, Where] = field(default_factory=dict)
     locs: dict[Node, Loc] = field(default_factory=dict)
     notes: dict[tuple[Note, Where], None] = field(default_factory=dict)  # each once, in order
@@ -129,6 +133,7 @@ class _Importer:
                 names.append(name if len(parts) == 1 else f"{name}.{i}")
                 nodes.append(parameter(len(params), part, names[-1]))
                 params.append(nodes[-1])
+                self.where[nodes[-1]] = self.module.where(entry.instructions[place])
             values.append(unflatten(type_, nodes))
         scope = Scope(parameter(len(params), TensorType(DType.S32), "rank"))
         self._scopes.append(scope)
@@ -207,10 +212,10 @@ class _Importer:
     ) -> Value:
         """The value of an instruction, which has the type that the module declares."""
         self._imported += 1
-        if self._imported > MAX_INSTRUCTIONS:
+        if self._imported > self.most:
             raise RefusedError(
                 TOO_LARGE,
-                f"number of instructions generated exceeds the limit of {MAX_INSTRUCTIONS}",
+                f"number of instructions generated exceeds the limit of {self.most}",
                 "split the model: pipeline or tensor parallelism, or several smaller graphs",
             )
         value = given if is_param else self._handle(instruction, values)

@@ -11,7 +11,7 @@ from neuronxcc.frontends.hlo.scalar import Scalar, combine, is_neutral, neutral
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 
 MAX_WINDOW = 1024  # positions of a window whose computation has no kind
@@ -176,7 +176,7 @@ def _reduce_window(site: Site) -> Value:
 
 def _window_kind(x: Node, init: Node, kind: str, sizes: dict[str, list[int]]) -> Node:
     if not is_neutral(kind, init):
-        x, sizes = _padded(x, init, sizes), {**sizes, **_unpadded(x)}
+        # Once for every window: what a window has beyond the operand is left out.
         result = _window_kind(x, build.constant(neutral(kind, x.dtype)), kind, sizes)
         return combine(kind, build.broadcast_in_dim(init, result.shape, ()), result)
     running = _running(x, sizes)
@@ -191,11 +191,6 @@ def _window_kind(x: Node, init: Node, kind: str, sizes: dict[str, list[int]]) ->
 def _padded(x: Node, init: Node, sizes: dict[str, list[int]]) -> Node:
     """The operand with its edges and the holes between its elements filled in."""
     return build.pad(x, init, sizes["low"], sizes["high"], [n - 1 for n in sizes["base_dilation"]])
-
-
-def _unpadded(x: Node) -> dict[str, list[int]]:
-    zeros, ones = [0] * x.type.rank, [1] * x.type.rank
-    return {"low": zeros, "high": zeros, "base_dilation": ones}
 
 
 def _running(x: Node, sizes: dict[str, list[int]]) -> tuple[int, bool] | None:
@@ -215,33 +210,45 @@ def _running(x: Node, sizes: dict[str, list[int]]) -> tuple[int, bool] | None:
 
 
 def _window_tree(computation: Scalar, x: Node, init: Node, sizes: dict[str, list[int]]) -> Node:
-    """Any computation: one strided slice per position in the window, combined in pairs."""
+    """Any computation: one strided slice per position in the window, combined in pairs.
+
+    Positions beyond the operand, or between its elements, are left out.
+    """
     positions = math.prod(sizes["window"])
     if positions > MAX_WINDOW:
         raise unsupported(f"reduce-window of {positions} positions with a computation of its own")
+    whole = build.splat(1, TensorType(DType.PRED, x.shape))
+    inside = _padded(whole, build.constant(0, DType.PRED), sizes)
     x = _padded(x, init, sizes)
+    partly = x.shape != whole.shape or any(n < 0 for n in (*sizes["low"], *sizes["high"]))
     holes = sizes["window_dilation"]
     spans = [(w - 1) * h + 1 for w, h in zip(sizes["window"], holes, strict=True)]
     counts = [
         (n - w) // s + 1 if n >= w else 0
         for n, w, s in zip(x.shape, spans, sizes["strides"], strict=True)
     ]
-    parts = []
+    parts: list[tuple[Node, Node]] = []
     for steps in itertools.product(*map(range, sizes["window"])):
         position = [i * h for i, h in zip(steps, holes, strict=True)]
         limits = [
             p + (c - 1) * s + 1 if c else p
             for p, c, s in zip(position, counts, sizes["strides"], strict=True)
         ]
-        parts.append(build.slice_(x, position, limits, sizes["strides"]))
+        value, there = (build.slice_(y, position, limits, sizes["strides"]) for y in (x, inside))
+        parts.append((value, there))
+
+    def joined(a: tuple[Node, Node], b: tuple[Node, Node]) -> tuple[Node, Node]:
+        both = computation.lift([a[0], b[0]])[0]
+        if not partly:
+            return both, a[1]
+        one = build.select(a[1], a[0], b[0])
+        return build.select(build.and_(a[1], b[1]), both, one), build.or_(a[1], b[1])
+
     while len(parts) > 1:
-        parts = [computation.lift(pair)[0] if len(pair) == 2 else pair[0] for pair in _pairs(parts)]
-    start = build.broadcast_in_dim(init, parts[0].shape, ())
-    return computation.lift([start, parts[0]])[0]
-
-
-def _pairs(items: list[Node]) -> list[list[Node]]:
-    return [items[i : i + 2] for i in range(0, len(items), 2)]
+        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+        parts = [joined(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    start = build.broadcast_in_dim(init, parts[0][0].shape, ())
+    return joined((start, build.splat(1, parts[0][1].type)), parts[0])[0]
 
 
 def _select_and_scatter(site: Site) -> Node:

@@ -1,8 +1,8 @@
 """Programs that JAX wrote for a mesh with `shard_map`: the part of one rank is what is compiled.
 
-Such a module takes whole arrays and goes over to the shapes of one rank by a custom call (Shardy's
-`xla.sdy.GlobalToLocalShape` and `LocalToGlobalShape`, before that the `SPMDFullToShardShape` and
-`SPMDShardToFullShape` of GSPMD). Where it does so for parameters and results of the program, these get the
+Such a module takes whole arrays and goes over to the shapes of one rank by a custom call:
+`xla.sdy.GlobalToLocalShape` and `LocalToGlobalShape`, before Shardy `SPMDFullToShardShape` and
+`SPMDShardToFullShape`. Where it does so for parameters and results of the program, these get the
 shapes of a rank, and the calls go. Annotations that only say how arrays lie on ranks mean nothing
 to the result and are passed over; a program that has nothing but these computes the whole on every
 rank.

@@ -70,7 +70,9 @@ def type_of(shape: Any, instruction: str, depth: int = 0) -> Type:
     extents = tuple(shape.dimensions)
     if any(shape.is_dynamic_dimension):
         dynamic = dict(enumerate(shape.is_dynamic_dimension))
-        listed = ",".join(f"<={n}" if dynamic.get(d) else str(n) for d, n in enumerate(extents))
+        listed = ",".join(
+            "?" if n < 0 else f"<={n}" if dynamic.get(d) else str(n) for d, n in enumerate(extents)
+        )
         dtype = ELEMENT_TYPES[element].value
         raise RefusedError(
             "NCC_EMOD025",

@@ -13,7 +13,7 @@ namespace torch_neuronx::distributed {
 inline constexpr const char* kInvalid = "NRT_INVALID(2)";
 inline constexpr const char* kTimeout = "NRT_TIMEOUT(5)";
 inline constexpr const char* kClosed = "NRT_CLOSED(14)";
-inline constexpr const char* kPeerLost = "NRT_HW_ERR_COLLECTIVES(1200)";
+inline constexpr const char* kPeerLost = "NRT_EXEC_HW_ERR_COLLECTIVES(1200)";
 
 inline constexpr std::string_view kErrorPrefix = "neuron: ";
 
