@@ -20,6 +20,8 @@ SUITES = [
     "benchmarks.nki_speed",
     "benchmarks.collectives",
     "benchmarks.parallel_steps",
+    "benchmarks.nrtpy_calls",
+    "benchmarks.inference",
 ]
 
 

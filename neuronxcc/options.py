@@ -59,7 +59,7 @@ class Wrapper:
     Attributes:
         cache_dir: Directory or URL of the cache; "" to let the environment decide.
         no_cache: Compile always and keep nothing.
-        retry_failed_compilation: Accepted; failed compilations are never cached here.
+        retry_failed_compilation: Of neuron_parallel_compile; others never keep failures.
         log_level: "WARNING", "INFO" or "ERROR", "" if not given.
         model_name: Name for the NEFFs of a model, "" if not given.
     """

@@ -21,10 +21,8 @@ from nrtpy.runtime import Runtime, failed, failing, get_nrtpy_singleton
 from nrtpy.tensor import NrtpyTensor, NrtTensor
 
 if TYPE_CHECKING:
-    import torch
-
     from torch_neuronx.nrt.engine import LoadedNeff
-
+    from torch_neuronx.nrt.memory import Held
 
 MODES: Final = ("device", "host")
 _Slot = tuple[str, tuple[int, ...], np.dtype[Any], Any]  # and PyTorch's type of its memory
@@ -84,7 +82,7 @@ class NrtpyModel:
         self.name = name
         self.core_id = runtime.devices.index(loaded.core)
         self._runtime, self._loaded, self._path = runtime, loaded, path
-        self._run: Callable[[list[torch.Tensor]], list[torch.Tensor]] = loaded.run
+        self._run: Callable[[list[Held]], list[Held]] = loaded.run
         self._inputs: list[_Slot] = [_slot(info) for info in loaded.interface.given]
         self._outputs: list[_Slot] = [_slot(info) for info in loaded.interface.outputs]
         self._output_names = [info.name for info in loaded.interface.outputs]
@@ -238,7 +236,7 @@ class NrtpyModel:
         self._given_back(results, inputs, outputs)
         return elapsed
 
-    def _arguments(self, inputs: Mapping[str, NrtpyTensor]) -> list[torch.Tensor]:
+    def _arguments(self, inputs: Mapping[str, NrtpyTensor]) -> list[Held]:
         """The memory of the inputs in their order, checked."""
         if inputs.__class__ is not dict and not isinstance(inputs, Mapping):
             raise TypeError(f"inputs must be tensors by name, got {type(inputs).__name__}")
@@ -277,10 +275,10 @@ class NrtpyModel:
 
     def _executed(
         self,
-        args: list[torch.Tensor],
+        args: list[Held],
         inputs: Mapping[str, NrtpyTensor],
         trace: Path | None,
-    ) -> list[torch.Tensor]:
+    ) -> list[Held]:
         try:
             if trace is None:
                 return self._run(args)
@@ -292,7 +290,7 @@ class NrtpyModel:
 
     def _given_back(
         self,
-        results: list[torch.Tensor],
+        results: list[Held],
         inputs: Mapping[str, NrtpyTensor],
         outputs: Mapping[str, NrtpyTensor] | None,
     ) -> dict[str, NrtpyTensor] | None:
@@ -318,9 +316,7 @@ class NrtpyModel:
             self._check_numbers(results, inputs)
         return found
 
-    def _check_numbers(
-        self, results: list[torch.Tensor], inputs: Mapping[str, NrtpyTensor]
-    ) -> None:
+    def _check_numbers(self, results: list[Held], inputs: Mapping[str, NrtpyTensor]) -> None:
         from torch_neuronx.nrt.engine import with_nan  # noqa: PLC0415 - imports torch
 
         wrong = [self._output_names[number] for number in with_nan(results)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 import threading
@@ -26,12 +27,16 @@ class Runtime:
 
     Attributes:
         devices: Index of the neuron device of every core id.
+        memory: The module that moves arrays (torch_neuronx.nrt.memory), which imports PyTorch.
         closed: `reset()` was called.
+        tensors: Memory that is in use.
+        ranks: The job that this process is a rank of, if it has joined one.
     """
 
     def __init__(self) -> None:
         with failing("nrt_init", "Failed to initialize the runtime", Status.UNINITIALIZED):
             self.devices: tuple[int, ...] = _devices()
+            self.memory: Any = importlib.import_module("torch_neuronx.nrt.memory")
         self.closed = False
         self.tensors: weakref.WeakSet[NrtTensor] = weakref.WeakSet()
         self.ranks: Ranks | None = None
@@ -103,6 +108,8 @@ def get_nrtpy_singleton() -> Runtime:
         NrtError: The emulated machine cannot be set up.
     """
     global _current  # noqa: PLW0603 - documented as a singleton
+    if _current is not None:
+        return _current
     with _lock:
         if _current is None:
             _current = Runtime()
@@ -175,10 +182,21 @@ def failing(
     except (NrtError, NrtpyError):
         raise
     except Exception as error:
-        from torch_neuronx.nrt.failure import status_of, text_of  # noqa: PLC0415 - imports torch
+        raise translated(error, function, what, otherwise, wrong_value) from error
 
-        status = status_of(error, otherwise, wrong_value=wrong_value)
-        raise failed(status, function, f"{what}: {text_of(error)}") from error
+
+def translated(
+    error: Exception,
+    function: str,
+    what: str,
+    otherwise: Status,
+    wrong_value: Status = Status.INVALID,
+) -> NrtError:
+    """The error of the runtime for one of the layers below, logged; arguments as of `failing`."""
+    from torch_neuronx.nrt.failure import status_of, text_of  # noqa: PLC0415 - imports torch
+
+    status = status_of(error, otherwise, wrong_value=wrong_value)
+    return failed(status, function, f"{what}: {text_of(error)}")
 
 
 def _numbers(visible_cores: Any) -> list[int]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from neuronxcc.status import Status
 from nrtpy.errors import NrtpyError
-from nrtpy.runtime import Runtime, failing, get_nrtpy_singleton
+from nrtpy.runtime import Runtime, get_nrtpy_singleton, translated
 
 if TYPE_CHECKING:
-    import torch
+    from torch_neuronx.nrt.memory import Held
 
 Array = np.ndarray[Any, Any]
 
@@ -28,13 +28,13 @@ class NrtTensor:
 
     __slots__ = ("__weakref__", "core_id", "data", "runtime")
 
-    def __init__(self, data: torch.Tensor, runtime: Runtime, core_id: int) -> None:
-        self.data: torch.Tensor | None = data
+    def __init__(self, data: Held, runtime: Runtime, core_id: int) -> None:
+        self.data: Held | None = data
         self.runtime = runtime
         self.core_id = core_id
         runtime.tensors.add(self)
 
-    def memory(self) -> torch.Tensor:
+    def memory(self) -> Held:
         """The memory.
 
         Raises:
@@ -109,8 +109,6 @@ class NrtpyTensor:
             TypeError: It is no array, or of a type that cores don't have.
             NrtError: There is no such core (9), or its memory is full (4).
         """
-        from torch_neuronx.nrt.memory import device_type, to_device  # noqa: PLC0415 - imports torch
-
         if not isinstance(array, np.ndarray | np.generic):
             raise TypeError(f"from_numpy takes a NumPy array, got {type(array).__name__}")
         array = np.asarray(array)
@@ -118,10 +116,12 @@ class NrtpyTensor:
             array = array.astype(array.dtype.newbyteorder("="))
         runtime = get_nrtpy_singleton()
         device = runtime.device(core_id)
-        device_type(array.dtype)  # says if there is none
-        what = f"Failed to allocate {array.nbytes} bytes for tensor {name or ''!r}"
-        with failing("nrt_tensor_allocate", what, Status.FAILURE):
-            data = to_device(array, device)
+        runtime.memory.device_type(array.dtype)  # says if there is none
+        try:
+            data = runtime.memory.to_device(array, device)
+        except Exception as error:
+            what = f"Failed to allocate {array.nbytes} bytes for tensor {name or ''!r}"
+            raise translated(error, "nrt_tensor_allocate", what, Status.FAILURE) from error
         return cls._made(NrtTensor(data, runtime, core_id), array.shape, array.dtype, name or "")
 
     @classmethod
@@ -143,8 +143,6 @@ class NrtpyTensor:
             ValueError: It has another size.
             NrtpyError: The tensor was freed.
         """
-        from torch_neuronx.nrt.memory import write  # noqa: PLC0415 - imports torch
-
         if not isinstance(array, np.ndarray | np.generic):
             raise TypeError(f"write_from_numpy takes a NumPy array, got {type(array).__name__}")
         memory = self._ref.memory()
@@ -154,7 +152,7 @@ class NrtpyTensor:
                 f"tensor {self.name!r} is {self}, {memory.nbytes} bytes; the array is "
                 f"{array.dtype}{list(array.shape)}, {array.nbytes} bytes"
             )
-        write(memory, array)
+        self._ref.runtime.memory.write(memory, array)
 
     def numpy(self) -> Array:
         """A copy of the elements, of the tensor's shape and dtype.
@@ -162,9 +160,9 @@ class NrtpyTensor:
         Raises:
             NrtpyError: The tensor was freed.
         """
-        from torch_neuronx.nrt.memory import read  # noqa: PLC0415 - imports torch
-
-        return read(self._ref.memory(), self.dtype, self.shape)
+        ref = self._ref
+        array: Array = ref.runtime.memory.read(ref.memory(), self.dtype, self.shape)
+        return array
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"

@@ -6,6 +6,7 @@ graphs in threads of its own.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +29,6 @@ class CompileOnly:
     """What `compile_only` collects.
 
     Attributes:
-        target: Name of the target that is compiled for.
         paths: The NEFF files of the graphs so far, each once, in the order of their compilation.
     """
 
@@ -36,7 +36,18 @@ class CompileOnly:
         self._overrides = dict(overrides)
         self._lock = threading.Lock()
         self.paths: list[Path] = []
-        self.target = self.options(None).target  # a wrong option is told at once
+        self._target = ""
+
+    @property
+    def target(self) -> str:
+        """Name of the target that is compiled for.
+
+        Raises:
+            OptionError: The options are not possible.
+        """
+        if not self._target:
+            self._target = self.options(None).target
+        return self._target
 
     def options(self, given: Mapping[str, object] | None) -> Options:
         """Options of a compilation: NEURON_CC_FLAGS, then `torch.compile`'s, then ours.
@@ -70,8 +81,26 @@ class CompileOnly:
                 self.paths.append(compiled.path)
 
 
+class Collecting(CompileOnly):
+    """The trial run of `neuron_parallel_compile`: graphs are kept in the cache, not compiled."""
+
+
 # Those that are open, the innermost last. Compiled functions look at it with every call.
 OPEN: list[CompileOnly] = []
+
+# Documented: set by neuron_parallel_compile, and read by scripts too.
+COLLECT_VARIABLE = "NEURON_EXTRACT_GRAPHS_ONLY"
+
+
+def collecting() -> bool:
+    """Whether graphs are to be collected instead of compiled."""
+    return bool(OPEN) and isinstance(OPEN[-1], Collecting)
+
+
+def collect_if_asked() -> None:
+    """Begin to collect if the environment asks for it."""
+    if os.environ.get(COLLECT_VARIABLE, "").strip() not in {"", "0"} and not OPEN:
+        OPEN.append(Collecting({}))
 
 
 @contextmanager
@@ -109,6 +138,7 @@ def compile_only(
     if cache_dir is not None:
         overrides["cache_dir"] = str(cache_dir)
     request = CompileOnly(overrides)
+    request.target  # noqa: B018 - a wrong option is told at once
     OPEN.append(request)
     try:
         yield request
@@ -124,3 +154,6 @@ def active() -> CompileOnly | None:
 def _by_name(options: Mapping[str, object]) -> dict[str, object]:
     """Options under one spelling of their names, so that the later of two wins."""
     return {name.strip().lstrip("-").replace("-", "_"): value for name, value in options.items()}
+
+
+collect_if_asked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -81,6 +82,11 @@ class Server(ThreadingHTTPServer):
         """Have `run` return; for other threads and signal handlers."""
         self.stopping = True
         threading.Thread(target=self.shutdown).start()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is gone needs no report."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     def begin(self) -> None:
         with self._lock:

@@ -93,8 +93,8 @@ class Literal:
 
 def is_uniform(array: np.ndarray) -> bool:
     """Whether all elements of an array have the same bits; True for arrays of none or one."""
-    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    octets = octets.reshape(array.size, array.itemsize)
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    octets = flat.reshape(array.size, array.itemsize)
     # Noise is found out by its beginning: arrays may be large.
     start = octets[:_GLANCE]
     return bool((start == start[:1]).all() and (octets == octets[:1]).all())

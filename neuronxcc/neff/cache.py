@@ -11,8 +11,10 @@ a warning. A compilation that fails leaves nothing behind.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,7 +25,7 @@ from neuronxcc.neff.container import NeffInfo, read_neff, write_neff
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.explain import explain_miss
 from neuronxcc.neff.key import CacheKey
-from neuronxcc.neff.local import LocalStore
+from neuronxcc.neff.local import FLAGS_NAME, LOG_NAME, LocalStore
 from neuronxcc.neff.messages import LOG, say, set_log_level, warn
 from neuronxcc.neff.private import private_directory, shared_name
 from neuronxcc.neff.program import Program
@@ -95,6 +97,7 @@ class CompileCache:
             if self.explain:
                 say(explain_miss(self.local, key, name))
             program = build()
+            LOG.info("Compiler status PASS")
             path = self.store(key, program, options, name)
         return Compiled(program, hit=False, path=path)
 
@@ -131,7 +134,11 @@ class CompileCache:
         if self.remote is not None:
             with self._remote_trouble(f"cannot be written to; {program.name!r} is not shared"):
                 self.remote.write(key, data)
-        return self._keep(key, data, name)
+        beside = {
+            FLAGS_NAME: json.dumps(options.flags()).encode(),
+            LOG_NAME: _log_of(program, options, name).encode(),
+        }
+        return self._keep(key, data, name, beside)
 
     def path(self, key: CacheKey) -> Path | None:
         """The file of a key in the local tier, None if there isn't one."""
@@ -142,7 +149,7 @@ class CompileCache:
 
     def _hit(self, key: CacheKey, program: Program) -> Compiled:
         path = self.path(key)
-        LOG.info("Using a cached neff at %s", path)
+        LOG.info("Using a cached neff at %s. Exiting with a successfully compiled graph.", path)
         return Compiled(program, hit=True, path=path)
 
     def _load(self, key: CacheKey, *, quiet: bool = False) -> Program | None:
@@ -177,11 +184,13 @@ class CompileCache:
             self._keep(key, data, "")
         return program
 
-    def _keep(self, key: CacheKey, data: bytes, name: str) -> Path | None:
+    def _keep(
+        self, key: CacheKey, data: bytes, name: str, beside: Mapping[str, bytes] | None = None
+    ) -> Path | None:
         if self.local is None:
             return None
         try:
-            return self.local.write(key, data, name)
+            return self.local.write(key, data, name, beside)
         except OSError as error:
             warn(
                 f"the compiled program cannot be kept in {self.local.root}, so it will be compiled "
@@ -211,6 +220,18 @@ class CompileCache:
         except Exception as error:  # noqa: BLE001 - each file system has its own classes
             self.remote = None
             warn(f"the shared cache {url} {message}: {type(error).__name__}: {error}")
+
+
+def _log_of(program: Program, options: Options, name: str) -> str:
+    """What is told of a compilation beside its result: equal for equal compilations."""
+    lines = [
+        f"neuronx-cc {__version__}: {name or program.name}",
+        f"options: {shlex.join(options.flags())}",
+        *options.notes,
+        f"{len(program.steps)} steps, {program.scratch_bytes} bytes of scratchpad",
+        "Compiler status PASS",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _on_wait(key: CacheKey, holder: str) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -62,6 +62,11 @@ class CacheKey:
             )
             for label in sorted(texts)
         }
+        return cls.of_parts(parts)
+
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, Part]) -> CacheKey:
+        """The key of these parts, whose labels are sorted; only their hashes count."""
         flags = {label: part for label, part in parts.items() if label.startswith(OPTION)}
         rest = {label: part for label, part in parts.items() if label not in flags}
         folder = f"MODULE_{_digest(rest)[:20]}+{_digest(flags)[:8]}"
@@ -94,6 +99,16 @@ def make_key(graph: Graph | str, options: Options, *, layouts: str = "", **more:
         **more,
     }
     return CacheKey.of(texts)
+
+
+def layouts_of(
+    param_strides: Sequence[tuple[int, ...]],
+    result_strides: Sequence[tuple[int, ...]],
+    constant_params: Collection[int] | None,
+) -> str:
+    """A graph's `layouts` for `make_key`; the arguments are those of `compile_graph`."""
+    weights = None if constant_params is None else sorted(constant_params)
+    return f"{tuple(param_strides)} {tuple(result_strides)} weights {weights}"
 
 
 def without_device_numbers(text: str) -> str:

@@ -2,6 +2,9 @@
 
     <root>/neuronxcc-0.1.0/MODULE_<graph>+<flags>/
         model.neff       the program; complete in itself and checked by its own hash
+        model.done       empty: the program is complete
+        model.log        how it was compiled
+        compile_flags.json   the compiler's options, a list of words
         key.json         the parts of the key, for people and for explanations only
         <name>.neff      a link to model.neff, if the model was given a name
         .lock            held by whoever compiles this entry
@@ -16,7 +19,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,11 @@ from neuronxcc.neff.locks import file_lock
 NEFF_NAME = "model.neff"
 KEY_NAME = "key.json"
 LOCK_NAME = ".lock"
-_TEMPORARY = ".tmp-"
+DONE_NAME = "model.done"
+LOG_NAME = "model.log"
+FLAGS_NAME = "compile_flags.json"
+FAILED_NAME = "model.failed"  # written by neuron_parallel_compile: why it could not be compiled
+TEMPORARY = ".tmp-"
 _FILE_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -58,29 +65,45 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def write(self, key: CacheKey, data: bytes, name: str) -> Path:
+    def write(
+        self, key: CacheKey, data: bytes, name: str, beside: Mapping[str, bytes] | None = None
+    ) -> Path:
         """Put the NEFF of a key in place, over one that is there.
+
+        Args:
+            key: The key.
+            data: The NEFF.
+            name: Of the model, for people.
+            beside: Further files of the entry by name; the NEFF comes after them.
 
         Raises:
             OSError: The directory cannot be written to, or the disk is full. Nothing has changed.
         """
         path = self.path(key)
         self._make(path.parent)
-        for leftover in path.parent.glob(f"{_TEMPORARY}*"):
+        for leftover in path.parent.glob(f"{TEMPORARY}*"):
             # The caller holds the entry's lock, so this one's writer is dead.
             leftover.unlink(missing_ok=True)
-        description = {
-            "key": key.digest,
-            "name": name,
-            "parts": {
-                label: {"hash": part.hash, "text": part.shown} for label, part in key.parts.items()
-            },
-        }
-        _replace(path.with_name(KEY_NAME), json.dumps(description, indent=1).encode())
-        _replace(path, data)
+        for other, content in {**(beside or {}), KEY_NAME: description_of(key, name)}.items():
+            replace_file(path.with_name(other), content)
+        replace_file(path, data)
+        replace_file(path.with_name(DONE_NAME), b"")
+        path.with_name(FAILED_NAME).unlink(missing_ok=True)
         if name:
             self._link(path, name)
         return path
+
+    def put(self, key: CacheKey, files: Mapping[str, bytes]) -> Path:
+        """Write files of an entry that is not compiled yet; returns its folder.
+
+        Raises:
+            OSError: The directory cannot be written to, or the disk is full.
+        """
+        folder = self.path(key).parent
+        self._make(folder)
+        for name, content in files.items():
+            replace_file(folder / name, content)
+        return folder
 
     def lock(self, key: CacheKey, on_wait: Callable[[str], None]) -> AbstractContextManager[None]:
         """The lock of an entry.
@@ -114,9 +137,15 @@ class LocalStore:
                 link.symlink_to(NEFF_NAME)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def description_of(key: CacheKey, name: str) -> bytes:
+    """The content of key.json."""
+    parts = {label: {"hash": part.hash, "text": part.shown} for label, part in key.parts.items()}
+    return json.dumps({"key": key.digest, "name": name, "parts": parts}, indent=1).encode()
+
+
+def replace_file(path: Path, data: bytes) -> None:
     """Write a file so that its name stands for all of the old content or all of the new."""
-    temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:

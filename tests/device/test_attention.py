@@ -116,3 +116,26 @@ def test_a_handful_of_keys() -> None:
     wanted = torch.autograd.grad(expected.sum(), exact)
     for mine, theirs in zip(torch.autograd.grad(got.sum(), device), wanted, strict=True):
         torch.testing.assert_close(mine.cpu(), theirs.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rows_that_are_not_contiguous(dtype: torch.dtype) -> None:
+    """The compiler hands chunks of a channels-first projection to the operator itself."""
+    generator = torch.Generator().manual_seed(1)
+    host = [torch.randn(2, 3, 8, 6, generator=generator).to(dtype) for _ in range(4)]
+    q, k, v, grad = (t.to("neuron").transpose(2, 3) for t in host)
+    exact = [t.transpose(2, 3).double().requires_grad_() for t in host[:3]]
+    expected = reference(*exact, causal=False)
+    wanted = torch.autograd.grad(expected, exact, host[3].transpose(2, 3).double())
+    operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+    results = operator(q, k, v)
+    backward = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward
+    none = torch.empty(0, device="neuron")
+    grads = backward(
+        grad, q, k, v, none, [True, True, True, False], *results[:2], none, none, 6, 6, 0.0,
+        is_causal=False, philox_seed=none, philox_offset=none,
+    )  # fmt: skip
+    eps = torch.finfo(dtype).eps
+    for mine, theirs in zip((results[0], *grads[:3]), (expected, *wanted), strict=True):
+        bound = 16 * eps * math.sqrt(8)
+        torch.testing.assert_close(mine.cpu().double(), theirs, rtol=16 * eps, atol=bound)

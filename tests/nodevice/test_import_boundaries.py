@@ -1,4 +1,4 @@
-"""Imports go one way: torch_neuronx -> nki -> neuronxcc.
+"""Imports go one way: nrtpy -> torch_neuronx -> nki -> neuronxcc.
 
 Only `neuronxcc.nki`, which kernels of the first generation import by this name, builds on nki.
 """
@@ -10,9 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = {
-    "neuronxcc": {"torch", "torch_neuronx", "nki"},
-    "nki": {"torch", "torch_neuronx"},
+    "neuronxcc": {"torch", "torch_neuronx", "nki", "nrtpy", "neuron_tools"},
+    "nki": {"torch", "torch_neuronx", "nrtpy", "neuron_tools"},
     "neuron_dtypes": {"torch", "torch_neuronx", "neuronxcc"},
+    "neuron_tools": {"torch", "nki"},
+    "nrtpy": {"torch", "nki", "neuron_tools"},
 }
 COMPATIBILITY = ROOT / "neuronxcc" / "nki"
 FILES = [

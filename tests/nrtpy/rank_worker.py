@@ -55,8 +55,12 @@ def check_traced(folder: Path, rank: int, size: int, core: int) -> None:
 
     torch.neuron.set_device(core)  # type: ignore[attr-defined]
 
+    world = dist.group.WORLD
+    assert world is not None
+
     def mean(x: torch.Tensor) -> torch.Tensor:
-        return functional.all_reduce(x * 2, "sum", dist.group.WORLD) / size
+        total: torch.Tensor = functional.all_reduce(x * 2, "sum", world)
+        return total / size
 
     x = torch.full((4,), float(rank))
     path = folder / f"traced{rank}.pt"

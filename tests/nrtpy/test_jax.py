@@ -22,7 +22,7 @@ from tests.nrtpy import neffs
 
 CHOSEN = (
     "transformer and its gradient", "convnet and its gradient", "scan", "gradient of scan", "while",
-    "branches", "sort", "top k", "gather", "scatter", "small floats", "random bits",
+    "branches", "sort", "top k", "gather", "scatter", "random bits",
     "integers", "threefry",
 )  # fmt: skip
 # float8_e4m3fn is trn3's; the emulation computes in it on every target if it is told to.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,17 @@ class CompiledGraph:
 # Called with every compiled graph, and with every graph that Dynamo captured before that.
 # `torch_neuronx.explain` and tests listen here.
 OBSERVERS: list[Callable[[CompiledGraph], None]] = []
+
+
+def _write_facts(compiled: CompiledGraph) -> None:
+    """For `neuron_parallel_compile --command analyze`."""
+    from torch_neuronx.dynamo.graph_facts import write_facts  # noqa: PLC0415 - few ask for it
+
+    write_facts(compiled)
+
+
+if os.environ.get("TORCH_NEURONX_GRAPH_FACTS"):  # graph_facts.VARIABLE
+    OBSERVERS.append(_write_facts)
 CAPTURES: list[Callable[[torch.fx.GraphModule], None]] = []
 _numbers = itertools.count()
 

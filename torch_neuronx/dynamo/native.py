@@ -14,10 +14,11 @@ import torch
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
-from neuronxcc.neff import CompileCache, Compiled, Program, make_key, open_cache
+from neuronxcc.neff import CacheKey, CompileCache, Compiled, Program, make_key, open_cache
+from neuronxcc.neff.key import layouts_of
 from neuronxcc.options import Options, from_environment
 from neuronxcc.progress import Progress, report
-from torch_neuronx._compile_only import OPEN
+from torch_neuronx._compile_only import OPEN, Collecting
 from torch_neuronx.dynamo import dump
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.executable import Executable
@@ -55,6 +56,7 @@ class Native:
         self._executable: Executable | None = None
         self._lock = threading.Lock()
         self._compiled_only: dict[Options, Compiled] = {}
+        self._collected: set[Options] = set()
         if not OPEN:
             self.executable  # noqa: B018 - loads it
 
@@ -103,12 +105,20 @@ class Native:
         name = program_name(self.imported.graph.name, settings)
         with self._lock:
             compiled = self._compiled_only.get(settings)
-            if compiled is None:
+            if isinstance(request, Collecting):
+                if settings not in self._collected:
+                    # Imported late: it needs this module.
+                    from torch_neuronx.dynamo.collect import collect  # noqa: PLC0415
+
+                    collect(self.imported, settings, request.cache(settings))
+                    self._collected.add(settings)
+            elif compiled is None:
                 with Progress(f"compiling {name} for {settings.target}"):
                     cache = request.cache(settings)
                     compiled = compile_imported(self.imported, settings, cache, Report())
                 self._compiled_only[settings] = compiled
-        request.add(name, compiled)
+        if compiled is not None and not isinstance(request, Collecting):
+            request.add(name, compiled)
         results = stand_ins(self.imported, args)
         args.clear()
         return results
@@ -201,10 +211,7 @@ def compile_imported(
         )
 
     with _Timed(outcome, "key"):
-        constant = imported.constant_params
-        weights = None if constant is None else sorted(constant)
-        layouts = f"{imported.param_strides} {imported.result_strides} weights {weights}"
-        key = make_key(imported.graph, settings, layouts=layouts, **(key_parts or {}))
+        key = key_of(imported, settings, key_parts)
     with _Timed(outcome, "compile"):
         name = program_name(imported.graph.name, settings)
         if dump.directory() is None:
@@ -217,6 +224,14 @@ def compile_imported(
     outcome.hit = found.hit
     outcome.neff = "" if found.path is None else str(found.path)
     return found
+
+
+def key_of(
+    imported: Imported, settings: Options, parts: Mapping[str, str] | None = None
+) -> CacheKey:
+    """The key of a graph in the cache; `parts` as for `compile_imported`."""
+    layouts = layouts_of(imported.param_strides, imported.result_strides, imported.constant_params)
+    return make_key(imported.graph, settings, layouts=layouts, **(parts or {}))
 
 
 class _Timed:

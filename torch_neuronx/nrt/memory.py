@@ -13,6 +13,7 @@ from torch_neuronx._config import MAX_DEVICES
 from torch_neuronx.dynamo.executable import TORCH_TYPES
 
 Array = np.ndarray[Any, Any]
+Held = torch.Tensor  # memory of a core, for callers without PyTorch
 # How every type crosses PyTorch's NumPy bridge: the tensor's type, and the unsigned integers that
 # carry what the bridge lacks, for NumPy and for PyTorch.
 _Bridge = tuple[torch.dtype, np.dtype[Any] | None, torch.dtype]

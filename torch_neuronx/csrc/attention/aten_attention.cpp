@@ -12,10 +12,6 @@ namespace {
 
 bool has_contiguous_rows(const at::Tensor& t) { return t.stride(-1) == 1 || t.size(-1) == 1; }
 
-at::Tensor with_contiguous_rows(const at::Tensor& t) {
-  return has_contiguous_rows(t) ? t : t.contiguous();
-}
-
 Strides strides_of(const at::Tensor& t) { return {t.stride(0), t.stride(1), t.stride(2)}; }
 Input input(const at::Tensor& t) { return {t.const_data_ptr(), strides_of(t)}; }
 Output output(const at::Tensor& t) { return {t.mutable_data_ptr(), strides_of(t)}; }
@@ -44,6 +40,10 @@ at::Tensor empty_in_order(const at::Tensor& like, int64_t width) {
 }
 
 }  // namespace
+
+at::Tensor with_contiguous_rows(const at::Tensor& t) {
+  return has_contiguous_rows(t) ? t : t.contiguous();
+}
 
 std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key,
                                   const at::Tensor& value, const at::Tensor& mask, bool causal,

@@ -17,6 +17,10 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
                                   const at::Tensor& value, const at::Tensor& mask, bool causal,
                                   std::optional<double> scale);
 
+// The tensor, or a copy whose rows (the last dimension) are contiguous. All kernels need that: ours
+// refuse other operands, and ATen's flash kernel reads them as if they were contiguous.
+at::Tensor with_contiguous_rows(const at::Tensor& t);
+
 // False for the few problems that ATen's flash kernel solves sooner (and does take).
 bool faster_than_aten(const Problem& p);
 

@@ -19,6 +19,7 @@
 namespace torch_neuronx {
 namespace {
 
+using attention::with_contiguous_rows;
 using sdp::SDPBackend;
 
 // What PyTorch's flash kernel for CPUs takes, whichever implementations the caller allows.
@@ -101,7 +102,8 @@ std::tuple<at::Tensor, at::Tensor> fused(const at::Tensor& query, const at::Tens
                                          bool causal, std::optional<double> scale) {
   TORCH_CHECK(dropout == 0.0, "fused attention on neuron has no dropout; PyTorch's math path does");
   return run_on_host(query.device().index(), [&](HostArgs& host) {
-    const at::Tensor q = host(query), k = host(key), v = host(value);
+    const at::Tensor q = with_contiguous_rows(host(query)), k = with_contiguous_rows(host(key));
+    const at::Tensor v = with_contiguous_rows(host(value));
     const std::optional<at::Tensor> mask = host(bias);
     const auto problem = attention::problem_of(q, k, v, undefined_or(mask), causal, scale);
     if (problem && attention::faster_than_aten(*problem)) return attention::forward(*problem, q);
@@ -120,9 +122,12 @@ struct Backward {
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_backward(const Backward& b) {
   return run_on_host(b.query.device().index(), [&](HostArgs& host) {
-    const at::Tensor g = host(b.grad), hq = host(b.query), hk = host(b.key), hv = host(b.value);
+    const at::Tensor g = with_contiguous_rows(host(b.grad)),
+                     hq = with_contiguous_rows(host(b.query));
+    const at::Tensor hk = with_contiguous_rows(host(b.key)),
+                     hv = with_contiguous_rows(host(b.value));
     const at::Tensor hbias = b.bias.defined() ? host(b.bias) : b.bias;
-    const at::Tensor hout = host(b.out), hlse = host(b.logsumexp);
+    const at::Tensor hout = with_contiguous_rows(host(b.out)), hlse = host(b.logsumexp);
     const auto problem = attention::problem_of(hq, hk, hv, hbias, b.causal, b.scale);
     if (problem && attention::faster_than_aten(*problem)) {
       return attention::backward(*problem, g, hq, hk, hv, hout, hlse);

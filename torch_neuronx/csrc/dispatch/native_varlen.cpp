@@ -23,6 +23,7 @@
 namespace torch_neuronx {
 namespace {
 
+using attention::with_contiguous_rows;
 using OptionalTensor = std::optional<at::Tensor>;
 
 struct Options {
@@ -257,13 +258,13 @@ ForwardResult flash_forward(const at::Tensor& query, const at::Tensor& key, cons
   const Options options = options_of(dropout, causal, scale, left, right);
   TORCH_CHECK(!slopes, "flash attention on neuron has no alibi_slopes");
   return run_on_host(query.device().index(), [&](HostArgs& host) -> ForwardResult {
-    const at::Tensor q = host(query), v = host(value);
+    const at::Tensor q = with_contiguous_rows(host(query)), v = with_contiguous_rows(host(value));
     at::DimVector sizes(q.sizes());
     sizes.back() = v.size(-1);
     const at::Tensor out = at::zeros(sizes, q.options());
     const at::Tensor logsumexp = empty_logsumexp(q, cumulative_q.has_value());
     const Call call{q,
-                    host(key),
+                    with_contiguous_rows(host(key)),
                     v,
                     out,
                     logsumexp,
@@ -306,10 +307,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
   const Options options = options_of(dropout, causal, scale, left, right);
   return run_on_host(query.device().index(), [&](HostArgs& host) {
     const bool is_packed = cumulative_q.defined();
-    const Call call{host(query),
-                    host(key),
-                    host(value),
-                    host(out),
+    const Call call{with_contiguous_rows(host(query)),
+                    with_contiguous_rows(host(key)),
+                    with_contiguous_rows(host(value)),
+                    with_contiguous_rows(host(out)),
                     host(logsumexp),
                     is_packed ? OptionalTensor(host(cumulative_q)) : std::nullopt,
                     is_packed ? OptionalTensor(host(cumulative_k)) : std::nullopt,
@@ -317,7 +318,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
                     {},
                     longest_q.guard_int(__FILE__, __LINE__),
                     longest_k.guard_int(__FILE__, __LINE__)};
-    const at::Tensor g = host(grad);
+    const at::Tensor g = with_contiguous_rows(host(grad));
     auto grads = std::tuple(at::zeros_like(call.query), at::zeros_like(call.key),
                             at::zeros_like(call.value));
     // The same cuts through the gradients.
