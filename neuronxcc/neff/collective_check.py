@@ -9,6 +9,7 @@ from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.shapes import ShapeError, infer
 from neuronxcc.neff.errors import NeffError
+from neuronxcc.neff.groups import ALL
 from neuronxcc.neff.program import CollectiveStep, Step, View, WaitStep
 
 MOST_NAME = 1 << 12  # characters of the name of a process group
@@ -16,6 +17,8 @@ MOST_RANKS = 1 << 20
 
 _BY_NAME = {op.value: op for op in Group.COLLECTIVE}
 _REDUCING = frozenset({Op.ALL_REDUCE, Op.REDUCE_SCATTER})
+# Of all ranks, however many: their number doesn't matter to shapes.
+_OPEN = frozenset({Op.ALL_REDUCE, Op.COLLECTIVE_BROADCAST})
 # Several operands at once.
 _COALESCED = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER})
 
@@ -60,9 +63,9 @@ def check_collective(step: CollectiveStep) -> None:
         raise NeffError(f"a process group whose name has {len(step.name)} characters")
     if sum(map(len, step.group)) + len(step.pairs) > MOST_RANKS:
         raise NeffError(f"a collective of more than {MOST_RANKS} ranks")
+    group: tuple[object, ...] = step.group or (ALL,) * (step.name == ALL and op in _OPEN)
     for what, value, wanted in (
-        # Without a group all ranks take part, where their number doesn't matter to shapes.
-        ("the group", step.group, bool(step.group) and op is not Op.COLLECTIVE_PERMUTE),
+        ("the group", group, op is not Op.COLLECTIVE_PERMUTE),
         ("the reduction", step.reduction, op in _REDUCING),
     ):
         if bool(value) != wanted:
