@@ -77,7 +77,9 @@ def kl_vae(channels: int = 4, widths: tuple[int, ...] = (16, 32), **options: Any
     )
 
 
-def sdxl_unet(widths: tuple[int, int] = (32, 64), *, embedding: int = 5 * 8 + 8, **options: Any) -> Any:
+def sdxl_unet(
+    widths: tuple[int, int] = (32, 64), *, embedding: int = 5 * 8 + 8, **options: Any
+) -> Any:
     """SDXL's UNet with two levels; `embedding` is the size of what stands for time and sizes."""
     return diffusers.UNet2DConditionModel(
         sample_size=16,

@@ -46,7 +46,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     "DPMSolverSinglestepScheduler": {},
     "DDIMScheduler": {},
     "DDPMScheduler": {},
-    "PNDMScheduler": {},
+    "PNDMScheduler": {"skip_prk_steps": True},
     "LMSDiscreteScheduler": {},
     "HeunDiscreteScheduler": {},
     "KDPM2DiscreteScheduler": {},
@@ -123,7 +123,9 @@ def refined(place: Place) -> Picture:
     base = place(small.sdxl())
     latents = base(**CALL, denoising_end=0.6, generator=seeded(), output_type="latent").images
     refiner = place(small.sdxl_refiner(base))
-    return images(refiner, prompt="a dog", image=latents, num_inference_steps=3, denoising_start=0.6)
+    return images(
+        refiner, prompt="a dog", image=latents, num_inference_steps=3, denoising_start=0.6
+    )
 
 
 def tiled(place: Place) -> Picture:

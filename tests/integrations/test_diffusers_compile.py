@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 # See test_diffusers_flows.py.
 TOLERANCE = 1e-4
-STEP = {**flows.PIXART, "num_inference_steps": 1, "guidance_scale": 1.0}
+STEP = {**flows.PIXART, "num_inference_steps": 2}
 
 
 @pytest.fixture
@@ -110,7 +110,12 @@ def test_warming_up_leaves_no_traces(capsys: pytest.CaptureFixture[str]) -> None
     def state() -> list[Any]:
         torch.manual_seed(7)
         np.random.seed(7)  # noqa: NPY002: the state that pipelines use
-        return [pipe(**call).images, torch.rand(2), np.random.rand(2), torch.rand(2, device="neuron").cpu()]  # noqa: E501, NPY002
+        return [
+            pipe(**call).images,
+            torch.rand(2),
+            np.random.rand(2),
+            torch.rand(2, device="neuron").cpu(),
+        ]  # noqa: E501, NPY002
 
     wanted = state()
     torch.manual_seed(7)
@@ -181,7 +186,7 @@ def test_wrong_pipelines() -> None:
         enable_neuron_compile(pipe.unet)
     with pytest.raises(TypeError, match="expected a DiffusionPipeline, got str"):
         neuron_warmup("a dog")
-    pipe.unet = torch.compile(pipe.unet)
+    pipe.unet = torch.compile(pipe.unet, backend="neuron")
     with pytest.raises(ValueError, match=r"'unet' is the result of torch\.compile.*\n.*_orig_mod"):
         enable_neuron_compile(pipe)
 

@@ -176,7 +176,9 @@ def _chosen(
     for name in names:
         matching = [key for key in models if name in {key, key.partition(".")[0]}]
         if not matching:
-            empty = " has no" if pipe.components.get(name, pipe) is None else "'s models do not include"
+            empty = (
+                " has no" if pipe.components.get(name, pipe) is None else "'s models do not include"
+            )
             raise ValueError(
                 f"this {type(pipe).__name__}{empty} {name!r}\n  allowed: {', '.join(models)}"
             )
