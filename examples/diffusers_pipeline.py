@@ -2,7 +2,8 @@
 
     python -m examples.diffusers_pipeline
 
-The picture is noise; what matters is that it is the same noise everywhere, and what it costs. Exit code 1
+The picture is noise; what matters is that it is the same noise everywhere, and what it costs.
+Exit code 1
 if it is not.
 """
 

@@ -152,8 +152,9 @@ def called_back(place: Place) -> Picture:
 
 
 def from_embeddings(place: Place) -> Picture:
-    absent = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
-    pipe = place(small.sdxl(**dict.fromkeys(absent)))
+    absent: dict[str, Any] = dict.fromkeys(("text_encoder", "tokenizer"))
+    absent |= dict.fromkeys(("text_encoder_2", "tokenizer_2"))
+    pipe = place(small.sdxl(**absent))
     source = seeded()
 
     def normal(*shape: int) -> torch.Tensor:
@@ -172,7 +173,7 @@ def from_embeddings(place: Place) -> Picture:
 
 def adapter_folder() -> str:
     """A directory with weights of a low-rank adapter for the UNet, in diffusers' format."""
-    from peft import LoraConfig  # noqa: PLC0415: it takes a while
+    from peft import LoraConfig  # noqa: PLC0415
     from peft.utils import get_peft_model_state_dict  # noqa: PLC0415
 
     unet = small.sdxl().unet

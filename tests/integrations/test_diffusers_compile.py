@@ -68,7 +68,7 @@ def test_a_compiled_pipeline_keeps_its_manners(
 
     assert pipe.transformer is transformer
     assert isinstance(pipe.transformer, diffusers.PixArtTransformer2DModel)
-    assert pipe.transformer.config.num_layers == 2
+    assert transformer.config.num_layers == 2
     assert pipe.dtype == torch.float32
     assert pipe.device.type == "neuron"
     pipe.save_pretrained(tmp_path / "pipe")
@@ -109,13 +109,13 @@ def test_warming_up_leaves_no_traces(capsys: pytest.CaptureFixture[str]) -> None
 
     def state() -> list[Any]:
         torch.manual_seed(7)
-        np.random.seed(7)  # noqa: NPY002: the state that pipelines use
+        np.random.seed(7)  # noqa: NPY002
         return [
             pipe(**call).images,
             torch.rand(2),
             np.random.rand(2),
             torch.rand(2, device="neuron").cpu(),
-        ]  # noqa: E501, NPY002
+        ]
 
     wanted = state()
     torch.manual_seed(7)
@@ -132,7 +132,7 @@ def test_warming_up_leaves_no_traces(capsys: pytest.CaptureFixture[str]) -> None
     }
     assert "progress_bar" not in vars(pipe)
     got = [
-        pipe(**call).images, torch.rand(2), np.random.rand(2), torch.rand(2, device="neuron").cpu()  # noqa: E501, NPY002
+        pipe(**call).images, torch.rand(2), np.random.rand(2), torch.rand(2, device="neuron").cpu()  # noqa: NPY002
     ]  # fmt: skip
     for mine, theirs in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(mine, theirs)
@@ -223,7 +223,7 @@ def test_methods() -> None:
 
 @pytest.mark.usefixtures("methods")
 def test_methods_that_diffusers_has() -> None:
-    diffusers.DiffusionPipeline.neuron_warmup = print
+    diffusers.DiffusionPipeline.neuron_warmup = print  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError, match=r"DiffusionPipeline\.neuron_warmup exists"):
         add_pipeline_methods()
     assert not hasattr(diffusers.DiffusionPipeline, "enable_neuron_compile")

@@ -93,7 +93,7 @@ def _install_recorders(module: torch.nn.Module) -> None:
     if "transformers" not in sys.modules:
         return
     try:
-        from transformers import PreTrainedModel  # noqa: PLC0415: it is optional
+        from transformers import PreTrainedModel  # noqa: PLC0415
         from transformers.utils.output_capturing import maybe_install_capturing_hooks  # noqa: PLC0415
     except ImportError:  # releases before 5 have no hooks and no lock
         return

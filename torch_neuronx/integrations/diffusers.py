@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -131,7 +131,7 @@ def add_pipeline_methods() -> None:
 
 def _pipeline_class() -> Any:
     try:
-        from diffusers import DiffusionPipeline  # noqa: PLC0415: it takes seconds, and is optional
+        from diffusers import DiffusionPipeline  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(
             f"{_MODULE} needs diffusers, which cannot be imported: {error}\n"
@@ -215,7 +215,7 @@ def _own_copy(value: Any) -> Any:
 def _random_state() -> Iterator[None]:
     """Put the generators of PyTorch (CPU and all cores), NumPy and Python back at the end."""
     cores = range(torch.neuron.device_count())  # type: ignore[attr-defined]
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002: it is what is saved
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(cores, device_type="neuron"):
             yield
@@ -250,7 +250,7 @@ def _shown_by(pipe: Any, progress: Progress) -> Iterator[None]:
             self.total = total if total is not None else len(self.items)
             self.done = 0
 
-        def __enter__(self) -> Bar:
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *error: object) -> None:
@@ -266,7 +266,7 @@ def _shown_by(pipe: Any, progress: Progress) -> Iterator[None]:
             self.done += count
             progress.report("step", self.done, self.total)
 
-        def set_postfix(self, *args: object, **kwargs: object) -> None:
+        def set_postfix(self, *_: object, **__: object) -> None:
             return None
 
     pipe.progress_bar = Bar
