@@ -59,9 +59,7 @@ def run() -> list[str]:
     neuron_warmup(pipe, PROMPT, num_inference_steps=1, height=32, width=32)
     warming = time.perf_counter() - start
     compiled, compiled_seconds = paint(pipe)
-    print(
-        f"  neuron, compiled   {1000 * compiled_seconds:5.0f} ms, after {warming:.1f} s of compiling"
-    )
+    print(f"  neuron, compiled   {1000 * compiled_seconds:5.0f} ms, warm-up {warming:.1f} s")
 
     failures = []
     for way, picture in {"eager": eager, "compiled": compiled}.items():

@@ -113,7 +113,7 @@ def test_warming_up_leaves_no_traces(capsys: pytest.CaptureFixture[str]) -> None
         return [
             pipe(**call).images,
             torch.rand(2),
-            np.random.rand(2),
+            np.random.rand(2),  # noqa: NPY002
             torch.rand(2, device="neuron").cpu(),
         ]
 
@@ -144,7 +144,7 @@ def test_a_failing_warm_up_leaves_no_traces() -> None:
     torch.manual_seed(7)
     state = torch.get_rng_state()
 
-    def stop(*unused: object) -> None:
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
