@@ -14,7 +14,7 @@ import sys
 import torch
 
 import torch_neuronx.ops
-from examples import digits_parallel, digits_vit, inside, minilm, nki_sine
+from examples import diffusers_pipeline, digits_parallel, digits_vit, inside, minilm, nki_sine
 
 LEAST_ACCURACY = 0.95
 # Components of unit vectors after six layers of float32, whose sums run in another order.
@@ -73,9 +73,15 @@ def parallel() -> list[str]:
     return digits_parallel.launch()
 
 
+def pictures() -> list[str]:
+    """Run a small diffusion pipeline. Returns what went wrong, in words."""
+    title("6. A small SDXL through unmodified diffusers")
+    return diffusers_pipeline.run()
+
+
 def machine() -> None:
     """Print the emulated machine, the memory used on it, and the portability report."""
-    title("6. The emulated machine")
+    title("7. The emulated machine")
     neuron = torch.get_device_module("neuron")
     for index in range(neuron.device_count()):
         properties = neuron.get_device_properties(index)
@@ -83,12 +89,12 @@ def machine() -> None:
         print(f"  neuron:{index}  {properties.name}, {gib:.0f} GiB of device memory")
     print("  Emulated: this computer's own processor did the arithmetic, not a Trainium chip.\n")
     print(neuron.memory_summary())
-    title("7. What of this run a real NeuronCore would have executed")
+    title("8. What of this run a real NeuronCore would have executed")
     print(torch_neuronx.ops.format_report())
 
 
 def main() -> int:
-    failures = training() + embedding() + compiled() + kernels() + parallel()
+    failures = training() + embedding() + compiled() + kernels() + parallel() + pictures()
     machine()
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)

@@ -1,7 +1,8 @@
 """Pipelines of diffusers with the classes of published models, tiny and with random weights.
 
 Nothing is downloaded: the tokenizers know single letters. Pictures are noise, which is all that is
-needed to compare devices. Each builder returns a pipeline on the CPU in float32, in evaluation mode;
+needed to compare devices. Each builder returns a pipeline on the CPU in float32, in evaluation
+mode;
 equal seeds give equal weights.
 """
 
@@ -77,7 +78,9 @@ def kl_vae(channels: int = 4, widths: tuple[int, ...] = (16, 32), **options: Any
     )
 
 
-def sdxl_unet(widths: tuple[int, int] = (32, 64), *, embedding: int = 5 * 8 + 8, **options: Any) -> Any:
+def sdxl_unet(
+    widths: tuple[int, int] = (32, 64), *, embedding: int = 5 * 8 + 8, **options: Any
+) -> Any:
     """SDXL's UNet with two levels; `embedding` is the size of what stands for time and sizes."""
     return diffusers.UNet2DConditionModel(
         sample_size=16,
@@ -125,7 +128,7 @@ def sdxl(seed: int = 0, widths: tuple[int, int] = (32, 64), **parts: Any) -> Any
 
 
 def sdxl_refiner(base: Any, seed: int = 1) -> Any:
-    """SDXL's refiner, image to image, with the second text encoder and the autoencoder of `base`."""
+    """SDXL's refiner, image to image; shares the second text encoder and the VAE of `base`."""
     torch.manual_seed(seed)
     pipe = diffusers.StableDiffusionXLImg2ImgPipeline(
         vae=base.vae,
@@ -189,7 +192,7 @@ def flux2_transformer(layers: int = 1) -> Any:
 
 
 def flux2_klein(seed: int = 0) -> Any:
-    """Flux 2 Klein; call it with `text_encoder_out_layers=(1, 2, 3)`, as its encoder has 3 layers."""
+    """Flux 2 Klein; its encoder has 3 layers, so pass `text_encoder_out_layers=(1, 2, 3)`."""
     torch.manual_seed(seed)
     tokenizer = qwen_tokenizer()
     encoder = transformers.Qwen3ForCausalLM(

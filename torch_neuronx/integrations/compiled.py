@@ -10,19 +10,23 @@ import torch
 
 from neuronxcc.progress import report
 
-# Sizes, dtypes, adapters and their scales are part of what a program is compiled for. A pipeline that is
+# Sizes, dtypes, adapters and their scales are part of what a program is compiled for. A pipeline
+# that is
 # tried out with many of them is no reason to stop, as PyTorch does after 8.
 RECOMPILE_LIMIT = 64
 
 
 class CompiledCall:
-    """What runs when a compiled module is called; stands where `Module.compile()` puts its function.
+    """What runs when a compiled module is called; stands where `Module.compile()` puts its.
 
-    `nn.Module` looks for it with every call, doesn't copy or pickle it (a deep copy of a module is not compiled), and
+    `nn.Module` looks for it with every call, doesn't copy or pickle it (a deep copy of a module
+    is not compiled), and
     loading, saving and moving the module never meet it.
 
-    accelerate's offloading replaces a module's `forward` by one that fetches the weights before it calls the
-    original. Weights cannot be moved from within a compiled graph, so then only the original is compiled.
+    accelerate's offloading replaces a module's `forward` by one that fetches the weights before
+    it calls the
+    original. Weights cannot be moved from within a compiled graph, so then only the original is
+    compiled.
 
     Args:
         module: What to compile.
@@ -55,8 +59,8 @@ class CompiledCall:
             raise RuntimeError(
                 f"{self.name!r} is compiled, but its weights are fetched layer by layer, which no "
                 "compiled program can do\n"
-                "  remedy: enable_model_cpu_offload() instead of enable_sequential_cpu_offload(), or "
-                "don't compile this model (model_names=...)"
+                "  remedy: enable_model_cpu_offload() instead of enable_sequential_cpu_offload(), "
+                "or don't compile this model (model_names=...)"
             )
         original = vars(self.module).get("_old_forward")
         if original is None:
@@ -71,7 +75,7 @@ class CompiledCall:
             vars(self.module)["_old_forward"] = original
 
     def _compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = torch.compile(
+        compiled: Callable[..., Any] = torch.compile(  # type: ignore[call-overload]
             function,
             backend="neuron",
             fullgraph=self.fullgraph,
@@ -87,13 +91,14 @@ class CompiledCall:
 def _install_recorders(module: torch.nn.Module) -> None:
     """Let models of transformers record hidden states from their first call on.
 
-    transformers 5 installs the hooks for that when hidden states are first asked for, under a lock that
+    transformers 5 installs the hooks for that when hidden states are first asked for, under a
+    lock that
     Dynamo cannot trace, so the first call of a compiled text encoder would fail.
     """
     if "transformers" not in sys.modules:
         return
     try:
-        from transformers import PreTrainedModel  # noqa: PLC0415: it is optional
+        from transformers import PreTrainedModel  # noqa: PLC0415
         from transformers.utils.output_capturing import maybe_install_capturing_hooks  # noqa: PLC0415
     except ImportError:  # releases before 5 have no hooks and no lock
         return

@@ -7,8 +7,10 @@
     neuron_warmup(pipe, "a dog", num_inference_steps=2)
     image = pipe("a dog").images[0]
 
-Names and parameters are those of huggingface/diffusers pull request 13289, which has both as methods
-of `DiffusionPipeline`; `add_pipeline_methods` makes them that. diffusers needs none of this to run on the
+Names and parameters are those of huggingface/diffusers pull request 13289, which has both as
+methods
+of `DiffusionPipeline`; `add_pipeline_methods` makes them that. diffusers needs none of this to
+run on the
 device in eager mode.
 """
 
@@ -20,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,7 +35,8 @@ __all__ = ["add_pipeline_methods", "enable_neuron_compile", "neuron_warmup"]
 
 CACHE_VARIABLE = "TORCH_NEURONX_NEFF_CACHE_DIR"
 _MODULE = "torch_neuronx.integrations.diffusers"
-# An autoencoder is called by `encode` and `decode`, which cut images into tiles and slices in Python;
+# An autoencoder is called by `encode` and `decode`, which cut images into tiles and slices in
+# Python;
 # these children do the work.
 _AUTOENCODER = ("encoder", "decoder")
 
@@ -46,7 +49,8 @@ def enable_neuron_compile(
 ) -> None:
     """Have a pipeline's models compiled by `torch.compile(backend="neuron")`, in place.
 
-    A model stays the object it is: its class, configuration, dtype, weights, adapters, hooks and how it
+    A model stays the object it is: its class, configuration, dtype, weights, adapters, hooks and
+    how it
     is saved don't change. It is compiled when it is first called, once for each shape. Of an
     autoencoder the encoder and the decoder are compiled, so tiling and slicing go on working.
     Enabling a model again replaces what was set for it.
@@ -62,7 +66,8 @@ def enable_neuron_compile(
     Raises:
         ImportError: diffusers is not installed.
         TypeError: `pipe` is no pipeline.
-        ValueError: a name that isn't a model of the pipeline, or a model that `torch.compile` wraps.
+        ValueError: a name that isn't a model of the pipeline, or a model that `torch.compile`
+            wraps.
     """
     models = _models(pipe)
     chosen = _chosen(pipe, models, model_names)
@@ -77,8 +82,10 @@ def enable_neuron_compile(
 def neuron_warmup(pipe: Any, *args: Any, **kwargs: Any) -> None:
     """Run a pipeline once, so that everything is compiled before a run that counts.
 
-    The run is `pipe(*args, **kwargs)`. Programs are made for shapes, so sizes, the number of images and
-    whether there is guidance must be those of later runs; the number of steps need not. What the run
+    The run is `pipe(*args, **kwargs)`. Programs are made for shapes, so sizes, the number of
+    images and
+    whether there is guidance must be those of later runs; the number of steps need not. What the
+    run
     returns is dropped, and it leaves no traces: random generators, schedulers and tensors
     that are passed are afterwards as before. Callbacks that are passed are called.
 
@@ -108,7 +115,7 @@ def neuron_warmup(pipe: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def add_pipeline_methods() -> None:
-    """Make `enable_neuron_compile` and `neuron_warmup` methods of `DiffusionPipeline`, for this process.
+    """Make `enable_neuron_compile` and `neuron_warmup` methods of `DiffusionPipeline`, here only.
 
     Calling it again changes nothing.
 
@@ -131,7 +138,7 @@ def add_pipeline_methods() -> None:
 
 def _pipeline_class() -> Any:
     try:
-        from diffusers import DiffusionPipeline  # noqa: PLC0415: it takes seconds, and is optional
+        from diffusers import DiffusionPipeline  # noqa: PLC0415
     except ImportError as error:
         raise ImportError(
             f"{_MODULE} needs diffusers, which cannot be imported: {error}\n"
@@ -176,7 +183,9 @@ def _chosen(
     for name in names:
         matching = [key for key in models if name in {key, key.partition(".")[0]}]
         if not matching:
-            empty = " has no" if pipe.components.get(name, pipe) is None else "'s models do not include"
+            empty = (
+                " has no" if pipe.components.get(name, pipe) is None else "'s models do not include"
+            )
             raise ValueError(
                 f"this {type(pipe).__name__}{empty} {name!r}\n  allowed: {', '.join(models)}"
             )
@@ -188,7 +197,7 @@ def _check_not_wrapped(name: str, component: torch.nn.Module) -> None:
     original = getattr(component, "_orig_mod", None)
     if isinstance(original, torch.nn.Module):
         part = name.partition(".")[0]
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004
             f"{part!r} is the result of torch.compile(), which compiles it already\n"
             f"  remedy: pipe.{part} = pipe.{part}._orig_mod, then enable_neuron_compile(pipe)"
         )
@@ -213,7 +222,7 @@ def _own_copy(value: Any) -> Any:
 def _random_state() -> Iterator[None]:
     """Put the generators of PyTorch (CPU and all cores), NumPy and Python back at the end."""
     cores = range(torch.neuron.device_count())  # type: ignore[attr-defined]
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002: it is what is saved
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(cores, device_type="neuron"):
             yield
@@ -248,7 +257,7 @@ def _shown_by(pipe: Any, progress: Progress) -> Iterator[None]:
             self.total = total if total is not None else len(self.items)
             self.done = 0
 
-        def __enter__(self) -> Bar:
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *error: object) -> None:
@@ -264,7 +273,7 @@ def _shown_by(pipe: Any, progress: Progress) -> Iterator[None]:
             self.done += count
             progress.report("step", self.done, self.total)
 
-        def set_postfix(self, *args: object, **kwargs: object) -> None:
+        def set_postfix(self, *_: object, **__: object) -> None:
             return None
 
     pipe.progress_bar = Bar
