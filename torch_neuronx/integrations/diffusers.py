@@ -115,7 +115,7 @@ def neuron_warmup(pipe: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def add_pipeline_methods() -> None:
-    """Make `enable_neuron_compile` and `neuron_warmup` methods of `DiffusionPipeline`, here only.
+    """Make `enable_neuron_compile` and `neuron_warmup` methods of `DiffusionPipeline`, for good.
 
     Calling it again changes nothing.
 
