@@ -115,9 +115,9 @@ def neuron_warmup(pipe: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def add_pipeline_methods() -> None:
-    """Make `enable_neuron_compile` and `neuron_warmup` methods of `DiffusionPipeline`, here only.
+    """Make `enable_neuron_compile` and `neuron_warmup` methods of `DiffusionPipeline`.
 
-    Calling it again changes nothing.
+    They stay until the process ends. Calling it again changes nothing.
 
     Raises:
         ImportError: diffusers is not installed.
