@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from diffusers.utils import torch_utils
+from diffusers.utils import import_utils, torch_utils
 
 from torch_neuronx import ops
 
@@ -21,6 +21,7 @@ NEURON = torch.device("neuron")
 
 
 def test_the_device_is_found() -> None:
+    assert import_utils.is_torch_neuronx_available()
     assert torch_utils.get_device() == "neuron"
     assert torch_utils.torch_device == "neuron"
     assert torch_utils.backend_supports_training("neuron") is False  # diffusers says so

@@ -3,6 +3,7 @@
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/randperm.h>
 #include <torch/library.h>
 
 #include <mutex>
@@ -19,12 +20,26 @@ namespace {
 
 using OptionalGenerator = std::optional<at::Generator>;
 
+// A neuron generator brings a tensor of any device here.
+void check_place(const at::Tensor& t) {
+  TORCH_CHECK(on_neuron(t), "Expected a '", t.device().type(),
+              "' device type for generator but found 'neuron'");
+}
+
+// Whether a tensor is the CPU's: then `generator`, which is a core's, is replaced by a CPU
+// generator in that state, and the CPU draws. Libraries that draw on the CPU for this device pass
+// the generator on that their user made for it (diffusers' randn_tensor). Right after manual_seed
+// the numbers are those of a CPU generator with that seed.
+bool drawn_by_cpu(const at::Tensor& t, OptionalGenerator& generator) {
+  if (!t.is_cpu() || !generator.has_value() || !generator->defined()) return false;
+  generator = host_generator(generator, generator->device().index());
+  return true;
+}
+
 // Calls fill(state, contiguous tensor).
 template <class Fill>
 void fill_random(const at::Tensor& t, const OptionalGenerator& generator, Fill fill) {
-  // A neuron generator brings a CPU tensor here.
-  TORCH_CHECK(on_neuron(t), "Expected a '", t.device().type(),
-              "' device type for generator but found 'neuron'");
+  check_place(t);
   const at::Tensor target = t.is_contiguous() ? t : at::empty_like(t, at::MemoryFormat::Contiguous);
   if (t.numel() == 0) return;
   with_philox(generator, t.device().index(), [&](PhiloxState state) {
@@ -114,37 +129,47 @@ namespace templates = at::native::templates;
 using G = NeuronGenerator;
 
 at::Tensor& uniform(at::Tensor& self, double from, double to, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.uniform_(from, to, generator);
   return templates::uniform_impl_<Uniform, G>(self, from, to, std::move(generator));
 }
 at::Tensor& normal(at::Tensor& self, double mean, double std, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.normal_(mean, std, generator);
   return templates::normal_impl_<Normal, G>(self, mean, std, std::move(generator));
 }
 at::Tensor& log_normal(at::Tensor& self, double mean, double std, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.log_normal_(mean, std, generator);
   return templates::log_normal_impl_<LogNormal, G>(self, mean, std, std::move(generator));
 }
 at::Tensor& cauchy(at::Tensor& self, double median, double sigma, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.cauchy_(median, sigma, generator);
   return templates::cauchy_impl_<Cauchy, G>(self, median, sigma, std::move(generator));
 }
 at::Tensor& exponential(at::Tensor& self, double lambda, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.exponential_(lambda, generator);
   return templates::exponential_impl_<Exponential, G>(self, lambda, std::move(generator));
 }
 at::Tensor& geometric(at::Tensor& self, double p, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.geometric_(p, generator);
   return templates::geometric_impl_<Geometric, G>(self, p, std::move(generator));
 }
 at::Tensor& bernoulli_scalar(at::Tensor& self, double p, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.bernoulli_(p, generator);
   return templates::bernoulli_impl_<BernoulliScalar, G>(self, p, std::move(generator));
 }
 at::Tensor& bernoulli_tensor(at::Tensor& self, const at::Tensor& p, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.bernoulli_(p, generator);
   return templates::bernoulli_impl_<BernoulliTensor, G>(self, p, std::move(generator));
 }
 at::Tensor& bernoulli_out(const at::Tensor& self, OptionalGenerator generator, at::Tensor& out) {
   return templates::bernoulli_out_impl<BernoulliTensor, G>(out, self, std::move(generator));
 }
 at::Tensor& random_full(at::Tensor& self, OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.random_(generator);
   return templates::random_impl<RandomFull, G>(self, std::move(generator));
 }
 at::Tensor& random_from(at::Tensor& self, int64_t from, std::optional<int64_t> to,
                         OptionalGenerator generator) {
+  if (drawn_by_cpu(self, generator)) return self.random_(from, to, generator);
   return templates::random_from_to_impl<RandomFromTo, G>(self, from, to, std::move(generator));
 }
 at::Tensor& random_to(at::Tensor& self, int64_t to, OptionalGenerator generator) {
@@ -175,6 +200,7 @@ at::Tensor& normal_tensor_tensor_out(const at::Tensor& mean, const at::Tensor& s
 
 at::Tensor& randperm_out(int64_t n, OptionalGenerator generator, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  if (drawn_by_cpu(out, generator)) return at::randperm_out(out, n, generator);
   at::native::check_supported_max_int_with_precision(n, out);
   out.resize_({n});
   if (n > 0) {
