@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from typing import Final
 
 from neuronxcc.frontends.hlo.errors import NOT_A_MODULE, HloError
+from neuronxcc.frontends.stablehlo_worker import processor_seconds
 
 BYTECODE: Final = b"ML\xefR"
 #: How a module's text begins, comments and blank lines left out.
@@ -64,9 +66,16 @@ def to_hlo(content: bytes) -> bytes:
         raise _refused(f"no answer within {PATIENCE_SECONDS:.0f} s") from None
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip()[-_MOST_TEXT:]
-        how = f"killed by signal {-done.returncode}" if done.returncode < 0 else "refused"
+        how = ended(done.returncode, len(content))
         raise _refused(f"{how}: {said}" if said else how)
     return done.stdout
+
+
+def ended(code: int, size: int) -> str:
+    """How the parser's process ended."""
+    if code == -signal.SIGXCPU:
+        return f"no answer within {processor_seconds(size)} s of processor time"
+    return f"killed by signal {-code}" if code < 0 else "refused"
 
 
 def _refused(text: str) -> HloError:

@@ -12,13 +12,23 @@ from typing import Any
 _MOST_BYTES, _MOST_RATIO = 8 << 30, 16
 
 
+def processor_seconds(size: int) -> int:
+    """How long a file of so many bytes may take: damaged bytecode can keep XLA's reader forever."""
+    return 20 + (size >> 20)
+
+
+def limit(what: int, most: int) -> None:
+    """Limit a resource of this process, unless it is limited further already."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
 def main() -> int:
     """Translate; returns the exit code."""
     content = sys.stdin.buffer.read()
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = _MOST_BYTES + _MOST_RATIO * len(content)
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    limit(resource.RLIMIT_AS, _MOST_BYTES + _MOST_RATIO * len(content))
+    limit(resource.RLIMIT_CPU, processor_seconds(len(content)))
+    limit(resource.RLIMIT_CORE, 0)  # beyond either the process ends, without a file of its memory
     _jax: Any = import_module("jaxlib._jax")  # after the limit; it has no types
 
     try:

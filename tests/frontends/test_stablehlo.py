@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 from jax import export
 
 from neuronxcc.frontends.hlo import HloError, import_hlo
-from neuronxcc.frontends.stablehlo import is_stablehlo, to_hlo
+from neuronxcc.frontends.stablehlo import ended, is_stablehlo, to_hlo
 from neuronxcc.ir.reference import evaluate
 
 X = np.arange(4, dtype=np.float32)
@@ -86,3 +89,17 @@ def test_another_dialect_is_named() -> None:
     with pytest.raises(HloError, match=r"NCC_EHLO001.*StableHLO") as caught:
         to_hlo(content)
     assert "Dialect `linalg' not found" in str(caught.value)
+
+
+def test_a_parser_that_never_ends_is_stopped() -> None:
+    """Fuzzing found bytecode that XLA's reader did not come back from within minutes."""
+    program = (
+        "import resource; from neuronxcc.frontends.stablehlo_worker import limit\n"
+        "limit(resource.RLIMIT_CORE, 0); limit(resource.RLIMIT_CPU, 1)\n"
+        "while True: pass"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=100)
+    assert done.returncode == -signal.SIGXCPU
+    assert ended(done.returncode, 3 << 20) == "no answer within 23 s of processor time"
+    assert ended(-signal.SIGKILL, 0) == "killed by signal 9"
+    assert ended(1, 0) == "refused"
