@@ -10,7 +10,7 @@ import torch
 from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
 from neuronxcc.neff.program import AtenStep, CallStep, Program
 from tests.compiler.executable_programs import Maker
-from torch_neuronx.dynamo.allowed import check_operators, refusal
+from torch_neuronx.dynamo.allowed import allow_operators, check_operators, refusal
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.lowerings import TABLE
 from torch_neuronx.dynamo.lowerings.library import CALLED
@@ -45,11 +45,17 @@ def test_a_file_may_not_name(target: str) -> None:
     with pytest.raises(NeffError) as caught:
         Executable(program(target), "neuron")
     assert caught.value.status == 2
+    base = target.partition(".")[0]
+    own = base.startswith("aten::")  # PyTorch's: nobody can allow those
+    more = "" if own else (
+        ", or, if you trust the file, allow it before loading: "
+        f"torch_neuronx.allow_operators({base!r})"
+    )  # fmt: skip
     assert str(caught.value) == (
         f"NRT_INVALID (status 2): program {program(target).name!r}, step 0 names {target}, "
         f"{REFUSED[target]}. A program from a file may use aten and prims operators that change "
         "nothing but their results, and others only if the graph it is loaded for calls them: "
-        'compile the model in this process with torch.compile(backend="neuron")'
+        f'compile the model in this process with torch.compile(backend="neuron"){more}'
     )
 
 
@@ -88,3 +94,9 @@ def overloads() -> Iterator[str]:
 def test_what_lowerings_know_is_allowed_if_it_changes_nothing() -> None:
     refused = {name: refusal(name) for name in overloads() if refusal(name)}
     assert all("writes to" in why for why in refused.values()), refused
+
+
+@pytest.mark.parametrize("name", ["aten::from_file", "aten::save.default", "prims::add"])
+def test_nobody_can_allow_an_operator_of_pytorch(name: str) -> None:
+    with pytest.raises(ValueError, match="is for operators of your own"):
+        allow_operators(name)

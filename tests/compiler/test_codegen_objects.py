@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from neuronxcc.codegen import build
-from neuronxcc.codegen.llvm import Host, compile_kernels, module
+from neuronxcc.codegen.llvm import Host, compile_kernels, emission
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Slot, Store
 from neuronxcc.codegen.objects import ObjectCache, default_directory
 from neuronxcc.codegen.text import to_text
@@ -49,7 +49,7 @@ def test_second_compilation_reads_the_first(
     def refuse(*_: object) -> bytes:
         raise AssertionError("compiled although it is in the cache")
 
-    monkeypatch.setattr(module, "_compile", refuse)
+    monkeypatch.setattr(emission, "compile_object", refuse)
     second = compile_kernels(kernels, cache=cache)
     x = np.arange(20, dtype=np.float32)
     for compiled in (first, second):

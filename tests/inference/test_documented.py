@@ -412,7 +412,7 @@ def test_operators_of_others(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'nobody::knows': there is no such operator"):
         torch_neuronx.allow_operators("nobody::knows")
     with pytest.raises(ValueError, match="no such operator"):
-        torch_neuronx.allow_operators("aten::add.Nothing")
+        torch_neuronx.allow_operators("neuron_test_documented::twice.Nothing")
 
 
 def test_calls_from_threads(saved: Path, picture: Picture) -> None:

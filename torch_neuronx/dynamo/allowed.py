@@ -87,9 +87,19 @@ def check_operators(program: Program, known: frozenset[str] = frozenset()) -> No
                     f"{step.target}, {why}. A program from a file may use aten and prims operators "
                     "that change nothing but their results, and others only if the graph it is "
                     "loaded for calls them: compile the model in this process with "
-                    'torch.compile(backend="neuron"), or, if you trust the file, allow it before '
-                    f"loading: torch_neuronx.allow_operators({_base(step.target)!r})"
+                    f'torch.compile(backend="neuron"){_remedy(step.target)}'
                 )
+
+
+def _remedy(target: str) -> str:
+    """What else can be done, for operators that are not PyTorch's."""
+    base = _base(target)
+    if base.partition("::")[0] in NAMESPACES:
+        return ""
+    return (
+        ", or, if you trust the file, allow it before loading: "
+        f"torch_neuronx.allow_operators({base!r})"
+    )
 
 
 # What allow_operators was given.
@@ -107,11 +117,17 @@ def allow_operators(*names: str) -> None:
         names: "namespace::name" for all overloads, or "namespace::name.overload".
 
     Raises:
-        ValueError: A name has another form, or names no operator of this process.
+        ValueError: A name has another form, names no operator of this process, or one of PyTorch's,
+            of which those are refused that read files, print or change memory.
     """
     for name in names:
         base, _, overload = name.partition(".")
         namespace, _, operator = base.partition("::")
+        if namespace in NAMESPACES:
+            raise ValueError(
+                f"allow_operators got {name!r}: it is for operators of your own; which of "
+                f"{namespace} a file may use is decided by what they do"
+            )
         found = getattr(getattr(torch.ops, namespace, None), operator, None) if operator else None
         if found is None or (overload and overload not in found.overloads()):
             raise ValueError(
