@@ -302,3 +302,12 @@ def test_a_damaged_model_is_refused(traced: torch.jit.ScriptModule) -> None:
     for text, content, held, message in cases:
         with pytest.raises(RuntimeError, match=message):
             make(text, content, held, []).load()
+
+
+def test_a_result_of_an_unknown_class_is_told_with_a_remedy() -> None:
+    class Cache:
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+    with pytest.raises(torch_neuronx.TraceError, match=r"not a known type(?s:.*)use_cache = False"):
+        torch_neuronx.trace(lambda x: (x, Cache(x)), torch.rand(2))

@@ -103,10 +103,22 @@ def export(
     except Exception as error:
         name = getattr(func, "__name__", type(func).__name__)
         raise TraceError(
-            f"{name} cannot be traced: {type(error).__name__}: {error}\n\nA traced function has one"
-            " fixed flow of control: what depends on values of tensors has to be written with "
-            "torch.where or torch.cond"
+            f"{name} cannot be traced: {type(error).__name__}: {error}\n\n{_remedy(str(error))}"
         ) from error
+
+
+def _remedy(text: str) -> str:
+    """What to do about an error of torch.export."""
+    if "which is not a known type" in text:
+        return (
+            "A traced function takes and returns tensors in tuples, lists, dictionaries and "
+            "dataclasses. Models of transformers return their cache: set model.config.use_cache = "
+            "False, or trace a function that returns what you need"
+        )
+    return (
+        "A traced function has one fixed flow of control: what depends on values of tensors has "
+        "to be written with torch.where or torch.cond"
+    )
 
 
 def _beside(module: torch.nn.Module, values: Any) -> Any:
