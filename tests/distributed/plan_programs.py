@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -90,7 +92,11 @@ def planned(name: str, *arguments: int) -> None:
 
 
 class Recorder(TorchDispatchMode):
-    """Notes the collectives of a real run: kind, bytes and group size, in order."""
+    """Notes the collectives of a real run: kind, bytes and group size, in order.
+
+    It waits for every operator: how long the buffers of an exchange are in use, and with them the
+    peak of memory, would otherwise depend on how fast the other ranks are.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -109,6 +115,7 @@ class Recorder(TorchDispatchMode):
             group = collectives.group_of(arguments)
             size = collectives.payload(spec, given, received, group.size())
             self.seen.append((spec.kind, size, group.size()))
+        neuron.synchronize()
         return result
 
 
@@ -117,6 +124,8 @@ def really(rank: int, world_size: int) -> dict[str, tuple[list[tuple[str, int, i
     del rank, world_size
     found = {}
     for name, program in PROGRAMS.items():
+        # What the program before left in cycles must not be freed during this one.
+        gc.collect()
         neuron.synchronize()
         before = neuron.memory_allocated()
         neuron.reset_peak_memory_stats()
