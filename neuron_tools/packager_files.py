@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from neuronxcc.files import write_whole
 from neuronxcc.neff.container import HEADER_BYTES, MOST_BYTES, parse_header, read_files
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.features import TORCHNEURON
@@ -107,12 +108,7 @@ def write_new(target: Path, content: bytes, *, replace: bool = False) -> None:
         OSError: It can't be written.
     """
     refuse_existing(target, replace=replace, folder=False)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(target, content)
 
 
 def refuse_existing(target: Path, *, replace: bool, folder: bool) -> None:

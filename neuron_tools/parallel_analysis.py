@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,31 +12,24 @@ from typing import Any
 
 from neuron_tools.parallel_messages import Speaker
 from neuronxcc import __version__
-from neuronxcc.neff.local import LocalStore
+from neuronxcc.files import write_whole
 
 #: Where a trial run leaves a file for each of its graphs (torch_neuronx/dynamo/graph_facts.py).
 FACTS_VARIABLE = "TORCH_NEURONX_GRAPH_FACTS"
 REPORT_NAME = "result.json"
 
 
-def analyze(
-    options: argparse.Namespace,
-    store: LocalStore,
-    say: Speaker,
-    run: Callable[[dict[str, str]], int],
-) -> int:
+def analyze(options: argparse.Namespace, say: Speaker, run: Callable[[dict[str, str]], int]) -> int:
     """Run the script without computing anything, and write `result.json`.
 
     Args:
         options: `analyze_output`, `analyze_verbosity`.
-        store: The cache, where the graphs are collected too.
         say: For messages.
         run: Runs the script with these variables added to the environment.
 
     Returns:
         The exit code: 0, or the script's if it failed, when the report is of the graphs before.
     """
-    del store
     with tempfile.TemporaryDirectory(prefix="neuron-analysis-") as folder:
         code = run({FACTS_VARIABLE: folder})
         facts = [json.loads(path.read_bytes()) for path in sorted(Path(folder).glob("*.json"))]
@@ -46,7 +38,7 @@ def analyze(
         say.analysis(f"Removing existing report {path.absolute()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     result = report(facts, instructions=options.analyze_verbosity == 1)
-    write(path, json.dumps(result, indent=4) + "\n")
+    write_whole(path, f"{json.dumps(result, indent=4)}\n".encode())
     say.analysis(f"Model analysis completed. Report - {path.absolute()}")
     return code
 
@@ -89,13 +81,3 @@ def report(facts: Sequence[Mapping[str, Any]], *, instructions: bool) -> dict[st
 def _percentage(lowered: Sequence[tuple[str, str, bool]]) -> float:
     """As documented, of the HLO instructions and not of PyTorch's operators."""
     return 100 * sum(fine for *_, fine in lowered) / len(lowered) if lowered else 100
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file so that its name stands for all of it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

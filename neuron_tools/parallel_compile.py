@@ -26,6 +26,7 @@ from neuron_tools import parallel_analysis, parallel_cache
 from neuron_tools.parallel_messages import Speaker
 from neuron_tools.parallel_workers import Outcome, compile_all
 from neuronxcc import __version__, collected
+from neuronxcc.files import write_whole
 from neuronxcc.neff.cache import CompileCache, open_cache
 from neuronxcc.neff.local import LocalStore
 from neuronxcc.options import OptionError, from_environment
@@ -111,7 +112,7 @@ def _run(
         return parallel_cache.clear_locks(store, say)
     if options.command == "analyze":
         run: Callable[[dict[str, str]], int] = lambda more: _trial(options.run, say, more)  # noqa: E731
-        return parallel_analysis.analyze(options, store, say, run)
+        return parallel_analysis.analyze(options, say, run)
     failed = 0
     if options.command in {"", "collect"}:
         failed = _trial(options.run, say, {})
@@ -213,7 +214,7 @@ def _summarise(outcomes: Sequence[Outcome], say: Speaker) -> None:
         say.info("PARALLEL_COMPILE", line)
     if timed:
         path = Path(dumped if dumped.endswith(".json") else DUMP_FILE)
-        parallel_analysis.write(path, text + "\n")
+        write_whole(path, f"{text}\n".encode())
         say.info("PARALLEL_COMPILE", f"The summary is written to {path.absolute()}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -95,8 +96,6 @@ def compile_all(
 
 def command(folder: Path) -> str:
     """The command line that compiles a collected graph by hand."""
-    import json  # noqa: PLC0415 - for one line
-
     try:
         flags = json.loads((folder / FLAGS_NAME).read_bytes())
         words = [str(word) for word in flags]

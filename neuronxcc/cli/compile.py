@@ -16,6 +16,7 @@ from neuronxcc.cli.explain import explanation
 from neuronxcc.cli.log import MessageLog
 from neuronxcc.collector import paused
 from neuronxcc.compiler import compile_graph
+from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.model import load_model
 from neuronxcc.lowering.errors import LoweringUnsupportedError
@@ -184,7 +185,7 @@ def compile_file(
         told = replace(job.options, output="file.neff", logfile="log-neuron-cc.txt", verbose=30)
         info = NeffInfo(program.name, told.target, told.lnc, told.flags())
         compress = not job.options.enable_fast_loading_neuron_binaries
-        _write(job.output, write_neff(program, info, compress=compress))
+        write_whole(job.output, write_neff(program, info, compress=compress))
     text = explanation(program, job.options, read - start) if job.explain else ""
     return model.warnings, text
 
@@ -204,7 +205,7 @@ class _Temps:
     def __call__(self, stage: str, text: Callable[[], str]) -> None:
         name = f"{self.stem}-{self.count:02}-{stage.replace(' ', '-')}.txt"
         self.count += 1
-        _write(self.folder / name, text().encode())
+        write_whole(self.folder / name, text().encode())
 
 
 def _check_memory(program: Program, options: Options) -> None:
@@ -218,13 +219,3 @@ def _check_memory(program: Program, options: Options) -> None:
             f"GiB are needed, a logical core of {options.target} has {have / GIB:.0f} GiB",
             "use a smaller batch, or tensor or pipeline parallelism",
         )
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Under another name first: nobody sees half a NEFF."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

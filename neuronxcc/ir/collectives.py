@@ -14,7 +14,7 @@ among themselves. For what doesn't depend on their number, `all_reduce` and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from neuronxcc.ir.make import axes, axis, make
 from neuronxcc.ir.node import Node
@@ -30,6 +30,15 @@ __all__ = [
 ]
 
 Groups = Sequence[Sequence[int]]
+
+RANKS: Final = "ranks:"
+#: The name of everybody who runs a program, however many that will be.
+ALL_RANKS: Final = f"{RANKS}all"
+
+
+def group_name(groups: Groups) -> str:
+    """The name of ranks, "ranks:0,1;2,3"; who loads a program makes the process groups."""
+    return RANKS + ";".join(",".join(map(str, group)) for group in groups)
 
 
 def _common(group: Groups, name: str, channel: int | None) -> dict[str, Any]:

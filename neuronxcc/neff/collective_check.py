@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from neuronxcc.ir.collectives import ALL_RANKS
 from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.shapes import ShapeError, infer
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.groups import ALL
 from neuronxcc.neff.program import CollectiveStep, Step, View, WaitStep
 
 MOST_NAME = 1 << 12  # characters of the name of a process group
@@ -63,7 +63,9 @@ def check_collective(step: CollectiveStep) -> None:
         raise NeffError(f"a process group whose name has {len(step.name)} characters")
     if sum(map(len, step.group)) + len(step.pairs) > MOST_RANKS:
         raise NeffError(f"a collective of more than {MOST_RANKS} ranks")
-    group: tuple[object, ...] = step.group or (ALL,) * (step.name == ALL and op in _OPEN)
+    group: tuple[object, ...] = step.group or (ALL_RANKS,) * (
+        step.name == ALL_RANKS and op in _OPEN
+    )
     for what, value, wanted in (
         ("the group", group, op is not Op.COLLECTIVE_PERMUTE),
         ("the reduction", step.reduction, op in _REDUCING),

@@ -2,21 +2,19 @@
 
 A program of `torch.compile` names process groups of PyTorch. One that `neuronx-cc` made knows ranks
 alone: "ranks:0,1;2,3" are two groups of two, "ranks:all" is everybody, however many that will be
-(`neuronxcc.frontends.hlo.collectives`). Whoever loads it makes the groups.
+(`neuronxcc.ir.collectives`). Whoever loads it makes the groups.
 """
 
 from __future__ import annotations
 
+from neuronxcc.ir.collectives import ALL_RANKS, RANKS
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.program import CollectiveStep
-
-_PREFIX = "ranks:"
-ALL = _PREFIX + "all"
 
 
 def names_ranks(name: str) -> bool:
     """Whether a name is one of these, and not a process group of PyTorch's."""
-    return name.startswith(_PREFIX)
+    return name.startswith(RANKS)
 
 
 def members_of(step: CollectiveStep, rank: int, world_size: int) -> tuple[int, ...]:
@@ -35,7 +33,7 @@ def members_of(step: CollectiveStep, rank: int, world_size: int) -> tuple[int, .
         if most >= world_size:
             raise NeffError(f"a collective_permute goes to rank {most}, there are {world_size}")
         return tuple(range(world_size))  # who is in no pair gets zeros
-    if step.name == ALL:
+    if step.name == ALL_RANKS:
         # Without a group the shapes fit any number of ranks.
         if step.group and len(step.group[0]) != world_size:
             raise NeffError(
@@ -46,12 +44,12 @@ def members_of(step: CollectiveStep, rank: int, world_size: int) -> tuple[int, .
     for group in step.group:
         if max(group) >= world_size:
             raise NeffError(
-                f"{step.kind} of the ranks {step.name.removeprefix(_PREFIX)} needs rank "
+                f"{step.kind} of the ranks {step.name.removeprefix(RANKS)} needs rank "
                 f"{max(group)}, there are {world_size}"
             )
     found = [group for group in step.group if rank in group]
     if len(found) != 1:
         raise NeffError(
-            f"rank {rank} is in {len(found)} of the groups {step.name.removeprefix(_PREFIX)}"
+            f"rank {rank} is in {len(found)} of the groups {step.name.removeprefix(RANKS)}"
         )
     return found[0]

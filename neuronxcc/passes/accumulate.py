@@ -14,10 +14,11 @@ from typing import Final
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.halving import reduce_by_halves
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.verify import called_graphs, with_called
-from neuronxcc.passes.rules import program_order
+from neuronxcc.passes.rules import rebuilt
 
 _NARROW: Final = frozenset({DType.BF16, DType.F16})
 _COMBINE: Final = {"add": build.add, "mul": build.multiply}
@@ -34,13 +35,7 @@ class _Rewriter:
 
     def graph(self, graph: Graph) -> Graph:
         if id(graph) not in self.graphs:
-            new: dict[Node, Node] = {}
-            locs = dict(graph.locs)
-            for node in program_order(graph):
-                made = self.node(node, [new[src] for src in node.srcs])
-                new[node] = made
-                if node in graph.locs:
-                    locs.setdefault(made, graph.locs[node])
+            new, locs = rebuilt(graph, self.node)
             results = tuple(new[result] for result in graph.results)
             made_graph = Graph(graph.name, graph.params, results, graph.aliases, locs)
             self.graphs[id(graph)] = (graph, made_graph)
@@ -50,24 +45,12 @@ class _Rewriter:
         if called_graphs(node):
             return build.make(node.op, srcs, **with_called(node, self.graph))
         if node.op is Op.REDUCE and node.dtype in _NARROW and node["kind"] in _COMBINE:
-            return _by_halves(srcs[0], node["kind"], node["dims"], node.shape)
+            return _by_halves(srcs[0], node["kind"], node["dims"])
         return node.replace(srcs)
 
 
-def _by_halves(x: Node, kind: str, dims: tuple[int, ...], shape: tuple[int, ...]) -> Node:
-    kept = [d for d in range(x.type.rank) if d not in dims]
-    count = math.prod(x.shape[d] for d in dims)
-    if count < 2:
+def _by_halves(x: Node, kind: str, dims: tuple[int, ...]) -> Node:
+    if math.prod(x.shape[d] for d in dims) < 2:
         return build.reduce(x, kind, dims)
-    last = len(kept)
-    part = build.reshape(build.transpose(x, [*kept, *dims]), (*shape, count))
-    while count > 1:
-        half = count // 2
-        joined = _COMBINE[kind](
-            build.slice_dim(part, last, 0, half), build.slice_dim(part, last, half, 2 * half)
-        )
-        if count % 2:
-            rest = build.slice_dim(part, last, count - 1, count)
-            joined = build.concatenate([joined, rest], last)
-        part, count = joined, half + count % 2
-    return build.reshape(part, shape)
+    (result,) = reduce_by_halves([x], dims, lambda pair: (_COMBINE[kind](*pair),))
+    return result

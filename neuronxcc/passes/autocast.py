@@ -18,7 +18,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.verify import called_graphs, with_called
-from neuronxcc.passes.rules import program_order
+from neuronxcc.passes.rules import rebuilt
 
 _SIXTEEN = {"bf16": DType.BF16, "fp16": DType.F16}
 # Each rounds a float32 operand of a product and gives it in the type in which it is multiplied.
@@ -55,13 +55,7 @@ class _Cast:
 
     def graph(self, graph: Graph) -> Graph:
         if id(graph) not in self.graphs:
-            new: dict[Node, Node] = {}
-            locs = dict(graph.locs)
-            for node in program_order(graph):
-                made = self.node(node, [new[src] for src in node.srcs])
-                new[node] = made
-                if node in graph.locs:
-                    locs.setdefault(made, graph.locs[node])
+            new, locs = rebuilt(graph, self.node)
             results = tuple(_as(new[r], r.dtype) for r in graph.results)
             cast_graph = Graph(graph.name, graph.params, results, graph.aliases, locs)
             self.graphs[id(graph)] = (graph, cast_graph)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.graph import Graph, Loc
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.verify import called_graphs, with_called
@@ -50,6 +50,28 @@ def program_order(graph: Graph) -> list[Node]:
     steps in the order of the program, which says when values die, and not in that of the results.
     """
     return sorted(graph.nodes(), key=lambda node: node.serial)
+
+
+def rebuilt(
+    graph: Graph, make: Callable[[Node, list[Node]], Node]
+) -> tuple[dict[Node, Node], dict[Node, Loc]]:
+    """Make every node of a graph again, in the order of the program.
+
+    Args:
+        graph: The graph.
+        make: Takes a node and what has become of its operands; types may change.
+
+    Returns:
+        What has become of every node, and the positions in the user's program with those of the
+        new nodes.
+    """
+    new: dict[Node, Node] = {}
+    locs = dict(graph.locs)
+    for node in program_order(graph):
+        new[node] = make(node, [new[src] for src in node.srcs])
+        if node in graph.locs:
+            locs.setdefault(new[node], graph.locs[node])
+    return new, locs
 
 
 @dataclass

@@ -27,7 +27,7 @@ from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.verify import called_graphs, with_called
-from neuronxcc.passes.rules import program_order
+from neuronxcc.passes.rules import rebuilt
 
 STATE = TensorType(DType.U32, (2,))
 STATE_NAME = "stochastic_rounding_state"
@@ -169,13 +169,7 @@ class _Rounding:
         key = (id(graph), next_state)
         if key not in self.graphs:
             state = parameter(len(graph.params), STATE, STATE_NAME)
-            new: dict[Node, Node] = {}
-            locs = dict(graph.locs)
-            for node in program_order(graph):
-                made = self.node(node, [new[src] for src in node.srcs], state)
-                new[node] = made
-                if node in graph.locs:
-                    locs.setdefault(made, graph.locs[node])
+            new, locs = rebuilt(graph, partial(self.node, state))
             results = tuple(new[r] for r in graph.results)
             if next_state:
                 results = (*results, self.derived(state))
@@ -184,7 +178,7 @@ class _Rounding:
             self.graphs[key] = (graph, made_graph)
         return self.graphs[key][1]
 
-    def node(self, node: Node, srcs: list[Node], state: Node) -> Node:
+    def node(self, state: Node, node: Node, srcs: list[Node]) -> Node:
         if any(map(_rounds, called_graphs(node))):
             return self.calling(node, srcs, state)
         if not _is_rounded(node):

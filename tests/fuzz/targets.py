@@ -60,12 +60,17 @@ class Target:
     mutate: Mutate
 
 
-def _hlo(content: bytes) -> str:
-    try:
-        import_hlo(content)
-    except HloError as error:
-        return error.code
-    return "ok"
+def _reader(read: Callable[[bytes], object]) -> Callable[[bytes], str]:
+    """Tells a reader's answer: the code of its error."""
+
+    def run(content: bytes) -> str:
+        try:
+            read(content)
+        except HloError as error:
+            return error.code
+        return "ok"
+
+    return run
 
 
 def _command(content: bytes) -> str:
@@ -82,14 +87,6 @@ def _command(content: bytes) -> str:
         except cli.EXPECTED as error:
             return type(error).__name__
         return "ok"
-
-
-def _stablehlo(content: bytes) -> str:
-    try:
-        to_hlo(content)
-    except HloError as error:
-        return error.code
-    return "ok"
 
 
 def _neff(content: bytes) -> str:
@@ -189,8 +186,8 @@ def _neffs() -> dict[str, bytes]:
 
 
 TARGETS: Final[dict[str, Target]] = {
-    "hlo": Target(_hlo, modules, mutate_module),
+    "hlo": Target(_reader(import_hlo), modules, mutate_module),
     "command": Target(_command, modules, mutate_module),
-    "stablehlo": Target(_stablehlo, _stablehlo_modules, mutate_bytes),
+    "stablehlo": Target(_reader(to_hlo), _stablehlo_modules, mutate_bytes),
     "neff": Target(_neff, _neffs, mutate_neff),
 }

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import nrtpy
+from neuronxcc.ir.collectives import ALL_RANKS
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.groups import ALL, members_of
+from neuronxcc.neff.groups import members_of
 from neuronxcc.neff.program import CollectiveStep
 from nrtpy import NrtError, NrtpyModel, NrtpyTensor
 from tests.distributed import launch
@@ -146,14 +147,14 @@ def step(
 def test_members() -> None:
     pairs = step("all_gather", "ranks:0,2;1,3", ((0, 2), (1, 3)))
     assert members_of(pairs, 3, 4) == (1, 3)
-    everybody = step("all_reduce", ALL)
+    everybody = step("all_reduce", ALL_RANKS)
     assert members_of(everybody, 1, 3) == (0, 1, 2)
-    permute = step("collective_permute", ALL, pairs=((0, 1),))
+    permute = step("collective_permute", ALL_RANKS, pairs=((0, 1),))
     assert members_of(permute, 3, 4) == (0, 1, 2, 3)
     for wrong, world, text in (
         (pairs, 3, "all_gather of the ranks 0,2;1,3 needs rank 3, there are 3"),
         (step("all_reduce", "ranks:1,2", ((1, 2),)), 4, "rank 0 is in 0 of the groups 1,2"),
-        (step("all_gather", ALL, ((0, 1),)), 4, "all ranks was compiled for 2, there are 4"),
+        (step("all_gather", ALL_RANKS, ((0, 1),)), 4, "all ranks was compiled for 2, there are 4"),
         (permute, 1, "a collective_permute goes to rank 1, there are 1"),
     ):
         with pytest.raises(NeffError, match=text):

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuronxcc.files import write_whole
 from neuronxcc.neff import NeffInfo, write_neff
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ def observer(graph: str) -> Callable[[str, Callable[[], str]], None] | None:
     def observe(stage: str, text: Callable[[], str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{next(numbers):02d}.{stage.replace(' ', '-')}.txt"
-        partial = path.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_text(text() + "\n")
-        partial.replace(path)
+        write_whole(path, f"{text()}\n".encode())
 
     return observe
 
@@ -86,7 +85,5 @@ def leave_for_debugging(
         f"{stem}_compile_flags.txt": f"{shlex.join(options.flags())}\n".encode(),
     }
     for name, content in files.items():
-        partial = Path(f"{name}.{os.getpid()}.tmp")
-        partial.write_bytes(content)
-        partial.replace(name)
+        write_whole(Path(name), content)
     return tuple(map(Path, files))

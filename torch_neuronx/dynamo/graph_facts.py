@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.frontends.hlo.module import decode
 from neuronxcc.frontends.hlo.types import text_of
@@ -50,9 +51,7 @@ def write_facts(compiled: CompiledGraph) -> None:
         "instructions": _instructions(compiled, {entry["kind"] for entry in unsupported}),
     }
     path = Path(os.environ[VARIABLE]) / f"{os.getpid()}-{next(_numbers):05}.json"
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(facts))
-    draft.replace(path)
+    write_whole(path, json.dumps(facts).encode())
 
 
 def _call(trace: str) -> str:

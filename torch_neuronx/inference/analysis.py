@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 import neuronxcc
+from neuronxcc.files import write_whole
 from torch_neuronx.dynamo.importer import import_graph
 from torch_neuronx.dynamo.portability import dtype_of
 from torch_neuronx.inference.capture import export, functional_graph
@@ -147,6 +148,7 @@ def _alone(node: Node) -> GraphModule:
 def _leave(folder: Path, unsupported: list[dict[str, str]], *, cleanup: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for i, entry in enumerate(unsupported):
-        (folder / f"{i:03}.{entry['kind'].removeprefix('aten::')}.txt").write_text(entry["opGraph"])
+        name = f"{i:03}.{entry['kind'].removeprefix('aten::')}.txt"
+        write_whole(folder / name, entry["opGraph"].encode())
     if cleanup:
         shutil.rmtree(folder)

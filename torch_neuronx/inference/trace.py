@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.jit._recursive import create_script_module
 from torch.utils import _pytree as pytree
 
+from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.ir.text import to_text
 from neuronxcc.neff import CompileCache, NeffInfo, Program, open_cache, write_neff
@@ -413,4 +414,4 @@ def _leave(
     }
     for name, content in files.items():
         data = content.encode() if isinstance(content, str) else content
-        (folder / name).write_bytes(data)
+        write_whole(folder / name, data)

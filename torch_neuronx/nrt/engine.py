@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from neuronxcc.files import write_whole
 from neuronxcc.neff.container import NeffInfo, read_neff
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.footprint import MemoryFacts
@@ -124,13 +126,10 @@ def traced(call: Callable[[], Tensors], path: Path) -> Tensors:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
         results = call()
-    draft = path.with_name(f".{path.name}.{os.getpid()}.json")
-    try:
-        profile.export_chrome_trace(str(draft))
-        document = json.loads(draft.read_text(encoding="utf-8"))
-        document["format"] = "Chrome trace of TorchNeuron's emulated NeuronCore; no NTFF of AWS"
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        exported = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(exported))
+        document = json.loads(exported.read_text(encoding="utf-8"))
+    document["format"] = "Chrome trace of TorchNeuron's emulated NeuronCore; no NTFF of AWS"
+    write_whole(path, json.dumps(document).encode())
     return results

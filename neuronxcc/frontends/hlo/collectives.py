@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +21,13 @@ from neuronxcc.frontends.hlo.errors import invalid, unsupported
 from neuronxcc.frontends.hlo.scalar import Scalar
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
+from neuronxcc.ir.collectives import ALL_RANKS, group_name
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 
 Groups = tuple[tuple[int, ...], ...]
 MAX_RANKS = 1 << 20
-ALL: Final = "ranks:all"
 #: Their groups are numbers of partitions if they have a channel, otherwise of replicas.
 _BY_PARTITION = frozenset({"all-to-all", "collective-permute", "collective-broadcast"})
 
@@ -58,7 +58,7 @@ class Ranks:
         """
         if count > MAX_RANKS:
             raise invalid(f"a collective of {count} ranks")
-        return cls((tuple(range(count)),) if count else (), ALL)
+        return cls((tuple(range(count)),) if count else (), ALL_RANKS)
 
 
 def _ranks(site: Site, count: int = 0) -> Ranks:
@@ -129,11 +129,6 @@ def _iota_groups(iota: object) -> Groups:
         raise invalid(f"replica groups of iota {shape}, {order} as {sizes}")
     ranks = np.arange(math.prod(shape)).reshape(shape).transpose(order).reshape(sizes)
     return tuple(tuple(int(rank) for rank in group) for group in ranks)
-
-
-def group_name(groups: Groups) -> str:
-    """How a program calls the ranks of a collective; who loads it makes the group."""
-    return "ranks:" + ";".join(",".join(map(str, group)) for group in groups)
 
 
 def _common(site: Site, ranks: Ranks) -> dict[str, Any]:
@@ -243,7 +238,8 @@ def _permute(site: Site) -> Value:
     if not numbers:  # nobody sends: who receives nothing has zeros
         return _each(site, [build.splat(0, x.type) for x in site.tensors])
     results = [
-        build.collective_permute(x, pairs, name=ALL, channel=site.counter()) for x in site.tensors
+        build.collective_permute(x, pairs, name=ALL_RANKS, channel=site.counter())
+        for x in site.tensors
     ]
     return _each(site, results)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from neuronxcc.frontends.hlo.collectives import group_name
 from neuronxcc.frontends.hlo.errors import invalid
 from neuronxcc.frontends.hlo.site import Handler, Site
 from neuronxcc.ir import build
+from neuronxcc.ir.collectives import group_name
 from neuronxcc.ir.node import Node
 
 _MOST_RANKS = 1 << 16

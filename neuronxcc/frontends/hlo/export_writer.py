@@ -118,6 +118,7 @@ class Computation:
         self.loc: Loc | None = None
         self._types: dict[int, ShapeOf] = {}
         self._params: list[tuple[ShapeOf, str]] = []
+        self._names: set[str] = set()
 
     def add(self, opcode: str, type_: ShapeOf, operands: Sequence[int] = (), **fields: Any) -> int:
         """Add an instruction; returns its number."""
@@ -150,10 +151,10 @@ class Computation:
         """Add the next parameter."""
         index = len(self._params)
         # Names are unique in a module: of two the second goes by its number.
-        taken = any(name == other for _, other in self._params)
-        given: dict[str, Any] = {} if not name or taken else {"name": name}
+        given: dict[str, Any] = {} if not name or name in self._names else {"name": name}
         number = self.add("parameter", type_, parameter_number=index, **given)
         self._params.append((type_, name or f"p{index}"))
+        self._names.add(self._params[-1][1])
         return number
 
     def parts(self, whole: int, types: Sequence[TensorType]) -> list[int]:

@@ -11,6 +11,7 @@ from neuronxcc.frontends.hlo.scalar import Scalar, combine, is_neutral, neutral
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.halving import reduce_by_halves
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 
@@ -53,29 +54,12 @@ def _reduce_kind(x: Node, init: Node, kind: str, dims: Sequence[int]) -> Node:
 def _reduce_tree(
     computation: Scalar, xs: Sequence[Node], inits: Sequence[Node], dims: Sequence[int]
 ) -> tuple[Node, ...]:
-    """Any computation: halves are combined until one element is left, then the initial value.
-
-    XLA leaves the order open.
-    """
-    kept = [d for d in range(xs[0].type.rank) if d not in dims]
-    shape = [xs[0].shape[d] for d in kept]
-    count = math.prod(xs[0].shape[d] for d in dims)
-    last = len(kept)
-    parts = [build.reshape(build.transpose(x, [*kept, *dims]), [*shape, count]) for x in xs]
+    """Any computation, then the initial value. XLA leaves the order open."""
+    shape = [n for d, n in enumerate(xs[0].shape) if d not in dims]
     starts = [build.broadcast_in_dim(init, shape, ()) for init in inits]
-    if not count:
+    if not math.prod(xs[0].shape[d] for d in dims):
         return tuple(starts)
-    while count > 1:
-        half = count // 2
-        low = [build.slice_dim(x, last, 0, half) for x in parts]
-        high = [build.slice_dim(x, last, half, 2 * half) for x in parts]
-        joined = computation.lift([*low, *high])
-        if count % 2:
-            rest = [build.slice_dim(x, last, count - 1, count) for x in parts]
-            joined = tuple(map(lambda a, b: build.concatenate([a, b], last), joined, rest))
-        parts, count = list(joined), half + count % 2
-    ends = [build.reshape(x, shape) for x in parts]
-    return computation.lift([*starts, *ends])
+    return computation.lift([*starts, *reduce_by_halves(xs, dims, computation.lift)])
 
 
 # ---- the position of the extreme ----------------------------------------------------------------
