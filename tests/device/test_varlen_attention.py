@@ -46,6 +46,15 @@ def cumulated(lengths: list[int]) -> list[int]:
     return [sum(lengths[:i]) for i in range(len(lengths) + 1)]
 
 
+def laid_out(t: Tensor, layout: str) -> Tensor:
+    """The same values, whose elements of a row lie as the layout says."""
+    if layout == "spread":
+        return torch.stack([t, t + 1], -1)[..., 0]
+    if layout == "width first":
+        return t.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    return t
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=4),
@@ -54,6 +63,7 @@ def cumulated(lengths: list[int]) -> list[int]:
     width=st.sampled_from([8, 16, 33]),
     window=st.sampled_from([(-1, -1), (-1, 0), (3, 0), (2, 4), (0, -1)]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    layouts=st.tuples(*[st.sampled_from(["plain", "spread", "width first"])] * 4),
 )
 def test_sequences(
     *,
@@ -63,6 +73,7 @@ def test_sequences(
     width: int,
     window: tuple[int, int],
     dtype: torch.dtype,
+    layouts: tuple[str, ...],
 ) -> None:
     if same:
         lengths = [(n, n) for n, _ in lengths]
@@ -76,7 +87,8 @@ def test_sequences(
     )
     host = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
     exact = [t.double().requires_grad_() for t in host[:3]]
-    device = [t.to("neuron").requires_grad_() for t in host[:3]]
+    moved = [laid_out(t.to("neuron"), how) for t, how in zip(host, layouts, strict=True)]
+    device = [t.requires_grad_() for t in moved[:3]]
     cu_q, cu_k = (torch.tensor(b, dtype=torch.int32, device="neuron") for b in bounds)
     got = varlen_attn(
         device[0],
@@ -91,7 +103,7 @@ def test_sequences(
     )
     expected = reference(exact[0], exact[1], exact[2], bounds, window)
     wanted = torch.autograd.grad(expected, exact, host[3].double())
-    grads = torch.autograd.grad(got, device, host[3].to("neuron"))
+    grads = torch.autograd.grad(got, device, moved[3])
     # Sums over at most 20 keys or queries (of up to three heads) or 33 features, of order one.
     eps = torch.finfo(dtype).eps
     bound = 16 * eps * math.sqrt(60)
