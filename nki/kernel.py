@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from neuronxcc.targets import Target
-from nki import tracer
+from nki import artifacts, tracer
 from nki.context import current_recorder
 from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
@@ -129,6 +129,8 @@ class Kernel:
         if current_recorder() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self.prepared([(args, kwargs)])
+        if artifacts.wanted():
+            artifacts.leave(launch, self.target(frontend, values), self.grid)
         return frontend.execute(launch, values)
 
     def record(self, *args: Any, **kwargs: Any) -> Recording:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronxcc.targets import Target, get_target
+from nki import artifacts
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiTypeError
 from nki.shadow import Shadow
@@ -135,12 +136,16 @@ class Core:
 
 
 def default_target() -> Target:
-    """Return the target that ``NEURON_PLATFORM_TARGET_OVERRIDE`` names, without it trn3.
+    """Return the target that ``NEURON_PLATFORM_TARGET_OVERRIDE`` names.
+
+    Without it that is trn3, as for the vendor's simulator; for kernels that become files it is
+    what the compiler takes.
 
     Raises:
         neuronxcc.targets.UnknownTargetError: it names none.
     """
-    return get_target(os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn3")
+    named = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE")
+    return get_target(named or artifacts.target_name() or "trn3")
 
 
 class _Current(threading.local):

@@ -31,16 +31,19 @@ _WRITTEN: Final = "kernel writes arguments"
 MOST_BYTES: Final = 1 << 30  # of a kernel file
 
 
-def kernel_file(program: Program, written: Collection[int] = (), target: str = "") -> bytes:
-    """The bytes of a file that `AwsNeuronCustomNativeKernel` may name.
+def kernel_file(
+    program: Program, written: Collection[int] = (), target: str = "", lnc: int = 1
+) -> bytes:
+    """The bytes of a file that `AwsNeuronCustomNativeKernel` may name, and that nrtpy loads.
 
     Args:
         program: A kernel's, as NKI has lowered it; its arguments are contiguous.
         written: Numbers of the arguments that it writes.
         target: Name of the target it was lowered for.
+        lnc: Physical cores of the logical core that it is for.
     """
     marked = replace(program, meta={**program.meta, _WRITTEN: sorted(written)})
-    return write_neff(marked, NeffInfo(program.name, target))
+    return write_neff(marked, NeffInfo(program.name, target, lnc))
 
 
 def _config(site: Site) -> dict[str, Any]:
