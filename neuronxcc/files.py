@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file under another name first, so that its name stands for all of it.
 
     The process's umask decides who may read it. What belongs to one user alone, in a directory
@@ -17,7 +17,8 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(content)
+        with draft.open("wb") as file:
+            file.writelines(parts)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.model import load_model
 from neuronxcc.lowering.errors import LoweringUnsupportedError
-from neuronxcc.neff.container import NeffInfo, write_neff
+from neuronxcc.neff.container import NeffInfo, neff_parts
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.footprint import memory_of
 from neuronxcc.neff.interface import with_supplied
@@ -185,7 +185,7 @@ def compile_file(
         told = replace(job.options, output="file.neff", logfile="log-neuron-cc.txt", verbose=30)
         info = NeffInfo(program.name, told.target, told.lnc, told.flags())
         compress = not job.options.enable_fast_loading_neuron_binaries
-        write_whole(job.output, write_neff(program, info, compress=compress))
+        write_whole(job.output, *neff_parts(program, info, compress=compress))
     text = explanation(program, job.options, read - start) if job.explain else ""
     return model.warnings, text
 

@@ -39,7 +39,11 @@ def _per_dim(values: Ints, rank: int) -> tuple[int, ...]:
 
 
 def constant(
-    value: Number | np.ndarray, dtype: DType | None = None, shape: Sequence[int] = ()
+    value: Number | np.ndarray,
+    dtype: DType | None = None,
+    shape: Sequence[int] = (),
+    *,
+    owned: bool = False,
 ) -> Node:
     """A constant.
 
@@ -47,13 +51,14 @@ def constant(
         value: An array, kept as it is in element type if `dtype` is None; or a number.
         dtype: Type of the result; required for a number. Floats round to it, to nearest even.
         shape: For a number: the shape to fill with it (a broadcast of a scalar constant).
+        owned: Nobody will write to the array again, so it need not be copied.
 
     Raises:
         ShapeError: an integer type cannot hold the number, or the number's type is not given.
     """
     if isinstance(value, np.ndarray):
         array = value if dtype is None else cast(value, dtype)
-        return make(Op.CONSTANT, (), literal=Literal(array))
+        return make(Op.CONSTANT, (), literal=Literal(array, owned=owned))
     if dtype is None:
         raise ShapeError(Op.CONSTANT, f"number {value!r} without a dtype")
     scalar = make(Op.CONSTANT, (), literal=Literal(_exact(value, dtype)))

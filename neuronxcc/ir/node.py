@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -61,20 +62,29 @@ _GLANCE = 64  # elements
 class Literal:
     """An immutable array, compared by type, shape and bits (so NaN equals itself, 0.0 not -0.0)."""
 
-    __slots__ = ("_hash", "_key", "array")
+    __slots__ = ("_bytes", "_hash", "_kind", "array")
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, *, owned: bool = False) -> None:
+        """Keep an array.
+
+        Args:
+            array: The elements.
+            owned: Nobody will write to the array's memory again, so it need not be copied.
+        """
         array = np.asarray(array)
-        content = array.tobytes()
-        # Without a copy: literals may be large.
-        self.array = np.ndarray(array.shape, array.dtype, content)
-        self._key = (array.dtype.name, array.shape, content)
-        self._hash = hash(self._key)
+        # NumPy asks for huge pages, so a copy costs much less than one in a bytes object.
+        fits = array.flags.c_contiguous and array.flags.aligned
+        kept = array.view() if owned and fits else np.array(array, order="C")
+        kept.flags.writeable = False
+        self.array = kept
+        self._bytes = kept.reshape(-1).view(np.uint8)
+        self._kind = (array.dtype.name, array.shape)
+        self._hash = hash((self._kind, zlib.crc32(self._bytes.data)))
 
     @property
-    def content(self) -> bytes:
+    def content(self) -> memoryview:
         """The elements in C order."""
-        return self._key[2]
+        return self._bytes.data
 
     @property
     def type(self) -> TensorType:
@@ -82,7 +92,12 @@ class Literal:
         return TensorType(from_numpy(self.array.dtype), self.array.shape)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Literal) and self._key == other._key
+        return self is other or (
+            isinstance(other, Literal)
+            and self._hash == other._hash
+            and self._kind == other._kind
+            and bool((self._bytes == other._bytes).all())
+        )
 
     def __hash__(self) -> int:
         return self._hash

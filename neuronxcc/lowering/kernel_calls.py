@@ -43,7 +43,8 @@ def keep(callee: Callee) -> str:
     """Return the name of what may be called; it stays known to the process."""
     encoded = encode(replace(callee.program, meta={}))  # notes say nothing about what it does
     digest = hashlib.sha256(f"{callee.written}".encode())
-    for content in (encoded.document, *encoded.contents):
+    digest.update(encoded.document)
+    for content in encoded.contents:
         digest.update(content)
     name = f"{callee.program.name}.{digest.hexdigest()[:40]}"
     _CALLEES[name] = callee

@@ -28,6 +28,7 @@ from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.check import check_program, check_scalar, extents_size
 from neuronxcc.neff.errors import NeffError, unsupported
+from neuronxcc.neff.packing import Blob
 from neuronxcc.neff.program import CallStep, Program, View, all_steps
 from neuronxcc.neff.schema import Schema, shown, wrong
 
@@ -38,8 +39,6 @@ MOST_DOCUMENT_BYTES = 1 << 28
 _TABLES = ("literals", "scalars", "kernels", "programs")
 _SCALAR_COLUMNS = ["what", "dtype", "srcs", "op", "access", "value", "dim", "direction"]
 
-Blob = bytes | memoryview
-
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -49,7 +48,7 @@ class Encoded:
     literals: tuple[Literal, ...]
 
     @property
-    def contents(self) -> tuple[bytes, ...]:
+    def contents(self) -> tuple[memoryview, ...]:
         """The elements of each literal, in C order."""
         return tuple(literal.content for literal in self.literals)
 
@@ -250,10 +249,10 @@ class _Reader:
         size = extents_size(shape)
         if number >= len(self.blobs) or len(self.blobs[number]) != size * dtype.itemsize:
             raise NeffError(f"its content has not the {size * dtype.itemsize} bytes of its shape")
-        data = np.frombuffer(bytes(self.blobs[number]), np.uint8)
+        data = np.frombuffer(self.blobs[number], np.uint8)
         if dtype is DType.PRED and data.size and data.max() > 1:
             raise NeffError("a truth value that is neither 0 nor 1")
-        return Literal(data.view(dtype.numpy).reshape(shape))
+        return Literal(data.view(dtype.numpy).reshape(shape), owned=not data.flags.writeable)
 
     def scalar(self, row: Any) -> Scalar:
         if type(row) is not list or len(row) != len(_SCALAR_COLUMNS):

@@ -14,7 +14,8 @@ import hashlib
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from neuronxcc import __version__
 from neuronxcc.ir.node import Literal
 from neuronxcc.neff import codec, features
 from neuronxcc.neff.errors import NeffError, unsupported
-from neuronxcc.neff.packing import pack
+from neuronxcc.neff.packing import Blob, pack
 from neuronxcc.neff.program import Buffer, Program
 from neuronxcc.neff.schema import Schema, shown
 from neuronxcc.neff.tar import read_tar, write_tar
@@ -103,7 +104,14 @@ _INFO = Schema({}).codec(NeffInfo)
 
 
 def write_neff(program: Program, info: NeffInfo, *, compress: bool = True) -> bytes:
-    """The bytes of a NEFF.
+    """The bytes of a NEFF, see `neff_parts`."""
+    return b"".join(neff_parts(program, info, compress=compress))
+
+
+def neff_parts(program: Program, info: NeffInfo, *, compress: bool = True) -> list[Blob]:
+    """The bytes of a NEFF in parts, to write them one after the other.
+
+    Contents of large literals are not copied.
 
     Args:
         program: What it holds; measured times in its `meta` are left out.
@@ -116,18 +124,17 @@ def write_neff(program: Program, info: NeffInfo, *, compress: bool = True) -> by
     """
     meta = {name: value for name, value in program.meta.items() if name not in _MEASURED}
     encoded = codec.encode(replace(program, meta=meta))
-    files = {
+    files: dict[str, Blob] = {
         "neff.json": _json(_INFO[0](info)),
         "sg00/def.json": _json(definition(program, encoded.literals)),
         "sg00/program.json": encoded.document,
     }
     for number, content in enumerate(encoded.contents):
         files[_constant_name(number)] = content
-    archive = write_tar(files)
-    return _wrap(archive, info, compress=compress)
+    return _wrap(write_tar(files), info, compress=compress)
 
 
-def read_neff(data: bytes | memoryview, most_bytes: int = MOST_BYTES) -> Neff:
+def read_neff(data: Blob, most_bytes: int = MOST_BYTES) -> Neff:
     """Read a NEFF of ours, everything checked.
 
     Args:
@@ -152,14 +159,15 @@ def read_neff(data: bytes | memoryview, most_bytes: int = MOST_BYTES) -> Neff:
     if files:
         raise NeffError(f"unexpected file {min(files)!r} in the archive")
     # The hash covers the content only, so the header must be the one that the content asks for.
-    expected = _header(archive, body, info)
+    identity = header.hash if archive is body else _sha256([archive])
+    expected = _header(identity, header.hash, len(body), info)
     for name, given, wanted in zip(Header._fields, header, expected, strict=True):
         if given != wanted:
             raise NeffError(f"header field {name} is {shown(given)}, not {shown(wanted)}")
     return Neff(codec.decode(document, constants), info)
 
 
-def read_files(data: bytes | memoryview, most_bytes: int = MOST_BYTES) -> dict[str, memoryview]:
+def read_files(data: Blob, most_bytes: int = MOST_BYTES) -> dict[str, memoryview]:
     """The files in a NEFF of ours by name; the hash is checked, their content is not.
 
     Raises:
@@ -177,23 +185,21 @@ def pack_files(files: Mapping[str, bytes], *, compress: bool = True) -> bytes:
     if "neff.json" not in files:
         raise NeffError("there is no neff.json, so these are not the files of a NEFF of ours")
     info = _read_info(files["neff.json"])
-    data = _wrap(write_tar(files), info, compress=compress)
+    data = b"".join(_wrap(write_tar(files), info, compress=compress))
     read_neff(data)
     return data
 
 
-def _open(
-    data: bytes | memoryview, most_bytes: int
-) -> tuple[Header, memoryview, bytes | memoryview]:
+def _open(data: Blob, most_bytes: int) -> tuple[Header, memoryview, Blob]:
     """Header, body and archive of a NEFF of ours whose hash is right."""
     header = read_header(data)
     body = memoryview(data)[HEADER_BYTES:]
-    if hashlib.sha256(body).digest() != header.hash:
+    if _sha256([body]) != header.hash:
         raise NeffError("the content does not have the hash in the header: the file is damaged")
     return header, body, _unpack(body, most_bytes)
 
 
-def _read_info(content: bytes | memoryview) -> NeffInfo:
+def _read_info(content: Blob) -> NeffInfo:
     try:
         found: NeffInfo = _INFO[1](json.loads(bytes(content)))
     except NeffError as error:
@@ -203,7 +209,7 @@ def _read_info(content: bytes | memoryview) -> NeffInfo:
     return found
 
 
-def read_header(data: bytes | memoryview) -> Header:
+def read_header(data: Blob) -> Header:
     """Read the header alone.
 
     Raises:
@@ -222,7 +228,7 @@ def read_header(data: bytes | memoryview) -> Header:
     return header
 
 
-def parse_header(data: bytes | memoryview) -> Header:
+def parse_header(data: Blob) -> Header:
     """Read the header of anybody's NEFF.
 
     Raises:
@@ -287,14 +293,26 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _wrap(archive: bytes, info: NeffInfo, *, compress: bool) -> bytes:
+def _wrap(archive: Sequence[Blob], info: NeffInfo, *, compress: bool) -> list[Blob]:
     """Header and body of an archive."""
-    body = archive
-    if compress:
-        body = pack(archive)
-        if len(archive) > _most_unpacked(len(body)):
-            body = archive
-    return _HEADER.pack(*_header(archive, body, info)) + body
+    packed = pack(archive) if compress else archive
+    fits = _size(archive) <= _most_unpacked(_size(packed))
+    body = packed if fits else archive
+    with ThreadPoolExecutor(1) as beside:  # hashing gigabytes doesn't hold Python's lock
+        identity = beside.submit(_sha256, archive)
+        hashed = identity.result() if body is archive else _sha256(body)
+    return [_HEADER.pack(*_header(identity.result(), hashed, _size(body), info)), *body]
+
+
+def _size(parts: Iterable[Blob]) -> int:
+    return sum(map(len, parts))
+
+
+def _sha256(parts: Iterable[Blob]) -> bytes:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.digest()
 
 
 def _most_unpacked(size: int) -> int:
@@ -302,7 +320,7 @@ def _most_unpacked(size: int) -> int:
     return max(_ANY_RATIO_BYTES, _MOST_RATIO * size)
 
 
-def _unpack(body: memoryview, most_bytes: int) -> bytes | memoryview:
+def _unpack(body: memoryview, most_bytes: int) -> Blob:
     """The archive of a body, which is compressed or not."""
     if bytes(body[:2]) != b"\x1f\x8b":
         if len(body) > most_bytes:
@@ -321,21 +339,27 @@ def _unpack(body: memoryview, most_bytes: int) -> bytes | memoryview:
     return archive
 
 
-def _header(archive: bytes | memoryview, body: bytes | memoryview, info: NeffInfo) -> Header:
-    """The only header that fits a content."""
+def _header(identity: bytes, hashed: bytes, size: int, info: NeffInfo) -> Header:
+    """The only header that fits a content.
+
+    Args:
+        identity: SHA-256 of the archive, so that a NEFF has the same one compressed and not.
+        hashed: SHA-256 of the body.
+        size: Bytes of the body.
+        info: What the NEFF says about itself.
+    """
     if not 0 < info.lnc < 64:
         raise NeffError(f"{info.lnc} physical cores cannot be a logical one")
     return Header(
         pkg_version=PACKAGE_VERSION,
         header_size=HEADER_BYTES,
-        data_size=len(body),
+        data_size=size,
         neff_version_major=VERSION[0],
         neff_version_minor=VERSION[1],
         neff_build_version=_text(info.producer, 128),
         num_tpb=info.lnc,
-        hash=hashlib.sha256(body).digest(),
-        # Of the archive, so that a NEFF has the same identity compressed and not.
-        uuid=hashlib.sha256(archive).digest()[:16],
+        hash=hashed,
+        uuid=identity[:16],
         name=_text(info.name, 256),
         requested_tpb_count=info.lnc,
         tpb_per_node=bytes([info.lnc]).ljust(64, b"\0"),

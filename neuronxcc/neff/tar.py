@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from neuronxcc.neff.errors import NeffError
+from neuronxcc.neff.packing import Blob
 
 BLOCK = 512
 MOST_FILE_BYTES = 8**11 - 1  # eleven octal digits
@@ -19,21 +20,24 @@ _NAME = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _OCTAL = re.compile(rb"[0-7]{11}\0")
 
 
-def write_tar(files: Mapping[str, bytes]) -> bytes:
+def write_tar(files: Mapping[str, Blob]) -> list[Blob]:
     """Pack files by name, in the order of their names; equal files give equal bytes.
+
+    Returns:
+        The archive in parts, among them the contents.
 
     Raises:
         NeffError: A name that an archive of ours cannot have, or more than 8 GiB in a file.
     """
-    parts: list[bytes] = []
+    parts: list[Blob] = []
     for name in sorted(files):
         content = files[name]
         parts += [_header(name.encode(), len(content)), content, bytes(-len(content) % BLOCK)]
     parts.append(bytes(2 * BLOCK))
-    return b"".join(parts)
+    return parts
 
 
-def read_tar(data: bytes | memoryview) -> dict[str, memoryview]:
+def read_tar(data: Blob) -> dict[str, memoryview]:
     """Unpack what `write_tar` wrote; the contents are windows onto `data`.
 
     Raises:

@@ -143,7 +143,7 @@ def mutate_neff(content: bytes, rng: random.Random) -> bytes:
             files[name] = json.dumps(value, separators=(",", ":")).encode()
         else:
             files[name] = mutate_bytes(files[name], rng)
-        return seal(content[:HEADER_BYTES], write_tar(files))
+        return seal(content[:HEADER_BYTES], b"".join(write_tar(files)))
     except (ValueError, KeyError, RecursionError):
         return mutate_bytes(content, rng)
 

@@ -87,7 +87,7 @@ def tape_spec(
             for function, code in zip(step.functions, codes, strict=True)
         ],
         "locations": step.locations,
-        "code": step.code.content,
+        "code": bytes(step.code.content),
     }
 
 

@@ -25,7 +25,7 @@ def _literal(literal: object, type_: Type) -> Value:
         first = array.ravel()[:1]
         if array.size > 1 and is_uniform(array):
             return build.broadcast_in_dim(build.constant(first.reshape(())), type_.shape, ())
-        return build.constant(array)
+        return build.constant(array, owned=True)
     parts = literal.tuple_literals  # type: ignore[attr-defined]
     if len(parts) != len(type_):
         raise invalid(f"a literal of {len(parts)} parts for a tuple of {len(type_)}")
