@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch_neuronx import experimental, kernels, nki
+    from torch_neuronx import experimental, kernels, nki, utils
     from torch_neuronx.dynamo.allowed import allow_operators
     from torch_neuronx.inference.analysis import analyze
     from torch_neuronx.inference.batching import dynamic_batch
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from torch_neuronx.inference.trace import trace
     from torch_neuronx.inference.weights import replace_weights
+    from torch_neuronx.neuron import Stream, stream, synchronize
     from torch_neuronx.nki import nki_op, wrap_nki
     from torch_neuronx.nki.either import nki_jit
     from torch_neuronx.tools.compare import compare
@@ -44,6 +45,7 @@ __all__ = [
     "ModelFormatError",
     "NeuronUnavailableError",
     "PartitionerConfig",
+    "Stream",
     "TraceError",
     "__version__",
     "allow_operators",
@@ -67,7 +69,10 @@ __all__ = [
     "replace_weights",
     "set_multicore",
     "set_neuron_cores",
+    "stream",
+    "synchronize",
     "trace",
+    "utils",
     "wrap_nki",
 ]
 
@@ -82,6 +87,10 @@ _LATER = {
     "nki_op": ("torch_neuronx.nki", "nki_op"),
     "wrap_nki": ("torch_neuronx.nki", "wrap_nki"),
     "experimental": ("torch_neuronx.experimental", ""),
+    "utils": ("torch_neuronx.utils", ""),
+    "Stream": ("torch_neuronx.neuron", "Stream"),
+    "stream": ("torch_neuronx.neuron", "stream"),
+    "synchronize": ("torch_neuronx.neuron", "synchronize"),
     "BucketModelConfig": ("torch_neuronx.inference.buckets", "BucketModelConfig"),
     "DataParallel": ("torch_neuronx.inference.parallel", "DataParallel"),
     "InputError": ("torch_neuronx.inference.errors", "InputError"),

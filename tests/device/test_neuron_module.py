@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import torch_neuronx
 from torch_neuronx import neuron
 
 CALLS_WITH_A_DEVICE = [
@@ -27,6 +28,14 @@ CALLS_WITH_A_DEVICE = [
     neuron.memory_summary,
     neuron.reset_peak_memory_stats,
 ]
+
+
+def test_names_of_the_guides_in_torch_neuronx() -> None:
+    stream = torch_neuronx.Stream(torch.device("neuron", 1))
+    with torch_neuronx.stream(stream):
+        assert neuron.current_stream(1) == stream
+    torch_neuronx.synchronize()
+    assert torch_neuronx.utils.get_platform_target() == "trn2"
 
 
 @pytest.mark.parametrize("function", CALLS_WITH_A_DEVICE, ids=lambda f: f.__name__)
