@@ -33,10 +33,9 @@ def main() -> int:
     except ImportError:
         print("pip install atheris, and try again", file=sys.stderr)
         return 1
-    with atheris.instrument_imports(include=["neuronxcc"], enable_loader_override=False):
-        from tests.fuzz.targets import BYTES, SECONDS, TARGETS  # noqa: PLC0415 - instrumented
+    targets = _instrumented(atheris)
 
-    target = TARGETS[given.target]
+    target = targets.TARGETS[given.target]
     corpus, findings = (given.folder / given.target / n for n in ("corpus", "findings"))
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,15 +64,32 @@ def main() -> int:
 
     limit = resource.getrlimit(resource.RLIMIT_AS)[1]
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (used + targets.BYTES, limit))
     words: list[Any] = [
         sys.argv[0], str(corpus), f"-max_total_time={int(given.minutes * 60)}",
-        f"-timeout={SECONDS}", f"-artifact_prefix={findings}/", "-max_len=65536", "-rss_limit_mb=0",
-        "-print_final_stats=1",
+        f"-timeout={targets.SECONDS}", f"-artifact_prefix={findings}/", "-max_len=65536",
+        "-rss_limit_mb=0", "-print_final_stats=1",
     ]  # fmt: skip
     atheris.Setup(words, one, custom_mutator=mutate)
     atheris.Fuzz()
     return 0
+
+
+def _instrumented(atheris: Any) -> Any:
+    """`tests.fuzz.targets`, and with it neuronxcc, which tells Atheris where it has been.
+
+    Raises:
+        RuntimeError: It doesn't, so that the search would be blind.
+    """
+    # The loaders of an editable installation can't be instrumented. Python's own find our packages
+    # in the current directory as well.
+    sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__module__.startswith("_editable")]
+    with atheris.instrument_imports(include=["neuronxcc"], enable_loader_override=False):
+        from tests.fuzz import targets  # noqa: PLC0415 - it imports what is instrumented
+    loader = type(sys.modules["neuronxcc.neff.container"].__loader__)
+    if not loader.__module__.startswith("atheris"):
+        raise RuntimeError(f"neuronxcc was imported by {loader}, which is not instrumented")
+    return targets
 
 
 def _place(error: Exception) -> str:
