@@ -3,8 +3,7 @@
     python -m examples.diffusers_pipeline
 
 The picture is noise; what matters is that it is the same noise everywhere, and what it costs.
-Exit code 1
-if it is not.
+Exit code 1 if it is not.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Nothing is downloaded: the tokenizers know single letters. Pictures are noise, which is all that is
 needed to compare devices. Each builder returns a pipeline on the CPU in float32, in evaluation
-mode;
-equal seeds give equal weights.
+mode; equal seeds give equal weights.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     )
     from torch_neuronx.inference.trace import trace
     from torch_neuronx.inference.weights import replace_weights
-    from torch_neuronx.neuron import Stream, stream, synchronize
     from torch_neuronx.nki import nki_op, wrap_nki
     from torch_neuronx.nki.either import nki_jit
     from torch_neuronx.tools.compare import compare
@@ -88,9 +87,6 @@ _LATER = {
     "wrap_nki": ("torch_neuronx.nki", "wrap_nki"),
     "experimental": ("torch_neuronx.experimental", ""),
     "utils": ("torch_neuronx.utils", ""),
-    "Stream": ("torch_neuronx.neuron", "Stream"),
-    "stream": ("torch_neuronx.neuron", "stream"),
-    "synchronize": ("torch_neuronx.neuron", "synchronize"),
     "BucketModelConfig": ("torch_neuronx.inference.buckets", "BucketModelConfig"),
     "DataParallel": ("torch_neuronx.inference.parallel", "DataParallel"),
     "InputError": ("torch_neuronx.inference.errors", "InputError"),
@@ -158,6 +154,7 @@ _failure = _register.register()
 if _failure is None:
     from torch_neuronx import neuron
     from torch_neuronx._compile_only import CompileOnlyError, compile_only
+    from torch_neuronx.neuron import Stream, stream, synchronize
 elif not _autoloading:
     raise NeuronUnavailableError(
         f"the neuron device cannot be set up: {type(_failure).__name__}: {_failure}"

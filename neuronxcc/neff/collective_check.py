@@ -63,14 +63,13 @@ def check_collective(step: CollectiveStep) -> None:
         raise NeffError(f"a process group whose name has {len(step.name)} characters")
     if sum(map(len, step.group)) + len(step.pairs) > MOST_RANKS:
         raise NeffError(f"a collective of more than {MOST_RANKS} ranks")
-    group: tuple[object, ...] = step.group or (ALL_RANKS,) * (
-        step.name == ALL_RANKS and op in _OPEN
-    )
-    for what, value, wanted in (
-        ("the group", group, op is not Op.COLLECTIVE_PERMUTE),
-        ("the reduction", step.reduction, op in _REDUCING),
+    everybody = step.name == ALL_RANKS and op in _OPEN  # with a group or without
+    grouped = everybody or bool(step.group) == (op is not Op.COLLECTIVE_PERMUTE)
+    for what, value, fits in (
+        ("the group", step.group, grouped),
+        ("the reduction", step.reduction, bool(step.reduction) == (op in _REDUCING)),
     ):
-        if bool(value) != wanted:
+        if not fits:
             raise NeffError(f"{step.kind} with {what} {value!r}")
     for what, there, allowed in (
         ("rows", bool(step.send + step.receive), op is Op.ALL_TO_ALL),

@@ -65,6 +65,12 @@ def test_round_trip(program: Program, compress: bool) -> None:
     assert write_neff(neff.program, neff.info, compress=compress) == data
 
 
+def test_large_files_are_hashed_to_the_same_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "_LARGE_BYTES", 0)
+    assert write_neff(small(), INFO) == NEFF
+    assert write_neff(small(), INFO, compress=False) == PLAIN
+
+
 def test_header_fields_are_where_the_documentation_puts_them() -> None:
     assert len(NEFF) > HEADER_BYTES
     assert struct.unpack_from("<5Q", NEFF, 0) == (1, 1024, len(NEFF) - 1024, 2, 0)

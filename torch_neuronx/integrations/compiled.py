@@ -11,22 +11,19 @@ import torch
 from neuronxcc.progress import report
 
 # Sizes, dtypes, adapters and their scales are part of what a program is compiled for. A pipeline
-# that is
-# tried out with many of them is no reason to stop, as PyTorch does after 8.
+# that is tried out with many of them is no reason to stop, as PyTorch does after 8.
 RECOMPILE_LIMIT = 64
 
 
 class CompiledCall:
     """What runs when a compiled module is called; stands where `Module.compile()` puts one.
 
-    `nn.Module` looks for it with every call, doesn't copy or pickle it (a deep copy of a module
-    is not compiled), and
-    loading, saving and moving the module never meet it.
+    `nn.Module` looks for it with every call, doesn't copy or pickle it (a deep copy of a module is
+    not compiled), and loading, saving and moving the module never meet it.
 
-    accelerate's offloading replaces a module's `forward` by one that fetches the weights before
-    it calls the
-    original. Weights cannot be moved from within a compiled graph, so then only the original is
-    compiled.
+    accelerate's offloading replaces a module's `forward` by one that fetches the weights before it
+    calls the original. Weights cannot be moved from within a compiled graph, so then only the
+    original is compiled.
 
     Args:
         module: What to compile.
@@ -91,14 +88,13 @@ class CompiledCall:
 def _install_recorders(module: torch.nn.Module) -> None:
     """Let models of transformers record hidden states from their first call on.
 
-    transformers 5 installs the hooks for that when hidden states are first asked for, under a
-    lock that
-    Dynamo cannot trace, so the first call of a compiled text encoder would fail.
+    transformers 5 installs the hooks for that when hidden states are first asked for, under a lock
+    that Dynamo cannot trace, so the first call of a compiled text encoder would fail.
     """
     if "transformers" not in sys.modules:
         return
     try:
-        from transformers import PreTrainedModel  # noqa: PLC0415
+        from transformers import PreTrainedModel  # noqa: PLC0415 - it is optional
         from transformers.utils.output_capturing import maybe_install_capturing_hooks  # noqa: PLC0415
     except ImportError:  # releases before 5 have no hooks and no lock
         return

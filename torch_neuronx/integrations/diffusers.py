@@ -8,10 +8,8 @@
     image = pipe("a dog").images[0]
 
 Names and parameters are those of huggingface/diffusers pull request 13289, which has both as
-methods
-of `DiffusionPipeline`; `add_pipeline_methods` makes them that. diffusers needs none of this to
-run on the
-device in eager mode.
+methods of `DiffusionPipeline`; `add_pipeline_methods` makes them that. diffusers needs none of this
+to run on the device in eager mode.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ __all__ = ["add_pipeline_methods", "enable_neuron_compile", "neuron_warmup"]
 CACHE_VARIABLE = "TORCH_NEURONX_NEFF_CACHE_DIR"
 _MODULE = "torch_neuronx.integrations.diffusers"
 # An autoencoder is called by `encode` and `decode`, which cut images into tiles and slices in
-# Python;
-# these children do the work.
+# Python; these children do the work.
 _AUTOENCODER = ("encoder", "decoder")
 
 
@@ -50,8 +47,7 @@ def enable_neuron_compile(
     """Have a pipeline's models compiled by `torch.compile(backend="neuron")`, in place.
 
     A model stays the object it is: its class, configuration, dtype, weights, adapters, hooks and
-    how it
-    is saved don't change. It is compiled when it is first called, once for each shape. Of an
+    how it is saved don't change. It is compiled when it is first called, once for each shape. Of an
     autoencoder the encoder and the decoder are compiled, so tiling and slicing go on working.
     Enabling a model again replaces what was set for it.
 
@@ -82,11 +78,9 @@ def enable_neuron_compile(
 def neuron_warmup(pipe: Any, *args: Any, **kwargs: Any) -> None:
     """Run a pipeline once, so that everything is compiled before a run that counts.
 
-    The run is `pipe(*args, **kwargs)`. Programs are made for shapes, so sizes, the number of
-    images and
-    whether there is guidance must be those of later runs; the number of steps need not. What the
-    run
-    returns is dropped, and it leaves no traces: random generators, schedulers and tensors
+    The run is `pipe(*args, **kwargs)`. Programs are made for shapes, so sizes, the number of images
+    and whether there is guidance must be those of later runs; the number of steps need not. What
+    the run returns is dropped, and it leaves no traces: random generators, schedulers and tensors
     that are passed are afterwards as before. Callbacks that are passed are called.
 
     Work of more than two seconds shows how far it is (TORCH_NEURONX_PROGRESS=0 switches that off).
@@ -138,7 +132,7 @@ def add_pipeline_methods() -> None:
 
 def _pipeline_class() -> Any:
     try:
-        from diffusers import DiffusionPipeline  # noqa: PLC0415
+        from diffusers import DiffusionPipeline  # noqa: PLC0415 - seconds, and optional
     except ImportError as error:
         raise ImportError(
             f"{_MODULE} needs diffusers, which cannot be imported: {error}\n"
@@ -197,7 +191,7 @@ def _check_not_wrapped(name: str, component: torch.nn.Module) -> None:
     original = getattr(component, "_orig_mod", None)
     if isinstance(original, torch.nn.Module):
         part = name.partition(".")[0]
-        raise ValueError(  # noqa: TRY004
+        raise ValueError(  # noqa: TRY004 - the pipeline's state is wrong, not an argument's type
             f"{part!r} is the result of torch.compile(), which compiles it already\n"
             f"  remedy: pipe.{part} = pipe.{part}._orig_mod, then enable_neuron_compile(pipe)"
         )
@@ -222,7 +216,7 @@ def _own_copy(value: Any) -> Any:
 def _random_state() -> Iterator[None]:
     """Put the generators of PyTorch (CPU and all cores), NumPy and Python back at the end."""
     cores = range(torch.neuron.device_count())  # type: ignore[attr-defined]
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - it is saved
     try:
         with torch.random.fork_rng(cores, device_type="neuron"):
             yield
