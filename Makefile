@@ -15,6 +15,7 @@ DEMO_ARGS ?=
 # the CPU: make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 
 # Every pip, also the one that pip itself starts, is held to the PyTorch of this project.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -50,9 +51,18 @@ test: $(CORE_STAMP) $(TITAN_STAMP) ## Run all test tiers (one process per core; 
 test-all: $(CORE_STAMP) $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
 
-fuzz: $(CORE_STAMP) ## Search for files that crash a parser, an hour each: FUZZ=hlo, command, neff, stablehlo
+# Generators of their own; the others are Atheris', which mutates files.
+FUZZ_nki := tests.fuzz.kernels
+FUZZ_nki1 := tests.fuzz.first_generation
+FUZZ_programs := tests.programs
+
+fuzz: $(CORE_STAMP) ## Search for crashing files, wrong kernels or programs: FUZZ=hlo, command, neff, stablehlo, nki, nki1, programs
+ifneq ($(FUZZ_$(FUZZ)),)
+	$(BIN)/python -m $(FUZZ_$(FUZZ)) $(FUZZ_ARGS)
+else
 	$(BIN)/python -m pip install --quiet 'atheris>=3'
-	$(BIN)/python -m tests.fuzz $(or $(FUZZ),neff)
+	$(BIN)/python -m tests.fuzz $(or $(FUZZ),neff) $(FUZZ_ARGS)
+endif
 
 bench: $(CORE_STAMP) ## Measure against cpu, Inductor and XLA; refuses to report on a busy machine
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

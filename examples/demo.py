@@ -14,7 +14,15 @@ import sys
 import torch
 
 import torch_neuronx.ops
-from examples import diffusers_pipeline, digits_parallel, digits_vit, inside, minilm, nki_sine
+from examples import (
+    diffusers_pipeline,
+    digits_parallel,
+    digits_vit,
+    inside,
+    minilm,
+    nki_sine,
+    portable_programs,
+)
 
 LEAST_ACCURACY = 0.95
 # Components of unit vectors after six layers of float32, whose sums run in another order.
@@ -79,9 +87,15 @@ def pictures() -> list[str]:
     return diffusers_pipeline.run()
 
 
+def elsewhere() -> list[str]:
+    """Take compiled programs to another process. Returns what went wrong, in words."""
+    title("7. Compiled here, run there: a classifier on jagged batches with sparse gradients")
+    return portable_programs.run()
+
+
 def machine() -> None:
     """Print the emulated machine, the memory used on it, and the portability report."""
-    title("7. The emulated machine")
+    title("8. The emulated machine")
     neuron = torch.get_device_module("neuron")
     for index in range(neuron.device_count()):
         properties = neuron.get_device_properties(index)
@@ -89,12 +103,13 @@ def machine() -> None:
         print(f"  neuron:{index}  {properties.name}, {gib:.0f} GiB of device memory")
     print("  Emulated: this computer's own processor did the arithmetic, not a Trainium chip.\n")
     print(neuron.memory_summary())
-    title("8. What of this run a real NeuronCore would have executed")
+    title("9. What of this run a real NeuronCore would have executed")
     print(torch_neuronx.ops.format_report())
 
 
 def main() -> int:
     failures = training() + embedding() + compiled() + kernels() + parallel() + pictures()
+    failures += elsewhere()
     machine()
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)

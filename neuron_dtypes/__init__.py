@@ -23,9 +23,10 @@ from ml_dtypes import (
     float8_e8m0fnu,
 )
 
-from nki.dtypes import NAMES, canonical, info
+from nki.dtypes import NAMES, canonical, info, name_of, named
 from nki.errors import NkiError, NkiTypeError
 from nki.isa.cast import write
+from nki.isa.mx import unpack
 
 __all__ = [
     "bfloat16",
@@ -77,7 +78,7 @@ _PACKED = frozenset(name for name in NAMES if info(name).is_packed)
 def _kind(dtype: Any) -> tuple[str, np.dtype[Any]]:
     """Return NKI's name, "" if NKI has none, and NumPy's type."""
     try:
-        name = canonical(dtype)
+        name = name_of(dtype) if isinstance(dtype, np.dtype) else canonical(dtype)
     except NkiTypeError:
         try:
             return "", np.dtype(dtype)
@@ -92,7 +93,9 @@ def static_cast(x: Any, dtype: Any) -> npt.NDArray[Any]:
 
     To nearest, ties to even; integers saturate; beyond the largest finite number of a
     floating-point type comes infinity, or NaN in ``float8_e4m3fn``. To a packed type four
-    neighbours of the last dimension become one item.
+    neighbours of the last dimension become one item, and of an array of a packed type each item
+    becomes four. Arrays of packed types come from this function, from kernels, and from NumPy as in
+    ``np.zeros(8, float8_e4m3fn_x4)``.
 
     Args:
         x: an array or a number.
@@ -104,6 +107,11 @@ def static_cast(x: Any, dtype: Any) -> npt.NDArray[Any]:
     """
     array = np.asarray(x)
     name, kind = _kind(dtype)
+    source = "" if array.dtype.metadata is None else _kind(array.dtype)[0]
+    if source in _PACKED:
+        if source == name:
+            return array.copy()
+        array = unpack(np.atleast_1d(array), source)
     if name in _PACKED:
         return _packed(array, name)
     if name in ("", "bool_"):
@@ -118,7 +126,7 @@ def _packed(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     row = info(name)
     assert row.lane is not None
     if array.dtype == row.numpy:
-        return array.copy()
+        return array.astype(named(name))
     if array.ndim == 0 or array.shape[-1] % _LANES:
         raise NkiError(
             "NKI020",
@@ -128,8 +136,8 @@ def _packed(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     lanes = array.astype(np.float32).astype(row.lane)
     groups = lanes.reshape(*array.shape[:-1], -1, _LANES)
     if row.lane != np.dtype(ml_dtypes.float4_e2m1fn):
-        return np.ascontiguousarray(groups).view(row.numpy)[..., 0]
+        return np.ascontiguousarray(groups).view(named(name))[..., 0]
     # NumPy keeps each 4-bit number in a byte of its own.
     bits = groups.view(np.uint8).astype(np.uint16) & 0xF
     shifts = np.arange(_LANES, dtype=np.uint16) * np.uint16(4)
-    return np.asarray(np.bitwise_or.reduce(bits << shifts, axis=-1), row.numpy)
+    return np.asarray(np.bitwise_or.reduce(bits << shifts, axis=-1)).view(named(name))

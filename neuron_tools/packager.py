@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from neuron_tools.packager_info import describe, document, verdict
 from neuronxcc import __version__
 from neuronxcc.neff.container import pack_files
 from neuronxcc.neff.errors import NeffError
+from neuronxcc.unread import ends_quietly
 
 _EXPECTED = (NeffError, OSError)
 
@@ -110,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
@@ -122,10 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         code: int = options.run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # of `| head`: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:
+        raise
     except (*_EXPECTED, shutil.Error) as error:
         _complain(
             f"error: {getattr(options, 'file', getattr(options, 'folder', ''))}: {_text(error)}"

@@ -12,7 +12,8 @@ from typing import Any
 
 from neuron_tools.parallel_messages import Speaker
 from neuronxcc import __version__
-from neuronxcc.files import write_whole
+from neuronxcc.files import read_regular, write_whole
+from neuronxcc.neff.local import MOST_TEXT_BYTES
 
 #: Where a trial run leaves a file for each of its graphs (torch_neuronx/dynamo/graph_facts.py).
 FACTS_VARIABLE = "TORCH_NEURONX_GRAPH_FACTS"
@@ -32,7 +33,10 @@ def analyze(options: argparse.Namespace, say: Speaker, run: Callable[[dict[str, 
     """
     with tempfile.TemporaryDirectory(prefix="neuron-analysis-") as folder:
         code = run({FACTS_VARIABLE: folder})
-        facts = [json.loads(path.read_bytes()) for path in sorted(Path(folder).glob("*.json"))]
+        facts = [
+            json.loads(read_regular(path, MOST_TEXT_BYTES))
+            for path in sorted(Path(folder).glob("*.json"))
+        ]
     path = options.analyze_output / REPORT_NAME
     if path.exists():
         say.analysis(f"Removing existing report {path.absolute()}")

@@ -70,7 +70,7 @@ def clear_locks(store: LocalStore, say: Speaker) -> int:
     for folder in _entries(store.root):
         lock = folder / LOCK_NAME
         if lock.is_file() and not lock.is_symlink():
-            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -30,6 +30,7 @@ from neuronxcc.files import write_whole
 from neuronxcc.neff.cache import CompileCache, open_cache
 from neuronxcc.neff.local import LocalStore
 from neuronxcc.options import OptionError, from_environment
+from neuronxcc.unread import ends_quietly
 
 COLLECT_VARIABLE = "NEURON_EXTRACT_GRAPHS_ONLY"
 IGNORE_VARIABLE = "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE"
@@ -73,6 +74,7 @@ def _positive(text: str) -> int:
     return number
 
 
+@ends_quietly
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
@@ -96,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         say.info("CACHE", f"Compile cache path: {cache.local.root}")
         return _run(options, cache, say, workers, retries)
+    except BrokenPipeError:
+        raise
     except (OptionError, OSError) as error:
         say.error("PARALLEL_COMPILE", str(error))
         return 1

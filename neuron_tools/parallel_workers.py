@@ -14,11 +14,19 @@ from pathlib import Path
 
 from neuron_tools.parallel_messages import Speaker
 from neuronxcc import collected
+from neuronxcc.files import read_regular
 from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.neff.cache import open_cache
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.local import FAILED_NAME, FLAGS_NAME, LOG_NAME, NEFF_NAME, replace_file
+from neuronxcc.neff.local import (
+    FAILED_NAME,
+    FLAGS_NAME,
+    LOG_NAME,
+    MOST_TEXT_BYTES,
+    NEFF_NAME,
+    replace_file,
+)
 from neuronxcc.options import from_environment
 
 _KILLED = (
@@ -97,9 +105,9 @@ def compile_all(
 def command(folder: Path) -> str:
     """The command line that compiles a collected graph by hand."""
     try:
-        flags = json.loads((folder / FLAGS_NAME).read_bytes())
+        flags = json.loads(read_regular(folder / FLAGS_NAME, MOST_TEXT_BYTES))
         words = [str(word) for word in flags]
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         words = []  # compiling it will say what is wrong
     output = folder / NEFF_NAME
     model = folder / collected.HLO_NAME

@@ -22,14 +22,23 @@ from pathlib import Path
 from typing import Any
 
 from neuronxcc.compiler import compile_graph
+from neuronxcc.files import read_regular
 from neuronxcc.frontends.hlo import import_hlo
 from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.text import parse as parse_text
 from neuronxcc.ir.text import to_text
 from neuronxcc.neff.cache import CompileCache
+from neuronxcc.neff.container import MOST_NEFF_BYTES
 from neuronxcc.neff.key import CacheKey, Part, layouts_of, make_key
-from neuronxcc.neff.local import FAILED_NAME, FLAGS_NAME, NEFF_NAME, LocalStore
+from neuronxcc.neff.local import (
+    FAILED_NAME,
+    FLAGS_NAME,
+    MOST_TEXT_BYTES,
+    NEFF_NAME,
+    LocalStore,
+)
+from neuronxcc.neff.messages import warn
 from neuronxcc.options import Options, parse
 
 HLO_NAME = "model.hlo_module.pb"
@@ -118,15 +127,16 @@ def read(folder: Path) -> Request:
 
 
 def _read(folder: Path) -> Request:
-    facts = json.loads((folder / REQUEST_NAME).read_bytes())
-    flags = json.loads((folder / FLAGS_NAME).read_bytes())
+    facts = json.loads(read_regular(folder / REQUEST_NAME, MOST_TEXT_BYTES))
+    flags = json.loads(read_regular(folder / FLAGS_NAME, MOST_TEXT_BYTES))
     options = parse(flags, environ={_STOCHASTIC: "1"} if facts["stochastic_rounding"] else {})
     key = CacheKey.of_parts({str(k): Part(str(v), None) for k, v in sorted(facts["parts"].items())})
-    text = folder / TEXT_NAME
-    if text.exists():
-        graph = parse_text(text.read_text())
+    try:
+        text = read_regular(folder / TEXT_NAME, MOST_NEFF_BYTES)
+    except FileNotFoundError:
+        graph = import_hlo(read_regular(folder / HLO_NAME, MOST_NEFF_BYTES)).graph
     else:
-        graph = import_hlo((folder / HLO_NAME).read_bytes()).graph
+        graph = parse_text(text.decode())
     param_strides, result_strides = (_strides(facts[f"{n}_strides"]) for n in ("param", "result"))
     constant = facts["constant_params"]
     request = Request(
@@ -177,8 +187,13 @@ def is_done(folder: Path) -> bool:
 
 def failure(folder: Path) -> str:
     """Why it could not be compiled; "" if it was not tried, or not in vain."""
-    path = folder / FAILED_NAME
-    return path.read_text(errors="replace") if path.is_file() else ""
+    try:
+        return read_regular(folder / FAILED_NAME, MOST_TEXT_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        warn(f"{folder.name} is tried again: {error}")
+        return ""
 
 
 def compile_entry(folder: Path, cache: CompileCache) -> bool:

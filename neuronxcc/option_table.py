@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from neuronxcc.targets import target_names
+
 DOWNCASTS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
@@ -76,6 +78,8 @@ class Flag:
         match self.value:
             case Value.CHOICE | Value.INT:
                 return ", ".join(self.choices)
+            case Value.TARGET:
+                return ", ".join(target_names())
             case Value.LEVEL:
                 return f"{', '.join(LEVELS)}, or a number"
             case Value.DOWNCASTS:

@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from nki.addressing import indices
+from nki.bounds import limit
 from nki.dtypes import info
 from nki.memory import OnChip, Storage
-from nki.pattern import AccessPattern, is_contiguous
-from nki.tensor import NkiTensor
+from nki.pattern import AccessPattern, contiguous, is_contiguous
+from nki.tensor import NkiTensor, tensor_of
 
 __all__ = [
     "as_array",
+    "as_direct",
     "box",
     "byte_layout",
     "byte_starts",
@@ -25,6 +27,7 @@ __all__ = [
     "overlap",
     "read",
     "unwritten",
+    "whole",
     "write",
     "written",
 ]
@@ -44,6 +47,24 @@ def byte_layout(storage: Storage, p: AccessPattern) -> tuple[int, tuple[int, ...
         storage.base + row * storage.pitch + byte,
         (rows * storage.pitch, *[s * itemsize for s in strides[1:]]),
     )
+
+
+def whole(storage: Storage) -> NkiTensor:
+    """Return the view of all of a storage."""
+    return tensor_of(
+        storage, contiguous(storage.dtype, storage.shape, partition=storage.region.on_chip)
+    )
+
+
+def as_direct(tensor: NkiTensor, value: int) -> NkiTensor | None:
+    """Return what a view that a scalar moves shows for a value; None if that leaves its storage."""
+    p = tensor.pattern
+    assert p.indirect is not None
+    assert p.indirect.kind == "scalar"
+    if not 0 <= value < limit(tensor.storage, p):
+        return None
+    offset = p.offset + value * p.indirect.stride
+    return tensor_of(tensor.storage, p._replace(offset=offset, indirect=None))
 
 
 def as_array(storage: Storage, p: AccessPattern) -> Array:
@@ -126,7 +147,7 @@ def mark_written(tensor: NkiTensor) -> None:
         return
     whole = storage.address is None and p.size * info(p.dtype).itemsize == storage.nbytes
     if whole and is_contiguous(p):
-        shadow.mark_all()
+        storage.mark_all()
         return
     shadow.mark(*_shadow_args(storage, p))
 

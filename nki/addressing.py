@@ -1,5 +1,6 @@
 """More access patterns: other types, explicit and dynamic ones, and what the elements are."""
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,8 @@ __all__ = [
     "canonical_dims",
     "explicit",
     "indices",
+    "leaves",
+    "refuse_outside",
     "reinterpret",
     "resolve",
     "select_dynamic",
@@ -86,7 +89,6 @@ def explicit(
     pairs: Sequence[Sequence[int]],
     offset: int | None,
     dtype: str,
-    storage_bytes: int,
     row_bytes: int,
 ) -> AccessPattern:
     """Return the pattern ``[[stride, count], ...]`` on the storage of ``p``.
@@ -94,15 +96,13 @@ def explicit(
     Args:
         p: the view whose offset is the beginning.
         pairs: strides and counts in elements of ``dtype``; in SBUF and PSUM first the partition's,
-            whose stride must be a whole partition.
+            whose stride must be a whole partition, of the storage or of the view.
         offset: elements of ``dtype`` to add to the offset of ``p``, None for none.
         dtype: type to read the storage as.
-        storage_bytes: size of the storage.
-        row_bytes: its bytes in one partition, of HBM all of them.
+        row_bytes: the storage's bytes in one partition, of HBM all of them.
 
     Raises:
-        NkiError: malformed (NKI021), outside of the storage (NKI022), or with a step over
-            partitions (NKI023).
+        NkiError: malformed (NKI021), or with a step over partitions (NKI023).
     """
     try:
         strides = tuple([operator.index(s) for s, _ in pairs])
@@ -130,7 +130,9 @@ def explicit(
     if offset is not None:
         begin += operator.index(offset)
     if partition:
-        if shape[0] > 1 and strides[0] != row:
+        # The row of a view that shows a part of each partition means the same step.
+        own = _scaled(math.prod(p.shape[1:]), info(p.dtype).itemsize, itemsize)
+        if shape[0] > 1 and strides[0] not in (row, own):
             raise NkiError(
                 "NKI023",
                 f"the access pattern {[list(pair) for pair in pairs]} steps {strides[0]} elements "
@@ -138,21 +140,41 @@ def explicit(
                 f"write {row} as the first stride: engines read neighbouring partitions",
             )
         strides = (row, *strides[1:])
-        lane, low = divmod(begin, row)
-        low, high = _span(low, shape[1:], strides[1:])
-        fits = lane >= 0 <= low and high < row and lane + shape[0] <= storage_bytes // row_bytes
-    else:
-        low, high = _span(begin, shape, strides)
-        fits = low >= 0 and high < row
-    if not fits:
+    return make(dtype, begin, shape, strides, partition, None)
+
+
+def leaves(p: AccessPattern, storage_bytes: int, row_bytes: int) -> bool:
+    """Whether a pattern shows what its storage does not have; a dynamic index counts as 0."""
+    row = row_bytes // info(p.dtype).itemsize
+    shape, strides = p.shape, p.strides
+    if p.indirect is not None and p.indirect.kind != "scalar":
+        # What an index replaces says nothing.
+        axis = 0 if p.indirect.kind == "vector" else 1
+        strides = (*strides[:axis], 0, *strides[axis + 1 :])
+    if not p.partition:
+        low, high = _span(p.offset, shape, strides)
+        return low < 0 or high >= row
+    lane, low = divmod(p.offset, row)
+    low, high = _span(low, shape[1:], strides[1:])
+    fits = lane >= 0 <= low and high < row and lane + shape[0] <= storage_bytes // row_bytes
+    return not fits
+
+
+def refuse_outside(p: AccessPattern, storage_bytes: int, row_bytes: int) -> None:
+    """Refuse a pattern that leaves its storage.
+
+    Raises:
+        NkiIndexError: it does (NKI022).
+    """
+    if leaves(p, storage_bytes, row_bytes):
+        itemsize = info(p.dtype).itemsize
         raise NkiIndexError(
             "NKI022",
-            f"the access pattern {[list(pair) for pair in pairs]} at offset {begin} leaves its "
-            f"tensor of {storage_bytes // itemsize} elements of {dtype}"
-            + (f", {row} in each partition" if partition else ""),
+            f"the access pattern {[list(pair) for pair in p.dims]} at offset {p.offset} leaves its "
+            f"tensor of {storage_bytes // itemsize} elements of {p.dtype}"
+            + (f", {row_bytes // itemsize} in each partition" if p.partition else ""),
             "shorten the counts or lower the offset",
         )
-    return make(dtype, begin, shape, strides, partition, None)
 
 
 def _span(offset: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:

@@ -15,7 +15,16 @@ __all__ = ["Recorder", "current_recorder", "use_recorder"]
 
 
 class Recorder(Protocol):
-    """What takes down a kernel's instructions, as far as the making of tensors needs it."""
+    """What takes down a kernel's instructions, as far as the making of tensors needs it.
+
+    Attributes:
+        made: the first tensor by shape, data type and buffer as they were given, for others like
+            it.
+        depth: number of nested loops of the device that are open.
+    """
+
+    made: "dict[Any, NkiTensor]"
+    depth: int
 
     def created(self, storage: "Storage") -> None:
         """Take note of a new storage."""

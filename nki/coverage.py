@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from neuronxcc.unread import ends_quietly
 from nki.collectives.rows import ROWS as COLLECTIVES
 from nki.dtypes import NAMES
 from nki.errors import CODES
@@ -24,6 +25,7 @@ def page() -> str:
     return "\n".join([*_instructions(), *_details(), *_types(), *_errors()]) + "\n"
 
 
+@ends_quietly
 def main() -> int:
     """Print the page."""
     sys.stdout.write(page())

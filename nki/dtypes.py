@@ -16,7 +16,7 @@ import numpy as np
 from neuronxcc.ir.dtypes import DType as LoopType
 from nki.errors import NkiTypeError
 
-__all__ = ["NAMES", "DTypeInfo", "canonical", "info"]
+__all__ = ["NAMES", "DTypeInfo", "canonical", "info", "name_of", "named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,32 @@ _TYPES = (
 )
 _INFO: dict[str, DTypeInfo] = {row.name: row for row in _TYPES}
 NAMES: tuple[str, ...] = tuple(_INFO)
+
+# NumPy has no types of these names. It then takes them for what their items are stored in, with the
+# name as metadata, as in np.zeros(4, nl.float8_e4m3fn_x4); `named` tells them apart.
+_METADATA = "nki"
+_NAMED: dict[str, np.dtype[Any]] = {
+    row.name: np.dtype(row.numpy, metadata={_METADATA: row.name})
+    for row in _TYPES
+    if row.is_packed or row.name == "tfloat32"
+}
+np.sctypeDict.update(_NAMED)  # type: ignore[arg-type]
+
+
+def named(dtype: str) -> np.dtype[Any]:
+    """Return NumPy's type for arrays of an NKI type: that of its items, which knows the name."""
+    return _NAMED.get(dtype) or _INFO[dtype].numpy
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return NKI's name of the type of a NumPy array.
+
+    Raises:
+        NkiTypeError: NKI has no such type (NKI001).
+    """
+    known = dtype.metadata
+    return canonical(dtype) if known is None else canonical(known.get(_METADATA, dtype))
+
 
 # Every spelling met so far, of whatever type: names, aliases, NumPy's types and dtypes. It grows,
 # because looking at an unknown object's attributes takes a microsecond.

@@ -11,6 +11,7 @@ Every code is listed in :data:`CODES`, the one table. Its hundreds say whom it c
 import contextlib
 import os
 import sys
+from types import FrameType
 
 import neuronxcc
 
@@ -22,6 +23,8 @@ __all__ = [
     "NkiValidationError",
     "NkiWarning",
     "is_own",
+    "is_users",
+    "user_frame",
     "user_location",
 ]
 
@@ -114,6 +117,7 @@ CODES: dict[str, str] = {
     "NKI220": "tensors that together do not fit a partition of SBUF",
     "NKI221": "tensors that together do not fit the banks of PSUM",
     "NKI222": "explicit addresses that overlap while both tensors are in use",
+    "NKI223": "tensors that a compiler would spill, because they do not fit together",
     "NKI300": "shared tensors of the two cores that differ",
     "NKI301": "control flow that differs between cores",
     "NKI302": "an exchange that waits for ever",
@@ -199,13 +203,23 @@ def user_location() -> tuple[str, int]:
 
     Where there is none, because the package calls itself, the outermost caller's is returned.
     """
-    frame = sys._getframe(1)  # noqa: SLF001 (the documented way; `inspect` is 100 times slower)
-    while (file := frame.f_code.co_filename).startswith(_INNER) or _WRAPPER in file:
+    frame = user_frame(sys._getframe(1))  # noqa: SLF001 (`inspect` is 100 times slower)
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def user_frame(frame: FrameType) -> FrameType:
+    """Return the innermost frame, from one on outwards, whose line `user_location` tells."""
+    while not is_users(frame.f_code.co_filename):
         back = frame.f_back
         if back is None:
             break
         frame = back
-    return frame.f_code.co_filename, frame.f_lineno
+    return frame
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is one whose lines errors name."""
+    return not file.startswith(_INNER) and _WRAPPER not in file
 
 
 class NkiError(ValueError):

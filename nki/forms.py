@@ -9,16 +9,55 @@ from typing import Any
 
 import numpy as np
 
+from nki.addressing import refuse_outside
 from nki.dtypes import info
 from nki.isa.objects import VirtualRegister
 from nki.isa.spec import Instruction
 from nki.memory import Storage
+from nki.pattern import is_contiguous
 from nki.recording import REGISTER, Form, IndirectForm, TileForm
 from nki.tensor import NkiTensor
 
-__all__ = ["Forms"]
+__all__ = ["Forms", "Layout", "byte_of"]
 
 Key = Any
+
+
+class Layout:
+    """What a template knows of a tensor operand.
+
+    Attributes:
+        form: for the template.
+        itemsize: bytes of an element.
+        addressed: the storage has an explicit address.
+        whole: it shows all bytes of a storage without an address, dense.
+    """
+
+    __slots__ = ("addressed", "form", "itemsize", "whole")
+
+    def __init__(self, tensor: NkiTensor, form: TileForm) -> None:
+        """Describe a tensor.
+
+        Args:
+            tensor: what is described; whatever moves it at run time is left out.
+            form: its form.
+        """
+        p, storage = tensor.pattern, tensor.storage
+        self.form = form
+        self.itemsize = info(p.dtype).itemsize
+        self.addressed = storage.address is not None
+        covers = p.size * self.itemsize == storage.nbytes and is_contiguous(p)
+        self.whole = covers and not self.addressed
+
+
+def byte_of(tensor: NkiTensor) -> int:
+    """Return where in `Storage.bytes` a tensor begins, before anything moves it."""
+    p, storage = tensor.pattern, tensor.storage
+    at = p.offset * info(p.dtype).itemsize
+    if storage.address is None:
+        return at
+    row, byte = divmod(at, storage.row_bytes)
+    return storage.base + row * storage.pitch + byte
 
 
 class Forms:
@@ -26,26 +65,52 @@ class Forms:
 
     Attributes:
         storages: by number.
+        numbers: by storage.
     """
 
     def __init__(self) -> None:
         self.storages: list[Storage] = []
-        self._numbers: dict[int, int] = {}  # by id of a storage, which `storages` keeps alive
-        self._forms: dict[Key, TileForm] = {}
-        self._keys: dict[int, Key] = {}
+        self.numbers: dict[Storage, int] = {}
+        self._layouts: dict[Key, Layout] = {}
+        self._indirect_forms: dict[Key, TileForm] = {}
 
     def number(self, storage: Storage) -> int:
         """Return a storage's number, giving it the next one at its first use."""
-        key = id(storage)
-        found = self._numbers.get(key)
+        found = self.numbers.get(storage)
         if found is None:
-            found = self._numbers[key] = len(self.storages)
+            found = self.numbers[storage] = len(self.storages)
             self.storages.append(storage)
         return found
 
-    def known(self, storage: Storage) -> int | None:
-        """Return a storage's number, None if nothing has used it."""
-        return self._numbers.get(id(storage))
+    def layout(self, tensor: NkiTensor) -> Layout:
+        """Return all of a tensor but its place and what moves it at run time.
+
+        Equal layouts are one object, which tensors that nothing moves keep.
+
+        Raises:
+            NkiIndexError: the view leaves its storage (NKI022).
+        """
+        found: Layout | None = tensor.layout
+        if found is not None:
+            return found
+        p, storage = tensor.pattern, tensor.storage
+        if storage.exceeded:
+            refuse_outside(p, storage.nbytes, storage.row_bytes)
+        row = 0
+        if storage.region.on_chip and p.offset:
+            row = p.offset * info(p.dtype).itemsize // storage.row_bytes
+        if storage.address is not None:
+            row += storage.address[0]
+        key: Key = (
+            p.dtype, p.shape, p.strides, storage.region, row, storage.row_bytes, storage.nbytes,
+            storage.address is None,
+        )  # fmt: skip
+        found = self._layouts.get(key)
+        if found is None:
+            found = self._layouts[key] = Layout(tensor, _form(tensor, row))
+        if p.indirect is None:
+            tensor.layout = found
+        return found
 
     def tile(self, tensor: NkiTensor, places: array[int], group: int = 16) -> TileForm:
         """Return a tensor's form, and append its place and that of its index.
@@ -54,36 +119,20 @@ class Forms:
             tensor: the operand.
             places: (storage, byte) pairs, flat.
             group: partitions that share offsets in tensor indirection.
+
+        Raises:
+            NkiIndexError: the view leaves its storage (NKI022).
         """
-        p, storage = tensor.pattern, tensor.storage
-        at = p.offset * info(p.dtype).itemsize
-        row = 0
-        addressed = storage.address
-        if storage.region.on_chip:
-            row, byte = divmod(at, storage.row_bytes)
-            if addressed is not None:
-                at = storage.base + row * storage.pitch + byte
-                row += addressed[0]
-        places.append(self.number(storage))
-        places.append(at)
-        region = storage.region
-        key: Key = (
-            p.dtype,
-            p.shape,
-            p.strides,
-            id(region),
-            row,
-            storage.row_bytes,
-            storage.nbytes,
-            addressed is None,
-        )
-        indirect = None
-        if p.indirect is not None:
-            indirect = self._indirect(tensor, places, group)
-            key = (key, indirect)
-        form = self._forms.get(key)
+        layout = self.layout(tensor)
+        places.append(self.number(tensor.storage))
+        places.append(byte_of(tensor))
+        if tensor.pattern.indirect is None:
+            return layout.form
+        indirect = self._indirect(tensor, places, group)
+        key = (layout, indirect)
+        form = self._indirect_forms.get(key)
         if form is None:
-            form = self._forms[key] = _form(tensor, row, indirect)
+            form = self._indirect_forms[key] = layout.form._replace(indirect=indirect)
         return form
 
     def _indirect(self, tensor: NkiTensor, places: array[int], group: int) -> IndirectForm:
@@ -129,7 +178,7 @@ def number(value: Any) -> float | int:
     return int(value) if isinstance(value, (numbers.Integral, np.bool_)) else float(value)
 
 
-def _form(tensor: NkiTensor, row: int, indirect: IndirectForm | None) -> TileForm:
+def _form(tensor: NkiTensor, row: int) -> TileForm:
     p, storage = tensor.pattern, tensor.storage
     itemsize = info(p.dtype).itemsize
     strides = tuple(s * itemsize for s in p.strides)
@@ -146,5 +195,5 @@ def _form(tensor: NkiTensor, row: int, indirect: IndirectForm | None) -> TileFor
         limit,
         storage.address is not None,
         storage.row_bytes,
-        indirect,
+        None,
     )

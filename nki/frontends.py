@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from neuronxcc.targets import Target
-from nki.dtypes import canonical, info
+from nki.dtypes import info, name_of, named
 from nki.memory import default_target
 from nki.reference import run as run_reference
 from nki.returned import Returned, array_view, assemble
@@ -92,12 +92,12 @@ class NumpyFrontend(Frontend):
 
     def describe(self, value: Any) -> tuple[tuple[int, ...], str]:
         """Return shape and NKI's type name."""
-        return value.shape, canonical(value.dtype)
+        return value.shape, name_of(value.dtype)
 
     def host(self, value: Any) -> Array:
         """Return the array, as the type that NKI stores its elements in."""
         array: Array = value
-        kind = info(canonical(array.dtype)).numpy
+        kind = info(name_of(array.dtype)).numpy
         return array if array.dtype == kind else array.view(kind)
 
     def execute(self, launch: Launch, values: list[Any]) -> Any:
@@ -105,7 +105,10 @@ class NumpyFrontend(Frontend):
         given = [self.host(value) for value in values]
         kinds = [info(dtype).numpy for _, dtype in launch.arguments]
         used = [_usable(array, kind) for array, kind in zip(given, kinds, strict=True)]
-        outputs = launch.made(executor())(used)
+        outputs = [
+            array.view(named(dtype))
+            for array, (_, dtype) in zip(launch.made(executor())(used), launch.outputs, strict=True)
+        ]
         for i in launch.written:
             if used[i] is not given[i]:
                 given[i][...] = used[i]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from neuronxcc.neff.program import Program
 from neuronxcc.targets import Target
 from nki.checks import check_core
+from nki.checks.flow import written
 from nki.errors import NkiError, NkiTypeError, NkiWarning
 from nki.memory import MemoryRegion
 from nki.merge import merge
@@ -136,7 +137,7 @@ class Facts(NamedTuple):
 
 def facts_of(recording: Recording) -> Facts:
     """Return what is to be known of a recording."""
-    known = recording.written_inputs()
+    known = written(recording)
     return Facts(
         returned(recording),
         tuple(_described(recording, recording.inputs)),

@@ -23,7 +23,7 @@ from neuronxcc.targets import Target, get_target
 from nki import artifacts
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiTypeError
-from nki.shadow import Shadow
+from nki.shadow import COMPLETE, Shadow
 
 __all__ = [
     "Core",
@@ -33,7 +33,7 @@ __all__ = [
     "current_core",
     "default_target",
     "region_of",
-    "sentinel",
+    "sentinel_bytes",
     "use_core",
 ]
 
@@ -55,6 +55,9 @@ class MemoryRegion(Enum):
 
     def __init__(self, text: str) -> None:
         self.on_chip = text in ("sbuf", "psum")
+
+    # Members are equal to themselves only, and Enum's own function is Python's, ten times as slow.
+    __hash__ = object.__hash__
 
 
 _REGIONS = {
@@ -123,13 +126,19 @@ class OnChip:
 
 
 class Core:
-    """One physical core: its number, what it is, and its on-chip memories."""
+    """One physical core: its number, what it is, and its on-chip memories.
 
-    __slots__ = ("index", "psum", "sbuf", "target")
+    Attributes:
+        spills: whoever compiles the kernel that runs places tiles without an address, and may
+            spill them, so that they may be larger than there is room for.
+    """
+
+    __slots__ = ("index", "psum", "sbuf", "spills", "target")
 
     def __init__(self, target: Target, index: int = 0) -> None:
         self.target = target
         self.index = index
+        self.spills = False
         spec = target.core
         self.sbuf = OnChip(spec.sbuf.partitions, spec.sbuf.bytes_per_partition, 1)
         self.psum = OnChip(spec.psum.partitions, spec.psum.bytes_per_partition, spec.psum.banks)
@@ -188,11 +197,15 @@ class Storage:
         row_bytes: bytes that it takes of each partition; of HBM all of ``nbytes``.
         pitch: distance in bytes from one partition to the next in ``bytes``.
         base: where in ``bytes`` its first byte is.
+        spills: it may be spilled, see :class:`Core`.
+        exceeded: there are views that leave it, so that those which are used have to be looked at.
+        depth: in how many nested loops of the device it was created.
+        marks: what `shadow` is, None as long as nobody has asked for it.
     """
 
     __slots__ = (
-        "_bytes", "_shadow", "address", "base", "core", "dtype", "name", "nbytes", "pitch",
-        "region", "row_bytes", "shape",
+        "_bytes", "address", "base", "core", "depth", "dtype", "exceeded", "marks", "name",
+        "nbytes", "pitch", "region", "row_bytes", "shape", "spills",
     )  # fmt: skip
 
     def __init__(
@@ -204,8 +217,11 @@ class Storage:
         name: str = "",
         address: tuple[int, int] | None = None,
         core: Core | None = None,
+        spills: bool | None = None,
     ) -> None:
         """Describe a storage; its bytes are not made yet.
+
+        `spills` is by default what the core says.
 
         Raises:
             NkiError: it doesn't fit the core's memory, or the address doesn't (NKI004, NKI005,
@@ -216,11 +232,14 @@ class Storage:
         self.dtype = dtype
         self.shape = shape
         self.core = core = current_core() if core is None else core
+        self.spills = address is None and (core.spills if spills is None else spills)
         self.nbytes = nbytes = math.prod(shape) * info(dtype).itemsize
         self.address: tuple[int, int] | None = None
         self.base = 0
+        self.exceeded = False
+        self.depth = 0
         self._bytes: npt.NDArray[np.uint8] | None = None
-        self._shadow: Shadow | None = None
+        self.marks: Shadow | None = None
         if region.on_chip:
             self.row_bytes = self.pitch = nbytes // shape[0]
             self._place(address)
@@ -232,6 +251,25 @@ class Storage:
             )
         else:
             self.row_bytes = self.pitch = nbytes
+
+    def another(self, name: str) -> "Storage":
+        """Return a new storage like this one, which has no address, with bytes of its own."""
+        made = _new(Storage)
+        made.region = self.region
+        made.name = name
+        made.dtype = self.dtype
+        made.shape = self.shape
+        made.core = self.core
+        made.nbytes = self.nbytes
+        made.address = None
+        made.base = 0
+        made.depth = 0
+        made.spills = self.spills
+        made.exceeded = False
+        made.row_bytes = made.pitch = self.row_bytes
+        made._bytes = None  # noqa: SLF001 (its own class)
+        made.marks = None
+        return made
 
     @classmethod
     def from_array(
@@ -260,7 +298,7 @@ class Storage:
                 "pass an array whose items have the size of the type",
             )
         storage._bytes = array.reshape(-1).view(np.uint8)
-        storage._shadow = Shadow(storage.nbytes, storage.nbytes or 1, complete=True)
+        storage.marks = COMPLETE
         return storage
 
     def _place(self, address: tuple[int, int] | None) -> None:
@@ -275,7 +313,7 @@ class Storage:
                 f"{self.region.name} has {memory.partitions}",
                 "put at most 128 rows into the first dimension (nl.tile_size.pmax)",
             )
-        if byte + self.row_bytes > memory.pitch:
+        if byte + self.row_bytes > memory.pitch and not self.spills:
             raise NkiError(
                 "NKI005",
                 f"{self.label} of shape {self.shape} and type {self.dtype} ends at byte "
@@ -294,6 +332,11 @@ class Storage:
             self.address = (partition, byte)
             self.pitch = memory.pitch
             self.base = partition * memory.pitch + byte
+
+    def mark_all(self) -> None:
+        """Remember that all bytes have been written, of a storage without an address."""
+        assert self.address is None
+        self.marks = COMPLETE
 
     @property
     def memory(self) -> OnChip:
@@ -319,17 +362,20 @@ class Storage:
     @property
     def shadow(self) -> Shadow:
         """Which of ``bytes`` have been written."""
-        if self._shadow is None:
+        if self.marks is None:
             if self.address is not None:
-                self._shadow = self.memory.shadow
+                self.marks = self.memory.shadow
             else:
                 rows = self.shape[0] if self.region.on_chip else 1
-                self._shadow = Shadow(self.nbytes, info(self.dtype).itemsize, rows=rows)
-        return self._shadow
+                self.marks = Shadow(self.nbytes, info(self.dtype).itemsize, rows=rows)
+        return self.marks
 
     def __repr__(self) -> str:
         where = "" if self.address is None else f" at {self.address}"
         return f"<{self.label}: {self.dtype}{list(self.shape)}{where}>"
+
+
+_new = object.__new__
 
 
 def _checked_address(address: Sequence[int]) -> tuple[int, int]:
@@ -346,16 +392,14 @@ def _checked_address(address: Sequence[int]) -> tuple[int, int]:
     return partition, byte
 
 
-def sentinel(dtype: str) -> float | None:
-    """Return what new memory of a type holds: NaN or 4; None where it is bytes of 0xFF."""
+def sentinel_bytes(dtype: str) -> bytes:
+    """Return the bytes of one item of new memory of a type: NaN, 4, or bytes of 0xFF."""
     kind = info(dtype)
     if kind.is_packed or dtype == "float8_e8m0fnu":
-        return None
-    return math.nan if kind.is_float else 4
+        return b"\xff" * kind.itemsize
+    return np.array(math.nan if kind.is_float else 4, kind.numpy).tobytes()
 
 
 def _filled(nbytes: int, dtype: str) -> npt.NDArray[np.uint8]:
-    fill, kind = sentinel(dtype), info(dtype)
-    if fill is None:
-        return np.full(nbytes, 0xFF, np.uint8)
-    return np.full(nbytes // kind.itemsize, fill, kind.numpy).view(np.uint8)
+    item = np.frombuffer(sentinel_bytes(dtype), info(dtype).numpy)
+    return np.full(nbytes // item.itemsize, item).view(np.uint8)

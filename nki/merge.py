@@ -15,8 +15,10 @@ and sums between the cores' tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,17 +26,17 @@ import numpy as np
 from nki.checks.flow import Leaf
 from nki.checks.races import Races, Touch
 from nki.errors import NkiError
-from nki.isa.rows.hidden import SENTINEL
 from nki.isa.table import HIDDEN
 from nki.merging.members import Arrival, Launch
-from nki.merging.shared import Mask, SharedMemory, match_shared
+from nki.merging.shared import Fill, SharedMemory, match_shared
 from nki.merging.source import Rewritten, Source
 from nki.merging.structure import check_structure, different, header
 from nki.merging.syncs import SYNCS
+from nki.merging.values import Values
 from nki.merging.writer import Writer
-from nki.psum import boxes
-from nki.recording import Block, Loop, Recording
+from nki.recording import Block, Loop, Recording, Result
 from nki.tensor import NkiTensor
+from nki.trees import leaves
 
 if TYPE_CHECKING:
     from nki.recorder import Recorder
@@ -108,6 +110,7 @@ class _Merge:
 
     Attributes:
         quiet: bodies of loops are gone through again, only to look for races.
+        surely: what is looked at runs in every run of the program.
         created: ids of the shared storages that were filled when they were created.
     """
 
@@ -122,10 +125,15 @@ class _Merge:
             self.sources.append(Source(recorder, self.writer, shared, registers))
             registers += recorder.recording.registers
         self.writer.recording.registers = registers
-        self.races = [Races() for _ in range(first.ranks)]
+        self.races = [
+            Races(partial(self._values, self.sources[i : i + first.cores]))
+            for i in range(0, len(self.sources), first.cores)
+        ]
+        self._known: dict[int, Values] = {}
         self.touching = [source.touching_shared() for source in self.sources]
         self.memory = SharedMemory()
         self.quiet = False
+        self.surely = True
         self.created: set[int] = set()
 
     def result(self) -> Recording:
@@ -146,9 +154,11 @@ class _Merge:
             made.constants += [source.number(n) for n in recording.constants]
             if source.lane % cores == 0:
                 made.inputs += [source.number(n) for n in recording.inputs]
+        heads = self.sources[::cores]
+        for head in heads if cores > 1 else ():
+            self._returned(head)
         made.findings += self.memory.findings
         made.findings += [finding for races in self.races for finding in races.findings]
-        heads = self.sources[::cores]
         results = [source.results(source.recording.results) for source in heads]
         made.results = results if self.launch.ranks > 1 else results[0]
         return made
@@ -203,7 +213,8 @@ class _Merge:
             if stop is None or stop.loop is None or stop.lanes:
                 return
             source, loop = cursor.source, stop.loop
-            self._look(source, loop.body)
+            with self._inside(loop):
+                self._look(source, loop.body)
             if not self.quiet:
                 _append(out, source.loop(loop, source.whole(loop.body)))
             cursor.proceed()
@@ -265,11 +276,12 @@ class _Merge:
                 raise different(first, loops[0], self.sources[lane], loop)
         body = Block()
         blocks = {lane: loop.body for lane, loop in zip(lanes, loops, strict=True)}
-        self._blocks(blocks, body)
-        # The end of an iteration meets the beginning of the next one.
-        before, self.quiet = self.quiet, True
-        self._blocks(blocks, body)
-        self.quiet = before
+        with self._inside(loops[0]):
+            self._blocks(blocks, body)
+            # The end of an iteration meets the beginning of the next one.
+            before, self.quiet = self.quiet, True
+            self._blocks(blocks, body)
+            self.quiet = before
         if self.quiet:
             return
         made = first.loop(loops[0], body)
@@ -279,6 +291,15 @@ class _Merge:
             for counter in loop.counters
         )
         _append(out, made)
+
+    @contextmanager
+    def _inside(self, loop: Loop) -> Iterator[None]:
+        """Take note that what follows is the body of a loop, which may not run."""
+        before, lower, upper = self.surely, loop.lower, loop.upper
+        runs = isinstance(lower, int) and isinstance(upper, int) and lower < upper
+        self.surely = before and runs
+        yield
+        self.surely = before
 
     def _deadlock(self, cursors: Mapping[int, _Cursor]) -> NkiError:
         """Return the error for participants none of whom can go on."""
@@ -315,7 +336,8 @@ class _Merge:
         code = source.rewrite(block)
         self._watch(source, code, 0, len(code.code))
         for loop in block.loops:
-            self._look(source, loop.body)
+            with self._inside(loop):
+                self._look(source, loop.body)
 
     def _watch(self, source: Source, code: Rewritten, begin: int, end: int) -> None:
         """Look at the accesses to shared HBM in a part of a block."""
@@ -334,7 +356,15 @@ class _Merge:
             ):
                 continue
             for leaf, tensor in touched:
-                self.races[rank].touch(core, Touch(tensor, leaf.writes, where))
+                event = (id(code.block), at)
+                self.races[rank].touch(core, Touch(tensor, leaf.writes, where, [event]))
+
+    def _values(self, sources: Sequence[Source]) -> Values:
+        """Return which events of a logical core write the same."""
+        lane = sources[0].lane
+        if lane not in self._known:
+            self._known[lane] = Values(sources, frozenset(SYNCS))
+        return self._known[lane]
 
     def _creates(self, source: Source, tensor: NkiTensor) -> bool:
         """Whether a fill is that with which both cores create a tensor."""
@@ -347,22 +377,32 @@ class _Merge:
         """Take note of what an event does with shared HBM; return its operands there."""
         template, line = source.recording.templates[code.old[at]], code.old[at + 1]
         touched = list(source.shared_operands(code.old, at))
-        for tensor, mask in self.memory.used(template.row.name, touched, source.where(line)):
-            self._fill(source, tensor, mask, line)
+        fills = self.memory.used(template, touched, source.where(line), surely=self.surely)
+        self._fill(source, fills, source.line(line))
         return touched
 
-    def _fill(self, source: Source, tensor: NkiTensor, mask: Mask, line: int) -> None:
+    def _fill(self, source: Source, fills: Iterable[Fill], line: int) -> None:
         """Give memory that nothing has written what the documented simulator fills it with."""
-        for part in boxes(mask):
+        for tensor, value in fills:
             self.writer.emit(
                 self.root,
                 HIDDEN["fill"],
-                {"dst": tensor[part]},
-                {"value": SENTINEL},
-                source.line(line),
+                {"dst": tensor},
+                {"value": value},
+                line,
                 source.lane,
                 hidden=True,
             )
+
+    def _returned(self, source: Source) -> None:
+        """Check what a logical core with two physical ones returns."""
+        recording = source.recording
+        for result in leaves(recording.results, Result):
+            places = ((result.storage, result.offset),)
+            tensor = source.tensor(result.form, places)
+            where = source.recorder.where_created(recording.storages[result.storage])
+            fills = self.memory.look(tensor, "the kernel returns", where)
+            self._fill(source, fills, self.writer.line(where))
 
 
 def _append(block: Block, loop: Loop) -> None:

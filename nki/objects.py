@@ -2,8 +2,11 @@
 
 import copy
 import dataclasses
+import functools
 import inspect
-from collections.abc import Mapping
+import re
+import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = ["NKIObject", "RuntimeScalar", "TensorBase", "copied", "fields_of"]
@@ -12,17 +15,22 @@ __all__ = ["NKIObject", "RuntimeScalar", "TensorBase", "copied", "fields_of"]
 class NKIObject:
     """Base class of a kernel's own data classes and configuration objects.
 
-    A subclass without an ``__init__`` of its own takes its annotated attributes by keyword or in
-    order of declaration, defaults being the class attributes and else None, and then calls
-    ``__post_init__`` if there is one: it need not be decorated as a dataclass.
+    A subclass without an ``__init__`` of its own takes its data attributes, annotated or not, by
+    keyword or in order of declaration, defaults being the class attributes and else None, and then
+    calls ``__post_init__`` if there is one. It need not be decorated as a dataclass, and if it is,
+    the same holds: the vendor's compiler reads classes itself, and knows no other rules.
     """
 
     __slots__ = ()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__init__ is NKIObject.__init__:
+            # In the class itself, so that `dataclass` makes none.
+            cls.__init__ = NKIObject.__init__  # type: ignore[method-assign]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        names = [
-            name for kind in reversed(type(self).__mro__) for name in inspect.get_annotations(kind)
-        ]
+        names, defaults, passed = _declared(type(self))  # type: ignore[arg-type]  # a class is hashable
         if len(args) > len(names):
             raise TypeError(
                 f"{type(self).__name__}() takes {len(names)} arguments but {len(args)} were given"
@@ -35,10 +43,88 @@ class NKIObject:
                 raise TypeError(f"{type(self).__name__}() has no attribute {name!r}")
             given[name] = value
         for name in names:
-            setattr(self, name, given[name] if name in given else getattr(type(self), name, None))
+            if name not in given:
+                given[name] = defaults[name]() if name in defaults else None
+            if name not in passed:
+                object.__setattr__(self, name, given[name])  # a frozen dataclass refuses others
         post = getattr(self, "__post_init__", None)
         if post is not None:
-            post()
+            post(*(given[name] for name in passed))
+
+
+_CODE = (
+    types.FunctionType, classmethod, staticmethod, property, type, functools.cached_property,
+    types.MemberDescriptorType, types.GetSetDescriptorType,
+)  # fmt: skip
+
+
+def _is_marked(annotation: Any, marker: str) -> bool:
+    """Whether an annotation, which may be a string, is a `ClassVar` or `InitVar`."""
+    text = annotation if isinstance(annotation, str) else repr(annotation)
+    return re.match(rf"(\w+\.)*{marker}\b", text) is not None
+
+
+def _own_names(kind: type) -> list[str]:
+    """Return the data attributes that a class declares, in their order.
+
+    Where one without annotation stands among annotated ones without a value, it comes after them.
+    """
+    annotated = {
+        name: annotation
+        for name, annotation in inspect.get_annotations(kind).items()
+        if not _is_marked(annotation, "ClassVar")
+    }
+    plain = [
+        name
+        for name, value in vars(kind).items()
+        if not (
+            name in inspect.get_annotations(kind)
+            or name.startswith("_")
+            or isinstance(value, _CODE)
+        )
+    ]
+    names = list(annotated)
+    order = list(vars(kind))
+    for name in reversed(plain):
+        later = (other for other in order[order.index(name) + 1 :] if other in names)
+        names.insert(
+            names.index(following) if (following := next(later, None)) else len(names), name
+        )
+    return names
+
+
+@functools.lru_cache(maxsize=1024)
+def _declared(
+    kind: type,
+) -> tuple[tuple[str, ...], dict[str, Callable[[], Any]], tuple[str, ...]]:
+    """Return a class's attributes in order, how defaults are made, and what `__post_init__` gets.
+
+    Mutable defaults are copied for each object.
+    """
+    fields = getattr(kind, "__dataclass_fields__", {})
+    names: dict[str, None] = {}
+    for base in reversed(kind.__mro__):
+        if issubclass(base, NKIObject):
+            names.update(dict.fromkeys(_own_names(base)))
+    defaults: dict[str, Callable[[], Any]] = {}
+    passed: list[str] = []
+    for name in names:
+        field = fields.get(name)
+        value = getattr(kind, name, dataclasses.MISSING) if field is None else field.default
+        if isinstance(value, dataclasses.Field):  # of a class that is not decorated
+            field, value = value, value.default
+        if field is not None and field.default_factory is not dataclasses.MISSING:
+            defaults[name] = field.default_factory
+        elif value is not dataclasses.MISSING:
+            mutable = isinstance(value, (list, dict, set))
+            defaults[name] = functools.partial(copy.copy if mutable else _same, value)
+        if field is not None and _is_marked(field.type, "InitVar"):
+            passed.append(name)
+    return tuple(names), defaults, tuple(passed)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 class RuntimeScalar(NKIObject):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from nki.memory import Core, MemoryRegion, Storage, use_core
 from nki.psum import Accumulation
 from nki.recording import Block, Loop, Recording, Result, Template
 from nki.reference import Machine
+from nki.repeats import Repeats
 from nki.tensor import NkiTensor, create
 from nki.uninitialised import Initialisation
 from nki.versions import since
@@ -36,14 +38,8 @@ __all__ = ["Grid", "Recorder"]
 
 Grid = tuple[int, ...]
 PRECISE_VARIABLE = "NKI_PRECISE_FP"
+_new = object.__new__  # without `__init__`, which takes as long again
 _IMPRECISE = frozenset({"bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
-
-
-class Observer(Protocol):
-    """What looks at instructions while they are recorded: a check that needs their order."""
-
-    def issued(self, template: Template, operands: Mapping[str, Any]) -> None:
-        """Look at an instruction that is about to be appended."""
 
 
 class Recorder:
@@ -52,7 +48,11 @@ class Recorder:
     Attributes:
         recording: what was recorded so far.
         core: whose memory the kernel's tensors lie in.
-        observers: checks that see every instruction of the user's.
+        forms: numbers the storages.
+        initialisation: follows what is read and written.
+        accumulation: follows what PSUM holds.
+        made: the first tensor by shape, data type and buffer as they were given.
+        depth: number of nested loops of the device that are open.
         shared: storages in shared HBM in the order of their creation.
         filled: by id of a storage that two cores share, the number it was created with.
         cores: physical cores of the logical core.
@@ -85,7 +85,6 @@ class Recorder:
         """
         self.recording = Recording(name, target)
         self.core = Core(target, index)
-        self.observers: list[Observer] = []
         self.shared: list[Storage] = []
         self.filled: dict[int, float] = {}
         self.names: dict[str, list[tuple[str, int]]] = {}
@@ -99,17 +98,22 @@ class Recorder:
         self._generation = _generation(target)
         unset = "1" if since("NKI_PRECISE_FP") else "0"
         self._precise = os.environ.get(PRECISE_VARIABLE, unset) != "0"
-        self._forms = Forms()
-        self.recording.storages = self._forms.storages
+        self.forms = Forms()
+        self.recording.storages = self.forms.storages
+        self.made: dict[Any, NkiTensor] = {}
+        self.depth = 0
         self._templates: dict[Key, int] = {}
         self._lines: dict[tuple[str, int], int] = {}
         self._blocks: list[Block] = [self.recording.body]
+        # Of each open loop the values of its counter, None if it may not run.
+        self._counters: list[range | None] = []
+        self._ranges: dict[int | None, range] = {}  # by number of the counter
         self._count = 0
-        self._born: dict[int, int] = {}  # depth of the block that a storage was created in
         self._created: dict[int, tuple[str, int]] = {}  # of storages in shared HBM
         self._registers: set[int] = set()  # written
-        self._accumulation = Accumulation(self)
-        self._initialisation = Initialisation(self)
+        self.accumulation = Accumulation(self)
+        self.initialisation = Initialisation(self)
+        self._repeats = Repeats(self)
         self._conditions = Conditions(self)
         self.decide = self._conditions.decide
         self._peeking: Machine | None = None
@@ -123,9 +127,10 @@ class Recorder:
     def active(self) -> Iterator[None]:
         """Let this thread's kernel be recorded here within a ``with`` block."""
         with ExitStack() as stack:
+            stack.enter_context(_uncollected())
             stack.enter_context(use_core(self.core))
             stack.enter_context(use_recorder(self))
-            stack.enter_context(use_issuer(self.issue))
+            stack.enter_context(use_issuer(self.issue, self._repeats.again, self._learn))
             yield
         self._conditions.finish()
         if self._failures:
@@ -144,21 +149,23 @@ class Recorder:
         several = math.prod(self._grid) > 1
         region = MemoryRegion.shared_hbm if several else MemoryRegion.private_hbm
         tensor = create(shape, dtype, region, name)
-        tensor.storage.shadow.mark_all()
-        self.recording.inputs.append(self._forms.number(tensor.storage))
+        tensor.storage.mark_all()
+        self.recording.inputs.append(self.forms.number(tensor.storage))
         return tensor
 
     def result(self, tensor: NkiTensor) -> Result:
         """Return what stands for a tensor among the results."""
+        self.initialisation.returned(tensor)
         places = array("q")
-        form = self._forms.tile(tensor, places)
+        form = self.forms.tile(tensor, places)
         return Result(places[0], places[1], form)
 
     def created(self, storage: Storage) -> None:
         """Take note of a new storage."""
-        self._born[id(storage)] = len(self._blocks) - 1
+        storage.depth = self.depth
         if storage.region is MemoryRegion.shared_hbm:
             self.shared.append(storage)
+        if not storage.region.on_chip:
             self._created[id(storage)] = user_location()
 
     def stored(self, dtype: str) -> str:
@@ -169,17 +176,16 @@ class Recorder:
         return "float32" if not self._precise and dtype in _IMPRECISE else dtype
 
     def where_created(self, storage: Storage) -> tuple[str, int]:
-        """Return the user's line that created a storage in shared HBM."""
+        """Return the user's line that created a storage in HBM."""
         return self._created[id(storage)]
 
     def depth_of(self, number: int) -> int:
         """Return in how many nested loops of the device a storage was created."""
-        return self._born.get(id(self.recording.storages[number]), 0)
+        return self.recording.storages[number].depth
 
     def constant(self, storage: Storage) -> None:
         """Take note of a storage that holds data from the start."""
-        self.recording.constants.append(self._forms.number(storage))
-        self._born[id(storage)] = 0
+        self.recording.constants.append(self.forms.number(storage))
 
     # --- instructions --------------------------------------------------------------------------
 
@@ -193,32 +199,81 @@ class Recorder:
         self._check_registers(row, operands)
         where = user_location()
         template, places = self._template(row, operands, attributes)
-        if not template.hidden:
-            self._initialisation.issued(template, operands)
-            template = self._accumulation.issued(template, operands)
-            for observer in self.observers:
-                observer.issued(template, operands)
-        name = attributes.get("name")
+        for rule in row.findings:
+            broken = rule.check(template.call)
+            if broken is not None:
+                self.finding(rule.code, f"{broken[0]}; {broken[1]}")
+        self.initialisation.issued(template, operands)
+        written = [
+            tensor
+            for operand in row.operands
+            if operand.role is not Role.READ and type(tensor := operands[operand.name]) is NkiTensor
+        ]
+        template = self.accumulation.issued(template, written)
+        code = self.number_of(template), self.line(where)
+        return self.append([*code, *places], attributes.get("name"))
+
+    def append(self, code: list[int], name: str | None) -> NkiInstruction:
+        """Append an instruction to the current block.
+
+        Args:
+            code: of the event, see `nki.recording.Block`.
+            name: the user's, if any.
+        """
+        self._blocks[-1].code.fromlist(code)  # twice as fast as `extend`
         if name is not None:
-            self.names.setdefault(name, []).append(where)
-        self._append(self._blocks[-1], template, where, places)
+            self.names.setdefault(str(name), []).append(self.recording.locations[code[1]])
+        made = _new(NkiInstruction)
+        made.handle = self._count
         self._count += 1
-        return NkiInstruction(self._count - 1)
+        return made
+
+    def _learn(
+        self,
+        key: Any,
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+        row: Instruction,
+        operands: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+    ) -> None:
+        """Remember a call that was issued, for those like it; see `nki.repeats`."""
+        if row.name in _ANSWERS:
+            return
+        template, _ = self._template(row, operands, attributes)
+        # What is undefined on hardware is told of every call.
+        if not any(rule.check(template.call) for rule in row.findings):
+            self._repeats.learn(key, template, *call)
 
     def hidden_fill(self, block: Block, tensor: NkiTensor, value: Any) -> None:
         """Append a fill that no instruction of the user asks for to an open block."""
         template, places = self._template(
             HIDDEN["fill"], {"dst": tensor}, {"value": value}, hidden=True
         )
-        self._append(block, template, user_location(), places)
+        block.code.extend((self.number_of(template), self.line(user_location())))
+        block.code.extend(places)
 
     def block_of(self, storage: Storage) -> Block:
         """Return the innermost open block in which a storage exists in all iterations."""
-        return self._blocks[min(self._born.get(id(storage), 0), len(self._blocks) - 1)]
+        return self._blocks[min(storage.depth, self.depth)]
 
     def inside_loop_of(self, storage: Storage) -> bool:
         """Whether the current block is a loop that the storage was created outside of."""
-        return self._born.get(id(storage), 0) < len(self._blocks) - 1
+        return storage.depth < self.depth
+
+    def surely_runs(self, storage: Storage) -> bool:
+        """Whether the current block runs at all, once it has come to where a storage is created.
+
+        What is created in HBM within a loop may be returned.
+        """
+        begin = storage.depth if storage.region.on_chip else 0
+        return all(self._counters[begin:])
+
+    def counted(self, storage: Storage, index: Any) -> range | None:
+        """Return the values that a register takes while a storage exists; None if unknown."""
+        for values in self._counters[storage.depth :]:
+            if values is not None and self._ranges.get(getattr(index, "number", None)) is values:
+                return values
+        return None
 
     def variant(self, template: Template, **changes: Any) -> Template:
         """Return a template like another with some fields changed, always the same one."""
@@ -228,9 +283,9 @@ class Recorder:
             found = self._add(key, template, **changes)
         return self.recording.templates[found]
 
-    def finding(self, code: str, text: str) -> None:
+    def finding(self, code: str, text: str, where: tuple[str, int] | None = None) -> None:
         """Take note of something that works here and is undefined on hardware."""
-        self.recording.findings.append((Finding(code, text), user_location()))
+        self.recording.findings.append((Finding(code, text), where or user_location()))
 
     def _template(
         self,
@@ -243,7 +298,7 @@ class Recorder:
         places = array("q")
         group = 32 if row.name.startswith("nc_matmul") else 16
         try:
-            forms = self._forms.operands(row, operands, places, group)
+            forms = self.forms.operands(row, operands, places, group)
             parts: list[Any] = [row.name, hidden]
             # Equal keys must mean the same number: 1, 1.0 and True are equal, 0.0 and -0.0 too.
             for form in forms:
@@ -287,21 +342,17 @@ class Recorder:
         self._templates[id(made)] = number
         return number
 
-    def _line(self, where: tuple[str, int]) -> int:
+    def number_of(self, template: Template) -> int:
+        """Return the number of a template."""
+        return self._templates[id(template)]
+
+    def line(self, where: tuple[str, int]) -> int:
         """Return the number of a user's line."""
         line = self._lines.get(where)
         if line is None:
             line = self._lines[where] = len(self.recording.locations)
             self.recording.locations.append(where)
         return line
-
-    def _append(
-        self, block: Block, template: Template, where: tuple[str, int], places: array[int]
-    ) -> None:
-        code = block.code
-        code.append(self._templates[id(template)])
-        code.append(self._line(where))
-        code.extend(places)
 
     # --- registers -----------------------------------------------------------------------------
 
@@ -349,7 +400,10 @@ class Recorder:
         bounds = self._bound(lower, "lower"), self._bound(upper, "upper")
         counter = self.register(frozen=True)
         self._registers.add(counter.number)
-        with self._nested() as body:
+        known = all(isinstance(bound, int) for bound in bounds)
+        values = range(*bounds, step) if known else range(0)
+        self._ranges[counter.number] = values
+        with self._nested(values or None) as body:
             yield counter
         self._loop(Loop("for", (counter.number,), *bounds, step, body, 0))
 
@@ -376,16 +430,20 @@ class Recorder:
         self._loop(Loop("while", (current.number,), first, after, 1, body, 0))
 
     @contextmanager
-    def _nested(self) -> Iterator[Block]:
+    def _nested(self, values: range | None = None) -> Iterator[Block]:
         block = Block()
         self._blocks.append(block)
+        self._counters.append(values)
+        self.depth += 1
         try:
             yield block
         finally:
             self._blocks.pop()
+            self._counters.pop()
+            self.depth -= 1
 
     def _loop(self, loop: Loop) -> None:
-        loop.location = self._line(user_location())
+        loop.location = self.line(user_location())
         block = self._blocks[-1]
         block.code.extend((-1, len(block.loops)))
         block.loops.append(loop)
@@ -497,11 +555,28 @@ class Recorder:
                 "the value of a tensor is asked for while only shapes are known",
                 "call the kernel with arrays, or do not look at values here",
             )
+        self.forms.tile(tensor, array("q"))  # raises if it leaves its storage
         self.recording.peeked = True
         if self._peeking is None:
             self._peeking = Machine(self.recording, [np.array(a) for a in self.values()])
         self._peeking.proceed()
         return self._peeking.read(tensor)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let nobody look for garbage in cycles within a ``with`` block.
+
+    What a kernel makes is mostly kept, and looking through it again and again takes a fifth of the
+    time. Garbage without cycles is freed as ever.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _generation(target: Target) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from neuronxcc.targets import Target
-from nki.isa.spec import Call, Instruction, Role
+from nki.isa.spec import Call, Instruction
 from nki.isa.state import Finding
 from nki.memory import MemoryRegion, Storage
 from nki.pattern import AccessPattern
@@ -115,7 +115,7 @@ class Template:
         call: the checked call, for costs.
         core: which core's state it uses; kernels on several cores are merged into one recording.
         accumulate: of a product, what `accumulate=None` was found to mean here.
-        hidden: no instruction of the user's: it prepares memory for the fast executor only.
+        hidden: no instruction of the user's: it fills memory that is new.
         words: integers that the places of an event take.
     """
 
@@ -290,14 +290,3 @@ class Recording:
                 yield from self._events(item.body)
             else:
                 yield item
-
-    def written_inputs(self) -> frozenset[int]:
-        """Return the numbers of the input storages that some instruction writes."""
-        known = set(self.inputs)
-        found: set[int] = set()
-        for event in self.events():
-            roles = {operand.name: operand.role for operand in event.template.row.operands}
-            for name, _, places in event.operands():
-                if roles.get(name) is not Role.READ and places:
-                    found.add(places[0][0])
-        return frozenset(found & known)

@@ -15,7 +15,7 @@ from nki.errors import NkiError
 from nki.isa.evaluate import dtypes_of, evaluate
 from nki.isa.mx import rule_in_use
 from nki.isa.rows.dma_rules import AXES
-from nki.isa.state import MATMUL, OTHER, CoreState, Step
+from nki.isa.state import MATMUL, OTHER, UNWRITTEN, CoreState, Step
 from nki.memory import Core, MemoryRegion, Storage
 from nki.pattern import Indirect
 from nki.psum import WrittenMap
@@ -85,8 +85,9 @@ class Machine:
                 made.bytes[:] = old.bytes
             else:
                 made = Storage(
-                    old.region, old.dtype, old.shape, address=old.address, core=self._core(old)
-                )
+                    old.region, old.dtype, old.shape,
+                    address=old.address, core=self._core(old), spills=old.spills,
+                )  # fmt: skip
             self._storages[number] = made
         return made
 
@@ -132,9 +133,6 @@ class Machine:
         return bound if isinstance(bound, int) else self._registers[bound[0]]
 
     def _event(self, event: Event) -> None:
-        template = event.template
-        if template.hidden:
-            return
         try:
             self._run(event)
         except NkiError as error:
@@ -159,6 +157,8 @@ class Machine:
                 f"a value is asked for after {template.row.name}, which needs what other cores do",
                 "use nl.device_print, or look at values before cores exchange any",
             )
+        if template.accumulate is False:
+            self._forget(event)
         step = Step(
             self._states[template.core],
             template.generation,
@@ -178,14 +178,26 @@ class Machine:
                 product = template.row.name.startswith("nc_matmul")
                 mask = _kept(template, operands, inside, name) if inside else None
                 self._write(form, at, value, product=product, mask=mask)
+        if template.hidden:
+            self._forget(event)
+
+    def _forget(self, event: Event) -> None:
+        """Begin anew with memory in PSUM that is new here: in a loop it was written before."""
+        form = event.template.form("dst")
+        assert isinstance(form, TileForm)
+        if form.region is MemoryRegion.psum:
+            tensor, values = self._tensor(form, event.places)
+            group = form.indirect.group if form.indirect is not None else 16
+            self._map(event.places[0][0]).put(tensor, UNWRITTEN, values, group)
 
     def _written_states(self, event: Event) -> Array | None:
         if not event.template.row.name.startswith("nc_matmul"):
             return None
         form, place = event.template.form("dst"), event.places[0]
         assert isinstance(form, TileForm)
-        tensor = self._tensor(form, event.places)[0]
-        states = self._map(place[0]).get(tensor)
+        tensor, values = self._tensor(form, event.places)
+        group = form.indirect.group if form.indirect is not None else 16
+        states = self._map(place[0]).get(tensor, values, group)
         return np.array(np.broadcast_to(np.uint8(states), form.shape))
 
     def _map(self, number: int) -> WrittenMap:
@@ -265,7 +277,7 @@ class Machine:
         group = form.indirect.group if form.indirect is not None else 16
         access.write(tensor, value.view(info(tensor.dtype).numpy), index, group, mask)
         if form.region is MemoryRegion.psum:
-            self._map(places[0][0]).put(tensor, MATMUL if product else OTHER)
+            self._map(places[0][0]).put(tensor, MATMUL if product else OTHER, index, group)
 
     # --- results -------------------------------------------------------------------------------
 

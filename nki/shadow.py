@@ -9,11 +9,11 @@ written, such as an input of a kernel, keeps no flags at all.
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Shadow"]
+__all__ = ["COMPLETE", "Shadow"]
 
 Bools = npt.NDArray[np.bool_]
 
-_SMALL = 1 << 13  # flags that are looked through after a write to find that all are set
+_SMALL = 1 << 18  # flags that are looked through after a write to find that all are set
 
 
 class Shadow:
@@ -24,6 +24,21 @@ class Shadow:
     """
 
     __slots__ = ("_alike", "_flags", "_granule", "_nbytes", "_row", "_rows", "complete")
+
+    @property
+    def untouched(self) -> bool:
+        """Whether surely nothing is written."""
+        return self._flags is None and not self.complete
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything is written, if only a byte of an item."""
+        return self.complete or (self._flags is not None and bool(self._flags.any()))
+
+    @property
+    def granule(self) -> int:
+        """Bytes that were only written together."""
+        return self._granule
 
     def __init__(self, nbytes: int, granule: int, *, rows: int = 1, complete: bool = False) -> None:
         """Begin with nothing written.
@@ -67,6 +82,8 @@ class Shadow:
             self._alike
             and flags is not None
             and flags.size <= _SMALL
+            and flags[0]
+            and flags[-1]
             and np.count_nonzero(flags) == flags.size
         ):
             self.mark_all()
@@ -164,3 +181,7 @@ class Shadow:
         self._refine()
         self._spread()
         return self._new() if self._flags is None else self._flags
+
+
+# That of whatever is wholly written: nothing changes it any more.
+COMPLETE = Shadow(0, 1, complete=True)

@@ -108,7 +108,7 @@ def _facts(program: Program) -> Facts | None:
                 for code, text, (file, line) in notes["findings"]
             ),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         warn(f"a kernel's notes in the cache are not usable ({error!r}); it is recorded again")
         return None
 

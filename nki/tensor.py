@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from nki import addressing
 from nki import pattern as views
-from nki.context import current_recorder
+from nki.context import Recorder, current_recorder
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.indexing import (
@@ -37,12 +37,14 @@ class NkiTensor(TensorBase):
     Attributes:
         storage: the memory, shared by all views.
         pattern: which elements this view shows.
+        layout: kept by who records (`nki.forms`), None as long as nothing has used the view.
     """
 
-    __slots__ = ("pattern", "storage")
+    __slots__ = ("layout", "pattern", "storage")
 
     storage: Storage
     pattern: AccessPattern
+    layout: Any
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class NkiTensor(TensorBase):
         if storage is None:
             storage = Storage(region, kind, checked_shape(shape, region), name=name)
         self.storage = storage
+        self.layout = None
         self.pattern = views.contiguous(
             kind, checked_shape(shape, region), partition=region.on_chip
         )
@@ -341,18 +344,19 @@ class NkiTensor(TensorBase):
             indirect_dim: dimension of this view that the dynamic offset counts in.
             dtype: type to read the storage as.
 
+        A view that leaves the storage may be made, but not used (NKI022): kernels make such views
+        for cases that they then leave out.
+
         Raises:
             NkiError: a malformed pattern (NKI021), one that steps over partitions (NKI023), bytes
                 that are no whole elements (NKI020), two dynamic offsets (NKI024), an index tensor
                 of the wrong kind (NKI025), or a vector where none is supported (NKI026).
-            NkiIndexError: a pattern outside of the storage (NKI022).
         """
         storage, p = self.storage, self.pattern
         kind = p.dtype if dtype is None else canonical(dtype)
         if scalar_offset is None and vector_offset is None:
-            return tensor_of(
-                storage,
-                addressing.explicit(p, pattern, offset, kind, storage.nbytes, storage.row_bytes),
+            return _within(
+                storage, addressing.explicit(p, pattern, offset, kind, storage.row_bytes)
             )
         if scalar_offset is not None and vector_offset is not None:
             raise NkiError(
@@ -370,8 +374,8 @@ class NkiTensor(TensorBase):
         if count:
             # The first stride is documented as ignored, so it says nothing of the bounds either.
             pattern = [(0, pair[1]) if i == 0 else pair for i, pair in enumerate(pattern)]
-        static = addressing.explicit(p, pattern, offset, kind, storage.nbytes, storage.row_bytes)
-        return tensor_of(
+        static = addressing.explicit(p, pattern, offset, kind, storage.row_bytes)
+        return _within(
             storage, _with_offset(p, static, scalar_offset, vector_offset, indirect_dim, count)
         )
 
@@ -482,6 +486,7 @@ def tensor_of(storage: Storage, pattern: AccessPattern) -> NkiTensor:
     tensor = _new(NkiTensor)
     tensor.storage = storage
     tensor.pattern = pattern
+    tensor.layout = None
     return tensor
 
 
@@ -496,16 +501,48 @@ def create(
 
     A buffer of None, which was the default in NKI 0.2, is SBUF.
     """
+    recorder = current_recorder()
+    known = recorder is not None and address is None and _are_ints(shape)
+    if known:
+        try:
+            found = recorder.made.get((shape, dtype, buffer))  # type: ignore[union-attr]
+        except TypeError:  # a list as a shape, or what is no type
+            known, found = False, None
+        if found is not None:
+            return _another(found, name, recorder)  # type: ignore[arg-type]
     region = MemoryRegion.sbuf if buffer is None else region_of(buffer)
     sizes = checked_shape(shape, region)
     kind = canonical(dtype)
-    recorder = current_recorder()
     if recorder is not None:
         kind = recorder.stored(kind)
     storage = Storage(region, kind, sizes, name=name, address=address)
+    tensor = tensor_of(storage, views.contiguous(kind, sizes, partition=region.on_chip))
     if recorder is not None:
         recorder.created(storage)
-    return tensor_of(storage, views.contiguous(kind, sizes, partition=region.on_chip))
+        # Those in HBM are told apart by the lines that create them.
+        if known and region.on_chip:
+            recorder.made[shape, dtype, buffer] = tensor
+    return tensor
+
+
+def _are_ints(shape: Any) -> bool:
+    """Whether a shape is a tuple of plain integers, which others may be equal to."""
+    if type(shape) is not tuple:
+        return False
+    for n in shape:  # noqa: SIM110 (three times as fast as `all`)
+        if type(n) is not int:
+            return False
+    return True
+
+
+def _another(like: NkiTensor, name: str, recorder: Recorder) -> NkiTensor:
+    """Return a new whole tensor in all but its name like another one that was created here."""
+    tensor = _new(NkiTensor)
+    tensor.storage = storage = like.storage.another(name)
+    tensor.pattern = like.pattern
+    tensor.layout = like.layout
+    storage.depth = recorder.depth
+    return tensor
 
 
 def checked_shape(shape: Sequence[int], region: MemoryRegion) -> tuple[int, ...]:
@@ -533,6 +570,12 @@ def checked_shape(shape: Sequence[int], region: MemoryRegion) -> tuple[int, ...]
             f"give the partitions and at least one free dimension: ({sizes[0]}, 1)",
         )
     return sizes
+
+
+def _within(storage: Storage, p: AccessPattern) -> NkiTensor:
+    """Return a view, and let its storage remember if it is one that must not be used."""
+    storage.exceeded |= addressing.leaves(p, storage.nbytes, storage.row_bytes)
+    return tensor_of(storage, p)
 
 
 def _with_offset(

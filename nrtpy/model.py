@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from neuronxcc.files import read_regular
+from neuronxcc.neff.container import MOST_NEFF_BYTES
 from neuronxcc.neff.interface import TensorInfo
 from neuronxcc.status import Status
 from nrtpy.dump import dump_inputs, wanted
@@ -136,7 +138,7 @@ class NrtpyModel:
             raise failed(Status.INVALID, "nrt_load_collectives", text)
         function = "nrt_load_collectives" if cc_enabled else "nrt_load"
         with failing(function, f"Failed to load model {path}", Status.FAILURE):
-            content = path.read_bytes()
+            content = read_regular(path, MOST_NEFF_BYTES, links=True, anyone=True)
             ranks = runtime.join(rank_id, world_size) if cc_enabled else None
             loaded = LoadedNeff(content, device, rank_id, ranks)
         log("INFO", "NRT", function, f"loaded {path} on core {core_id}: {loaded.memory}")

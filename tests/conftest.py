@@ -5,7 +5,9 @@ arithmetic, ``device`` the device through PyTorch, ``multiprocess`` several proc
 """
 
 import os
+import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Two cores are shared by all test processes, so a slow example is load and not a defect.
@@ -17,3 +19,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_told() -> None:
+    """Let every test see what a process says once."""
+    messages = sys.modules.get("neuronxcc.neff.messages")
+    if messages is not None:
+        messages.TOLD.clear()

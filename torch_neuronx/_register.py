@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils.backend_registration import (
 )
 
 from torch_neuronx import _unavailable
+from torch_neuronx._imports import when_imported
 
 _done = False
 
@@ -58,13 +60,23 @@ def _register() -> None:
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    importlib.import_module("torch_neuronx.neuron.locations").register()
     importlib.import_module("torch_neuronx.neuron._exit").register()
     importlib.import_module("torch_neuronx.distributed.group").register()
+    _register_with("portable_cache")
+    # What takes long to import waits for who imports it.
+    when_imported("torch._dynamo.device_interface", partial(_register_with, "device_interface"))
+    for ours in ("device_calls", "meta_kernels"):
+        when_imported("torch._dynamo", partial(_register_with, ours))
     if os.environ.get("TORCH_NEURONX_ENABLE_NKI_SDPA", "0").strip() == "1":
         importlib.import_module("torch_neuronx.kernels.sdpa").install()
     # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.
-    for submodule in ("amp", "memory", "random", "streams"):
+    for submodule in ("amp", "memory", "nvtx", "random", "sparse", "streams"):
         sys.modules[f"torch.neuron.{submodule}"] = getattr(module, submodule)
+
+
+def _register_with(module: str) -> None:
+    importlib.import_module(f"torch_neuronx.dynamo.{module}").register()
 
 
 def _register_unavailable(failure: Exception) -> None:

@@ -98,7 +98,13 @@ class Batcher(Generic[Item, Result]):
             thread.join()
 
     def _work(self) -> None:
-        while batch := self._next():
+        while taken := self._next():
+            # Whose caller has given up meanwhile is passed over.
+            batch = [w for w in taken if w.result.set_running_or_notify_cancel()]
+            if not batch:
+                continue
+            with self._changed:
+                self.sizes[len(batch)] += 1
             try:
                 results = self._function([waiting.item for waiting in batch])
                 for waiting, result in zip(batch, results, strict=True):
@@ -125,7 +131,6 @@ class Batcher(Generic[Item, Result]):
                 self._changed.wait(left)
             taken = set(map(id, alike))
             self._waiting = deque(w for w in self._waiting if id(w) not in taken)
-            self.sizes[len(alike)] += 1
             if self._waiting:
                 self._changed.notify()
             return alike

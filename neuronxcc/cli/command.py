@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from neuronxcc import __version__
 from neuronxcc.cli.usage import usage
+from neuronxcc.unread import ends_quietly
 
 Command = Callable[[Sequence[str]], int]
 
@@ -51,6 +52,7 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+@ends_quietly
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 

@@ -7,7 +7,8 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import astuple, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -35,6 +36,13 @@ EXPECTED = (HloError, LoweringUnsupportedError, NeffError, OSError)
 INTERNAL = "NCC_IDRV001"
 MOST_BYTES = 1 << 34  # of a model file
 _DEFAULT_JOBS = 8  # documented, of --enable-experimental-O1
+
+
+_KILLED = (
+    "the process that compiled it, or one beside it, was killed, perhaps for want of memory\n"
+    "  remedy: compile fewer at once (--num-parallel-jobs)"
+)
+_Result = tuple[str, tuple[str, ...], str]  # the error, warnings, an explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,15 @@ def compile_command(words: Sequence[str]) -> int:
             messages.error("no model file was given. Write neuronx-cc compile <file> ...")
             return 1
         jobs = [Job(f, _output(f, options, len(files)), options, explain) for f in files]
+        written: dict[Path, Path] = {}
+        for job in jobs:
+            other = written.setdefault(job.output.absolute(), job.source)
+            if other is not job.source:
+                messages.error(
+                    f"{other} and {job.source} would both be written to {job.output}\n"
+                    "  remedy: rename one, or compile them one after the other with --output"
+                )
+                return 1
         return _run(jobs, messages)
 
 
@@ -120,27 +137,38 @@ def _run(jobs: Sequence[Job], messages: MessageLog) -> int:
         results = [_attempt(job, messages.info) for job in jobs]
     else:
         with ProcessPoolExecutor(at_once, mp_context=get_context("spawn")) as pool:
-            results = list(pool.map(_attempt, jobs))
+            results = [_result(future) for future in [pool.submit(_attempt, job) for job in jobs]]
+    several = len(jobs) > 1
     for job, (error, warnings, text) in zip(jobs, results, strict=True):
         for warning in warnings:
-            messages.warning(warning)
+            messages.warning(f"{job.source}: {warning}" if several else warning)
         if text:
-            print(text)  # noqa: T201 - asked for
+            print(f"{job.source}:\n{text}" if several else text)  # noqa: T201 - asked for
         if error:
-            messages.error(error)
+            messages.error(f"{job.source}: {error}" if several else error)
         else:
             messages.info(f"wrote {job.output}")
-    failed = sum(bool(error) for error, _, _ in results)
+    failed = [str(job.source) for job, (error, *_) in zip(jobs, results, strict=True) if error]
+    if failed and several:
+        messages.error(f"{len(failed)} of {len(jobs)} files failed: {', '.join(failed)}")
     messages.user(f"Compiler status {'ERROR' if failed else 'PASS'}")
     return 1 if failed else 0
 
 
-def _attempt(
-    job: Job, tell: Callable[[str], None] | None = None
-) -> tuple[str, tuple[str, ...], str]:
+def _result(future: Future[_Result]) -> _Result:
+    """What an attempt in another process gave."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return _KILLED, (), ""
+
+
+def _attempt(job: Job, tell: Callable[[str], None] | None = None) -> _Result:
     """Compile one file: what went wrong ("" if nothing), warnings, the explanation."""
     try:
         return "", *compile_file(job, tell)
+    except BrokenPipeError:  # of what is told, which nobody reads: no mistake of the file
+        raise
     except EXPECTED as error:
         return str(error), (), ""
     except RecursionError:

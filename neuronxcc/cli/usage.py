@@ -37,6 +37,16 @@ Prints what error codes mean, for example NCC_EVRF010, and what to do."""
 OWN = {
     "--explain": "Print where the memory goes, and what every pass did and took",
 }
+#: Of the options that the vendor has without documenting them, those that do something here.
+EFFECTS = {
+    "--num-parallel-jobs": "a number: how many of several model files are compiled at once, 8 by "
+    "default, never more than there are processors. Inside one file nothing runs in parallel",
+    "--pipeline": "compile SaveTemps: write the program after every stage, as text",
+    "--workdir": "a directory: where these texts go, by default the current one",
+    "--internal-max-instruction-limit": "a number: refuse a module of more instructions",
+    "--experimental-unsafe-fp8e4m3fn-as-fp8e4m3": "take float8_e4m3fn before trn3, with its own "
+    "values",
+}
 
 
 def usage(command: str) -> str:
@@ -58,8 +68,13 @@ def _options() -> list[str]:
     lines.append("of this compiler alone:")
     for name, text in OWN.items():
         lines += _entry(name, text, width)
-    names = ", ".join(flag.name for flag in FLAGS if flag.status is Status.INTERNAL)
-    lines += ["", *textwrap.wrap(f"accepted and recorded: {names}, --internal-...", width)]
+    lines += ["", "not documented by the vendor, with an effect:"]
+    for name, text in EFFECTS.items():
+        lines += _entry(name, text, width)
+    names = [flag.name for flag in FLAGS if flag.status is Status.INTERNAL]
+    rest = ", ".join(name for name in names if name not in EFFECTS)
+    text = f"accepted and recorded, without effect: {rest}, --internal-..."
+    lines += ["", *textwrap.wrap(text, width, break_on_hyphens=False)]
     return lines
 
 

@@ -71,6 +71,8 @@ class Scalar:
                 srcs[0]. The accumulation type is `dtype`. Its value is the same at all points that
                 differ in REDUCE dims only; later expressions may use it together with
                 values that vary there (softmax: x - reduce(max, x)).
+      "check"   srcs[0], an integer; if it is outside of srcs[1]..srcs[2], the element of `access`,
+                which the executor sets to 0 before the kernel, becomes another number
       "arg"     op MINIMUM or MAXIMUM: the position along the one REDUCE dim, first one, NaN wins
     """
 
@@ -177,6 +179,12 @@ def scalars(kernel: Kernel) -> Iterator[Scalar]:
             else:
                 stack.append((scalar, True))
                 stack.extend((src, False) for src in reversed(operands(scalar)))
+
+
+def noted(kernel: Kernel) -> tuple[Access, ...]:
+    """Where "check" makes its notes."""
+    found = [s.access for s in scalars(kernel) if s.what == "check" and s.access is not None]
+    return tuple(dict.fromkeys(found))
 
 
 def operands(scalar: Scalar) -> tuple[Scalar, ...]:

@@ -1,7 +1,8 @@
 """Machine code on disk: a private, bounded, content-addressed store that trusts nothing it reads.
 
-The name of a file is the hash of everything its content was made from; the content begins with its
-own hash. A file that is damaged, or that another user could have written, is never used.
+The name of a file is the hash of everything its content was made from, its key; the content begins
+with a hash of key and content. A file that is damaged, that is another key's, or that another user
+could have written, is never used.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import hashlib
 import logging
 import os
 import secrets
-import stat
-import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
 
-from neuronxcc.neff.private import private_directory, shared_name
+from neuronxcc.files import read_regular
+from neuronxcc.neff.messages import unwritten
+from neuronxcc.neff.private import check_private, private_directory, shared_name
 
 _log = logging.getLogger(__name__)
-_MAGIC = b"TNOBJ\x00\x01\n"
+_MAGIC = b"TNOBJ\x00\x02\n"
 _HASH_BYTES = 32
 _LIMIT_BYTES = 256 << 20
 _SUFFIX = ".obj"
@@ -54,93 +56,126 @@ class ObjectCache:
 
     Args:
         directory: Created with mode 0700 by the first write. If it cannot be had, or is not
-            private, a warning is logged once and nothing is cached.
+            private, that is logged once and nothing is cached. It is looked at each time: it may
+            have been deleted, and made again by somebody else.
         limit_bytes: What the files may take together; the ones unused for longest go first.
     """
 
     def __init__(self, directory: Path | None, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._directory = directory
         self._limit = limit_bytes
-        self._checked: Path | None = None
-        self._lock = threading.Lock()
-
-    def _home(self) -> Path | None:
-        """The directory, checked once."""
-        with self._lock:
-            if self._checked is None and self._directory is not None:
-                try:
-                    self._checked = self._private(self._directory)
-                except OSError as error:
-                    _log.warning("compiled kernels are not cached: %s", error)
-                    self._directory = None
-            return self._checked
-
-    @staticmethod
-    def _private(directory: Path) -> Path:
-        try:
-            return private_directory(directory)
-        except PermissionError:
-            return private_directory(shared_name(directory))
+        self._told: set[str] = set()
 
     def get(self, key: str) -> bytes | None:
         """The content stored under a key; None if there is none that can be trusted."""
-        home = self._home()
-        if home is None:
-            return None
-        path = home / (key + _SUFFIX)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            _log.warning("cannot read %s: %s", path, error)
-            return None
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-                _log.warning("%s is not ours; ignored", path)
+        with self._opened() as home:
+            if home is None or self._directory is None:
                 return None
-            data = file.read()
+            name = key + _SUFFIX
+            try:
+                data = read_regular(name, self._limit, folder=home)
+                content = _content(key, data)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                _log.warning("cannot read compiled kernels in %s: %s", self._directory, error)
+                return None
+            if content is None:
+                _log.warning("%s is damaged; compiled anew", self._directory / name)
+                return None
             with suppress(OSError):  # a read-only file system: the order of eviction is a hint
-                os.utime(file.fileno())
-        head = len(_MAGIC) + _HASH_BYTES
-        content = data[head:]
-        digest = hashlib.sha256(content).digest()
-        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != digest:
-            _log.warning("%s is damaged; compiled anew", path)
-            return None
-        return content
+                os.utime(name, dir_fd=home, follow_symlinks=False)
+            return content
 
     def put(self, key: str, content: bytes) -> None:
         """Stores content; readers see all of it or nothing. A full disk is logged, not raised."""
-        home = self._home()
-        if home is None:
-            return
-        data = _MAGIC + hashlib.sha256(content).digest() + content
-        path = home / (key + _SUFFIX)
-        temporary = home / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
-        try:
+        with self._opened() as home:
+            if home is None:
+                return
+            temporary = f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-                file.write(data)
-            temporary.replace(path)
-            self._evict(home)
-        except OSError as error:
-            _log.warning("cannot store compiled kernels in %s: %s", home, error)
-            temporary.unlink(missing_ok=True)
+            try:
+                with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=home), "wb") as file:
+                    file.write(_MAGIC + _digest(key, content) + content)
+                os.replace(temporary, key + _SUFFIX, src_dir_fd=home, dst_dir_fd=home)
+                self._evict(home)
+            except OSError as error:
+                if (trouble := unwritten(error)) is not None:
+                    _log.warning(
+                        "cannot store compiled kernels in %s: %s", self._directory, trouble
+                    )
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=home)
 
-    def _evict(self, home: Path) -> None:
+    @contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """A descriptor of the directory, None if there is no private one.
+
+        What is done through the descriptor is done in the directory that was looked at.
+        """
+        descriptor = None
+        if self._directory is not None:
+            try:
+                descriptor = _open_private(self._directory)
+            except OSError as error:
+                if str(error) not in self._told:
+                    self._told.add(str(error))
+                    if (trouble := unwritten(error)) is not None:
+                        _log.warning("compiled kernels are not cached: %s", trouble)
+        try:
+            yield descriptor
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _evict(self, home: int) -> None:
         found = []
         for entry in os.scandir(home):
             with suppress(FileNotFoundError):  # another process was faster
                 status = entry.stat(follow_symlinks=False)
-                found.append((status.st_mtime, status.st_size, entry.path))
+                found.append((status.st_mtime, status.st_size, entry.name))
         total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+        for _, size, name in sorted(found):
             if total <= self._limit:
                 return
-            Path(path).unlink(missing_ok=True)
-            total -= size
+            with suppress(OSError):  # it is gone, or a directory that somebody put there
+                os.unlink(name, dir_fd=home)
+                total -= size
+
+
+def _open_private(directory: Path) -> int:
+    """Open a private directory, or its private sibling if it is somebody else's.
+
+    Raises:
+        OSError: There is none.
+    """
+    try:
+        return _open_checked(private_directory(directory))
+    except PermissionError:
+        return _open_checked(private_directory(shared_name(directory)))
+
+
+def _open_checked(directory: Path) -> int:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        check_private(directory, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + content).digest()
+
+
+def _content(key: str, data: bytes) -> bytes | None:
+    """What was stored under a key; None if it is damaged, or was stored under another one."""
+    head = len(_MAGIC) + _HASH_BYTES
+    content = data[head:]
+    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != _digest(key, content):
+        return None
+    return content
 
 
 @functools.cache

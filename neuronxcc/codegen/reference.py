@@ -66,7 +66,7 @@ class _Points:
             total = total + self.values[index].astype(np.int64) * stride
         return np.asarray(total)
 
-    def _compute(self, scalar: Scalar) -> Array:
+    def _compute(self, scalar: Scalar) -> Array:  # noqa: PLR0911 - one for each kind
         numpy = scalar.dtype.numpy
         if scalar.what == "const":
             return np.asarray(scalar.value).astype(numpy)
@@ -75,6 +75,8 @@ class _Points:
         if scalar.what == "load":
             return self._load(scalar)
         operands = [self.values[src] for src in scalar.srcs]
+        if scalar.what == "check":
+            return self._check(scalar, operands)
         if scalar.what == "reduce":
             return self._reduce(scalar, operands[0])
         if scalar.what == "arg":
@@ -82,6 +84,13 @@ class _Points:
             (dim,) = self.reduced
             return np.asarray(of(arithmetic(operands[0]), axis=dim, keepdims=True), numpy)
         return apply(scalar, operands)
+
+    def _check(self, scalar: Scalar, operands: Sequence[Array]) -> Array:
+        value, low, high = operands
+        assert scalar.access is not None
+        if ((value < low) | (value > high)).any():
+            self.buffers[scalar.access.slot][scalar.access.offset] = 1
+        return np.asarray(value)
 
     def _load(self, scalar: Scalar) -> Array:
         access = scalar.access

@@ -44,6 +44,7 @@ class _Rules:
     def scalar(self, scalar: Scalar) -> None:
         check = {
             "load": self._load,
+            "check": self._check,
             "const": self._const,
             "index": self._index,
             "op": self._op,
@@ -74,6 +75,15 @@ class _Rules:
             types = tuple(s.dtype for s in scalar.srcs)
             wanted = (DType.PRED, scalar.dtype)
             self.demand(types == wanted, scalar, f"mask and other are {types}, not {wanted}")
+
+    def _check(self, scalar: Scalar) -> None:
+        assert scalar.access is not None
+        self.access(scalar, scalar.access, scalar.dtype)
+        types = {s.dtype for s in scalar.srcs}
+        fits = len(scalar.srcs) == 3 and types == {scalar.dtype} and scalar.dtype.is_integer
+        self.demand(fits, scalar, "compares three integers of its type")
+        still = not any(scalar.access.strides) and not scalar.access.indices
+        self.demand(still, scalar, "makes its note at more than one place")
 
     def _const(self, scalar: Scalar) -> None:
         value = scalar.value

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Final
 
+from neuronxcc.extras import install_command
 from neuronxcc.frontends.hlo.errors import NOT_A_MODULE, HloError
 from neuronxcc.frontends.stablehlo_worker import processor_seconds
 
@@ -51,7 +52,7 @@ def to_hlo(content: bytes) -> bytes:
             NOT_A_MODULE,
             "StableHLO is translated by XLA's own parser, in the package jaxlib, which is not "
             "installed",
-            "pip install 'torchneuron[stablehlo]', or give an HloModuleProto",
+            f"{install_command('stablehlo')}, or give an HloModuleProto",
         )
     try:
         done = subprocess.run(

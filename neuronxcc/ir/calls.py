@@ -14,7 +14,16 @@ from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.shapes import ShapeError
 
+# Checks that all elements are between two numbers, and gives 0 of their type: (values, low, high,
+# text of the error, whether that is an IndexError). `torch_neuronx/csrc/program/check_values.cpp`.
+CHECK = "neuron::check_values.default"
+# The same after a loop that compared the values: a number that is not 0 if one may be outside, then
+# the arguments of CHECK. It returns nothing.
+NOTED = "neuron::check_noted_values.default"
+
 __all__ = [
+    "CHECK",
+    "NOTED",
     "call",
     "conditional",
     "custom_call",

@@ -235,7 +235,7 @@ def _kinds(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple([_kinds(part) for part in value])
     # repr tells 0.0 from -0.0 and makes NaN equal to itself.
-    return (float, repr(value)) if isinstance(value, float) else type(value)
+    return (type(value), repr(value)) if isinstance(value, float | complex) else type(value)
 
 
 def topological(roots: Iterable[Node]) -> Iterator[Node]:

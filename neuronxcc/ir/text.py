@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -144,10 +145,15 @@ class _Printer:
         return items[0] if not array.shape else f"[{', '.join(items)}]"
 
 
+def _float(value: float) -> str:
+    """Digits that give the same number, and the same sign of NaN."""
+    return "-nan" if math.isnan(value) and math.copysign(1, value) < 0 else repr(value)
+
+
 _WRITERS: dict[type, Callable[[Any], str]] = {
     int: str,
-    float: repr,
-    complex: lambda v: f"complex({v.real!r}, {v.imag!r})",
+    float: _float,
+    complex: lambda v: f"complex({_float(v.real)}, {_float(v.imag)})",
     str: json.dumps,
     DType: lambda v: str(v.value),
     Operand: lambda v: f"${v.index}",

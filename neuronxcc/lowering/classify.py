@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from neuronxcc.ir.node import Node
+import math
+
+import numpy as np
+
+from neuronxcc.ir.meaning.elementwise import Array, arithmetic
+from neuronxcc.ir.node import Node, is_uniform
 from neuronxcc.ir.op import Group, Op
 
 # Their elements are elements of the operand, found by arithmetic on the position.
@@ -47,8 +52,15 @@ def origin(node: Node) -> Node:
 
 
 def splat_value(node: Node) -> bool:
-    """Whether the node is a constant whose elements are all one number."""
+    """Whether the node is a constant whose elements are all one number, which kernels spell out."""
     if node.op is not Op.CONSTANT:
         return False
     array = node["literal"].array
-    return bool(array.size == 1 or (array.size and (array == array.flat[0]).all()))
+    return bool(array.size) and is_uniform(array) and _is_number(array.reshape(-1)[:1])
+
+
+def _is_number(one: Array) -> bool:
+    """Whether an element is no NaN but the usual one: others have bits that no number tells."""
+    parts = one.view(one.real.dtype)
+    odd = parts[np.isnan(arithmetic(parts))]
+    return odd.tobytes() == np.full_like(odd, math.nan).tobytes()

@@ -14,6 +14,7 @@ from neuronxcc.ir.op import Group, Op
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.index import At, Cond, Index, Joining, Quotient, Term, Value
+from neuronxcc.lowering.inside import kept_inside
 from neuronxcc.lowering.layout import Layout, span
 
 COMBINE = {
@@ -106,7 +107,11 @@ class _Emitter:
         dims = tuple(
             Dim(self.extents[a], Kind.REDUCE if a in self.reduced else Kind.PARALLEL) for a in order
         )
-        kernel = Kernel(_name(cluster), dims, tuple(slots), stores)
+        limits = [(0, 0)] * (len(slots) - len(self.slots))
+        for storage in self.slots:
+            first = -self.starts[storage]
+            limits.append((first, first + span(storage.shape, storage.strides)))
+        kernel = kept_inside(Kernel(_name(cluster), dims, tuple(slots), stores), limits)
         operands = tuple((storage, self.starts[storage]) for storage in self.slots)
         return Emitted(kernel, operands)
 

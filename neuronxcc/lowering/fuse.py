@@ -202,7 +202,7 @@ class Fuser:
         cluster = self._cluster()
         # A stride of 0 repeats elements: write them once.
         repeats = zip(node.shape, strides, strict=True)
-        at = At(tuple(ix.ZERO if s == 0 else cluster.new_axis(n) for n, s in repeats))
+        at = At(tuple(ix.ZERO if n and s == 0 else cluster.new_axis(n) for n, s in repeats))
         self._write(cluster, node, at, storage, Layout(strides))
         self._want(cluster, (node,))
 

@@ -199,15 +199,22 @@ def divide(index: Index, by: int, space: Space) -> tuple[Index, Index]:
     if limits is not None and limits[0] >= 0 and limits[1] < by:
         return quotient, rest
     if space.splittable:
-        for term, coefficient in inner:
-            if not isinstance(term, int) or term in space.whole:
-                continue
-            if coefficient > 0 and by % coefficient == 0:
-                part = by // coefficient
-                extent = space.extents[term]
-                if extent > part and extent % part == 0:
-                    raise SplitNeeded(term, part)
+        _ask_for_split(inner, by, space)
+    if limits is not None and limits[0] >= 0:
+        # Whole multiples come out, so that what a reshape put together falls apart again.
+        return add(quotient, of_term(Quotient(rest, by))), of_term(Remainder(rest, by))
     return of_term(Quotient(index, by)), of_term(Remainder(index, by))
+
+
+def _ask_for_split(terms: Iterable[tuple[Term, int]], by: int, space: Space) -> None:
+    for term, coefficient in terms:
+        if not isinstance(term, int) or term in space.whole:
+            continue
+        if coefficient > 0 and by % coefficient == 0:
+            part = by // coefficient
+            extent = space.extents[term]
+            if extent > part and extent % part == 0:
+                raise SplitNeeded(term, part)
 
 
 def unflatten(index: Index, extents: Sequence[int], space: Space) -> tuple[Index, ...]:

@@ -9,6 +9,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering.cluster import Storage
+from neuronxcc.lowering.fold_checks import folded
 from neuronxcc.lowering.fuse import Fuser
 from neuronxcc.lowering.layout import Strides, contiguous
 from neuronxcc.lowering.overlap import overlapped
@@ -104,7 +105,7 @@ def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
                 life.last = position
     scratch = plan(list(lives.values()))
     buffers = tuple(_buffer(storage, lives.get(storage)) for storage in numbers)
-    steps = tuple(draft.build(numbers.__getitem__) for draft in drafts)
+    steps = folded(buffers, [draft.build(numbers.__getitem__) for draft in drafts])
     meta: dict[str, Any] = {
         "memory": {
             "scratch_bytes": scratch,

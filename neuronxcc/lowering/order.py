@@ -133,7 +133,11 @@ class Region:
         if node.op is Op.TRANSPOSE:
             frame = tuple(frame[d] for d in node["permutation"])
         else:
-            frame = ix.reshape(frame, first.shape, node.shape, self.space)
+            inner = frame
+            frame = ix.reshape(inner, first.shape, node.shape, self.space)
+            # What is asked of the node must lead back to where its operand is computed.
+            if ix.reshape(frame, node.shape, first.shape, self.space) != inner:
+                return
         self.frames[node], self.strides[node] = frame, layout.strides
 
     def holds(self, node: Node, strides: Strides) -> bool:

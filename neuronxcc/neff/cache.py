@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neuronxcc import __version__
+from neuronxcc.files import UntrustedFileError
 from neuronxcc.neff.container import NeffInfo, read_neff, write_neff
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.explain import explain_miss
 from neuronxcc.neff.key import CacheKey
 from neuronxcc.neff.local import FLAGS_NAME, LOG_NAME, LocalStore
-from neuronxcc.neff.messages import LOG, say, set_log_level, warn
+from neuronxcc.neff.messages import LASTING, LOG, say, set_log_level, unwritten, warn
 from neuronxcc.neff.private import private_directory, shared_name
 from neuronxcc.neff.program import Program
 from neuronxcc.neff.remote import RemoteStore
@@ -140,6 +141,25 @@ class CompileCache:
         }
         return self._keep(key, data, name, beside)
 
+    def adopt(self, key: CacheKey, data: bytes, name: str = "") -> Path | None:
+        """Keep a NEFF that somebody else compiled, unless its program is there.
+
+        Args:
+            key: The key.
+            data: From anywhere.
+            name: Name of the model, for people.
+
+        Returns:
+            The file in the local tier, None (after a warning) if it could not be written.
+
+        Raises:
+            NeffError: It is damaged, or the program of another key. Nothing has changed.
+        """
+        _program_of(key, data)
+        with self._locked(key):
+            there = self._load(key, quiet=True) is not None
+            return self.path(key) if there else self._keep(key, data, name)
+
     def path(self, key: CacheKey) -> Path | None:
         """The file of a key in the local tier, None if there isn't one."""
         if self.local is None:
@@ -170,14 +190,15 @@ class CompileCache:
         if self.remote is None:
             return None
         data = None
-        with self._remote_trouble("cannot be read; programs are compiled here"):
-            data = self.remote.read(key)
-        if data is None:
-            return None
+        url = self.remote.url
         try:
+            with self._remote_trouble("cannot be read; programs are compiled here"):
+                data = self.remote.read(key)
+            if data is None:
+                return None
             program = _program_of(key, data)
-        except NeffError as error:
-            place = f"{self.remote.url}: {key.folder}"
+        except (UntrustedFileError, NeffError) as error:
+            place = f"{url}: {key.folder}"
             warn(f"{place} cannot be used, so the program is compiled again: {error}")
             return None
         with self._locked(key):
@@ -192,10 +213,11 @@ class CompileCache:
         try:
             return self.local.write(key, data, name, beside)
         except OSError as error:
-            warn(
-                f"the compiled program cannot be kept in {self.local.root}, so it will be compiled "
-                f"again next time: {error}"
-            )
+            if (trouble := unwritten(error)) is not None:
+                warn(
+                    f"the compiled program cannot be kept in {self.local.root}, so it will be "
+                    f"compiled again next time: {trouble}"
+                )
             return None
 
     @contextmanager
@@ -217,6 +239,8 @@ class CompileCache:
         url = self.remote.url
         try:
             yield
+        except UntrustedFileError:  # of one entry
+            raise
         except Exception as error:  # noqa: BLE001 - each file system has its own classes
             self.remote = None
             warn(f"the shared cache {url} {message}: {type(error).__name__}: {error}")
@@ -252,7 +276,8 @@ def open_cache(
     """The cache that flags and environment ask for; the same object each time.
 
     The place is `--cache_dir`, else TORCH_NEURONX_NEFF_CACHE_DIR, else NEURON_COMPILE_CACHE_URL,
-    else /tmp/neff_cache. A URL is a shared tier behind the default directory.
+    else /tmp/neff_cache. A URL is a shared tier behind the default directory, of which is found
+    out each time whether it is still private.
     """
     variables = os.environ if environ is None else environ
     wrapper = Wrapper() if wrapper is None else wrapper
@@ -260,24 +285,25 @@ def open_cache(
         set_log_level(wrapper.log_level)
     explain = variables.get(EXPLAIN_VARIABLE, "").strip() not in {"", "0"}
     if wrapper.no_cache:
-        return _open(None, explain=explain)
+        return _open(None, "", private=False, explain=explain)
     places = [wrapper.cache_dir, *(variables.get(name, "").strip() for name in CACHE_VARIABLES)]
-    return _open(next(filter(None, places), ""), explain=explain)
+    place = next(filter(None, places), "")
+    if place and "://" not in place:
+        return _open(Path(place).expanduser().absolute(), "", private=False, explain=explain)
+    return _open(default_directory(), place, private=True, explain=explain)
 
 
 @functools.cache
-def _open(place: str | None, *, explain: bool) -> CompileCache:
-    if place is None:
-        return CompileCache(None, explain=explain)
+def _open(directory: Path | None, url: str, *, private: bool, explain: bool) -> CompileCache:
     remote = None
-    if "://" in place:
+    if url:
         try:
-            remote = RemoteStore(place, VERSION_FOLDER)
+            remote = RemoteStore(url, VERSION_FOLDER)
         except (ImportError, ValueError) as error:
-            warn(f"the shared cache {place} is not used: {error}")
-        place = ""
-    directory = Path(place).expanduser().absolute() if place else default_directory()
-    local = None if directory is None else LocalStore(directory, VERSION_FOLDER)
+            warn(f"the shared cache {url} is not used: {error}")
+    local = None
+    if directory is not None:
+        local = LocalStore(directory, VERSION_FOLDER, private=private)
     return CompileCache(local, remote, explain=explain)
 
 
@@ -293,10 +319,12 @@ def default_directory(base: Path = DEFAULT_DIRECTORY) -> Path | None:
         return private_directory(base)
     except OSError as error:
         # Told once and not by every process.
-        LOG.log(logging.INFO if known else logging.WARNING, "%s; using %s", error, sibling)
+        quiet = known or error.errno in LASTING
+        LOG.log(logging.INFO if quiet else logging.WARNING, "%s; using %s", error, sibling)
     try:
         return private_directory(sibling)
     except OSError as error:
         remedy = f"set {CACHE_VARIABLES[0]} to a directory of yours"
-        warn(f"compiled programs are not kept: {error}; {remedy}")
+        if (trouble := unwritten(error)) is not None:
+            warn(f"compiled programs are not kept: {trouble}; {remedy}")
         return None

@@ -76,7 +76,8 @@ def check_scalar(scalar: Scalar) -> None:
     if rule is None:
         raise NeffError(f"unknown kind of scalar {scalar.what!r}")
     access, op, value = scalar.access is not None, scalar.op is not None, scalar.value is not None
-    if (access, op, value) != (scalar.what == "load", rule.op, scalar.what == "const"):
+    placed = scalar.what in ("load", "check")
+    if (access, op, value) != (placed, rule.op, scalar.what == "const"):
         raise NeffError(f"a {scalar.what!r} with parts that it cannot have")
     rule(scalar)
 
@@ -140,8 +141,19 @@ class _LoadRule(_Rule):
             raise NeffError("a masked load needs a truth value and a value of its own type")
 
 
+class _CheckRule(_Rule):
+    def __call__(self, scalar: Scalar) -> None:
+        super().__call__(scalar)
+        assert scalar.access is not None
+        if not scalar.dtype.is_integer or any(s.dtype is not scalar.dtype for s in scalar.srcs):
+            raise NeffError("a check of numbers of several types, or that are no integers")
+        if any(scalar.access.strides) or scalar.access.indices:
+            raise NeffError("a check that makes its note at more than one place")
+
+
 _SCALARS: dict[str, _Rule] = {
     "load": _LoadRule(0, 2),
+    "check": _CheckRule(3),
     "const": _ConstRule(0),
     "index": _IndexRule(0),
     "op": _OpRule(op=True),
@@ -185,7 +197,8 @@ def _accesses(kernel: Kernel) -> Iterator[tuple[Access, DType, bool]]:
     reductions = sum(dim.kind is Kind.REDUCE for dim in kernel.dims)
     for scalar in scalars(kernel):
         if scalar.access is not None:
-            yield scalar.access, scalar.dtype, bool(scalar.access.indices or scalar.srcs)
+            free = bool(scalar.access.indices) or (scalar.what == "load" and bool(scalar.srcs))
+            yield scalar.access, scalar.dtype, free
         if scalar.what == "index" and scalar.dim >= len(kernel.dims):
             raise NeffError(f"dimension {scalar.dim} of {len(kernel.dims)}")
         if scalar.what == "reduce" and not reductions:

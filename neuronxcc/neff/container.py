@@ -39,6 +39,7 @@ PACKAGE_VERSION = 1
 FEATURE_TORCHNEURON = features.TORCHNEURON
 # Bytes of an archive; more needs the argument of `read_neff`.
 MOST_BYTES = 1 << 32
+MOST_NEFF_BYTES = MOST_BYTES + HEADER_BYTES
 PRODUCER = f"torchneuron {__version__}"
 
 # Entries of a program's `meta` that were measured, so that they differ between equal compilations.

@@ -24,8 +24,12 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-from neuronxcc.neff.key import CacheKey
+from neuronxcc.files import read_regular
+from neuronxcc.neff.container import MOST_NEFF_BYTES
+from neuronxcc.neff.errors import NeffError
+from neuronxcc.neff.key import CacheKey, Part
 from neuronxcc.neff.locks import file_lock
+from neuronxcc.neff.private import NotPrivateError, check_private
 
 NEFF_NAME = "model.neff"
 KEY_NAME = "key.json"
@@ -35,6 +39,8 @@ LOG_NAME = "model.log"
 FLAGS_NAME = "compile_flags.json"
 FAILED_NAME = "model.failed"  # written by neuron_parallel_compile: why it could not be compiled
 TEMPORARY = ".tmp-"
+MOST_TEXT_BYTES = 1 << 24  # of the small files beside it
+_HASH = re.compile(r"[0-9a-f]{64}")
 _FILE_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -44,11 +50,14 @@ class LocalStore:
     Args:
         root: The directory, created by the first write.
         version: Name of the directory of this version's entries.
+        private: Nothing is read from it or written to it while it isn't this user's alone, which
+            is looked at each time: it may have been deleted and made again by somebody else.
     """
 
-    def __init__(self, root: Path, version: str) -> None:
+    def __init__(self, root: Path, version: str, *, private: bool = False) -> None:
         self.root = root
         self.home = root / version
+        self._private = private
 
     def path(self, key: CacheKey) -> Path:
         """Where the NEFF of a key is or would be."""
@@ -58,10 +67,11 @@ class LocalStore:
         """The NEFF of a key, None if there is none.
 
         Raises:
-            OSError: It is there and cannot be read.
+            OSError: It is there and cannot be read, or is no file of this user's.
         """
         try:
-            return self.path(key).read_bytes()
+            self._check()
+            return read_regular(self.path(key), MOST_NEFF_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -88,7 +98,8 @@ class LocalStore:
             replace_file(path.with_name(other), content)
         replace_file(path, data)
         replace_file(path.with_name(DONE_NAME), b"")
-        path.with_name(FAILED_NAME).unlink(missing_ok=True)
+        with suppress(IsADirectoryError):  # none of ours, and no failure
+            path.with_name(FAILED_NAME).unlink(missing_ok=True)
         if name:
             self._link(path, name)
         return path
@@ -117,10 +128,12 @@ class LocalStore:
 
     def entries(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Folders of the entries of all versions and what their keys were made of, newest first."""
-        files = [(path.stat().st_mtime, path) for path in self.root.glob(f"*/MODULE_*/{KEY_NAME}")]
+        files = [(path.lstat().st_mtime, path) for path in self.root.glob(f"*/MODULE_*/{KEY_NAME}")]
         for _, path in sorted(files, reverse=True):
-            with suppress(OSError, ValueError):  # being written, or damaged: nothing to explain by
-                description = json.loads(path.read_bytes())
+            # Being written, or damaged: nothing to explain by.
+            with suppress(OSError, ValueError, RecursionError):
+                self._check()
+                description = json.loads(read_regular(path, MOST_TEXT_BYTES))
                 if isinstance(description, dict):
                     yield path.parent, description
 
@@ -128,6 +141,13 @@ class LocalStore:
         self.root.parent.mkdir(parents=True, exist_ok=True)
         for directory in (self.root, self.home, folder):
             directory.mkdir(mode=0o700, exist_ok=True)
+            if directory != self.root and directory.is_symlink():
+                raise NotPrivateError(f"{directory} is a link")
+        self._check()
+
+    def _check(self) -> None:
+        if self._private:
+            check_private(self.root, self.root.lstat())
 
     @staticmethod
     def _link(path: Path, name: str) -> None:
@@ -141,6 +161,41 @@ def description_of(key: CacheKey, name: str) -> bytes:
     """The content of key.json."""
     parts = {label: {"hash": part.hash, "text": part.shown} for label, part in key.parts.items()}
     return json.dumps({"key": key.digest, "name": name, "parts": parts}, indent=1).encode()
+
+
+def key_of_description(data: bytes) -> tuple[CacheKey, str]:
+    """The key that a key.json describes, computed from its parts, and the name in it.
+
+    Args:
+        data: From anywhere.
+
+    Raises:
+        NeffError: It is no description of a key.
+    """
+    try:
+        description = json.loads(data)
+        parts = {
+            label: Part(_hexadecimal(part["hash"]), _text(part["text"]))
+            for label, part in sorted(description["parts"].items())
+        }
+        name = description["name"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise NeffError(f"it does not describe a key: {type(error).__name__}: {error}") from None
+    if not isinstance(name, str):
+        raise NeffError("it does not describe a key: its name is no text")
+    return CacheKey.of_parts(parts), name
+
+
+def _hexadecimal(value: Any) -> str:
+    if not isinstance(value, str) or not _HASH.fullmatch(value):
+        raise ValueError(f"a hash is 64 hexadecimal digits, not {str(value)[:80]!r}")
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"the text of a part is a str or none, not {type(value).__name__}")
+    return value
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from neuronxcc.files import UntrustedFileError
 
 PATIENCE_SECONDS = 2.0
 _POLL_SECONDS = 0.05
@@ -27,11 +30,14 @@ def file_lock(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
         on_wait: Called once, with who holds the lock, when waiting takes more than two seconds.
 
     Raises:
-        OSError: The file cannot be opened, or its file system has no locks.
+        OSError: The file cannot be opened, is none, or its file system has no locks.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
     _open.add(descriptor)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UntrustedFileError(f"{path} is no regular file")
         _wait(descriptor, on_wait)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)

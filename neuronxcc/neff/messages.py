@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 import warnings
 
 LOG = logging.getLogger("neuronxcc.cache")
+
+# Failures to write that the next program will meet too, and the next kernel.
+LASTING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_REMEDY = (
+    "; this process keeps nothing that it compiles while that lasts, and does not say it again. "
+    "Free space, or set TORCH_NEURONX_NEFF_CACHE_DIR (programs) and XDG_CACHE_HOME (machine code) "
+    "to directories that can be written to"
+)
+TOLD: set[str] = set()
 
 
 class CacheWarning(UserWarning):
@@ -16,6 +26,20 @@ class CacheWarning(UserWarning):
 def warn(message: str) -> None:
     """Warn about the cache, in the name of whoever called the cache."""
     warnings.warn(CacheWarning(message), stacklevel=3)
+
+
+def unwritten(error: OSError) -> str | None:
+    """What to tell of a failure to write to a cache: None if it was told of in this process.
+
+    A full disk fails every program and every kernel, in several places; one line with a remedy is
+    enough for all of them.
+    """
+    if error.errno not in LASTING:
+        return str(error)
+    if TOLD:
+        return None
+    TOLD.add(str(error))
+    return f"{error}{_REMEDY}"
 
 
 def say(message: str) -> None:

@@ -24,6 +24,18 @@ def private_directory(path: Path) -> Path:
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     status = path.lstat()  # not stat(): a link could be bent later
+    check_private(path, status)
+    if status.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def check_private(path: Path, status: os.stat_result) -> None:
+    """Check that a directory's status is that of a private one.
+
+    Raises:
+        NotPrivateError: It isn't.
+    """
     if not stat.S_ISDIR(status.st_mode):
         raise NotPrivateError(f"{path} is no directory")
     if status.st_uid != os.geteuid():
@@ -32,9 +44,6 @@ def private_directory(path: Path) -> Path:
         raise NotPrivateError(
             f"{path} can be written to by others (mode {status.st_mode & 0o777:o})"
         )
-    if status.st_mode & 0o077:
-        path.chmod(0o700)
-    return path
 
 
 def shared_name(path: Path) -> Path:

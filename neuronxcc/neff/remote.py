@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from neuronxcc.files import UntrustedFileError, read_regular
+from neuronxcc.neff.container import MOST_NEFF_BYTES
 from neuronxcc.neff.key import CacheKey
 from neuronxcc.neff.local import NEFF_NAME
 
@@ -30,11 +32,20 @@ class RemoteStore:
         return f"{self._home}/{key.folder}/{NEFF_NAME}"
 
     def read(self, key: CacheKey) -> bytes | None:
-        """The NEFF of a key, None if there is none; the file system's errors pass."""
+        """The NEFF of a key, None if there is none; the file system's errors pass.
+
+        Raises:
+            UntrustedFileError: What is there is no file (a pipe, say, or a link), or too large.
+        """
+        place = self.place(key)
         try:
-            data: bytes = self._files.cat_file(self.place(key))
+            if "file" in _protocols(self._files):
+                return read_regular(place, MOST_NEFF_BYTES, anyone=True)
+            data: bytes = self._files.cat_file(place, start=0, end=MOST_NEFF_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        if len(data) > MOST_NEFF_BYTES:
+            raise UntrustedFileError(f"{place} has more than {MOST_NEFF_BYTES} bytes")
         return data
 
     def write(self, key: CacheKey, data: bytes) -> None:
@@ -62,5 +73,9 @@ _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "adl", "oci"
 
 
 def _writes_are_atomic(files: Any) -> bool:
+    return bool(_OBJECT_STORES & _protocols(files))
+
+
+def _protocols(files: Any) -> set[str]:
     protocol = files.protocol
-    return bool(_OBJECT_STORES & ({protocol} if isinstance(protocol, str) else set(protocol)))
+    return {protocol} if isinstance(protocol, str) else set(protocol)

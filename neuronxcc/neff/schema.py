@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -57,8 +58,8 @@ def _check_int(value: Any) -> int:
 
 
 def encode_float(value: float) -> str:
-    """Hexadecimal digits, exact for every float; "inf", "-inf", "nan"."""
-    return value.hex()
+    """Hexadecimal digits, exact for every float; "inf", "-inf", "nan", "-nan"."""
+    return "-nan" if math.isnan(value) and math.copysign(1, value) < 0 else value.hex()
 
 
 def decode_float(text: Any) -> float:
@@ -68,7 +69,7 @@ def decode_float(text: Any) -> float:
             value = float.fromhex(text)
         except (ValueError, OverflowError):
             raise wrong(text, "a hexadecimal float") from None
-        if value.hex() == text:
+        if encode_float(value) == text:
             return value
     raise wrong(text, "a hexadecimal float")
 

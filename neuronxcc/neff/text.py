@@ -290,6 +290,9 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
         if scalar.what == "load":
             assert scalar.access is not None
             text = f"load {access(scalar.access)}" + (f" if {srcs}" if srcs else "")
+        elif scalar.what == "check":
+            assert scalar.access is not None
+            text = f"check {srcs}, noted in {access(scalar.access)}"
         elif scalar.what == "index":
             text = f"index d{scalar.dim}"
         else:

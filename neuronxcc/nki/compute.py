@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from neuronxcc.nki.boxes import Box, Region, region_of_mask, whole_box
-from neuronxcc.nki.state import issue, new_tile
+from neuronxcc.nki.boxes import Box, Region, boxes_of, region_of_mask, whole_box
+from neuronxcc.nki.state import current, issue, new_tile
 from neuronxcc.nki.tensors import Result, Tensor
-from neuronxcc.nki.writes import copy, legal, merge, take
+from neuronxcc.nki.writes import aligned, copy, fill, in_sbuf, legal, merge, take, within
+from nki.access import unwritten
 from nki.errors import NkiError
-from nki.isa.spec import REQUIRED, Instruction, Role
+from nki.isa.alu import op_name
+from nki.isa.spec import REQUIRED, Instruction, Kind, Role
 from nki.isa.table import TABLE
 from nki.memory import MemoryRegion, region_of
 from nki.tensor import NkiTensor
@@ -43,14 +45,14 @@ class Operand(NamedTuple):
     follows: Follows = TILE
 
 
-def tile_of(value: Any, what: str) -> NkiTensor:
-    """Return the tensor behind a tile.
+def tile_of(value: Any, what: str, mask: Any = None) -> NkiTensor:
+    """Return the tensor behind a tile, which may leave its tensor where a mask leaves it out.
 
     Raises:
         NkiError: it is none (NKI266).
     """
     if isinstance(value, Tensor):
-        return value.tile()
+        return within(value, mask)
     raise NkiError(
         "NKI266",
         f"{what} is a {type(value).__name__}",
@@ -71,11 +73,28 @@ def _cut(value: Any, follows: Follows, box: Box, domain: tuple[int, ...]) -> Any
 
 def _aligned(value: Any, original: Any) -> Any:
     """Move a part that a mask has cut out to where engines can address it."""
-    if value is original or not isinstance(value, NkiTensor) or legal(value):
+    return value if value is original or not isinstance(value, NkiTensor) else aligned(value)
+
+
+def _defined(value: Any, follows: Follows, region: Region, domain: tuple[int, ...]) -> Any:
+    """Return an operand of an instruction that runs on more than its mask leaves.
+
+    Of a tile that is written in part, what the mask leaves is copied to one that is defined
+    everywhere: nobody is to be told of elements that take no part.
+    """
+    if follows != TILE or not isinstance(value, NkiTensor) or value.pattern.indirect is not None:
         return value
-    moved = new_tile(value.shape, value.dtype)
-    copy(moved, value)
-    return moved
+    if unwritten(value) is None:
+        return value
+    source = value if value.shape == domain else value.reshape(domain)
+    pieces = list(boxes_of(region))
+    if value.buffer is MemoryRegion.psum and not all(legal(take(source, p)) for p in pieces):
+        return value  # no engine reads these rows alone
+    made = new_tile(domain, value.dtype)
+    fill(made, 0)
+    for piece in pieces:
+        copy(take(made, piece), take(source, piece))
+    return made
 
 
 def _region_after(region: Region, follows: Follows, shape: tuple[int, ...]) -> Region:
@@ -86,14 +105,47 @@ def _region_after(region: Region, follows: Follows, shape: tuple[int, ...]) -> R
     return Region((region.box[0], *whole_box(shape)[1:]) if follows == LANES else whole_box(shape))
 
 
-def _resolved(row: Instruction, operands: Mapping[str, Operand]) -> dict[str, Operand]:
-    """Return tiles as tensors; None is left out unless the instruction asks for it."""
-    needed = {p.name for p in row.operands if p.default is REQUIRED}
-    found = {}
+def _resolved(
+    row: Instruction,
+    operands: Mapping[str, Operand],
+    attributes: Mapping[str, Any],
+    mask: Any,
+    domain: tuple[int, ...],
+) -> dict[str, Operand]:
+    """Return tiles as tensors; None is left out unless the instruction asks for it.
+
+    What is in a memory from which the engine does not read is copied to SBUF, as the compiler of
+    this generation does; and of several tiles in PSUM all but the first.
+    """
+    known = {p.name: p for p in row.operands}
+    found: dict[str, Operand] = {}
+    in_psum, gpsimd = False, _on_gpsimd(row.name, attributes)
     for name, (value, follows) in operands.items():
-        if value is not None or name in needed:
-            found[name] = Operand(value.tile() if isinstance(value, Tensor) else value, follows)
+        declared = known[name]
+        if value is None and declared.default is not REQUIRED:
+            continue
+        tensor = within(value, mask, domain) if isinstance(value, Tensor) else value
+        if isinstance(tensor, NkiTensor) and declared.role is Role.READ:
+            psum = tensor.buffer is MemoryRegion.psum
+            again = psum and declared.kind is Kind.TILE and in_psum
+            if again or (psum and gpsimd) or tensor.buffer.name not in declared.regions:
+                tensor = in_sbuf(tensor)
+            in_psum |= psum and declared.kind is Kind.TILE
+        found[name] = Operand(tensor, follows)
     return found
+
+
+# Operators that the GpSimd engine alone has.
+_GPSIMD_OPS = {"tensor_tensor": {"power"}, "tensor_scalar": {"power", "rsqrt"}}
+
+
+def _on_gpsimd(name: str, attributes: Mapping[str, Any]) -> bool:
+    """Whether an instruction runs on the engine that does not reach PSUM."""
+    if getattr(attributes.get("engine"), "name", "") == "gpsimd":
+        return True
+    ops = [attributes.get(key) for key in ("op", "op0", "op1")] if name in _GPSIMD_OPS else []
+    named = {op_name(op) for op in ops if isinstance(op, str) or hasattr(op, "__name__")}
+    return not named.isdisjoint(_GPSIMD_OPS.get(name, ()))
 
 
 def _refuse_general(name: str, domain: tuple[int, ...]) -> NoReturn:
@@ -125,10 +177,13 @@ def _issue_cut(
     """Issue an instruction on the box of a region."""
     box = region.box
     assert box is not None
-    arguments = {
-        key: _aligned(_cut(value, follows, box, domain), value)
-        for key, (value, follows) in operands.items()
-    }
+    arguments = {}
+    for key, (value, follows) in operands.items():
+        part = _cut(value, follows, box, domain)
+        if isinstance(part, NkiTensor) and part.buffer is MemoryRegion.psum and not legal(part):
+            # No engine reads these rows of PSUM alone: all of them go to SBUF first.
+            part = _cut(in_sbuf(value), follows, box, domain)
+        arguments[key] = _aligned(part, value)
     key, dst, follows = out
     part = _cut(dst, follows, box, domain)
     if part is dst or legal(part):
@@ -153,6 +208,7 @@ def compute(
     mask: Any = None,
     buffer: Any = None,
     out: str = "dst",
+    regions: frozenset[str] | None = None,
 ) -> Result:
     """Return the tile that an instruction computes; the instruction waits.
 
@@ -167,21 +223,28 @@ def compute(
         mask: where the instruction takes part, None everywhere.
         buffer: the result's memory, by default SBUF.
         out: name of the result's operand.
+        regions: memories that the engine writes to, by default those of the instruction.
 
     Raises:
         NkiError: the mask does not fit (NKI262), or the instruction cannot keep it (NKI262).
     """
     domain = shape if domain is None else domain
     region = region_of_mask(mask, domain)
-    resolved = _resolved(TABLE[name], operands)
     known = dict(attributes or {})
+    resolved = _resolved(TABLE[name], operands, known, mask, domain)
     done = region
     row = TABLE[name]
     if region.inside is not None:
         if follows != TILE or _writes_more(row, resolved, known):
             _refuse_general(name, domain)
         done = Region(region.box)
-    declared = next(operand for operand in row.operands if operand.name == out)
+        current().flush()
+        resolved = {
+            key: Operand(_defined(given.value, given.follows, region, domain), given.follows)
+            for key, given in resolved.items()
+        }
+    if regions is None:
+        regions = next(operand.regions for operand in row.operands if operand.name == out)
     reads = [given.value for given in resolved.values() if isinstance(given.value, NkiTensor)]
 
     def write(dst: NkiTensor) -> None:
@@ -194,7 +257,7 @@ def compute(
         write,
         reads,
         _region_after(region, follows, shape),
-        declared.regions,
+        regions - {"psum"} if _on_gpsimd(name, known) else regions,
     )
 
 
@@ -220,8 +283,8 @@ def compute_into(
     target = tile_of(dst, f"{name} dst")
     domain = target.shape
     region = region_of_mask(mask, domain)
-    resolved = _resolved(TABLE[name], operands)
     known = dict(attributes or {})
+    resolved = _resolved(TABLE[name], operands, known, mask, domain)
     if region.box is None:
         return
     if region.inside is None:
@@ -231,6 +294,10 @@ def compute_into(
         _refuse_general(name, domain)
     between = new_tile(domain, target.dtype)
     if keeps:
-        copy(take(between, region.box), take(target, region.box))
+        copy(take(between, region.box), take(_defined(target, TILE, region, domain), region.box))
+    resolved = {
+        key: Operand(_defined(given.value, given.follows, region, domain), given.follows)
+        for key, given in resolved.items()
+    }
     _issue_cut(name, ("dst", between, TILE), resolved, Region(region.box), domain, known)
     merge(target, between, region)

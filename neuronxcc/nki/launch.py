@@ -16,6 +16,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from neuronxcc.nki.language.creation import ndarray
@@ -24,10 +25,12 @@ from neuronxcc.nki.syntax import spelled_out
 from neuronxcc.nki.tensors import Tensor
 from neuronxcc.nki.writes import copy, on_sbuf
 from neuronxcc.targets import Target, get_target
+from nki.checks.capacity import Capacity, capacity_of
+from nki.checks.flow import Times
 from nki.errors import NkiError, NkiIndexError, NkiWarning
 from nki.frontends import Frontend
 from nki.kernel import Kernel
-from nki.memory import MemoryRegion
+from nki.memory import MemoryRegion, current_core
 from nki.recording import TileForm
 from nki.tensor import NkiTensor
 
@@ -114,6 +117,21 @@ class FirstKernel:
         except NkiIndexError as error:
             raise _in_numpys_words(error, kernel) from error
 
+    def capacity(self, *args: Any, **kwargs: Any) -> Capacity:
+        """Return how much of SBUF and PSUM a call with these arguments takes.
+
+        Tensors count from their first to their last instruction, in the order of the kernel. What
+        does not fit is named: the compiler of this generation would spill it, unless it can avoid
+        that by fusing or reordering loops, so it is the most that is spilled. The kernel is
+        recorded for that, and not run.
+
+        Raises:
+            NkiError: the kernel breaks a rule; or tensors with explicit addresses leave no room for
+                the others (NKI220, NKI221).
+        """
+        recording = self.today().record(*args, **kwargs)
+        return capacity_of(recording, Times(recording, lambda _: 0))
+
     def __fingerprint__(self) -> tuple[Any, ...]:
         """Return what it consists of, for the cache on disk."""
         return self.func, self.grid, self.platform, bool(getattr(self, "ignores_addresses", False))
@@ -161,7 +179,7 @@ def _adapter(
         given = _map(args, NkiTensor, lambda t: Tensor((t,)))
         named = _map(kwargs, NkiTensor, lambda t: Tensor((t,)))
         result = None
-        with use_state(State(grid, addresses=addresses)) as state:
+        with use_state(State(grid, addresses=addresses)) as state, _placed_by_a_compiler():
             for number, program in enumerate(itertools.product(*map(range, grid))):
                 state.program, state.created = program, 0
                 returned = body(*given, **named)
@@ -175,6 +193,17 @@ def _adapter(
     functools.update_wrapper(adapter, func)
     adapter.__signature__ = inspect.signature(func)  # type: ignore[attr-defined]
     return adapter
+
+
+@contextmanager
+def _placed_by_a_compiler() -> Iterator[None]:
+    """Let tiles be larger than there is room for: the compiler of this generation spills."""
+    core = current_core()
+    before, core.spills = core.spills, True
+    try:
+        yield
+    finally:
+        core.spills = before
 
 
 def _map(value: Any, kind: type, function: Callable[[Any], Any]) -> Any:

@@ -16,16 +16,46 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from nki.access import written
+from nki.dtypes import info
 from nki.errors import NkiError
 from nki.isa.functions import FUNCTIONS
+from nki.isa.spec import Role
+from nki.isa.table import TABLE
 from nki.language.creation import shared_constant
 from nki.memory import MemoryRegion, Storage
 from nki.tensor import NkiTensor, create
 
 if TYPE_CHECKING:
+    from neuronxcc.nki.owners import Owners
     from neuronxcc.nki.tensors import Result
 
-__all__ = ["State", "constant", "current", "issue", "new_tile", "running", "use_state"]
+__all__ = [
+    "LoopRun",
+    "State",
+    "constant",
+    "current",
+    "issue",
+    "new_tile",
+    "nothing",
+    "running",
+    "use_state",
+]
+
+
+class LoopRun:
+    """One run of a loop of the kernel, from its first turn to its last.
+
+    Attributes:
+        around: the loops that it lies in, outermost first, each with the number of its turn.
+        turn: number of the turn that runs.
+    """
+
+    __slots__ = ("around", "turn")
+
+    def __init__(self, around: tuple[tuple[LoopRun, int], ...]) -> None:
+        self.around = around
+        self.turn = 0
 
 
 class State:
@@ -41,6 +71,9 @@ class State:
         shared: what the first program of a grid created in shared HBM, in order.
         created: how many of them this program has asked for.
         addresses: explicit addresses count.
+        loops: the loops that run, outermost first.
+        reduced: which reduction over loops has written the elements of a storage last.
+        empty: storages that stand for empty slices, and what is computed of them.
     """
 
     def __init__(self, grid: tuple[int, ...] = (), *, addresses: bool = True) -> None:
@@ -52,12 +85,52 @@ class State:
         self.shared: list[NkiTensor] = []
         self.created = 0
         self.addresses = addresses
+        self.loops: list[LoopRun] = []
+        self.reduced: dict[Storage, Owners] = {}
+        self.empty: set[Storage] = set()
+        self._tiles: set[Storage] = set()  # that instructions made since there are empty slices
+
+    def new(self, tensor: NkiTensor) -> None:
+        """Take note of a tile that an instruction writes to because nobody named one."""
+        if self.empty:
+            self._tiles.add(tensor.storage)
+
+    def no_work(self, name: str, arguments: dict[str, Any]) -> bool:
+        """Whether an instruction reads or writes something empty; what it makes is empty too."""
+        tensors = [
+            (operand.role is not Role.READ, tensor)
+            for operand in TABLE[name].operands
+            for tensor in _tensors(arguments.get(operand.name))
+        ]
+        if not any(tensor.storage in self.empty for _, tensor in tensors):
+            return False
+        for writes, tensor in tensors:
+            if writes and (tensor.storage in self._tiles or _is_new(tensor)):
+                self.empty.add(tensor.storage)
+        return True
 
     def flush(self) -> None:
         """Issue the instruction that waits."""
         waiting = self.waiting
         if waiting is not None:
             waiting.tile()
+
+
+def _tensors(value: Any) -> Iterator[NkiTensor]:
+    """Iterate over the tensors of an operand, and the indices that move them."""
+    for tensor in value if isinstance(value, list) else (value,):
+        if isinstance(tensor, NkiTensor):
+            yield tensor
+            indirect = tensor.pattern.indirect
+            if indirect is not None and isinstance(indirect.index, NkiTensor):
+                yield indirect.index
+
+
+def _is_new(tensor: NkiTensor) -> bool:
+    """Whether a view shows all of a storage that nothing has written."""
+    p = tensor.pattern
+    whole = p.size * info(p.dtype).itemsize == tensor.storage.nbytes
+    return whole and p.indirect is None and not written(tensor).any()
 
 
 class _Current(threading.local):
@@ -103,15 +176,43 @@ def use_state(state: State) -> Iterator[State]:
 
 def issue(name: str, **arguments: Any) -> Any:
     """Issue an instruction of `nki.isa` after the one that waits."""
-    current().flush()
+    state = current()
+    state.flush()
+    if state.empty and state.no_work(name, arguments):
+        return None
+    if state.reduced:
+        _disown(state, name, arguments)
     return FUNCTIONS[name](**arguments)
+
+
+def _disown(state: State, name: str, arguments: dict[str, Any]) -> None:
+    """Forget which reductions have written what an instruction overwrites."""
+    for operand in TABLE[name].operands:
+        tensor = arguments.get(operand.name)
+        if operand.role is not Role.READ and isinstance(tensor, NkiTensor):
+            owners = state.reduced.get(tensor.storage)
+            if owners is not None:
+                owners.put(tensor, None)
 
 
 def new_tile(
     shape: tuple[int, ...], kind: str, region: MemoryRegion = MemoryRegion.sbuf
 ) -> NkiTensor:
     """Return a new tensor that nothing has written."""
-    return create(shape, kind, region)
+    made = create(shape, kind, region)
+    current().new(made)
+    return made
+
+
+def nothing(like: NkiTensor) -> NkiTensor:
+    """Return what stands for an empty slice: a tensor that instructions leave alone.
+
+    It has size 1 where the slice has none, so that shapes can be computed with it.
+    """
+    region = like.buffer if like.buffer.on_chip else MemoryRegion.private_hbm
+    made = create(like.shape, like.dtype, region)
+    current().empty.add(made.storage)
+    return made
 
 
 def constant(array: npt.NDArray[Any], kind: str) -> NkiTensor:

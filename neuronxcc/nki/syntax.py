@@ -2,7 +2,7 @@
 
 ``mask=a and b`` joins masks, and ``acc = nl.loop_reduce(...)`` reads what it is assigned to. A
 kernel that writes either is compiled again with the meaning spelled out: ``mask=a & b``, and
-``acc = nl.loop_reduce(..., _into=lambda: acc)``. All other kernels run as they are.
+``acc = nl.loop_reduce(..., _into=lambda: acc, _named=True)``. All other kernels run as they are.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class _Rewriter(ast.NodeTransformer):
             for made in ast.walk(into):
                 if isinstance(made, (ast.expr, ast.arg)):
                     ast.copy_location(made, call)
-            call.keywords.append(ast.copy_location(ast.keyword("_into", into), call))
+            named = ast.Constant(isinstance(node.targets[0], ast.Name))
+            for word, value in (("_into", into), ("_named", ast.copy_location(named, call))):
+                call.keywords.append(ast.copy_location(ast.keyword(word, value), call))
         return node
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from neuronxcc.nki.boxes import Box, Region, box_slices, region_of_mask, whole_box
 from neuronxcc.nki.dtypes import dtype_name, numpy_dtype
 from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index, common_shape
-from neuronxcc.nki.state import current, new_tile
+from neuronxcc.nki.state import current, new_tile, nothing
 from nki.dtypes import info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.indexing import DynamicSlice
@@ -151,6 +151,10 @@ class Tensor:
         if block is not self:
             return block[tuple(parts)] if parts else block
         tensor = self.blocks[0]
+        if any(type(part) is slice and part != slice(None) for part in parts):
+            filled = _filled(parts, tensor.shape)
+            if filled is not None:
+                return Tensor((nothing(self[tuple(filled)].tile()),))
         if any(isinstance(part, (Index, Tensor, Dynamic)) for part in parts):
             return Access(tensor, parts)
         return Tensor((tensor[tuple(_plain(part) for part in parts)],))
@@ -414,6 +418,32 @@ def _known(part: Any) -> Any:
     return slice(start.offset, start.offset + int(part.size))
 
 
+def _filled(parts: list[Any], shape: tuple[int, ...]) -> list[Any] | None:
+    """Return indices with empty slices made to have one element; None if no slice is empty.
+
+    The last tile of a loop may be empty, and a slice of it then ends where it begins or before.
+    """
+    found, dims = list(parts), list(shape)
+    if ... in [part if part is ... else None for part in parts]:
+        at = next(i for i, part in enumerate(parts) if part is ...)
+        dims[at : at + 1 + len(shape) - len(parts)] = [0]
+    empty = False
+    for i, (part, size) in enumerate(zip(parts, dims, strict=False)):
+        if type(part) is slice and _is_empty(part, size):
+            found[i], empty = slice(0, 1), True
+    return found if empty else None
+
+
+def _is_empty(part: slice, size: int) -> bool:
+    """Whether a slice forwards ends where it begins or before, wherever it lies."""
+    start = as_index(0 if part.start is None else part.start)
+    stop = as_index(size if part.stop is None else part.stop)
+    if start is None or stop is None or start.shape or stop.shape or (part.step or 1) < 1:
+        return False
+    first, last = (end + size if end < 0 else end for end in (start.offset, stop.offset))
+    return first >= last
+
+
 def _plain(part: Any) -> Any:
     """Return an index as `nki.tensor` takes it."""
     if isinstance(part, (slice, type(...))):
@@ -566,6 +596,15 @@ class Access(Tensor):
         """Return the part within a box, which alone has to be within the tensor."""
         _settle_zeros(self.base)
         return self.pattern_of(box)
+
+    def inside(self) -> bool:
+        """Whether all of it lies within the tensor."""
+        fixed = self.dynamic[0] if self.dynamic is not None else None
+        for dim, (index, size) in enumerate(zip(self.key, self.base.shape, strict=True)):
+            low, high = index.bounds()
+            if dim != fixed and (low < 0 or high >= size):
+                return False
+        return True
 
     def pattern_of(self, box: Box) -> NkiTensor:
         """Return the part within a box, without writing promised zeros first."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.nki.boxes import Box, Region, box_slices, boxes_of, whole_box
+from neuronxcc.nki.boxes import Box, Region, box_slices, boxes_of, region_of_mask, whole_box
 from neuronxcc.nki.indices import Booleans
 from neuronxcc.nki.state import constant, current, issue, new_tile
 from neuronxcc.nki.tensors import HOOKS, Access, Result, Tensor
@@ -22,17 +22,21 @@ from nki.tensor import NkiTensor, tensor_of
 
 __all__ = [
     "accumulate",
+    "aligned",
     "assign",
     "copied",
     "copy",
     "fill",
+    "in_sbuf",
     "is_number",
     "legal",
     "merge",
+    "on_chip",
     "on_sbuf",
     "predicate",
     "stretch",
     "take",
+    "within",
     "write_zeros",
 ]
 
@@ -106,6 +110,59 @@ def on_sbuf(tensor: NkiTensor) -> NkiTensor:
     return moved
 
 
+def aligned(tensor: NkiTensor) -> NkiTensor:
+    """Return a tile itself, or a copy where the engines can address it."""
+    if legal(tensor):
+        return tensor
+    moved = new_tile(tensor.shape, tensor.dtype)
+    copy(moved, tensor)
+    return moved
+
+
+def in_sbuf(tensor: NkiTensor) -> NkiTensor:
+    """Return the tile itself, or a copy of one that is in another memory: the compiler's copy."""
+    if tensor.buffer is MemoryRegion.sbuf:
+        return tensor
+    shape = tensor.shape if tensor.ndim > 1 else (*tensor.shape, 1)
+    moved = new_tile(shape, tensor.dtype)
+    copy(moved, tensor)
+    return moved
+
+
+def within(value: Tensor, mask: Any, domain: tuple[int, ...] | None = None) -> NkiTensor:
+    """Return the tile of an operand that may leave its tensor where a mask leaves it out.
+
+    Such an operand is copied to a tile of its shape, with 0 beyond the mask.
+
+    Args:
+        value: the operand.
+        mask: of the instruction, None without one.
+        domain: shape that the mask is for; by default the operand's.
+
+    Raises:
+        NkiIndexError: it leaves the tensor where the mask holds (NKI010).
+    """
+    if mask is None or not isinstance(value, Access) or value.inside():
+        return value.tile()
+    shape = value.shape
+    region = region_of_mask(mask, shape if domain is None else domain)
+    made = new_tile(shape, value.kind)
+    fill(made, 0)
+    if region.box is not None:
+        box = whole_box(shape)
+        if len(box) == len(region.box):
+            box = tuple(
+                (0, 1) if n == 1 else span for n, span in zip(shape, region.box, strict=True)
+            )
+        copy(take(made, box), value.part(box))
+    return made
+
+
+def on_chip(tensor: NkiTensor) -> NkiTensor:
+    """Return the tile itself, or a copy in SBUF of one in HBM."""
+    return tensor if tensor.buffer.on_chip else in_sbuf(tensor)
+
+
 def stretch(tensor: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
     """Return a tile with its dimensions of size 1 repeated to a shape.
 
@@ -137,10 +194,7 @@ _QUADRANT = 32
 
 def _spread(row: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
     """Copy one partition to several by shuffles, which keep every bit."""
-    if not legal(row):
-        moved = new_tile(row.shape, row.dtype)
-        copy(moved, row)
-        row = moved
+    row = aligned(row)
     spread = new_tile(shape, row.dtype)
     for first in range(0, shape[0], _QUADRANT):
         issue(
@@ -256,6 +310,9 @@ def assign(dst: Tensor, value: Any) -> None:
             f"a {type(value).__name__} was assigned to a tile of shape {dst.shape}",
             "assign a tile or a number",
         )
+    if isinstance(dst, Access) and isinstance(value, Result) and not dst.inside():
+        _assign_within(dst, value)
+        return
     if not dst.block_shape and _same_view(_raw(dst), value):
         return  # t[...] += x has written already
     target = dst.tile()
@@ -268,6 +325,14 @@ def assign(dst: Tensor, value: Any) -> None:
         copy(target, _fitted(source, target.shape))
     else:
         merge(_shaped(target, value.shape), source, region)
+
+
+def _assign_within(dst: Access, value: Result) -> None:
+    """Write what a mask has left of a result to a part that leaves its tensor elsewhere."""
+    region, source = value.valid(), value.tile()
+    if region.box is not None:
+        part = dst.part(region.box)
+        merge(part, take(source, region.box), Region(whole_box(part.shape), region.inside))
 
 
 def _blocks(tensor: Tensor) -> list[NkiTensor]:
@@ -321,14 +386,14 @@ def accumulate(dst: Tensor, product: Result) -> bool:
     state = current()
     product.blocks = (target,)
     state.waiting = None
-    if product.valid().box is None:
+    if product.valid().box is None or not state.empty.isdisjoint(r.storage for r in product.reads):
         return True
     covered = state.zeros.get(target.storage)
-    if covered is None:
-        product.accumulate(target, accumulate=True)
-        return True
-    # Elements that no product has written are overwritten, as `accumulate=None` says.
+    # Elements that nothing has written are overwritten, as `accumulate=None` says: a sum over
+    # loops needs no zeros to begin with.
     product.accumulate(target, accumulate=None)
+    if covered is None:
+        return True
     written = take(_shaped(target, product.shape), product.valid().box or ())
     covered.reshape(-1)[indices(written.pattern)] = True
     if covered.all():

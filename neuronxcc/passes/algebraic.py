@@ -79,7 +79,8 @@ def divide_by_power(node: Node) -> Node | None:
     if not node.dtype.is_float or not isinstance(value, float) or not power_of_two(value):
         return None
     reciprocal = np.asarray(1 / value)
-    rounded = cast(reciprocal, node.dtype)
+    with np.errstate(over="ignore"):  # infinity is not the reciprocal
+        rounded = cast(reciprocal, node.dtype)
     if arithmetic(rounded).item() != 1 / value:
         return None  # too large or a denormal that is lost
     return build.multiply(x, fill(rounded, node.type))

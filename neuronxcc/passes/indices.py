@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from neuronxcc.ir import build
+from neuronxcc.ir.calls import CHECK
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
@@ -91,10 +92,10 @@ def interval(node: Node, depth: int = 8) -> Interval | None:
 
 
 def _bounds(node: Node, depth: int) -> Interval | None:
-    if node.op is Op.IOTA:
-        return (0, node.shape[node["dim"]] - 1)
-    if node.op is Op.ARG_REDUCE:
-        return (0, node.srcs[0].shape[node["dim"]] - 1)
+    own = _OWN.get(node.op)
+    found = own(node, depth) if own is not None else None
+    if found is not None:
+        return found
     combine = _COMBINE.get(node.op)
     if combine is None:
         return None
@@ -104,10 +105,55 @@ def _bounds(node: Node, depth: int) -> Interval | None:
     known = []
     for src in operands:
         bounds = interval(src, depth)
+        if bounds is None and node.op in _LIMITS:
+            info = np.iinfo(src.dtype.numpy)
+            bounds = (int(info.min), int(info.max))
         if bounds is None:
             return None
         known.append(bounds)
     return combine(*known)
+
+
+def _counted(node: Node, _depth: int) -> Interval:
+    return (0, node.shape[node["dim"]] - 1)
+
+
+def _found(node: Node, _depth: int) -> Interval:
+    return (0, node.srcs[0].shape[node["dim"]] - 1)
+
+
+def _result(node: Node, depth: int) -> Interval | None:
+    (owner,) = node.srcs
+    if owner.op is Op.TOPK and node["index"]:
+        return (0, owner.srcs[0].shape[-1] - 1)
+    return interval(owner.srcs[node["index"]], depth) if owner.op is Op.SORT else None
+
+
+def _is_check(node: Node) -> bool:
+    return node.op is Op.CUSTOM_CALL and node["target"] == CHECK
+
+
+def _token(node: Node, _depth: int) -> Interval | None:
+    return (0, 0) if _is_check(node) else None
+
+
+def _checked(node: Node, _depth: int) -> Interval | None:
+    """What is known of values to which their own check was added."""
+    for values, other in (node.srcs, node.srcs[::-1]):
+        token = other.srcs[0] if other.op is Op.BROADCAST_IN_DIM else other
+        if _is_check(token) and token.srcs[0] is values:
+            _, low, high, *_ = token["args"]
+            return (low, high)
+    return None
+
+
+_OWN: dict[Op, Callable[[Node, int], Interval | None]] = {
+    Op.IOTA: _counted,
+    Op.ARG_REDUCE: _found,
+    Op.GET: _result,
+    Op.CUSTOM_CALL: _token,
+    Op.ADD: _checked,
+}
 
 
 def _union(*parts: Interval) -> Interval:
@@ -120,6 +166,8 @@ def _product(a: Interval, b: Interval) -> Interval:
 
 
 _FIRST = frozenset({Op.GATHER, Op.DYNAMIC_SLICE})
+# They say something of any operand.
+_LIMITS = frozenset({Op.MAXIMUM, Op.MINIMUM, Op.CLAMP})
 _COMBINE: dict[Op, Callable[..., Interval]] = {
     **dict.fromkeys(
         (
@@ -205,11 +253,23 @@ def _takes_rows(node: Node) -> bool:
     return bool(node["collapsed_slice_dims"] == (dim,) and node["slice_sizes"] == sizes)
 
 
+@rule("check that bounds decide", Op.CUSTOM_CALL)
+def check_bounds(node: Node) -> Node | None:
+    """Positions that were counted or cut off need no check."""
+    if not _is_check(node):
+        return None
+    _, low, high, *_ = node["args"]
+    known = interval(node.srcs[0])
+    sure = known is not None and low <= known[0] and known[1] <= high
+    return fill(0, node.type) if sure else None
+
+
 RULES: tuple[Rule, ...] = (
     iota_one,
     iota_moved,
     iota_slice,
     iota_convert,
     compare_bounds,
+    check_bounds,
     gather_in_order,
 )

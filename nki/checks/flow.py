@@ -33,6 +33,7 @@ __all__ = [
     "leaf_roles",
     "listed",
     "starts",
+    "written",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -46,12 +47,14 @@ class Leaf(NamedTuple):
         form: what has the place.
         reads: its elements are read.
         writes: they are written.
+        role: what the table says of the operand.
     """
 
     name: str
     form: TileForm | RegisterForm
     reads: bool
     writes: bool
+    role: Role
 
 
 class Access(NamedTuple):
@@ -83,7 +86,7 @@ def leaf_roles(template: Template) -> tuple[Leaf, ...]:
         # Of a tensor and its index the index is only read.
         for operand in listed(form):
             for i, leaf in enumerate(leaves(operand)):
-                found.append(Leaf(name, leaf, reads or i > 0, writes and i == 0))
+                found.append(Leaf(name, leaf, reads or i > 0, writes and i == 0, role))
     return tuple(found)
 
 
@@ -101,6 +104,35 @@ def starts(code: array[int], words: Sequence[int]) -> Ints:
         number = code[at]
         at += 2 if number < 0 else 2 + words[number]
     return np.frombuffer(found, np.int64) if found else np.zeros(0, np.int64)
+
+
+def written(recording: Recording) -> set[int]:
+    """Return the numbers of the storages that some instruction writes."""
+    templates = recording.templates
+    words = [template.words for template in templates]
+    leaves_of = [
+        [
+            2 + 2 * i
+            for i, leaf in enumerate(leaf_roles(template))
+            if leaf.writes and isinstance(leaf.form, TileForm)
+        ]
+        for template in templates
+    ]
+    found: set[int] = set()
+    blocks = [recording.body]
+    while blocks:
+        block = blocks.pop()
+        blocks += [loop.body for loop in block.loops]
+        at = starts(block.code, words)
+        if not len(at):
+            continue
+        code = np.frombuffer(block.code, np.int64)
+        numbers = code[at]
+        for number in np.unique(numbers[numbers >= 0]).tolist():
+            events = at[numbers == number]
+            for word in leaves_of[number]:
+                found.update(np.unique(code[events + word]).tolist())
+    return found
 
 
 class Times:

@@ -2,20 +2,26 @@
 
 What one core does between two synchronisation points (`sendrecv`, `core_barrier`, a collective)
 has no order with what the other one does meanwhile. Where both touch a byte of shared HBM, and one
-of them writes it, the result depends on chance. This is found exactly, on bytes; accesses that a
-value of the run moves (registers, index tensors) are left out, because nobody knows their bytes.
+of them writes it, the result depends on chance, unless both write the same there: kernels let both
+cores compute what both need. This is found exactly, on bytes; accesses that a value of the run
+moves (registers, index tensors) are left out, because nobody knows their bytes.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nki.access import box, byte_layout, overlap
 from nki.dtypes import info
 from nki.isa.state import Finding
+from nki.pattern import AccessPattern
 from nki.tensor import NkiTensor
+
+if TYPE_CHECKING:
+    from nki.merging.values import EventKey, Values
 
 __all__ = ["Races", "Touch"]
 
@@ -32,11 +38,13 @@ class Touch(NamedTuple):
         tensor: what is touched.
         writes: it is written, else read.
         where: the user's line.
+        events: the instructions that do so, in order.
     """
 
     tensor: NkiTensor
     writes: bool
     where: Where
+    events: list[EventKey]
 
 
 class Races:
@@ -46,7 +54,13 @@ class Races:
         findings: races, with the line of the second core.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, values: Callable[[], Values]) -> None:
+        """Begin.
+
+        Args:
+            values: tells which writes store the same; asked for when there is any doubt.
+        """
+        self._values = values
         self.findings: list[tuple[Finding, Where]] = []
         self._touched: tuple[dict[Any, Touch], dict[Any, Touch]] = ({}, {})
 
@@ -54,7 +68,9 @@ class Races:
         """Take note of an access of core 0 or 1."""
         if touch.tensor.pattern.indirect is None:
             key = (id(touch.tensor.storage), touch.tensor.pattern, touch.writes)
-            self._touched[core].setdefault(key, touch)
+            known = self._touched[core].setdefault(key, touch)
+            if known is not touch:
+                known.events.extend(touch.events)
 
     def meet(self) -> None:
         """Look for races among what was touched, and forget it: the cores have met."""
@@ -69,14 +85,31 @@ class Races:
                 self._compare(ours, theirs)
 
     def _compare(self, ours: list[Touch], theirs: list[Touch]) -> None:
+        writes = [{t.tensor.pattern: t for t in side if t.writes} for side in (ours, theirs)]
+
+        def races(a: Touch, b: Touch) -> bool:
+            return overlap(a.tensor, b.tensor) and not self._redundant(a, b, writes)
+
         pairs = _candidates(ours, theirs)
         if pairs is None:
-            pairs = _by_bytes(ours, theirs)
+            pairs = _by_bytes(ours, theirs, races)
         seen: set[tuple[Where, Where]] = set()
         for a, b in pairs:
-            if (a.where, b.where) not in seen and overlap(a.tensor, b.tensor):
+            if (a.where, b.where) not in seen and races(a, b):
                 seen.add((a.where, b.where))
                 self._found(a, b)
+
+    def _redundant(
+        self, a: Touch, b: Touch, writes: Sequence[Mapping[AccessPattern, Touch]]
+    ) -> bool:
+        """Whether both cores store the same, before either reads it."""
+        writer, reader = (a, b) if a.writes else (b, a)
+        mate = writes[1 if a.writes else 0].get(writer.tensor.pattern)
+        if mate is None or (reader.writes and reader is not mate):
+            return False
+        values = self._values()
+        same = values.same([*writer.events, *mate.events])
+        return same and (reader is mate or values.before(mate.events[0], reader.events[0]))
 
     def _found(self, a: Touch, b: Touch) -> None:
         kinds = ["writes" if touch.writes else "reads" for touch in (a, b)]
@@ -106,7 +139,9 @@ def _candidates(ours: list[Touch], theirs: list[Touch]) -> list[tuple[Touch, Tou
     return pairs
 
 
-def _by_bytes(ours: list[Touch], theirs: list[Touch]) -> list[tuple[Touch, Touch]]:
+def _by_bytes(
+    ours: list[Touch], theirs: list[Touch], races: Callable[[Touch, Touch], bool]
+) -> list[tuple[Touch, Touch]]:
     """Return pairs that share bytes, one for each of the second core's that has any.
 
     Every byte of the storage has a flag for each kind of access of the first core, so that the
@@ -122,10 +157,10 @@ def _by_bytes(ours: list[Touch], theirs: list[Touch]) -> list[tuple[Touch, Touch
         matters = 3 if b.writes else 2
         if b.where in seen or not (_bytes(flags, b.tensor) & matters).any():
             continue
-        seen.add(b.where)
-        pairs += [
-            (a, b) for a in ours if (a.writes or b.writes) and overlap(a.tensor, b.tensor)
-        ][:1]  # fmt: skip
+        found = next(((a, b) for a in ours if (a.writes or b.writes) and races(a, b)), None)
+        if found is not None:
+            seen.add(b.where)
+            pairs.append(found)
     return pairs
 
 

@@ -13,7 +13,7 @@ from nki.collectives.rows import ROWS
 from nki.collectives.rules import group
 from nki.errors import NkiError
 from nki.isa.bind import bind
-from nki.isa.functions import FUNCTIONS, make_function
+from nki.isa.functions import FUNCTIONS, dressed
 from nki.isa.objects import VirtualRegister
 from nki.isa.spec import Instruction
 from nki.language.creation import shared_constant
@@ -99,7 +99,10 @@ def _beyond(here: Recorder, name: str, attributes: dict[str, Any]) -> None:
 
 
 def _function(row: Instruction) -> Any:
-    return make_function(row, lambda args, kwargs: _issue(row, args, kwargs), "nki.collectives")
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        return _issue(row, args, kwargs)
+
+    return dressed(collective, row, "nki.collectives")
 
 
 COLLECTIVES = {name: _function(row) for name, row in ROWS.items()}

@@ -16,7 +16,7 @@ from nki.kernel import Kernel, simulate
 
 __all__ = ["Spmd", "spmd"]
 
-_RANKS = range(2, 9)
+_RANKS = range(2, 129)  # the cores of the largest machine
 
 
 class Spmd:
@@ -83,13 +83,13 @@ def spmd(kernel: Callable[..., Any], ranks: int) -> Spmd:
 
     Args:
         kernel: a kernel, or ``kernel[2]`` for two physical cores in each rank.
-        ranks: 2 to 8.
+        ranks: 2 to 128.
 
     Raises:
         NkiError: another number of ranks (NKI323).
     """
     if isinstance(ranks, bool) or ranks not in _RANKS:
         raise NkiError(
-            "NKI323", f"ranks={ranks!r}", "run on 2 to 8 ranks, or call the kernel itself for one"
+            "NKI323", f"ranks={ranks!r}", "run on 2 to 128 ranks, or call the kernel itself for one"
         )
     return Spmd(simulate(kernel), int(ranks))

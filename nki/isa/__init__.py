@@ -45,6 +45,10 @@ gpsimd_engine: Final = engine.gpsimd
 unknown_engine: Final = engine.unknown
 
 
+# Kernels call them by the hundred thousand, and `__getattr__` is asked for what is not here.
+globals().update(FUNCTIONS)
+
+
 def __getattr__(name: str) -> Any:
     found = FUNCTIONS.get(name) or FORMER.get(name)
     if found is None:

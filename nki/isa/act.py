@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from neuronxcc.ir.meaning.elementwise import maximum
 from nki.isa.cast import Array
 
 __all__ = ["ACTIVATIONS", "Activation", "activate", "outside"]
@@ -95,7 +96,7 @@ _ROWS = (
     Activation("copy", _of(lambda x: x)),
     Activation("square", _of(lambda x: x * x)),
     Activation("sigmoid", _of(_sigmoid)),
-    Activation("relu", _of(lambda x: np.maximum(x, 0))),
+    Activation("relu", _of(lambda x: maximum(x, np.zeros_like(x)))),
     Activation("prelu", lambda x, slope: np.where(x >= 0, x, _times(x, slope))),
     Activation("gelu", _of(lambda x: _times(x, _normal(x)))),
     Activation("gelu_dx", _of(lambda x: _normal(x) + _times(x, _density(x)))),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from neuronxcc.ir.meaning.elementwise import maximum, minimum
 from nki.isa.cast import Array
 
 __all__ = ["ALIASES", "ALU", "COMPARISONS", "AluOp", "apply", "fold", "op_name", "scan"]
@@ -92,8 +93,8 @@ _ROWS = (
     AluOp("add", np.add, reduces=True, identity=0),
     AluOp("subtract", np.subtract, reduces=True, identity=0),
     AluOp("multiply", np.multiply, reduces=True, identity=1),
-    AluOp("maximum", np.maximum, reduces=True, identity=-_INFINITY),
-    AluOp("minimum", np.minimum, reduces=True, identity=_INFINITY),
+    AluOp("maximum", maximum, reduces=True, identity=-_INFINITY),
+    AluOp("minimum", minimum, reduces=True, identity=_INFINITY),
     AluOp("equal", _truth(np.equal)),
     AluOp("not_equal", _truth(np.not_equal)),
     AluOp("greater_equal", _truth(np.greater_equal)),
@@ -108,7 +109,7 @@ _ROWS = (
     AluOp("abs_min", _smaller, identity=_INFINITY, first_generation=4),
     AluOp("abs", lambda x, _: np.abs(x), unary=True),
     AluOp("square", lambda x, _: x * x, unary=True, first_generation=4),
-    AluOp("relu", lambda x, _: np.maximum(x, 0), unary=True, first_generation=4),
+    AluOp("relu", lambda x, _: maximum(x, np.zeros_like(x)), unary=True, first_generation=4),
     AluOp("rsqrt", _via_float64(lambda x: 1 / np.sqrt(x)), unary=True),
     AluOp("reciprocal", _via_float64(lambda x: 1 / x), unary=True),
 )
@@ -176,11 +177,33 @@ def fold(name: str, x: Array, start: Array | None = None) -> Array:
     """
     if start is None:
         start, x = x[:, 0], x[:, 1:]
+        if name == "add" and x.dtype.kind == "f":
+            start = start + np.zeros_like(start)  # sums begin with 0.0: those of -0.0 are 0.0
     if x.shape[1] == 0:
         return start.astype(x.dtype)
+    extreme = _EXTREMES.get(name)
+    if extreme is not None:  # the order is no matter
+        return _extreme(extreme, np.concatenate([start.astype(x.dtype)[:, None], x], axis=1))
     function = ALU[name].function
     if isinstance(function, np.ufunc):  # the same order, in C
         stacked = np.concatenate([start.astype(x.dtype)[:, None], x], axis=1)
         last: Array = function.accumulate(stacked, axis=1)[:, -1]
         return last
     return scan(name, start, x)[:, -1]
+
+
+_EXTREMES: Mapping[str, np.ufunc] = MappingProxyType({"maximum": np.maximum, "minimum": np.minimum})
+
+
+def _extreme(function: np.ufunc, x: Array) -> Array:
+    """Return the largest or smallest element of each row; 0.0 is greater than -0.0."""
+    found: Array = function.reduce(x, axis=1)
+    zeros = found == 0
+    if x.dtype.kind != "f" or not zeros.any():
+        return found
+    negative = ((x == 0) & np.signbit(x)).any(axis=1)
+    positive = ((x == 0) & ~np.signbit(x)).any(axis=1)
+    below = ~positive if function is np.maximum else negative
+    return np.where(zeros, np.where(below, np.float32(-0.0), np.float32(0.0)), found).astype(
+        x.dtype
+    )

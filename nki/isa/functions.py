@@ -13,25 +13,41 @@ from typing import Any
 
 from nki.errors import NkiError
 from nki.isa.bind import bind
+from nki.isa.objects import NkiInstruction
 from nki.isa.spec import REQUIRED, Attribute, Instruction, Operand
 from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED, Call, respell
 from nki.isa.table import TABLE
 
-__all__ = ["FORMER", "FUNCTIONS", "Issuer", "make_function", "use_issuer"]
+__all__ = ["FORMER", "FUNCTIONS", "Issuer", "dressed", "use_issuer"]
 
 Issuer = Callable[[Instruction, dict[str, Any], dict[str, Any]], Any]
+Again = Callable[[Instruction, tuple[Any, ...], dict[str, Any]], Any]
+Learn = Callable[
+    [Any, tuple[tuple[Any, ...], dict[str, Any]], Instruction, dict[str, Any], dict[str, Any]], None
+]
 
-_issuer: ContextVar[Issuer | None] = ContextVar("nki_isa_issuer", default=None)
+_issuer: ContextVar[tuple[Issuer, Again | None, Learn | None] | None] = ContextVar(
+    "nki_isa_issuer", default=None
+)
 
 
 @contextmanager
-def use_issuer(issuer: Issuer) -> Iterator[None]:
+def use_issuer(
+    issuer: Issuer, again: Again | None = None, learn: Learn | None = None
+) -> Iterator[None]:
     """Let every instruction go to `issuer(row, operands, attributes)` inside of the block.
 
     Operands are as the user gave them, attributes canonical, both by name; what the issuer returns
     is what the kernel gets. `nki.isa.bind.make_call` checks the call.
+
+    Args:
+        issuer: see above.
+        again: is asked before, with the row, the positional and the named arguments: it returns an
+            `NkiInstruction` if it has dealt with the call, else a key of it or None.
+        learn: is told of the calls with a key that the issuer took: the key, the arguments as they
+            were given, and what the issuer was given.
     """
-    token = _issuer.set(issuer)
+    token = _issuer.set((issuer, again, learn))
     try:
         yield
     finally:
@@ -83,38 +99,42 @@ def _function(row: Instruction) -> Callable[..., Any]:
     # Most calls are in today's spelling: names that exist, and nothing that stood elsewhere.
     always, known = row.name in VERSIONED, frozenset(row.names)
 
-    def issue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        issuer = _issuer.get()
-        if issuer is None:
+    def instruction(*args: Any, **kwargs: Any) -> Any:
+        here = _issuer.get()
+        if here is None:
             raise NkiError(
                 "NKI143",
                 f"nisa.{row.name} is called outside of a kernel",
                 "call it in a function that is decorated with nki.jit or passed to nki.simulate",
             )
-        issued = row
+        issuer, again, learn = here
+        key = None
+        if again is not None:
+            key = again(row, args, kwargs)
+            if type(key) is NkiInstruction:
+                return key
+        call = Call(row.name, args, kwargs)
         if had_others and (always or len(args) > _IN_PLACE or not kwargs.keys() <= known):
-            name, args, kwargs = respell(Call(row.name, args, kwargs))
-            issued = TABLE[name]
-        operands, attributes = bind(issued, args, kwargs)
-        return issuer(issued, operands, attributes)
+            call = respell(call)
+        issued = TABLE[call.name]
+        operands, attributes = bind(issued, call.args, call.kwargs)
+        result = issuer(issued, operands, attributes)
+        # Of a call that was spelt otherwise the names of the arguments say nothing.
+        if key is not None and learn is not None and call.args is args and call.kwargs is kwargs:
+            learn(key, (args, kwargs), issued, operands, attributes)
+        return result
 
-    return make_function(row, issue, "nki.isa")
+    return dressed(instruction, row, "nki.isa")
 
 
-def make_function(
-    row: Instruction, issue: Callable[[tuple[Any, ...], dict[str, Any]], Any], module: str
-) -> Callable[..., Any]:
+def dressed(instruction: Callable[..., Any], row: Instruction, module: str) -> Callable[..., Any]:
     """Return a function with the signature and the documentation of a row.
 
     Args:
+        instruction: takes any arguments.
         row: of a table.
-        issue: takes the positional and the named arguments.
         module: that the function belongs to.
     """
-
-    def instruction(*args: Any, **kwargs: Any) -> Any:
-        return issue(args, kwargs)
-
     instruction.__name__ = instruction.__qualname__ = row.name
     instruction.__module__ = module
     instruction.__doc__ = _document(row)

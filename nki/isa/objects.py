@@ -98,18 +98,21 @@ class NkiInstruction(NKIObject):
 
     Attributes:
         handle: what the recorder keeps for the instruction.
-        producers: handles of the instructions that must have ended before it starts.
     """
 
-    __slots__ = ("handle", "producers")
+    __slots__ = ("_producers", "handle")
 
     handle: Any
-    producers: list[NkiInstruction]
 
     def __init__(self, handle: Any) -> None:
         """Wrap what the recorder keeps."""
         self.handle = handle
-        self.producers = []
+
+    @property
+    def producers(self) -> list[NkiInstruction]:
+        """Handles of the instructions that must have ended before it starts."""
+        # Nearly all instructions have none, and an empty list would take longer than the rest.
+        return getattr(self, "_producers", [])
 
     def depends_on(self, *producers: NkiInstruction) -> NkiInstruction:
         """Let this instruction wait for others; returns itself.
@@ -124,5 +127,5 @@ class NkiInstruction(NKIObject):
                     f"depends_on was given a {type(producer).__name__}",
                     "pass what functions of nki.isa returned",
                 )
-        self.producers.extend(producers)
+        self._producers = [*self.producers, *producers]
         return self

@@ -282,6 +282,7 @@ class Instruction:
             shape. None where the runtime does it: several cores take part, or no tensor does.
         cost: None where nothing is published and nothing can be derived.
         rules: those of this instruction, after the common ones.
+        findings: rules that break nothing here: what hardware does then is not known.
     """
 
     name: str
@@ -290,6 +291,7 @@ class Instruction:
     meaning: Meaning | None
     cost: Cost | None = None
     rules: tuple[Rule, ...] = ()
+    findings: tuple[Rule, ...] = ()
     # Parts of `parameters`: what the hardware reads or writes, what is known when the kernel is
     # built, and their names.
     operands: tuple[Operand, ...] = field(init=False, repr=False, compare=False)

@@ -172,7 +172,7 @@ class Truth(Binary):
         """As other functions of two tiles, or of a tile and a number."""
         out = super().__call__(x, y, dtype)
         result = object.__new__(Comparison)
-        result.storage, result.pattern = out.storage, out.pattern
+        result.storage, result.pattern, result.layout = out.storage, out.pattern, None
         return result
 
 

@@ -218,7 +218,8 @@ def _reached(value: Any) -> Iterator[Any]:
         yield inner
     elif isinstance(inner, type) and issubclass(inner, NKIObject) and of_user(inner):
         for method in vars(inner).values():
-            if isinstance(method, types.FunctionType) and "<" not in method.__code__.co_filename:
+            made = isinstance(method, types.FunctionType) and "<" in method.__code__.co_filename
+            if isinstance(method, types.FunctionType) and not made and of_user(method):
                 yield method
 
 

@@ -27,12 +27,10 @@ class Group:
 
     Attributes:
         chunks: of partitions, 0 if it is no lane group.
-        buffers: that its instructions touch.
     """
 
     def __init__(self, chunks: int) -> None:
         self.chunks = chunks
-        self.buffers: set[int] = set()
         self._count = 0
         self._read: dict[int, _Windows] = {}
         self._written: dict[int, _Windows] = {}
@@ -72,10 +70,9 @@ class Group:
     def add(self, touches: Sequence[Touch]) -> None:
         """Let an instruction join."""
         self._count += 1
+        if self.chunks <= 1:
+            return
         for buffer, low, high, advance, written in touches:
-            self.buffers.add(buffer)
-            if self.chunks <= 1:
-                continue
             known = self._written if written else self._read
             windows = known.get(buffer)
             if windows is None:

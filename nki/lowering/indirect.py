@@ -133,7 +133,7 @@ def _place(lanes: Lanes, operand: Operand) -> _Place:
 def _copy(
     loop: Loop, here: _Place, dense: _Place, index: Index, mask: Scalar | None, *, inward: bool
 ) -> None:
-    kind = values.stored_type(here[0].dtype)
+    kind = values.bits_type(here[0].dtype)
     if inward:
         item = loop.get(here[0].pointer, kind, here[1], advance=here[2], indices=[index], mask=mask)
         loop.put(dense[0].pointer, item, dense[1], advance=dense[2])

@@ -169,10 +169,15 @@ class Typed(Loop):
 
     def load(self, which: str | Operand) -> Scalar:
         """Return the item of a tensor operand as it is stored."""
-        operand = self.work.operand(which, moved=True) if isinstance(which, str) else which
+        operand = self._operand(which)
+        return self._item(operand, values.stored_type(operand.dtype))
+
+    def _operand(self, which: str | Operand) -> Operand:
+        return self.work.operand(which, moved=True) if isinstance(which, str) else which
+
+    def _item(self, operand: Operand, kind: DType) -> Scalar:
         real, strides, advance = self._place(operand)
         indices, mask = self._index(real)
-        kind = values.stored_type(real.dtype)
         return self.get(real.pointer, kind, strides, advance=advance, indices=indices, mask=mask)
 
     def _index(self, operand: Operand) -> tuple[list[Index], Scalar | None]:
@@ -186,8 +191,9 @@ class Typed(Loop):
         return self._index(self.work.operand(name, moved=True))[1]
 
     def bits(self, which: str | Operand) -> Scalar:
-        """Return the item's bit pattern, an unsigned integer of its size."""
-        return values.to_bits(self.load(which))
+        """Return the item's bit pattern, an unsigned integer of its size: what copies move."""
+        operand = self._operand(which)
+        return self._item(operand, values.bits_type(operand.dtype))
 
     def read(self, name: str) -> Scalar:
         """Return an operand, also if it is a number, as the engines read it: float32."""
@@ -213,9 +219,11 @@ class Typed(Loop):
     # --- results ---------------------------------------------------------------------------------
 
     def store(self, which: str | Operand, item: Scalar, *, mask: Scalar | None = None) -> None:
-        """Store an item of the stored type."""
-        operand = self.work.operand(which, moved=True) if isinstance(which, str) else which
-        real, strides, advance = self._place(operand)
+        """Store an item of the stored type, or its bit pattern."""
+        if isinstance(which, str):
+            # A kernel that reduces stores nowhere that an index says: a copy does that afterwards.
+            which = self.work.operand(which, moved=Kind.REDUCE not in self.kinds)
+        real, strides, advance = self._place(which)
         indices, inside = self._index(real)
         if inside is not None:
             mask = inside if mask is None else build.op(Op.AND, mask, inside)

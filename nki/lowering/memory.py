@@ -16,6 +16,7 @@ import numpy as np
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.neff.program import Buffer
+from nki.checks.flow import written
 from nki.lowering.shapes import row_major
 from nki.lowering.values import stored_type
 from nki.lowering.work import State
@@ -83,15 +84,10 @@ class Memories:
 
     def _written_constants(self) -> set[int]:
         """Constants that need memory of their own: written to, or handed out as results."""
-        from nki.isa.spec import Role  # noqa: PLC0415
-
         known = set(self.recording.constants)
         found = known & set(self.outputs)
-        for event in self.recording.events() if known else ():
-            roles = {o.name: o.role for o in event.template.row.operands}
-            for name, _, places in event.operands():
-                if roles.get(name) is not Role.READ and places and places[0][0] in known:
-                    found.add(places[0][0])
+        if known:
+            found |= known & written(self.recording)
         return found - set(self.recording.inputs)
 
     def _add(self, buffer: Buffer) -> int:

@@ -123,8 +123,8 @@ def wanted(work: Work, name: str, dtype: str = "", *, keeps: bool = False) -> Wa
 
     def finish() -> None:
         lanes = Lanes(work, "write", [operand, made])
-        item = lanes.load(made)
-        lanes.store(operand, item if same else values.cast(item, operand.dtype))
+        cast = None if same else values.cast(lanes.load(made), operand.dtype)
+        lanes.store(operand, lanes.bits(made) if cast is None else cast)
         lanes.finish()
 
     return Wanted(_dense(made), finish)

@@ -6,11 +6,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.neff.program import ForStep, PrintStep, Program, Register, Step, View, WhileStep
 from neuronxcc.neff.tape import TapeLoop, TapeWriter
+from nki.checks.flow import Ints, starts
 from nki.lowering.groups import Group, Touch
 from nki.lowering.implement import work_of
 from nki.lowering.memory import Memories
@@ -52,6 +55,8 @@ class _Plan:
         self.template = template
         self.overlaps = Overlaps(template)
         self.works: dict[Variant, _Prepared] = {}
+        # By id, which is sooner found than what it consists of; `overlaps` keeps its variants.
+        self.known: dict[int, _Prepared] = {}
 
 
 class _Slot(NamedTuple):
@@ -81,6 +86,7 @@ class _Lowering:
         self.memories = Memories(recording, [n for n in storages if n not in inputs])
         self._results = storages
         self._plans: list[_Plan | None] = [None] * len(recording.templates)
+        self._words = [template.words for template in recording.templates]
         self._locations = [f"{file}:{line}" for file, line in recording.locations]
         self._buffers: dict[int, int] = {}
         self._ends = self._last_uses()
@@ -92,39 +98,48 @@ class _Lowering:
 
     def _last_uses(self) -> dict[int, list[int]]:
         """For every outermost item the storages that nothing uses after it."""
-        last: dict[int, int] = {}
-        self._uses(self.recording.body, last, None)
+        last = np.full(len(self.recording.storages), -1, np.int64)
+        for items, storages in self._uses(self.recording.body):
+            np.maximum.at(last, storages, items[:, None])
         ends: dict[int, list[int]] = {}
-        for storage, number in last.items():
-            ends.setdefault(number, []).append(storage)
+        for storage in np.flatnonzero(last >= 0).tolist():
+            ends.setdefault(int(last[storage]), []).append(storage)
         return ends
 
-    def _uses(self, block: Block, last: dict[int, int], item: int | None) -> None:
-        """Note for every storage that a block uses the number of the item, or of its item."""
-        number = -1
-        for at, code, plan in self._items(block):
-            number += 1
-            place = number if item is None else item
-            if plan is None:
-                self._uses(block.loops[code[at + 1]].body, last, place)
-            else:
-                for word in plan.overlaps.storages:
-                    last[code[at + 2 + word]] = place
+    def _uses(self, block: Block) -> Iterator[tuple[Ints, Ints]]:
+        """Iterate over (numbers of items of a block, a row of the storages that each uses)."""
+        at = starts(block.code, self._words)
+        if not len(at):
+            return
+        code = np.frombuffer(block.code, np.int64)
+        numbers = code[at]
+        for template in np.unique(numbers).tolist():
+            items = np.flatnonzero(numbers == template)
+            if template >= 0:
+                words = np.array(self._plan(template).overlaps.storages, np.int64)
+                yield items, code[at[items][:, None] + 2 + words]
+                continue
+            for item in items.tolist():
+                loop = block.loops[int(code[at[item] + 1])]
+                yield np.array([item]), self._used(loop.body)[None]
+
+    def _used(self, block: Block) -> Ints:
+        """Return the storages that a block uses."""
+        found = [storages.reshape(-1) for _, storages in self._uses(block)]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+
+    def _plan(self, number: int) -> _Plan:
+        plan = self._plans[number]
+        if plan is None:
+            plan = self._plans[number] = _Plan(self.recording.templates[number])
+        return plan
 
     def _items(self, block: Block) -> Iterator[tuple[int, array[int], _Plan | None]]:
         """Iterate over the items of a block: position, code, and the plan, None for a loop."""
-        code, at, end = block.code, 0, len(block.code)
-        while at < end:
+        code = block.code
+        for at in starts(code, self._words).tolist():
             number = code[at]
-            if number < 0:
-                yield at, code, None
-                at += 2
-                continue
-            plan = self._plans[number]
-            if plan is None:
-                plan = self._plans[number] = _Plan(self.recording.templates[number])
-            yield at, code, plan
-            at += 2 + plan.template.words
+            yield at, code, None if number < 0 else self._plan(number)
 
     # --- the program -----------------------------------------------------------------------------
 
@@ -154,9 +169,7 @@ class _Lowering:
                 steps.extend(tape.steps())
                 loop = block.loops[code[at + 1]]
                 if outermost:
-                    used: dict[int, int] = {}
-                    self._uses(loop.body, used, 0)
-                    for storage in used:
+                    for storage in self._used(loop.body).tolist():
                         # Not memory that an instruction of the loop has taken for itself before,
                         # which takes it again in the next iteration.
                         self._buffer(storage)
@@ -204,33 +217,41 @@ class _Lowering:
     def _event(
         self, plan: _Plan, location: int, words: array[int], tape: _Tape, steps: list[Step]
     ) -> None:
-        memories = self.memories
+        memories, known = self.memories, self._buffers
         buffers = [_REGISTER] * (len(words) // 2)
         for word in plan.overlaps.storages:
-            buffers[word // 2] = self._buffer(words[word])
+            number = known.get(words[word])
+            buffers[word // 2] = self._buffer(words[word]) if number is None else number
         variant = plan.overlaps.variant(buffers, words, self.recording.storages)
-        prepared = plan.works.get(variant)
+        prepared = plan.known.get(id(variant))
         if prepared is None:
-            prepared = plan.works[variant] = self._prepare(plan.template, variant)
+            prepared = self._prepared(plan, variant)
         kinds = prepared.work.scratch
         scratch = [memories.take(*kind) for kind in kinds]
         for action, slots in prepared.actions:
-            places, touches = self._resolve(slots, words, buffers, scratch)
+            places = self._resolve(slots, words, buffers, scratch)
             if isinstance(action, Print):
                 steps.extend(tape.steps())
                 steps.append(self._print(action, places, self._locations[location]))
             else:
-                tape.add(action, places, touches, self._locations[location])
-        for buffer, kind in zip(scratch, kinds, strict=True):
-            memories.give(buffer, *kind)
+                tape.add(action, places, slots, self._locations[location])
+        if scratch:
+            for buffer, kind in zip(scratch, kinds, strict=True):
+                memories.give(buffer, *kind)
+
+    def _prepared(self, plan: _Plan, variant: Variant) -> _Prepared:
+        prepared = plan.works.get(variant)
+        if prepared is None:
+            prepared = plan.works[variant] = self._prepare(plan.template, variant)
+        plan.known[id(variant)] = prepared
+        return prepared
 
     def _resolve(
         self, slots: list[_Slot], words: array[int], buffers: list[int], scratch: list[int]
-    ) -> tuple[list[int], list[Touch]]:
-        """Return buffer and byte of every slot, flat, and what is touched there."""
+    ) -> list[int]:
+        """Return buffer and byte of every slot, flat."""
         places: list[int] = []
-        touches: list[Touch] = []
-        for kind, number, offset, low, high, advance, written in slots:
+        for kind, number, offset, _, _, _, _ in slots:
             if kind is Leaf:
                 buffer, byte = buffers[number], words[2 * number + 1] + offset
                 if buffer == _REGISTER:
@@ -240,9 +261,7 @@ class _Lowering:
             else:
                 buffer, byte = number, offset
             places += (buffer, byte)
-            if buffer:  # buffer 0 is constant
-                touches.append((buffer, byte + low, byte + high, advance, written))
-        return places, touches
+        return places
 
     def _prepare(self, template: Template, variant: Variant) -> _Prepared:
         work = work_of(template, variant)
@@ -303,27 +322,25 @@ class _Tape:
 
     def steps(self) -> list[Step]:
         """Return the tape, if anything is on it, and begin another one."""
-        self._end()
+        self._group = None
         if not len(self._writer):
             return []
         step = self._writer.step()
         self._writer, self._numbers = TapeWriter(), {}
         return [step]
 
-    def _end(self) -> None:
-        if self._group is not None:
-            self._lowering.use(self._group.buffers)
-            self._group = None
-
-    def add(self, action: Action, places: list[int], touches: list[Touch], location: str) -> None:
-        """Append an instruction."""
+    def add(self, action: Action, places: list[int], slots: Iterable[_Slot], location: str) -> None:
+        """Append an instruction with buffer and byte of its slots, flat."""
         chunks = action.chunks
-        if self._group is None or not self._group.takes(touches, chunks):
-            self._end()
+        # What is touched matters only where chunks may meet.
+        touches = _touches(places, slots) if chunks > 1 else ()
+        group = self._group
+        if group is None or not group.takes(touches, chunks):
             self._lowering.next_group()
-            self._group = Group(chunks)
+            group = self._group = Group(chunks)
             self._writer.group(chunks)
-        self._group.add(touches)
+        group.add(touches)
+        self._lowering.use(places[::2])
         known = self._numbers.get(id(action))
         if known is None:
             number = self._writer.function(action.function)
@@ -332,7 +349,16 @@ class _Tape:
 
     def copy(self, buffer: int, size: int, at: int) -> None:
         """Append a copy of bytes of buffer 0 to the beginning of another one."""
-        self.add(_bytes_copy(size), [buffer, 0, 0, at], [(buffer, 0, size, 0, True)], "")
+        self.add(_bytes_copy(size), [buffer, 0, 0, at], (), "")
+
+
+def _touches(places: list[int], slots: Iterable[_Slot]) -> list[Touch]:
+    pairs = iter(places)
+    return [
+        (buffer, byte + slot.low, byte + slot.high, slot.advance, slot.written)
+        for slot, buffer, byte in zip(slots, pairs, pairs, strict=True)
+        if buffer  # 0 is constant
+    ]
 
 
 def _bytes_copy(size: int) -> Action:

@@ -25,9 +25,7 @@ def _word(loop: Flat, name: str) -> Scalar:
     work = loop.work
     if not work.is_tile(name):
         return build.convert(loop.integer(name), DType.S32)
-    item = loop.load(name)
-    if not info(work.dtype(name)).is_int:
-        item = values.to_bits(item)
+    item = loop.load(name) if info(work.dtype(name)).is_int else loop.bits(name)
     return build.convert(build.convert(item, DType.S64), DType.S32)
 
 

@@ -105,7 +105,7 @@ def _copy(work: Work) -> None:
     copy = _Copy(work, "dst", "src")
     dst, src = copy.operands
     if src.dtype == dst.dtype:
-        copy.store(copy.loop.load(src))
+        copy.store(copy.loop.bits(src))
     else:
         copy.store(values.cast(copy.read(1), dst.dtype))
 
@@ -131,9 +131,10 @@ def _gather_rows(work: Work) -> None:
     lanes = Lanes(work, "dma_copy", [dst, still])
     item = row_index(lanes, moved)
     mask = moved.inside(item)
+    kind = values.bits_type if still.dtype == dst.dtype else values.stored_type
     loaded = lanes.get(
         still.pointer,
-        values.stored_type(still.dtype),
+        kind(still.dtype),
         lanes.steps(still),
         advance=lanes.advance(still),
         indices=[moved.index(item)],
@@ -154,7 +155,7 @@ def _transpose(work: Work) -> None:
     masks = [] if valid is None else [_turn(valid, axes)]
     loop = Flat(work, "dma_transpose", [dst, turned, *masks])
     chosen = build.compare("NE", loop.load(masks[0]), 0) if masks else None
-    loop.store(dst, loop.load(turned), mask=chosen)
+    loop.store(dst, loop.bits(turned), mask=chosen)
     loop.finish()
 
 

@@ -76,11 +76,11 @@ def _pattern(lanes: Lanes, name: str, wanted: DType) -> Scalar:
     """Return an operand of a bitvec operator: its bits, or an integer's low ones."""
     if not lanes.work.is_tile(name):
         return build.convert(lanes.integer(name), wanted)
-    item = lanes.load(name)
     if info(lanes.work.dtype(name)).is_int or lanes.work.dtype(name) == "bool_":
-        return build.convert(values.to_bits(item), wanted)
+        return build.convert(lanes.bits(name), wanted)
     # A float is taken to the integer before it.
-    return build.convert(build.convert(build.convert(item, DType.F32), DType.S64), wanted)
+    item = build.convert(lanes.load(name), DType.F32)
+    return build.convert(build.convert(item, DType.S64), wanted)
 
 
 @implements("scalar_tensor_tensor")

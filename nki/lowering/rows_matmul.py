@@ -131,19 +131,21 @@ def _turned(work: Work) -> None:
     row = select.get(chosen.pointer, DType.S32, (0, 1))
     zero, last = build.const(0, DType.S64), build.const(k - 1, DType.S64)
     clamped = build.op(Op.CLAMP, zero, build.convert(row, DType.S64), last)
+    kept = stationary.dtype == target.dtype
+    kind = values.bits_type if kept else values.stored_type
     item = select.get(
         stationary.pointer,
-        values.stored_type(stationary.dtype),
+        kind(stationary.dtype),
         (step, 0),
         indices=[(clamped, stationary.strides[0], 0, k - 1)],
     )
-    if stationary.dtype != target.dtype:
+    if not kept:
         item = values.cast(values.to_float32(item, stationary.dtype), target.dtype)
     select.put(target.pointer, item, (target.strides[0], to[0][1] if to else 0))
     select.finish()
     if target is not dst:
         lanes = work.lanes(dst, target)
-        lanes.store(dst, lanes.load(target))
+        lanes.store(dst, lanes.bits(target))
         lanes.finish()
 
 
@@ -181,7 +183,7 @@ def _transpose(work: Work) -> None:
     turned = replace(data, shape=(*dst.shape[:1], data.partitions), strides=source)
     if not spreads:
         loop = Flat(work, "nc_transpose", [dst, turned])
-        loop.store(dst, loop.load(turned))
+        loop.store(dst, loop.bits(turned))
         loop.finish()
         return
     target = dst if len(merge(dst.free_dims)) <= 1 else work.temporary(turned.shape, dst.dtype)

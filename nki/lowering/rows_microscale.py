@@ -54,8 +54,8 @@ def _power(code: Scalar) -> Scalar:
 
 def _scale(loop: Loop, scales: Operand, steps: tuple[int, ...]) -> Scalar:
     """Load scale bytes as integers."""
-    item = loop.get(scales.pointer, values.stored_type(scales.dtype), steps)
-    return build.convert(values.to_bits(item), DType.S32)
+    item = loop.get(scales.pointer, values.bits_type(scales.dtype), steps)
+    return build.convert(item, DType.S32)
 
 
 # quantize_mx

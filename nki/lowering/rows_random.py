@@ -116,5 +116,5 @@ def _set_state(work: Work) -> None:
 def _get_state(work: Work) -> None:
     operand, states = _states(work, "dst")
     lanes = Lanes(work, "copy", [operand, states])
-    lanes.store(operand, lanes.load(states))
+    lanes.store(operand, lanes.bits(states))
     lanes.finish()

@@ -81,7 +81,9 @@ def _partition_reduce(work: Work) -> None:
         (data.partitions, *extents),
         (Kind.REDUCE, *[Kind.PARALLEL] * len(extents)),
     )
-    item = loop.get(data.pointer, values.stored_type(data.dtype), (data.strides[0], *source))
+    bitwise = op.startswith("bitwise")
+    kind = values.bits_type(data.dtype) if bitwise else values.stored_type(data.dtype)
+    item = loop.get(data.pointer, kind, (data.strides[0], *source))
     loop.put(target.pointer, _partitions(loop, op, item, data, dst), (0, *to))
     loop.finish()
     if target is not dst:
@@ -90,7 +92,7 @@ def _partition_reduce(work: Work) -> None:
 
 def _partitions(loop: Loop, op: str, item: Scalar, data: Operand, dst: Operand) -> Scalar:
     if op.startswith("bitwise"):
-        total = build.reduce(_REDUCE[op], values.to_bits(item))
+        total = build.reduce(_REDUCE[op], item)
         return values.from_bits(total, dst.dtype)
     value = values.to_float32(item, data.dtype)
     total = build.reduce(Op.MAXIMUM if op == "maximum" else Op.ADD, value)

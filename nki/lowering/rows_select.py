@@ -6,7 +6,7 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from nki.lowering import alu, values
+from nki.lowering import alu
 from nki.lowering.implement import implements
 from nki.lowering.loops import Lanes
 from nki.lowering.operands import Operand, virtual
@@ -47,10 +47,9 @@ def _affine_select(work: Work) -> None:
     lanes = work.lanes("dst", "on_true_tile", pattern)
     value = _affine(lanes, pattern)
     chosen = alu.truth(alu.apply(work.attributes["cmp_op"], value, build.const(0, DType.S32)))
-    dtype = work.dtype("dst")
-    number = stored_number(float(work.attributes["on_false_value"]), dtype)
-    false = lanes.get(number, values.stored_type(dtype))
-    lanes.store("dst", build.select(chosen, copied(lanes, "on_true_tile"), false))
+    number = stored_number(float(work.attributes["on_false_value"]), work.dtype("dst"))
+    true = copied(lanes, "on_true_tile")
+    lanes.store("dst", build.select(chosen, true, lanes.get(number, true.dtype)))
     lanes.finish()
 
 

@@ -1,7 +1,8 @@
 """How kernels read and write values: the expressions that mean what `nki.isa.cast` means.
 
 An operand is loaded as the type that its items are stored in (`stored_type`), taken to float32 (or
-to 64-bit integers) for arithmetic, and cast when it is stored.
+to 64-bit integers) for arithmetic, and cast when it is stored. What is only moved is loaded and
+stored as `bits_type`: a kernel holds narrow floating point as float32, which loses what a NaN says.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from nki.dtypes import NAMES, info
 
 __all__ = [
     "UNSIGNED",
+    "bits_type",
     "cast",
     "from_bits",
     "is_integer",
     "stored_type",
-    "to_bits",
     "to_float32",
     "to_integer",
 ]
@@ -43,6 +44,11 @@ def stored_type(dtype: str) -> DType:
     return _STORED[dtype]
 
 
+def bits_type(dtype: str) -> DType:
+    """Return the unsigned integer of an item's size: the type of what is moved bit by bit."""
+    return UNSIGNED[info(dtype).itemsize]
+
+
 def is_integer(dtype: str) -> bool:
     """Whether `nki.isa.cast.to_float32` reads it as an integer; `bool_` counts as one."""
     return stored_type(dtype).is_integer
@@ -63,23 +69,12 @@ def to_integer(item: Scalar) -> Scalar:
     return build.convert(item, DType.S64)
 
 
-def to_bits(item: Scalar) -> Scalar:
-    """Return the bit pattern of a loaded item as an unsigned integer of its size."""
-    wanted = UNSIGNED[item.dtype.itemsize]
-    if item.dtype is wanted:
-        return item
-    if item.dtype.is_integer:
-        return build.convert(item, wanted)
-    return build.op(Op.BITCAST_CONVERT, item, dtype=wanted)
-
-
 def from_bits(bits: Scalar, dtype: str) -> Scalar:
-    """Return a bit pattern, of whatever width, as an item of an NKI type; upper bits are lost."""
-    wanted = stored_type(dtype)
-    pattern = build.convert(bits, UNSIGNED[wanted.itemsize])
-    if wanted.is_integer:
-        return build.convert(pattern, wanted)
-    return build.op(Op.BITCAST_CONVERT, pattern, dtype=wanted)
+    """Return a bit pattern of whatever width as what is stored for it, an unsigned integer.
+
+    Upper bits are lost.
+    """
+    return build.convert(bits, bits_type(dtype))
 
 
 def _to_e8m0(value: Scalar) -> Scalar:

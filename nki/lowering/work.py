@@ -187,7 +187,7 @@ class Work:
         # More are no partitions, but dimension 0 of tensors in HBM.
         few = source.partitions <= LANE_COUNT
         loop = Lanes(self, "copy", both) if few else Flat(self, "copy", both)
-        loop.store(target, loop.load(source))
+        loop.store(target, loop.bits(source))
         loop.finish()
 
     def _move(self, form: TileForm, name: str, operand: Operand, *, inward: bool) -> None:

@@ -6,22 +6,21 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from nki.access import mark_written, unwritten, written
+from nki.access import mark_written, unwritten, whole
 from nki.checks.flow import Leaf
 from nki.errors import NkiError
 from nki.isa.state import Finding
 from nki.memory import Storage
+from nki.recording import Template
 from nki.tensor import NkiTensor
+from nki.uninitialised import keeps, missing_fills
 
 if TYPE_CHECKING:
     from nki.recorder import Recorder
 
-__all__ = ["Mask", "SharedMemory", "match_shared"]
+__all__ = ["Fill", "SharedMemory", "match_shared"]
 
-Mask = npt.NDArray[np.bool_]
+Fill = tuple[NkiTensor, Any]  # a view, and the number that it is filled with
 Where = tuple[str, int]
 
 
@@ -74,35 +73,58 @@ class SharedMemory:
 
     def __init__(self) -> None:
         self.findings: list[tuple[Finding, Where]] = []
+        self._filled: set[int] = set()
 
     def used(
-        self, name: str, touched: Sequence[tuple[Leaf, NkiTensor]], where: Where
-    ) -> Iterator[tuple[NkiTensor, Mask]]:
-        """Follow an instruction; iterate over the reads of what nobody has written.
+        self,
+        template: Template,
+        touched: Sequence[tuple[Leaf, NkiTensor]],
+        where: Where,
+        *,
+        surely: bool,
+    ) -> Iterator[Fill]:
+        """Follow an instruction; iterate over what must be filled because nobody has written it.
 
         Args:
-            name: of the instruction.
+            template: the instruction.
             touched: its operands in shared HBM.
             where: the user's line.
+            surely: it runs in every run of the program.
         """
         for leaf, tensor in touched:
-            if leaf.reads and not leaf.writes and tensor.pattern.indirect is None:
-                first = unwritten(tensor)
-                if first is not None:
-                    text = (
-                        f"{name} {leaf.name} reads {tensor.storage.label} at {list(first)} of "
-                        f"the view {list(tensor.shape)}, which neither core has written"
-                    )
-                    self.findings.append((Finding("NKI204", text), where))
-                    yield tensor, ~written(tensor)
-                    mark_written(tensor)
+            if not leaf.reads or leaf.writes or tensor.storage.shadow.complete:
+                continue
+            what = f"{template.row.name} {leaf.name} reads"
+            if tensor.pattern.indirect is None:
+                yield from self.look(tensor, what, where)
+            elif tensor.storage.shadow.begun:
+                # Of what is partly written nobody knows what will be read.
+                yield from self._fills(tensor.storage)
+            else:
+                yield from self.look(whole(tensor.storage), what, where)
         for leaf, tensor in touched:
-            if leaf.writes:
-                _mark(tensor)
+            if not leaf.writes or tensor.storage.shadow.complete:
+                continue
+            moved = tensor.pattern.indirect is not None
+            if moved or not surely or keeps(template, leaf.role):
+                yield from self._fills(tensor.storage)
+            # Where it is written is known on the device only: all that it could be count.
+            mark_written(whole(tensor.storage) if moved else tensor)
 
-
-def _mark(tensor: Any) -> None:
-    if tensor.pattern.indirect is None:
+    def look(self, tensor: NkiTensor, what: str, where: Where) -> Iterator[Fill]:
+        """Check that a view is written; iterate over what must be filled because it is not."""
+        first = unwritten(tensor)
+        if first is None:
+            return
+        text = (
+            f"{what} {tensor.storage.label} at {list(first)} of the view {list(tensor.shape)}, "
+            "which neither core has written"
+        )
+        self.findings.append((Finding("NKI204", text), where))
+        yield from self._fills(tensor.storage)
         mark_written(tensor)
-    else:  # which elements is known on the device only: all that it could be count
-        tensor.storage.shadow.mark_all()
+
+    def _fills(self, storage: Storage) -> Iterator[Fill]:
+        if id(storage) not in self._filled:
+            self._filled.add(id(storage))
+            yield from missing_fills(storage)

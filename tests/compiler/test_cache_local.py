@@ -225,10 +225,10 @@ def test_a_directory_that_cannot_be_written_to(
     cache.compile(key(), builds, OPTIONS)
     real = os.open
 
-    def read_only(path: Any, flags: int, mode: int = 0o777) -> int:
+    def read_only(path: Any, flags: int, mode: int = 0o777, **place: Any) -> int:
         if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
-        return real(path, flags, mode)
+        return real(path, flags, mode, **place)
 
     monkeypatch.setattr(os, "open", read_only)
     assert cache.compile(key(), builds, OPTIONS).hit
@@ -470,6 +470,6 @@ def test_without_any_directory_it_still_compiles(
     monkeypatch: pytest.MonkeyPatch, builds: Builds
 ) -> None:
     monkeypatch.setattr(cache_module, "default_directory", lambda: None)
-    cache = cache_module._open.__wrapped__("", explain=True)
+    cache = open_cache(None, {"NEURON_CACHE_EXPLAIN": "1"})
     compiled = cache.compile(key(), builds, OPTIONS)
     assert (compiled.hit, compiled.path) == (False, None)

@@ -151,7 +151,7 @@ class Full(Broken):
         self.protocol = protocol
         self.removed: list[str] = []
 
-    def cat_file(self, path: str) -> bytes:
+    def cat_file(self, path: str, **_: int) -> bytes:
         raise FileNotFoundError(path)
 
     def pipe_file(self, path: str, _: bytes) -> None:

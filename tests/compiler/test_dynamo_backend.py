@@ -378,3 +378,28 @@ def test_options_of_inductor_are_ignored_aloud() -> None:
     assert plain(x).tolist() == [0, 2, 4, 6]
     # Which others there are the compiler says; what only looks like Inductor's reaches it.
     assert own_options({"max_autotone": True}) == {"max_autotone": True}
+
+
+def test_unknown_modes_are_refused() -> None:
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    for mode in ("default", "reduce-overhead", "max-autotune"):
+        torch.compiler.reset()
+        assert torch.compile(double, backend="neuron", mode=mode)(torch.ones(2)).tolist() == [2, 2]
+    torch.compiler.reset()
+    with pytest.raises(
+        Exception, match=r"mode='bogus'.* there is no such mode. Known are 'default'"
+    ):
+        torch.compile(double, backend="neuron", mode="bogus")(torch.ones(2))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # Inductor's own
+def test_inductor_names_the_backend_to_use() -> None:
+    """`torch.compile(model)`, the first thing that users of other devices type."""
+    model = torch.nn.Linear(3, 3).to("neuron")
+    with pytest.raises(Exception, match=r'torch\.compile\(model, backend="neuron"\)'):
+        torch.compile(model, backend="inductor")(torch.ones(2, 3, device="neuron"))
+    # What Inductor compiles for the host is its own business as before.
+    host = torch.compile(torch.nn.Linear(3, 3), backend="aot_eager")
+    assert host(torch.ones(2, 3)).shape == (2, 3)

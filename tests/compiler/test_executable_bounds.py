@@ -13,13 +13,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.codegen import build
+from neuronxcc.codegen.bounds import Reach, reaches
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.program import LoopStep
 from tests.compiler.executable_programs import Maker, random
 from torch_neuronx.dynamo.executable import Executable
-from torch_neuronx.dynamo.kernel_bounds import Reach, reaches
 
 
 def kernel(value: Scalar, *slots: DType, extent: int = 10) -> Kernel:

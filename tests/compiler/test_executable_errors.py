@@ -18,6 +18,7 @@ from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
+from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.program import (
     AtenStep,
     Buffer,
@@ -133,11 +134,16 @@ X = View(0, DType.F32, (3, 4), (4, 1))
 OUT = View(1, DType.F32, (3, 3), (3, 1))
 
 
+# It takes what it is given, and then dislikes the numbers.
+UNLUCKY = AtenStep("aten::multinomial", (X, 3), {}, (OUT,))
+
+
 def test_the_error_of_an_operator_tells_where_it_was_written() -> None:
-    step = AtenStep("aten::mm", (X, X), {}, (OUT,), loc="model.py:12")
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as error:
+    step = dataclasses.replace(UNLUCKY, loc="model.py:12")
+    with pytest.raises(RuntimeError, match="invalid multinomial distribution") as error:
         trusted(failing(step), "neuron")((zeros(3, 4),))
-    assert "While running aten::mm of program failing, written at model.py:12" in str(error.value)
+    where = "While running aten::multinomial of program failing, written at model.py:12"
+    assert where in str(error.value)
 
 
 def test_exceptions_of_python_operators_pass_through() -> None:
@@ -159,25 +165,34 @@ def test_exceptions_of_python_operators_pass_through() -> None:
 @pytest.mark.parametrize(
     ("target", "args", "text"),
     [
-        ("aten::t", (X,), r"result 0 is float32\[4, 3\], the program expects float32\[3, 3\]"),
-        ("aten::argmax", (X,), r"result 0 is int64\[\], the program expects"),
-        ("aten::sort", (X,), r"returned 2 results, the program expects 1"),
-        ("aten::to_sparse", (X,), r"result 0 is not a dense tensor"),
-        ("aten::item", (View(0, DType.F32, (), ()),), r"result 0 is not a dense tensor"),
+        ("aten::t", (X,), r"a result 0 of shape \[4, 3\], the program expects \[3, 3\]"),
+        ("aten::argmax", (X,), r"a result 0 of shape \[\], the program expects \[3, 3\]"),
+        ("aten::sort", (X,), r"has 2 results, the program expects 1"),
+        ("aten::to_sparse", (X,), r"a result 0 of layout torch.sparse_coo"),
+        ("aten::mm", (X, X), r"refuses its arguments: 'a and b must have same reduction dim"),
     ],
 )
 def test_results_that_nobody_expects(target: str, args: tuple[Any, ...], text: str) -> None:
-    with pytest.raises(RuntimeError, match=text):
-        trusted(failing(AtenStep(target, args, {}, (OUT,))), "neuron")((zeros(3, 4),))
+    with pytest.raises(NeffError, match=text):
+        trusted(failing(AtenStep(target, args, {}, (OUT,))), "neuron")
+
+
+def test_results_whose_sizes_only_the_operator_knows() -> None:
+    run = trusted(failing(AtenStep("aten::nonzero", (X,), {}, (OUT,))), "neuron")
+    with pytest.raises(RuntimeError, match=r"result 0 is int64\[0, 2\], the program expects"):
+        run((zeros(3, 4),))
+    number = AtenStep("aten::item", (View(0, DType.F32, (), ()),), {}, (OUT,))
+    with pytest.raises(RuntimeError, match="result 0 is not a dense tensor"):
+        trusted(failing(number), "neuron")((zeros(3, 4),))
 
 
 def test_memory_is_released_after_an_error() -> None:
-    run = trusted(failing(AtenStep("aten::mm", (X, X), {}, (OUT,))), "neuron")
+    run = trusted(failing(UNLUCKY), "neuron")
     x = zeros(3, 4)
     gc.collect()  # tensors that the cycles of an earlier test's exception keep
     before = torch.neuron.memory_allocated()  # type: ignore[attr-defined]
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        with pytest.raises(RuntimeError, match="invalid multinomial"):
             run((x,))
         assert torch.neuron.memory_allocated() == before  # type: ignore[attr-defined]
 
@@ -425,7 +440,7 @@ def test_plain_data_is_checked_too() -> None:
     with pytest.raises(TypeError):
         _C.Program(3)  # type: ignore[arg-type]
     loop = {"kind": "loop", "name": "", "loc": "", "address": 0, "items": 1, "grain": 1,
-            "scratch_bytes": 0, "operands": []}  # fmt: skip
+            "scratch_bytes": 0, "operands": [], "cleared": []}  # fmt: skip
     bad: tuple[tuple[str, object, str], ...] = (
         ("address", 0, "a kernel has no address"),
         ("address", -5, "a kernel has no address"),
@@ -433,6 +448,8 @@ def test_plain_data_is_checked_too() -> None:
         ("grain", 0, "in chunks of 0"),
         ("scratch_bytes", 1 << 40, "bytes of scratch per thread"),
         ("operands", [(0, 0, 0, 4, False)], "there is no buffer 0"),
+        ("cleared", [(0, 0)], "what is cleared has 2 parts"),
+        ("cleared", [(0, 0, 8)], "a loop notes what it found in operand 0"),
     )
     for key, content, text in bad:
         with pytest.raises(ValueError, match=text):

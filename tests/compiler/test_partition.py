@@ -109,3 +109,16 @@ def test_only_arguments_of_gelu_and_norm_are_saved(
     eps = torch.finfo(dtype).eps
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=8 * eps * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
+def test_a_norm_in_training_has_the_strides_of_eager_mode(order: tuple[int, ...]) -> None:
+    weight = torch.ones(4, device="neuron", requires_grad=True)
+    x = torch.randn([(2, 3, 4)[order.index(d)] for d in range(3)]).permute(order).to("neuron")
+    assert x.shape == (2, 3, 4)
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.layer_norm(x, (4,), weight, weight)
+
+    compiled = torch.compile(norm, backend="neuron", dynamic=False)
+    assert compiled(x, weight).stride() == norm(x, weight).stride() == (12, 4, 1)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from neuronxcc.ir import DType, Graph, Loc, Node, Op, TensorType, build, indexing, parameter
+from neuronxcc.ir.calls import CHECK
+from neuronxcc.ir.node import Operand
 from neuronxcc.passes.pipeline import SIMPLIFY
 from neuronxcc.passes.rules import Rule, RuleError, RulePass, rule
 
@@ -213,6 +215,16 @@ CASES: list[tuple[str, Node, Node]] = [
         "comparison that bounds decide",
         indexing.wrap(b.iota(DType.S64, (4,), 0), 4),
         b.iota(DType.S64, (4,), 0),
+    ),
+    (
+        "check that bounds decide",
+        b.custom_call(
+            CHECK,
+            (TensorType(DType.S64),),
+            (b.minimum(b.maximum(N, 0), 3),),
+            args=(Operand(0), -4, 3, "", True),
+        ),
+        b.constant(0, DType.S64),
     ),
     (
         "gather in order",

@@ -139,3 +139,83 @@ def test_rows_that_are_not_contiguous(dtype: torch.dtype) -> None:
     for mine, theirs in zip((results[0], *grads[:3]), (expected, *wanted), strict=True):
         bound = 16 * eps * math.sqrt(8)
         torch.testing.assert_close(mine.cpu().double(), theirs, rtol=16 * eps, atol=bound)
+
+
+# Sizes that fit together: batch, heads, heads of keys, queries, keys, width.
+_SIZES = (2, 4, 2, 5, 7, 16)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+def test_operands_that_do_not_fit_together_are_refused(
+    data: st.DataObject, dtype: torch.dtype
+) -> None:
+    """One size of one operand is changed; each way to PyTorch's kernel, or to ours, compares it."""
+    batch, heads, kv_heads, queries, keys, width = _SIZES
+    shapes = {
+        "query": [batch, heads, queries, width],
+        "key": [batch, kv_heads, keys, width],
+        "value": [batch, kv_heads, keys, width],
+        "out": [batch, heads, queries, width],
+        "grad_out": [batch, heads, queries, width],
+        "logsumexp": [batch, heads, queries],
+    }
+    name = data.draw(st.sampled_from(list(shapes)))
+    place = data.draw(st.integers(0, len(shapes[name]) - 1))
+    # 3 heads don't divide into 2 groups, and neither fits a size of another operand.
+    size = data.draw(st.sampled_from([0, 3, 9]))
+    shapes[name][place] = size
+    t = {
+        key: torch.ones(shape, dtype=dtype, device="neuron").contiguous()
+        for key, shape in shapes.items()
+    }
+    aten = torch.ops.aten
+    host = aten._scaled_dot_product_flash_attention_for_cpu
+    host_backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    # Attention over nothing is defined by its formula, on the math path; so are a query of another
+    # length and values of another width.
+    forward = name in {"query", "key", "value"} and size > 0 and (name, place) != ("query", 2)
+    if forward:
+        with pytest.raises(RuntimeError):
+            host(t["query"], t["key"], t["value"])
+    if forward and (name, place) != ("value", 3):
+        with pytest.raises((RuntimeError, ValueError)):
+            functional.scaled_dot_product_attention(
+                t["query"], t["key"], t["value"], enable_gqa=True
+            )
+    lse = t["logsumexp"].float() if dtype != torch.float64 else t["logsumexp"]
+    operands = (t["grad_out"], t["query"], t["key"], t["value"], t["out"], lse)
+    with pytest.raises(RuntimeError):
+        host_backward(*operands, 0.0, False)  # noqa: FBT003 - PyTorch's signature
+
+
+@pytest.mark.parametrize(
+    "shape", [(5, 6), (4, 7), (2, 3, 5, 7), (3, 4, 5, 7), (1, 1, 1, 5, 7), (7,)]
+)
+def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    q, k = torch.ones(2, 4, 5, 320, device="neuron"), torch.ones(2, 4, 7, 320, device="neuron")
+    with pytest.raises(RuntimeError):
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, k, attn_mask=torch.zeros(shape, device="neuron")
+        )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_float64(compiled: bool, masked: bool) -> None:
+    """It takes PyTorch's math path, as on CUDA: fused operators keep a float32 log-sum-exp."""
+    torch.manual_seed(0)
+    host = [torch.randn(2, 3, 7, 8, dtype=torch.float64) for _ in range(3)]
+    mask = torch.randn(7, 7, dtype=torch.float64) if masked else None
+    call = functional.scaled_dot_product_attention
+    found = []
+    for device in ("cpu", "neuron"):
+        operands = [t.detach().to(device).requires_grad_() for t in host]
+        bias = None if mask is None else mask.to(device)
+        there = device == "neuron" and compiled
+        function = torch.compile(call, backend="neuron") if there else call
+        query, key, value = operands
+        out = function(query, key, value, attn_mask=bias)
+        found.append([out, *torch.autograd.grad(out.square().sum(), operands)])
+    for got, wanted in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got.cpu(), wanted, rtol=1e-13, atol=1e-13)

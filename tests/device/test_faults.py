@@ -138,7 +138,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), torch.ones(4, device="ne
 
 def test_interrupt_in_the_middle_of_training(run_python: Callable[..., str]) -> None:
     code = """
-import _thread, gc, threading, torch
+import _thread, gc, signal, threading, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).to("neuron")
 optimizer = torch.optim.AdamW(model.parameters())
 def step():

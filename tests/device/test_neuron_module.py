@@ -1,15 +1,55 @@
 """The functions of torch.neuron that PyTorch and its users call by name."""
 
+import importlib
+import pkgutil
 import re
 import threading
 import warnings
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 import torch_neuronx
 from torch_neuronx import neuron
+
+_GRAPHS = "there are no graphs of launches: calls run when they are made (see torch.compile)"
+_ALLOCATOR = "the allocator of the emulated HBM is part of the device"
+_SENSOR = "a reading of hardware, and there is none"
+_LIBRARY = "a library or tool of NVIDIA's"
+_BUILD = "says how PyTorch's CUDA part was built"
+
+#: Names of torch.cuda that torch.neuron does not have.
+NOT_CUDAS = {
+    **dict.fromkeys(("CUDAGraph", "graph", "graphs", "graph_pool_handle"), _GRAPHS),
+    "make_graphed_callables": _GRAPHS,
+    **dict.fromkeys(("CUDAPluggableAllocator", "MemPool", "use_mem_pool"), _ALLOCATOR),
+    **dict.fromkeys(("caching_allocator_alloc", "caching_allocator_delete"), _ALLOCATOR),
+    **dict.fromkeys(("caching_allocator_disabled", "caching_allocator_enable"), _ALLOCATOR),
+    **dict.fromkeys(("change_current_allocator", "get_allocator_backend"), _ALLOCATOR),
+    "get_per_process_memory_fraction": _ALLOCATOR,
+    "set_per_process_memory_fraction": _ALLOCATOR,
+    **dict.fromkeys(("clock_rate", "memory_usage", "power_draw"), _SENSOR),
+    **dict.fromkeys(("list_gpu_processes", "temperature", "utilization"), _SENSOR),
+    **dict.fromkeys(("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"), _LIBRARY),
+    **dict.fromkeys(("cudart", "current_blas_handle", "current_solver_handle"), _LIBRARY),
+    **dict.fromkeys(("ExternalStream", "get_stream_from_external", "gds"), _LIBRARY),
+    **dict.fromkeys(("GreenContext", "green_contexts", "jiterator", "nccl"), _LIBRARY),
+    **dict.fromkeys(("comm", "profiler", "tunable", "ipc_collect"), _LIBRARY),
+    **dict.fromkeys(("get_arch_list", "get_gencode_flags", "has_half", "has_magma"), _BUILD),
+    **dict.fromkeys(("DEVICE_REQUIREMENT", "PYTORCH_RELEASES_CODE_CC"), _BUILD),
+    "is_tf32_supported": "float32 products are those of PyTorch; there is no shorter mode",
+    "get_sync_debug_mode": "an operator has finished when it returns, so nothing waits unseen",
+    "set_sync_debug_mode": "an operator has finished when it returns, so nothing waits unseen",
+    "host_memory_stats": "pinned host memory is not counted",
+    "host_memory_stats_as_nested_dict": "pinned host memory is not counted",
+    "reset_accumulated_host_memory_stats": "pinned host memory is not counted",
+    "reset_peak_host_memory_stats": "pinned host memory is not counted",
+    **dict.fromkeys(("Callable", "Device", "NewType", "Optional", "cast"), "of its own imports"),
+    **dict.fromkeys(("classproperty", "lru_cache"), "of its own imports"),
+}
 
 CALLS_WITH_A_DEVICE = [
     neuron.get_device_properties,
@@ -40,7 +80,14 @@ def test_names_of_the_guides_in_torch_neuronx() -> None:
 
 @pytest.mark.parametrize("function", CALLS_WITH_A_DEVICE, ids=lambda f: f.__name__)
 def test_any_spelling_of_a_device(function: Callable[[object], object]) -> None:
-    for device in (1, "neuron:1", torch.device("neuron", 1), "neuron", "privateuseone:1"):
+    for device in (
+        1,
+        "neuron:1",
+        torch.device("neuron", 1),
+        "neuron",
+        "privateuseone:1",
+        neuron.device(1),
+    ):
         function(device)
 
 
@@ -227,8 +274,120 @@ def test_typed_storages() -> None:
 
 
 def test_unknown_attribute() -> None:
-    with pytest.raises(AttributeError, match=r"module 'torch\.neuron' has no attribute 'nvtx'"):
-        neuron.nvtx  # noqa: B018
+    with pytest.raises(AttributeError, match=r"module 'torch\.neuron' has no attribute 'cudart'"):
+        neuron.cudart  # noqa: B018
+
+
+def _names(module: ModuleType) -> list[str]:
+    """Public names of a module, without other modules that it imports."""
+    return [
+        name
+        for name in dir(module)
+        if not name.startswith("_")
+        and not (
+            isinstance(value := getattr(module, name), ModuleType)
+            and not value.__name__.startswith("torch.cuda")
+        )
+    ]
+
+
+@pytest.mark.parametrize("name", _names(torch.cuda))
+def test_names_of_cuda(name: str) -> None:
+    """A name is there, or has a reason not to be: never both."""
+    assert hasattr(neuron, name) != (name in NOT_CUDAS)
+
+
+@pytest.mark.parametrize(
+    "module", [m.name for m in pkgutil.iter_modules(torch.cuda.__path__) if m.name[0] != "_"]
+)
+def test_submodules_of_cuda(module: str) -> None:
+    if module in NOT_CUDAS:
+        return
+    ours = importlib.import_module(f"torch.neuron.{module}")
+    theirs = importlib.import_module(f"torch.cuda.{module}")
+    own = [name for name in getattr(theirs, "__all__", ()) if name not in NOT_CUDAS]
+    assert [name for name in own if not hasattr(ours, name)] == []
+
+
+def test_errors_of_the_device_are_pytorchs() -> None:
+    assert neuron.OutOfMemoryError is torch.OutOfMemoryError
+    with pytest.raises(neuron.OutOfMemoryError):
+        torch.empty(1 << 50, dtype=torch.uint8, device="neuron")
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in dir(torch.cuda) if n.endswith("Tensor")], ids=lambda n: n
+)
+def test_tensor_types(name: str) -> None:
+    kind, dtype = getattr(neuron, name), getattr(torch.cuda, name).dtype
+    with neuron.device(1):
+        made = kind(2, 3)
+    assert (made.device, made.dtype) == (torch.device("neuron:1"), dtype)
+    assert made.shape == (2, 3)
+    assert made.type() == f"torch.neuron.{name}"
+    assert kind([1, 0]).tolist() == [1, 0]
+    assert isinstance(made, kind)
+    assert not isinstance(made.cpu(), kind)
+    sparse = torch.eye(2, dtype=torch.float32).to(dtype).to("neuron").to_sparse()
+    assert not isinstance(sparse, kind)
+    assert isinstance(sparse, getattr(neuron.sparse, name))
+    others = [n for n in dir(torch.cuda) if n.endswith("Tensor") and n != name]
+    assert not any(isinstance(made, getattr(neuron, other)) for other in others)
+    assert made.float().type(kind).dtype == dtype
+
+
+def test_amp_under_the_names_of_cuda() -> None:
+    assert not neuron.amp.amp_definitely_not_available()
+    scaler = neuron.amp.GradScaler(init_scale=8.0)
+    assert scaler.scale(torch.ones((), device="neuron")) == 8
+    x = torch.ones(2, 2, device="neuron")
+    with neuron.amp.autocast(dtype=torch.float16):
+        assert (x @ x).dtype == torch.float16
+        with neuron.amp.autocast(enabled=False):
+            assert (x @ x).dtype == torch.float32
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        @neuron.amp.custom_fwd(cast_inputs=torch.float32)
+        def forward(_ctx: object, x: torch.Tensor) -> torch.Tensor:
+            assert not torch.is_autocast_enabled("neuron")
+            return x * 2
+
+        @staticmethod
+        @neuron.amp.custom_bwd
+        def backward(_ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            return grad * 2
+
+    leaf = torch.ones(2, device="neuron", dtype=torch.bfloat16, requires_grad=True)
+    with neuron.amp.autocast():
+        result = Twice.apply(leaf)  # type: ignore[no-untyped-call]
+    assert result.dtype == torch.float32
+    result.sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [2, 2]
+
+
+def test_ranges_in_a_profile() -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        assert [neuron.nvtx.range_push("outer"), neuron.nvtx.range_push("inner")] == [0, 1]
+        assert [neuron.nvtx.range_pop(), neuron.nvtx.range_pop()] == [1, 0]
+        first, second = neuron.nvtx.range_start("first"), neuron.nvtx.range_start("second")
+        neuron.nvtx.range_end(first)
+        neuron.nvtx.range_end(second)
+        neuron.nvtx.mark("point")
+        with neuron.nvtx.range("step {}", 3):
+            torch.ones(2, device="neuron")
+    names = {event.name for event in recorded.events() or ()}
+    assert {"outer", "inner", "first", "second", "point", "step 3"} <= names
+
+
+def test_ranges_that_are_not_open() -> None:
+    with pytest.raises(RuntimeError, match="range_pop: this thread has no open range"):
+        neuron.nvtx.range_pop()
+    handle = neuron.nvtx.range_start("here")
+    neuron.nvtx.range_end(handle)
+    with pytest.raises(RuntimeError, match=f"range_end: {handle} is no open range of this thread"):
+        neuron.nvtx.range_end(handle)
 
 
 def test_every_public_name_exists() -> None:

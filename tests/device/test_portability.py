@@ -159,6 +159,23 @@ def test_strict_refuses_what_hardware_would(call: Callable[[], object], code: st
     assert f"  at {__file__}:" in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=str)
+def test_memory_is_neither_counted_nor_refused(dtype: torch.dtype) -> None:
+    """Whatever has that dtype is refused when a core would have to work on it."""
+    x = torch.ones(4, dtype=dtype, device=DEVICE)
+    ops.reset_operator_report()
+    with ops.portability("strict"):
+        torch.empty(3, dtype=dtype, device=DEVICE)
+        torch.empty_strided((2, 2), (1, 2), dtype=dtype, device=DEVICE)
+        torch.empty_like(torch.ones(2, device=DEVICE), dtype=dtype)
+        x.new_empty(3)
+        x.view(2, 2).t()[1:].unfold(0, 1, 1).detach()
+        assert ("empty", "float32") not in calls()
+        assert not [key for key in calls() if key[1] == str(dtype).removeprefix("torch.")]
+        with pytest.raises(PortabilityError):
+            x + x
+
+
 def test_a_custom_operator_is_not_the_aten_one_of_that_name() -> None:
     library = torch.library.Library("portability_test", "DEF")
     library.define("add(Tensor x) -> Tensor")

@@ -13,6 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from torch_neuronx import neuron
+
 DEVICE = torch.device("neuron:1")
 DTYPES = [
     torch.float32,
@@ -47,6 +49,38 @@ def test_map_location(tmp_path: Path, target: str | torch.device) -> None:
     loaded = torch.load(tmp_path / "x.pt", map_location=target)["x"]
     assert loaded.device == torch.device(target)
     assert loaded.cpu().equal(values().cpu())
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+@pytest.mark.parametrize(
+    ("target", "index"),
+    [
+        ("neuron", 2),
+        ("privateuseone", 2),
+        ("privateuseone:0", 0),
+        ("privateuseone:3", 3),
+        (torch.device("privateuseone:3"), 3),
+        ({"neuron:1": "privateuseone:3"}, 3),
+    ],
+    ids=str,
+)
+def test_map_location_by_either_name(
+    tmp_path: Path, target: Any, index: int, weights_only: bool
+) -> None:
+    """A device without an index is the current one, and the tensor names it."""
+    torch.save({"x": values()}, tmp_path / "x.pt")
+    with neuron.device(2):
+        loaded = torch.load(tmp_path / "x.pt", map_location=target, weights_only=weights_only)["x"]
+    assert loaded.device == torch.device("neuron", index)
+    assert loaded.cpu().equal(values().cpu())
+
+
+@pytest.mark.parametrize("target", ["privateuseone:99", "privateuseone1", "neuron:99"])
+def test_map_location_that_is_not_there(tmp_path: Path, target: str) -> None:
+    torch.save(values(), tmp_path / "x.pt")
+    text = "device_count|don't know how to restore data location"
+    with pytest.raises(RuntimeError, match=text):
+        torch.load(tmp_path / "x.pt", map_location=target)
 
 
 def test_map_location_by_function_and_table(tmp_path: Path) -> None:

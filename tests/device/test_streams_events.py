@@ -120,6 +120,17 @@ def test_elapsed_time_grows_with_the_work() -> None:
     assert long == pytest.approx(short + middle.elapsed_time(end), rel=1e-3, abs=1e-3)
 
 
+def test_elapsed_time_between_cores_is_refused() -> None:
+    events = []
+    for core in (0, 1):
+        with neuron.device(core):
+            events.append(neuron.Event(enable_timing=True))
+            events[-1].record()
+    text = "they were recorded on neuron:0 and neuron:1"
+    with pytest.raises(RuntimeError, match=text):
+        events[0].elapsed_time(events[1])
+
+
 def test_elapsed_time_needs_timing_and_recording() -> None:
     plain, timed = neuron.Event(), neuron.Event(enable_timing=True)
     with pytest.raises((RuntimeError, ValueError), match="recorded"):

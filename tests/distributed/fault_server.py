@@ -7,9 +7,11 @@ end no process and no memory file may be left.
 
 # ruff: noqa: S108, PTH115, PTH116, T201 - it looks at /tmp and links, and reports by printing
 import faulthandler
+import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -94,10 +96,18 @@ def _readable(pipe: int, deadline: float) -> bool:
     return bool(ready)
 
 
-def start(world: int, function: Rank, *, timeout: float = TIMEOUT, leave: bool = False) -> Job:
+def start(
+    world: int,
+    function: Rank,
+    *,
+    timeout: float = TIMEOUT,
+    leave: bool = False,
+    layout: str | None = None,
+) -> Job:
     """Fork ``world`` ranks that form a group and call ``function(rank)``.
 
-    With ``leave`` a rank ends as a Python program does, without destroying its group.
+    With ``leave`` a rank ends as a Python program does, without destroying its group. Rank r
+    believes to be on host ``layout[r]``.
     """
     store = tempfile.mktemp(dir=FOLDER)  # noqa: S306 - the store makes it
     job = Job([], [])
@@ -106,6 +116,8 @@ def start(world: int, function: Rank, *, timeout: float = TIMEOUT, leave: bool =
         pid = os.fork()
         if pid == 0:
             os.close(reader)
+            if layout is not None:
+                os.environ["TORCH_NEURONX_HOST_ID"] = layout[rank]
             _be(rank, world, function, store, timeout, writer, leave=leave)
         os.close(writer)
         job.pids.append(pid)
@@ -283,6 +295,62 @@ def interrupted(_: random.Random) -> None:
     assert answers[0] == "interrupted", answers
 
 
+class MuteError(Exception):
+    """One that cannot say what it is about."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+RAISED: dict[str, BaseException] = {
+    "KeyboardInterrupt": KeyboardInterrupt(),
+    "KeyboardInterrupt: enough": KeyboardInterrupt("enough"),
+    "TimeoutError: too late": TimeoutError("too late\nfor this"),
+    "MuteError": MuteError(),
+    "SystemExit: 3": SystemExit(3),
+}
+
+
+def handed_on(_: random.Random) -> None:
+    """What a handler of signals raises in a waiting rank is what the other ranks read."""
+    for (text, raised), layout in itertools.product(RAISED.items(), ("aa", "ab")):
+        number = signal.SIGINT if text == "KeyboardInterrupt" else signal.SIGUSR2
+
+        def rank_function(
+            rank: int,
+            raised: BaseException = raised,
+            number: signal.Signals = number,
+            ended: str = f"{FOLDER}/{text}{layout}",
+        ) -> Any:
+            def handler(*_: object) -> None:
+                raise raised
+
+            if number != signal.SIGINT:
+                signal.signal(number, handler)
+            dist.barrier()
+            if rank == 0:
+                threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+            else:
+                while not Path(ended).exists():  # until the other rank has heard of it
+                    time.sleep(0.01)
+            try:
+                for _ in range(2):  # small values of the first are there already
+                    dist.all_reduce(filled(rank, 4))
+            except RuntimeError as error:
+                return str(error)
+            except BaseException as error:  # noqa: BLE001 - the one that was raised
+                # PyTorch's wrapper of collectives asks for its text, which may fail.
+                return type(error.__context__ or error).__name__
+            finally:
+                Path(ended).touch()
+            return "no error"
+
+        answers = start(2, rank_function, leave=True, layout=layout).end_well()
+        assert answers[0] == type(raised).__name__, (layout, answers)
+        told = rf"all_reduce \d.* failed on rank 0( \(host a\))?: {re.escape(text)} \["
+        assert re.search(told, answers[1]), (layout, answers)
+
+
 def foreign(_: random.Random) -> None:
     """Other users can't reach a group's memory, and a wrong token is noticed."""
 
@@ -379,6 +447,7 @@ SCENARIOS: dict[str, Callable[[random.Random], None]] = {
     "aborted": aborted,
     "outstanding": outstanding,
     "interrupted": interrupted,
+    "handed_on": handed_on,
     "own_timeout": own_timeout,
     "foreign": foreign,
     "wrong_token": wrong_token,

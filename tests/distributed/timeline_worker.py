@@ -1,6 +1,7 @@
 """What every rank of test_timeline.py does."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,18 @@ import torch.distributed._functional_collectives as fc
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from examples.ddp_timeline import Row, overlap, picture, run
+from examples.ddp_timeline import overlap, picture, rows, run
 
 FACTS = {"Collective name", "Bytes", "dtype", "Process Group Name", "Group size", "Seq"}
 
 
-def gathers_beside_compute(computed: Row, communicated: Row) -> int:
-    """The all-gathers during which an operator ran."""
-    gathers = [activity for activity in communicated if activity[0] == "all_gather"]
-    assert gathers
-    return sum(overlap(computed, [gather])[0] > 0 for gather in gathers)
-
-
 def overlaps(rank: int, world_size: int, folder: str) -> None:
-    """A step of FSDP2 overlaps, and the picture shows both rows."""
+    """The picture of a step of FSDP2 shows both rows, and what runs beside what is seen."""
     del world_size
     computed, communicated = run("FSDP2", 128, 3, Path(folder))
-    # The first all-gathers have nothing to hide behind; the prefetched ones do.
-    assert gathers_beside_compute(computed, communicated) >= 1
     both, busy = overlap(computed, communicated)
-    assert 0 < both <= busy
+    # Whether these gathers of microseconds meet an operator is the scheduler's choice.
+    assert 0 <= both <= busy
     assert {name for name, _ in communicated} == {"all_gather", "reduce_scatter"}
     core, group = picture(computed, communicated, 60).splitlines()
     assert core.index("|") == group.index("|")
@@ -38,7 +31,43 @@ def overlaps(rank: int, world_size: int, folder: str) -> None:
     assert {"G", "S"} <= set(group)
     facts(rank, Path(folder))
     messages(rank, Path(folder))
-    compiled(rank, Path(folder))
+    for late in (0, 1):
+        asynchronous(rank, late, Path(folder))
+        compiled(rank, late, Path(folder))
+
+
+def wait_for(signal: Path) -> None:
+    """Return when another rank has touched `signal`."""
+    deadline = time.monotonic() + 30
+    while not signal.exists():
+        assert time.monotonic() < deadline, f"{signal} never came"
+        time.sleep(0.001)
+
+
+def asynchronous(rank: int, late: int, folder: Path) -> None:
+    """A core computes while its collective is open: the other rank joins only after that."""
+    x = torch.ones(1000, device="neuron")
+    out = torch.empty(2000, device="neuron")
+    y = torch.full((256, 256), 1e-3, device="neuron")
+    signal = folder / f"computed-beside-{late}"
+    if rank == late:
+        wait_for(signal)
+        dist.all_gather_into_tensor(out, x)
+        return
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as p:
+        work = dist.all_gather_into_tensor(out, x, async_op=True)
+        assert work is not None
+        y = y @ y
+        signal.touch()
+        while not work.is_completed():
+            y = y @ y
+        work.wait()
+    trace = folder / f"asynchronous{rank}.json"
+    p.export_chrome_trace(str(trace))
+    computed, communicated = rows(trace)
+    assert [name for name, _ in communicated] == ["all_gather"]
+    both, busy = overlap(computed, communicated)
+    assert 0 < both <= busy
 
 
 def facts(rank: int, folder: Path) -> None:
@@ -109,31 +138,36 @@ def messages(rank: int, folder: Path) -> None:
         assert float(event["dur"]) > 0
 
 
-def compiled(rank: int, folder: Path) -> None:
+def compiled(rank: int, late: int, folder: Path) -> None:
     """The collectives of a program are on the rows of their groups, beside its steps."""
 
     @torch.compile(backend="neuron", fullgraph=True)
     def step(x: Tensor, y: Tensor) -> Tensor:
         total: Tensor = fc.all_reduce(x, "sum", dist.group.WORLD)
-        for _ in range(4):
+        for _ in range(16):
             y = (y @ y).clamp(-1, 1)
         return total + y
 
     x, y = torch.ones(512, 512, device="neuron"), torch.full((512, 512), 1e-3, device="neuron")
     step(x, y)
+    signal = folder / f"program-begins-{late}"
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as p:
-        for _ in range(5):
-            step(x, y)
+        if rank == late:
+            wait_for(signal)
+            time.sleep(0.2)  # the other rank's products run, its collective stays open
+        else:
+            signal.touch()
+        step(x, y)
     trace = folder / f"compiled{rank}.json"
-    events = events_of(p, trace)
-    assert [e["name"] for e in events] == ["neuron::all_reduce"] * 5
-    for event in events:
-        assert set(event["args"]) >= FACTS
-        assert event["args"]["Bytes"] == str(4 * 512 * 512)
-        assert event["row"] == f"communication, group {event['args']['Process Group Name']}"
+    (event,) = events_of(p, trace)
+    assert event["name"] == "neuron::all_reduce"
+    assert set(event["args"]) >= FACTS
+    assert event["args"]["Bytes"] == str(4 * 512 * 512)
+    assert event["row"] == f"communication, group {event['args']['Process Group Name']}"
     every = json.loads(trace.read_text())["traceEvents"]
     products = [e for e in every if e.get("name", "").startswith("neuron::gemm")]
-    assert any(beside(event, product) for event in events for product in products)
+    assert len(products) == 16
+    assert rank == late or any(beside(event, product) for product in products)
 
 
 def beside(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -8,7 +8,10 @@ import pytest
 
 from neuronxcc.cli import main
 from neuronxcc.cli.operators import operator_names
+from neuronxcc.cli.usage import EFFECTS
 from neuronxcc.neff import read_neff
+from neuronxcc.option_table import FLAGS, Status
+from neuronxcc.targets import target_names
 from tests.frontends.modules import Computation, module
 
 #: The public list of the first releases, as XlaBuilder calls them.
@@ -63,6 +66,33 @@ def test_several_models_compile_at_once(folder: Path) -> None:
         (folder / name).write_bytes((folder / "model.pb").read_bytes())
     assert main(["compile", "one.pb", "two.pb", "-O1", "--num-parallel-jobs=2"]) == 0
     assert (folder / "one.neff").read_bytes() == (folder / "two.neff").read_bytes()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_of_several_models_it_is_said_which_failed(
+    folder: Path, capsys: pytest.CaptureFixture[str], jobs: int
+) -> None:
+    made = Computation("main", 1)
+    made.add("fft", "f32[4]", made.parameter("f32[4]"))
+    (folder / "bad.pb").write_bytes(module(made))
+    (folder / "noise.pb").write_bytes(b"\xff" * 99)
+    words = ["bad.pb", "model.pb", "noise.pb", "none.pb", f"--num-parallel-jobs={jobs}"]
+    assert main(["compile", *words]) == 1
+    said = capsys.readouterr()
+    assert "[ERROR] bad.pb: [NCC_EUOC002]" in said.err
+    assert "[ERROR] noise.pb: [NCC_EHLO001]" in said.err
+    assert "[ERROR] none.pb: " in said.err
+    assert "3 of 4 files failed: bad.pb, noise.pb, none.pb" in said.err
+    assert (folder / "model.neff").exists()
+
+
+def test_two_models_of_one_name_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "model.hlo").write_bytes((folder / "model.pb").read_bytes())
+    assert main(["compile", "model.pb", "model.hlo"]) == 1
+    assert "model.pb and model.hlo would both be written to model.neff" in capsys.readouterr().err
+    assert not (folder / "model.neff").exists()
 
 
 def test_an_error_is_printed_logged_and_told_by_the_exit_code(
@@ -140,6 +170,12 @@ def test_versions_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for flag in ("--model-type generic, transformer, unet-inference", "--lnc, -lnc", "--explain"):
         assert flag in said
+    assert f"--target {', '.join(target_names())}\n" in said
+    does, _, nothing = said.partition("accepted and recorded, without effect:")
+    assert "--num-parallel-jobs\n      a number: how many of several model files" in does
+    names = [flag.name for flag in FLAGS if flag.status is Status.INTERNAL]
+    assert all((name in does) != (name in nothing) for name in names)
+    assert set(EFFECTS) <= set(names)
     assert main(["--help"]) == 0
     assert "list-operators" in capsys.readouterr().out
 

@@ -99,9 +99,12 @@ def _neff(content: bytes) -> str:
         return "large"
     try:
         executable = Executable(program, "cpu")
-        executable(list(_arguments(program)))
-    except (NeffError, ValueError):
+    except NeffError:
         return "refused to load"
+    try:
+        executable(list(_arguments(program)))
+    except ValueError:
+        return "refused to run"
     except (RuntimeError, IndexError, TypeError) as error:  # those of PyTorch's operators
         return type(error).__name__
     return "ok"

@@ -12,7 +12,7 @@ from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).with_name("corpus")
-_MUTATIONS = {"hlo": 600, "command": 150, "stablehlo": 4, "neff": 400}
+_MUTATIONS = {"hlo": 600, "command": 150, "stablehlo": 4, "neff": 1200}
 
 
 @pytest.mark.parametrize("name", TARGETS)

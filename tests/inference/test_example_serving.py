@@ -182,3 +182,197 @@ def test_saved_where(embedding: Embedding, tmp_path: Path) -> None:
     save(embedding, tmp_path / "again.pt")
     found = Embedder(tmp_path / "again.pt", tokenizer, 1)
     assert len(found([[1, 2]])[0]) == 8
+
+
+# ---- clients that mean no good -----------------------------------------------------------------
+
+GOOD = b'{"texts": ["word"]}'
+
+
+def talk(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """All that comes back for pieces of bytes, until the server closes or is silent for a while."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        for piece in pieces:
+            try:
+                connection.sendall(piece)
+            except OSError:  # the server has closed
+                break
+            time.sleep(pause)
+        found = b""
+        connection.settimeout(1.5)
+        try:
+            while part := connection.recv(1 << 16):
+                found += part
+        except OSError:  # silence, or closed
+            pass
+        return found
+
+
+def post(body: bytes, *headers: str, path: str = "/embed", verb: str = "POST") -> bytes:
+    lines = [f"{verb} {path} HTTP/1.1", "Host: x", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+SMUGGLED = post(b"", path="/smuggled", verb="GET")
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/embed", "/x"])
+@pytest.mark.parametrize("verb", ["GET", "HEAD", "DELETE", "PUT"])
+def test_a_body_is_never_the_next_request(server: Server, path: str, verb: str) -> None:
+    length = f"Content-Length: {len(SMUGGLED)}"
+    found = talk(server.server_port, post(SMUGGLED, length, path=path, verb=verb))
+    assert found.count(b"HTTP/1.1") == 1, found
+    assert b"smuggled" not in found
+
+
+CHUNKED = b"5\r\nhello\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post(CHUNKED + SMUGGLED, "Content-Length: 4", "Transfer-Encoding: chunked"),
+        post(CHUNKED + SMUGGLED, "Transfer-Encoding: chunked", "Content-Length: 4"),
+        post(GOOD + SMUGGLED, "Content-Length: 19", "Content-Length: 5"),
+        post(GOOD + SMUGGLED, "Content-Length: 19, 5"),
+        post(GOOD + SMUGGLED, "Content-Length: -1"),
+        post(GOOD + SMUGGLED, "Content-Length: +19"),
+        post(GOOD + SMUGGLED, "Content-Length: 1_9"),
+        post(GOOD + SMUGGLED, "Content-Length : 19"),
+        post(CHUNKED + SMUGGLED, "Transfer-Encoding: xchunked"),
+        post(CHUNKED + SMUGGLED, "Transfer-Encoding: chunked, identity"),
+        post(GOOD + SMUGGLED, "Content-Length: 19", " folded: x", "X\0: y"),
+        b"POST /embed HTTP/1.1\r\n" + b"A: " + b"x" * 200_000 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00" + bytes(600),
+    ],
+)
+def test_contradictory_requests(server: Server, request_: bytes) -> None:
+    """One answer that refuses, and the end of the connection."""
+    found = talk(server.server_port, request_)
+    assert found.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501")), found
+    assert found.count(b"HTTP/1.1") == 1
+    assert b"onnection: close" in found
+    assert load.request(server.server_port, "POST", "/embed", GOOD)[0] == 200
+
+
+def test_a_chunked_body_has_no_length(server: Server) -> None:
+    found = talk(server.server_port, post(CHUNKED, "Transfer-Encoding: chunked"))
+    assert found.startswith(b"HTTP/1.1 411"), found
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\udc80" * 9])
+def test_half_a_character(server: Server, text: str) -> None:
+    body = json.dumps({"texts": ["word", text]}).encode()
+    status, answer = load.request(server.server_port, "POST", "/embed", body)
+    assert (status, "text 1 is no Unicode" in answer["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("size", [1 << 17, 1 << 22])
+def test_bodies_that_are_too_large(server: Server, size: int) -> None:
+    length = f"Content-Length: {size}"
+    found = talk(server.server_port, post(b" " * size, length))
+    assert found.startswith(b"HTTP/1.1 413") or size > 1 << 20, found[:200]
+    assert load.request(server.server_port, "POST", "/embed", GOOD)[0] == 200
+
+
+@pytest.fixture
+def impatient(embedder: Embedder) -> Iterator[Server]:
+    server = Server(("127.0.0.1", 0), embedder, 1, Limits(timeout=1, connections=40))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    yield server
+    server.stop()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"", b""),
+        (b"POST /em", b"b"),
+        (b"GET /health HTTP/1.1\r\n", b"A: b\r\n"),
+        (post(b"", "Content-Length: 1000"), b" "),
+        (post(b"", "Content-Length: 1000", path="/health", verb="GET"), b" "),
+        (post(b"", "Host: x", path="/health", verb="GET"), b"\r\n"),
+    ],
+)
+def test_slow_clients_are_sent_away(impatient: Server, begin: bytes, piece: bytes) -> None:
+    """Each byte comes in time, the request never ends."""
+    start = time.monotonic()
+    with socket.create_connection(("127.0.0.1", impatient.server_port), timeout=15) as connection:
+        connection.sendall(begin)
+        connection.settimeout(0.2)
+        while time.monotonic() - start < 12:
+            try:
+                if not connection.recv(1000):
+                    break
+            except TimeoutError:
+                pass
+            except OSError:
+                break
+            try:
+                connection.sendall(piece)
+            except OSError:
+                break
+        else:
+            pytest.fail("the connection is still open")
+
+
+def test_many_connections(impatient: Server) -> None:
+    """Silent ones beyond the limit are told to come back; when they are gone, all is as before."""
+    silent = [socket.create_connection(("127.0.0.1", impatient.server_port)) for _ in range(120)]
+    found = talk(impatient.server_port, post(GOOD, f"Content-Length: {len(GOOD)}"))
+    assert found.startswith(b"HTTP/1.1 503"), found
+    deadline = time.monotonic() + 12
+    status = 0
+    while status != 200 and time.monotonic() < deadline:
+        time.sleep(0.1)
+        found = talk(impatient.server_port, post(GOOD, f"Content-Length: {len(GOOD)}"))
+        status = int(found.split()[1]) if found else 0
+    assert status == 200
+    for connection in silent:
+        connection.close()
+
+
+def test_an_answer_counts_when_it_is_written(server: Server) -> None:
+    written = server._counted
+    counted: list[int] = []
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        async def watched(message: Any) -> None:
+            counted.append(sum(server.statuses.values()))
+            await send(message)
+
+        await written(scope, receive, watched)
+
+    deadline = time.monotonic() + 30
+    while not server._server.started and time.monotonic() < deadline:
+        time.sleep(0.01)  # it loads its application when it starts
+    server._server.config.loaded_app = slow
+    assert load.request(server.server_port, "GET", "/health")[0] == 200
+    assert counted == [0, 0]  # while its head and its body were written
+    while not server.statuses and time.monotonic() < deadline:
+        time.sleep(0.01)  # the client may read the answer before the server's thread counts it
+    assert server.statuses == {200: 1}
+
+
+def test_given_up_requests_are_not_computed() -> None:
+    go, batches = threading.Event(), []
+
+    def function(batch: list[int]) -> list[int]:
+        batches.append(batch)
+        assert go.wait(10)
+        return batch
+
+    batcher = Batcher[int, int](function, lambda _: 0, workers=1, most=2, delay=0.0, capacity=9)
+    first = batcher.submit(1)
+    while not batches:
+        time.sleep(0.001)
+    futures = [batcher.submit(x) for x in (2, 3, 4)]
+    assert futures[0].cancel()
+    assert futures[1].cancel()
+    go.set()
+    assert (first.result(10), futures[2].result(10)) == (1, 4)
+    batcher.close()
+    assert batches == [[1], [4]]
+    assert batcher.sizes == {1: 2}

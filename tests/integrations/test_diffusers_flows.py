@@ -104,6 +104,22 @@ def test_compiled(name: str) -> None:
     np.testing.assert_allclose(got, expected(name), atol=TOLERANCE[torch.float32], rtol=0)
 
 
+@pytest.mark.parametrize("name", ["klein", pytest.param("turbo", marks=EXHAUSTIVE)])
+def test_compiled_after_eager_calls(name: str) -> None:
+    """What a model attached to itself in eager calls is there once when it is compiled."""
+
+    def place(pipe: Any) -> Any:
+        on_neuron(pipe)
+        call = flows.KLEIN if name == "klein" else flows.CALL
+        for _ in range(2):
+            flows.images(pipe, **{**call, "num_inference_steps": 1})
+        enable_neuron_compile(pipe)
+        return pipe
+
+    got = ALL[name](place)
+    np.testing.assert_allclose(got, expected(name), atol=TOLERANCE[torch.float32], rtol=0)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.parametrize("name", ["turbo", "pixart", "klein"])

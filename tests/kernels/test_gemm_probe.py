@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,44 @@ def test_a_link_is_ignored(tmp_path: Path, probed: tuple[Path, Report]) -> None:
     decide(tmp_path, [(8, 64, 64), (30, 40, 50)])
     assert not path.is_symlink()
     assert target.read_bytes() == before
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def sparse(path: Path) -> None:
+    os.truncate(path, 100 << 30)
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("hostile", [pipe, sparse, endless])
+def test_what_is_no_such_file_is_replaced(
+    tmp_path: Path, probed: tuple[Path, Report], hostile: Callable[[Path], None]
+) -> None:
+    path, _ = probed
+    hostile(path)
+    _, report = decide(tmp_path, [(8, 64, 64)])
+    assert len(report) == 1
+    assert path.is_file()
+    assert not path.is_symlink()
+    assert path.stat().st_size < 10_000
+
+
+def test_a_directory_of_others_is_not_written_to(
+    tmp_path: Path, probed: tuple[Path, Report]
+) -> None:
+    """Somebody has made it again after it was deleted."""
+    path, _ = probed
+    path.unlink()
+    path.parent.chmod(0o777)
+    decide(tmp_path, [(8, 64, 64)])
+    assert not list(path.parent.iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:

@@ -86,8 +86,11 @@ def test_softmax_special_rows(isa: str, dtype: torch.dtype, log: bool) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("log", [False, True])
-def test_softmax_backward(isa: str, dtype: torch.dtype, shape: tuple[int, int], log: bool) -> None:
-    y = draw(shape, torch.float32, 2)
+@pytest.mark.parametrize("scale", [1.0, 30.0])  # the second makes rows with one likely element
+def test_softmax_backward(
+    isa: str, dtype: torch.dtype, shape: tuple[int, int], log: bool, scale: float
+) -> None:
+    y = draw(shape, torch.float32, 2, scale)
     y = (y.log_softmax(1) if log else y.softmax(1)).to(dtype)
     grad = draw(shape, dtype, 3)
     out = torch.empty_like(y)
@@ -97,7 +100,6 @@ def test_softmax_backward(isa: str, dtype: torch.dtype, shape: tuple[int, int], 
     if log:
         exact = g - v.exp() * g.sum(1, keepdim=True)
         allowed = UNIT * (g.abs() + v.exp() * (1 + v.abs()) * size * 8)
-        allowed += ROUNDING[dtype] / 16 * v.exp() * g.sum(1, keepdim=True).abs()
     else:
         exact = (g - (g * v).sum(1, keepdim=True)) * v
         allowed = UNIT * 8 * (g.abs() + size) * v

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -540,3 +541,52 @@ def loops_and_registers(draw: Any, runner: Runner) -> None:
     x = np.arange(16, dtype=np.float32).reshape(1, 16)
     for count in (0, 3, 9):
         agree(kernel, x, np.array([[count]], np.int32), runner=runner)
+
+
+@scenario
+def products_at_an_index(draw: Any, runner: Runner) -> None:
+    counted, before = draw(st.booleans()), draw(st.booleans())
+    first, second = (draw(st.sampled_from([None, False, True])) for _ in range(2))
+    at = draw(st.integers(0, 24))
+
+    @nki.jit
+    def kernel(a: Any, b: Any, index: Any) -> Any:
+        dirty = nl.ndarray((8, 32), nl.float32, nl.psum)
+        nisa.memset(dirty, 7.0)
+        x, y = nl.ndarray(a.shape, nl.bfloat16), nl.ndarray(b.shape, nl.bfloat16)
+        place, out = nl.ndarray((1, 1), nl.int32), nl.ndarray((8, 32), nl.float32, nl.psum)
+        for tile, given in ((x, a), (y, b), (place, index)):
+            nisa.dma_copy(tile, given)
+        if before:
+            nisa.nc_matmul(out[:, 4:12], x, y[:, 4:12])
+
+        def multiply(i: Any, accumulate: Any) -> None:
+            dst, moving = (t.ap([[32, t.shape[0]], [1, 8]], scalar_offset=i, indirect_dim=1)
+                           for t in (out, y))  # fmt: skip
+            nisa.nc_matmul(dst, x, moving, accumulate=accumulate)
+
+        for accumulate in (first, second):
+            again = functools.partial(multiply, accumulate=accumulate)
+            nl.fori_loop(0, 25, again, 8) if counted else again(place)
+        if not counted:
+            nisa.nc_matmul(out, x, y)
+        copy, back = (
+            nl.ndarray((8, 32), nl.float32, buffer) for buffer in (nl.sbuf, nl.shared_hbm)
+        )
+        nisa.tensor_copy(copy, out)
+        nisa.dma_copy(back, copy)
+        return back
+
+    rng = np.random.default_rng(at)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((16, 8), (16, 32)))
+    agree(kernel, a, b, np.array([[at]], np.int32), runner=runner)
+    result = run(
+        record(kernel, a, b, np.array([[at]], np.int32)), [a, b, np.array([[at]], np.int32)]
+    )
+    terms, places = np.zeros(32, int), slice(None) if counted else slice(at, at + 8)
+    terms[4:12] += before
+    for accumulate in (first, second):
+        terms[places] = 1 if accumulate is False else terms[places] + 1
+    terms += not counted
+    if first is not True:  # which is a finding
+        np.testing.assert_array_equal(result[0], (a.T @ b) * terms)

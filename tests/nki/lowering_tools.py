@@ -138,7 +138,7 @@ def storage_shape(layout: Layout) -> tuple[int, int]:
     return layout.first + layout.shape[0], layout.row
 
 
-_WORDS = {1: "uint8", 2: "uint16", 4: "uint32"}
+WORDS = {1: "uint8", 2: "uint16", 4: "uint32"}
 
 
 def kernel_of(name: str, operands: Mapping[str, Any], attributes: Mapping[str, Any]) -> Kernel:
@@ -178,7 +178,7 @@ def kernel_of(name: str, operands: Mapping[str, Any], attributes: Mapping[str, A
 
 def bits(array: Array) -> Array:
     """Return items as unsigned integers of their size."""
-    return np.ascontiguousarray(array).view(_WORDS[array.dtype.itemsize])
+    return np.ascontiguousarray(array).view(WORDS[array.dtype.itemsize])
 
 
 def record(kernel: Kernel, *args: Any, target: str = TARGETS[0]) -> Recording:

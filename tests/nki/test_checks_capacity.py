@@ -53,7 +53,7 @@ def test_tiles_that_live_one_after_the_other_fit() -> None:
 def test_tiles_that_live_together_do_not_fit() -> None:
     def kernel() -> None:
         tiles = [nl.zeros((128, WIDE), nl.float32, name=f"tile{i}") for i in range(4)]
-        small = nl.zeros((1, 4), nl.float32)
+        small = nl.zeros((128, 4), nl.float32)
         for tile in [*tiles, small]:
             nisa.memset(tile, 1)
 
@@ -68,7 +68,7 @@ def test_tiles_that_live_together_do_not_fit() -> None:
 
 def test_the_check_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernel() -> None:
-        tiles = [nl.zeros((1, WIDE), nl.float32) for _ in range(5)]
+        tiles = [nl.zeros((128, WIDE), nl.float32) for _ in range(5)]
         for tile in tiles:
             nisa.memset(tile, 1)
 
@@ -81,14 +81,14 @@ def test_the_check_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_loop_keeps_what_was_created_outside(*, inside: bool) -> None:
     def kernel() -> None:
-        outer = [nl.ndarray((1, WIDE), nl.float32) for _ in range(3)]
+        outer = [nl.ndarray((128, WIDE), nl.float32) for _ in range(3)]
         with recorder().for_loop(0, 3):
             for tile in outer:  # one after the other, but needed again in the next iteration
                 nisa.memset(tile, 1)
             for _ in range(4 if inside else 1):
-                nisa.memset(nl.ndarray((1, WIDE), nl.float32), 1)
+                nisa.memset(nl.ndarray((128, WIDE), nl.float32), 1)
             if not inside:
-                tiles = [nl.ndarray((1, WIDE), nl.float32) for _ in range(2)]
+                tiles = [nl.ndarray((128, WIDE), nl.float32) for _ in range(2)]
                 for tile in [*tiles, *tiles]:
                     nisa.memset(tile, 1)
 
@@ -101,9 +101,9 @@ def test_a_loop_keeps_what_was_created_outside(*, inside: bool) -> None:
 
 def test_addresses_count_where_they_are_in_use() -> None:
     def kernel(late: int) -> None:
-        fixed = [nl.ndarray((1, WIDE), nl.float32, address=(0, 0)) for _ in range(2)]
-        fixed.append(nl.ndarray((1, WIDE), nl.float32, address=(32, 32768)))
-        free = [nl.ndarray((1, WIDE), nl.float32) for _ in range(3)]
+        fixed = [nl.ndarray((128, WIDE), nl.float32, address=(0, 0)) for _ in range(2)]
+        fixed.append(nl.ndarray((128, WIDE), nl.float32, address=(0, 32768)))
+        free = [nl.ndarray((128, WIDE), nl.float32) for _ in range(3)]
         for tile in fixed:
             nisa.memset(tile, 1)
         if late:
@@ -200,3 +200,33 @@ def test_a_hundred_thousand_instructions_take_a_moment() -> None:
     assert time.process_time() - begin < 1
     assert len(times.location) == 100_000
     assert np.all(times.last == 99_900 + np.arange(100))
+
+
+@pytest.mark.parametrize(
+    ("rows", "beside"), [(1, 4), (32, 4), (33, 2), (64, 2), (65, 1), (96, 1), (128, 1)]
+)
+@pytest.mark.parametrize("region", ["sbuf", "psum"])
+def test_narrow_tiles_lie_side_by_side(region: str, rows: int, beside: int) -> None:
+    width, columns = (WIDE, 4) if region == "sbuf" else (512, 8)
+
+    def kernel(count: int) -> None:
+        tiles = [nl.ndarray((rows, width), nl.float32, getattr(nl, region)) for _ in range(count)]
+        for tile in [*tiles, *tiles]:
+            nisa.memset(tile, 0)
+
+    record(kernel, columns * beside)
+    with pytest.raises(NkiError, match=r"NKI22[01]"):
+        record(kernel, columns * beside + 1)
+
+
+def test_tiles_beside_addresses_take_the_other_partitions() -> None:
+    def kernel(rows: int) -> None:
+        fixed = nl.ndarray((64, 2 * WIDE), nl.float32, address=(64, 0))
+        tiles = [nl.ndarray((128, WIDE), nl.float32) for _ in range(2)]
+        tiles += [nl.ndarray((rows, WIDE), nl.float32) for _ in range(2)]
+        for tile in [fixed, *tiles, *tiles, fixed]:
+            nisa.memset(tile, 0)
+
+    record(kernel, 64)
+    with pytest.raises(NkiError, match="NKI220"):
+        record(kernel, 128)

@@ -74,14 +74,16 @@ def test_memset() -> None:
     assert values(run("memset", out(2, 2), 1.5)[0]) == [[1.5, 1.5]] * 2
     assert values(run("memset", out(1, 2, dtype="int32"), 2**31 - 1)[0]) == [[2**31 - 1] * 2]
     assert values(run("memset", out(1, 2, dtype="float32"), 3)[0]) == [[3.0, 3.0]]
-    assert values(run("memset", out(1, 2, dtype="float4_e2m1fn_x4"), 0)[0]) == [[0, 0]]
+    for zero in (0, 0.0, -0.0):
+        assert values(run("memset", out(1, 2, dtype="float4_e2m1fn_x4"), zero)[0]) == [[0, 0]]
+    assert values(run("memset", out(1, 2, dtype="int8"), -3.0)[0]) == [[-3, -3]]
     assert values(run("memset", out(1, 1, dtype="bfloat16"), 1 + 2**-8)[0]) == [[1.0]]
 
 
 @pytest.mark.parametrize(
     ("dtype", "value", "text"),
     [
-        ("int32", 2.0, "memset value 2.0 does not fit int32"),
+        ("int32", 2.5, "memset value 2.5 does not fit int32"),
         ("uint8", 256, "memset value 256 does not fit uint8"),
         ("float8_e5m2_x4", 1, "memset value of float8_e5m2_x4 must be 0, got 1"),
     ],

@@ -221,6 +221,8 @@ def test_inside_a_kernel_filling_is_recorded() -> None:
         def __init__(self) -> None:
             self.rows: list[tuple[str, Any, Any]] = []
             self.storages: list[Storage] = []
+            self.made: dict[Any, nl.NkiTensor] = {}
+            self.depth = 0
 
         def created(self, storage: Storage) -> None:
             self.storages.append(storage)

@@ -1,5 +1,6 @@
 """What views refuse: the code, the text, and what to do."""
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,11 @@ import pytest
 from neuronxcc.targets import get_target
 from nki.access_rules import LONGEST, RULES, WIDEST, broken_rule, check_access
 from nki.errors import CODES, NkiError, NkiIndexError, NkiValidationError
+from nki.forms import Forms
 from nki.indexing import DynamicSlice
 from nki.memory import Core, MemoryRegion, use_core
 from nki.objects import RuntimeScalar
-from nki.tensor import create
+from nki.tensor import NkiTensor, create
 
 HBM, PSUM = MemoryRegion.private_hbm, MemoryRegion.psum
 S = create((128, 4, 8), "float32", name="s")
@@ -21,6 +23,12 @@ INDEX = create((1, 1), "int32")
 ROWS = create((3, 1), "int32")
 MOVING = H.select(0, REGISTER)
 GATHER = H.vector_select(0, ROWS)
+
+
+def used(tensor: NkiTensor) -> None:
+    """Do what every instruction does with its operands first."""
+    Forms().tile(tensor, array("q"))
+
 
 # Lines here are as long as a case needs.
 # ruff: noqa: E501
@@ -98,10 +106,10 @@ REFUSALS: list[tuple[str, Any, str]] = [
     ("NKI021", lambda: S.ap([[32, 128]]), r"\[\[32, 128\]\] is no access pattern; .*; write"),
     ("NKI021", lambda: S.ap([[32, 128], [1, 0]]), r"counts of at least 1"),
     ("NKI021", lambda: S.ap([32, 128]), r"\[32, 128\] is no access pattern"),  # type: ignore[list-item]
-    ("NKI022", lambda: S.ap([[32, 128], [1, 33]]), r"at offset 0 leaves its tensor of 4096 .*, 32 in"),
-    ("NKI022", lambda: S.ap([[32, 128], [1, 32]], offset=32), r"at offset 32 leaves its tensor"),
-    ("NKI022", lambda: S.ap([[32, 1], [-1, 4]], offset=2), r"shorten the counts or lower the offset"),
-    ("NKI022", lambda: H.ap([[1, 193]]), r"leaves its tensor of 192 elements of float32; "),
+    ("NKI022", lambda: used(S.ap([[32, 128], [1, 33]])), r"at offset 0 leaves its tensor of 4096 .*, 32 in"),
+    ("NKI022", lambda: used(S.ap([[32, 128], [1, 32]], offset=32)), r"at offset 32 leaves its tensor"),
+    ("NKI022", lambda: used(S.ap([[32, 1], [-1, 4]], offset=2)), r"shorten the counts or lower the offset"),
+    ("NKI022", lambda: used(H.ap([[1, 193]])), r"leaves its tensor of 192 elements of float32; "),
     ("NKI023", lambda: S.ap([[64, 8], [1, 32]]), r"steps 64 elements .* has 32; .*; write 32"),
     ("NKI020", lambda: create((4, 3), "uint8").ap([[1, 4], [1, 1]], dtype="int16"), r"row of 3 bytes"),
     # dynamic indices

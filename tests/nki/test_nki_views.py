@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from array import array
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from nki.access import as_array, byte_starts, read, write
 from nki.addressing import canonical_dims, indices, resolve
 from nki.dtypes import info
 from nki.errors import NkiError
+from nki.forms import Forms
 from nki.indexing import DynamicSlice, index_by_parts
 from nki.memory import MemoryRegion
 from nki.objects import RuntimeScalar
@@ -168,8 +170,9 @@ def test_explicit_patterns_are_the_documented_loop(data: st.DataObject) -> None:
         inside = bool((expected // row == lanes).all())
     pairs = [list(pair) for pair in zip(strides, counts, strict=True)]
     if not inside:
+        beyond = base.ap(pairs, offset=offset, dtype=dtype)
         with pytest.raises(NkiError, match=r"leaves its tensor .* \[NKI022\]"):
-            base.ap(pairs, offset=offset, dtype=dtype)
+            Forms().tile(beyond, array("q"))
         return
     view = base.ap(pairs, offset=offset, dtype=dtype)
     assert view.shape == tuple(counts)

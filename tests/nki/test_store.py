@@ -117,9 +117,27 @@ def paired(a: Any) -> Pair:
     return Pair(a, {"again": a})
 
 
-def test_damaged_notes_are_recorded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+_EMPTY = '{"results": null, "arguments": [], "written": [], "outputs": [], "findings": []}'
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        '{"results": 3}',
+        "3",
+        "null",
+        "[" * 100_000,
+        _EMPTY.replace('"arguments": []', '"arguments": [[[1e400], "float32"]]'),
+        _EMPTY.replace('"arguments": []', '"arguments": [[[2], "no such type"]]'),
+        _EMPTY.replace('"findings": []', '"findings": [["a", "b", []]]'),
+        _EMPTY.replace('"written": []', '"written": [null]'),
+    ],
+)
+def test_damaged_notes_are_recorded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: str
+) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("nki.store._notes", lambda _: json.dumps({"results": 3}))
+        patch.setattr("nki.store._notes", lambda _: notes)
         nki.jit(kernel)(A, A.copy())
     assert list(tmp_path.rglob("*.neff"))
     with pytest.warns(CacheWarning, match="notes in the cache are not usable"):

@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 
+from neuronxcc.ir.calls import CHECK, NOTED
 from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.program import AtenStep, CallStep, Program, all_steps
 
 NAMESPACES = frozenset({"aten", "prims"})
+# Our own that programs are made with: they compare numbers, and their text is that of an error.
+OWN = frozenset({CHECK, NOTED})
 
 # Types of arguments, without "optional" and "list of". Strings are a matter of their own, below;
 # storages, streams and objects of classes are no data of a program.
@@ -62,6 +65,34 @@ _MODES = frozenset(
         "api_name",
     }
 )
+# Kernels that read what their arguments promise instead of looking, and that no model needs by
+# name: parts of others, for other processors' formats, or for modules that PyTorch has replaced.
+_TRUSTING = frozenset(
+    {
+        "_autocast_to_full_precision",
+        "_autocast_to_reduced_precision",
+        "_efficientzerotensor",  # without memory
+        "_foreach_copy",
+        "_dyn_quant_matmul_4bit",
+        "_dyn_quant_pack_4bit_weight",
+        "_nnpack_spatial_convolution",
+        "_slow_conv2d_backward",
+        "_slow_conv2d_forward",
+        "_thnn_differentiable_gru_cell_backward",
+        "_thnn_differentiable_lstm_cell_backward",
+        "gru",
+        "lstm",
+        "mkldnn_rnn_layer",
+        "mkldnn_rnn_layer_backward",
+        "quantized_gru_cell",
+        "quantized_lstm_cell",
+        "quantized_rnn_relu_cell",
+        "quantized_rnn_tanh_cell",
+        "rnn_relu",
+        "rnn_tanh",
+    }
+)
+_TRUSTING_PREFIXES = ("fbgemm_", "_cslt_", "_mkldnn", "mkldnn_", "_sparse_", "sparse_", "prim_")
 
 
 def check_operators(program: Program, known: frozenset[str] = frozenset()) -> None:
@@ -142,7 +173,7 @@ def _base(target: str) -> str:
 
 
 def _is_known(target: str, known: frozenset[str]) -> bool:
-    return target in known or target in _ALLOWED or _base(target) in _ALLOWED
+    return target in OWN or target in known or target in _ALLOWED or _base(target) in _ALLOWED
 
 
 @functools.cache
@@ -152,21 +183,27 @@ def refusal(target: str) -> str:
     if namespace not in NAMESPACES:
         return f"of the namespace {namespace!r}"
     name, _, overload = name.partition(".")
+    if name in _TRUSTING or name.startswith(_TRUSTING_PREFIXES):
+        return "whose kernel trusts its caller"
     try:
         schema = torch._C._get_schema(
             f"{namespace}::{name}", "" if overload == "default" else overload
         )
     except RuntimeError:
         return "which this PyTorch does not have"
-    for argument in schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            return f"which writes to its argument {argument.name!r}"
-        kind = _element(argument.type).kind()
-        if kind == "StringType" and argument.name not in _MODES:
-            return f"whose argument {argument.name!r} is a free text"
-        if kind not in _KINDS and kind != "StringType":
-            return f"whose argument {argument.name!r} is of type {argument.type}"
-    return "" if schema.returns else "which returns nothing"
+    why = next(filter(None, map(_refusal_of_argument, schema.arguments)), "")
+    return why or ("" if schema.returns else "which returns nothing")
+
+
+def _refusal_of_argument(argument: Any) -> str:
+    if argument.alias_info is not None and argument.alias_info.is_write:
+        return f"which writes to its argument {argument.name!r}"
+    kind = _element(argument.type).kind()
+    if kind == "StringType" and argument.name not in _MODES:
+        return f"whose argument {argument.name!r} is a free text"
+    if kind not in _KINDS and kind != "StringType":
+        return f"whose argument {argument.name!r} is of type {argument.type}"
+    return ""
 
 
 def _element(type_: Any) -> Any:

@@ -22,18 +22,25 @@ from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
-from torch_neuronx.dynamo import dump
+from torch_neuronx.dynamo import dump, sparse
+from torch_neuronx.dynamo.accepted import check_types
+from torch_neuronx.dynamo.assertions import give_texts
 from torch_neuronx.dynamo.async_tp import fuse_collectives
 from torch_neuronx.dynamo.collectives import functionalize
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.executors import make_executable
 from torch_neuronx.dynamo.importer import Imported, import_graph
+from torch_neuronx.dynamo.jagged import is_jagged
 from torch_neuronx.dynamo.partition import partition
 from torch_neuronx.dynamo.polyfills import register as register_polyfills
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls
+from torch_neuronx.dynamo.python_numbers import with_random_numbers
 from torch_neuronx.dynamo.refusals import refuse_lossy_capture
+from torch_neuronx.dynamo.session import compile_session
 from torch_neuronx.dynamo.shapes import Specializer, has_symbolic
 from torch_neuronx.dynamo.stolen import with_flat_arguments
+from torch_neuronx.dynamo.streams import compile_parts, uses_streams
+from torch_neuronx.dynamo.subject import META, about, traced_subject
 from torch_neuronx.dynamo.wrapper import boxed
 from torch_neuronx.nki.tracing import register as register_kernel_calls
 
@@ -73,6 +80,8 @@ def _write_facts(compiled: CompiledGraph) -> None:
 
 if os.environ.get("TORCH_NEURONX_GRAPH_FACTS"):  # graph_facts.VARIABLE
     OBSERVERS.append(_write_facts)
+# Of torch.compile.
+MODES = (None, *torch._inductor.list_mode_options())
 CAPTURES: list[Callable[[torch.fx.GraphModule], None]] = []
 _numbers = itertools.count()
 
@@ -94,19 +103,32 @@ def neuron(
         gm: Dynamo's graph.
         example_inputs: Fake tensors, and integers for sizes.
         options: What `torch.compile(options=...)` was given; see docs/compiler.md.
-        mode: Accepted for code that passes one; there is one mode.
+        mode: One of PyTorch's, for code that passes one; they all mean the same.
 
     Raises:
         DynamicShapeError: symbolic sizes in strict portability.
         CaptureError: what PyTorch captured is known to be wrong.
+        RefusedTypesError: a function does not take the types of its arguments, as in eager mode.
+        ValueError: There is no such mode.
     """
-    del mode
+    if mode not in MODES:
+        known = ", ".join(repr(name) for name in MODES if name is not None)
+        raise ValueError(
+            f"torch.compile(mode={mode!r}, backend='neuron'): there is no such mode. Known are "
+            f"{known}, which all mean the same here: leave mode out, or choose one of these"
+        )
+    gm.meta[META] = traced_subject()
     refuse_lossy_capture(gm)
     for observer in CAPTURES:
         observer(gm)
+    nested = any(isinstance(x, list | tuple | dict) for x in example_inputs)  # compiled autograd
+    if not nested:
+        check_types(gm)  # the types of compiled autograd's are PyTorch's, not the user's
     functionalize(gm)
+    give_texts(gm)
+    example_inputs = with_random_numbers(gm, example_inputs)
     frozen = own_options(options or {})
-    if any(isinstance(x, list | tuple | dict) for x in example_inputs):  # compiled autograd
+    if nested:
         compile_flat = partial(_compile_flat, options=frozen)
         leaves = pytree.tree_leaves(list(example_inputs))
         if has_symbolic(leaves):
@@ -161,12 +183,18 @@ def compile_static(
     number = next(_numbers)
     one = compile_graph if compile_one is None else compile_one
 
+    # Lists among the arguments come in a wrapper, which has no `meta`.
+    subject = getattr(gm, "meta", {}).get(META, "")
+
     def compiler(kind: str) -> Callable[..., Compiled]:
-        return partial(one, kind=kind, name=f"graph{number}.{kind}", options=options)
+        named = partial(one, kind=kind, name=f"graph{number}.{kind}", options=options)
+        return about(subject, named)
 
     def backward(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         # Called while Dynamo or autograd is at work: neither may trace it or what it returns.
-        compiled = disable(compiler("backward"), reason="compiles the backward graph")(gm, inputs)
+        with compile_session():
+            compile_now = disable(compiler("backward"), reason="compiles the backward graph")
+            compiled = compile_now(gm, inputs)
         return disable(compiled, reason="runs the backward graph")
 
     # PyTorch's DDPOptimizer learns from this that the first call of the result is to be a fake one.
@@ -181,6 +209,8 @@ def compile_static(
             decompositions=dict(decompositions()),
             partition_fn=partition,
             keep_inference_input_mutations=True,
+            # Numbers beside jagged tensors are numbers, though the lengths of those are symbols.
+            ignore_shape_env=any(map(is_jagged, example_inputs)),
         )
     counters["aot_autograd"]["ok"] += 1
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
@@ -229,11 +259,20 @@ def compile_graph(
         if observe is not None:
             observe("fx", lambda: str(gm.print_readable(print_output=False)))
         fuse_collectives(gm)
+        if uses_streams(gm):
+            return compile_parts(
+                gm,
+                lambda part, number: compile_graph(
+                    part, (), kind=kind, name=f"{name}.part{number}", options=options
+                ),
+            )
         check_graph(gm)
+        gm, complete = sparse.split(gm)
         imported = import_graph(gm, name, static_arguments(gm))
         check_host_calls(imported.host_calls)
         executable = make_executable(imported, dict(options or {}))
     compiled = CompiledGraph(name, kind, gm, imported, executable)
     for observer in OBSERVERS:
         observer(compiled)
-    return boxed(imported, executable)
+    run = boxed(imported, executable)
+    return run if complete is None else complete(run)

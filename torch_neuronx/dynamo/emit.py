@@ -108,6 +108,32 @@ def like(x: Node, constant: Scalar) -> Node:
     return number(constant, x.dtype, x.shape)
 
 
+def cast(x: Node, dtype: DType) -> Node:
+    """The conversion that a program asks for.
+
+    Floats become integers as in eager mode, which converts to 32 or 64 bits by the processor's own
+    instruction and keeps the low bits of that in narrower types: NaN and what the wide one can't
+    hold become its smallest number. XLA's conversion, `convert`, saturates. Of a complex number it
+    is the real part that becomes one.
+    """
+    if x.dtype.is_complex and dtype.is_integer:
+        x = build.real(x)
+    if not x.dtype.is_float or not dtype.is_integer:
+        return build.convert(x, dtype)
+    through_64 = dtype not in _FROM_32_BITS or (x.dtype is DType.F64 and dtype is DType.U8)
+    wide = DType.S64 if through_64 else DType.S32
+    bits = wide.itemsize * 8
+    low = build.select(
+        build.less(x, like(x, 2.0 ** (bits - 1))),
+        build.convert(x, wide),
+        number(-(2 ** (bits - 1)), wide, x.shape),
+    )
+    return build.convert(low, dtype)
+
+
+_FROM_32_BITS = frozenset({DType.S8, DType.U8, DType.S16, DType.U16, DType.S32})
+
+
 def not_zero(x: Node) -> Node:
     """Truth of every element: NaN is true."""
     return x if x.dtype is DType.PRED else build.not_equal(x, like(x, 0))

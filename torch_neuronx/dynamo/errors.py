@@ -76,12 +76,24 @@ class UnsupportedDTypeError(NeuronCompileError):
 
     code = "NCC_ESPP004"
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, loc: Loc | None = None) -> None:
         super().__init__(
-            f"data type not supported for code generation: {dtype}\n"
+            f"data type not supported for code generation: {dtype}\n{place(loc)}\n"
             "  remedy: convert the tensor to a supported type before the compiled region"
         )
         self.dtype = dtype
+
+
+class RefusedTypesError(NeuronCompileError):
+    """A call that eager mode refuses because of the types of its arguments."""
+
+    code = "NCC_ESPP004"
+
+    def __init__(self, op: str, loc: Loc | None, text: str) -> None:
+        super().__init__(
+            f"{text}\n{place(loc)}\n"
+            f"  {op} refuses these types in eager mode too. remedy: convert the arguments"
+        )
 
 
 class CaptureError(NeuronCompileError):

@@ -13,13 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from neuronxcc.codegen.bounds import Reach, bounded, reaches
+from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import CompiledModule, compile_kernels
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.streaming import is_large
-from neuronxcc.codegen.loop import Kernel
+from neuronxcc.codegen.loop import Kernel, noted
+from neuronxcc.ir.calls import CHECK, NOTED
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.neff.check import check_made
+from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.footprint import buffer_bytes, memory_of, programs
 from neuronxcc.neff.program import (
     AtenStep,
@@ -44,7 +48,7 @@ from neuronxcc.neff.tape import TapeStep
 from torch_neuronx import _C
 from torch_neuronx.dynamo.allowed import check_operators
 from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.kernel_bounds import Reach, bounded, reaches
+from torch_neuronx.dynamo.host_steps import check_host_steps
 from torch_neuronx.dynamo.products import check_epilogue, plain_product
 from torch_neuronx.dynamo.tape import Code, codes_of, loop_spec, print_spec, tape_spec
 
@@ -52,6 +56,8 @@ from torch_neuronx.dynamo.tape import Code, codes_of, loop_spec, print_spec, tap
 TORCH_TYPES = {**TO_TORCH, DType.F8E4M3: torch.uint8}
 
 _NEAR: frozenset[int] = frozenset()  # no slot is far
+# What steps are called where their operator says nothing to a user.
+_CHECKS = dict.fromkeys((CHECK, NOTED), "a check of numbers")
 
 
 class Executable:
@@ -84,14 +90,26 @@ class Executable:
             like: The same program on another device, whose machine code is used again.
 
         Raises:
-            ValueError: The program contradicts itself or names memory that is not there.
-            NeffError: It names an operator that it may not use.
+            ValueError: There is no such device.
+            NeffError: The program contradicts itself, names memory that is not there, or an
+                operator that it may not use or that refuses its arguments.
         """
         assert like is None or like.program is program
-        if like is None:
-            check_operators(program, known)
         self.program: Program = program
         self.device = _resolve(torch.device(device))
+        try:
+            self._load(program, known, like)
+        except NeffError:
+            raise
+        except (ValueError, CodegenUnsupported) as error:
+            raise NeffError(str(error)) from error
+        self.memory = memory_of(program)
+        self.host_steps = tuple(_host_steps(program))
+
+    def _load(self, program: Program, known: frozenset[str], like: Executable | None) -> None:
+        """Check a program, and get its machine code and the native core's form of it."""
+        if like is None:
+            check_operators(program, known)
         self._module: CompiledModule | None
         self._compiled: list[Code]
         if like is None:
@@ -105,8 +123,8 @@ class Executable:
             self._module = like._module
         maker = _SpecMaker(self.device, codes, self._module)
         self.run = _C.Program(maker.program(program), self._module)
-        self.memory = memory_of(program)
-        self.host_steps = tuple(_host_steps(program))
+        if like is None:
+            check_host_steps(program)  # after the native core's checks: fake tensors trust, too
 
     def __call__(self, args: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         """Run it.
@@ -221,6 +239,7 @@ class _SpecMaker:
                     "grain": function.grain,
                     "scratch_bytes": function.scratch_bytes,
                     "operands": _operands(step.kernel, step.operands, 0),
+                    "cleared": _cleared(step.kernel),
                 }
             case GemmStep():
                 return self.gemm(plain_product(step))
@@ -229,7 +248,7 @@ class _SpecMaker:
             case AtenStep():
                 return {
                     "kind": "aten",
-                    "name": step.target,
+                    "name": _CHECKS.get(step.target, step.target),
                     "loc": step.loc,
                     "target": step.target,
                     "args": tuple(map(_value, step.args)),
@@ -388,6 +407,15 @@ def _operands(
     found = bounded(kernel)[first:]
     for slot, reach, (buffer, offset) in zip(slots, found, operands, strict=True):
         result.append((buffer, *_in_bytes(slot.dtype.itemsize, offset, reach), reach.written))
+    return result
+
+
+def _cleared(kernel: Kernel) -> list[tuple[int, int, int]]:
+    """(Slot, offset, bytes) of what is 0 before the kernel runs; `_operands` has its bounds."""
+    result = []
+    for access in noted(kernel):
+        size = kernel.slots[access.slot].dtype.itemsize
+        result.append((access.slot, access.offset * size, size))
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -14,12 +15,21 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from neuronxcc.ir import build
+from neuronxcc.ir.calls import CHECK
+from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, topological
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.shapes import ShapeError
-from torch_neuronx.dynamo.dtypes import tensor_type
-from torch_neuronx.dynamo.errors import DynamicShapeError, LoweringError
+from torch_neuronx.dynamo.accepted import refusal
+from torch_neuronx.dynamo.dtypes import TO_IR, tensor_type
+from torch_neuronx.dynamo.errors import (
+    DynamicShapeError,
+    LoweringError,
+    RefusedTypesError,
+    UnsupportedDTypeError,
+)
+from torch_neuronx.dynamo.jagged import is_length
 from torch_neuronx.dynamo.literals import literal_of
 from torch_neuronx.dynamo.locations import location, operator_name
 from torch_neuronx.dynamo.outputs import Output, plan_outputs
@@ -31,8 +41,6 @@ CPU = torch.device("cpu")
 # They check or hint something when run in Python, and compute nothing.
 SKIPPED = frozenset(
     {
-        aten._assert_async.default,
-        aten._assert_async.msg,
         aten._assert_scalar.default,
         aten._assert_tensor_metadata.default,
         aten.sym_constrain_range.default,
@@ -153,6 +161,10 @@ class _Importer:
     def _placeholder(self, node: torch.fx.Node, number: int) -> None:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
+            if is_length(value):
+                # Of a jagged tensor, which has been taken apart: it goes into results as it came.
+                self.values[node] = Output("argument", number)
+                return
             known = self.given[number] if self.inside else None
             self.values[node] = _static(node, value if known is None else known)
             return
@@ -221,11 +233,16 @@ class _Importer:
         loc = location(node)
         context = Context(
             node, value, loc, self.sequences, self._body, self._host, self.host_calls,
-            self.effects, self.awaited,
+            self.effects, self.awaited, self.locs, self.values,
         )  # fmt: skip
         for leaf in flat(value):
             if isinstance(leaf, torch.Tensor):
                 _static_shape(node, leaf)
+                if leaf.dtype not in TO_IR:
+                    raise UnsupportedDTypeError(leaf.dtype, loc)
+        refused = refusal(node, target)
+        if refused:
+            raise RefusedTypesError(operator_name(target), loc, refused)
         args, kwargs = self._arguments(node, target)
         lowering: Callable[..., Any] | None = find(target)
         reason = ""
@@ -235,6 +252,9 @@ class _Importer:
             except NotImplementedError as error:
                 reason = str(error)
             except ShapeError as error:
+                refused = refusal(node, target, any_types=True)
+                if refused:
+                    raise RefusedTypesError(operator_name(target), loc, refused) from error
                 raise LoweringError(operator_name(target), loc, str(error)) from error
             else:
                 self._check(target, loc, value, result)
@@ -287,8 +307,18 @@ class _Importer:
         values = [inner.values[r] if isinstance(r, torch.fx.Node) else r for r in flat(returned)]
         nodes = [v for v in values if isinstance(v, Node)]
         used = [i for i in inner.arguments if isinstance(i, int)]
+        tensors = tuple(v if isinstance(v, Node) else None for v in values)
+        pending = [] if name == "region" else inner._unused_effects(nodes)
+        if any(call.op is not Op.CUSTOM_CALL or call["target"] != CHECK for call in pending):
+            raise NotImplementedError(
+                "an operator with an effect, whose result nothing needs, in a branch or a loop"
+            )
+        if pending:
+            numbers = [build.convert(call, DType.S64) for call in pending]
+            nodes.append(functools.reduce(build.add, numbers))
         graph = build.graph(inner.name, inner.params, nodes)
-        return Body(graph, tuple(used), tuple(v if isinstance(v, Node) else None for v in values))
+        graph.locs.update(inner.locs)
+        return Body(graph, tuple(used), tensors, bool(pending))
 
     def _locate(self, result: Any, loc: Loc | None) -> None:
         if loc is None:

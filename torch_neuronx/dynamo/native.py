@@ -19,11 +19,12 @@ from neuronxcc.neff.key import layouts_of
 from neuronxcc.options import Options, from_environment
 from neuronxcc.progress import Progress, report
 from torch_neuronx._compile_only import OPEN, Collecting
-from torch_neuronx.dynamo import dump
+from torch_neuronx.dynamo import dump, portable_cache
 from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.rounding import state_source
+from torch_neuronx.dynamo.subject import current_subject, titled
 from torch_neuronx.neuron_dynamo_backend import program_name
 
 
@@ -53,6 +54,7 @@ class Native:
         self.report = Report()
         self.run: Callable[[list[Any]], list[torch.Tensor]] = self._load_and_run
         self._options = dict(options)
+        self._subject = current_subject()
         self._executable: Executable | None = None
         self._lock = threading.Lock()
         self._compiled_only: dict[Options, Compiled] = {}
@@ -85,7 +87,7 @@ class Native:
         name = program_name(self.imported.graph.name, settings)
         for note in settings.notes:
             warnings.warn(f"compiler options: {note}", UserWarning, stacklevel=2)
-        with Progress(f"compiling {name}"):
+        with Progress(f"compiling {titled(name, self._subject)}"):
             cache = open_cache(settings.wrapper)
             compiled = compile_imported(self.imported, settings, cache, self.report)
             report(f"machine code for {len(compiled.program.steps)} steps")
@@ -113,7 +115,8 @@ class Native:
                     collect(self.imported, settings, request.cache(settings))
                     self._collected.add(settings)
             elif compiled is None:
-                with Progress(f"compiling {name} for {settings.target}"):
+                title = titled(name, self._subject)
+                with Progress(f"compiling {title} for {settings.target}"):
                     cache = request.cache(settings)
                     compiled = compile_imported(self.imported, settings, cache, Report())
                 self._compiled_only[settings] = compiled
@@ -220,6 +223,7 @@ def compile_imported(
             program = build()
             path = cache.store(key, program, settings, name)
             found = Compiled(program, hit=False, path=path)
+    portable_cache.record(key, name, found.path)
     dump.leave_for_debugging(imported.graph, found.program, settings, key)
     outcome.hit = found.hit
     outcome.neff = "" if found.path is None else str(found.path)

@@ -65,7 +65,7 @@ def plan_outputs(
         returned: What the FX graph returns: nodes and constants.
         placeholders: Tensor arguments and their numbers.
         mutated: Those that the graph updates in place.
-        constant: The value of a node that is not a tensor.
+        constant: The value of a node that is not a tensor; an `Output` if it is an argument.
         depends_only_on: Whether a tensor is computed from one argument and nothing else. Fake
             tensors do not always tell: PyTorch caches those of a region that is called twice, so
             the results of the second call seem to share memory with arguments of the first.
@@ -77,11 +77,15 @@ def plan_outputs(
     ]
     bases = _bases(returned, owners, mutated, depends_only_on)
     roots: dict[torch.fx.Node, int] = {}
+    # AOTAutograd says of a tensor object whether it has gradients, so a tensor and what was
+    # detached from it have to be two, and only one node is the result itself.
+    themselves = {node: node for node, base in bases.items() if node is base}
     outputs: list[Output] = []
     for node in returned:
         if not isinstance(node, torch.fx.Node) or not _is_tensor(node):
             value = constant(node) if isinstance(node, torch.fx.Node) else node
-            outputs.append(Output("constant", value=value))
+            known = value if isinstance(value, Output) else Output("constant", value=value)
+            outputs.append(known)
             continue
         if node in placeholders:
             outputs.append(Output("argument", placeholders[node]))
@@ -94,7 +98,8 @@ def plan_outputs(
             continue
         number = roots.setdefault(base, len(roots))
         whole = node is base or view == strided(base.meta["val"])
-        outputs.append(Output("result", number, None if whole else view))
+        itself = whole and themselves.setdefault(base, node) is node
+        outputs.append(Output("result", number, None if itself else view))
     return OutputPlan(tuple(outputs), tuple(roots))
 
 
@@ -131,13 +136,13 @@ def _bases(
             if owner not in mutated and _viewable(node, owner) and depends_only_on(node, owner):
                 bases[node] = owner
             continue
-        root = _root(node)
-        if _viewable(node, root) and _is_whole(root.meta["val"]):
-            groups.setdefault(root, []).append(node)
-    for root, members in groups.items():
+        base = root(node)
+        if _viewable(node, base) and _is_whole(base.meta["val"]):
+            groups.setdefault(base, []).append(node)
+    for base, members in groups.items():
         kept = sum(n.meta["val"].numel() for n in members)
-        if root in members or 2 * kept >= root.meta["val"].numel():
-            bases.update(dict.fromkeys(members, root))
+        if base in members or 2 * kept >= base.meta["val"].numel():
+            bases.update(dict.fromkeys(members, base))
     return bases
 
 
@@ -154,7 +159,7 @@ def _is_whole(value: torch.Tensor) -> bool:
     return value.storage_offset() == 0 and int(size) == value.numel() * value.element_size()
 
 
-def _root(node: torch.fx.Node) -> torch.fx.Node:
+def root(node: torch.fx.Node) -> torch.fx.Node:
     """Follow views back to the node that made the memory."""
     storage = _storage(node)
     while True:

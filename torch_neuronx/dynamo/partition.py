@@ -72,6 +72,7 @@ def norms_from_statistics(graph: torch.fx.Graph) -> None:
             y = _before(result, aten.add.Tensor, y, bias)
         if y.meta["val"].dtype != dtype:
             y = _before(result, torch.ops.prims.convert_element_type.default, y, dtype)
+        y.meta["val"] = result.meta["val"]  # with the strides of the norm, which is contiguous
         result.replace_all_uses_with(y)
         graph.erase_node(result)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from neuronxcc.codegen.bounds import reaches
 from neuronxcc.codegen.loop import Access, Kernel, Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.program import GemmStep, View
-from torch_neuronx.dynamo.kernel_bounds import reaches
 
 
 def plain_product(step: GemmStep) -> GemmStep:

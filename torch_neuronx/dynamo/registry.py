@@ -84,11 +84,14 @@ class Body:
         graph: Its results are the tensors that it returns.
         used: Which of the operands are its parameters: those that are tensors.
         values: What it returns, None where that is no tensor.
+        checks: Whether the last result of the graph is one more: a number, which needs all checks
+            on whose outcome no other result depends.
     """
 
     graph: Graph
     used: tuple[int, ...]
     values: tuple[Node | None, ...]
+    checks: bool = False
 
 
 @dataclass(slots=True)
@@ -105,6 +108,8 @@ class Context:
         host_calls: Names and lines of operators that the host runs, so far.
         effects: Calls with effects, and collectives, so far, in order.
         awaited: Numbers of parameters that a collective outside of the graph may still be filling.
+        locs: The users' lines of nodes, so far.
+        values: What the FX nodes before this one were lowered to.
     """
 
     fx: torch.fx.Node
@@ -116,10 +121,17 @@ class Context:
     host_calls: list[HostCall]
     effects: list[Node]
     awaited: set[int] = field(default_factory=set)
+    locs: dict[Node, Loc] = field(default_factory=dict)
+    values: Mapping[torch.fx.Node, Any] = field(default_factory=dict)
 
     def note_host_call(self, op: str, reason: str = "") -> None:
         """Count an operator that the host runs."""
         self.host_calls.append(HostCall(op, self.loc, reason))
+
+    def locate(self, node: Node) -> None:
+        """Note the user's line of a step that may fail when it runs."""
+        if self.loc is not None:
+            self.locs.setdefault(node, self.loc)
 
     def part(self, value: Any, fx: torch.fx.Node | None = None) -> Context:
         """The context of a part of this call: of one result, or of an operator inside."""
@@ -186,8 +198,14 @@ class Context:
         """
         operands: list[Node] = []
         frozen_args = _freeze(args, operands)
+        # `generator=None` chooses an overload that has no default for it.
+        needed = {a.name for a in target._schema.arguments if not a.has_default_value()}
         frozen_kwargs = tuple(
-            sorted((k, _freeze(v, operands)) for k, v in (kwargs or {}).items() if _wanted(k, v))
+            sorted(
+                (k, _freeze(v, operands))
+                for k, v in (kwargs or {}).items()
+                if _wanted(k, v) or k in needed
+            )
         )
         attrs: dict[str, Any] = {
             "target": target._name if "." in target._name else f"{target._name}.default",
@@ -202,6 +220,7 @@ class Context:
             attrs["outs"] = tuple(outs)
         op = Op.HOST_CALL if host else Op.CUSTOM_CALL
         node = Node.make(op, wanted, operands, attrs)
+        self.locate(node)
         if effect:
             self.effects.append(node)
         return build.results(node)

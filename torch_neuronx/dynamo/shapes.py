@@ -11,7 +11,10 @@ from typing import Any
 import torch
 
 from torch_neuronx.dynamo.errors import DynamicShapeError
+from torch_neuronx.dynamo.jagged import is_jagged, is_length, sizes, with_symbolic_lengths
 from torch_neuronx.dynamo.locations import location
+from torch_neuronx.dynamo.registry import flat
+from torch_neuronx.dynamo.session import compile_session
 from torch_neuronx.ops import get_portability
 
 VARIABLE = "TORCH_NEURONX_MAX_SHAPES"
@@ -66,31 +69,44 @@ class Specializer:
         self.varying = [
             i for i, node in enumerate(arguments) if _symbolic(node.meta.get("example_value"))
         ]
+        self.jagged = any(is_jagged(node.meta.get("example_value")) for node in arguments)
+        if self.jagged:
+            refuse_shapes_of_data(gm)
         self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self.warned = False
 
     def __call__(self, *args: Any) -> Any:
         """Run the program for these sizes, compiling it first if they are new."""
         key = tuple(
-            float(a) if i in self.floats else a
+            # Digits tell 0.0 from -0.0 and make NaN equal to itself.
+            float(a).hex() if i in self.floats else a
             for i, a in enumerate(args)
-            if i in self.floats or not isinstance(a, torch.Tensor)
+            if i in self.floats or not (isinstance(a, torch.Tensor) or is_length(a))
         )
+        if self.jagged:
+            key += sizes(args)
         function = self.compiled.get(key)
         if function is None:
-            if len(self.compiled) >= self.limit:
-                self._warn(args)
-                return self.gm(*args)
-            function = self._compile(args)
-            self.compiled[key] = function
+            with compile_session():
+                function = self._settled(key, args)
         return function(*args)
+
+    def _settled(self, key: tuple[Any, ...], args: Sequence[Any]) -> Callable[..., Any]:
+        """What runs for these sizes; another thread may have compiled it meanwhile."""
+        function = self.compiled.get(key)
+        if function is None and len(self.compiled) >= self.limit:
+            self._warn(args)
+            return self.gm
+        if function is None:
+            function = self.compiled[key] = self._compile(args)
+        return function
 
     def _compile(self, args: Sequence[Any]) -> Callable[..., Any]:
         known = {i: float(args[i]) for i in self.floats}
         gm = _with_numbers(self.gm, known) if known else self.gm
         # The tracing context of the compilation that made this object is gone.
         with torch._guards.tracing(None):
-            return self.compile_static(gm, args)
+            return self.compile_static(gm, with_symbolic_lengths(args))
 
     def _warn(self, args: Sequence[Any]) -> None:
         if self.warned:
@@ -103,7 +119,7 @@ class Specializer:
             f"ones run operator by operator, first: {shapes[:300]}. A NeuronCore needs static "
             f"shapes: pad inputs to a few sizes, or set {VARIABLE} to compile more programs",
             ShapeLimitWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -133,7 +149,26 @@ def _with_numbers(gm: torch.fx.GraphModule, known: dict[int, float]) -> torch.fx
                 user.args = torch.fx.map_arg(user.args, number)
                 user.kwargs = torch.fx.map_arg(user.kwargs, number)
             graph.erase_node(read)
-    return torch.fx.GraphModule(gm, graph)
+    known_gm = torch.fx.GraphModule(gm, graph)
+    known_gm.meta = dict(gm.meta)
+    return known_gm
+
+
+def refuse_shapes_of_data(gm: torch.fx.GraphModule) -> None:
+    """Raise for the first tensor whose size is one of a jagged tensor's lengths.
+
+    Raises:
+        DynamicShapeError: the graph unbinds a jagged tensor, or the like.
+    """
+    for node in gm.graph.nodes:
+        if node.meta.get("unbacked_bindings"):
+            values = flat(node.meta.get("example_value"))
+            shape = next((_shape(v) for v in values if isinstance(v, torch.Tensor)), "unknown")
+            raise DynamicShapeError(node.name, shape, location(node))
+
+
+def _shape(value: torch.Tensor) -> str:
+    return f"[{', '.join(map(str, value.shape))}]"
 
 
 def refuse_symbolic(gm: torch.fx.GraphModule) -> None:
@@ -155,5 +190,4 @@ def refuse_symbolic(gm: torch.fx.GraphModule) -> None:
     if not tensors:
         raise DynamicShapeError(gm._get_name(), "symbolic")
     node, value = tensors[0]
-    shape = f"[{', '.join(map(str, value.shape))}]"
-    raise DynamicShapeError(node.name, shape, location(node))
+    raise DynamicShapeError(node.name, _shape(value), location(node))

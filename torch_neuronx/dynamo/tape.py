@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from neuronxcc.codegen.bounds import bounded
 from neuronxcc.codegen.llvm import Function
 from neuronxcc.codegen.loop import Kernel, scalars
 from neuronxcc.ir.dtypes import DType
@@ -23,7 +24,6 @@ from neuronxcc.neff.tape import (
 )
 from neuronxcc.neff.tape_check import product_slots
 from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.kernel_bounds import bounded
 
 Spec = dict[str, object]
 

@@ -79,4 +79,6 @@ def _output(output: Output, results: Sequence[torch.Tensor], args: dict[int, Any
     view = output.view
     if view is None:
         return base
-    return base.as_strided(view.size, view.stride, view.offset)
+    # Detached, since a view of a result that has gradients has them too, also if the graph detached
+    # it. Both still count the same writes, so autograd notices if something saved is overwritten.
+    return base.detach().as_strided(view.size, view.stride, view.offset)

@@ -22,6 +22,7 @@ from torch_neuronx.dynamo.backend import torch_settings
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls
+from torch_neuronx.dynamo.session import compile_session
 from torch_neuronx.inference.errors import TraceError
 
 aten = torch.ops.aten
@@ -98,7 +99,7 @@ def export(
     module = func if isinstance(func, torch.nn.Module) else _Function(func)
     args, kwargs = _beside(module, (args, dict(kwargs)))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), compile_session():
             return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
         name = getattr(func, "__name__", type(func).__name__)
@@ -312,7 +313,7 @@ def _functional(
     for name, value in held.items():
         setattr(graph, name, value.to(_CORE))
     fakes = [fake(node) for node in placeholders]
-    with torch.no_grad(), torch_settings():
+    with torch.no_grad(), compile_session(), torch_settings():
         gm, signature = aot_export_module(
             graph, fakes, trace_joint=False, decompositions=dict(decompositions())
         )

@@ -90,6 +90,10 @@ def _install_recorders(module: torch.nn.Module) -> None:
 
     transformers 5 installs the hooks for that when hidden states are first asked for, under a lock
     that Dynamo cannot trace, so the first call of a compiled text encoder would fail.
+
+    A model installs them in the models in it too, also where those have them from a call of their
+    own before: each hidden state would be recorded twice. So what is added to modules that have
+    recorders is taken off again.
     """
     if "transformers" not in sys.modules:
         return
@@ -98,6 +102,16 @@ def _install_recorders(module: torch.nn.Module) -> None:
         from transformers.utils.output_capturing import maybe_install_capturing_hooks  # noqa: PLC0415
     except ImportError:  # releases before 5 have no hooks and no lock
         return
-    for part in module.modules():  # a model before the models in it, which it marks as done
-        if isinstance(part, PreTrainedModel):
-            maybe_install_capturing_hooks(part)
+    home = maybe_install_capturing_hooks.__module__
+
+    def recorders(part: torch.nn.Module) -> set[int]:
+        hooks = part._forward_hooks.items()
+        return {key for key, hook in hooks if getattr(hook, "__module__", "") == home}
+
+    for model in module.modules():
+        if isinstance(model, PreTrainedModel):
+            before = {part: keys for part in model.modules() if (keys := recorders(part))}
+            maybe_install_capturing_hooks(model)
+            for part, keys in before.items():
+                for key in recorders(part) - keys:
+                    del part._forward_hooks[key]

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from neuronxcc.extras import install_command
 from neuronxcc.progress import Progress
 from torch_neuronx.integrations.compiled import CompiledCall
 
@@ -136,7 +137,7 @@ def _pipeline_class() -> Any:
     except ImportError as error:
         raise ImportError(
             f"{_MODULE} needs diffusers, which cannot be imported: {error}\n"
-            "  remedy: pip install 'torchneuron[diffusers]'"
+            f"  remedy: {install_command('diffusers')}"
         ) from error
     return DiffusionPipeline
 

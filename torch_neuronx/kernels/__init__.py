@@ -5,6 +5,12 @@ with `_reference`, made of PyTorch's operators.
 """
 
 from torch_neuronx.kernels.attention import attention, attention_reference
+from torch_neuronx.kernels.conv import (
+    conv2d,
+    conv2d_reference,
+    conv_transpose2d,
+    conv_transpose2d_reference,
+)
 from torch_neuronx.kernels.loss import cross_entropy, cross_entropy_reference
 from torch_neuronx.kernels.matmul import (
     matmul,
@@ -19,6 +25,10 @@ from torch_neuronx.kernels.rotary import rotary, rotary_reference
 __all__ = [
     "attention",
     "attention_reference",
+    "conv2d",
+    "conv2d_reference",
+    "conv_transpose2d",
+    "conv_transpose2d_reference",
     "cross_entropy",
     "cross_entropy_reference",
     "matmul",

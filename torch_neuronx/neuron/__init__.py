@@ -6,8 +6,10 @@ nothing else. What is emulated, and where it differs from a NeuronCore, is in do
 
 from typing import TYPE_CHECKING, Any
 
+from torch import AcceleratorError, OutOfMemoryError
+
 from torch_neuronx import _C
-from torch_neuronx.neuron import _utils, amp, memory, random, streams
+from torch_neuronx.neuron import _utils, amp, memory, nvtx, random, streams
 from torch_neuronx.neuron.amp import (
     get_amp_supported_dtype,
     get_autocast_dtype,
@@ -38,12 +40,15 @@ from torch_neuronx.neuron.devices import (
     synchronize,
 )
 from torch_neuronx.neuron.memory import (
+    device_memory_used,
     empty_cache,
     empty_host_cache,
     max_memory_allocated,
+    max_memory_cached,
     max_memory_reserved,
     mem_get_info,
     memory_allocated,
+    memory_cached,
     memory_categories,
     memory_reserved,
     memory_snapshot,
@@ -72,19 +77,23 @@ from torch_neuronx.neuron.streams import (
     StreamContext,
     current_stream,
     default_stream,
+    is_current_stream_capturing,
     set_stream,
     stream,
 )
+from torch_neuronx.neuron.tensor_types import DENSE, sparse
 
 if TYPE_CHECKING:
-    import torch
-
     _initialized: bool
-    default_generators: tuple[torch.Generator, ...]
+    from torch import Generator
+
+    default_generators: tuple[Generator, ...]
 
 __all__ = [
+    "AcceleratorError",
     "Event",
     "NeuronDeviceProperties",
+    "OutOfMemoryError",
     "Stream",
     "StreamContext",
     "_exchange_device",
@@ -101,6 +110,7 @@ __all__ = [
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "empty_cache",
     "empty_host_cache",
@@ -116,20 +126,24 @@ __all__ = [
     "is_autocast_enabled",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_cached",
     "max_memory_reserved",
     "mem_get_info",
     "memory",
     "memory_allocated",
+    "memory_cached",
     "memory_categories",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "nvtx",
     "random",
     "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
@@ -143,10 +157,17 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "sparse",
     "stream",
     "streams",
     "synchronize",
 ]
+
+
+# What Inductor asks a device for; see _inductor.py, which is imported only then.
+_INDUCTOR = frozenset(
+    {"Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"}
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -155,9 +176,15 @@ def __getattr__(name: str) -> Any:
         return _C.is_initialized()
     if name == "default_generators":
         return tuple(_C.default_generator(index) for index in range(_C.device_count()))
+    if name in DENSE:
+        return DENSE[name]
     if name.endswith("Storage"):
         from torch_neuronx.neuron import storages  # noqa: PLC0415
 
         if (found := storages.storage_class(name)) is not None:
             return found
+    if name in _INDUCTOR:
+        from torch_neuronx.neuron._inductor import NoInductor  # noqa: PLC0415
+
+        return NoInductor
     raise AttributeError(f"module 'torch.neuron' has no attribute {name!r}")

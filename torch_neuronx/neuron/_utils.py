@@ -1,11 +1,23 @@
 """From what users write for a device to its index."""
 
+from typing import Protocol, runtime_checkable
+
 import torch
 
 from torch_neuronx import _C
 
-# What a device argument may be: an index, "neuron:1", torch.device, or None for the current one.
-DeviceLike = torch.device | str | int | None
+
+@runtime_checkable
+class DeviceContext(Protocol):
+    """``torch.neuron.device(...)``, which stands for its device as in CUDA."""
+
+    idx: int
+    prev_idx: int
+
+
+# What a device argument may be: an index, "neuron:1", torch.device, torch.neuron.device, or None
+# for the current one.
+DeviceLike = torch.device | str | int | DeviceContext | None
 
 
 def _get_device_index(device: DeviceLike, optional: bool = False, allow_cpu: bool = False) -> int:
@@ -31,6 +43,8 @@ def _get_device_index(device: DeviceLike, optional: bool = False, allow_cpu: boo
             raise ValueError(f"expected a neuron device, but got: {device}")
         if device.index is not None:
             return device.index
+    elif isinstance(device, DeviceContext):
+        return device.idx if device.idx >= 0 else _C.current_device()
     elif device is not None:
         raise TypeError(
             f"expected a device, a string, an index or None, but got: {type(device).__name__}"

@@ -54,6 +54,22 @@ def max_memory_reserved(device: DeviceLike = None) -> int:
     return torch.accelerator.max_memory_reserved(_get_device_index(device, optional=True))
 
 
+def memory_cached(device: DeviceLike = None) -> int:
+    """Do :func:`memory_reserved`, under the older name."""
+    return memory_reserved(device)
+
+
+def max_memory_cached(device: DeviceLike = None) -> int:
+    """Do :func:`max_memory_reserved`, under the older name."""
+    return max_memory_reserved(device)
+
+
+def device_memory_used(device: DeviceLike = None) -> int:
+    """Return the bytes of a device's HBM that are not free."""
+    free, total = mem_get_info(device)
+    return total - free
+
+
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
     """Set all peaks to the current values."""
     torch.accelerator.reset_peak_memory_stats(_get_device_index(device, optional=True))

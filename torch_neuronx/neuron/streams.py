@@ -92,6 +92,11 @@ def set_stream(stream: torch.Stream | None) -> None:
         torch.accelerator.set_stream(stream)
 
 
+def is_current_stream_capturing() -> bool:
+    """Return False: nothing is captured on this device, calls run when they are made."""
+    return False
+
+
 class StreamContext:
     """Select a stream and its device inside a ``with`` block; ``None`` leaves both as they are."""
 

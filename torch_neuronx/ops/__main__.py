@@ -8,11 +8,13 @@ import shutil
 import sys
 
 from neuronxcc.targets import target_names
+from neuronxcc.unread import ends_quietly
 
 from .coverage import as_data, explain, find, policy_of, report, select
 from .entry import DTYPE_NAMES, Engine
 
 
+@ends_quietly
 def main(arguments: list[str] | None = None) -> int:
     """Print the report that the arguments ask for; 2 if they ask for something unknown."""
     parser = argparse.ArgumentParser(

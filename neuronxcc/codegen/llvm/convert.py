@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.emitter import Emitter, Val
-from neuronxcc.codegen.llvm.formats import (
-    from_memory,
-    memory_elem,
-    register_elem,
-    round_to,
-    to_memory,
-)
+from neuronxcc.codegen.llvm.formats import register_elem, round_to
 from neuronxcc.ir.dtypes import DType
 
 
@@ -74,11 +67,3 @@ def _float_to_float(em: Emitter, value: Val, source: DType, target: DType) -> Va
     if source in _WIDER.get(target, frozenset()):
         return value
     return round_to(em, target, value)
-
-
-def bitcast(em: Emitter, value: Val, source: DType, target: DType) -> Val:
-    """The bits as another type of that size."""
-    if source.itemsize != target.itemsize:
-        raise CodegenUnsupported("bitcast_convert between types of different size")
-    raw = em.bits(to_memory(em, source, value), memory_elem(target))
-    return from_memory(em, target, raw)

@@ -166,6 +166,11 @@ class Emitter:
         """Appends an instruction with an effect to the innermost scope."""
         self._scopes[-1].lines.append(f"  {text}")
 
+    def effect(self, text: str, *operands: Val) -> None:
+        """Appends an instruction, whose effect repeated changes nothing, where operands allow."""
+        level = self.placed(max(operand.level for operand in operands))
+        self._scopes[level].lines.append(f"  {text}")
+
     def pure(self, elem: str, lanes: int, rhs: str, *operands: Val) -> Val:
         """The value of an instruction without effects, computed where its operands allow."""
         low = 0

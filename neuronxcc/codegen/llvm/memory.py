@@ -10,7 +10,7 @@ from neuronxcc.codegen.llvm.emitter import BITS, Emitter, Val, power_of_two_abov
 # a gather.
 _SHUFFLED_SPAN = 4
 _LINE = 64
-_NOWHERE = Val("ptr", 0, "%nowhere", 0)
+NOWHERE = Val("ptr", 0, "%nowhere", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def read(
     if place.single and (condition is None or not condition.lanes):
         pointer = place.pointer
         if condition is not None:
-            pointer = em.select(condition, pointer, _NOWHERE)
+            pointer = em.select(condition, pointer, NOWHERE)
         return _emit(em, elem, 0, em.load_rhs(elem, 0, pointer), pointer, fresh=fresh)
     if condition is not None:
         condition = em.splat(condition, lanes)
@@ -213,7 +213,7 @@ def write(
     if place.single and not value.lanes and (condition is None or not condition.lanes):
         pointer = place.pointer
         if condition is not None:
-            pointer = em.select(condition, pointer, _NOWHERE)
+            pointer = em.select(condition, pointer, NOWHERE)
         em.line(f"store {value.typed}, {pointer.typed}, align {place.align}")
         return
     lanes = place.lanes

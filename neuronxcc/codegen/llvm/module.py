@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import itertools
 import json
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class CompiledModule:
 
 _LOOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _serial = itertools.count()
+_log = logging.getLogger(__name__)
 
 
 def compile_kernels(
@@ -101,19 +103,40 @@ def compile_kernels(
         return CompiledModule((), None)
     key = _key(list(distinct), host)
     stored = cache.get(key)
-    if stored is None:
+    loaded = None
+    if stored is not None:
+        try:
+            loaded = _load(stored, len(distinct), host)
+        except (ValueError, TypeError, RuntimeError) as error:  # LLVM's are the last
+            _log.warning("stored machine code is not used but compiled anew: %s", error)
+    if loaded is None:
         from neuronxcc.codegen.llvm.emission import compile_object  # noqa: PLC0415 - often stored
 
         stored = compile_object(list(distinct.values()), host)
         cache.put(key, stored)
+        loaded = _load(stored, len(distinct), host)
+    found, owner = loaded
+    functions = dict(zip(distinct, found, strict=True))
+    return CompiledModule(tuple(functions[text] for text in texts), owner)
+
+
+def _load(stored: bytes, count: int, host: Host) -> tuple[list[Function], llvm.ResourceTracker]:
+    """The functions of an object and what keeps them in the process.
+
+    Raises:
+        ValueError: It has not this many functions, or what it says of them cannot be.
+        RuntimeError: It is no object that LLVM can link.
+    """
     head, _, image = stored.partition(b"\n")
-    shapes = [tuple(shape) for shape in json.loads(head)]
-    tracker = link(image, [f"k{i}" for i in range(len(shapes))], host)
-    functions = {
-        text: Function(tracker[f"k{i}"], *shape)
-        for i, (text, shape) in enumerate(zip(distinct, shapes, strict=True))
-    }
-    return CompiledModule(tuple(functions[text] for text in texts), tracker)
+    shapes = json.loads(head)
+    if not isinstance(shapes, list) or len(shapes) != count:
+        raise ValueError(f"it does not have {count} functions")
+    for shape in shapes:
+        items, grain, scratch = shape
+        if any(type(n) is not int or n < 0 for n in (items, grain, scratch)) or items > 0 == grain:
+            raise ValueError(f"{shape} cannot be a function's items, grain and scratch memory")
+    tracker = link(image, [f"k{i}" for i in range(count)], host)
+    return [Function(tracker[f"k{i}"], *shape) for i, shape in enumerate(shapes)], tracker
 
 
 def _key(texts: Sequence[str], host: Host) -> str:

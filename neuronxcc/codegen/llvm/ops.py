@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import bitwise, complexes, integers, libm, math32, math64, wide
 from neuronxcc.codegen.llvm.complexes import Pair, Value
-from neuronxcc.codegen.llvm.convert import bitcast, convert
+from neuronxcc.codegen.llvm.convert import convert
 from neuronxcc.codegen.llvm.emitter import Emitter, Val
 from neuronxcc.codegen.llvm.formats import round_to
 from neuronxcc.codegen.llvm.num import Num
@@ -198,7 +198,6 @@ def _reduce_precision(em: Emitter, what: Typed, x: Val, exponent: Val, mantissa:
 _SPECIAL: dict[Op, Callable[..., Value]] = {
     Op.SELECT: lambda em, _, condition, yes, no: select(em, condition, yes, no),
     Op.CONVERT: lambda em, what, x: convert(em, x, what.source, what.dtype),
-    Op.BITCAST_CONVERT: lambda em, what, x: bitcast(em, x, what.source, what.dtype),
     Op.NEXTAFTER: _nextafter,
     Op.REDUCE_PRECISION: _reduce_precision,
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import ops
 from neuronxcc.codegen.llvm.complexes import Pair, Value
 from neuronxcc.codegen.llvm.emitter import Emitter, Val
@@ -15,12 +17,19 @@ from neuronxcc.codegen.llvm.formats import (
     to_memory,
 )
 from neuronxcc.codegen.llvm.fused import formulas, rounded_by_store
-from neuronxcc.codegen.llvm.memory import Place, read, read_pair, write, write_pair
+from neuronxcc.codegen.llvm.memory import NOWHERE, Place, read, read_pair, write, write_pair
+from neuronxcc.codegen.llvm.moved import moved
 from neuronxcc.codegen.llvm.num import Num
 from neuronxcc.codegen.loop import Access, Scalar, Store, operands
 from neuronxcc.codegen.space import Space
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
+
+
+class Bits(NamedTuple):
+    """An expression's value as memory holds it."""
+
+    scalar: Scalar
 
 
 class Points:
@@ -48,6 +57,7 @@ class Points:
         self.streams = streams
         self.formulas = formulas(space)
         self.rounded_by_store = rounded_by_store(space)
+        self.moved = moved(space)
         self.position: list[Val] = [em.const("i64", 0)] * space.rank
         self.along: dict[int, tuple[int, ...]] = {}
         self.lanes = 0
@@ -74,39 +84,57 @@ class Points:
 
     # -- expressions --------------------------------------------------------------------------
 
-    def value(self, root: Scalar) -> Value:
+    def value(self, root: Scalar | Bits) -> Value:
         """The expression's value, computed where it varies and no deeper."""
         stack = [(root, False)]
         while stack:
-            scalar, ready = stack.pop()
-            if self.em.recall(scalar) is not None:
+            wanted, ready = stack.pop()
+            if self.em.recall(wanted) is not None:
                 continue
-            if scalar in self.kept:
-                self._remember(scalar, self.kept[scalar]())
-            elif ready:
-                self._remember(scalar, self._compute(scalar))
+            if not isinstance(wanted, Bits) and wanted in self.kept:
+                self._remember(wanted, self.kept[wanted]())
+            elif not ready:
+                stack.append((wanted, True))
+                stack.extend((need, False) for need in reversed(self._needs(wanted)))
+            elif isinstance(wanted, Bits):
+                self._remember(wanted, self._bits(wanted.scalar))
             else:
-                stack.append((scalar, True))
-                formula = self.formulas.get(scalar)
-                needs = operands(scalar) if formula is None else formula[1]
-                stack.extend((src, False) for src in reversed(needs))
+                self._remember(wanted, self._compute(wanted))
         return self._known(root)
+
+    def _needs(self, wanted: Scalar | Bits) -> Sequence[Scalar | Bits]:
+        """What it is computed from."""
+        if not isinstance(wanted, Bits):
+            formula = self.formulas.get(wanted)
+            if formula is not None:
+                return formula[1]
+            return (_cast_from(wanted),) if wanted.op is Op.BITCAST_CONVERT else operands(wanted)
+        scalar = wanted.scalar
+        if scalar not in self.moved:
+            return (scalar,)
+        if scalar.op is Op.BITCAST_CONVERT:
+            return (_cast_from(scalar),)
+        if not scalar.srcs:
+            return operands(scalar)
+        # A choice, or a load under a condition.
+        condition, *others = scalar.srcs
+        return (condition, *map(Bits, others), *operands(scalar)[len(scalar.srcs) :])
 
     def real(self, root: Scalar) -> Val:
         """The value of an expression that is not complex."""
         self.value(root)
         return self._real(root)
 
-    def _known(self, scalar: Scalar) -> Value:
+    def _known(self, scalar: Scalar | Bits) -> Value:
         value: Value = self.em.recall(scalar)
         return value
 
-    def _real(self, scalar: Scalar) -> Val:
+    def _real(self, scalar: Scalar | Bits) -> Val:
         value = self._known(scalar)
         assert isinstance(value, Val)
         return value
 
-    def _remember(self, scalar: Scalar, value: Value) -> None:
+    def _remember(self, scalar: Scalar | Bits, value: Value) -> None:
         level = max(value.re.level, value.im.level) if isinstance(value, Pair) else value.level
         self.em.local(self.em.placed(level))[scalar] = value
 
@@ -114,25 +142,75 @@ class Points:
         """Sets the value of a reduction, for as long as the innermost scope is open."""
         self.em.local(self.em.level)[scalar] = value
 
-    def _compute(self, scalar: Scalar) -> Value:
+    def _compute(self, scalar: Scalar) -> Value:  # noqa: PLR0911 - one for each kind
+        formula = self.formulas.get(scalar)
         if scalar.what == "const":
-            return constant(self.em, scalar.dtype, scalar.value or 0)
+            assert scalar.value is not None
+            return constant(self.em, scalar.dtype, scalar.value)
         if scalar.what == "index":
             return self._index(scalar)
         if scalar.what == "load":
             return self._load(scalar)
-        if scalar.what != "op":
-            raise AssertionError(f"{scalar} is not known here")
-        formula = self.formulas.get(scalar)
+        if scalar.what == "check":
+            return self._check(scalar)
         if formula is not None:
             return formula[0](*(Num(self.em, self._real(s)) for s in formula[1])).val
         if scalar in self.rounded_by_store:
             return self._known(scalar.srcs[0])
+        return self._operator(scalar)
+
+    def _operator(self, scalar: Scalar) -> Value:
+        assert scalar.what == "op", f"{scalar} is not known here"
         assert scalar.op is not None
+        if scalar.op is Op.BITCAST_CONVERT:
+            return from_memory(self.em, scalar.dtype, self._cast(scalar))
         srcs = [self._known(s) for s in scalar.srcs]
         source = scalar.srcs[1 if scalar.op is Op.SELECT else 0].dtype
         what = ops.Typed(scalar.op, scalar.dtype, source, scalar.direction)
         return ops.apply(self.em, what, srcs)
+
+    def _bits(self, scalar: Scalar) -> Val:
+        """The element as it is stored."""
+        em = self.em
+        if scalar not in self.moved:
+            return to_memory(em, scalar.dtype, self._real(scalar))
+        if scalar.op is Op.BITCAST_CONVERT:
+            return self._cast(scalar)
+        if scalar.op is Op.SELECT:
+            condition, yes, no = scalar.srcs
+            return em.select(self._real(condition), self._real(Bits(yes)), self._real(Bits(no)))
+        assert scalar.access is not None
+        place = self.place(scalar.access, scalar.dtype)
+        if not scalar.srcs:
+            return read(em, place, self.mask, None)
+        condition, other = scalar.srcs
+        known = self._real(condition)
+        return em.select(known, read(em, place, self.mask, known), self._real(Bits(other)))
+
+    def _check(self, scalar: Scalar) -> Val:
+        """The number, and a byte written somewhere or nowhere: no branch."""
+        em = self.em
+        value, low, high = (self._real(src) for src in scalar.srcs)
+        assert scalar.access is not None
+        # What is below wraps around to what is far above.
+        width = em.binary("sub", high, low)
+        outside = em.compare("ugt", em.binary("sub", value, low), width)
+        if outside.lanes:
+            if self.mask is not None:
+                outside = em.binary("and", outside, self.mask)
+            outside = em.reduce_or(outside)
+        place = em.gep(
+            memory_elem(scalar.dtype),
+            self.pointers[scalar.access.slot],
+            em.const("i64", scalar.access.offset),
+        )
+        place = em.select(outside, place, NOWHERE)
+        em.effect(f"store i8 1, {place.typed}, align 1", place)
+        return value
+
+    def _cast(self, scalar: Scalar) -> Val:
+        """The bits of a BITCAST_CONVERT."""
+        return self.em.bits(self._real(_cast_from(scalar)), memory_elem(scalar.dtype))
 
     def _index(self, scalar: Scalar) -> Val:
         em, elem = self.em, register_elem(scalar.dtype)
@@ -221,7 +299,7 @@ class Points:
     def prepare(self, stores: Sequence[Store]) -> None:
         """Computes everything that the stores need, so that all loads come before all stores."""
         for store in stores:
-            self.value(store.value)
+            self.value(self._stored(store))
             if store.mask is not None:
                 self.value(store.mask)
             for index, _ in store.access.indices:
@@ -234,11 +312,17 @@ class Points:
         for store in stores:
             self.store(store)
 
+    def _stored(self, store: Store) -> Scalar | Bits:
+        """The form of the value in which it is stored or combined."""
+        value = store.value
+        computed = value.dtype.is_complex or value in self.rounded_by_store
+        return value if computed or store.combine is not None else Bits(value)
+
     def store(self, store: Store) -> None:
         """Writes the store's value at the current points; `prepare` must have run."""
         em = self.em
         dtype = self.space.kernel.slots[store.access.slot].dtype
-        value = self._known(store.value)
+        value = self._known(self._stored(store))
         condition = None if store.mask is None else self._real(store.mask)
         if store.combine is not None:
             old = self._read(store.access, dtype, condition, fresh=True)
@@ -246,11 +330,22 @@ class Points:
         place = self.place(store.access, dtype)
         if isinstance(value, Pair):
             write_pair(em, place, value.re, value.im, self.mask, condition)
-        else:
-            stream = store.access in self.streams
-            rounding = store.value in self.rounded_by_store
-            raw = rounded_to_memory(em, value) if rounding else to_memory(em, dtype, value)
-            write(em, place, raw, self.mask, condition, stream=stream)
+            return
+        if store.value in self.rounded_by_store:
+            value = rounded_to_memory(em, value)
+        elif store.combine is not None:
+            value = to_memory(em, dtype, value)
+        write(em, place, value, self.mask, condition, stream=store.access in self.streams)
+
+
+def _cast_from(scalar: Scalar) -> Bits:
+    """What a BITCAST_CONVERT takes the bits of."""
+    (source,) = scalar.srcs
+    if source.dtype.itemsize != scalar.dtype.itemsize:
+        raise CodegenUnsupported("bitcast_convert between types of different size")
+    if source.dtype.is_complex or scalar.dtype.is_complex:
+        raise CodegenUnsupported("bitcast_convert of complex numbers")
+    return Bits(source)
 
 
 def constant(em: Emitter, dtype: DType, value: complex) -> Value:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from neuronxcc.files import read_regular
 from neuronxcc.frontends.hlo.errors import RefusedError, invalid, unsupported
 from neuronxcc.frontends.hlo.notes import Note
 from neuronxcc.frontends.hlo.site import Handler, Site, Value, unflatten
@@ -125,10 +126,10 @@ def _native_kernel(site: Site) -> Value:
 
 def _kernel(path: Path, name: str) -> tuple[Program, tuple[int, ...]]:
     """Program of a file, and the arguments that it writes."""
-    if path.stat().st_size > MOST_BYTES:
-        raise _unsupported_version(name, f"'{path}' has more than {MOST_BYTES} bytes")
     try:
-        program = read_neff(path.read_bytes()).program
+        program = read_neff(read_regular(path, MOST_BYTES, links=True, anyone=True)).program
+    except OSError as error:
+        raise _unsupported_version(name, str(error)) from None
     except NeffError as error:
         raise _unsupported_version(name, f"'{path}' is no kernel file of ours: {error}") from None
     written = program.meta.get(_WRITTEN)

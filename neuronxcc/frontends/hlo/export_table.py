@@ -15,6 +15,7 @@ import numpy as np
 from neuronxcc.frontends.hlo.export_writer import Computation
 from neuronxcc.frontends.hlo.scalar import neutral
 from neuronxcc.frontends.hlo.schema import message
+from neuronxcc.ir.calls import CHECK
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Group, Op
@@ -492,6 +493,15 @@ _NOT_XLA = frozenset(
     {Op.EXP2, Op.LOG2, Op.LOG10, Op.ERFC, Op.ERFINV, Op.LGAMMA, Op.DIGAMMA, Op.NEXTAFTER,
      Op.COPYSIGN, Op.SINH, Op.COSH, Op.ASIN, Op.ACOS, Op.ATAN, Op.ASINH, Op.ACOSH, Op.ATANH}
 )  # fmt: skip
+
+
+def _check(c: Computation, node: Node, _operands: list[int]) -> Written:
+    """XLA clamps indices, so in HLO nothing is checked."""
+    if node["target"] != CHECK:
+        return None
+    return (c.constant(np.zeros((), node.dtype.numpy), node.type),)
+
+
 _SAME_NAME = (Group.UNARY | Group.BINARY) - _NOT_XLA | {
     Op.COMPLEX, Op.SELECT, Op.CLAMP, Op.REAL, Op.IMAG, Op.IS_FINITE, Op.BITCAST_CONVERT, Op.RESHAPE,
     Op.DYNAMIC_UPDATE_SLICE,
@@ -530,6 +540,7 @@ WRITERS: Final[dict[Op, Writer]] = {
     Op.WHILE: _while,
     Op.CONDITIONAL: _conditional,
     Op.CALL: _call,
+    Op.CUSTOM_CALL: _check,
     Op.ALL_REDUCE: _collective("all-reduce", reduces=True),
     Op.ALL_GATHER: _collective("all-gather", dim="dim"),
     Op.REDUCE_SCATTER: _collective("reduce-scatter", reduces=True, dim="dim"),

@@ -35,6 +35,8 @@ def cast(x: Array, dtype: DType) -> Array:
         return _saturate(x, dtype)
     if dtype.is_float and dtype in _NARROW:
         x = x.astype(np.float32)  # as PyTorch: by way of float32
+        if dtype is DType.BF16:
+            x = np.where(np.isnan(x), np.float32(np.nan), x)  # one NaN, as PyTorch
         if dtype is DType.F8E4M3FN:
             x = np.clip(x, -448, 448)  # saturates, infinities too
         if dtype is DType.F8E8M0:

@@ -45,10 +45,10 @@ def lanes(value: Any) -> Operand:
 
 def lanes_float32(value: Any, op: Any) -> Operand:
     """Return such an operand, converted to float32, as arithmetic on engines takes it today."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor) and value.kind != "float32":
         tensor = value.tile()
         arithmetic = not ALU[op_name(op)].bitvec if op is not None else True
-        if arithmetic and tensor.dtype != "float32":
+        if arithmetic:
             wide = new_tile(tensor.shape, "float32")
             copy(wide, tensor)
             tensor = wide

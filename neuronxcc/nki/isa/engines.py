@@ -53,7 +53,7 @@ def activation(
 ) -> Tensor:
     """Return ``op(data * scale + bias)`` (Scalar Engine)."""
     no_more("activation", more)
-    tile = tile_of(data, "activation data")
+    tile = tile_of(data, "activation data", mask)
     return compute(
         "activation",
         tile.shape,
@@ -84,7 +84,7 @@ def activation_reduce(
 ) -> Tensor:
     """Return ``op(data * scale + bias)`` and write its reduction to `reduce_res`."""
     no_more("activation_reduce", more)
-    tile = tile_of(data, "activation_reduce data")
+    tile = tile_of(data, "activation_reduce data", mask)
     return compute(
         "activation_reduce",
         tile.shape,
@@ -188,7 +188,7 @@ def bn_stats(data: Tensor, *, mask: Any = None, dtype: Any = None, **more: Any) 
 def _per_lane(
     name: str, data: Tensor, count: int, mask: Any, dtype: Any, operand: str = "data"
 ) -> Tensor:
-    tile = tile_of(data, f"{name} {operand}")
+    tile = tile_of(data, f"{name} {operand}", mask)
     return compute(
         name,
         (tile.shape[0], count),
@@ -203,7 +203,7 @@ def _per_lane(
 def dropout(data: Tensor, prob: Any, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tensor:
     """Return the tile with elements set to 0 with a probability."""
     no_more("dropout", more)
-    tile = tile_of(data, "dropout data")
+    tile = tile_of(data, "dropout data", mask)
     return compute(
         "dropout",
         tile.shape,
@@ -290,7 +290,7 @@ def nc_find_index8(
 ) -> Tensor:
     """Return where each of 8 values per partition is found first."""
     no_more("nc_find_index8", more)
-    tile = tile_of(data, "nc_find_index8 data")
+    tile = tile_of(data, "nc_find_index8 data", mask)
     return compute(
         "nc_find_index8",
         (tile.shape[0], 8),
@@ -314,7 +314,7 @@ def nc_match_replace8(
 ) -> Tensor:
     """Return the tile with the first occurrence of each of 8 values replaced."""
     no_more("nc_match_replace8", more)
-    tile = tile_of(data, "nc_match_replace8 data")
+    tile = tile_of(data, "nc_match_replace8 data", mask)
     return compute(
         "nc_match_replace8",
         tile.shape,
@@ -374,7 +374,7 @@ def range_select(
 ) -> Tensor:
     """Return the tile where its column numbers are within bounds, else the smallest float32."""
     no_more("range_select", more)
-    tile = tile_of(on_true_tile, "range_select on_true_tile")
+    tile = tile_of(on_true_tile, "range_select on_true_tile", mask)
     return compute(
         "range_select",
         tile.shape,
@@ -400,7 +400,7 @@ def range_select(
 def reciprocal(data: Tensor, *, dtype: Any = None, mask: Any = None, **more: Any) -> Tensor:
     """Return ``1 / data`` (Vector Engine)."""
     no_more("reciprocal", more)
-    tile = tile_of(data, "reciprocal data")
+    tile = tile_of(data, "reciprocal data", mask)
     return compute(
         "reciprocal", tile.shape, kind_of(dtype, tile.dtype), {"data": Operand(tile)}, mask=mask
     )
@@ -421,8 +421,8 @@ def scalar_tensor_tensor(
 ) -> Tensor:
     """Return ``(data <op0> operand0) <op1> operand1``: a number or lanes, then a tile."""
     no_more("scalar_tensor_tensor", more)
-    tile = tile_of(data, "scalar_tensor_tensor data")
-    other = tile_of(operand1, "scalar_tensor_tensor operand1")
+    tile = tile_of(data, "scalar_tensor_tensor data", mask)
+    other = tile_of(operand1, "scalar_tensor_tensor operand1", mask)
     return compute(
         "scalar_tensor_tensor",
         tile.shape,
@@ -491,7 +491,7 @@ def tensor_copy(
 ) -> Tensor:
     """Return a copy of a tile."""
     no_more("tensor_copy", more)
-    tile = tile_of(src, "tensor_copy src")
+    tile = tile_of(src, "tensor_copy src", mask)
     return compute(
         "tensor_copy",
         tile.shape,
@@ -562,7 +562,7 @@ def tensor_partition_reduce(
 ) -> Tensor:
     """Return the reduction over all partitions: one partition."""
     no_more("tensor_partition_reduce", more)
-    tile = on_sbuf(tile_of(data, "tensor_partition_reduce data"))
+    tile = on_sbuf(tile_of(data, "tensor_partition_reduce data", mask))
 
     def first_row(box: Box) -> Box:
         return ((0, 1), *box[1:])
@@ -592,7 +592,7 @@ def tensor_reduce(
 ) -> Tensor:
     """Return the reduction over free dimensions; those that are not last are moved by the view."""
     no_more("tensor_reduce", more)
-    tile = tile_of(data, "tensor_reduce data")
+    tile = tile_of(data, "tensor_reduce data", mask)
     rank = tile.ndim
     axes = reduction_axes(axis, rank)
     if not axes or axes[0] < 1 or axes[-1] >= rank or len(set(axes)) < len(axes):
@@ -673,7 +673,7 @@ def tensor_scalar(
 ) -> Tensor:
     """Return ``(data <op0> operand0) <op1> operand1``, operands being one per partition."""
     no_more("tensor_scalar", more)
-    tile = tile_of(data, "tensor_scalar data")
+    tile = tile_of(data, "tensor_scalar data", mask)
     return compute(
         "tensor_scalar",
         tile.shape,
@@ -733,7 +733,7 @@ def tensor_scalar_reduce(
 ) -> Tensor:
     """Return ``data <op0> operand0`` and write its reduction to `reduce_res`."""
     no_more("tensor_scalar_reduce", more)
-    tile = tile_of(data, "tensor_scalar_reduce data")
+    tile = tile_of(data, "tensor_scalar_reduce data", mask)
     return compute(
         "tensor_scalar_reduce",
         tile.shape,
@@ -760,7 +760,7 @@ def tensor_tensor(
 ) -> Tensor:
     """Return ``data1 <op> data2``."""
     no_more("tensor_tensor", more)
-    a, b = tile_of(data1, "tensor_tensor data1"), tile_of(data2, "tensor_tensor data2")
+    a, b = tile_of(data1, "tensor_tensor data1", mask), tile_of(data2, "tensor_tensor data2", mask)
     return compute(
         "tensor_tensor",
         a.shape,
@@ -786,7 +786,10 @@ def tensor_tensor_scan(
 ) -> Tensor:
     """Return the scan whose state becomes ``(data0 <op0> state) <op1> data1``."""
     no_more("tensor_tensor_scan", more)
-    a, b = tile_of(data0, "tensor_tensor_scan data0"), tile_of(data1, "tensor_tensor_scan data1")
+    a, b = (
+        tile_of(data0, "tensor_tensor_scan data0", mask),
+        tile_of(data1, "tensor_tensor_scan data1", mask),
+    )
     return compute(
         "tensor_tensor_scan",
         a.shape,

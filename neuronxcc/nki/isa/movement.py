@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from neuronxcc.nki.boxes import Box, Region, boxes_of, region_of_mask, whole_box
+from neuronxcc.nki.boxes import Box, boxes_of, region_of_mask, whole_box
 from neuronxcc.nki.compute import Operand, compute, tile_of
 from neuronxcc.nki.dtypes import dtype_name
-from neuronxcc.nki.indices import Mask, Run
 from neuronxcc.nki.isa.common import kind_of, no_more
 from neuronxcc.nki.isa.constants import dge_mode as modes
 from neuronxcc.nki.isa.constants import engine as engines
 from neuronxcc.nki.isa.constants import oob_mode as bounds
+from neuronxcc.nki.isa.product_masks import (
+    flat,
+    operand_within,
+    preceded,
+    product_cut,
+    product_mask,
+    shape_of,
+    valid_of,
+    zeroed,
+)
 from neuronxcc.nki.state import issue, new_tile
 from neuronxcc.nki.tensors import Result, Tensor
-from neuronxcc.nki.writes import fill, is_number, on_sbuf, take
+from neuronxcc.nki.writes import aligned, copy, fill, in_sbuf, is_number, legal, on_sbuf, take
 from nki.errors import NkiError
 from nki.isa.alu import op_name
 from nki.memory import MemoryRegion
@@ -39,7 +48,6 @@ def nc_matmul(
 ) -> Tensor:
     """Return ``stationary.T @ moving`` in PSUM; ``psum[...] +=`` it accumulates."""
     no_more("nc_matmul", more)
-    a, b = tile_of(stationary, "nc_matmul stationary"), tile_of(moving, "nc_matmul moving")
     mode = _MODES.get(getattr(perf_mode, "name", perf_mode))
     if mode is None:
         raise NkiError(
@@ -48,10 +56,17 @@ def nc_matmul(
             "use double_row_gen3, or leave it out",
         )
     rows = 2 if mode == "double_row" else 1
-    columns = math.prod(a.shape[1:]) // rows
-    free = b.shape[2:] if rows == 2 else b.shape[1:]
+    shapes = shape_of(stationary, "nc_matmul stationary"), shape_of(moving, "nc_matmul moving")
+    columns = math.prod(shapes[0][1:]) // rows
+    free = shapes[1][2:] if rows == 2 else shapes[1][1:]
     free = free or (1,)
-    box = _product_box(mask, (a.shape[0], columns, math.prod(free)))
+    cut = product_cut(mask, (shapes[0][0], columns, math.prod(free)))
+    box = cut.box
+    a, b = (in_sbuf(operand_within(t, cut, k)) for k, t in ((1, stationary), (2, moving)))
+    if cut.zeros and rows > 1:
+        raise product_mask(mask, "operands of two rows")
+    for number, region in cut.zeros:
+        a, b = (zeroed(a, region), b) if number == 1 else (a, zeroed(b, region))
     attributes = {
         "is_stationary_onezero": is_stationary_onezero,
         "is_moving_onezero": is_moving_onezero,
@@ -62,68 +77,27 @@ def nc_matmul(
     }
     whole = box == whole_box((a.shape[0], columns, math.prod(free)))
     if box is not None and not whole:
-        a, b = (take(_flat(t), (box[0], box[k])) for k, t in ((1, a), (2, b)))
+        a, b = (aligned(take(flat(t), (box[0], box[k]))) for k, t in ((1, a), (2, b)))
     shape = (columns, *free)
 
     def put(dst: NkiTensor, *, accumulate: bool | None) -> None:
         if box is None:
             return
-        part = dst if whole else take(_flat(dst), box[1:])
-        issue("nc_matmul", dst=part, stationary=a, moving=b, accumulate=accumulate, **attributes)
+        part, left = (dst, a) if whole else (take(flat(dst), box[1:]), a)
+        if not legal(part):
+            part, left = take(flat(dst), ((0, box[1][1]), box[2])), preceded(a, box[1][0])
+        issue("nc_matmul", dst=part, stationary=left, moving=b, accumulate=accumulate, **attributes)
 
-    if box is None:
-        valid = Region(None)
-    elif box[1:] == whole_box((columns, math.prod(free))):
-        valid = Region(whole_box(shape))
-    elif len(shape) == 2:
-        valid = Region(box[1:])
-    else:
-        raise _product_mask(mask, "a moving tile of several free dimensions")
     return Result(
         shape,
         "float32",
         MemoryRegion.psum,
         lambda dst: put(dst, accumulate=False),
         (a, b),
-        valid,
+        valid_of(cut, shape),
         frozenset({"psum"}),
         put,
     )
-
-
-def _flat(tensor: NkiTensor) -> NkiTensor:
-    return tensor if tensor.ndim == 2 else tensor.reshape((tensor.shape[0], -1))
-
-
-def _product_mask(mask: Any, what: str) -> NkiError:
-    return NkiError(
-        "NKI262",
-        f"nc_matmul was given a mask {mask!r} for {what}",
-        "mask the contraction with its partition index, or make a mask of three axes: "
-        "contraction, columns of stationary, columns of moving; or mask operands: t[i_f < n]",
-    )
-
-
-def _product_box(mask: Any, sizes: tuple[int, int, int]) -> Box | None:
-    """Return what a mask leaves of contraction, stationary and moving columns; None if nothing."""
-    if not isinstance(mask, Mask):
-        return region_of_mask(mask, sizes).box
-    shape = mask.shape
-    box: Box | None
-    if len(shape) == 2:
-        # Both operands have a free index of this form; the contraction they share.
-        for condition in mask.conditions(shape):
-            along = condition.axis in (None, 0) if isinstance(condition, Run) else False
-            if not along and (isinstance(condition, Run) or condition.shape[-1] != 1):
-                raise _product_mask(mask, "two different free dimensions")
-        region = region_of_mask(mask, (sizes[0], shape[1]))
-        box = None if region.box is None else (region.box[0], (0, sizes[1]), (0, sizes[2]))
-    else:
-        region = region_of_mask(mask, sizes)
-        box = region.box
-    if region.inside is not None:
-        raise _product_mask(mask, "no box")
-    return box
 
 
 def nc_transpose(
@@ -139,13 +113,13 @@ def nc_transpose(
     The Tensor Engine, which is chosen beyond 32 by 32, writes to PSUM.
     """
     no_more("nc_transpose", more)
-    tile = tile_of(data, "nc_transpose data")
-    domain, tile = tile.shape, _flat(tile)
+    tile = tile_of(data, "nc_transpose data", mask)
+    domain, tile = tile.shape, flat(tile)
     small = max(tile.shape) <= 32
     name = engine.name if engine is not None and engine != engines.unknown else ""
     on_tensor = name == "tensor" or (not name and not small)
-    if on_tensor:
-        tile = on_sbuf(tile)
+    if on_tensor or not tile.buffer.on_chip:
+        tile = in_sbuf(tile)
     if mask is not None and len(domain) != 2:
         raise NkiError(
             "NKI262",
@@ -162,6 +136,7 @@ def nc_transpose(
         follows=lambda box: (box[1], box[0]),
         mask=mask,
         buffer=MemoryRegion.psum if on_tensor else MemoryRegion.sbuf,
+        regions=frozenset({"psum"} if on_tensor else {"sbuf"}),
     )
     return made if dtype is None or dtype_name(dtype) == tile.dtype else made.astype(dtype)
 
@@ -197,10 +172,12 @@ def dma_copy(
     for box in boxes_of(region):
         to = dst.tile() if mask is None else dst.part(box)
         of = src.tile() if mask is None else src.part(box)
-        if dst_rmw_op is None:
+        if dst_rmw_op is None and MemoryRegion.psum in (to.buffer, of.buffer):
+            copy(to, of)
+        elif dst_rmw_op is None:
             issue("dma_copy", dst=to, src=of, oob_mode=oob_mode, dge_mode=dge_mode)
         else:
-            _add_rows(to, of, oob_mode)
+            _add_rows(to, on_sbuf(of), oob_mode)
 
 
 def _add_rows(dst: NkiTensor, src: NkiTensor, oob_mode: Any) -> None:
@@ -263,17 +240,23 @@ def load(src: Any, *, mask: Any = None, dtype: Any = None, **more: Any) -> Tenso
     shape = src.shape if len(src.shape) > 1 else (src.shape[0], 1)
     region = region_of_mask(mask, shape)
 
+    def read(box: Box) -> NkiTensor:
+        return src.part(box) if mask is not None and src.shape == shape else src.tile()
+
     def write(dst: NkiTensor) -> None:
         for box in boxes_of(region):
-            of = src.part(box) if mask is not None and src.shape == shape else src.tile()
-            issue("dma_copy", dst=take(dst, box), src=of)
+            of = read(box)
+            if of.buffer is MemoryRegion.psum:
+                copy(take(dst, box), of)
+            else:
+                issue("dma_copy", dst=take(dst, box), src=of)
 
     return Result(
         shape,
         kind_of(dtype, src.kind),
         MemoryRegion.sbuf,
         write,
-        () if not src.region.on_chip else (src.tile(),),
+        () if not src.region.on_chip or region.box is None else (read(region.box),),
         region,
         frozenset({"sbuf", "hbm"}),
     )
@@ -292,7 +275,7 @@ def store(dst: Any, value: Any, *, mask: Any = None, **more: Any) -> None:
         for box in boxes_of(region_of_mask(mask, dst.shape)):
             fill(dst.part(box) if mask is not None else dst.tile(), value)
         return
-    tile = on_sbuf(tile_of(value, "nl.store value"))
+    tile = on_sbuf(tile_of(value, "nl.store value", mask))
     region = value.valid() if mask is None else region_of_mask(mask, tile.shape)
     if tile.shape == dst.shape:
         for box in boxes_of(region):

@@ -17,6 +17,7 @@ from neuronxcc.nki.language.creation import (
     zeros,
     zeros_like,
 )
+from neuronxcc.nki.language.looped import loop_reduce
 from neuronxcc.nki.language.math import (
     BINARY,
     UNARY,
@@ -51,7 +52,6 @@ from neuronxcc.nki.language.reductions import (
     gather_flattened,
     load,
     load_transpose2d,
-    loop_reduce,
     matmul,
     max,  # noqa: A004
     mean,

@@ -17,12 +17,11 @@ from neuronxcc.nki.dtypes import promote, scalar_dtype
 from neuronxcc.nki.isa.common import kind_of
 from neuronxcc.nki.state import current, issue, new_tile
 from neuronxcc.nki.tensors import HOOKS, Tensor
-from neuronxcc.nki.writes import copy, fill, is_number, on_sbuf, stretch
+from neuronxcc.nki.writes import copy, fill, is_number, on_chip, stretch, within
 from nki.dtypes import info
 from nki.errors import NkiTypeError
 from nki.isa.alu import ALU
 from nki.language import circular
-from nki.memory import MemoryRegion
 from nki.tensor import NkiTensor
 
 __all__ = ["BINARY", "UNARY", "binary", "ceil", "cos", "divide", "floor", "fmod", "mod", "sin", "tan", "trunc", "where"]  # fmt: skip  # noqa: E501
@@ -67,7 +66,9 @@ def binary(
     """
     default = "bool_" if truth else None
     if isinstance(x, Tensor) and isinstance(y, Tensor):
-        return _tiles(op, x.tile(), y.tile(), dtype, mask, default)
+        domain = _common_shape(x.shape, y.shape)
+        a, b = (on_chip(within(tile, mask, domain)) for tile in (x, y))
+        return _tiles(op, a, b, dtype, mask, default)
     tensor, number = (x, y) if isinstance(x, Tensor) else (y, x)
     if not isinstance(tensor, Tensor) or not is_number(number):
         raise NkiTypeError(
@@ -79,8 +80,6 @@ def binary(
     kind = default or (own if ALU[op].bitvec else promote(own, scalar_dtype(number)))
     if ALU[op].bitvec:
         number = int(number)
-    elif op == "power":
-        tensor = Tensor((on_sbuf(tensor.tile()),))
     return isa.tensor_scalar(
         tensor,
         op,
@@ -97,11 +96,6 @@ def _tiles(
     kind = kind_of(dtype, default or promote(a.dtype, b.dtype))
     shape = _common_shape(a.shape, b.shape)
     a, b = stretch(a, shape), stretch(b, shape)
-    psum = MemoryRegion.psum
-    if op == "power":
-        a, b = on_sbuf(a), on_sbuf(b)
-    elif a.buffer is psum and b.buffer is psum:
-        b = on_sbuf(b)
     return compute(
         "tensor_tensor",
         shape,
@@ -196,7 +190,10 @@ def _of_angles(emit: Callable[[NkiTensor, NkiTensor], None], name: str, text: st
         angles = isa.tensor_copy(x, dtype=_FLOAT).tile()
         made = new_tile(angles.shape, _FLOAT)
         current().flush()
-        emit(angles, made)
+        if angles.storage in current().empty:
+            current().empty.add(made.storage)
+        else:
+            emit(angles, made)
         return _final(Tensor((made,)), dtype, x.kind, mask)
 
     return _named(function, name, f"Return the {text} of angles from -2**23 to 2**23.")
@@ -279,7 +276,8 @@ def _size_of(x: Any) -> Any:
 
 def where(condition: Tensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> Tensor:
     """Return the elements of x where a condition is not 0, else those of y; both may be numbers."""
-    chosen = tile_of(condition, "nl.where condition")
+    chosen = on_chip(tile_of(condition, "nl.where condition"))
+    x, y = (Tensor((on_chip(v.tile()),)) if isinstance(v, Tensor) else v for v in (x, y))
     values = [v for v in (x, y) if isinstance(v, Tensor)]
     shape = chosen.shape
     for value in values:

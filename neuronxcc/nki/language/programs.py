@@ -7,6 +7,7 @@ import operator
 from typing import Any, NoReturn
 
 from neuronxcc.nki.boxes import region_of_mask
+from neuronxcc.nki.loops import Loop
 from neuronxcc.nki.state import current
 from neuronxcc.nki.tensors import Tensor
 from nki.context import current_recorder
@@ -26,10 +27,10 @@ __all__ = [
 ]
 
 
-def affine_range(*args: Any, **more: Any) -> range:
+def affine_range(*args: Any, **more: Any) -> Loop:
     """Return ``range(...)``: loops are unrolled, and hints about their order change nothing."""
     del more
-    return range(*[operator.index(value) for value in args])
+    return Loop(*args)
 
 
 sequential_range = affine_range

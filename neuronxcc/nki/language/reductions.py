@@ -16,7 +16,7 @@ from neuronxcc.nki.isa.movement import load, store
 from neuronxcc.nki.language.math import binary
 from neuronxcc.nki.state import issue, new_tile
 from neuronxcc.nki.tensors import Tensor
-from neuronxcc.nki.writes import copied, copy, fill, is_number, on_sbuf, stretch
+from neuronxcc.nki.writes import copied, copy, fill, in_sbuf, is_number, on_sbuf, stretch
 from nki.dtypes import info
 from nki.errors import NkiError
 
@@ -28,7 +28,6 @@ __all__ = [
     "gather_flattened",
     "load",
     "load_transpose2d",
-    "loop_reduce",
     "matmul",
     "max",
     "mean",
@@ -205,8 +204,8 @@ def transpose(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
 
 def matmul(x: Tensor, y: Tensor, *, transpose_x: bool = False, mask: Any = None) -> Tensor:
     """Return ``x @ y``, or ``x.T @ y`` where x is given transposed, in PSUM."""
-    left = Tensor((on_sbuf(x.tile()),))
-    right = Tensor((on_sbuf(y.tile()),))
+    left = Tensor((in_sbuf(x.tile()),))
+    right = Tensor((in_sbuf(y.tile()),))
     if not transpose_x:
         left = isa.tensor_copy(isa.nc_transpose(left))
     return isa.nc_matmul(left, right, mask=mask)
@@ -245,32 +244,3 @@ def static_cast(input_data: Any, dtype: Any) -> Any:
     if isinstance(input_data, np.ndarray):
         return input_data.astype(kind)
     return kind.type(input_data)
-
-
-def loop_reduce(
-    x: Tensor,
-    op: Any,
-    loop_indices: Any,
-    *,
-    dtype: Any = None,
-    mask: Any = None,
-    _into: Any = None,
-) -> Tensor:
-    """Return ``<destination> <op> x``, the destination being what the result is assigned to.
-
-    `nki.jit` finds the destination in the kernel's source: ``name = nl.loop_reduce(...)`` or
-    ``t[...] = nl.loop_reduce(...)``.
-
-    Raises:
-        NkiError: the result is assigned to nothing of the kind (NKI268).
-    """
-    del loop_indices
-    if _into is None:
-        raise NkiError(
-            "NKI268",
-            "nl.loop_reduce was called where its destination cannot be found",
-            "assign its result to a tile in the kernel itself: acc = nl.loop_reduce(...)",
-        )
-    name = op if isinstance(op, str) else op.__name__
-    accumulated = _into()
-    return isa.tensor_tensor(accumulated, x, name, dtype=dtype, mask=mask)

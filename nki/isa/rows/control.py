@@ -53,10 +53,11 @@ def _move(step: Step, operands: Arrays, attributes: Attributes) -> dict[str, Arr
 
 
 def _store(step: Step, operands: Arrays, attributes: Attributes) -> dict[str, Array]:
-    del step, attributes
+    del attributes
     dst = operands["dst"]
-    word = bit_pattern(_as_int32(operands["src"]))
-    return {"dst": word.astype(np.dtype(f"u{dst.dtype.itemsize}")).view(dst.dtype)}
+    word = bit_pattern(_as_int32(operands["src"])).astype(np.dtype(f"u{dst.dtype.itemsize}"))
+    # The pattern is not rounded.
+    return {"dst": word if step.dtypes["dst"] == "tfloat32" else word.view(dst.dtype)}
 
 
 def _one_element(name: str) -> Rule:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from nki.dtypes import info
 from nki.isa import convert, cost
 from nki.isa.cast import Array, write
 from nki.isa.rows.common import Arrays, copied, flat, on, raw, source, target
@@ -51,11 +53,11 @@ def _copy_cycles(call: Call) -> float:
 
 def _memset(step: Step, operands: Arrays, attributes: Attributes) -> dict[str, Array]:
     shape = operands["dst"].shape
-    value = attributes["value"]
-    if isinstance(value, int):
-        if step.dtypes["dst"].endswith("_x4"):
-            return {"dst": np.zeros(shape, operands["dst"].dtype)}
-        return {"dst": np.full(shape, value, np.int64)}
+    value, kind = attributes["value"], info(step.dtypes["dst"])
+    if kind.is_packed:
+        return {"dst": np.zeros(shape, kind.numpy)}
+    if isinstance(value, int) or kind.is_int:
+        return {"dst": np.full(shape, int(value), np.int64)}
     return {"dst": np.full(shape, value, np.float32)}
 
 
@@ -63,7 +65,7 @@ def _fits(call: Call) -> bool:
     kind, value = call.tile("dst").info, call.attributes["value"]
     if not kind.is_int:
         return True
-    if not isinstance(value, int):
+    if not (math.isfinite(value) and float(value).is_integer()):
         return False
     limits = np.iinfo(kind.numpy)
     return bool(limits.min <= value <= limits.max)
@@ -128,7 +130,7 @@ ROWS = (
             requires(
                 "NKI140",
                 "memset value {value} does not fit {dtype}",
-                "an integer tensor takes an integer of its range",
+                "an integer tensor takes a whole number of its range",
                 _fits,
                 value=lambda call: call.attributes["value"],
                 dtype=lambda call: call.tile("dst").dtype,

@@ -21,6 +21,7 @@ from nki.isa.rows.dma_rules import (
     PRIORITY,
     SKIP,
     TRIGGER,
+    WRITTEN_BEFORE,
     direct,
     gather_transpose,
     gathers,
@@ -208,6 +209,7 @@ ROWS = (
             ),
             SKIP,
         ),
+        findings=(WRITTEN_BEFORE,),
     ),
     Instruction(
         "dma_compute",

@@ -14,6 +14,7 @@ __all__ = [
     "PRIORITY",
     "SKIP",
     "TRIGGER",
+    "WRITTEN_BEFORE",
     "direct",
     "gather_transpose",
     "gathers",
@@ -164,8 +165,16 @@ def gathers(call: Call) -> bool:
 
 def transpose_mode(call: Call) -> bool:
     """Whether the mode fits the addresses."""
-    wanted = "swdge" if call.tile("src").indirect else "hwdge"
-    return mode(call) in ("unknown", wanted)
+    indirect = call.tile("src").indirect
+    return mode(call) in ("unknown", *(("swdge",) if indirect else ("hwdge", "none")))
+
+
+WRITTEN_BEFORE = requires(
+    "NKI134",
+    "dma_transpose with dge_mode.none is not documented: transposes are made by descriptor engines",
+    "use dge_mode.unknown or dge_mode.hwdge",
+    lambda call: mode(call) != "none",
+)
 
 
 def sources(call: Call) -> tuple[Tile, ...]:

@@ -24,11 +24,11 @@ from nki.dtypes import info
 from nki.errors import NkiError
 from nki.isa import convert
 from nki.isa.alu import ALU
-from nki.isa.cast import Array, to_float32, to_integer
+from nki.isa.cast import Array, bit_pattern, to_float32, to_integer
 from nki.isa.rows.common import NUMERIC, Arrays, on, raw, source, target
 from nki.isa.spec import ANY_DTYPE, HBM, ON_CHIP, Attribute, Instruction, Kind, Operand, Role
 from nki.isa.state import Step
-from nki.memory import sentinel
+from nki.memory import sentinel_bytes
 
 __all__ = ["COMBINED", "ROWS", "SENTINEL"]
 
@@ -43,9 +43,10 @@ def _value(given: Any) -> Any:
 def _fill(step: Step, operands: Arrays, attributes: Mapping[str, Any]) -> dict[str, Array]:
     dst, value = operands["dst"], attributes["value"]
     if value == SENTINEL:
-        value = sentinel(step.dtypes["dst"])
-        if value is None:
-            return {"dst": np.full(dst.nbytes, 0xFF, np.uint8).view(dst.dtype).reshape(dst.shape)}
+        item = np.frombuffer(sentinel_bytes(step.dtypes["dst"]), dst.dtype)
+        if step.dtypes["dst"] == "tfloat32":
+            item = bit_pattern(item)
+        return {"dst": np.broadcast_to(item, dst.shape)}
     if info(step.dtypes["dst"]).is_packed:
         return {"dst": np.zeros(dst.shape, dst.dtype)}
     return {"dst": np.full(dst.shape, value, np.int64 if isinstance(value, int) else np.float32)}

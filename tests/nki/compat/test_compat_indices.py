@@ -10,6 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import neuronxcc.nki as nki
+import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
 from neuronxcc.nki.boxes import Region, box_slices, boxes_of, region_of_mask
 from neuronxcc.nki.indices import Index, Mask
@@ -221,3 +223,59 @@ def test_dynamic_slices_beside_expressions_and_from_tiles() -> None:
         access.write(start, np.array([[6]], np.int32))
         moved = tile[:, nl.ds(Tensor((start,)), 4)].tile()
         np.testing.assert_array_equal(access.read(moved, np.array([[6]])), array[:, 6:10])
+
+
+# What is computed of a tile of rows and columns, any of which may be none.
+TAILS: dict[str, Any] = {
+    "copied": lambda t: t,
+    "computed": lambda t: nl.add(nl.exp(t), 1.0),
+    "sine": nl.sin,
+    "softmax": lambda t: nl.softmax(t, axis=[1]),
+    "chosen": lambda t: nl.where(nl.less(t, 0.5), t, 0.5),
+    "transposed twice": lambda t: nl.copy(nl.transpose(nl.copy(nl.transpose(t)))),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+@given(size=st.integers(1, 9), tiles=st.integers(1, 3), axis=st.integers(0, 1))
+@settings(max_examples=12, deadline=None)
+def test_the_last_slice_of_a_loop_may_be_empty(name: str, size: int, tiles: int, axis: int) -> None:
+    """It is no work: nothing is read, written or summed."""
+    step = 4
+
+    @nki.jit
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((9, 9), dtype=a.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.full((9, 9), 7.0, dtype=a.dtype))
+        total = nl.zeros((9, 9), dtype=nl.float32, buffer=nl.psum)
+        for i in nl.affine_range(tiles):
+            part = slice(i * step, min((i + 1) * step, size))
+            at: Any = (part, slice(0, 9))
+            if axis == 1:
+                rest = max(0, part.stop - part.start)
+                at = (slice(None), nl.ds(i * step, rest) if i % 2 else part)
+            tile = nl.load(a[at])
+            nl.store(out[at], TAILS[name](tile))
+            if axis == 0:
+                total += nisa.nc_matmul(tile, tile)
+        sums = nl.ndarray((9, 9), dtype=nl.float32, buffer=nl.shared_hbm)
+        nl.store(sums, total)
+        return out, sums
+
+    @nki.jit
+    def at_once(a: Any) -> Any:
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        nl.store(out, TAILS[name](nl.load(a)))
+        return out
+
+    a = np.random.default_rng(size).random((9, 9)).astype(np.float32)
+    got, sums = kernel(a)
+    end = min(size, tiles * step)
+    want = np.full((9, 9), 7, np.float32)
+    for first in range(0, end, step):
+        part = np.s_[first : min(first + step, end)]
+        key = part if axis == 0 else (slice(None), part)
+        want[key] = at_once(np.ascontiguousarray(a[key]))
+    np.testing.assert_array_equal(got, want)
+    done = a[:end].astype(float) if axis == 0 else a[:0]
+    np.testing.assert_allclose(sums, done.T @ done, rtol=20 * 2.0**-24)

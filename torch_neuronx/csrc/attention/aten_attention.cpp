@@ -1,11 +1,16 @@
 #include "attention/aten_attention.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_permuted.h>
 
 #include <cmath>
+
+#include "attention/blocks.h"
+#include "dispatch/trusting.h"
 
 namespace torch_neuronx::attention {
 namespace {
@@ -73,11 +78,17 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
   return p;
 }
 
-bool faster_than_aten(const Problem& p) {
+bool faster_than_aten(const Problem& p, bool backward) {
+  if (p.width != p.value_width || p.heads != p.kv_heads) return true;  // ATen's takes no others
+  // ATen multiplies bfloat16 by matrix tiles where there are some, and ours by vectors: at 8 heads
+  // of 64 that is worth more than its longer way to the first product from so many scores on.
+  if (has_matrix_tiles(p.dtype)) {
+    const int64_t scores = p.queries * p.keys;
+    return backward ? scores < 512 * 512 : p.queries < 16 || scores <= 64 * 64;
+  }
   // Rearranging long rows of a handful of keys is most of our work; MKL multiplies them as they
   // are.
-  const bool handful = p.dtype == at::kFloat && p.keys < 8 && p.width > 32 && p.queries > 8;
-  return !handful || p.width != p.value_width || p.heads != p.kv_heads;
+  return p.dtype != at::kFloat || p.keys >= 8 || p.width <= 32 || p.queries <= 8;
 }
 
 std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& query) {
@@ -112,6 +123,28 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
                output(grad_key),
                output(grad_value)});
   return results;
+}
+
+std::tuple<at::Tensor, at::Tensor> aten_forward(const at::Tensor& query, const at::Tensor& key,
+                                                const at::Tensor& value, bool causal,
+                                                const std::optional<at::Tensor>& mask,
+                                                std::optional<double> scale) {
+  const auto a = checked_arguments("aten::_scaled_dot_product_flash_attention_for_cpu",
+                                   {query, key, value, 0.0, causal, mask, scale});
+  return at::_scaled_dot_product_flash_attention_for_cpu(a[0].toTensor(), a[1].toTensor(),
+                                                         a[2].toTensor(), 0.0, causal, mask, scale);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> aten_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& out, const at::Tensor& logsumexp, bool causal,
+    const std::optional<at::Tensor>& mask, std::optional<double> scale) {
+  const auto a =
+      checked_arguments("aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+                        {grad, query, key, value, out, logsumexp, 0.0, causal, mask, scale});
+  return at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      a[0].toTensor(), a[1].toTensor(), a[2].toTensor(), a[3].toTensor(), a[4].toTensor(),
+      a[5].toTensor(), 0.0, causal, mask, scale);
 }
 
 }  // namespace torch_neuronx::attention

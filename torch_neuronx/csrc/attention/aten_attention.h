@@ -21,8 +21,8 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
 // refuse other operands, and ATen's flash kernel reads them as if they were contiguous.
 at::Tensor with_contiguous_rows(const at::Tensor& t);
 
-// False for the few problems that ATen's flash kernel solves sooner (and does take).
-bool faster_than_aten(const Problem& p);
+// False for the problems that ATen's flash kernel solves sooner (and does take).
+bool faster_than_aten(const Problem& p, bool backward);
 
 // The result, in memory laid out as that of `query`, and its contiguous log-sum-exp.
 std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& query);
@@ -31,5 +31,16 @@ std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& q
 std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
     const Problem& p, const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
     const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp);
+
+// ATen's flash kernel for CPUs, which does not compare its operands: here it is asked only about
+// those that fit together, anything else throws c10::Error. `mask` as for problem_of.
+std::tuple<at::Tensor, at::Tensor> aten_forward(const at::Tensor& query, const at::Tensor& key,
+                                                const at::Tensor& value, bool causal,
+                                                const std::optional<at::Tensor>& mask,
+                                                std::optional<double> scale);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> aten_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& out, const at::Tensor& logsumexp, bool causal,
+    const std::optional<at::Tensor>& mask, std::optional<double> scale);
 
 }  // namespace torch_neuronx::attention

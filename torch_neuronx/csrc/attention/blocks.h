@@ -17,13 +17,13 @@ inline int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / t
 inline int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 struct Engine {
-  const gemm::Kernels* tiles;
-  const gemm::Kernels* thin;
-  const RowKernels* rows;  // null: this host has no kernels for the dtype
+  const gemm::Kernels* tiles;  // which have dot() and stream() too
+  const RowKernels* rows;      // null: this host has no kernels for the dtype
 
   int64_t units(int64_t elements) const { return blocks_of(elements, tiles->unit); }
 };
 Engine engine_for(at::ScalarType dtype);
+bool has_matrix_tiles(at::ScalarType dtype);  // of the processor, which ATen uses and we don't
 
 inline Storage storage_of(at::ScalarType dtype) {
   return dtype == at::kFloat      ? Storage::kF32

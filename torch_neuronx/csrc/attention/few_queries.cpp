@@ -70,8 +70,8 @@ struct Driver {
       const int64_t some = std::min(kStepKeys, count - i);
       prefetch(key_rows, k0 + i + kAheadKeys, keys_ahead(i, count), p.width * size);
       prefetch(values, k0 + i, some, p.value_width * size);
-      engine.thin->dot({element, key_rows.at(k0 + i), size, key_rows.row_bytes, q.data, q.row_bytes,
-                        p.width, some, rows, scores + i, kScoreRow});
+      engine.tiles->dot({element, key_rows.at(k0 + i), size, key_rows.row_bytes, q.data,
+                         q.row_bytes, p.width, some, rows, scores + i, kScoreRow});
     }
     for (int64_t g = 0; g < group; ++g) {
       const int64_t row = g * p.queries;
@@ -79,9 +79,9 @@ struct Driver {
           {block(scores + row * kScoreRow, batch, kv_head * group + g, k0, count),
            /*first=*/true, part.max + row, part.sum + row, nullptr});
     }
-    engine.thin->stream({element, values.at(k0), values.row_bytes, size,
-                         reinterpret_cast<const char*>(scores), kScoreRow * 4, count, p.value_width,
-                         rows, part.sums, sums_row});
+    engine.tiles->stream({element, values.at(k0), values.row_bytes, size,
+                          reinterpret_cast<const char*>(scores), kScoreRow * 4, count,
+                          p.value_width, rows, part.sums, sums_row});
   }
 
   void finish(int64_t batch, int64_t kv_head, const Part& part) const {

@@ -92,10 +92,10 @@ struct Driver {
       const int64_t some = std::min(kStepKeys, count - i), ahead = keys_ahead(i, count);
       prefetch(keys, k0 + i + kAheadKeys, ahead, p.width * size);
       prefetch(values, k0 + i + kAheadKeys, ahead, p.value_width * size);
-      engine.thin->dot({element, keys.at(k0 + i), size, keys.row_bytes, q.data, q.row_bytes,
-                        p.width, some, rows, m.scores + i, kScoreRow});
-      engine.thin->dot({element, values.at(k0 + i), size, values.row_bytes, g.data, g.row_bytes,
-                        p.value_width, some, rows, m.dp + i, kScoreRow});
+      engine.tiles->dot({element, keys.at(k0 + i), size, keys.row_bytes, q.data, q.row_bytes,
+                         p.width, some, rows, m.scores + i, kScoreRow});
+      engine.tiles->dot({element, values.at(k0 + i), size, values.row_bytes, g.data, g.row_bytes,
+                         p.value_width, some, rows, m.dp + i, kScoreRow});
     }
     for (int64_t h = 0; h < group; ++h) {
       const int64_t row = h * p.queries;
@@ -110,9 +110,9 @@ struct Driver {
            nullptr,
            0});
     }
-    engine.thin->stream({element, keys.at(k0), keys.row_bytes, size,
-                         reinterpret_cast<const char*>(m.dp), kScoreRow * 4, count, p.width, rows,
-                         grad_queries, grad_row});
+    engine.tiles->stream({element, keys.at(k0), keys.row_bytes, size,
+                          reinterpret_cast<const char*>(m.dp), kScoreRow * 4, count, p.width, rows,
+                          grad_queries, grad_row});
     outer(m.scores, load(f32, args.grad_out, batch, kv_head, p.value_width, m.float_grads),
           args.grad_value, batch, kv_head, k0, count, p.value_width);
     outer(m.dp, load(f32, p.query, batch, kv_head, p.width, m.float_queries), args.grad_key, batch,

@@ -7,8 +7,9 @@
 
 namespace torch_neuronx {
 
-void Event::record(bool timing, Completions pending) {
+void Event::record(c10::DeviceIndex core, bool timing, Completions pending) {
   std::lock_guard<std::mutex> lock(mutex_);
+  core_ = core;
   timing_ = timing;
   ++records_;
   when_ = Clock::now();
@@ -56,6 +57,11 @@ Event::Clock::time_point Event::time() {
   std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(timing_, "Both events must be created with argument 'enable_timing=True'.");
   return when_;
+}
+
+c10::DeviceIndex Event::core() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return core_;
 }
 
 }  // namespace torch_neuronx

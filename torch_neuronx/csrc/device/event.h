@@ -2,6 +2,8 @@
 // all of that is done, and its time is then that of the last to finish.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -14,7 +16,7 @@ class Event {
  public:
   using Clock = std::chrono::steady_clock;
 
-  void record(bool timing, Completions pending);
+  void record(c10::DeviceIndex core, bool timing, Completions pending);
   // What is still open, and what failed.
   Completions pending();
   bool done();
@@ -22,9 +24,12 @@ class Event {
   void wait();
   // Throws unless it was recorded with timing and is done.
   Clock::time_point time();
+  // Of the stream that it was recorded on last.
+  c10::DeviceIndex core();
 
  private:
   std::mutex mutex_;  // guards all below; no completion is called under it
+  c10::DeviceIndex core_ = -1;
   bool timing_ = false;
   uint64_t records_ = 0;
   Clock::time_point when_;

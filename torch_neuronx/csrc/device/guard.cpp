@@ -67,8 +67,8 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
     if (*event == nullptr) *event = new Event;
     check_device_index(stream.device_index());
     run_deferred();
-    static_cast<Event*>(*event)->record(flag == c10::EventFlag::BACKEND_DEFAULT,
-                                        pending_of(stream));
+    static_cast<Event*>(*event)->record(
+        stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT, pending_of(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
     check_device_index(stream.device_index());
@@ -87,9 +87,12 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start != nullptr && end != nullptr,
                 "Both events must be recorded before calculating elapsed time.");
-    const auto begin = static_cast<Event*>(start)->time();
-    return std::chrono::duration<double, std::milli>(static_cast<Event*>(end)->time() - begin)
-        .count();
+    auto &first = *static_cast<Event*>(start), &last = *static_cast<Event*>(end);
+    const int from = first.core(), to = last.core();
+    TORCH_CHECK(from == to, "Both events must be of one device to have an elapsed time, but they ",
+                "were recorded on neuron:", from, " and neuron:", to, ".");
+    const auto begin = first.time();
+    return std::chrono::duration<double, std::milli>(last.time() - begin).count();
   }
 
   // The dtypes a tensor may have; which of them a real NeuronCore computes in is the operator

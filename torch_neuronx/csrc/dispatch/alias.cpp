@@ -13,7 +13,7 @@
 
 #include <cstring>
 
-#include "device/state.h"
+#include "device/on_device.h"
 #include "memory/allocator.h"
 
 namespace torch_neuronx {
@@ -83,8 +83,11 @@ template <class Convert>
 at::Tensor rebuild(const at::Tensor& t, bool device, Convert convert) {
   if (t.is_nested()) {
     const auto* impl = at::native::get_nested_tensor_impl(t);
-    const DispatchKeySet keys(device ? DispatchKey::NestedTensorPrivateUse1
-                                     : DispatchKey::NestedTensorCPU);
+    // The second key is every nested tensor's: without it composite operators that have a kernel
+    // for nested tensors would be taken apart for dense ones.
+    const DispatchKeySet keys(
+        {device ? DispatchKey::NestedTensorPrivateUse1 : DispatchKey::NestedTensorCPU,
+         DispatchKey::AutogradNestedTensor});
     const at::Tensor buffer = convert(impl->get_unsafe_storage_as_tensor());
     // The shapes of a nested tensor live on the host on every device.
     return at::detail::make_tensor<at::native::NestedTensorImpl>(
@@ -94,10 +97,13 @@ at::Tensor rebuild(const at::Tensor& t, bool device, Convert convert) {
   if (t.layout() == at::kSparse) {
     const auto* impl = static_cast<const at::SparseTensorImpl*>(t.unsafeGetTensorImpl());
     const DispatchKeySet keys(device ? DispatchKey::SparsePrivateUse1 : DispatchKey::SparseCPU);
+    const at::Tensor values = convert(impl->values());
+    // The tensor takes the current device at its birth, and keeps it.
+    const OnDevice guard(device ? values.device().index() : current_device());
     at::Tensor result = at::detail::make_tensor<at::SparseTensorImpl>(keys, t.dtype());
     auto* made = at::sparse::get_sparse_impl(result);
     made->raw_resize_(impl->sparse_dim(), impl->dense_dim(), t.sizes());
-    at::sparse::alias_into_sparse(result, convert(impl->indices()), convert(impl->values()));
+    at::sparse::alias_into_sparse(result, convert(impl->indices()), values);
     made->set_coalesced(impl->coalesced());
     return result;
   }
@@ -191,6 +197,8 @@ void AliasSet::finish() {
         device.unsafeGetTensorImpl()->set_storage_keep_dtype(adopt_storage(storage, index));
       }
     }
+    if (C10_UNLIKELY(device.is_quantized()))
+      at::get_qtensorimpl(device)->set_quantizer_(at::get_qtensorimpl(cpu)->quantizer());
     auto* impl = device.unsafeGetTensorImpl();
     if (C10_UNLIKELY(impl->sizes() != cpu.sizes() || impl->strides() != cpu.strides() ||
                      impl->storage_offset() != cpu.storage_offset())) {

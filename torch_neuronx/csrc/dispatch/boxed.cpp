@@ -7,13 +7,13 @@
 
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "device/generator.h"
 #include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/alias.h"
 #include "dispatch/deferred.h"
+#include "dispatch/devices.h"
 #include "dispatch/foreach.h"
 #include "memory/allocator.h"
 
@@ -23,27 +23,6 @@ namespace {
 using c10::IValue;
 using Kind = OpPlan::Kind;
 using torch::jit::Stack;
-
-// Operators whose PyTorch contract lets some arguments stay on the host (indices, lengths) or that
-// move data between devices.
-const std::unordered_set<std::string>& mixing_operators() {
-  static const std::unordered_set<std::string> names = {
-      "aten::index",
-      "aten::index_put",
-      "aten::index_put_",
-      "aten::_index_put_impl_",
-      "aten::copy_",
-      "aten::_unsafe_index",
-      "aten::_unsafe_index_put",
-      "aten::copy",
-      "aten::copy_sparse_to_sparse_",
-      "aten::_ctc_loss",
-      "aten::_ctc_loss_backward",
-      "aten::_embedding_bag_per_sample_weights_backward",
-      "aten::_pack_padded_sequence",
-      "aten::_amp_foreach_non_finite_check_and_unscale_"};
-  return names;
-}
 
 bool is_tensor(const c10::TypePtr& type) {
   if (type->kind() == c10::TypeKind::TensorType) return true;
@@ -69,61 +48,60 @@ const c10::DispatchKeySet& excluded_inside() {
   return keys;
 }
 
-[[noreturn]] void devices_differ(const OpPlan& plan, const c10::OperatorHandle& op, size_t index,
-                                 c10::Device a, c10::Device b) {
-  TORCH_CHECK(false,
-              "Expected all tensors to be on the same device, but found at least two devices, ", a,
-              " and ", b, "! (when checking argument for argument ",
-              op.schema().arguments()[index].name(), " in method ", plan.entry.name, ")");
+// Calls see(tensor) for each tensor of an argument.
+template <class See>
+void for_each_tensor(const IValue& value, Kind kind, See see) {
+  if (value.isTensor()) {
+    see(value.toTensor());
+  } else if (!value.isNone() && (kind == Kind::kTensorList || kind == Kind::kOptionalTensorList)) {
+    for (const IValue& item : value.toListRef())
+      if (item.isTensor()) see(item.toTensor());
+  }
 }
 
-// The core the call runs on: that of the first device tensor, else of the device argument.
-class Placement {
- public:
-  Placement(const OpPlan& plan, const c10::OperatorHandle& op) : plan_(plan), op_(op) {}
+// What a call's arguments say about it: the device that new memory belongs to, and the dtype that
+// it is counted under.
+struct Placement {
+  c10::Device device;
+  c10::ScalarType dtype;
+};
 
-  void see(const at::Tensor& t, size_t argument) {
-    if (!t.defined()) return;
-    const c10::Device device = t.device();
-    // A Python number is a float64 tensor that says nothing about the data: (2.0 - x), mul_(0.5).
-    if (!dtype_ && !t.unsafeGetTensorImpl()->is_wrapped_number()) dtype_ = t.scalar_type();
-    if (device.is_privateuseone()) {
-      if (index_ < 0) {
-        index_ = device.index();
-        from_tensor_ = true;
-      } else if (from_tensor_ && index_ != device.index() && !plan_.mixes_devices) {
-        devices_differ(plan_, op_, argument, {kNeuron, index_}, device);
-      } else if (!from_tensor_) {
-        index_ = device.index();
-        from_tensor_ = true;
-      }
-    } else if (t.dim() > 0 && !plan_.mixes_devices) {
-      other_ = device;
-      other_argument_ = argument;
+Placement place(const OpPlan& plan, const c10::OperatorHandle& op, const Stack& stack) {
+  const size_t base = stack.size() - plan.arguments;
+  CommonCore core;
+  std::optional<c10::Device> named;
+  std::optional<c10::ScalarType> dtype, named_dtype;
+  for (const auto& arg : plan.args) {
+    const IValue& value = stack[base + arg.index];
+    if (value.isNone()) continue;
+    if (arg.kind == Kind::kDevice) {
+      named = value.toDevice();
+    } else if (arg.kind == Kind::kDtype) {
+      named_dtype = value.toScalarType();
+    } else {
+      for_each_tensor(value, arg.kind, [&](const at::Tensor& t) {
+        core.see(t, arg.written);
+        // A Python number is a float64 tensor that says nothing about the data: (2.0 - x).
+        if (!dtype && t.defined() && !t.unsafeGetTensorImpl()->is_wrapped_number())
+          dtype = t.scalar_type();
+      });
     }
   }
-  void see(c10::Device device) {
-    if (index_ < 0 && device.is_privateuseone()) index_ = resolve_device_index(device.index());
+  if (!dtype) dtype = named_dtype ? *named_dtype : c10::get_default_dtype_as_scalartype();
+  c10::Device device(kNeuron, core.index());
+  if (C10_UNLIKELY(core.doubtful())) {
+    LocatedTensors tensors;
+    for (const auto& arg : plan.args) {
+      for_each_tensor(stack[base + arg.index], arg.kind, [&](const at::Tensor& t) {
+        if (t.defined()) tensors.push_back({&t, arg.index});
+      });
+    }
+    device = check_devices(op.schema(), tensors);
   }
-  c10::DeviceIndex finish() {
-    if (index_ < 0) index_ = current_device();
-    if (other_) devices_differ(plan_, op_, other_argument_, {kNeuron, index_}, *other_);
-    return index_;
-  }
-  void dtype_argument(c10::ScalarType dtype) { named_dtype_ = dtype; }
-  c10::ScalarType dtype() const {
-    return dtype_ ? *dtype_ : named_dtype_ ? *named_dtype_ : c10::get_default_dtype_as_scalartype();
-  }
-
- private:
-  const OpPlan& plan_;
-  const c10::OperatorHandle& op_;
-  c10::DeviceIndex index_ = -1;
-  bool from_tensor_ = false;
-  std::optional<c10::Device> other_;
-  size_t other_argument_ = 0;
-  std::optional<c10::ScalarType> dtype_, named_dtype_;
-};
+  if (named) device = *named;  // tensors may give such a call its values, and no place
+  if (device.is_privateuseone()) device.set_index(resolve_device_index(device.index()));
+  return {device, *dtype};
+}
 
 void adopt_value(IValue& value, c10::DeviceIndex index) {
   if (value.isTensor()) {
@@ -143,27 +121,12 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
   flush_deferred();
   ActivityScope activity(plan.entry.name);
   const size_t base = stack->size() - plan.arguments;
-  Placement placement(plan, op);
-  for (const auto& arg : plan.args) {
-    const IValue& value = (*stack)[base + arg.index];
-    if (value.isTensor()) {
-      placement.see(value.toTensor(), arg.index);
-    } else if (value.isNone()) {
-      continue;
-    } else if (arg.kind == Kind::kTensorList) {
-      for (const IValue& item : value.toListRef()) placement.see(item.toTensor(), arg.index);
-    } else if (arg.kind == Kind::kOptionalTensorList) {
-      for (const IValue& item : value.toListRef())
-        if (item.isTensor()) placement.see(item.toTensor(), arg.index);
-    } else if (arg.kind == Kind::kDevice) {
-      placement.see(value.toDevice());
-    } else if (arg.kind == Kind::kDtype) {
-      placement.dtype_argument(value.toScalarType());
-    }
-  }
-  const c10::DeviceIndex index = placement.finish();
+  const auto [device, dtype] = place(plan, op, *stack);
+  const bool on_core = device.is_privateuseone();
+  // Where a call makes nothing on a core (a copy to the host), its generator is the current one's.
+  const c10::DeviceIndex index = on_core ? device.index() : current_device();
   activity.on(index);
-  plan.entry.note(placement.dtype());
+  plan.entry.note(dtype);
 
   AliasSet aliases;
   c10::SmallVector<IValue, 2> originals(plan.return_alias.size());
@@ -199,10 +162,18 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
     }
   }
   {
-    const ScratchScope scratch(index);
+    std::optional<ScratchScope> scratch;
+    if (on_core) scratch.emplace(index);
     const at::DisableRecordFunctionGuard quiet;  // a profile shows the device's operator, once
     const c10::impl::ExcludeDispatchKeyGuard guard(excluded_inside());
-    op.redispatchBoxed(cpu_keys(keys), stack);
+    if (C10_UNLIKELY(plan.demands != nullptr) &&
+        cpu_keys(keys).highestPriorityTypeId() == c10::DispatchKey::CPU) {
+      const StandIns stand_ins = meet(*plan.demands, op, *stack);
+      op.redispatchBoxed(cpu_keys(keys), stack);
+      stand_ins.store();
+    } else {
+      op.redispatchBoxed(cpu_keys(keys), stack);
+    }
   }
   aliases.finish();
   const size_t first = stack->size() - plan.return_alias.size();
@@ -210,7 +181,7 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
     IValue& value = (*stack)[first + r];
     if (plan.return_alias[r] >= 0) {
       value = std::move(originals[r]);
-    } else {
+    } else if (on_core) {
       adopt_value(value, index);
     }
   }
@@ -257,8 +228,7 @@ std::string full_name(const c10::OperatorName& name) {
 }  // namespace
 
 OpPlan::OpPlan(const c10::OperatorHandle& op)
-    : entry(op_entry(full_name(op.operator_name()))),
-      mixes_devices(mixing_operators().count(op.operator_name().name) > 0) {
+    : entry(op_entry(full_name(op.operator_name()))), demands(demands_of(op)) {
   const auto& schema = op.schema();
   arguments = schema.arguments().size();
   for (size_t i = 0; i < arguments; ++i) {

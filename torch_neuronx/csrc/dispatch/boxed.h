@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dispatch/op_table.h"
+#include "dispatch/trusting.h"
 
 namespace torch_neuronx {
 
@@ -33,7 +34,7 @@ struct OpPlan {
   size_t arguments;
   std::vector<Arg> args;          // those of interest, in order
   std::vector<int> return_alias;  // for each return, the argument it is (in-place and out=), or -1
-  bool mixes_devices;             // CPU tensors of any shape may stand beside device tensors
+  const Demands* demands;         // null for most
 };
 
 void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchKeySet keys,

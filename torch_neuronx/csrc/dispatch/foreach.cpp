@@ -13,6 +13,7 @@
 #include "dispatch/alias.h"
 #include "dispatch/boxed.h"
 #include "dispatch/deferred.h"
+#include "dispatch/devices.h"
 #include "kernels/multi_tensor.h"
 #include "memory/allocator.h"
 
@@ -249,10 +250,28 @@ class ForeachKernel final : public c10::OperatorKernel {
       : plan_(op), rule_(rule), in_place_(in_place) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    if (!defer(stack)) run_boxed(plan_, op, keys, stack);
+    if (defer(stack)) return;
+    if (on_one_core(*stack)) {
+      run_boxed(plan_, op, keys, stack);
+    } else {
+      // Lists may reach over several devices: each position is a call of its own. PyTorch's
+      // composite kernel is what a backend without one of its own gets.
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), stack);
+    }
   }
 
  private:
+  bool on_one_core(const Stack& stack) const {
+    CommonCore core;
+    for (int i = 0; i < rule_.lists; ++i) {
+      const auto& value = stack[stack.size() - plan_.arguments + static_cast<size_t>(i)];
+      for (const c10::IValue& item : value.toListRef()) {
+        core.see(item.toTensor(), /*written=*/in_place_ && i == 0);
+      }
+    }
+    return !core.doubtful();
+  }
+
   bool defer(Stack* stack) {
     const size_t base = stack->size() - plan_.arguments;
     std::array<List, 3> lists;

@@ -39,6 +39,10 @@ std::tuple<T...> adopt_all(std::tuple<T...> results, c10::DeviceIndex index) {
 // tensors (one, or a tuple of them) are adopted.
 template <class Fn>
 auto run_on_host(c10::DeviceIndex index, Fn&& fn) {
+  // A host tensor may stand for a number beside the others, not for the tensor that says where.
+  TORCH_CHECK(index >= 0,
+              "Expected all tensors to be on the same device, but found at least two devices, "
+              "neuron and cpu!");
   HostArgs args;
   const auto compute = [&] {
     const ScratchScope scratch(index);

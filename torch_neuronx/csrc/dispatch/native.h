@@ -1,14 +1,18 @@
-// Registering a native operator: counts it, asks the portability handler, runs deferred work first.
+// Registering a native operator: checks the devices of its tensors, counts it, asks the portability
+// handler, runs deferred work first.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
+#include "dispatch/devices.h"
 #include "dispatch/op_table.h"
 
 namespace torch_neuronx {
@@ -35,15 +39,41 @@ template <class T>
 bool note_dtype(OpEntry&, const T&) {
   return false;
 }
-// The core it runs on: that of its first tensor argument on one.
-inline bool see_device(ActivityScope& activity, const at::Tensor& t) {
-  if (!t.defined() || !t.device().is_privateuseone()) return false;
-  activity.on(t.device().index());
-  return true;
-}
+// A call's tensors, for the check of their devices. A reference that is not const is written to.
 template <class T>
-bool see_device(ActivityScope&, const T&) {
-  return false;
+struct Written : std::false_type {};
+template <>
+struct Written<at::Tensor&> : std::true_type {};
+
+template <class See>
+void for_each_tensor(const at::Tensor& t, See see) {
+  if (t.defined()) see(t);
+}
+template <class See>
+void for_each_tensor(const std::optional<at::Tensor>& t, See see) {
+  if (t.has_value() && t->defined()) see(*t);
+}
+template <class See>
+void for_each_tensor(at::TensorList list, See see) {
+  for (const at::Tensor& t : list) for_each_tensor(t, see);
+}
+template <class T, class See>
+void for_each_tensor(const T&, See) {}
+
+// Throws unless PyTorch allows the devices of the arguments beside each other.
+template <class... Args>
+void check_arguments(const std::string& name, const Args&... args) {
+  const size_t dot = name.find('.');
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+      name.substr(0, dot).c_str(), dot == name.npos ? "" : name.substr(dot + 1).c_str());
+  LocatedTensors tensors;
+  size_t argument = 0;
+  const auto locate = [&](const auto& arg) {
+    for_each_tensor(arg, [&](const at::Tensor& t) { tensors.push_back({&t, argument}); });
+    ++argument;
+  };
+  (locate(args), ...);
+  (void)check_devices(op.schema(), tensors);
 }
 }  // namespace detail
 
@@ -57,7 +87,14 @@ struct Native<Name, Fn> {
     ensure_initialized();  // refuses a forked child
     flush_deferred();
     ActivityScope activity(entry.name);
-    (void)(detail::see_device(activity, args) || ...);
+    CommonCore core;
+    (detail::for_each_tensor(
+         args, [&](const at::Tensor& t) { core.see(t, detail::Written<Args>::value); }),
+     ...);
+    activity.on(core.index());
+    if constexpr (!copies_between_devices(Name.text)) {
+      if (C10_UNLIKELY(core.doubtful())) detail::check_arguments(entry.name, args...);
+    }
     (void)(detail::note_dtype(entry, args) || ...);
     return Fn(std::forward<Args>(args)...);
   }

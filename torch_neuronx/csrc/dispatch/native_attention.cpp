@@ -4,8 +4,6 @@
 // one and its ring attention run it in steps; they don't know the first.
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -76,7 +74,10 @@ SDPBackend choose(const sdp::sdp_params& params) {
   const auto& allowed = at::globalContext();
   const bool mask = params.attn_mask.has_value();
   const bool mask_needs_grad = mask && params.attn_mask->requires_grad();
-  if (!mask_needs_grad && (takes_equal_width(params) || takes_other_width(params))) {
+  // PyTorch states that fused operators keep a log-sum-exp in float32, which float64 is too exact
+  // for; no other device has them for it either.
+  const bool wide = params.query.scalar_type() == at::kDouble;
+  if (!mask_needs_grad && !wide && (takes_equal_width(params) || takes_other_width(params))) {
     const bool efficient = allowed.userEnabledMemEfficientSDP();
     // What PyTorch would call for "flash" on this device is its operator for cpu, so who allows
     // that alone gets the same kernel under the device's own name.
@@ -106,8 +107,10 @@ std::tuple<at::Tensor, at::Tensor> fused(const at::Tensor& query, const at::Tens
     const at::Tensor v = with_contiguous_rows(host(value));
     const std::optional<at::Tensor> mask = host(bias);
     const auto problem = attention::problem_of(q, k, v, undefined_or(mask), causal, scale);
-    if (problem && attention::faster_than_aten(*problem)) return attention::forward(*problem, q);
-    return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, mask, scale);
+    if (problem && attention::faster_than_aten(*problem, false)) {
+      return attention::forward(*problem, q);
+    }
+    return attention::aten_forward(q, k, v, causal, mask, scale);
   });
 }
 
@@ -126,10 +129,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_backward(const Backward& b)
                      hq = with_contiguous_rows(host(b.query));
     const at::Tensor hk = with_contiguous_rows(host(b.key)),
                      hv = with_contiguous_rows(host(b.value));
-    const at::Tensor hbias = b.bias.defined() ? host(b.bias) : b.bias;
+    // An operator whose bias is no option is given an empty one instead.
+    const bool biased = b.bias.defined() && !(b.bias.dim() == 1 && b.bias.numel() == 0);
+    const at::Tensor hbias = biased ? host(b.bias) : at::Tensor();
     const at::Tensor hout = with_contiguous_rows(host(b.out)), hlse = host(b.logsumexp);
     const auto problem = attention::problem_of(hq, hk, hv, hbias, b.causal, b.scale);
-    if (problem && attention::faster_than_aten(*problem)) {
+    if (problem && attention::faster_than_aten(*problem, true)) {
       return attention::backward(*problem, g, hq, hk, hv, hout, hlse);
     }
     if (!hbias.defined() && !b.partial) {
@@ -137,9 +142,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_backward(const Backward& b)
         return *grads;
       }
     }
-    return at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        g, hq, hk, hv, hout, hlse, b.dropout, b.causal,
-        hbias.defined() ? std::optional(hbias) : std::nullopt, b.scale);
+    return attention::aten_backward(g, hq, hk, hv, hout, hlse, b.causal,
+                                    hbias.defined() ? std::optional(hbias) : std::nullopt, b.scale);
   });
 }
 

@@ -10,13 +10,6 @@
 namespace torch_neuronx {
 namespace {
 
-void check_device(const at::Tensor& input, const at::Tensor& t, const char* name) {
-  TORCH_CHECK(!t.defined() || t.device() == input.device(),
-              "Expected all tensors to be on the same device, but found at least two devices, ",
-              input.device(), " and ", t.device(), "! (when checking argument for argument ", name,
-              " in method aten::convolution)");
-}
-
 // Undefined where ATen's kernels are better.
 at::Tensor own_convolution(const at::Tensor& input, const at::Tensor& weight,
                            const at::Tensor& bias, at::IntArrayRef stride, at::IntArrayRef padding,
@@ -43,8 +36,6 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups) {
   const at::Tensor bias = optional_bias.value_or(at::Tensor());
-  check_device(input, weight, "weight");
-  check_device(input, bias, "bias");
   if (!transposed) {
     at::Tensor out = own_convolution(input, weight, bias, stride, padding, dilation, groups);
     if (out.defined()) return out;

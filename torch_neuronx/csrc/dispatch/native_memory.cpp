@@ -1,5 +1,6 @@
 // Native operators on memory: allocation, views, storage, copies, reading a scalar.
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/native/Resize.h>
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <vector>
 
+#include "device/on_device.h"
 #include "device/state.h"
 #include "dispatch/alias.h"
 #include "dispatch/native.h"
@@ -35,32 +37,11 @@ c10::DeviceIndex target_index(std::optional<c10::Device> device) {
   return resolve_device_index(device->index());
 }
 
-// The allocator works on the current device, so an allocation elsewhere selects it for its
-// duration.
-class OnDevice {
- public:
-  explicit OnDevice(c10::DeviceIndex index) : previous_(current_device()) {
-    set_current_device_unchecked(index);
-  }
-  ~OnDevice() { set_current_device_unchecked(previous_); }
-
- private:
-  c10::DeviceIndex previous_;
-};
-
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
 void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
   TORCH_CHECK(c10::layout_or_default(layout) == c10::kStrided, "Non strided layout not supported");
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Pin memory can only be on CPU");
-}
-
-// Allocation is no operator of a NeuronCore, but strict portability refuses a dtype at its first
-// sight.
-void check_dtype(at::ScalarType dtype) {
-  if (C10_LIKELY(g_portability.load(std::memory_order_relaxed) == 0)) return;
-  static OpEntry& entry = op_entry("aten::empty.memory_format");
-  entry.note(dtype);
 }
 
 at::Tensor fill_if_deterministic(at::Tensor t) {
@@ -75,7 +56,6 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   check_options(layout, pin_memory);
-  check_dtype(c10::dtype_or_default(dtype));
   const OnDevice guard(target_index(device));
   return fill_if_deterministic(at::detail::empty_generic(size, device_allocator(), kKeys,
                                                          c10::dtype_or_default(dtype), format));
@@ -85,7 +65,6 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
-  check_dtype(c10::dtype_or_default(dtype));
   const OnDevice guard(target_index(device));
   return fill_if_deterministic(at::detail::empty_strided_generic(
       size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
@@ -112,6 +91,7 @@ at::Tensor efficient_zero(at::IntArrayRef size, std::optional<at::ScalarType> dt
                                    c10::dtype_or_default(dtype), std::nullopt);
 }
 
+// The allocator works on the current device, so an allocation elsewhere selects it.
 const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
                          std::optional<at::MemoryFormat> format) {
   const OnDevice guard(self.device().index());
@@ -138,6 +118,15 @@ at::Tensor& set_nothing(at::Tensor& self) {
   return set_storage(self, std::move(storage), 0, {0}, {});
 }
 
+// As the CPU's copy has it. Tensors of different storages share nothing.
+void check_overlap(const at::Tensor& self, const at::Tensor& source) {
+  const auto storage = [](const at::Tensor& t) {
+    return t.has_storage() ? t.storage().unsafeGetStorageImpl() : nullptr;
+  };
+  if (C10_LIKELY(storage(self) != storage(source))) return;
+  at::assert_no_partial_overlap(self, source);
+}
+
 // The plain case: equal types and shapes, both sides contiguous strided memory.
 bool copy_bytes(const at::Tensor& self, const at::Tensor& source) {
   const auto plain = [](const at::Tensor& t) {
@@ -162,6 +151,13 @@ bool copy_bytes(const at::Tensor& self, const at::Tensor& source) {
 // Both sides are host memory: alias what is on a device and let the CPU's copy do the rest, which
 // covers every pair of cores, dtypes, layouts, strides and conjugation.
 at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  // PyTorch's fallback for zeros without memory leaves copies, and what is made of them, to us.
+  TORCH_CHECK(!self._is_zerotensor(),
+              "ZeroTensors are immutable. Please use the materialized zero tensor obtained using "
+              ".clone() if you want a mutable tensor.");
+  if (source._is_zerotensor()) return self.zero_();
+  if (self.is_same(source)) return self;
+  check_overlap(self, source);
   if (copy_bytes(self, source)) return self;
   AliasSet aliases;
   at::Tensor to = on_neuron(self) ? aliases.cpu(self, true) : self;
@@ -221,6 +217,30 @@ at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArray
 }
 at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
   return at::native::unfold(self, dim, size, step);
+}
+
+// Of dense tensors PyTorch says this itself; of the others it pins the parts, which here would be
+// aliases in host memory.
+at::Tensor refuse_to_pin(const at::Tensor& self, std::optional<at::Device>) {
+  TORCH_CHECK(false, "cannot pin '", self.toString(), "' only dense CPU tensors can be pinned");
+}
+bool is_not_pinned(const at::Tensor&, std::optional<at::Device>) { return false; }
+
+#define TN_NEVER_PINNED(key)                        \
+  TORCH_LIBRARY_IMPL(aten, key, m) {                \
+    m.impl("_pin_memory", TORCH_FN(refuse_to_pin)); \
+    m.impl("is_pinned", TORCH_FN(is_not_pinned));   \
+  }
+TN_NEVER_PINNED(SparsePrivateUse1)
+TN_NEVER_PINNED(SparseCsrPrivateUse1)
+TN_NEVER_PINNED(NestedTensorPrivateUse1)
+#undef TN_NEVER_PINNED
+
+// The CPU's copy_ is one for dense and quantized tensors; a storage is the device's own.
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
+  NEURON_IMPL(m, "copy_", copy);
+  NEURON_IMPL(m, "_copy_from", copy_from);
+  NEURON_IMPL(m, "set_.source_Storage_storage_offset", set_storage);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

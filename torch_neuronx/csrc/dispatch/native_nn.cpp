@@ -5,6 +5,7 @@
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/nonzero_static.h>
 #include <ATen/ops/tensor_split_native.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -125,7 +126,16 @@ at::Tensor histc(const at::Tensor& x, int64_t bins, const at::Scalar& low, const
   });
 }
 
+// PyTorch's rule for accelerators, which compiled programs follow: the positions lie column by
+// column.
+at::Tensor nonzero_static(const at::Tensor& x, int64_t size, int64_t fill) {
+  return run_on_host(x.device().index(), [&](HostArgs& host) {
+    return at::nonzero_static(host(x), size, fill).t().contiguous().t();
+  });
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  NEURON_IMPL(m, "nonzero_static", nonzero_static);
   NEURON_IMPL(m, "convolution_overrideable", convolution);
   NEURON_IMPL(m, "convolution_backward_overrideable", convolution_backward);
   NEURON_IMPL(m, "max_pool2d_with_indices", max_pool2d);

@@ -1,26 +1,18 @@
-// Activations, softmax and normalisations on our own kernels where they apply (contiguous float32,
+// Softmax and normalisations on our own kernels where they apply (contiguous float32,
 // bfloat16, float16), else on ATen's.
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/sigmoid_backward.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/silu_backward.h>
-#include <ATen/ops/tanh.h>
-#include <ATen/ops/tanh_backward.h>
 #include <torch/library.h>
 
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
 #include "dispatch/structured.h"
+#include "dispatch/trusting.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
 
@@ -38,65 +30,6 @@ at::Tensor like(const at::Tensor& t) {
   return empty_on(t.device().index(), t.sizes(), {}, t.scalar_type());
 }
 
-at::Tensor unary(kernels::UnaryOp op, const at::Tensor& x) {
-  at::Tensor out = like(x);
-  kernels::unary(op, x.scalar_type(), x.const_data_ptr(), out.mutable_data_ptr(), x.numel());
-  return out;
-}
-at::Tensor unary_grad(kernels::UnaryGradOp op, const at::Tensor& grad, const at::Tensor& saved) {
-  at::Tensor out = like(saved);
-  kernels::unary_grad(op, saved.scalar_type(), grad.const_data_ptr(), saved.const_data_ptr(),
-                      out.mutable_data_ptr(), saved.numel());
-  return out;
-}
-
-at::Tensor gelu(const at::Tensor& x, std::string_view approximate) {
-  if (plain(x) && (approximate == "none" || approximate == "tanh")) {
-    return unary(approximate == "none" ? kernels::UnaryOp::Gelu : kernels::UnaryOp::GeluTanh, x);
-  }
-  return run_on_host(x.device().index(),
-                     [&](HostArgs& host) { return at::gelu(host(x), approximate); });
-}
-at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& x,
-                         std::string_view approximate) {
-  if (alike(grad, x) && (approximate == "none" || approximate == "tanh")) {
-    return unary_grad(
-        approximate == "none" ? kernels::UnaryGradOp::Gelu : kernels::UnaryGradOp::GeluTanh, grad,
-        x);
-  }
-  return run_on_host(x.device().index(), [&](HostArgs& host) {
-    return at::gelu_backward(host(grad), host(x), approximate);
-  });
-}
-at::Tensor silu(const at::Tensor& x) {
-  if (plain(x)) return unary(kernels::UnaryOp::Silu, x);
-  return run_on_host(x.device().index(), [&](HostArgs& host) { return at::silu(host(x)); });
-}
-at::Tensor silu_backward(const at::Tensor& grad, const at::Tensor& x) {
-  if (alike(grad, x)) return unary_grad(kernels::UnaryGradOp::Silu, grad, x);
-  return run_on_host(x.device().index(),
-                     [&](HostArgs& host) { return at::silu_backward(host(grad), host(x)); });
-}
-
-// Unary operators without options, and their gradients from the forward's result.
-template <kernels::UnaryOp kOp, at::Tensor (*kAten)(const at::Tensor&)>
-at::Tensor simple(const at::Tensor& x) {
-  if (plain(x)) return unary(kOp, x);
-  return run_on_host(x.device().index(), [&](HostArgs& host) { return kAten(host(x)); });
-}
-template <kernels::UnaryGradOp kOp, at::Tensor (*kAten)(const at::Tensor&, const at::Tensor&)>
-at::Tensor simple_backward(const at::Tensor& grad, const at::Tensor& y) {
-  if (alike(grad, y)) return unary_grad(kOp, grad, y);
-  return run_on_host(y.device().index(),
-                     [&](HostArgs& host) { return kAten(host(grad), host(y)); });
-}
-constexpr auto tanh = simple<kernels::UnaryOp::Tanh, at::tanh>;
-constexpr auto sigmoid = simple<kernels::UnaryOp::Sigmoid, at::sigmoid>;
-constexpr auto exp = simple<kernels::UnaryOp::Exp, at::exp>;
-constexpr auto tanh_backward = simple_backward<kernels::UnaryGradOp::Tanh, at::tanh_backward>;
-constexpr auto sigmoid_backward =
-    simple_backward<kernels::UnaryGradOp::Sigmoid, at::sigmoid_backward>;
-
 bool last_dim(const at::Tensor& t, int64_t dim) {
   return t.dim() > 0 && (dim == -1 || dim == t.dim() - 1) && t.size(-1) > 0 && t.numel() > 0;
 }
@@ -104,9 +37,10 @@ int64_t rows(const at::Tensor& t) { return t.numel() / t.size(-1); }
 
 template <bool kLog>
 at::Tensor softmax(const at::Tensor& x, int64_t dim, bool half_to_float) {
-  if (plain(x) && last_dim(x, dim) && !half_to_float) {
+  if (kernels::pointwise_supports(x.scalar_type()) && last_dim(x, dim) && !half_to_float) {
+    const at::Tensor packed = x.contiguous();  // as ATen does, whose numbers are others
     at::Tensor out = like(x);
-    kernels::softmax(x.scalar_type(), x.const_data_ptr(), out.mutable_data_ptr(), rows(x),
+    kernels::softmax(x.scalar_type(), packed.const_data_ptr(), out.mutable_data_ptr(), rows(x),
                      x.size(-1), kLog);
     return out;
   }
@@ -118,12 +52,18 @@ at::Tensor softmax(const at::Tensor& x, int64_t dim, bool half_to_float) {
 template <bool kLog>
 at::Tensor softmax_backward(const at::Tensor& grad, const at::Tensor& y, int64_t dim,
                             at::ScalarType input_dtype) {
-  if (alike(grad, y) && last_dim(y, dim) && input_dtype == y.scalar_type()) {
+  if (kernels::pointwise_supports(y.scalar_type()) && grad.scalar_type() == y.scalar_type() &&
+      grad.sizes() == y.sizes() && grad.device() == y.device() && last_dim(y, dim) &&
+      input_dtype == y.scalar_type()) {
+    const at::Tensor g = grad.contiguous(), saved = y.contiguous();
     at::Tensor out = like(y);
-    kernels::softmax_backward(y.scalar_type(), grad.const_data_ptr(), y.const_data_ptr(),
+    kernels::softmax_backward(y.scalar_type(), g.const_data_ptr(), saved.const_data_ptr(),
                               out.mutable_data_ptr(), rows(y), y.size(-1), kLog);
     return out;
   }
+  TORCH_CHECK(grad.sizes() == y.sizes() && grad.scalar_type() == y.scalar_type(),
+              "softmax's gradient must be like its result, got ", grad.scalar_type(), " ",
+              grad.sizes(), " and ", y.scalar_type(), " ", y.sizes());
   return run_on_host(y.device().index(), [&](HostArgs& host) {
     return kLog ? at::_log_softmax_backward_data(host(grad), host(y), dim, input_dtype)
                 : at::_softmax_backward_data(host(grad), host(y), dim, input_dtype);
@@ -197,10 +137,18 @@ Three layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, at::IntAr
   const auto shape = norm_shape(x, normalized, {&weight, &bias}, &parameters);
   if (!shape || !alike(grad, x)) {
     return run_on_host(x.device().index(), [&](HostArgs& host) {
-      return at::native_layer_norm_backward(host(grad), host(x), normalized, host(mean), host(rstd),
-                                            host(weight), host(bias), mask);
+      const auto a = checked_arguments("aten::native_layer_norm_backward",
+                                       {host(grad), host(x), normalized, host(mean), host(rstd),
+                                        host(weight), host(bias), mask});
+      return at::native_layer_norm_backward(
+          a[0].toTensor(), a[1].toTensor(), normalized, a[3].toTensor(), a[4].toTensor(),
+          a[5].toOptional<at::Tensor>(), a[6].toOptional<at::Tensor>(), mask);
     });
   }
+  TORCH_CHECK(
+      mean.numel() == shape->rows && rstd.numel() == shape->rows,
+      "native_layer_norm_backward: the mean and its companion must have an element per row, ",
+      shape->rows, ", got ", mean.sizes(), " and ", rstd.sizes());
   const auto index = x.device().index();
   const at::Tensor mean_f = mean.to(at::kFloat).contiguous(),
                    rstd_f = rstd.to(at::kFloat).contiguous();
@@ -218,15 +166,6 @@ Three layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, at::IntAr
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  NEURON_IMPL(m, "gelu", gelu);
-  NEURON_IMPL(m, "gelu_backward", gelu_backward);
-  NEURON_IMPL(m, "silu", silu);
-  NEURON_IMPL(m, "silu_backward", silu_backward);
-  NEURON_IMPL(m, "tanh", *tanh);
-  NEURON_IMPL(m, "tanh_backward", *tanh_backward);
-  NEURON_IMPL(m, "sigmoid", *sigmoid);
-  NEURON_IMPL(m, "sigmoid_backward", *sigmoid_backward);
-  NEURON_IMPL(m, "exp", *exp);
   NEURON_IMPL(m, "_softmax", softmax<false>);
   NEURON_IMPL(m, "_log_softmax", softmax<true>);
   NEURON_IMPL(m, "_softmax_backward_data", softmax_backward<false>);

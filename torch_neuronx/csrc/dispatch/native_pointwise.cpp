@@ -43,15 +43,8 @@ using MulImpl = at::native::structured_mul_out;
 using DivImpl = at::native::structured_div_out;
 
 // The direct path does no type conversion: ATen's iterator converts operands for CPU kernels only
-// when it sees CPU tensors. A pair that PyTorch must refuse (other devices) takes it too, for the
-// error.
-bool direct(const at::Tensor& a, const at::Tensor& b) {
-  if (C10_LIKELY(a.scalar_type() == b.scalar_type())) return true;
-  const auto misplaced = [](const at::Tensor& x, const at::Tensor& y) {
-    return !on_neuron(x) ? x.dim() > 0 : on_neuron(y) && x.device() != y.device();
-  };
-  return misplaced(a, b) || misplaced(b, a);
-}
+// when it sees CPU tensors.
+bool direct(const at::Tensor& a, const at::Tensor& b) { return a.scalar_type() == b.scalar_type(); }
 bool direct_div(const at::Tensor& a, const at::Tensor& b) {
   return direct(a, b) &&
          (c10::isFloatingType(a.scalar_type()) || c10::isComplexType(a.scalar_type()));

@@ -19,6 +19,13 @@ at::Tensor plus(const at::Tensor& gates, const OptionalTensor& bias) {
 }
 bool given(const OptionalTensor& t) { return t.has_value() && t->defined(); }
 
+// The columns of [N, n H] in n parts.
+std::vector<at::Tensor> parts(const at::Tensor& t, int64_t n) {
+  TORCH_CHECK(t.dim() == 2 && t.size(1) > 0 && t.size(1) % n == 0,
+              "recurrent cell: expected [batch, ", n, " * hidden], got ", t.sizes());
+  return t.chunk(n, 1);
+}
+
 // Gates i, f, g, o; the workspace [N, 4 H] keeps them after their activations.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input_gates,
                                                          const at::Tensor& hidden_gates,
@@ -28,7 +35,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input
   return run_on_host(cx.device().index(), [&](HostArgs& host) {
     const at::Tensor gates =
         plus(plus(host(input_gates), host(input_bias)) + host(hidden_gates), host(hidden_bias));
-    const auto part = gates.chunk(4, 1);
+    const auto part = parts(gates, 4);
     const at::Tensor i = part[0].sigmoid(), f = part[1].sigmoid(), g = part[2].tanh(),
                      o = part[3].sigmoid();
     const at::Tensor cy = f * host(cx) + i * g;
@@ -41,7 +48,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
     const at::Tensor& cy, const at::Tensor& workspace, bool has_bias) {
   if (!given(grad_hy) && !given(grad_cy)) return {};
   return run_on_host(cx.device().index(), [&](HostArgs& host) {
-    const auto part = host(workspace).chunk(4, 1);
+    const auto part = parts(host(workspace), 4);
     const at::Tensor &i = part[0], &f = part[1], &g = part[2], &o = part[3];
     const at::Tensor tanh_cy = host(cy).tanh();
     at::Tensor grad_c = given(grad_cy) ? host(*grad_cy) : at::Tensor();
@@ -65,8 +72,8 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(const at::Tensor& input_gates,
                                             const OptionalTensor& input_bias,
                                             const OptionalTensor& hidden_bias) {
   return run_on_host(hx.device().index(), [&](HostArgs& host) {
-    const auto in = plus(host(input_gates), host(input_bias)).chunk(3, 1);
-    const auto hidden = plus(host(hidden_gates), host(hidden_bias)).chunk(3, 1);
+    const auto in = parts(plus(host(input_gates), host(input_bias)), 3);
+    const auto hidden = parts(plus(host(hidden_gates), host(hidden_bias)), 3);
     const at::Tensor state = host(hx);
     const at::Tensor r = (in[0] + hidden[0]).sigmoid(), z = (in[1] + hidden[1]).sigmoid();
     const at::Tensor n = (in[2] + r * hidden[2]).tanh();
@@ -78,7 +85,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
     const at::Tensor& grad_hy, const at::Tensor& workspace, bool has_bias) {
   return run_on_host(grad_hy.device().index(), [&](HostArgs& host) {
     const at::Tensor grad = host(grad_hy);
-    const auto part = host(workspace).chunk(5, 1);
+    const auto part = parts(host(workspace), 5);
     const at::Tensor &r = part[0], &z = part[1], &n = part[2], &state = part[3],
                      &hidden_n = part[4];
     const at::Tensor grad_n = grad * (1 - z) * (1 - n * n);

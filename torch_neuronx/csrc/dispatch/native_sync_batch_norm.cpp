@@ -26,6 +26,8 @@ std::vector<int64_t> reduced(const at::Tensor& input) {
 
 // [C] beside [N, C, ...].
 at::Tensor per_channel(const at::Tensor& t, const at::Tensor& input) {
+  TORCH_CHECK(input.dim() >= 2, "batch norm: expected [N, C, ...], got a tensor of ", input.dim(),
+              " dimensions");
   std::vector<int64_t> shape(input.dim(), 1);
   shape[1] = -1;
   return t.reshape(shape);

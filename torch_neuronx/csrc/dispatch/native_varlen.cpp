@@ -6,8 +6,6 @@
 // i + Lk - Lq: `causal` and the window count from there. A query that sees no key gives zeros; its
 // log-sum-exp is 0 here, where FlashAttention has an infinity. Beyond what FlashAttention takes,
 // float32 is allowed.
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -150,9 +148,9 @@ void forward(const Sequence& s, const Options& options) {
     return;
   }
   const int64_t share = s.query.size(1) / s.key.size(1);
-  const auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-      s.query, repeated(s.key, share), repeated(s.value, share), 0.0, causal,
-      added(mask, s.query.scalar_type()), options.scale);
+  const auto [out, lse] =
+      attention::aten_forward(s.query, repeated(s.key, share), repeated(s.value, share), causal,
+                              added(mask, s.query.scalar_type()), options.scale);
   s.out.copy_(out);
   s.logsumexp.copy_(lse);
 }
@@ -165,9 +163,9 @@ void backward(const Sequence& s, const Options& options) {
   const auto [query, key, value] =
       problem
           ? attention::backward(*problem, s.grad_out, s.query, s.key, s.value, s.out, s.logsumexp)
-          : at::_scaled_dot_product_flash_attention_for_cpu_backward(
-                s.grad_out, s.query, repeated(s.key, share), repeated(s.value, share), s.out,
-                s.logsumexp, 0.0, causal, added(mask, s.query.scalar_type()), options.scale);
+          : attention::aten_backward(s.grad_out, s.query, repeated(s.key, share),
+                                     repeated(s.value, share), s.out, s.logsumexp, causal,
+                                     added(mask, s.query.scalar_type()), options.scale);
   s.grad_query.copy_(query);
   s.grad_key.copy_(summed(key, share));
   s.grad_value.copy_(summed(value, share));

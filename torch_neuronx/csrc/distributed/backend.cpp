@@ -134,9 +134,8 @@ void NeuronBackend::execute(const Call& call) {
   } catch (const c10::DistBackendError&) {
     throw;  // the group knows
   } catch (const std::exception& error) {
-    const auto* ours = dynamic_cast<const c10::Error*>(&error);
     segment_.poison(call.text() + " failed on " + segment_.rank_name(rank_) + ": " +
-                    (ours != nullptr ? ours->what_without_backtrace() : error.what()));
+                    first_line(error));
     throw;
   }
 }

@@ -178,7 +178,7 @@ class TwoLevelRank {
     try {
       body(errand);
     } catch (const std::exception& error) {
-      host_->poison(first_line(error.what()));
+      host_->poison(first_line(error));
       throw;
     }
   }

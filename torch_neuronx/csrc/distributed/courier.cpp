@@ -235,7 +235,7 @@ void Courier::listen(Line& line) {
       }
       // A peer that nobody waits for may go. Who asks for it later learns of it then.
       const auto lost = error_of([&] {
-        const std::string reason = error.what();
+        const std::string reason = first_line(error);
         if (is_needed) network_.fail(line.peer, errand, reason);
         fail(kPeerLost, network_.topology().describe(line.peer) + " has left group " + group_);
       });

@@ -42,18 +42,11 @@ inline std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-inline std::string first_line(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return first_line(e.what());
-  }
-}
+// The same of any exception: of one that Python raised, its kind and text ("ValueError: too long").
+std::string first_line(const std::exception& error);
+std::string first_line(const std::exception_ptr& error);
 
 // The same without the prefix, for a text that fail() is to get.
-inline std::string reason_of(const std::exception& error) {
-  const std::string text = first_line(error.what());
-  return text.starts_with(kErrorPrefix) ? text.substr(kErrorPrefix.size()) : text;
-}
+std::string reason_of(const c10::DistBackendError& error);
 
 }  // namespace torch_neuronx::distributed

@@ -107,7 +107,7 @@ void Hosts::run(const Call& call) {
   neighbours_.begin(local);
   try {
     dispatch(call, errand);
-  } catch (const std::exception& error) {
+  } catch (const c10::DistBackendError& error) {
     segment_.poison(reason_of(error));
     throw;
   }

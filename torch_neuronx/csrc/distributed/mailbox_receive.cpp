@@ -212,7 +212,7 @@ std::exception_ptr Mailbox::copy(const Job& job) {
     }
   } catch (const std::exception& error) {
     refuse(job.source, letter, parcel);
-    return error_of(kPeerLost, describe(*job.transfer) + " failed: " + error.what());
+    return error_of(kPeerLost, describe(*job.transfer) + " failed: " + first_line(error));
   }
   if (!claim.change(letter.generation, Offer::kMade, Offer::kTaken)) return withdrawn();
   react(job.source, letter);

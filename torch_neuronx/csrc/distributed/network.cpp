@@ -150,16 +150,15 @@ void Network::fail(int peer, const Errand& errand, const std::string& reason) {
   }
   raise(kPeerLost, errand.describe() + " can't finish: " + topology_.describe(topology_.rank()) +
                        " lost the connection to " + name_of(peer) +
-                       "; its process has ended, or the network between them (" +
-                       first_line(reason) + ")");
+                       "; its process has ended, or the network between them (" + reason + ")");
 }
 
 void Network::raise(const char* status, const std::string& text) {
   try {
     distributed::fail(status, text);
   } catch (const c10::DistBackendError& error) {
-    const auto word = announce(first_line(error.what()));
-    if (word == first_line(error.what())) throw;
+    const auto word = announce(first_line(error));
+    if (word == first_line(error)) throw;
     C10_THROW_ERROR(DistBackendError, word);
   }
 }
@@ -186,7 +185,7 @@ void Network::wait(c10d::Work& work, int peer, const Errand& errand) {
     try {
       done = wait_a_moment(work);
     } catch (const std::exception& error) {
-      fail(peer, errand, error.what());
+      fail(peer, errand, first_line(error));
     }
     if (done) return;
     if (errand.check) errand.check();
@@ -215,7 +214,7 @@ size_t Transfers::post(int peer, int tag, char* data, size_t bytes, bool outgoin
       transfer.works.push_back(outgoing ? gloo.send(tensors, peer, tag)
                                         : gloo.recv(tensors, peer, tag));
     } catch (const std::exception& error) {
-      network_.fail(peer, errand_, error.what());
+      network_.fail(peer, errand_, first_line(error));
     }
   }
   transfers_.push_back(std::move(transfer));

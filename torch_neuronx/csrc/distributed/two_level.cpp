@@ -170,6 +170,13 @@ class TwoLevel::Operation {
   Transfers transfers_;  // last: what it drops may point to all of the above
 };
 
+// In this order, so that who sees connections close finds the reason.
+template <class Error>
+void TwoLevel::abandon(const Error& reason) {
+  network_.announce(first_line(reason));
+  network_.close();
+}
+
 template <class Body>
 void TwoLevel::run(const Errand& errand, const Body& body) {
   Operation operation(network_, errand, spare_);
@@ -179,10 +186,13 @@ void TwoLevel::run(const Errand& errand, const Body& body) {
     operation.transfers().wait_all();
     operation.give_back_memory();
     neighbours_.close(errand);
+  } catch (const c10::DistBackendError& error) {
+    abandon(error);
+    throw;
   } catch (const std::exception& error) {
-    // In this order, so that who sees connections close finds the reason.
-    network_.announce(first_line(error.what()));
-    network_.close();
+    const Topology& topology = network_.topology();
+    const std::string who = topology.describe(topology.rank());
+    abandon(error_of(kClosed, errand.describe() + " failed on " + who + ": " + first_line(error)));
     throw;
   }
 }

@@ -75,6 +75,8 @@ class TwoLevel {
   class Operation;
   struct Partials;
 
+  template <class Error>
+  void abandon(const Error& reason);
   template <class Body>
   void run(const Errand& errand, const Body& body);
   const char* block(int local, size_t view, const Blocks& like, const std::vector<int64_t>& offsets,

@@ -124,13 +124,21 @@ std::optional<std::string> read_private_file(const std::string& path) {
   return text;
 }
 
+// Somebody else may have made the directory again after it was deleted.
+bool directory_is_ours(const std::string& path) {
+  struct stat info{};
+  const std::string directory = path.substr(0, path.rfind('/') + 1);
+  if (::stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return false;
+  return (info.st_uid == ::geteuid() || info.st_uid == 0) && (info.st_mode & S_IWOTH) == 0;
+}
+
 bool make_private_directories(const std::string& path) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos;
        slash = path.find('/', slash + 1)) {
     const std::string directory = path.substr(0, slash);
     if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) return false;
   }
-  return true;
+  return directory_is_ours(path);
 }
 
 }  // namespace

@@ -129,7 +129,8 @@ void softmax_grad_row(const void* grad_, const void* y_, void* out_, int64_t col
       })));
   row_each(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
     const vf g = load_some<T>(grad + i, count), v = load_some<T>(y + i, count);
-    store_some<T>(out + i, count, kLog ? fma(exp_negative<T>(v), -total, g) : (g - total) * v);
+    // What is almost certain leaves the difference of two almost equal numbers, also in 16 bits.
+    store_some<T>(out + i, count, kLog ? fma(exp_negative<F32>(v), -total, g) : (g - total) * v);
   });
 }
 

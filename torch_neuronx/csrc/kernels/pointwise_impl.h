@@ -15,7 +15,7 @@ struct GeluF {
   template <class T>
   static TN_INLINE vf f(vf x) {
     if constexpr (T::bits < 24) {
-      return x * normal_cdf_rough<T>(x);
+      return x * normal_cdf_narrow<T>(x);
     } else {
       vf bell;
       return x * normal_cdf(x, &bell);

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "device/state.h"
+#include "memory/guards.h"
 #include "memory/host_limits.h"
 
 namespace torch_neuronx {
@@ -48,6 +49,36 @@ void* reserve_zero_pages(size_t bytes) {
   return p;
 }
 
+// Between guards all of the arena is out of reach but the blocks in use. What no block covers of
+// its pages is filled with kFill, which is looked at when the block is freed.
+constexpr size_t kPage = 4 << 10;
+constexpr size_t kAligned = 64;  // addresses of blocks between guards
+constexpr char kFill = '\xff';
+
+// A block between guards: its pages, the last of which stays closed, and the caller's part of them.
+struct Guarded {
+  explicit Guarded(const Block& block)
+      : pages(block.ptr),
+        open(block.size - kPage),
+        data(guards() == Guards::kAfter ? block.ptr + open - round_up(block.requested, kAligned)
+                                        : block.ptr),
+        bytes(block.requested) {}
+  void protect(int access) const {
+    TORCH_CHECK(mprotect(pages, open, access) == 0, "mprotect failed");
+  }
+  // Calls fn(begin, end) for what lies in open pages and is not the caller's.
+  template <class Fn>
+  void around(Fn fn) const {
+    fn(pages, data);
+    fn(data + bytes, pages + open);
+  }
+
+  char* const pages;
+  const size_t open;
+  char* const data;
+  const size_t bytes;
+};
+
 }  // namespace
 
 const char* category_name(Category category) {
@@ -64,8 +95,13 @@ Arena::Arena(char* base, size_t virtual_bytes, size_t hbm_bytes, int device)
     : base_(base), virtual_bytes_(virtual_bytes), hbm_bytes_(hbm_bytes), device_(device) {
   table_ = static_cast<Block**>(reserve_zero_pages(virtual_bytes / kQuantum * sizeof(Block*)));
   chunk_reserved_.resize(virtual_bytes / kChunk);
-  Block* all = new_block(base_, virtual_bytes_);
-  free_.insert(all);
+  const bool guarded = guards() != Guards::kNone;
+  if (guarded) {
+    TORCH_CHECK(mprotect(base_, virtual_bytes_, PROT_NONE) == 0, "mprotect failed");
+  }
+  // Between guards the first page stays closed, for the block behind it.
+  const size_t skipped = guarded ? kPage : 0;
+  free_.insert(new_block(base_ + skipped, virtual_bytes_ - skipped));
 }
 
 Block* Arena::new_block(char* ptr, size_t size) {
@@ -110,8 +146,11 @@ void* Arena::allocate(size_t bytes, Category category) {
   out_of_host_memory_ = false;
   Block* block = nullptr;
   if (C10_LIKELY(bytes <= hbm_bytes_)) {
-    const size_t size = rounded(bytes);
-    const auto take = [&] { return size <= kSmallLimit ? take_small(size) : take_large(size); };
+    const bool guarded = guards() != Guards::kNone;
+    const size_t size = guarded ? round_up(bytes, kPage) + kPage : rounded(bytes);
+    const auto take = [&] {
+      return size <= kSmallLimit && !guarded ? take_small(size) : take_large(size);
+    };
     block = take();
     if (C10_UNLIKELY(block == nullptr)) {  // give cached memory back and try once more
       ++stats_.num_alloc_retries;
@@ -129,6 +168,13 @@ void* Arena::allocate(size_t bytes, Category category) {
   block->category.store(category, std::memory_order_relaxed);
   block->generation.store(next_generation(), std::memory_order_relaxed);
   count(block, true);
+  if (C10_UNLIKELY(guards() != Guards::kNone)) {
+    const Guarded guarded(*block);
+    guarded.protect(PROT_READ | PROT_WRITE);
+    guarded.around([](char* begin, char* end) { std::fill(begin, end, kFill); });
+    table_[index_of(guarded.data)] = block;
+    return guarded.data;
+  }
   return block->ptr;
 }
 
@@ -225,6 +271,16 @@ void Arena::deallocate(void* ptr) {
   // A foreign or twice freed pointer would corrupt the emulated memory: refuse loudly.
   TORCH_INTERNAL_ASSERT(block != nullptr && !block->is_free,
                         "invalid pointer freed on neuron:", device_);
+  if (C10_UNLIKELY(guards() != Guards::kNone)) {
+    const Guarded guarded(*block);
+    guarded.around([&](const char* begin, const char* end) {
+      const bool whole = std::all_of(begin, end, [](char c) { return c == kFill; });
+      TORCH_INTERNAL_ASSERT(whole, "something wrote beside a block of ", guarded.bytes,
+                            " bytes on neuron:", device_);
+    });
+    guarded.protect(PROT_NONE);
+    if (index_of(guarded.data) != index_of(block->ptr)) table_[index_of(guarded.data)] = nullptr;
+  }
   count(block, false);
   block->is_free = true;
   if (block->slab != nullptr) {

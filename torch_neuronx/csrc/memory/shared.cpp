@@ -17,6 +17,7 @@
 #include "dispatch/deferred.h"
 #include "memory/allocator.h"
 #include "memory/arena.h"
+#include "memory/guards.h"
 #include "memory/memory_file.h"
 
 #ifndef MADV_COLLAPSE
@@ -106,6 +107,9 @@ class Window {
 // and everything above is not, and one number is all there is to know after a failure. Never more
 // than one chunk exists twice.
 SharedArena Arena::share() {
+  TORCH_CHECK(guards() == Guards::kNone,
+              "TORCH_NEURONX_GUARD_PAGES: memory between guard pages can't be shared with other "
+              "ranks; unset it to use a process group");
   watch_forks();
   std::lock_guard<std::mutex> moving(g_moving);
   std::lock_guard<std::mutex> lock(mutex_);

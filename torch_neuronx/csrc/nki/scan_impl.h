@@ -44,9 +44,15 @@ TN_INLINE vf apply(vf a, vf b) {
   if constexpr (kOp == Alu::kAdd) return a + b;
   if constexpr (kOp == Alu::kSubtract) return a - b;
   if constexpr (kOp == Alu::kMultiply) return a * b;
-  // NaN wins.
-  if constexpr (kOp == Alu::kMaximum) return ((a > b) | (a != a)) ? a : b;
-  if constexpr (kOp == Alu::kMinimum) return ((a < b) | (a != a)) ? a : b;
+  // NaN wins, and 0.0 is greater than -0.0: numbers that are equal differ in the sign of 0 only.
+  if constexpr (kOp == Alu::kMaximum) {
+    const vf larger = ((a > b) | (a != a)) ? a : b;
+    return (a == b) ? from_bits(bits(a) & bits(b)) : larger;
+  }
+  if constexpr (kOp == Alu::kMinimum) {
+    const vf smaller = ((a < b) | (a != a)) ? a : b;
+    return (a == b) ? from_bits(bits(a) | bits(b)) : smaller;
+  }
   if constexpr (kOp == Alu::kEqual) return truth(a == b);
   if constexpr (kOp == Alu::kNotEqual) return truth(a != b);
   if constexpr (kOp == Alu::kGreaterEqual) return truth(a >= b);

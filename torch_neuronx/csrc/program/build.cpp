@@ -240,6 +240,20 @@ std::unique_ptr<Step> Builder::make_loop(const py::dict& spec, std::string name,
   TORCH_CHECK_VALUE(step->scratch_bytes >= 0 && step->scratch_bytes <= kMaxThreadScratch,
                     "a loop asks for ", step->scratch_bytes, " bytes of scratch per thread");
   step->operands = operands(field(spec, "operands"));
+  for (const py::handle item : items(field(spec, "cleared"), "what is cleared")) {
+    const auto parts = items(item, "what is cleared");
+    TORCH_CHECK_VALUE(parts.size() == 3, "what is cleared has ", parts.size(), " parts");
+    LoopStep::Note note;
+    const int64_t operand = integer(parts[0], "an operand that is cleared");
+    note.offset = integer(parts[1], "the offset of what is cleared");
+    note.bytes = integer(parts[2], "the size of what is cleared");
+    const bool known = operand >= 0 && operand < static_cast<int64_t>(step->operands.size()) &&
+                       note.bytes >= 0 && note.bytes <= 8;
+    TORCH_CHECK_VALUE(known && step->operands[static_cast<size_t>(operand)].written,
+                      "a loop notes what it found in operand ", operand);
+    note.operand = static_cast<int32_t>(operand);
+    step->notes.push_back(note);
+  }
   return step;
 }
 

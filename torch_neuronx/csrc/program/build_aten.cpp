@@ -4,6 +4,7 @@
 
 #include "device/state.h"
 #include "dispatch/op_table.h"
+#include "dispatch/trusting.h"
 #include "program/builder.h"
 
 namespace torch_neuronx::program {
@@ -54,6 +55,43 @@ c10::IValue convert(py::handle value, const c10::TypePtr& type, const char* what
   }
 }
 
+// Sizes and dtypes are known now; what depends on elements is looked at in every call.
+void check_demands(const AtenStep& step) {
+  const auto tensor = [](const std::optional<View>& view) -> std::optional<at::Tensor> {
+    if (!view) return std::nullopt;
+    const Geometry& g = view->geometry;
+    return at::empty_strided(g.sizes, g.strides, at::TensorOptions(g.dtype).device(at::kMeta));
+  };
+  torch::jit::Stack stack;
+  for (const AtenArgument& argument : step.arguments) {
+    switch (argument.kind) {
+      case AtenArgument::Kind::kConstant:
+        stack.push_back(argument.constant);
+        break;
+      case AtenArgument::Kind::kTensor:
+        stack.push_back(*tensor(argument.views[0]));
+        break;
+      case AtenArgument::Kind::kTensorList: {
+        c10::List<at::Tensor> list;
+        for (const auto& view : argument.views) list.push_back(*tensor(view));
+        stack.push_back(std::move(list));
+        break;
+      }
+      case AtenArgument::Kind::kOptionalTensorList: {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const auto& view : argument.views) list.push_back(tensor(view));
+        stack.push_back(std::move(list));
+        break;
+      }
+    }
+  }
+  try {
+    (void)meet(*step.demands, step.op, stack);  // no elements yet
+  } catch (const c10::Error& error) {
+    TORCH_CHECK_VALUE(false, error.what_without_backtrace());
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Step> Builder::make_aten(const py::dict& spec, std::string name, std::string loc) {
@@ -82,6 +120,14 @@ std::unique_ptr<Step> Builder::make_aten(const py::dict& spec, std::string name,
     step->arguments.push_back(make_argument(*step, argument, value, target));
   }
   TORCH_CHECK_VALUE(used == named.size(), target, " has no argument for some keyword");
+  step->demands = demands_of(*op);
+  if (step->demands != nullptr) check_demands(*step);
+  if (op_name == "neuron::check_noted_values") {
+    const AtenArgument& note = step->arguments[0];
+    TORCH_CHECK_VALUE(note.views.size() == 1 && note.views[0]->geometry.numel == 1, target,
+                      " needs a note of one element");
+    step->noted = note.views[0];
+  }
   for (const py::handle out : items(field(spec, "outs"), "outs")) add_result(*step, out);
   if (boolean(field(spec, "host"), "host")) {
     step->counted = &op_entry(overload.empty() ? op_name : op_name + "." + overload);
@@ -147,6 +193,13 @@ AtenArgument Builder::make_argument(const AtenStep& step, const c10::Argument& a
     made.constant.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);
     return made;
   }
+  const auto kind = type->kind();
+  // As a number any of these would be taken, and used as an index without a look.
+  const bool by_name = kind == c10::TypeKind::MemoryFormatType || kind == c10::TypeKind::LayoutType;
+  TORCH_CHECK_VALUE(
+      !PyLong_Check(value.ptr()) || (kind != c10::TypeKind::ScalarTypeType && !by_name),
+      "argument '", what, "' of ", target, " must be ", type->str(), ", got ",
+      py::repr(value).cast<std::string>());
   if (PyUnicode_Check(value.ptr()) && type->kind() == c10::TypeKind::MemoryFormatType) {
     made.constant = memory_format(text(value, what));
   } else if (PyUnicode_Check(value.ptr()) && type->kind() == c10::TypeKind::LayoutType) {

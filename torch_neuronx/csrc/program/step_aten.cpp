@@ -3,6 +3,7 @@
 
 #include "dispatch/deferred.h"
 #include "dispatch/op_table.h"
+#include "dispatch/trusting.h"
 #include "memory/allocator.h"
 #include "program/plain_dispatch.h"
 #include "program/steps.h"
@@ -59,6 +60,10 @@ std::vector<at::Tensor> flatten(torch::jit::Stack& stack) {
 }  // namespace
 
 void AtenStep::run(Frame& frame) const {
+  if (noted) {
+    frame.ensure(noted->buffer);
+    if (*frame.at(*noted) == 0) return;
+  }
   if (counted != nullptr) counted->note(counted_as);
   const bool core = on_core && frame.program().on_neuron();
   std::vector<at::Tensor> results;
@@ -73,7 +78,10 @@ void AtenStep::run(Frame& frame) const {
     const at::DisableRecordFunctionGuard quiet;  // a profile shows the step
     const c10::impl::ExcludeDispatchKeyGuard guard(excluded_inside());
     const WithoutModes modes;
+    StandIns stand_ins;
+    if (demands != nullptr) stand_ins = meet(*demands, op, stack);
     op.callBoxed(&stack);
+    stand_ins.store();
     results = flatten(stack);
     flush_deferred();  // the next step reads memory without asking
   }

@@ -1,6 +1,8 @@
 // Loop kernels: machine code over a range of items, split in small chunks over ATen's threads.
 #include <c10/util/SmallVector.h>
 
+#include <cstring>
+
 #include "gemm/scratch.h"
 #include "kernels/parallel.h"
 #include "program/steps.h"
@@ -17,6 +19,10 @@ void LoopStep::run(Frame& frame) const {
   }
   c10::SmallVector<void*, 16> pointers(operands.size());
   resolve(frame, operands, pointers.data());
+  for (const Note& note : notes) {
+    std::memset(static_cast<char*>(pointers[note.operand]) + note.offset, 0,
+                static_cast<size_t>(note.bytes));
+  }
   kernels::parallel_chunks(items, grain, [&](int64_t begin, int64_t end) {
     void* scratch = scratch_bytes == 0 ? nullptr
                                        : gemm::scratch(gemm::Slot::kLoopKernel,

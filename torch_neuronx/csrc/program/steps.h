@@ -14,7 +14,8 @@
 
 namespace torch_neuronx {
 struct OpEntry;
-}
+class Demands;
+}  // namespace torch_neuronx
 
 namespace torch_neuronx::program {
 
@@ -40,6 +41,12 @@ struct LoopStep final : Step {
   int64_t items = 0, grain = 1;
   int64_t scratch_bytes = 0;  // per thread
   Operands operands;
+  // Where the kernel notes what it found: bytes of operands that are 0 before.
+  struct Note {
+    int32_t operand = 0;
+    int64_t offset = 0, bytes = 0;
+  };
+  std::vector<Note> notes;
 };
 
 struct GemmStep final : Step {
@@ -111,6 +118,8 @@ struct AtenStep final : Step {
   std::vector<std::optional<View>> outs;  // by flattened return
   std::vector<bool> whole;                // outs[i] is the whole of its buffer, same strides
   bool on_core = false;                   // call it on neuron tensors
+  std::optional<View> noted;              // there is nothing to do where this is 0
+  const Demands* demands = nullptr;       // of an operator that trusts its caller
   OpEntry* counted = nullptr;             // a host step
   at::ScalarType counted_as = at::kFloat;
 };

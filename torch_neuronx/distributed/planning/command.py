@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from neuronxcc.unread import ends_quietly
 from torch_neuronx._config import (
     LNC_VARIABLES,
     MAX_DEVICES,
@@ -70,6 +71,7 @@ def _restart_with(values: Mapping[str, str], arguments: Sequence[str]) -> None:
         )
 
 
+@ends_quietly
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)

@@ -11,6 +11,7 @@ from torch_neuronx.dynamo.lowerings import (
     creation,
     custom,
     distance,
+    embedding_bag,
     flex,
     foreach,
     grouped,
@@ -19,6 +20,7 @@ from torch_neuronx.dynamo.lowerings import (
     library,
     linear,
     norm,
+    padding,
     pointwise,
     power,
     quantized,
@@ -27,6 +29,7 @@ from torch_neuronx.dynamo.lowerings import (
     reduce,
     shape,
     sorting,
+    storage,
 )
 from torch_neuronx.dynamo.registry import TABLE
 
@@ -42,6 +45,7 @@ __all__ = [
     "creation",
     "custom",
     "distance",
+    "embedding_bag",
     "flex",
     "foreach",
     "grouped",
@@ -50,6 +54,7 @@ __all__ = [
     "library",
     "linear",
     "norm",
+    "padding",
     "pointwise",
     "power",
     "quantized",
@@ -58,4 +63,5 @@ __all__ = [
     "reduce",
     "shape",
     "sorting",
+    "storage",
 ]

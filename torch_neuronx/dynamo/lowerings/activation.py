@@ -9,7 +9,7 @@ import torch
 from neuronxcc.ir import build as b
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
-from torch_neuronx.dynamo.lowerings.pointwise import formula
+from torch_neuronx.dynamo.lowerings.pointwise import at_least, at_most, formula
 from torch_neuronx.dynamo.registry import Context, lowers
 
 aten = torch.ops.aten
@@ -129,7 +129,7 @@ def elu(
 ) -> Node:
     def of(v: Node) -> Node:
         low = e.scaled(b.expm1(e.scaled(v, input_scale)), alpha * scale)
-        return b.select(b.greater(v, e.like(v, 0)), e.scaled(v, scale), low)
+        return b.select(b.less(v, e.like(v, 0)), low, e.scaled(v, scale))
 
     return formula(cx, of, x)
 
@@ -180,7 +180,7 @@ def softplus_backward(cx: Context, grad: Node, x: Node, beta: float, limit: floa
 
 @lowers(aten.hardtanh.default)
 def hardtanh(cx: Context, x: Node, low: float = -1, high: float = 1) -> Node:
-    return formula(cx, lambda v: b.clamp(e.like(v, low), v, e.like(v, high)), x)
+    return formula(cx, lambda v: at_most(at_least(v, low), high), x)
 
 
 @lowers(aten.hardtanh_backward.default)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -13,17 +14,36 @@ from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.checks import demand
+from torch_neuronx.dynamo.dtypes import compute_dtype
 from torch_neuronx.dynamo.emit import Value
+from torch_neuronx.dynamo.locations import operator_name
 from torch_neuronx.dynamo.lowerings.pointwise import (
     Formula,
     arithmetic,
     finish,
     formula,
     is_infinite,
+    rounded_formula,
 )
 from torch_neuronx.dynamo.registry import Context, lowers
 
 aten = torch.ops.aten
+
+
+def _divided(
+    cx: Context,
+    function: Formula,
+    x: Value,
+    y: Value,
+    *,
+    apply: Callable[..., Node] = formula,
+) -> Node:
+    """A formula that divides, which integers cannot be by 0, unless there are none."""
+    if not compute_dtype(cx.dtype).is_float and 0 not in cx.shape:
+        divisor = y if isinstance(y, Node) else e.number(y, cx.dtype)
+        demand(cx, e.not_zero(divisor), f"ZeroDivisionError ({operator_name(cx.fx.target)})")
+    return apply(cx, function, x, y)
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -31,13 +51,13 @@ def div_mode(cx: Context, x: Value, y: Value, *, rounding_mode: str | None = Non
     if rounding_mode is None:
         return arithmetic(Op.DIVIDE, cx, x, y)
     if rounding_mode == "trunc":
-        return formula(cx, _divide_trunc, x, y)
-    return formula(cx, floor_divided, x, y)
+        return _divided(cx, _divide_trunc, x, y)
+    return _divided(cx, floor_divided, x, y)
 
 
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
 def floor_divide(cx: Context, x: Value, y: Value) -> Node:
-    return formula(cx, floor_divided, x, y)
+    return _divided(cx, floor_divided, x, y)
 
 
 def _divide_trunc(x: Node, y: Node) -> Node:
@@ -68,7 +88,7 @@ def floor_divided(x: Node, y: Node) -> Node:
 
 @lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(cx: Context, x: Value, y: Value) -> Node:
-    return formula(cx, modulo, x, y)
+    return _divided(cx, modulo, x, y, apply=rounded_formula)
 
 
 def modulo(x: Node, y: Node) -> Node:
@@ -84,7 +104,7 @@ def modulo(x: Node, y: Node) -> Node:
 
 @lowers(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod(cx: Context, x: Value, y: Value) -> Node:
-    return formula(cx, b.remainder, x, y)
+    return _divided(cx, b.remainder, x, y, apply=rounded_formula)
 
 
 @lowers(aten.fmax.default)
@@ -174,7 +194,7 @@ def _xlog(log: Formula, x: Node, y: Node) -> Node:
 def heaviside(cx: Context, x: Node, values: Node) -> Node:
     def of(x: Node, v: Node) -> Node:
         zero = e.like(x, 0)
-        step = b.select(b.less(x, zero), zero, e.like(x, 1))
+        step = b.select(b.greater(x, zero), e.like(x, 1), zero)  # of NaN 0
         return b.select(b.equal(x, zero), v, step)
 
     if cx.dtype is DType.PRED:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from neuronxcc.ir import build
+from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo import emit as e
@@ -62,12 +63,8 @@ def efficient_attention(
     out_type, lse_type, *_ = cx.types
     kernel = attention_kernel(cx, query, key, value, bias, dropout, causal, scale=scale)
     if kernel is None:
-        rows = TensorType(lse_type.dtype, (*lse_type.shape[:-1], query.shape[2]))
         args = (query, key, value, bias, with_lse, dropout, causal)
-        out, lse = cx.call(
-            _EFFICIENT, args, {"scale": scale}, types=(out_type, rows), outs=(0, 1, None, None),
-            device=True,
-        )  # fmt: skip
+        out, lse = _efficient(cx, out_type, args, scale)
     else:
         out, lse = kernel[:2]
     if not lse_type.size:
@@ -77,14 +74,29 @@ def efficient_attention(
     return [out, padded, *_empty(cx.value[2:])]
 
 
+def _efficient(
+    cx: Context, out_type: TensorType, args: Sequence[Any], scale: float | None
+) -> tuple[Node, ...]:
+    """(output, logsumexp of every query)."""
+    rows = TensorType(DType.F32, args[0].shape[:3])
+    return cx.call(
+        _EFFICIENT, args, {"scale": scale}, types=(out_type, rows), outs=(0, 1, None, None),
+        device=True,
+    )  # fmt: skip
+
+
 @lowers(_EFFICIENT_BACKWARD)
 def efficient_attention_backward(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
     """(dq, dk, dv, None)."""
     given = list(args)
-    query, lse = given[1], given[6]
-    given[6] = build.slice_(lse, (0, 0, 0), (*lse.shape[:2], query.shape[2]))
-    grad, _, key, value, bias, out, lse, _, _, dropout, *rest = given
+    grad, query, key, value, bias, out, lse, _, _, dropout, *rest = given
     causal = rest[1] if len(rest) > 1 else False
+    if lse.type.size:
+        lse = build.slice_(lse, (0, 0, 0), (*lse.shape[:2], query.shape[2]))
+    else:  # nobody asked for it; the kernel computes it all the same
+        forward = (query, key, value, bias, True, dropout, causal)
+        _, lse = _efficient(cx, out.type, forward, kwargs.get("scale"))
+    given[6] = lse
     operands = (grad, query, key, value, bias, None, out, lse, None, None, None, None)
     kernel = attention_backward_kernel(cx, *operands, dropout, causal, **kwargs)
     if kernel is not None:

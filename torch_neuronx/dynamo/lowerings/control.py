@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,11 +15,23 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.checks import demand
 from torch_neuronx.dynamo.inline import inline
 from torch_neuronx.dynamo.registry import Body, Context, find, flat, lowers
 
 higher_order = torch.ops.higher_order
+aten = torch.ops.aten
 Module = torch.fx.GraphModule
+
+
+@lowers(aten._assert_async.msg)
+def assert_async(cx: Context, x: Node, text: str) -> None:
+    holds = e.not_zero(x)
+    if x.type.size != 1:  # refused by all calls, in the words of eager mode
+        many = "more than one value" if x.type.size else "no values"
+        text = f"Boolean value of Tensor with {many} is ambiguous"
+        holds = e.number(value=False, dtype=DType.PRED)
+    demand(cx, holds, text)
 
 
 def _operands(body: Body, values: Sequence[Any]) -> list[Node]:
@@ -36,10 +49,29 @@ def cond(cx: Context, pred: Any, true: Module, false: Module, operands: Sequence
     bodies = [cx.import_body(gm, operands, name) for gm, name in ((true, "true"), (false, "false"))]
     if not isinstance(pred, Node):
         body = bodies[0] if pred else bodies[1]
-        return _returned(cx, inline(body.graph, _operands(body, operands)))
+        return _returned(cx, _inlined(cx, body, _operands(body, operands)))
     selector = b.reshape(e.not_zero(pred), ())
-    node = b.conditional(selector, [body.graph for body in bodies], _operands(bodies[0], operands))
-    return _returned(cx, b.results(node))
+    checks = any(body.checks for body in bodies)
+    graphs = [_with_number(body) if checks else body.graph for body in bodies]
+    results = b.results(b.conditional(selector, graphs, _operands(bodies[0], operands)))
+    if checks:
+        cx.effects.append(results[-1])
+    return _returned(cx, results)
+
+
+def _inlined(cx: Context, body: Body, operands: Sequence[Node]) -> list[Node]:
+    results = inline(body.graph, operands)
+    if body.checks:
+        cx.effects.append(results.pop())
+    return results
+
+
+def _with_number(body: Body) -> Graph:
+    """The branch with the number that its checks give, which is 0 if it has none."""
+    graph = body.graph
+    return (
+        graph if body.checks else replace(graph, results=(*graph.results, e.number(0, DType.S64)))
+    )
 
 
 @lowers(higher_order.while_loop)
@@ -50,14 +82,23 @@ def while_loop(
     if not all(isinstance(v, Node) for v in carried):
         raise NotImplementedError("a while_loop that carries numbers instead of tensors")
     test, body = (cx.import_body(gm, state, n) for gm, n in ((condition, "cond"), (step, "body")))
+    if test.checks:
+        raise NotImplementedError("a check on which no result depends in the condition of a loop")
     # Operands that stay the same are part of the state too: the body hands them on.
     kept = body.graph.params[len(carried) :]
-    loop = Graph(body.graph.name, body.graph.params, (*body.graph.results, *kept))
-    tested = Graph(
-        test.graph.name, body.graph.params, (b.reshape(e.not_zero(test.graph.results[0]), ()),)
-    )
-    node = b.while_(tested, loop, _operands(body, state))
-    return _returned(cx, b.results(node)[: len(carried)])
+    params, initial = body.graph.params, _operands(body, state)
+    results = (*body.graph.results[: len(carried)], *kept)
+    if body.checks:
+        checked = parameter(len(params), body.graph.results[-1].type)
+        results = (*results, b.add(checked, body.graph.results[-1]))
+        params = (*params, checked)
+        initial.append(e.number(0, checked.dtype))
+    loop = Graph(body.graph.name, params, results)
+    tested = Graph(test.graph.name, params, (b.reshape(e.not_zero(test.graph.results[0]), ()),))
+    done = b.results(b.while_(tested, loop, initial))
+    if body.checks:
+        cx.effects.append(done[-1])
+    return _returned(cx, done[: len(carried)])
 
 
 def _loop(
@@ -70,16 +111,24 @@ def _loop(
     name: str,
 ) -> list[Node]:
     """Run `body` on (carry, a slice of each xs, extra) `count` times; (carry, stacked results)."""
-    stacked_types = [r.type for r in body.graph.results[len(init) :]]
+    returned = len(body.graph.results) - body.checks
+    stacked_types = [r.type for r in body.graph.results[len(init) : returned]]
     buffers = [e.number(0, t.dtype, (count, *t.shape)) for t in stacked_types]
-    state = [e.number(0, DType.S64), *init, *buffers, *xs, *extra]
+    state = [
+        e.number(0, DType.S64),
+        *init,
+        *buffers,
+        *xs,
+        *extra,
+        *[e.number(0, DType.S64)] * body.checks,
+    ]
     params = [parameter(i, node.type) for i, node in enumerate(state)]
-    cuts = [len(init), len(buffers), len(xs), len(extra)]
+    cuts = [len(init), len(buffers), len(xs), len(extra), int(body.checks)]
     groups, start = [], 1
     for size in cuts:
         groups.append(params[start : start + size])
         start += size
-    carry, written, sources, rest = groups
+    carry, written, sources, rest, checked = groups
     position = params[0]
     rows = [
         b.reshape(
@@ -91,14 +140,19 @@ def _loop(
     results = inline(body.graph, [*carry, *rows, *rest])
     updated = [
         b.dynamic_update_slice(w, b.reshape(r, (1, *r.shape)), (position, *(0,) * r.type.rank))
-        for w, r in zip(written, results[len(init) :], strict=True)
+        for w, r in zip(written, results[len(init) : returned], strict=True)
     ]
+    numbers = [b.add(before, results[-1]) for before in checked]
     following = b.add(position, e.like(position, 1))
     loop = b.graph(
-        f"{name}.body", params, [following, *results[: len(init)], *updated, *sources, *rest]
+        f"{name}.body",
+        params,
+        [following, *results[: len(init)], *updated, *sources, *rest, *numbers],
     )
     test = b.graph(f"{name}.cond", params, [b.less(position, e.like(position, count))])
     done = b.results(b.while_(test, loop, state))
+    if body.checks:
+        cx.effects.append(done[-1])
     return list(done[1 : 1 + len(init) + len(buffers)])
 
 

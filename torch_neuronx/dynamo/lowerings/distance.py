@@ -11,6 +11,7 @@ import torch
 from neuronxcc.ir import build as b
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.checks import checked
 from torch_neuronx.dynamo.dtypes import compute_dtype
 from torch_neuronx.dynamo.lowerings.index import put_along, take_along
 from torch_neuronx.dynamo.lowerings.pointwise import finish, sign_of
@@ -140,6 +141,7 @@ def embedding_renorm(cx: Context, weight: Node, indices: Node, limit: float, p: 
     w = b.convert(weight, wide)
     size = _norm(w, p, 1)
     flat = b.reshape(indices, (indices.type.size,))
+    flat = checked(cx, flat, 0, w.shape[0], f"index out of range in self: {{}} of {w.shape[0]}")
     ones = e.number(1, wide, flat.shape)
     used = e.not_zero(put_along(e.like(size, 0), [(0, flat)], ones, "add"))
     factor = b.divide(e.like(size, limit), b.add(size, e.like(size, 1e-7)))

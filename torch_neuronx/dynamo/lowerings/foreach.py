@@ -182,6 +182,14 @@ def _number(x: Value, like: Node) -> Node:
     return b.broadcast_to(e.value(x, like.dtype), like.shape)
 
 
+def _gradient(grad: Node, like: Node, grad_scale: Node | None, maximize: bool) -> tuple[Node, Node]:
+    """The gradient without its scale, which the step stores, and the direction that it steps by."""
+    unscaled = b.convert(grad, like.dtype)
+    if grad_scale is not None:
+        unscaled = b.divide(unscaled, _number(grad_scale, unscaled))
+    return unscaled, b.negate(unscaled) if maximize else unscaled
+
+
 def _adam(
     decoupled: bool,
     cx: Context,
@@ -207,12 +215,8 @@ def _adam(
     results: list[list[Node]] = [[], [], [], [], []]
     for i, old in enumerate(params):
         wide = compute_dtype(old.dtype)
-        p, g, m, v = (b.convert(t, wide) for t in (old, grads[i], averages[i], squares[i]))
-        if grad_scale is not None:
-            g = b.divide(g, _number(grad_scale, g))
-        unscaled = g
-        if maximize:
-            g = b.negate(g)
+        p, m, v = (b.convert(t, wide) for t in (old, averages[i], squares[i]))
+        unscaled, g = _gradient(grads[i], p, grad_scale, maximize)
         step = b.convert(steps[i], wide)
         if weight_decay and decoupled:
             p = b.subtract(p, b.multiply(_number(lr, p), e.scaled(p, weight_decay)))
@@ -229,12 +233,51 @@ def _adam(
         size = b.add(b.divide(b.sqrt(top), _number(second, p)), e.like(p, eps))
         rate = b.divide(e.value(lr, wide), b.reshape(first, ()))
         p = b.subtract(p, b.multiply(_number(rate, p), b.divide(m, size)))
-        new = [p, unscaled, m, v, top if amsgrad else None]
-        for place, (t, before) in enumerate(
-            zip(new, (old, grads[i], averages[i], squares[i], old), strict=True)
-        ):
-            if t is not None:
-                results[place].append(_unless(found_inf, b.convert(t, before.dtype), before))
+        changes = [(p, old), (unscaled, grads[i]), (m, averages[i]), (v, squares[i])]
+        if amsgrad:
+            changes.append((top, maxima[i]))
+        for place, (new, before) in enumerate(changes):
+            results[place].append(_unless(found_inf, b.convert(new, before.dtype), before))
+    return tuple(tuple(part) for part in results)
+
+
+@lowers(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)
+def _sgd(
+    cx: Context,
+    params: Nodes,
+    grads: Nodes,
+    momenta: Nodes,
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Value,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: Node | None = None,
+    found_inf: Node | None = None,
+) -> Any:
+    """(params, grads, momentum buffers) after the step."""
+    del cx
+    results: list[list[Node]] = [[], [], []]
+    for i, old in enumerate(params):
+        wide = compute_dtype(old.dtype)
+        p = b.convert(old, wide)
+        unscaled, g = _gradient(grads[i], p, grad_scale, maximize)
+        if weight_decay:
+            g = b.add(g, e.scaled(p, weight_decay))
+        if momenta:
+            m = g
+            if not is_first_step:
+                before = b.convert(momenta[i], wide)
+                m = b.add(e.scaled(before, momentum), e.scaled(g, 1 - dampening))
+            new = b.convert(m, momenta[i].dtype)
+            results[2].append(_unless(found_inf, new, momenta[i]))
+            g = b.add(g, e.scaled(m, momentum)) if nesterov else m
+        p = b.subtract(p, b.multiply(_number(lr, p), g))
+        results[0].append(_unless(found_inf, b.convert(p, old.dtype), old))
+        results[1].append(_unless(found_inf, b.convert(unscaled, grads[i].dtype), grads[i]))
     return tuple(tuple(part) for part in results)
 
 

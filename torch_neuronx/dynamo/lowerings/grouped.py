@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -47,25 +48,31 @@ def scaled_grouped_mm(
     scale_y: Node,
     offsets: Node | None = None,
     bias: Node | None = None,
-    *_rest: object,
+    *rest: object,
 ) -> Node:
     """Float8 groups: the float32 product of the plain values, then the scales.
 
     There is a scale for every row of `x` and every column of `y`, of each of their matrices. If
     both are one matrix, whose contracted dimension is grouped, there is one for every group,
-    group after group.
+    group after group. Scales of blocks are the device's own kernel's.
     """
     wide = DType.F32
-    if bias is not None:
-        raise NotImplementedError("_scaled_grouped_mm with a bias")
-    if scale_x.dtype is not wide or scale_y.dtype is not wide:
-        raise NotImplementedError("_scaled_grouped_mm with scales of blocks (MX formats)")
+    if bias is not None or scale_x.dtype is not wide or scale_y.dtype is not wide:
+        return scaled_by_device(cx, x, y, scale_x, scale_y, offsets, bias, *rest)
     type_ = TensorType(wide, cx.shape)
     total = _grouped(cx, b.convert(x, wide), b.convert(y, wide), offsets, type_)
     shape, last = total.shape, total.type.rank - 1
     rows = _scales(scale_x, x, y, offsets, shape, last - 1)
     columns = _scales(scale_y, y, x, offsets, shape, last)
     return b.convert(b.multiply(b.multiply(total, rows), columns), cx.dtype)
+
+
+@lowers(aten._scaled_grouped_mm_v2.default, aten._scaled_mm_v2.default)
+def scaled_by_device(cx: Context, *args: object, **kwargs: object) -> Node:
+    """Products with scales of blocks: the device's own kernel, a step on the host."""
+    target: Any = cx.fx.target
+    cx.note_host_call(target._name)
+    return cx.call(target, args, kwargs, host=True, device=True)[0]
 
 
 def _scales(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -11,6 +13,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.checks import bounded, checked, token
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.emit import Value
 from torch_neuronx.dynamo.registry import Context, lowers
@@ -83,23 +86,29 @@ def _accumulated(x: Node, places: Places, updates: Node, kind: str, at: int | No
 # ---- index, index_put ---------------------------------------------------------------------------
 
 
-def _indexed(x: Node, indices: Sequence[Node | None]) -> tuple[list[tuple[int, Node]], int]:
+def _indexed(
+    cx: Context, x: Node, indices: Sequence[Node | None]
+) -> tuple[list[tuple[int, Node]], int]:
     """(Dimension, positions) pairs of advanced indexing, and where the new dimensions stand."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     shape = e.shape_of(*(i for _, i in given))
-    places = [(d, b.broadcast_to(e.wrap_index(i, x.shape[d]), shape)) for d, i in given]
+    places = []
+    for d, i in given:
+        # Nothing is looked up if another index has no elements.
+        index = bounded(cx, i, d, x.shape[d], negative=True) if 0 not in shape else i
+        places.append((d, b.broadcast_to(e.wrap_index(index, x.shape[d]), shape)))
     dims = [d for d, _ in given]
     together = dims[-1] - dims[0] + 1 == len(dims)
     return places, dims[0] if together else 0
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
-def index(_cx: Context, x: Node, indices: Sequence[Node | None]) -> Node:
+def index(cx: Context, x: Node, indices: Sequence[Node | None]) -> Node:
     if all(i is None for i in indices):
         return x
     if any(i is not None and i.dtype in (DType.PRED, DType.U8) for i in indices):
         raise NotImplementedError("an index of truth values")
-    places, at = _indexed(x, indices)
+    places, at = _indexed(cx, x, indices)
     return take_along(x, places, at)
 
 
@@ -111,7 +120,7 @@ def index_put(
     given = [i for i in indices if i is not None]
     if any(i.dtype in (DType.PRED, DType.U8) for i in given):
         return _masked_put(x, indices, values, accumulate=accumulate)
-    places, at = _indexed(x, indices)
+    places, at = _indexed(cx, x, indices)
     dims = [d for d, _ in places]
     rest = [n for d, n in enumerate(x.shape) if d not in dims]
     shape = (*rest[:at], *places[0][1].shape, *rest[at:])
@@ -168,14 +177,19 @@ def _clamped(x: Node, indices: Sequence[Node | None]) -> list[Node | None]:
 
 @lowers(aten.embedding.default)
 def embedding(
-    _cx: Context,
+    cx: Context,
     weight: Node,
     indices: Node,
     _padding_idx: int = -1,
     _scale_grad_by_freq: bool = False,
     _sparse: bool = False,
 ) -> Node:
-    return take_along(weight, [(0, indices)])
+    return take_along(weight, [(0, _row_numbers(cx, indices, weight.shape[0]))])
+
+
+def _row_numbers(cx: Context, indices: Node, rows: int, *, lookup: bool = True) -> Node:
+    text = f"index out of range in self: {{}} of {rows}"
+    return checked(cx, indices, 0, rows, text, lookup=lookup)
 
 
 @lowers(aten.embedding_dense_backward.default)
@@ -183,6 +197,8 @@ def embedding_backward(
     cx: Context, grad: Node, indices: Node, rows: int, padding_idx: int, scale_by_freq: bool
 ) -> Node:
     wide = compute_dtype(cx.dtype)
+    # Indices of -1 are those of the padding that nested tensors have; they get no gradient.
+    indices = checked(cx, indices, -1, rows, f"index out of range in self: {{}} of {rows}")
     g = b.convert(grad, wide)
     if scale_by_freq:
         ones = e.number(1, wide, indices.shape)
@@ -199,15 +215,20 @@ def embedding_backward(
 
 @lowers(aten.index_select.default)
 def index_select(cx: Context, x: Node, dim: int, indices: Node) -> Node:
+    axis = e.dim(dim, x.type.rank) if x.type.rank else 0
+    indices = _row_numbers(cx, indices, x.shape[axis] if x.type.rank else 1, lookup=not axis)
     if not x.type.rank:
-        return b.broadcast_to(x, cx.shape)
-    axis = e.dim(dim, x.type.rank)
-    return take_along(x, [(axis, b.reshape(indices, (indices.type.size,)))])
+        x = b.reshape(x, (1,))
+    taken = take_along(x, [(axis, b.reshape(indices, (indices.type.size,)))])
+    return b.reshape(taken, cx.shape)
 
 
-def _rows(x: Node, dim: int, indices: Node) -> tuple[int, list[tuple[int, Node]]]:
+def _rows(
+    cx: Context, x: Node, dim: int, indices: Node, *, negative: bool = False, lookup: bool = True
+) -> tuple[int, list[tuple[int, Node]]]:
     axis = e.dim(dim, x.type.rank)
     flat = b.reshape(indices, (indices.type.size,))
+    flat = bounded(cx, flat, axis, x.shape[axis], negative=negative, lookup=lookup)
     return axis, [(axis, e.wrap_index(flat, x.shape[axis]))]
 
 
@@ -217,7 +238,7 @@ def index_add(
 ) -> Node:
     if not x.type.rank:
         x, source = b.reshape(x, (1,)), b.reshape(source, (1,))
-    axis, places = _rows(x, dim, indices)
+    axis, places = _rows(cx, x, dim, indices)
     wide = compute_dtype(x.dtype)
     shape = (*x.shape[:axis], indices.type.size, *x.shape[axis + 1 :])
     source = e.scaled(b.reshape(b.convert(source, wide), shape), alpha)
@@ -228,19 +249,21 @@ def index_add(
 @lowers(aten.index_copy.default)
 def index_copy(cx: Context, x: Node, dim: int, indices: Node, source: Node) -> Node:
     if not x.type.rank:
-        return b.reshape(source, ())
-    axis, places = _rows(x, dim, indices)
+        x = b.reshape(x, (1,))
+    axis, places = _rows(cx, x, dim, indices)
     shape = (*x.shape[:axis], indices.type.size, *x.shape[axis + 1 :])
-    return put_along(x, places, b.reshape(b.convert(source, cx.dtype), shape), "set")
+    result = put_along(x, places, b.reshape(b.convert(source, cx.dtype), shape), "set")
+    return b.reshape(result, cx.shape)
 
 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(cx: Context, x: Node, dim: int, indices: Node, fill: Value) -> Node:
     if not x.type.rank:
-        return e.value(fill, cx.dtype)
-    axis, places = _rows(x, dim, indices)
+        x = b.reshape(x, (1,))
+    axis, places = _rows(cx, x, dim, indices, negative=True)
     shape = (*x.shape[:axis], indices.type.size, *x.shape[axis + 1 :])
-    return put_along(x, places, b.broadcast_to(e.value(fill, cx.dtype), shape), "set")
+    result = put_along(x, places, b.broadcast_to(e.value(fill, cx.dtype), shape), "set")
+    return b.reshape(result, cx.shape)
 
 
 @lowers(aten.index_reduce.default)
@@ -257,7 +280,7 @@ def index_reduce(
     whole = x.shape
     if not x.type.rank:
         x = b.reshape(x, (1,))
-    axis, places = _rows(x, dim, indices)
+    axis, places = _rows(cx, x, dim, indices)
     shape = (*x.shape[:axis], indices.type.size, *x.shape[axis + 1 :])
     source = b.reshape(b.convert(source, cx.dtype), shape)
     return b.reshape(_combine(x, places, source, reduce, include_self=include_self), whole)
@@ -269,19 +292,21 @@ def index_reduce(
 @lowers(aten.gather.default)
 def gather(cx: Context, x: Node, dim: int, indices: Node, *, sparse_grad: bool = False) -> Node:
     del sparse_grad
-    if not x.type.rank:
-        return b.broadcast_to(x, cx.shape)
+    shape = indices.shape
     if not indices.type.size:
-        return e.number(0, cx.dtype, cx.shape)
-    if not indices.type.rank:
-        return b.reshape(gather(cx, x, dim, b.reshape(indices, (1,))), ())
+        return e.number(0, x.dtype, shape)
+    if not x.type.rank or not indices.type.rank:
+        x, indices = _ranked(x), _ranked(indices)
     axis = e.dim(dim, x.type.rank)
+    indices = bounded(cx, indices, axis, x.shape[axis], lookup=False)
     others = tuple(d for d in range(x.type.rank) if d != axis)
     for d in others:
         x = b.slice_dim(x, d, 0, indices.shape[d])
-    return b.make(
+    if not x.type.size:  # the check refuses them
+        return e.number(0, x.dtype, shape)
+    taken = b.make(
         Op.GATHER,
-        (x, e.wrap_index(indices, x.shape[axis])),
+        (x, indices),
         offset_dims=(),
         collapsed_slice_dims=(axis,),
         start_index_map=(axis,),
@@ -290,35 +315,45 @@ def gather(cx: Context, x: Node, dim: int, indices: Node, *, sparse_grad: bool =
         operand_batching_dims=others,
         start_indices_batching_dims=others,
     )
+    return b.reshape(taken, shape)
 
 
-def _elements(x: Node, dim: int, indices: Node) -> list[tuple[int, Node]]:
+def _ranked(x: Node) -> Node:
+    return x if x.type.rank else b.reshape(x, (1,))
+
+
+def _elements(x: Node, axis: int, indices: Node) -> list[tuple[int, Node]]:
     """Full coordinates of the elements that gather and scatter with these indices touch."""
-    axis = e.dim(dim, x.type.rank)
     return [
-        (d, e.wrap_index(indices, x.shape[axis]) if d == axis else e.positions(indices.shape, d))
-        for d in range(x.type.rank)
+        (d, indices if d == axis else e.positions(indices.shape, d)) for d in range(x.type.rank)
     ]
 
 
 def _scatter(
-    x: Node, dim: int, indices: Node, source: Node, kind: str, *, include_self: bool = True
+    cx: Context,
+    x: Node,
+    dim: int,
+    indices: Node,
+    source: Node,
+    kind: str,
+    *,
+    include_self: bool = True,
 ) -> Node:
     """Write elements; `source` may be larger than `indices`, which says what is used."""
     if not indices.type.size:
         return x
     shape = x.shape
     if not x.type.rank or not indices.type.rank:
-        x, indices = (b.reshape(t, (1,) if not t.type.rank else t.shape) for t in (x, indices))
-        source = b.reshape(source, (1,) if not source.type.rank else source.shape)
+        x, indices, source = map(_ranked, (x, indices, source))
     for d in range(source.type.rank):
         source = b.slice_dim(source, d, 0, indices.shape[d])
     axis = e.dim(dim, x.type.rank)
+    indices = bounded(cx, indices, axis, x.shape[axis], lookup=False)
     others = tuple(d for d in range(x.type.rank) if d != axis)
     if kind == "set" and all(x.shape[d] == indices.shape[d] for d in others):
         result = _scatter_batched(x, axis, indices, source, kind)
     else:
-        places = _elements(x, dim, indices)
+        places = _elements(x, axis, indices)
         result = _combine(x, places, source, kind, include_self=include_self)
     return b.reshape(result, shape)
 
@@ -327,7 +362,7 @@ def _scatter_batched(x: Node, axis: int, indices: Node, source: Node, kind: str)
     others = tuple(d for d in range(x.type.rank) if d != axis)
     return b.make(
         Op.SCATTER,
-        (x, e.wrap_index(indices, x.shape[axis]), source),
+        (x, indices, source),
         update_window_dims=(),
         inserted_window_dims=(axis,),
         scatter_dims_to_operand_dims=(axis,),
@@ -389,12 +424,12 @@ def scatter(
         node = b.convert(source, cx.dtype)
     else:
         node = e.number(source, cx.dtype, indices.shape)
-    return _scatter(x, dim, indices, node, reduce)
+    return _scatter(cx, x, dim, indices, node, reduce)
 
 
 @lowers(aten.scatter_add.default)
 def scatter_add(cx: Context, x: Node, dim: int, indices: Node, source: Node) -> Node:
-    return _scatter(x, dim, indices, b.convert(source, cx.dtype), "add")
+    return _scatter(cx, x, dim, indices, b.convert(source, cx.dtype), "add")
 
 
 @lowers(aten.scatter_reduce.two)
@@ -409,13 +444,20 @@ def scatter_reduce(
     include_self: bool = True,
 ) -> Node:
     source = b.convert(source, cx.dtype)
-    return _scatter(x, dim, indices, source, reduce, include_self=include_self)
+    return _scatter(cx, x, dim, indices, source, reduce, include_self=include_self)
 
 
 @lowers(aten.take.default)
-def take(_cx: Context, x: Node, indices: Node) -> Node:
+def take(cx: Context, x: Node, indices: Node) -> Node:
     flat = b.reshape(x, (x.type.size,))
+    indices = _of_elements(cx, x, indices)
     return take_along(flat, [(0, e.wrap_index(indices, x.type.size))])
+
+
+def _of_elements(cx: Context, x: Node, indices: Node) -> Node:
+    size = x.type.size
+    text = f"out of range: tried to access index {{}} on a tensor of {size} elements."
+    return checked(cx, indices, -size, size, text)
 
 
 @lowers(aten.put.default)
@@ -423,21 +465,45 @@ def put(cx: Context, x: Node, indices: Node, source: Node, accumulate: bool = Fa
     if not indices.type.size:
         return x
     flat = b.reshape(x, (x.type.size,))
+    indices = _of_elements(cx, x, indices)
     places = [(0, e.wrap_index(indices, x.type.size))]
     source = b.reshape(b.convert(source, cx.dtype), indices.shape)
     result = _accumulated(flat, places, source, "add" if accumulate else "set")
     return b.reshape(result, x.shape)
 
 
+@lowers(aten.max_unpool2d.default, aten.max_unpool3d.default)
+def max_unpool(cx: Context, x: Node, indices: Node, size: Sequence[int], *_window: Any) -> Node:
+    area = math.prod(size)
+    planes = x.type.size // max(1, math.prod(x.shape[-len(size) :]))
+    text = f"Found an invalid max index: {{}} (output volumes are of size {_times(size)})"
+    indices = checked(cx, indices, 0, area, text, lookup=False)
+    flat = (planes, x.type.size // max(1, planes))
+    places = [(0, e.positions(flat, 0)), (1, b.reshape(indices, flat))]
+    zeros = e.number(0, cx.dtype, (planes, area))
+    return b.reshape(put_along(zeros, places, b.reshape(x, flat), "set"), cx.shape)
+
+
+def _times(size: Sequence[int]) -> str:
+    return "x".join(map(str, size))
+
+
 @lowers(aten.masked_scatter.default)
 def masked_scatter(cx: Context, x: Node, mask: Node, source: Node) -> Node:
     pred = b.broadcast_to(e.not_zero(mask), cx.shape)
     x = b.broadcast_to(x, cx.shape)
-    if not x.type.size or not source.type.size:
-        return x
     flat = b.reshape(b.convert(pred, DType.S64), (x.type.size,))
+    if not x.type.size:
+        return x
+    text = "masked_scatter: Number of elements of source < number of ones in mask"
+    size = source.type.size
+    enough = token(cx, b.reduce(flat, "add", 0), 0, size + 1, text, lookup=False)
+    if not size:
+        cx.effects.append(enough)
+        return x
     # Element number k of the mask takes element k of the source.
     order = b.subtract(b.cumulative(flat, "add", 0), e.like(flat, 1))
+    order = b.add(order, b.broadcast_to(enough, order.shape))
     order = b.clamp(e.like(order, 0), order, e.like(order, source.type.size - 1))
     taken = take_along(b.reshape(b.convert(source, cx.dtype), (source.type.size,)), [(0, order)])
     return b.select(pred, b.reshape(taken, cx.shape), x)
@@ -506,6 +572,8 @@ def searchsorted(
 ) -> Node:
     del out_int32
     if sorter is not None:
+        text = "torch.searchsorted(): sorter index out of range: {}"
+        sorter = checked(cx, sorter, 0, sequence.shape[-1], text, lookup=False)
         sequence = gather(cx, sequence, -1, sorter)
     node = values if isinstance(values, Node) else e.number(values, sequence.dtype)
     x, y = _common(sequence, node)

@@ -41,8 +41,6 @@ CALLED: tuple[OpOverload, ...] = (
     aten._upsample_bilinear2d_aa_backward.default,
     aten._upsample_bicubic2d_aa.default,
     aten._upsample_bicubic2d_aa_backward.default,
-    aten._embedding_bag.default,
-    aten._embedding_bag_forward_only.default,
     aten._embedding_bag_backward.default,
     aten._embedding_bag_dense_backward.default,
     aten._embedding_bag_per_sample_weights_backward.default,
@@ -57,19 +55,19 @@ CALLED: tuple[OpOverload, ...] = (
 )
 
 
-def called(cx: Context, *args: Any, **kwargs: Any) -> Any:
-    """Call the operator of the node as it is."""
+def called(cx: Context, *args: Any, device: bool = False, **kwargs: Any) -> Any:
+    """Call the operator of the node as it is; `device` for one that the device has itself."""
     target = cx.fx.target
     assert isinstance(target, OpOverload)
     if isinstance(cx.value, torch.Tensor):
-        return cx.call(target, args, kwargs)[0]
+        return cx.call(target, args, kwargs, device=device)[0]
     # Results that nobody takes are left to the operator: PyTorch's fake kernels guess some shapes.
     taken = {user.args[1] for user in cx.fx.users}
     values = flat(cx.value)
     wanted = [i for i, v in enumerate(values) if isinstance(v, torch.Tensor) and i in taken]
     types = [tensor_type(values[i]) for i in wanted]
     outs = [wanted.index(i) if i in wanted else None for i in range(len(values))]
-    results = cx.call(target, args, kwargs, types=types, outs=outs)
+    results = cx.call(target, args, kwargs, types=types, outs=outs, device=device)
     return tuple(None if o is None else results[o] for o in outs)
 
 

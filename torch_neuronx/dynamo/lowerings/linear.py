@@ -9,6 +9,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
+from torch_neuronx.dynamo.lowerings.grouped import scaled_by_device
 from torch_neuronx.dynamo.lowerings.pointwise import finish
 from torch_neuronx.dynamo.registry import Context, lowers
 
@@ -17,15 +18,17 @@ aten = torch.ops.aten
 
 def _product(cx: Context, x: Node, y: Node) -> Node:
     """The matrix product in the type that sums are in; boolean and empty operands included."""
+    # Truth values are multiplied by PyTorch only if there are none.
+    dtype = DType.S32 if cx.dtype is DType.PRED else compute_dtype(cx.dtype)
     if x.dtype is DType.PRED:
-        x, y = b.convert(x, cx.dtype), b.convert(y, cx.dtype)
+        x, y = b.convert(x, dtype), b.convert(y, dtype)
     if x.type.rank == 3:
         batch = (0,)
         return b.dot_general(
             x, y, lhs_batch=batch, rhs_batch=batch, lhs_contract=(2,), rhs_contract=(1,),
-            dtype=compute_dtype(cx.dtype),
+            dtype=dtype,
         )  # fmt: skip
-    return b.dot_general(x, y, lhs_contract=(-1,), rhs_contract=(0,), dtype=compute_dtype(cx.dtype))
+    return b.dot_general(x, y, lhs_contract=(-1,), rhs_contract=(0,), dtype=dtype)
 
 
 @lowers(aten.mm.default, aten.bmm.default, aten.mv.default, aten.mm.dtype, aten.bmm.dtype)
@@ -134,8 +137,14 @@ def scaled_mm(
     out_dtype: object = None,
     use_fast_accum: bool = False,
 ) -> Node:
-    """Float8 matrices with a scale per tensor, or per row of x and column of y."""
-    del scale_result, out_dtype, use_fast_accum
+    """Float8 matrices with a scale per tensor, or per row of x and column of y.
+
+    Scales of blocks are the device's own kernel's.
+    """
+    rows, columns = ((x.shape[0], 1), (), (1,), (1, 1)), ((1, y.shape[1]), (), (1,), (1, 1))
+    if scale_x.shape not in rows or scale_y.shape not in columns or scale_result is not None:
+        args = (x, y, scale_x, scale_y, bias, scale_result, out_dtype, use_fast_accum)
+        return scaled_by_device(cx, *args)
     product = b.dot_general(x, y, lhs_contract=(1,), rhs_contract=(0,), dtype=DType.F32)
     for scale in (scale_x, scale_y):
         scale = b.reshape(scale, ()) if scale.type.size == 1 else scale  # noqa: PLW2901

@@ -211,7 +211,6 @@ def group_norm_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> Results:
-    del cx
     shape = (n, groups, c // groups, hxw)
     g, v = (b.reshape(_wide(t), shape) for t in (grad, x))
     average, inverse = (
@@ -223,7 +222,8 @@ def group_norm_backward(
         by_channel = b.reshape(b.convert(weight, v.dtype), (groups, c // groups))
         spread = b.multiply(g, b.broadcast_in_dim(by_channel, shape, (1, 2)))
     inner = _projected(spread, hat, (2, 3), c // groups * hxw)
-    grad_x = b.convert(b.reshape(b.multiply(inner, inverse), x.shape), x.dtype)
+    # PyTorch's rule for tracing leaves it in the type of the arithmetic where types are mixed.
+    grad_x = b.convert(b.reshape(b.multiply(inner, inverse), x.shape), cx.types[0].dtype)
     dtype = x.dtype if weight is None else weight.dtype
     grad_w = b.convert(b.reshape(b.reduce(b.multiply(g, hat), "add", (0, 3)), (c,)), dtype)
     grad_b = b.convert(b.reshape(b.reduce(g, "add", (0, 3)), (c,)), dtype)

@@ -33,6 +33,11 @@ def formula(cx: Context, function: Formula, *tensors: Value, dtype: DType | None
     return finish(cx, function(*e.together(wide, *tensors)))
 
 
+def rounded_formula(cx: Context, function: Formula, *tensors: Value) -> Node:
+    """Like `formula`, with numbers rounded to the result's type first, as most kernels do it."""
+    return finish(cx, function(*e.rounded_together(cx.dtype, *tensors)))
+
+
 # ---- one operand --------------------------------------------------------------------------------
 
 # Computed in floating point, whatever comes in.
@@ -112,7 +117,7 @@ def sign_of(x: Node) -> Node:
         unit = b.divide(x, b.complex_(size, e.like(size, 0)))
         return b.select(b.equal(size, e.like(size, 0)), e.like(x, 0), unit)
     if x.dtype.is_float:
-        return b.select(b.is_nan(x), e.like(x, 0), b.sign(x))
+        return b.select(b.greater(b.abs_(x), e.like(x, 0)), b.sign(x), e.like(x, 0))
     return b.sign(x)
 
 
@@ -128,7 +133,7 @@ def square(cx: Context, x: Node) -> Node:
 
 @lowers(aten.relu.default)
 def relu(cx: Context, x: Node) -> Node:
-    return formula(cx, lambda v: b.maximum(v, e.like(v, 0)), x)
+    return formula(cx, lambda v: at_least(v, 0), x)
 
 
 @lowers(aten.bitwise_not.default)
@@ -246,7 +251,7 @@ def rad2deg(cx: Context, x: Node) -> Node:
 
 # ---- two operands -------------------------------------------------------------------------------
 
-# Computed in the common type (which is the result's); numbers keep their precision.
+# Computed in the common type (which is the result's).
 ARITHMETIC: dict[OpOverload, Op] = {
     aten.mul.Tensor: Op.MULTIPLY,
     aten.mul.Scalar: Op.MULTIPLY,
@@ -278,12 +283,16 @@ COMPARISONS: dict[OpOverload, str] = {
 }
 
 
+_KEEPING = frozenset({Op.MULTIPLY, Op.DIVIDE})  # numbers keep their precision
+
+
 def arithmetic(op: Op, cx: Context, x: Value, y: Value) -> Node:
     if cx.dtype is DType.PRED and op is Op.MULTIPLY:
         op = Op.AND
     if cx.dtype.is_float and op is Op.NEXTAFTER:  # steps of the type itself
         return finish(cx, b.nextafter(*e.together(cx.dtype, x, y)))
-    return formula(cx, partial(b.binary, op), x, y)
+    apply = formula if op in _KEEPING else rounded_formula
+    return apply(cx, partial(b.binary, op), x, y)
 
 
 def _bitwise(op: Op, cx: Context, x: Value, y: Value) -> Node:
@@ -332,7 +341,8 @@ def _sum(op: Op, cx: Context, x: Value, y: Value, alpha: Scalar) -> Node:
         y = e.scaled(b.convert(y, wide), alpha)
     elif not e.is_one(alpha):
         y = y * alpha
-    return finish(cx, b.binary(op, *e.together(wide, x, y)))
+    values = (v if isinstance(v, Node) else e.number(v, cx.dtype) for v in (x, y))
+    return finish(cx, b.binary(op, *e.together(wide, *values)))
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)
@@ -372,10 +382,26 @@ def clamp(cx: Context, x: Node, low: Value | None = None, high: Value | None = N
     v = b.broadcast_to(b.convert(x, wide), cx.shape)
     # In this order, as PyTorch: if low > high the result is high. NaN stays.
     if low is not None:
-        v = b.maximum(v, b.broadcast_to(e.value(low, wide), cx.shape))
+        v = at_least(v, low)
     if high is not None:
-        v = b.minimum(v, b.broadcast_to(e.value(high, wide), cx.shape))
+        v = at_most(v, high)
     return finish(cx, v)
+
+
+def at_least(v: Node, low: Value) -> Node:
+    """The larger one, and the value itself, a zero of its own sign, where both are equal."""
+    bound = b.broadcast_to(e.value(low, v.dtype), v.shape)
+    if not v.dtype.is_float or isinstance(low, Node) or low != low:  # NaN wins  # noqa: PLR0124
+        return b.maximum(v, bound)
+    return b.select(b.less(v, bound), bound, v)
+
+
+def at_most(v: Node, high: Value) -> Node:
+    """The smaller one, as for `at_least`."""
+    bound = b.broadcast_to(e.value(high, v.dtype), v.shape)
+    if not v.dtype.is_float or isinstance(high, Node) or high != high:  # noqa: PLR0124
+        return b.minimum(v, bound)
+    return b.select(b.greater(v, bound), bound, v)
 
 
 @lowers(aten.clamp_min.default, aten.clamp_min.Tensor)

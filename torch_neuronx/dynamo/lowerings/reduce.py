@@ -141,10 +141,20 @@ lowers(aten.all.default, aten.all.dim, aten.all.dims)(partial(_truth, "and"))
 
 
 def moments(x: Node, over: Sequence[int], correction: float = 0) -> tuple[Node, Node]:
-    """Mean and variance over dimensions, in two passes; shapes without these dimensions."""
+    """Mean and variance over dimensions, in two passes; shapes without these dimensions.
+
+    Everything is seen from the first element, so equal ones have no variance, however large.
+    """
     count = math.prod(x.shape[d] for d in over)
-    average = _divided(b.reduce(x, "add", over), count)
-    apart = b.subtract(x, e.back(average, x.shape, over))
+    if not count:
+        average = _divided(b.reduce(x, "add", over), count)
+        return average, _divided(average, 0)
+    limits = [1 if d in over else n for d, n in enumerate(x.shape)]
+    first = b.slice_(x, [0] * x.type.rank, limits)
+    near = b.subtract(x, b.broadcast_to(first, x.shape))
+    shift = _divided(b.reduce(near, "add", over), count)
+    average = b.add(b.reshape(first, shift.shape), shift)
+    apart = b.subtract(near, e.back(shift, x.shape, over))
     if x.dtype.is_complex:
         parts = b.real(apart), b.imag(apart)
         square = b.add(*(b.multiply(p, p) for p in parts))
@@ -240,6 +250,8 @@ def vector_norm(
     x = wide(cx, x)
     over = e.dims(dims, x.type.rank)
     size = b.abs_(x)
+    if order != 0 and all(x.shape[d] == 1 for d in over):
+        return finish(cx, b.reshape(size, cx.shape))  # no square that overflows
     if order == math.inf:
         result = b.reduce(size, "max", over)
     elif order == -math.inf:

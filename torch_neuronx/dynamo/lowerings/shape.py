@@ -1,8 +1,7 @@
-"""Views, copies and joins. The IR has no strides: a view is its value."""
+"""Views, copies and joins. The IR has no strides: a view is its value (see `storage` for those)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -59,18 +58,19 @@ def same(_cx: Context, x: Node, **_options: object) -> Node:
 @lowers(aten._to_copy.default)
 def to_copy(cx: Context, x: Value, **_options: object) -> Node:
     # vmap makes tensors of numbers, which tracing turns back into numbers.
-    return b.broadcast_to(e.value(x, cx.dtype), cx.shape)
+    found = e.cast(x, cx.dtype) if isinstance(x, Node) else e.value(x, cx.dtype)
+    return b.broadcast_to(found, cx.shape)
 
 
 @lowers(torch.ops.prims.convert_element_type.default)
 def convert_element_type(cx: Context, x: Node, _dtype: object) -> Node:
-    return b.convert(x, cx.dtype)
+    return e.cast(x, cx.dtype)
 
 
 @lowers(aten.copy.default)
 def copy(cx: Context, x: Node, source: Node, _non_blocking: bool = False) -> Node:
     del x
-    return b.broadcast_to(b.convert(source, cx.dtype), cx.shape)
+    return b.broadcast_to(e.cast(source, cx.dtype), cx.shape)
 
 
 @lowers(aten.view.dtype, aten.view_copy.dtype)
@@ -347,71 +347,3 @@ def _spread_rows(full: Node, shape: Sequence[int], rest: Sequence[int], row: int
     places = (*rest, row)
     order = sorted(range(len(places)), key=places.__getitem__)
     return b.broadcast_in_dim(b.transpose(full, order), shape, sorted(places))
-
-
-@lowers(aten.as_strided.default, aten.as_strided_copy.default)
-def as_strided(
-    cx: Context,
-    x: Node,
-    size: Sequence[int],
-    stride: Sequence[int],
-    offset: int | None = None,
-) -> Node:
-    flat, start = _memory_order(cx, x)
-    begin = (start if offset is None else offset) - start
-    if begin >= 0 and _is_dense(size, stride):
-        return b.reshape(b.slice_dim(flat, 0, begin, begin + math.prod(size)), size)
-    from torch_neuronx.dynamo.lowerings.index import take_along  # noqa: PLC0415
-
-    return take_along(flat, [(0, _places(size, stride, begin))])
-
-
-@lowers(aten.as_strided_scatter.default)
-def as_strided_scatter(
-    cx: Context,
-    x: Node,
-    source: Node,
-    size: Sequence[int],
-    stride: Sequence[int],
-    offset: int | None = None,
-) -> Node:
-    flat, start = _memory_order(cx, x)
-    if flat is not x and not _contiguous(cx, x):
-        raise NotImplementedError("as_strided_scatter on a tensor that is not contiguous")
-    begin = (start if offset is None else offset) - start
-    places = _places(size, stride, begin)
-    return b.reshape(put_along(flat, [(0, places)], b.convert(source, cx.dtype), "set"), x.shape)
-
-
-def _contiguous(cx: Context, x: Node) -> bool:
-    base: torch.Tensor = cx.fx.args[0].meta["val"]  # type: ignore[union-attr]
-    return base.is_contiguous() and tuple(base.shape) == x.shape
-
-
-def _memory_order(cx: Context, x: Node) -> tuple[Node, int]:
-    """The elements of a dense tensor in the order of memory, and where in its storage it starts."""
-    base: torch.Tensor = cx.fx.args[0].meta["val"]  # type: ignore[union-attr]
-    strides = tuple(map(int, base.stride()))
-    order = sorted(range(base.dim()), key=lambda d: (-strides[d], d))
-    shape = [base.size(d) for d in order]
-    if not _is_dense(shape, [strides[d] for d in order]):
-        raise NotImplementedError("as_strided on a tensor with gaps in its memory")
-    return b.reshape(b.transpose(x, order), (x.type.size,)), int(base.storage_offset())
-
-
-def _is_dense(size: Sequence[int], stride: Sequence[int]) -> bool:
-    expected = 1
-    for extent, step in zip(reversed(size), reversed(stride), strict=True):
-        if extent != 1 and step != expected:
-            return False
-        expected *= extent
-    return True
-
-
-def _places(size: Sequence[int], stride: Sequence[int], begin: int) -> Node:
-    places = e.number(begin, DType.S64, size)
-    for d, step in enumerate(stride):
-        if step and size[d] != 1:
-            along = b.iota(DType.S64, size, d)
-            places = b.add(places, e.scaled(along, step))
-    return places

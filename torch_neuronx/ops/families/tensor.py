@@ -22,7 +22,7 @@ ROWS: tuple[Row, ...] = (
     Row(_M, Engine.VECTOR, "addr", "a product by broadcasting"),
     Row(_M, Engine.TENSOR, "_euclidean_dist", "norms and one product", dtypes=FLOATS),
     Row(
-        _M, Engine.TENSOR, "_grouped_mm _scaled_grouped_mm",
+        _M, Engine.TENSOR, "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2",
         "named by AWS as supported for mixtures of experts", dtypes=FLOATS,
         basis=Basis.DOCUMENTED,
     ),

@@ -9,12 +9,12 @@ refused.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from neuronxcc.codegen.loop import Access, Kernel, Scalar, scalars
+from neuronxcc.codegen.loop import Access, Kernel, Scalar, noted, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.check import check_kernel
@@ -22,6 +22,7 @@ from neuronxcc.neff.check import check_kernel
 Range = tuple[int, int]  # least and greatest value; empty if the first is the larger
 
 _FARTHEST = 1 << 46  # elements; nothing that is bounded by anything reaches so far
+_ROUNDS = 4  # of conclusions from some conditions of a mask to others
 _WIDEST: Range = (-(1 << 63), (1 << 64) - 1)
 
 
@@ -48,29 +49,36 @@ def reaches(kernel: Kernel) -> tuple[Reach, ...]:
         ValueError: The parts of the kernel do not fit each other.
     """
     check_kernel(kernel)
-    bounds = _Bounds(kernel)
     low = [0] * len(kernel.slots)
     high = [0] * len(kernel.slots)
     written = [False] * len(kernel.slots)
-    empty = any(dim.extent == 0 for dim in kernel.dims)
-
-    def note(access: Access, mask: Scalar | None) -> None:
-        first, last = (0, -1) if empty else bounds.places(access, mask)
-        if first > last or kernel.slots[access.slot].tile:
-            return
+    for access, _, (first, last) in places(kernel):
         at = access.slot
+        if first > last or kernel.slots[at].tile:
+            continue
         if low[at] == high[at]:
             low[at], high[at] = first, last + 1
         else:
             low[at], high[at] = min(low[at], first), max(high[at], last + 1)
+    for store in kernel.stores:
+        written[store.access.slot] = True
+    for access in noted(kernel):
+        written[access.slot] = True
+    return tuple(map(Reach, low, high, written))
 
+
+def places(kernel: Kernel) -> Iterator[tuple[Access, Scalar | None, Range]]:
+    """Every access with its condition, and the first and last element that it may reach."""
+    bounds = _Bounds(kernel)
+    made: list[tuple[Access, Scalar | None]] = []
     for scalar in scalars(kernel):
         if scalar.access is not None:
-            note(scalar.access, scalar.srcs[0] if scalar.srcs else None)
-    for store in kernel.stores:
-        note(store.access, store.mask)
-        written[store.access.slot] = True
-    return tuple(map(Reach, low, high, written))
+            condition = scalar.srcs[0] if scalar.what == "load" and scalar.srcs else None
+            made.append((scalar.access, condition))
+    made += [(store.access, store.mask) for store in kernel.stores]
+    empty = any(dim.extent == 0 for dim in kernel.dims)
+    for access, mask in made:
+        yield access, mask, (0, -1) if empty else bounds.places(access, mask)
 
 
 def bounded(kernel: Kernel) -> tuple[Reach, ...]:
@@ -162,25 +170,29 @@ _MIRROR = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE
 _NEGATION = {"LT": "GE", "GE": "LT", "LE": "GT", "GT": "LE", "EQ": "NE", "NE": "EQ"}
 
 
+# What a sum is made of: the position along a dimension, or an expression that is no sum.
+_Term = int | Scalar
+
+
 @dataclass(frozen=True, slots=True)
 class _Linear:
-    """constant + sum(factors[d] * position along d); no factor is 0."""
+    """constant + sum(factors[t] * t); no factor is 0."""
 
-    factors: Mapping[int, int]
+    factors: Mapping[_Term, int]
     constant: int
 
     def plus(self, other: _Linear, sign: int = 1) -> _Linear:
         factors = dict(self.factors)
-        for dim, factor in other.factors.items():
-            factors[dim] = factors.get(dim, 0) + sign * factor
-        kept = {dim: factor for dim, factor in factors.items() if factor}
+        for term, factor in other.factors.items():
+            factors[term] = factors.get(term, 0) + sign * factor
+        kept = {term: factor for term, factor in factors.items() if factor}
         return _Linear(kept, self.constant + sign * other.constant)
 
     def times(self, other: _Linear) -> _Linear | None:
         if other.factors:
             return None if self.factors else other.times(self)
         by = other.constant
-        return _Linear({d: f * by for d, f in self.factors.items() if by}, self.constant * by)
+        return _Linear({t: f * by for t, f in self.factors.items() if by}, self.constant * by)
 
 
 _LINEAR_OPS: dict[Op | None, Callable[..., _Linear | None]] = {
@@ -191,13 +203,19 @@ _LINEAR_OPS: dict[Op | None, Callable[..., _Linear | None]] = {
 }
 
 
-def _multiple(strides: Mapping[int, int], factors: Mapping[int, int]) -> int:
-    """F with strides[d] == f * factors[d] for all d of factors; 0 if there is none."""
-    quotients = {divmod(strides.get(d, 0), factor) for d, factor in factors.items()}
+def _multiple(strides: Mapping[_Term, int], factors: Mapping[_Term, int]) -> int:
+    """F with strides[t] == f * factors[t] for all t of factors; 0 if there is none."""
+    quotients = {divmod(strides.get(t, 0), factor) for t, factor in factors.items()}
     if len(quotients) != 1:
         return 0
     quotient, remainder = quotients.pop()
     return 0 if remainder else quotient
+
+
+def _shares(of: Range, by: int) -> Range:
+    """The integers whose product with a number, not 0, lies in a range."""
+    least, most = of if by > 0 else of[::-1]
+    return -(-least // by), most // by
 
 
 class _Bounds:
@@ -208,6 +226,7 @@ class _Bounds:
         self.plain: dict[Scalar, Range] = {}
         self.under: dict[Scalar, _Assumption] = {}
         self.forms: dict[Scalar, _Linear | None] = {}
+        self.indices = {s.dim: s for s in scalars(kernel) if s.what == "index"}
 
     def places(self, access: Access, mask: Scalar | None) -> Range:
         """First and last element of an access."""
@@ -221,34 +240,70 @@ class _Bounds:
             if assumption.impossible:
                 return 0, -1
             known, memo = assumption.known, assumption.memo
-        low = high = access.offset
-        rest = {dim: stride for dim, stride in enumerate(access.strides) if stride}
-        # Sums that the mask bounds (2 * row + tap - 1 >= 0) say more than their parts.
-        for scalar, bounds in known.items():
-            form = self.linear(scalar)
-            if form is None or len(form.factors) < 2:
-                continue
-            factor = _multiple(rest, form.factors)
-            if factor:
-                rest = {dim: s for dim, s in rest.items() if dim not in form.factors}
-                ends = [factor * (end - form.constant) for end in bounds]
-                low, high = low + min(ends), high + max(ends)
-        for dim, stride in rest.items():
-            first, last = self.position(dim, known)
-            low, high = (
-                low + min(first * stride, last * stride),
-                high + max(first * stride, last * stride),
-            )
+        given: dict[_Term, int] = {dim: s for dim, s in enumerate(access.strides) if s}
+        low, high = self._sum(_Linear(given, access.offset), known, memo)
+        if not access.indices:
+            return low, high
+        # Once with every index by itself, and once with what the indices are sums of.
+        whole = _Linear(given, access.offset)
         for index, stride in access.indices:
             first, last = self.range(index, known, memo)
             low, high = (
                 low + min(first * stride, last * stride),
                 high + max(first * stride, last * stride),
             )
+            form = self.linear(index) or _Linear({index: 1}, 0)
+            whole = whole.plus(form.times(_Linear({}, stride)) or form)
+        return _meet((low, high), self._sum(whole, known, memo))
+
+    def _sum(
+        self, form: _Linear, known: Mapping[Scalar, Range], memo: dict[Scalar, Range]
+    ) -> Range:
+        """The values of a sum where something is known of its parts, and of sums of them."""
+        # Sums that the mask bounds (2 * row + tap - 1 >= 0) say more than their parts. Those that
+        # share positions exclude each other, so each gets its turn to come first.
+        sums = []
+        for scalar, bounds in known.items():
+            part = self.linear(scalar)
+            if part is not None and len(part.factors) > 1 and _multiple(form.factors, part.factors):
+                # The parts may be bounded more closely, by other conditions of the mask.
+                sums.append((part, _meet(bounds, self.total(part, known))))
+        found = self._parts(form, sums, known, memo)
+        for first in sums[1:]:
+            found = _meet(found, self._parts(form, [first, *sums], known, memo))
+        return found
+
+    def _parts(
+        self,
+        form: _Linear,
+        sums: list[tuple[_Linear, Range]],
+        known: Mapping[Scalar, Range],
+        memo: dict[Scalar, Range],
+    ) -> Range:
+        """The values of a sum as that of some sums, the first that fit, and of what is left."""
+        low = high = form.constant
+        rest = dict(form.factors)
+        for part, close in sums:
+            factor = _multiple(rest, part.factors)
+            if factor:
+                rest = {term: s for term, s in rest.items() if term not in part.factors}
+                ends = [factor * (end - part.constant) for end in close]
+                low, high = low + min(ends), high + max(ends)
+        for term, stride in rest.items():
+            found = (
+                self.position(term, known)
+                if isinstance(term, int)
+                else self.range(term, known, memo)
+            )
+            ends = [stride * end for end in found]
+            low, high = low + min(ends), high + max(ends)
         return low, high
 
     def linear(self, scalar: Scalar) -> _Linear | None:
-        """The expression as a sum of multiples of positions, None if it is none or may wrap."""
+        """The expression as a sum of multiples of terms, None if it is no integer.
+
+        What may wrap around is a term by itself.
+        """
         if scalar not in self.forms:
             self.forms[scalar] = self._linear(scalar)
         return self.forms[scalar]
@@ -259,23 +314,38 @@ class _Bounds:
         if scalar.what == "const" and isinstance(scalar.value, int):
             return _Linear({}, int(scalar.value))
         if scalar.what == "index":
-            found = _Linear({scalar.dim: 1}, 0)
-        elif scalar.op in _LINEAR_OPS:
-            parts = [self.linear(src) for src in scalar.srcs]
-            if any(part is None for part in parts):
-                return None
-            made = _LINEAR_OPS[scalar.op](*parts)
-            if made is None:
-                return None
-            found = made
+            found: _Linear | None = _Linear({scalar.dim: 1}, 0)
         else:
-            return None
-        low = high = found.constant
-        for dim, factor in found.factors.items():
-            most = factor * (self.kernel.dims[dim].extent - 1)
-            low, high = low + min(0, most), high + max(0, most)
+            found = self._composed(scalar)
         full = _full(scalar.dtype)
-        return found if full[0] <= low and high <= full[1] else None
+        if found is not None:
+            low, high = self.total(found, {})
+            if full[0] <= low and high <= full[1]:
+                return found
+        return _Linear({scalar: 1}, 0)
+
+    def _composed(self, scalar: Scalar) -> _Linear | None:
+        """The sum that an operator makes of the sums of its operands, None if it makes none."""
+        if scalar.op not in _LINEAR_OPS:
+            return None
+        parts = [self.linear(src) for src in scalar.srcs]
+        return None if any(part is None for part in parts) else _LINEAR_OPS[scalar.op](*parts)
+
+    def total(
+        self, form: _Linear, known: Mapping[Scalar, Range], without: _Term | None = None
+    ) -> Range:
+        """The values of a sum, or of what is left of it without one term."""
+        low = high = form.constant
+        for term, factor in form.factors.items():
+            if term != without:
+                ends = [factor * end for end in self._term(term, known)]
+                low, high = low + min(ends), high + max(ends)
+        return low, high
+
+    def _term(self, term: _Term, known: Mapping[Scalar, Range]) -> Range:
+        if isinstance(term, int):
+            return self.position(term, known)
+        return _meet(self.range(term, {}, self.plain), known.get(term, _WIDEST))
 
     def position(self, dim: int, known: Mapping[Scalar, Range]) -> Range:
         """The positions along a dimension."""
@@ -338,6 +408,25 @@ class _Assumption:
         self.memo: dict[Scalar, Range] = {}
         self.impossible = False
         self._assume(mask, holds=True)
+        self._propagate()
+
+    def _propagate(self) -> None:
+        """Let every sum that is known narrow its positions, given what is known of the others."""
+        indices = self.bounds.indices
+        forms = [(s, self.bounds.linear(s)) for s in self.known]
+        sums = [(s, form) for s, form in forms if form is not None and len(form.factors) > 1]
+        for _ in range(_ROUNDS):
+            before = dict(self.known)
+            for scalar, form in sums:
+                low, high = self.known[scalar]
+                for term, factor in form.factors.items():
+                    least, most = self.bounds.total(form, self.known, without=term)
+                    ends = low - most, high - least
+                    part = indices.get(term) if isinstance(term, int) else term
+                    if part is not None and not self.impossible:
+                        self._narrow(part, _shares(ends, factor))
+            if self.impossible or self.known == before:
+                return
 
     def _assume(self, mask: Scalar, *, holds: bool) -> None:
         if mask.what == "const":
@@ -404,6 +493,4 @@ class _Assumption:
         for src, factor in ((scalar.srcs[0], b), (scalar.srcs[1], a)):
             if factor[0] != factor[1] or factor[0] == 0:
                 continue
-            by = factor[0]
-            least, most = now if by > 0 else now[::-1]
-            self._narrow(src, (-(-least // by), most // by))
+            self._narrow(src, _shares(now, factor[0]))

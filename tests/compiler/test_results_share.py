@@ -1,0 +1,91 @@
+"""Results of compiled functions that are views of each other, some of them detached.
+
+AOTAutograd notes of every tensor object that a program returns whether it has gradients, so two
+results that lie in the same memory must not be one object, nor one a view that has the other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import example, given, settings
+
+from .dynamo_tools import weighted_sum
+
+Part = Callable[[torch.Tensor], torch.Tensor]
+
+
+# Not views made under no_grad: AOTAutograd (2.13) gives them gradients, or ends in an assertion.
+PARTS: dict[str, Part] = {
+    "itself": lambda t: t,
+    "rows": lambda t: t[:2],
+    "transposed": lambda t: t.t(),
+    "flat": lambda t: t.view(-1),
+    "same type": lambda t: t.view(torch.float32),
+    "bits": lambda t: t.view(torch.int32),
+    "detached": lambda t: t.detach(),
+    "detached rows": lambda t: t.detach()[1:],
+    "rows detached": lambda t: t[1:].detach(),
+    "transposed and detached": lambda t: t.t().detach(),
+    "twice": lambda t: t * 2,
+    "twice, detached": lambda t: (t * 2).detach(),
+    "column": lambda t: t.unbind(1)[1],
+}
+NAMES = st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=4)
+
+
+def results(
+    names: list[str], of_argument: bool, device: str, backend: str | None
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        base = x if of_argument else torch.square(x)
+        return [PARTS[name](base) for name in names]
+
+    torch.compiler.reset()
+    x = torch.linspace(-2, 2, 12).reshape(4, 3).to(device).requires_grad_()
+    run = torch.compile(function, backend=backend, fullgraph=True) if backend else function
+    return run(x), x
+
+
+@settings(max_examples=40, deadline=None)
+@given(names=NAMES, of_argument=st.booleans())
+@example(names=["rows", "detached"], of_argument=False)
+@example(names=["detached", "itself"], of_argument=False)
+@example(names=["rows", "same type", "column"], of_argument=False)
+def test_gradients_of_results(names: list[str], of_argument: bool) -> None:
+    try:
+        results(names, of_argument, "cpu", "aot_eager")
+    except AssertionError:
+        return  # AOTAutograd's own, of some views of views, whatever the backend
+    expected, host = results(names, of_argument, "cpu", None)
+    got, there = results(names, of_argument, "neuron", "neuron")
+    assert [t.requires_grad for t in got] == [t.requires_grad for t in expected]
+    for mine, theirs in zip(got, expected, strict=True):
+        assert mine.dtype is theirs.dtype
+        torch.testing.assert_close(mine.detach().cpu(), theirs.detach())
+    totals = [weighted_sum([t for t in some if t.requires_grad]) for some in (got, expected)]
+    if totals[1] is not None:
+        for total in totals:
+            assert total is not None
+            total.backward()
+        assert there.grad is not None
+        torch.testing.assert_close(there.grad.cpu(), host.grad)
+
+
+@pytest.mark.parametrize("backend", [None, "neuron"])
+def test_what_is_saved_notices_writes_through_results(backend: str | None) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = (x @ x).exp()  # too expensive to be computed again
+        return h, (h.t() @ x).sin()
+
+    torch.compiler.reset()
+    run = torch.compile(function, backend=backend) if backend else function
+    x = torch.ones(3, 3, device="neuron", requires_grad=True)
+    written, other = run(x)
+    with torch.no_grad():
+        written.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        other.sum().backward()

@@ -1,0 +1,184 @@
+"""Hostile calls of operators between guard pages: `python -m tests.fuzz.operators_run file 1 4`.
+
+Ways: "file", as the one step of a program, which might be a NEFF's; "eager", on neuron tensors.
+With 0 changed calls per operator, the right ones are made, and none may be refused. Prints a line
+per finding and a last line with counts; the exit code is 1 if there was a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from neuronxcc.neff.program import AtenStep, View
+from tests.compiler.executable_programs import Maker
+from tests.fuzz.operators import (
+    Call,
+    Spec,
+    hostile,
+    invent,
+    materialise,
+    operator,
+    record,
+    run,
+)
+from torch_neuronx.dynamo.allowed import refusal
+from torch_neuronx.dynamo.dtypes import TO_TORCH
+from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.dynamo.registry import flat
+
+_FROM_TORCH = {dtype: ir for ir, dtype in TO_TORCH.items()}
+_RECORDED = 0.85  # of the calls; the others are invented
+
+
+def allowed() -> list[str]:
+    """The operators that a file may name, "namespace::name.overload"."""
+    names = []
+    for name in torch._C._dispatch_get_all_op_names():
+        target = name if "." in name else f"{name}.default"
+        if name.startswith(("aten::", "prims::")) and not refusal(target):
+            names.append(target)
+    return sorted(names)
+
+
+def tensor(spec: Spec) -> torch.Tensor:
+    """A neuron tensor whose storage ends with its last element."""
+    flat_values = (
+        torch.full((spec.extent(),), 0.5, dtype=spec.dtype)
+        if spec.values is None
+        else torch.tensor(spec.values[: spec.extent()], dtype=torch.int64).to(spec.dtype)
+    )
+    return flat_values.to("neuron").as_strided(spec.shape, spec.strides)
+
+
+def eager(call: Call) -> None:
+    """Call it on neuron tensors."""
+    if not any(isinstance(leaf, Spec) for leaf in tree_leaves((call.args, call.kwargs))):
+        return  # no neuron tensor, so the call never comes to the device
+    operator(call.target)(
+        *(materialise(a, tensor) for a in call.args),
+        **{name: materialise(value, tensor) for name, value in call.kwargs},
+    )
+
+
+def as_step(call: Call) -> None:
+    """Load and run a program with the call as its one step."""
+    maker = Maker()
+    given: list[Spec] = []
+
+    def freeze(value: Any) -> Any:
+        if isinstance(value, Spec):
+            number = maker.buffer("input", value.shape, _FROM_TORCH[value.dtype], value.strides)
+            given.append(value)
+            return maker.view(number)
+        if isinstance(value, tuple):
+            return tuple(map(freeze, value))
+        if isinstance(value, torch.dtype):
+            return _FROM_TORCH[value]
+        if isinstance(value, torch.device | torch.layout | torch.memory_format):
+            return None
+        return value
+
+    args = tuple(map(freeze, call.args))
+    kwargs = {name: freeze(value) for name, value in call.kwargs}
+    returns = operator(call.target)._schema.returns  # type: ignore[attr-defined]
+    if not maker.buffers:
+        return
+    # Once without results: whatever is refused is refused here, before fake tensors are asked.
+    step = AtenStep(call.target, args, kwargs, (None,) * len(returns), host=True)
+    maker.steps.append(step)
+    Executable(maker.program(), "neuron")
+    outs = tuple(None if spec is None else _result(maker, spec) for spec in _results(call))
+    maker.steps[0] = replace(step, outs=outs)
+    Executable(maker.program(), "neuron")([tensor(spec) for spec in given])
+
+
+def _results(call: Call) -> list[Spec | None]:
+    """What the program says that the results are: what fake tensors say, if they do."""
+
+    def fake(spec: Spec) -> torch.Tensor:
+        return torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype)
+
+    try:
+        with FakeTensorMode(), torch.no_grad():
+            args = [materialise(a, fake) for a in call.args]
+            kwargs = {name: materialise(value, fake) for name, value in call.kwargs}
+            made = flat(operator(call.target)(*args, **kwargs))
+    except Exception:  # noqa: BLE001 - then nothing is known, and the loader has to refuse
+        return [None] * len(operator(call.target)._schema.returns)  # type: ignore[attr-defined]
+    return [
+        Spec(tuple(t.shape), tuple(t.stride()), t.dtype)
+        if isinstance(t, torch.Tensor) and t.dtype in _FROM_TORCH and t.layout == torch.strided
+        else None
+        for t in made
+    ]
+
+
+def _result(maker: Maker, spec: Spec) -> View:
+    return maker.view(maker.buffer("output", spec.shape, _FROM_TORCH[spec.dtype]))
+
+
+WAYS: dict[str, Callable[[Call], None]] = {"file": as_step, "eager": eager}
+
+
+def recorded_calls(wanted: list[str], path: Path | None) -> dict[str, list[Call]]:
+    """Calls that PyTorch's samples make, kept in a file between runs if one is named."""
+    if path is None:
+        return record(frozenset(wanted))
+    if not path.exists():
+        path.write_bytes(pickle.dumps(record(frozenset(allowed()))))
+    calls: dict[str, list[Call]] = pickle.loads(path.read_bytes())  # noqa: S301 - our own file
+    return {target: calls[target] for target in wanted if target in calls}
+
+
+def calls_of(seed: int, per: int, only: str, path: Path | None) -> list[Call]:
+    """`per` calls of every operator, changed; the recorded ones as they are if it is 0."""
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    wanted = [target for target in allowed() if only in target]
+    recorded = recorded_calls(wanted, path)
+    if per == 0:
+        return [call for calls in recorded.values() for call in calls]
+    made = []
+    for target in wanted:
+        known = recorded.get(target)
+        for _ in range(per):
+            right = known and rng.random() < _RECORDED
+            made.append(hostile(rng.choice(known), rng) if known and right else invent(target, rng))
+    return made
+
+
+def main() -> int:
+    """Parse the command line and search."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.operators_run", description=__doc__)
+    parser.add_argument("way", choices=WAYS)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("per", type=int)
+    parser.add_argument("--only", default="", help="part of the operators' names")
+    parser.add_argument("--recorded", type=Path, help="file of recorded calls, made if missing")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    calls = calls_of(given.seed, given.per, given.only, given.recorded)
+    counts: dict[str, int] = {}
+    findings = 0
+    for finding in run(calls, WAYS[given.way], counts):
+        slow = finding.how == "SIGALRM"
+        findings += not slow
+        print(f"{'slow' if slow else 'finding'}: {finding.how} {finding.call}"[:600], flush=True)
+    print(f"{len(calls)} calls: {counts}, {findings} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    assert os.environ.get("TORCH_NEURONX_GUARD_PAGES"), "set TORCH_NEURONX_GUARD_PAGES"
+    sys.exit(main())

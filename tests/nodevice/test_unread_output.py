@@ -1,0 +1,152 @@
+"""Every command of ours ends quietly when nobody reads what it prints."""
+
+import ast
+import errno
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuronxcc.unread import UNREAD, ends_quietly
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("neuronxcc", "nki", "nrtpy", "neuron_tools", "torch_neuronx", "neuron_dtypes")
+SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+# Translates for a parent process that reads its output; nobody calls it.
+INTERNAL = {"neuronxcc.frontends.stablehlo_worker"}
+
+
+def runnable() -> set[str]:
+    """Modules of ours that `python -m` runs."""
+    found = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if '__name__ == "__main__"' in path.read_text(encoding="utf-8"):
+                name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                found.add(name.removesuffix(".__main__"))
+    return found - INTERNAL
+
+
+# Words with which a command prints little, much, and to standard error.
+WORDS: dict[str, list[list[str]]] = {
+    "neuronxcc": [
+        ["--help"], ["compile", "--help"], ["--version"], ["list-operators", "--framework", "XLA"],
+        ["explain", "NCC_EMOD025"], ["nonsense"], ["compile", "missing"],
+    ],
+    "neuron_tools.packager": [["--help"], ["info", "missing"], ["validate", "a", "b"], []],
+    "neuron_tools.parallel_compile": [
+        ["--help"], ["--command", "clean"], ["--command", "compile"],
+        ["--command", "collect", "missing-program"],
+    ],
+    "torch_neuronx.ops": [["--help"], [], ["--json"], ["topk"], ["--dtype", "nonsense"]],
+    "torch_neuronx.distributed.plan": [["--help"], ["missing.py"]],
+    "nki.coverage": [[]],
+}  # fmt: skip
+
+
+def test_every_command_is_here() -> None:
+    scripts = {value.partition(":")[0].removesuffix(".cli") for value in SCRIPTS.values()}
+    assert set(WORDS) == runnable()
+    assert scripts <= set(WORDS)
+
+
+@pytest.mark.parametrize("value", SCRIPTS.values())
+def test_scripts_are_the_functions_that_end_quietly(value: str) -> None:
+    """What pip installs calls the function, `python -m` the module: it is the same one."""
+    module, _, name = value.partition(":")
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    if not path.exists():
+        path = ROOT / "neuronxcc" / "cli" / "command.py"
+    functions = {
+        node.name: [ast.unparse(decorator) for decorator in node.decorator_list]
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert functions[name] == ["ends_quietly"]
+
+
+def run(module: str, words: list[str], home: Path, **options: Any) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "",
+        "TORCH_NEURONX_NEFF_CACHE_DIR": str(home / "c"),
+        **options.pop("env", {}),
+    }
+    process = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+        cwd=home,
+        env=environ,
+        text=True,
+        check=False,
+    )
+    return process.returncode, process.stdout or "", process.stderr or ""
+
+
+@pytest.mark.parametrize(
+    ("module", "words"), [(module, words) for module, lists in WORDS.items() for words in lists]
+)
+def test_commands_end_quietly(module: str, words: list[str], tmp_path: Path) -> None:
+    """Where a command prints to standard error alone, nobody reads that either."""
+    _, output, complaints = run(module, words, tmp_path)
+    assert output or complaints
+    for unbuffered in ("", "1"):
+        read, write = os.pipe()
+        os.close(read)
+        code, _, errors = run(
+            module,
+            words,
+            tmp_path,
+            stdout=write,
+            stderr=subprocess.PIPE if output else write,
+            env={"PYTHONUNBUFFERED": unbuffered},
+        )
+        os.close(write)
+        assert code == UNREAD
+        assert "Traceback" not in errors
+        assert "roken" not in errors
+
+
+def printing(text: str) -> Callable[[], int]:
+    @ends_quietly
+    def main() -> int:
+        sys.stdout.write(text)
+        return 3
+
+    return main
+
+
+def test_what_is_read_is_not_touched(capfd: pytest.CaptureFixture[str]) -> None:
+    assert printing("x" * 100_000)() == 3
+    assert len(capfd.readouterr().out) == 100_000
+
+
+def test_another_broken_pipe_is_no_reader_that_left(capfd: pytest.CaptureFixture[str]) -> None:
+    @ends_quietly
+    def main() -> int:
+        raise BrokenPipeError(errno.EPIPE, "of a worker")
+
+    with pytest.raises(BrokenPipeError, match="of a worker"):
+        main()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_shell_sees_the_status_of_sigpipe() -> None:
+    line = f"{sys.executable} -m neuronxcc compile --help | head -1; echo ${{PIPESTATUS[0]}}"
+    process = subprocess.run(
+        ["bash", "-c", line],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert process.stderr == ""
+    # `head` may read all of it before it ends.
+    assert process.stdout.splitlines()[-1] in {"0", "141"}

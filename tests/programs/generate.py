@@ -1,0 +1,264 @@
+"""Random programs: a seed makes one, the same every time with the same PyTorch."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
+from torch import nn
+
+from tests.programs import operators, statements
+from tests.programs.program import CALLABLES, Program, Statement, placed, words
+
+_SHAPES = (
+    (4, 6),
+    (2, 3, 8),
+    (2, 4, 6, 6),
+    (8,),
+    (3, 1, 5),
+    (16, 16),
+    (1, 1),
+    (2, 8, 4),
+    (),
+    (0, 4),
+    (5, 12),
+    (1, 3, 8, 8),
+)
+_LIMIT = 20_000
+
+
+class Generator:
+    """Makes one program.
+
+    Statements are tried on the CPU while they are made, so most are valid; one in a hundred that the CPU
+    refuses is kept as the end of its program, since the device has to refuse it too.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._torch = torch.Generator().manual_seed(seed)
+        self._count = 0
+        self.program = Program({})
+        self._values: dict[str, torch.Tensor] = {}
+        self._modules: dict[str, nn.Module] = {}
+        self.refused = False
+
+    def generate(self, length: int) -> Program:
+        """A program of so many statements, fewer if one is an error."""
+        rng = self._rng
+        dtype = rng.choices(
+            (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64),
+            (7, 2, 1, 1, 0.7),
+        )[0]
+        for _ in range(rng.randint(1, 3)):
+            self._input(rng.choice(_SHAPES), dtype)
+        if rng.random() < 0.06:
+            self.program.autocast = torch.bfloat16
+        tries = 0
+        while len(self.program.statements) < length and tries < 12 * length and not self.refused:
+            tries += 1
+            self._step(keep_refused=tries > length // 2)
+        names = [n for s in self.program.statements for n in s.outs]
+        used = {w for s in self.program.statements for w in words(s.code)}
+        sinks = [n for n in names if n not in used]
+        results = [*sinks, *rng.sample(names, min(len(names), 2)), next(iter(self.program.inputs))]
+        self.program.results = tuple(dict.fromkeys(results))
+        self._prune()
+        return self.program
+
+    def _fresh(self, letter: str) -> str:
+        self._count += 1
+        return f"{letter}{self._count}"
+
+    def _input(self, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+        rng = self._rng
+        x = self._random(shape, dtype)
+        if len(shape) > 1 and rng.random() < 0.3:
+            x = x.transpose(-1, -2).contiguous().transpose(-1, -2)
+        elif shape and rng.random() < 0.15:
+            x = torch.stack([x, x], -1).flatten(-2)[..., ::2]
+        if dtype.is_floating_point and x.numel() and rng.random() < 0.12:
+            flat = x.reshape(-1).clone()
+            flat[rng.randrange(flat.numel())] = float(
+                rng.choice(("nan", "inf", "-inf", "-0.0", "0.0"))
+            )
+            x = flat.view(x.shape)
+        return self._add(x.requires_grad_(dtype.is_floating_point and rng.random() < 0.6))
+
+    def _add(self, x: torch.Tensor, letter: str = "x") -> str:
+        name = self._fresh(letter)
+        self.program.inputs[name] = x
+        # The program works on copies of leaves, so that it may write to them.
+        self._values[name] = placed(x, "cpu")
+        return name
+
+    def _random(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if dtype is torch.bool:
+            return torch.rand(shape, generator=self._torch) > 0.5
+        if not dtype.is_floating_point:
+            return torch.randint(
+                0 if dtype is torch.uint8 else -5, 9, shape, generator=self._torch
+            ).to(dtype)
+        return torch.randn(shape, generator=self._torch).to(dtype)
+
+    def _step(self, *, keep_refused: bool) -> None:
+        rng = self._rng
+        kind = rng.random()
+        before = dict(self.program.inputs)
+        if kind < 0.10:
+            made = statements.modules(rng, self._values, self._fresh)
+            if made is None:
+                return
+            statement, name, text = made
+            try:
+                torch.manual_seed(7)
+                self._modules[name] = eval(text, {"nn": nn, "torch": torch})
+            except (ValueError, RuntimeError, AssertionError, ZeroDivisionError, TypeError):
+                return
+            if self._try(statement, keep_refused=False):
+                self.program.modules[name] = text
+            return
+        if kind < 0.40:
+            statement_or_none = self._operator()
+        else:
+            makers, weights = zip(*statements.MAKERS, strict=True)
+            statement_or_none = rng.choices(makers, weights)[0](rng, self._values, self._fresh)
+        if statement_or_none is not None and not self._try(
+            statement_or_none, keep_refused=keep_refused
+        ):
+            for name in set(self.program.inputs) - set(before):
+                del self.program.inputs[name]
+                del self._values[name]
+
+    def _operator(self) -> Statement | None:
+        """A call of the table, with tensors replaced by values of the program where they fit."""
+        rng = self._rng
+        operator = rng.choice(operators.operators())
+        dtype = rng.choice(
+            [torch.float32, torch.float32, torch.bfloat16, torch.int64, self._dtype()]
+        )
+        sample = operators.pick(rng, operator.name, dtype)
+        if sample is None:
+            return None
+
+        def text(x: Any) -> str | None:
+            if isinstance(x, torch.Tensor):
+                return self._operand(x)
+            if isinstance(x, list | tuple):
+                inner = [text(y) for y in x]
+                if any(y is None for y in inner):
+                    return None
+                joined = ", ".join(str(y) for y in inner)
+                return (
+                    f"[{joined}]"
+                    if isinstance(x, list)
+                    else f"({joined}{',' if len(inner) == 1 else ''})"
+                )
+            return operators.literal(x)
+
+        args = [text(x) for x in (sample.input, *sample.args)]
+        here = f"{next(iter(self.program.inputs))}.device"
+        kwargs = {k: here if k == "device" else text(v) for k, v in sample.kwargs.items()}
+        if any(a is None for a in (*args, *kwargs.values())):
+            return None
+        words = [*(str(a) for a in args), *(f"{k}={v}" for k, v in kwargs.items())]
+        return Statement((self._fresh("t"),), f"{operator.text}({', '.join(words)})", "operator")
+
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self.program.inputs.values())).dtype
+
+    def _operand(self, wanted: torch.Tensor) -> str:
+        """Text of a value with the wanted shape and type, or the sample's own tensor as an input."""
+        rng = self._rng
+        exact = [
+            n
+            for n, x in self._values.items()
+            if x.shape == wanted.shape and x.dtype == wanted.dtype
+        ]
+        if exact and rng.random() < 0.8:
+            return rng.choice(exact)
+        n = wanted.numel()
+        shape = tuple(wanted.shape)
+        larger = [
+            m for m, x in self._values.items() if x.numel() >= n > 0 and x.dtype == wanted.dtype
+        ]
+        if larger and wanted.dtype.is_floating_point and rng.random() < 0.75:
+            name = rng.choice(larger)
+            return f"{name}.reshape(-1)[{self._values[name].numel() - n}:].reshape({shape})"
+        other = [
+            m for m, x in self._values.items() if x.numel() >= n > 0 and x.dtype.is_floating_point
+        ]
+        if other and wanted.dtype.is_floating_point and rng.random() < 0.4:
+            return f"{rng.choice(other)}.flatten()[:{n}].to({wanted.dtype}).view({shape})"
+        kept = wanted.detach().clone(memory_format=torch.preserve_format)
+        return self._add(
+            kept.requires_grad_(wanted.dtype.is_floating_point and rng.random() < 0.5), "c"
+        )
+
+    def _try(self, statement: Statement, *, keep_refused: bool) -> bool:
+        """Run the statement; whether it became part of the program."""
+        names = {
+            "torch": torch,
+            "F": F,
+            "inf": torch.inf,
+            "nan": torch.nan,
+            **CALLABLES,
+            **self._values,
+            **self._modules,
+        }
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.manual_seed(3)
+                made = eval(statement.code, names)
+        except Exception:  # noqa: BLE001 - whatever the CPU raises
+            if keep_refused and self._rng.random() < 0.02:
+                self.program.statements.append(statement)
+                self.refused = True
+                return True
+            return False
+        return self._bind(statement, made)
+
+    def _bind(self, statement: Statement, made: Any) -> bool:
+        """Take the statement's results into the program, if they are of use."""
+        results = [x for x in pytree.tree_leaves(made) if x is not None] if statement.outs else []
+        if not all(
+            isinstance(r, torch.Tensor) and r.layout is torch.strided and not r.is_quantized
+            for r in results
+        ):
+            return False
+        if statement.outs and not isinstance(made, torch.Tensor):
+            if len(results) != len(pytree.tree_leaves(made)) or not results:
+                return False
+            statement = Statement(
+                tuple(self._fresh("t") for _ in results), statement.code, "unpack"
+            )
+        floats = [r for r in results if r.dtype.is_floating_point and r.numel()]
+        # A program of NaN tests nothing.
+        useless = any(bool(r.isnan().all()) for r in floats) and self._rng.random() < 0.95
+        if useless or sum(r.numel() for r in results) > _LIMIT:
+            return False
+        self.program.statements.append(statement)
+        self._values |= dict(zip(statement.outs, results, strict=True))
+        return True
+
+    def _prune(self) -> None:
+        """Drop inputs that no statement names."""
+        text = self.program.text().split(":\n", 1)[1]
+        used = self.program.inputs.keys() & words(text)
+        first = next(iter(self.program.inputs))
+        self.program.inputs = {
+            n: x for n, x in self.program.inputs.items() if n in used or n == first
+        }
+
+
+def program(seed: int, length: int | None = None) -> Program:
+    """The program of a seed, of 5 to 40 statements."""
+    rng = random.Random(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of deprecated operators, whose samples are made here
+        return Generator(seed).generate(length or rng.randint(5, 40))

@@ -1,0 +1,144 @@
+"""How far a program's values may differ: measured by running it with roundings changed.
+
+A bound on the error of a random program can't be written down, since it depends on the condition of
+every step. So the program runs several times on the CPU while each float operator's inputs and
+results are changed by about one rounding of their type, and what comes out says how much every element
+of every result may move. An element that moves without bound (an index chosen by a comparison
+of nearly equal numbers) isn't compared, and the comparison says how many were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.programs.program import Outcome, Program, run
+
+RUNS = 6
+#: Times the largest deviation seen: six runs see most of a distribution, not its tails, and operators
+#: made of many (a recurrent network) round inside where the noise is only around them.
+FACTOR = 16.0
+#: Roundings that every element may differ by, whatever the runs saw.
+ROUNDINGS = 4.0
+
+
+class Noise(TorchDispatchMode):
+    """Changes floats by up to one rounding before and after every operator that computes."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator on changed inputs and change its results."""
+        del types
+        kwargs = kwargs or {}
+        schema = func._schema
+        if any(r.alias_info is not None for r in schema.returns) and not schema.is_mutable:
+            return func(*args, **kwargs)  # a view
+        written = [
+            args[i] if i < len(args) else kwargs.get(a.name)
+            for i, a in enumerate(schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
+        kept = {id(x) for x in pytree.tree_leaves(written)}
+        args, kwargs = pytree.tree_map(
+            lambda x: self._changed(x) if isinstance(x, torch.Tensor) and id(x) not in kept else x,
+            (args, kwargs),
+        )
+        out = func(*args, **kwargs)
+        inner = _INNER.get(func)
+        if inner is not None:
+            out = out + inner(*args) * self._noise(out) * torch.finfo(out.dtype).eps
+        for x in pytree.tree_leaves(written if schema.is_mutable else out):
+            if isinstance(x, torch.Tensor) and _is_float(x) and _writable(x):
+                x.copy_(self._changed(x))
+        return out
+
+    def _noise(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.rand(x.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
+
+    def _changed(self, x: torch.Tensor) -> torch.Tensor:
+        if not _is_float(x) or not x.numel() or x.layout is not torch.strided or x._is_zerotensor():
+            return x
+        eps = torch.finfo(x.dtype).eps
+        wide = torch.complex128 if x.dtype.is_complex else torch.float64
+        changed = (x.to(wide) * (1 + eps * self._noise(x))).to(x.dtype)
+        # Exact zeros, infinities and NaN stay, and so do the strides.
+        out = (
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+            if _writable(x)
+            else torch.empty_like(x)
+        )
+        return out.copy_(torch.where(x.isfinite(), changed, x))
+
+
+#: What an operator rounds inside, where that is more than its result: x (1 + erf(x / sqrt(2))) / 2.
+_INNER: dict[Any, Any] = {torch.ops.aten.gelu.default: lambda x: x.abs()}
+
+
+def _is_float(x: torch.Tensor) -> bool:
+    return x.dtype.is_floating_point or x.dtype.is_complex
+
+
+def _writable(x: torch.Tensor) -> bool:
+    return (
+        all(s > 0 or n <= 1 for s, n in zip(x.stride(), x.shape, strict=True))
+        and x.layout is torch.strided
+    )
+
+
+def reruns(program: Program, *, backward: bool, seed: int) -> list[Outcome]:
+    """Outcomes on the CPU under noise; those that ended in an error are left out."""
+    made = [
+        run(program, "cpu", around=lambda n=n: Noise(seed * 100 + n), backward=backward)  # type: ignore[misc]
+        for n in range(RUNS)
+    ]
+    return [m for m in made if m.error is None]
+
+
+def tolerance(
+    expected: torch.Tensor, others: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bound of every element in float64, and whether it is compared at all.
+
+    Integers and booleans have the bound 0 and are compared where every run agrees. Floats are
+    compared where all runs agree on being finite, or on the infinity or NaN that they are.
+    """
+    if not _is_float(expected):
+        same = torch.ones(expected.shape, dtype=torch.bool)
+        for other in others:
+            same &= other == expected
+        return torch.zeros(expected.shape, dtype=torch.float64), same
+    eps = torch.finfo(expected.dtype).eps
+    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
+    reference = expected.to(wide)
+    finite = reference.isfinite()
+    deviation = torch.zeros(expected.shape, dtype=torch.float64)
+    same = torch.ones(expected.shape, dtype=torch.bool)
+    for other in others:
+        moved = (other.to(wide) - reference).abs()
+        agrees = torch.where(finite, other.isfinite(), _class(other) == _class(expected))
+        same &= agrees
+        deviation = torch.maximum(deviation, torch.where(finite & agrees, moved, 0.0))
+    sizes = torch.where(finite, reference.abs(), 0.0)
+    tiny = float(torch.finfo(expected.dtype).tiny)
+    if not bool(finite.any()):
+        return torch.zeros_like(deviation), same
+    # Inside of an operator (a recurrent network, a decomposition) values of the size of the largest
+    # result are rounded, which noise around the operator doesn't show.
+    typical = torch.maximum(deviation[finite].median(), eps * sizes.max())
+    return FACTOR * torch.maximum(deviation, typical) + ROUNDINGS * eps * (sizes + tiny), same
+
+
+def _class(x: torch.Tensor) -> torch.Tensor:
+    """Which of NaN, +inf, -inf, finite; complex by parts."""
+    if x.dtype.is_complex:
+        real = torch.view_as_real(x)
+        part = _class(real)
+        return part[..., 0] * 4 + part[..., 1]
+    return x.isnan() * 1 + x.isposinf() * 2 + x.isneginf() * 3

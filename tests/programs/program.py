@@ -1,0 +1,221 @@
+"""A generated program: text of Python, the inputs it wants, and how to run it on a device.
+
+The text is the whole truth of a program, so a finding can be read, cut down and kept. Operators that
+have no name in `torch` (PyTorch's tests wrap some in functions) are called as `op_<name>`.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+#: name -> the function that a program calls by it; `operators.py` fills it.
+CALLABLES: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One line of a program.
+
+    Attributes:
+        outs: names that it binds, none for a statement with an effect only
+        code: Python without the assignment
+        form: what kind of statement, for counts
+    """
+
+    outs: tuple[str, ...]
+    code: str
+    form: str
+
+    def text(self) -> str:
+        """The line."""
+        return (
+            f"{', '.join(self.outs)}{', ' if len(self.outs) == 1 and self.form == 'unpack' else ''} = {self.code}"
+            if self.outs
+            else self.code
+        )
+
+
+@dataclass
+class Program:
+    """Inputs by name, modules by name, statements, and what is returned.
+
+    Attributes:
+        inputs: tensors on the CPU; those that require gradients are leaves
+        modules: name -> text that makes the module
+        autocast: dtype of an autocast region around everything, or None
+    """
+
+    inputs: dict[str, torch.Tensor]
+    modules: dict[str, str] = field(default_factory=dict)
+    statements: list[Statement] = field(default_factory=list)
+    results: tuple[str, ...] = ()
+    autocast: torch.dtype | None = None
+
+    def text(self) -> str:
+        """The function's source."""
+        lines = [f"def program({', '.join(self.inputs)}):"]
+        lines += [f"    {s.text()}" for s in self.statements]
+        return "\n".join([*lines, f"    return [{', '.join(self.results)}]", ""])
+
+    def describe(self) -> str:
+        """Inputs, modules and autocast, a line each."""
+        lines = [
+            f"{n}: {tuple(x.shape)} {x.dtype} strides {x.stride()}{' requires grad' if x.requires_grad else ''}"
+            for n, x in self.inputs.items()
+        ]
+        lines += [f"{n}: {text}" for n, text in self.modules.items()]
+        return "\n".join([*lines, f"autocast {self.autocast}"])
+
+    def function(self, modules: Mapping[str, nn.Module]) -> Callable[..., list[torch.Tensor]]:
+        """The program as a function, whose errors show its lines."""
+        text = self.text()
+        path = f"<program {hash(text)}>"
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        names: dict[str, Any] = {"torch": torch, "F": F, "inf": torch.inf, "nan": torch.nan}
+        names |= {**CALLABLES, **modules}
+        exec(compile(text, path, "exec"), names)
+        function: Callable[..., list[torch.Tensor]] = names["program"]
+        return function
+
+    def built(self, device: str | None) -> dict[str, nn.Module]:
+        """The modules with the same weights for every device, where they are made if it is None."""
+        made: dict[str, nn.Module] = {}
+        for name, text in self.modules.items():
+            torch.manual_seed(7)
+            module = eval(text, {"nn": nn, "torch": torch})
+            made[name] = module if device is None else module.to(device)
+        return made
+
+    def placed(self, device: str) -> list[torch.Tensor]:
+        """New leaves on the device, with the strides of the inputs."""
+        return [placed(x, device) for x in self.inputs.values()]
+
+
+def placed(x: torch.Tensor, device: str) -> torch.Tensor:
+    """A new leaf on the device, with the strides of a tensor, and zeros in the holes between them."""
+    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    with torch.no_grad():
+        memory = torch.empty(0, dtype=x.dtype, device=device).set_(copy.untyped_storage())
+        memory.zero_()
+        copy.copy_(x.detach())
+    return copy.requires_grad_(x.requires_grad)
+
+
+@dataclass
+class Outcome:
+    """What a run gave: values by name, or the error that ended it.
+
+    Attributes:
+        values: results, then gradients and the inputs and buffers afterwards, on the CPU
+        error: the exception, or None
+        stage: "forward" or "backward", where the error was
+    """
+
+    values: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    error: Exception | None = None
+    stage: str = "forward"
+
+    @property
+    def kind(self) -> str:
+        """Name of the error's class, "" without one."""
+        return type(self.error).__name__ if self.error is not None else ""
+
+
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def run(
+    program: Program, device: str, *, wrap: Wrapper | None = None,
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext, backward: bool = True,
+) -> Outcome:  # fmt: skip
+    """Run the program once.
+
+    Args:
+        program: what to run
+        device: where inputs and modules are
+        wrap: makes another callable of the function, e.g. `torch.compile`
+        around: a context for forward and backward
+        backward: whether gradients are computed
+    """
+    modules = program.built(device)
+    function = program.function(modules)
+    if wrap is not None:
+        function = wrap(function)
+    args = program.placed(device)
+    outcome = Outcome()
+    try:
+        torch.manual_seed(3)
+        with around(), _autocast(program.autocast, device):
+            results = function(*args)
+        outcome.values |= _values("result", results)
+        if backward and (total := _total(results)) is not None:
+            outcome.stage = "backward"
+            with around():
+                total.backward()
+            outcome.values |= {
+                f"gradient {n}": _kept(a.grad) for n, a in zip(program.inputs, args, strict=True)
+            }
+            for name, module in modules.items():
+                outcome.values |= {
+                    f"gradient {name}.{n}": _kept(p.grad) for n, p in module.named_parameters()
+                }
+    except Exception as error:  # noqa: BLE001 - it is compared with the CPU's
+        outcome.error = error
+        return outcome
+    outcome.values |= {f"input {n}": _kept(a) for n, a in zip(program.inputs, args, strict=True)}
+    for name, module in modules.items():
+        outcome.values |= {f"buffer {name}.{n}": _kept(b) for n, b in module.named_buffers()}
+    return outcome
+
+
+def _autocast(dtype: torch.dtype | None, device: str) -> AbstractContextManager[Any]:
+    return nullcontext() if dtype is None else torch.autocast(torch.device(device).type, dtype)
+
+
+def _values(prefix: str, results: Sequence[torch.Tensor]) -> dict[str, torch.Tensor | None]:
+    return {f"{prefix} {n}": _kept(r) for n, r in enumerate(results)}
+
+
+def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
+    """A copy on the CPU with the same strides."""
+    if x is None:
+        return None
+    if x.is_conj() or x.is_neg():
+        x = x.resolve_conj().resolve_neg()
+    copy = torch.empty(x.shape, dtype=x.dtype)
+    # Strides of 0 can't be written through, and those of a view may leave holes: they are compared,
+    # not copied.
+    copy.copy_(x.detach())
+    copy.layout_of = steps(x)  # type: ignore[attr-defined]
+    return copy
+
+
+def words(text: str) -> set[str]:
+    """The names in a piece of a program."""
+    return set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
+
+
+def steps(x: torch.Tensor) -> tuple[int, ...]:
+    """The strides that say something: an extent of 1 may have any."""
+    return tuple(s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1)
+
+
+def _total(results: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """A number that every element of every differentiable result changes in its own way."""
+    total = None
+    for result in results:
+        if result.grad_fn is None:
+            continue
+        real = torch.view_as_real(result.resolve_conj()) if result.is_complex() else result
+        weights = torch.linspace(0.5, 1.5, real.numel(), dtype=torch.float64).reshape(real.shape)
+        part = (real.double() * weights.to(real.device)).sum() / max(real.numel(), 1)
+        total = part if total is None else total + part
+    return total

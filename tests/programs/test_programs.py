@@ -1,0 +1,112 @@
+"""Random programs on the device and compiled: as on the CPU. `python -m tests.programs` searches on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.programs import compare, noise
+from tests.programs.check import check
+from tests.programs.generate import program
+from tests.programs.minimise import minimise
+from tests.programs.program import Outcome, Program, Statement, run
+
+#: Programs that are compared in every run of the tests: so many seeds from so many on.
+_EAGER, _COMPILED, _DYNAMIC = range(150), range(1000, 1030), range(2000, 2010)
+
+
+def _found(seed: int, mode: str) -> str:
+    made = program(seed)
+    return "\n".join(
+        f"{mode}, seed {seed}: {v.kind}: {v.detail}\n{made.describe()}\n{made.text()}"
+        for mode, v in check(made, [mode], seed=seed).findings.items()
+    )
+
+
+@pytest.mark.parametrize("first", _EAGER[::10])
+def test_eager_programs(first: int) -> None:
+    assert not "\n".join(filter(None, (_found(seed, "eager") for seed in range(first, first + 10))))
+
+
+@pytest.mark.parametrize("seed", _COMPILED)
+def test_compiled_programs(seed: int) -> None:
+    assert not _found(seed, "compiled")
+
+
+@pytest.mark.parametrize("seed", _DYNAMIC)
+def test_programs_with_dynamic_shapes(seed: int) -> None:
+    assert not _found(seed, "dynamic")
+
+
+def test_a_seed_makes_the_same_program() -> None:
+    assert program(5).text() == program(5).text()
+    assert 5 <= len(program(5).statements) <= 40
+
+
+def _doubled(wrong: str = "") -> Program:
+    inputs = {"x": torch.tensor([1.0, 2.0, 3.0], requires_grad=True)}
+    lines = [Statement(("y",), "x.exp()", "pointwise"), Statement(("z",), "y * 2", "scalar")]
+    if wrong:
+        lines[1] = Statement(("z",), wrong, "scalar")
+    return Program(inputs, {}, lines, ("y", "z"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ("y * 2.001", "values"),
+        ("(y * 2).double()", "dtype"),
+        ("(y * 2)[:2]", "shape"),
+        ("(y * 2).detach()", "values"),  # of the gradient
+        ("y.no_such_method()", "refused AttributeError"),
+        ("y * 2 + torch.tensor([0, torch.inf, 0])", "values"),
+    ],
+)
+def test_what_is_different_is_found(wrong: str, kind: str) -> None:
+    noisy = noise.reruns(_doubled(), backward=True, seed=1)
+    assert len(noisy) == noise.RUNS
+    expected, got = run(_doubled(), "cpu"), run(_doubled(wrong), "cpu")
+    assert compare.outcomes(expected, run(_doubled(), "cpu"), noisy).kind == ""
+    assert compare.outcomes(expected, got, noisy).kind == kind
+
+
+def test_another_error_than_the_cpu_s_is_found() -> None:
+    refused = Outcome(error=IndexError("out of range"))
+    assert compare.errors(refused, Outcome(), same_class=True).kind == "accepted"
+    other = Outcome(error=RuntimeError("out of range"))
+    assert compare.errors(refused, other, same_class=True).kind == "other error"
+    assert compare.errors(refused, other, same_class=False).kind == ""
+
+
+def test_noise_shows_what_has_no_digits() -> None:
+    """Differences of nearly equal numbers may be anything, and their sign says nothing."""
+    x = torch.tensor([1.0, 2.0, 3.0])
+    lines = [
+        Statement(("y",), "(x + 1e-7) - x", "scalar"),
+        Statement(("z",), "y > 1e-7", "scalar"),
+    ]
+    unstable = Program({"x": x}, {}, lines, ("y", "z"))
+    noisy = noise.reruns(unstable, backward=False, seed=1)
+    expected = run(unstable, "cpu")
+    values, signs = (expected.values[f"result {n}"] for n in (0, 1))
+    assert values is not None
+    assert signs is not None
+    bound, _ = noise.tolerance(values, [o.values["result 0"] for o in noisy])  # type: ignore[misc]
+    assert bool((bound > 1e-7).all())
+    _, compared = noise.tolerance(signs, [o.values["result 1"] for o in noisy])  # type: ignore[misc]
+    assert not bool(compared.all())
+
+
+def test_minimising_keeps_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a comparison that allows no difference, programs are cut to the line that has one."""
+    monkeypatch.setattr(noise, "FACTOR", 0.0)
+    monkeypatch.setattr(noise, "ROUNDINGS", -1.0)
+    lines = [
+        Statement(("a",), "x + 1", "scalar"),
+        Statement(("b",), "a.sum()", "reduce"),
+        Statement(("c",), "x * 3", "scalar"),
+    ]
+    whole = Program({"x": torch.randn(4)}, {}, lines, ("a", "b", "c"))
+    small = minimise(whole, "eager", "values", seed=1)
+    assert len(small.statements) == 1
+    assert len(small.results) == 1

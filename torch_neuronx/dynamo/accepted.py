@@ -1,0 +1,217 @@
+"""Which types PyTorch's operators refuse: what eager mode refuses is refused here too.
+
+PyTorch has no table of it, its fake kernels let much pass, and its decompositions more: they are
+written of operators that take other types. So what the user called is asked itself, on the CPU and
+with tensors of ones; once for each mixture of types. That is done twice: for the functions that
+Dynamo captured, before anything is decomposed, and for operators whose mixture of types stands out
+when they are lowered (under autocast the types are known only then).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torch_neuronx.dynamo.errors import RefusedTypesError
+from torch_neuronx.dynamo.locations import location, operator_name
+
+# Larger arguments and results are not made for a question.
+_ELEMENTS = 1 << 20
+# What else an operator may dislike about ones is not known to be wrong with the user's numbers.
+_ABOUT_TYPES = re.compile(
+    r"dtype|scalar type|data type|not implemented for|[Ii]nput type|floating point|"
+    r"(bool|integral|integer) tensor|result type|desired output type|"
+    r"(complex|[Bb]oolean|bool) (inputs?|types?|tensors?|numbers)|Types is not supported"
+)
+# The CPU has no kernel at all.
+_ABSENT = re.compile(r"Could not run '")
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+# Functions that the device has kernels of its own for, which take what the CPU's do not.
+_OWN = frozenset(
+    {
+        *("_grouped_mm", "grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
+        *("scaled_grouped_mm", "_scaled_mm", "_scaled_mm_v2", "scaled_mm"),
+    }
+)
+# The CPU refuses integers here, CUDA takes them, and models of experts count on it.
+_TAKE_INTEGERS = frozenset({"histc"})
+_KNOWN: dict[tuple[object, ...], str] = {}
+
+# Where PyTorch's own functions of tensors are from.
+_MODULES = frozenset(
+    {
+        "_operator",
+        "torch",
+        "torch._C._fft",
+        "torch._C._linalg",
+        "torch._C._nn",
+        "torch._C._special",
+        "torch.functional",
+        "torch.masked._ops",
+        "torch.nn.functional",
+    }
+)
+# They say where a tensor is or what becomes of its gradient, whatever its type.
+_NOT_COMPUTING = frozenset({"backward", "cuda", "neuron", "pin_memory", "requires_grad_", "set_"})
+
+
+def check_types(gm: torch.fx.GraphModule) -> None:
+    """Ask every function of PyTorch's that Dynamo captured whether it takes its arguments' types.
+
+    Args:
+        gm: Dynamo's graph.
+
+    Raises:
+        RefusedTypesError: One does not.
+    """
+    for node in _outside_of_autocast(gm):
+        value = node.meta.get("example_value")
+        function = _function(node)
+        if function is None or not _tensors(value):
+            continue
+        args, kwargs = torch.fx.map_arg(
+            (node.args, dict(node.kwargs)), lambda n: n.meta.get("example_value")
+        )
+        tensors = _tensors((args, kwargs))
+        if not all(map(_is_plain, tensors)):
+            continue
+        text = _answer(function, args, kwargs, value)
+        if text:
+            raise RefusedTypesError(operator_name(node.target), location(node), text)
+
+
+def _outside_of_autocast(gm: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """The calls whose arguments autocast leaves as they are."""
+    if torch.is_autocast_enabled("neuron"):
+        return
+    entered = 0
+    for node in gm.graph.nodes:
+        if node.target is torch.amp.autocast_mode._enter_autocast:
+            entered += 1
+        elif node.target is torch.amp.autocast_mode._exit_autocast:
+            entered -= 1
+        elif not entered and node.op in {"call_function", "call_method"}:
+            yield node
+
+
+def _function(node: torch.fx.Node) -> Callable[..., Any] | None:
+    """What a node calls, if that is a function of PyTorch's that computes tensors."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return None if target in _NOT_COMPUTING else getattr(torch.Tensor, target, None)
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        return target if str(target).startswith("aten.") else None
+    return target if getattr(target, "__module__", None) in _MODULES else None
+
+
+def refusal(node: torch.fx.Node, target: object, *, any_types: bool = False) -> str:
+    """What PyTorch says about the types of a call's arguments, "" if nothing.
+
+    Args:
+        node: Of one of AOTAutograd's graphs; arguments carry fake tensors.
+        target: What it calls.
+        any_types: Ask although no mixture of types stands out: the lowering has failed.
+    """
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return ""
+    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
+        return ""
+    if node.meta.get("autograd_backward"):
+        # Its types are not the user's: what autograd saved has those of PyTorch's rules.
+        return ""
+    args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: n.meta.get("val"))
+    if not any_types and not _stands_out([t.dtype for t in _tensors((args, kwargs))]):
+        return ""
+    return _answer(target, args, kwargs, node.meta.get("val"))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_plain(t: torch.Tensor) -> bool:
+    """Whether ones can stand for it: it is dense, and of no class of its own."""
+    return type(t) in {torch.Tensor, FakeTensor, torch.nn.Parameter} and t.layout is torch.strided
+
+
+def _stands_out(types: list[torch.dtype]) -> bool:
+    """Whether these are two types of floats, or no floats at all."""
+    floats = {dtype for dtype in types if dtype.is_floating_point or dtype.is_complex}
+    return bool(types) and floats <= _FLOATS and len(floats) != 1
+
+
+def _answer(function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> str:
+    """What a function says about the types of fake arguments; "" if nothing, or it isn't asked."""
+    given = _tensors((args, kwargs))
+    if _takes_more(function, given):
+        return ""
+    known = [*given, *_tensors(result)]
+    if not given or any(isinstance(n, torch.SymInt) for t in known for n in t.shape):
+        return ""
+    if max(sum(t.numel() for t in given), sum(t.numel() for t in known[len(given) :])) > _ELEMENTS:
+        return ""
+    leaves, shape = pytree.tree_flatten((args, kwargs))
+    what = tuple(_kind(leaf) for leaf in leaves)
+    empty = any(t.numel() == 0 for t in given)
+    key = (function, what, shape, empty)
+    if key not in _KNOWN:
+        _KNOWN[key] = _asked(function, args, kwargs)
+    return _KNOWN[key]
+
+
+def _takes_more(function: Callable[..., Any], given: list[torch.Tensor]) -> bool:
+    """Whether the CPU's answer is not that of the device."""
+    packet = function.overloadpacket if isinstance(function, OpOverload) else function
+    name = getattr(packet, "__name__", "")
+    integers = all(not t.is_floating_point() and not t.is_complex() for t in given)
+    truths = any(t.dtype is torch.bool for t in given)
+    return name in _OWN or (name in _TAKE_INTEGERS and integers and not truths)
+
+
+def _kind(leaf: Any) -> object:
+    """What of an argument decides which types are taken."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.dim()
+    return leaf if isinstance(leaf, bool | str | torch.dtype) else type(leaf)
+
+
+def _asked(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    """What a function says about tensors of ones, or if these are no labels to it about zeros."""
+    with (
+        unset_fake_temporarily(),
+        _disable_current_modes(),
+        torch._C.DisableTorchFunction(),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),  # numbers drawn here are not the user's
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        texts = (_said(function, args, kwargs, fill) for fill in (torch.ones, torch.zeros))
+        return next((text for text in texts if text is not None), "")
+
+
+def _said(
+    function: Callable[..., Any], args: Any, kwargs: Any, fill: Callable[..., torch.Tensor]
+) -> str | None:
+    """What it says about the types, "" if it takes them; None if it dislikes something else."""
+
+    def real(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return fill(tuple(value.shape), dtype=value.dtype, device="cpu")
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    args, kwargs = pytree.tree_map(real, (args, kwargs))
+    try:
+        function(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        text = str(error).partition("\n")[0]
+        return text if _ABOUT_TYPES.search(text) and not _ABSENT.match(text) else None
+    return ""

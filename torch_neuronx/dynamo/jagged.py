@@ -1,0 +1,92 @@
+"""Jagged nested tensors as arguments of a compiled graph.
+
+PyTorch takes such a tensor apart into its values and offsets, which are dense. The length of its
+ragged dimension is a symbol for one tensor of offsets and no number, so nothing static can be made
+of it; the sizes of the values, of the offsets, and the shortest and longest length are numbers, for
+which a program is compiled as for other sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    SubclassSymbolicContext,
+)
+
+
+def is_jagged(value: object) -> bool:
+    """Whether a value is a nested tensor of jagged layout."""
+    return isinstance(value, torch.Tensor) and value.is_nested and value.layout is torch.jagged
+
+
+def is_length(value: object) -> bool:
+    """Whether a value stands for the lengths of a ragged dimension."""
+    return isinstance(value, torch.SymInt) and value.node.is_nested_int()
+
+
+def sizes(args: Sequence[Any]) -> tuple[Any, ...]:
+    """What a program for these arguments depends on, besides the sizes of dense ones."""
+    lengths: list[Any] = []
+    found: list[Any] = []
+    for value in args:
+        if not is_jagged(value):
+            continue
+        length = value.shape[value._ragged_idx]
+        if not any(length is other or bool(length == other) for other in lengths):
+            lengths.append(length)
+        same = next(i for i, other in enumerate(lengths) if bool(length == other))
+        names, _ = value.__tensor_flatten__()
+        inner = [getattr(value, name) for name in names]
+        found.append((same, tuple((n, *t.shape) for n, t in zip(names, inner, strict=True))))
+    return tuple(found)
+
+
+def with_symbolic_lengths(args: Sequence[Any]) -> list[Any]:
+    """Arguments for AOTAutograd: jagged tensors as fake ones of static sizes and symbolic lengths.
+
+    Args:
+        args: Real arguments of a graph. Lengths among them become those of the fake tensors.
+    """
+    if not any(is_jagged(value) for value in args):
+        return list(args)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fakes = [
+        _fake(mode, value, number) if is_jagged(value) else value
+        for number, value in enumerate(args)
+    ]
+    jagged = [(a, f) for a, f in zip(args, fakes, strict=True) if is_jagged(a)]
+    return [
+        next(f.shape[f._ragged_idx] for a, f in jagged if bool(a.shape[a._ragged_idx] == value))
+        if is_length(value)
+        else value
+        for value in fakes
+    ]
+
+
+def _fake(mode: FakeTensorMode, value: Any, number: int) -> Any:
+    names, _ = value.__tensor_flatten__()
+    ragged = value._ragged_idx
+    source = ConstantSource(f"argument{number}")
+    context = SubclassSymbolicContext(
+        dynamic_sizes=[
+            DimDynamic.DYNAMIC if d == ragged else DimDynamic.STATIC for d in range(value.dim())
+        ],
+        constraint_sizes=[None] * value.dim(),
+        inner_contexts={name: _static(getattr(value, name)) for name in names},
+        tensor_source=source,
+    )
+    return mode.from_tensor(value, symbolic_context=context, source=source)
+
+
+def _static(value: torch.Tensor) -> StatelessSymbolicContext[Any, Any]:
+    return StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.STATIC] * value.dim(), constraint_sizes=[None] * value.dim()
+    )

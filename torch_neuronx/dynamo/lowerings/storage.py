@@ -1,0 +1,177 @@
+"""Operators on the memory behind a tensor: strides over all of its storage, and resizing.
+
+The IR has no memory. What lies in a storage is what the tensor holds whose memory it is, in the
+order of its strides; a view's storage is that of the tensor that it is a view of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from neuronxcc.ir import build as b
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node
+from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.errors import CaptureError
+from torch_neuronx.dynamo.lowerings.index import put_along, take_along
+from torch_neuronx.dynamo.outputs import root
+from torch_neuronx.dynamo.registry import Context, lowers
+
+aten = torch.ops.aten
+Ints = Sequence[int]
+
+
+@lowers(aten.as_strided.default, aten.as_strided_copy.default)
+def as_strided(cx: Context, x: Node, size: Ints, stride: Ints, offset: int | None = None) -> Node:
+    owner, held = _owner(cx, x)
+    begin = int(_argument(cx).storage_offset()) if offset is None else offset
+    if not math.prod(size):
+        return e.number(0, cx.dtype, cx.shape)
+    order = _order(held)
+    if order is None:
+        return _found(cx, owner, held, _positions(size, stride, begin))
+    memory = _flat(owner, order)
+    begin -= int(held.storage_offset())
+    last = begin + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if begin < 0 or last >= memory.type.size:
+        raise _outside(cx)
+    if _is_dense(size, stride):
+        return b.reshape(b.slice_dim(memory, 0, begin, last + 1), size)
+    return take_along(memory, [(0, _places(size, stride, begin))])
+
+
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    cx: Context, x: Node, source: Node, size: Ints, stride: Ints, offset: int | None = None
+) -> Node:
+    """A copy of `x` in whose storage the source was written; what `x` does not show is lost."""
+    held = _argument(cx)
+    begin = int(held.storage_offset()) if offset is None else offset
+    source = b.convert(source, cx.dtype)
+    order = _order(held)
+    if order is None:
+        return _replaced(x, held, source, _positions(size, stride, begin))
+    places = _places(size, stride, begin - int(held.storage_offset()))
+    memory = put_along(_flat(x, order), [(0, places)], source, "set")
+    return _shaped(memory, x.shape, order)
+
+
+@lowers(aten.resize.default)
+def resize(cx: Context, x: Node, _size: Ints, *, memory_format: object = None) -> Node:
+    """The elements of a copy in the order of memory, under another shape; new ones are 0."""
+    del memory_format  # the strides of the result say it
+    order, wanted = _order(torch.empty_like(_argument(cx))), _order(cx.first)
+    assert order is not None
+    assert wanted is not None
+    memory, count = _flat(x, order), cx.type.size
+    if count > memory.type.size:
+        memory = b.pad(memory, e.number(0, cx.dtype), 0, count - memory.type.size)
+    return _shaped(b.slice_dim(memory, 0, 0, count), cx.shape, wanted)
+
+
+# ---- whose memory -------------------------------------------------------------------------------
+
+
+def _argument(cx: Context) -> torch.Tensor:
+    node = cx.fx.args[0]
+    assert isinstance(node, torch.fx.Node)
+    value: torch.Tensor = node.meta["val"]
+    return value
+
+
+def _owner(cx: Context, x: Node) -> tuple[Node, torch.Tensor]:
+    """The tensor whose memory the first argument is or shows a part of, and as PyTorch has it."""
+    node = cx.fx.args[0]
+    assert isinstance(node, torch.fx.Node)
+    found = root(node)
+    return (x if found is node else cx.values[found]), found.meta["val"]
+
+
+def _outside(cx: Context) -> CaptureError:
+    return CaptureError(
+        f"{cx.fx.target}: it reads elements of a storage of which the graph was given a part",
+        "pass the tensor that holds all of them, or make the part inside of the compiled function",
+        cx.loc,
+    )
+
+
+# ---- dense memory -------------------------------------------------------------------------------
+
+
+def _order(x: torch.Tensor) -> list[int] | None:
+    """The dimensions of a dense tensor from the outermost in memory on; None if it has gaps."""
+    strides = tuple(map(int, x.stride()))
+    order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
+    dense = _is_dense([int(x.size(d)) for d in order], [strides[d] for d in order])
+    return order if dense else None
+
+
+def _is_dense(size: Ints, stride: Ints) -> bool:
+    expected = 1
+    for extent, step in zip(reversed(size), reversed(stride), strict=True):
+        if extent != 1 and step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def _flat(x: Node, order: Ints) -> Node:
+    return b.reshape(b.transpose(x, order), (x.type.size,))
+
+
+def _shaped(memory: Node, shape: Ints, order: Ints) -> Node:
+    """The inverse of `_flat`."""
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return b.transpose(b.reshape(memory, [shape[d] for d in order]), back)
+
+
+def _places(size: Ints, stride: Ints, begin: int) -> Node:
+    places = e.number(begin, DType.S64, size)
+    for d, step in enumerate(stride):
+        if step and size[d] != 1:
+            along = b.iota(DType.S64, size, d)
+            places = b.add(places, e.scaled(along, step))
+    return places
+
+
+# ---- memory with gaps ---------------------------------------------------------------------------
+
+
+def _positions(size: Ints, stride: Ints, begin: int) -> np.ndarray:
+    """Where in the storage every element lies."""
+    places = np.full(tuple(size), begin, np.int64)
+    for d, step in enumerate(stride):
+        places += (np.arange(size[d]) * step).reshape(
+            [-1 if i == d else 1 for i in range(len(size))]
+        )
+    return places
+
+
+def _held_positions(x: torch.Tensor) -> np.ndarray:
+    sizes, strides = ([int(n) for n in f()] for f in (x.size, x.stride))
+    return _positions(sizes, strides, int(x.storage_offset()))
+
+
+def _lookup(places: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The number of the last of `places` at each wanted one, -1 where there is none."""
+    known = dict(zip(places.reshape(-1).tolist(), range(places.size), strict=True))
+    found = [known.get(place, -1) for place in wanted.reshape(-1).tolist()]
+    return np.array(found, np.int64).reshape(wanted.shape)
+
+
+def _found(cx: Context, owner: Node, held: torch.Tensor, wanted: np.ndarray) -> Node:
+    number = _lookup(_held_positions(held), wanted)
+    if (number < 0).any():
+        raise _outside(cx)
+    return take_along(b.reshape(owner, (owner.type.size,)), [(0, b.constant(number))])
+
+
+def _replaced(x: Node, held: torch.Tensor, source: Node, places: np.ndarray) -> Node:
+    number = _lookup(places, _held_positions(held))
+    memory = b.reshape(source, (source.type.size,))
+    taken = take_along(memory, [(0, b.constant(np.maximum(number, 0)))])
+    return b.select(b.constant(number >= 0), taken, x)
