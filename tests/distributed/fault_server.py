@@ -18,8 +18,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -42,15 +43,21 @@ class Job:
     pids: list[int]
     pipes: list[int]
     codes: dict[int, int] = field(default_factory=dict)
+    answers: dict[int, Any] = field(default_factory=dict)
+
+    def answer(self, rank: int) -> Any:
+        """Wait until one rank has answered; None if it ended without an answer."""
+        if rank not in self.answers:
+            with os.fdopen(self.pipes[rank]) as stream:
+                readable = _readable(self.pipes[rank], time.monotonic() + PATIENCE)
+                text = stream.read() if readable else self.fail(rank)
+            self.answers[rank] = json.loads(text) if text else None
+        return self.answers[rank]
 
     def end(self) -> list[Any]:
         """Wait for all ranks and return their answers, None from those without one."""
+        answers = [self.answer(rank) for rank in range(len(self.pids))]
         deadline = time.monotonic() + PATIENCE
-        answers = []
-        for rank, pipe in enumerate(self.pipes):
-            with os.fdopen(pipe) as stream:
-                text = stream.read() if _readable(pipe, deadline) else self.fail(rank)
-            answers.append(json.loads(text) if text else None)
         for rank, pid in enumerate(self.pids):
             while rank not in self.codes:
                 done, status = os.waitpid(pid, os.WNOHANG)
@@ -85,6 +92,38 @@ class Job:
             os.kill(self.pids[rank], number)
 
 
+class Gate:
+    """What processes forked later wait for, so that no scenario has to guess how long things take.
+
+    A pipe: `open` writes a byte, `wait` reads as many as it is to wait for.
+    """
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+
+    def open(self) -> None:
+        os.write(self.writer, b".")
+
+    def wait(self, count: int = 1) -> None:
+        deadline = time.monotonic() + PATIENCE
+        for _ in range(count):
+            assert _readable(self.reader, deadline), f"the gate stays shut for {PATIENCE} s"
+            os.read(self.reader, 1)
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+@contextmanager
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
 def _ending(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
@@ -102,12 +141,14 @@ def start(
     *,
     timeout: float = TIMEOUT,
     leave: bool = False,
+    refused: bool = False,
     layout: str | None = None,
 ) -> Job:
     """Fork ``world`` ranks that form a group and call ``function(rank)``.
 
-    With ``leave`` a rank ends as a Python program does, without destroying its group. Rank r
-    believes to be on host ``layout[r]``.
+    With ``leave`` a rank ends as a Python program does, without destroying its group; with
+    ``refused`` an error of making the group is an answer too. Rank r believes to be on host
+    ``layout[r]``.
     """
     store = tempfile.mktemp(dir=FOLDER)  # noqa: S306 - the store makes it
     job = Job([], [])
@@ -118,32 +159,52 @@ def start(
             os.close(reader)
             if layout is not None:
                 os.environ["TORCH_NEURONX_HOST_ID"] = layout[rank]
-            _be(rank, world, function, store, timeout, writer, leave=leave)
+            part = Part(rank, world, function, store, timeout, writer)
+            _be(part, leave=leave, refused=refused)
         os.close(writer)
         job.pids.append(pid)
         job.pipes.append(reader)
     return job
 
 
-def _be(
-    rank: int, world: int, function: Rank, store: str, timeout: float, writer: int, *, leave: bool
-) -> NoReturn:
-    code = 1
-    try:
-        torch.accelerator.set_device_index(rank)
+@dataclass
+class Part:
+    """What a forked rank is told."""
+
+    rank: int
+    world: int
+    function: Rank
+    store: str
+    timeout: float
+    writer: int
+
+    def join(self) -> None:
+        torch.accelerator.set_device_index(self.rank)
         dist.init_process_group(
             "neuron",
-            store=FileStore(store, world),
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=timeout),
+            store=FileStore(self.store, self.world),
+            rank=self.rank,
+            world_size=self.world,
+            timeout=timedelta(seconds=self.timeout),
         )
-        answer = function(rank)
-        with os.fdopen(writer, "w") as stream:
+
+
+def _be(part: Part, *, leave: bool, refused: bool) -> NoReturn:
+    code = 1
+    try:
+        answer = None
+        if refused:
+            answer = outcome(part.join)
+        else:
+            part.join()
+        if answer is None:
+            answer = part.function(part.rank)
+        with os.fdopen(part.writer, "w") as stream:
             json.dump(answer, stream)
         if leave:
             raise SystemExit(0)  # noqa: TRY301
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         code = 0
     except Exception:  # noqa: BLE001 - whatever it is, this process ends with it
         sys.excepthook(*sys.exc_info())
@@ -172,13 +233,20 @@ def collectives(rank: int, world: int, count: int) -> None:
         dist.barrier()
 
 
-def failing(call: Callable[[], Any]) -> dict[str, Any]:
-    """Return what a collective raised and when."""
+def outcome(call: Callable[[], Any]) -> dict[str, Any] | None:
+    """Return what a call that may fail raised, and when."""
     try:
         call()
     except dist.DistBackendError as error:
         return {"error": str(error), "time": time.monotonic()}
-    raise AssertionError("the collective did not fail")
+    return None
+
+
+def failing(call: Callable[[], Any]) -> dict[str, Any]:
+    """The same of a call that must fail."""
+    answer = outcome(call)
+    assert answer is not None, "the collective did not fail"
+    return answer
 
 
 def check_names(answer: dict[str, Any], rank: int, *texts: str) -> None:
@@ -197,11 +265,18 @@ def killed(rng: random.Random) -> None:
     """One rank is killed at a random moment of its collectives."""
     world = rng.choice([2, 3, 4])
     victim = rng.randrange(world)
-    job = start(world, lambda rank: failing(lambda: collectives(rank, world, 10**9)))
-    time.sleep(0.05 + 0.4 * rng.random())
-    job.send(signal.SIGKILL, victim)
-    moment = time.monotonic()
-    answers = job.end()
+    with gate() as begun:
+
+        def rank_function(rank: int) -> Any:
+            begun.open()
+            return failing(lambda: collectives(rank, world, 10**9))
+
+        job = start(world, rank_function)
+        begun.wait(world)
+        time.sleep(0.4 * rng.random())
+        job.send(signal.SIGKILL, victim)
+        moment = time.monotonic()
+        answers = job.end()
     for rank, answer in enumerate(answers):
         if rank == victim:
             assert job.codes[rank] == -signal.SIGKILL
@@ -212,8 +287,27 @@ def killed(rng: random.Random) -> None:
         assert job.codes[rank] == 0
 
 
-NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier",
-         "creation of the group")  # fmt: skip
+def killed_early(rng: random.Random) -> None:
+    """One rank is killed while the group is made: the others end with an error, in time."""
+    world = rng.choice([2, 3, 4])
+    victim = rng.randrange(world)
+    job = start(
+        world,
+        lambda rank: failing(lambda: collectives(rank, world, 10**9)),
+        timeout=2,
+        refused=True,
+    )
+    time.sleep(0.2 * rng.random())
+    job.send(signal.SIGKILL, victim)
+    for rank, answer in enumerate(job.end()):
+        if rank == victim:
+            assert job.codes[rank] == -signal.SIGKILL
+        else:
+            check_names(answer, victim)
+            assert job.codes[rank] == 0
+
+
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier")
 
 
 def all_killed(rng: random.Random) -> None:
@@ -236,28 +330,29 @@ def stopped(_: random.Random) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         return failing(lambda: dist.all_reduce(filled(rank, 5)))
 
-    job = start(3, rank_function, timeout=1)
-    time.sleep(2.5)
+    job = start(3, rank_function, timeout=2)
+    for rank in (1, 2):
+        check_names(job.answer(rank), 0, "all_reduce", "timed out after")
     job.send(signal.SIGKILL, 0)
-    answers = job.end()
-    for answer in answers[1:]:
-        check_names(answer, 0, "all_reduce", "timed out after")
+    job.end()
 
 
 def aborted(_: random.Random) -> None:
     """`abort` from another thread ends a collective that waits for a rank."""
 
     def rank_function(rank: int) -> Any:
-        if rank == 1:
-            dist.barrier()
-            time.sleep(1)
-            return None
         dist.barrier()
+        if rank == 1:
+            return over.wait()
         group = dist.distributed_c10d._get_default_group()
         threading.Timer(0.2, group.abort).start()
-        return failing(lambda: dist.all_reduce(filled(rank, 4)))
+        try:
+            return failing(lambda: dist.all_reduce(filled(rank, 4)))
+        finally:
+            over.open()
 
-    answers = start(2, rank_function, leave=True).end_well()
+    with gate() as over:
+        answers = start(2, rank_function, leave=True).end_well()
     assert "abort" in answers[0]["error"], answers[0]
 
 
@@ -280,18 +375,22 @@ def interrupted(_: random.Random) -> None:
     def rank_function(rank: int) -> Any:
         dist.barrier()
         if rank == 1:
-            time.sleep(1.0)
-            return None
+            return over.wait()
         try:
+            begun.open()
             dist.all_reduce(filled(rank, 4))
         except KeyboardInterrupt:
             return "interrupted"
+        finally:
+            over.open()
         return "not interrupted"
 
-    job = start(2, rank_function, leave=True)
-    time.sleep(0.6)
-    job.send(signal.SIGINT, 0)
-    answers = job.end_well()
+    with gate() as begun, gate() as over:
+        job = start(2, rank_function, leave=True)
+        begun.wait()
+        time.sleep(0.2)  # most likely it waits in the collective by then
+        job.send(signal.SIGINT, 0)
+        answers = job.end_well()
     assert answers[0] == "interrupted", answers
 
 
@@ -311,6 +410,19 @@ RAISED: dict[str, BaseException] = {
 }
 
 
+def signal_in_collective(number: signal.Signals) -> None:
+    """Send this process a signal when its main thread waits in `all_reduce`."""
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    while True:
+        frame = sys._current_frames()[main_thread]
+        if "all_reduce" in (at.f_code.co_name for at, _ in traceback.walk_stack(frame)):
+            break
+        time.sleep(0.01)
+    time.sleep(0.2)  # PyTorch's own lines come before ours
+    os.kill(os.getpid(), number)
+
+
 def handed_on(_: random.Random) -> None:
     """What a handler of signals raises in a waiting rank is what the other ranks read."""
     for (text, raised), layout in itertools.product(RAISED.items(), ("aa", "ab")):
@@ -320,7 +432,6 @@ def handed_on(_: random.Random) -> None:
             rank: int,
             raised: BaseException = raised,
             number: signal.Signals = number,
-            ended: str = f"{FOLDER}/{text}{layout}",
         ) -> Any:
             def handler(*_: object) -> None:
                 raise raised
@@ -329,10 +440,9 @@ def handed_on(_: random.Random) -> None:
                 signal.signal(number, handler)
             dist.barrier()
             if rank == 0:
-                threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+                threading.Thread(target=signal_in_collective, args=(number,)).start()
             else:
-                while not Path(ended).exists():  # until the other rank has heard of it
-                    time.sleep(0.01)
+                told.wait()
             try:
                 for _ in range(2):  # small values of the first are there already
                     dist.all_reduce(filled(rank, 4))
@@ -342,13 +452,14 @@ def handed_on(_: random.Random) -> None:
                 # PyTorch's wrapper of collectives asks for its text, which may fail.
                 return type(error.__context__ or error).__name__
             finally:
-                Path(ended).touch()
+                told.open()
             return "no error"
 
-        answers = start(2, rank_function, leave=True, layout=layout).end_well()
+        with gate() as told:
+            answers = start(2, rank_function, leave=True, layout=layout).end_well()
         assert answers[0] == type(raised).__name__, (layout, answers)
-        told = rf"all_reduce \d.* failed on rank 0( \(host a\))?: {re.escape(text)} \["
-        assert re.search(told, answers[1]), (layout, answers)
+        reads = rf"all_reduce \d.* failed on rank 0( \(host a\))?: {re.escape(text)} \["
+        assert re.search(reads, answers[1]), (layout, answers)
 
 
 def foreign(_: random.Random) -> None:
@@ -426,22 +537,26 @@ def own_timeout(_: random.Random) -> None:
     def rank_function(rank: int) -> Any:
         dist.barrier()
         if rank == 1:
-            time.sleep(1.5)
-            return None
+            return over.wait()
         options = dist.AllreduceOptions()
         options.timeout = timedelta(seconds=0.3)
         group = dist.distributed_c10d._get_default_group()
         began = time.monotonic()
-        answer = failing(lambda: group.allreduce([filled(rank, 4)], options).wait())
-        assert 0.25 < answer["time"] - began < 1.4, answer
+        try:
+            answer = failing(lambda: group.allreduce([filled(rank, 4)], options).wait())
+        finally:
+            over.open()
+        assert 0.25 < answer["time"] - began < TIMEOUT - 1, answer
         return answer
 
-    answers = start(2, rank_function, leave=True).end_well()
+    with gate() as over:
+        answers = start(2, rank_function, leave=True).end_well()
     check_names(answers[0], 1, "all_reduce", "timed out")
 
 
 SCENARIOS: dict[str, Callable[[random.Random], None]] = {
     "killed": killed,
+    "killed_early": killed_early,
     "all_killed": all_killed,
     "stopped": stopped,
     "aborted": aborted,

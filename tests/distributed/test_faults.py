@@ -8,7 +8,9 @@ import pytest
 from tests.distributed.launch import run
 
 SERVER = Path(__file__).with_name("fault_server.py")
-OTHERS = "stopped,aborted,outstanding,interrupted,handed_on,own_timeout,foreign,wrong_token"
+OTHERS = (
+    "killed_early,stopped,aborted,outstanding,interrupted,handed_on,own_timeout,foreign,wrong_token"
+)
 
 
 def harm(scenarios: str, repetitions: int, seed: int = 0) -> None:

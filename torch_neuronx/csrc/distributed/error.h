@@ -49,4 +49,9 @@ std::string first_line(const std::exception_ptr& error);
 // The same without the prefix, for a text that fail() is to get.
 std::string reason_of(const c10::DistBackendError& error);
 
+// Throws the same error with more in front: where it happened.
+[[noreturn]] inline void fail_in(const std::string& where, const c10::DistBackendError& error) {
+  C10_THROW_ERROR(DistBackendError, std::string(kErrorPrefix) + where + ": " + reason_of(error));
+}
+
 }  // namespace torch_neuronx::distributed

@@ -1,6 +1,7 @@
 #include "distributed/fresh_store.h"
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -30,6 +31,22 @@ std::vector<std::string> keys(const char* what, int size) {
 
 }  // namespace
 
+void await_ranks(c10d::Store& store, const std::vector<std::string>& keys, int size,
+                 std::chrono::milliseconds timeout, int first) {
+  const auto error = error_of([&] { store.wait(keys, timeout); });
+  if (error == nullptr) return;
+  std::string missing;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (store.check({keys[i]})) continue;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(first + static_cast<int>(i));
+  }
+  if (missing.empty()) std::rethrow_exception(error);
+  std::ostringstream text;
+  text << "creation of a group of " << size << " timed out after "
+       << std::chrono::duration<double>(timeout).count() << " s: waiting for rank " << missing;
+  fail(kTimeout, text.str());
+}
+
 c10::intrusive_ptr<c10d::Store> fresh_store(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int size, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
@@ -37,7 +54,7 @@ c10::intrusive_ptr<c10d::Store> fresh_store(const c10::intrusive_ptr<c10d::Store
   const auto index = static_cast<size_t>(rank);
   const RandomWord word = random_word();
   store->set(words[index], Value(word.begin(), word.end()));
-  store->wait(words, timeout);
+  await_ranks(*store, words, size, timeout);
   std::string mine;
   for (auto pause = std::chrono::milliseconds(1);;
        pause = std::min(2 * pause, std::chrono::milliseconds(50))) {
@@ -46,7 +63,7 @@ c10::intrusive_ptr<c10d::Store> fresh_store(const c10::intrusive_ptr<c10d::Store
       mine = now;
       store->set(seen[index], Value(mine.begin(), mine.end()));
     }
-    store->wait(seen, timeout);
+    await_ranks(*store, seen, size, timeout);
     const auto theirs = store->multiGet(seen);
     const bool agreed = std::all_of(theirs.begin(), theirs.end(), [&](const Value& value) {
       return std::string(value.begin(), value.end()) == mine;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 namespace torch_neuronx::distributed {
 
@@ -14,5 +16,10 @@ namespace torch_neuronx::distributed {
 // ones.
 c10::intrusive_ptr<c10d::Store> fresh_store(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int size, std::chrono::milliseconds timeout);
+
+// Waits until all ranks of a group of `size` have written, keys[i] being of rank `first` + i; says
+// which of them have not when the time is up.
+void await_ranks(c10d::Store& store, const std::vector<std::string>& keys, int size,
+                 std::chrono::milliseconds timeout, int first = 0);
 
 }  // namespace torch_neuronx::distributed

@@ -153,12 +153,22 @@ void Local::compare(const Call& call) {
   }
 }
 
+const std::byte* Local::reach(const Call& call, int local_rank, const View& view) {
+  try {
+    return segment_.resolve(local_rank, view);
+  } catch (const c10::DistBackendError& error) {
+    const std::string where = call.text() + " of group " + segment_.name() + " can't finish";
+    segment_.poison(where + ": " + reason_of(error));
+    fail_in(where, error);
+  }
+}
+
 const std::byte* Local::source(const Call& call, int local_rank, size_t index, size_t bytes) {
   const Post& post = post_of(local_rank, call.sequence);
   const Descriptor& d = post.descriptor;
   const View* views = post.views;
   if (d.views > kInlineViews)
-    views = reinterpret_cast<const View*>(segment_.resolve(local_rank, post.table));
+    views = reinterpret_cast<const View*>(reach(call, local_rank, post.table));
   const bool exists = index < d.views;
   if (!exists || views[index].bytes != bytes) {
     const std::string text =
@@ -171,8 +181,7 @@ const std::byte* Local::source(const Call& call, int local_rank, size_t index, s
     fail(kInvalid, text);
   }
   if (bytes == 0) return nullptr;
-  return d.is_inline ? post.payload + views[index].offset
-                     : segment_.resolve(local_rank, views[index]);
+  return d.is_inline ? post.payload + views[index].offset : reach(call, local_rank, views[index]);
 }
 
 void Local::pull(const Call& call, int local_rank, size_t index, const Memory& out) {

@@ -32,6 +32,8 @@ class Local {
   void post(const Call& call);
   void compare(const Call& call);
   void act(const Call& call);
+  // A local rank's memory; if it has ended, so has the group.
+  const std::byte* reach(const Call& call, int local_rank, const View& view);
   // Fills `out` with a peer's exposed memory.
   void pull(const Call& call, int local_rank, size_t index, const Memory& out);
   void gather_from(const Call& call, size_t tensors);

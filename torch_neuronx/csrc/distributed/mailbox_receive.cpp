@@ -210,6 +210,9 @@ std::exception_ptr Mailbox::copy(const Job& job) {
     } else {
       copy_bytes(parcel.data, payload, parcel.bytes);
     }
+  } catch (const c10::DistBackendError& error) {
+    refuse(job.source, letter, parcel);
+    return error_of([&] { fail_in(describe(*job.transfer) + " failed", error); });
   } catch (const std::exception& error) {
     refuse(job.source, letter, parcel);
     return error_of(kPeerLost, describe(*job.transfer) + " failed: " + first_line(error));

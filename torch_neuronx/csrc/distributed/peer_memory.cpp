@@ -7,23 +7,35 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <tuple>
 
 #include "distributed/error.h"
+#include "distributed/process.h"
 
 namespace torch_neuronx::distributed {
+namespace {
+
+constexpr std::chrono::milliseconds kMomentOfDeath{1000};
+
+}  // namespace
 
 int open_fd_of(int pid, int fd) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   const int mine = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (mine < 0)
+  if (mine < 0) {
+    const int error = errno;
+    // A process that is killed loses its files a moment before it counts as ended.
+    if (Process(pid).has_ended(kMomentOfDeath))
+      fail(kPeerLost, "process " + std::to_string(pid) + " has ended");
     fail(kPeerLost, "can't open the memory of process " + std::to_string(pid) + " (" + path + ": " +
-                        std::strerror(errno) +
+                        std::strerror(error) +
                         "); ranks of one host must belong to one user and see each other's "
                         "processes, or be told apart by TORCH_NEURONX_HOST_ID");
+  }
   struct stat status{};
   const bool known = fstat(mine, &status) == 0;
   if (!known || status.st_uid != geteuid() || (status.st_mode & 077) != 0 ||

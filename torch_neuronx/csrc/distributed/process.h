@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 namespace torch_neuronx::distributed {
@@ -21,12 +22,13 @@ class Process {
     if (fd_ >= 0) close(fd_);
   }
 
-  bool has_ended() const {
+  // Whether it has ended, or does so within `patience`.
+  bool has_ended(std::chrono::milliseconds patience = {}) const {
     // Without a descriptor (before Linux 5.3, or it had ended already) this must do; it can't tell
     // that a process has ended for which nobody has waited yet.
     if (fd_ < 0) return kill(pid_, 0) != 0 && errno == ESRCH;
     pollfd entry{fd_, POLLIN, 0};
-    return poll(&entry, 1, 0) == 1;
+    return poll(&entry, 1, static_cast<int>(patience.count())) == 1;
   }
 
  private:

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "distributed/error.h"
+#include "distributed/fresh_store.h"
 #include "distributed/random_word.h"
 #include "memory/allocator.h"
 #include "memory/memory_file.h"
@@ -65,7 +66,7 @@ Segment::Segment(c10d::Store& store, int rank, int size, std::string name,
   store.set(key(rank), std::to_string(getpid()) + " " + host_identity());
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) keys.push_back(key(r));
-  store.wait(keys, timeout);
+  await_ranks(store, keys, size, timeout);
   const auto values = store.multiGet(keys);
   for (const auto& value : values) {
     std::istringstream text(std::string(value.begin(), value.end()));
@@ -93,13 +94,13 @@ Segment::Segment(c10d::Store& store, int rank, int size, std::string name,
     value.insert(value.end(), token.begin(), token.end());
     store.set(where, value);
   } else {
-    store.wait({where}, timeout);
+    await_ranks(store, {where}, size, timeout, members_[0]);
     const auto value = store.get(where);
     const std::string text(value.begin(), value.end());
     const auto space = text.find(' ');
     TORCH_CHECK(space != std::string::npos && text.size() == space + 1 + kTokenBytes,
                 "the store's entry ", where, " was not written by this program");
-    map(open_fd_of(ranks_[members_[0]].pid, std::stoi(text)));
+    map(of_rank(0, [&] { return open_fd_of(ranks_[members_[0]].pid, std::stoi(text)); }));
     if (std::memcmp(header_->token, text.data() + space + 1, kTokenBytes) != 0)
       fail(kInvalid, "the memory of group " + name_ + " belongs to another job");
   }
@@ -239,8 +240,10 @@ std::byte* Segment::resolve(int local_rank, const View& view) {
       const Slot& slot = slots_[local_rank];
       const int fd = slot.hbm[view.device].load(std::memory_order_acquire);
       TORCH_CHECK(fd > 0, "a peer has exposed memory of a core that it does not share");
-      known = PeerMemory::of(ranks_[members_[local_rank]].pid, fd - 1,
-                             slot.hbm_bytes[view.device].load());
+      known = of_rank(local_rank, [&] {
+        return PeerMemory::of(ranks_[members_[local_rank]].pid, fd - 1,
+                              slot.hbm_bytes[view.device].load());
+      });
     }
     memory = known;
   }

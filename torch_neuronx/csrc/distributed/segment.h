@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "device/state.h"
+#include "distributed/error.h"
 #include "distributed/futex.h"
 #include "distributed/peer_memory.h"
 #include "distributed/process.h"
@@ -97,6 +98,16 @@ class Segment {
   // Waits until all ranks of the host are here. `what` names the collective in errors; throws as
   // `Watch` does.
   void barrier(Clock::time_point deadline, c10::function_ref<std::string()> what);
+
+  // What reaches for a local rank's memory; its error says which rank that is.
+  template <class Body>
+  auto of_rank(int local_rank, const Body& body) const {
+    try {
+      return body();
+    } catch (const c10::DistBackendError& error) {
+      fail_in(rank_name(members_[local_rank]), error);
+    }
+  }
 
   static constexpr std::chrono::milliseconds kLook{50};
   // What a waiting loop does now and then (at most every 50 ms; sleep no longer than that): throws
