@@ -329,3 +329,21 @@ def test_scaled_grouped_products(
     expected = scaled_groups(x, y.transpose(-2, -1), scale_x, scale_y, ends)
     # 64 terms of at most 16 * 2.25 in float32, then one rounding to bfloat16.
     torch.testing.assert_close(got.cpu().float(), expected, rtol=2.0**-8, atol=64 * 36 * 2.0**-24)
+
+
+def test_an_effect_that_nothing_uses_in_a_branch_is_refused_with_its_line() -> None:
+    def drawing(x: Tensor) -> Tensor:
+        def first(x: Tensor) -> Tensor:
+            torch.rand(3, device=x.device)
+            return x + 1
+
+        result: Tensor = torch.cond(x.sum() > 0, first, lambda x: x - 1, (x,))
+        return result
+
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        torch.compile(drawing, backend="neuron", fullgraph=True)(torch.ones(4, device="neuron"))
+    text = str(caught.value)
+    assert "[NCC_ICAP001]" in text
+    assert "in the 'true' graph of control flow that has an effect" in text
+    assert "torch.rand(3, device=x.device)" in text
+    assert "remedy: use its result, or call it outside" in text

@@ -24,6 +24,7 @@ from neuronxcc.ir.shapes import ShapeError
 from torch_neuronx.dynamo.accepted import refusal
 from torch_neuronx.dynamo.dtypes import TO_IR, tensor_type
 from torch_neuronx.dynamo.errors import (
+    CaptureError,
     DynamicShapeError,
     LoweringError,
     RefusedTypesError,
@@ -309,10 +310,14 @@ class _Importer:
         used = [i for i in inner.arguments if isinstance(i, int)]
         tensors = tuple(v if isinstance(v, Node) else None for v in values)
         pending = [] if name == "region" else inner._unused_effects(nodes)
-        if any(call.op is not Op.CUSTOM_CALL or call["target"] != CHECK for call in pending):
-            raise NotImplementedError(
-                "an operator with an effect, whose result nothing needs, in a branch or a loop"
-            )
+        for call in pending:
+            if call.op is not Op.CUSTOM_CALL or call["target"] != CHECK:
+                raise CaptureError(
+                    f"an operator in the {name!r} graph of control flow that has an effect, and "
+                    "whose result nothing uses",
+                    "use its result, or call it outside of the control flow",
+                    inner.locs.get(call),
+                )
         if pending:
             numbers = [build.convert(call, DType.S64) for call in pending]
             nodes.append(functools.reduce(build.add, numbers))
