@@ -21,6 +21,7 @@ from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, topological
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.shapes import ShapeError
+from torch_neuronx.dynamo import emit
 from torch_neuronx.dynamo.accepted import refusal
 from torch_neuronx.dynamo.dtypes import TO_IR, tensor_type
 from torch_neuronx.dynamo.errors import (
@@ -256,7 +257,10 @@ class _Importer:
                 refused = refusal(node, target, any_types=True)
                 if refused:
                     raise RefusedTypesError(operator_name(target), loc, refused) from error
-                raise LoweringError(operator_name(target), loc, str(error)) from error
+                empty = _without_elements(target, value)
+                if empty is None:
+                    raise LoweringError(operator_name(target), loc, str(error)) from error
+                return empty
             else:
                 self._check(target, loc, value, result)
                 self._locate(result, loc)
@@ -430,6 +434,15 @@ def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:
     if any(isinstance(extent, torch.SymInt) for extent in value.shape):
         shape = f"[{', '.join(map(str, value.shape))}]"
         raise DynamicShapeError(node.name, shape, location(node))
+
+
+def _without_elements(target: Any, value: Any) -> Any:
+    """The results of a call if none has an element: ATen does not ask for its types then."""
+    tensors = [leaf for leaf in flat(value) if isinstance(leaf, torch.Tensor)]
+    pure = isinstance(target, OpOverload) and _is_pure(target)
+    if not pure or not tensors or any(t.numel() for t in tensors):
+        return None
+    return rebuilt(value, (emit.number(0, TO_IR[t.dtype], tuple(t.shape)) for t in tensors))
 
 
 def _is_pure(target: OpOverload) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +79,55 @@ def arange_end(cx: Context, end: Scalar, **options: object) -> Node:
 @lowers(aten.arange.start)
 def arange_start(cx: Context, start: Scalar, end: Scalar, **options: object) -> Node:
     return arange(cx, start, end, 1, **options)
+
+
+@lowers(
+    aten.linspace.default,
+    aten.linspace.Tensor_Tensor,
+    aten.linspace.Tensor_Scalar,
+    aten.linspace.Scalar_Tensor,
+)
+def linspace(cx: Context, start: Value, end: Value, steps: int, **_options: object) -> Node:
+    if cx.dtype.is_complex:
+        part = DType.F32 if cx.dtype is DType.C64 else DType.F64
+        ends = [e.value(v, cx.dtype) for v in (start, end)]
+        return b.complex_(
+            _linspace(cx, part, [b.real(v) for v in ends], steps),
+            _linspace(cx, part, [b.imag(v) for v in ends], steps),
+        )
+    return _linspace(cx, cx.dtype, [e.value(v, cx.dtype) for v in (start, end)], steps)
+
+
+def _linspace(cx: Context, dtype: DType, ends: list[Node], steps: int) -> Node:
+    """Each half counts from its own end, in the roundings of ATen's kernel.
+
+    ATen converts the ends to the result's type first, integers too. From there 16-bit types round
+    after every operation; float32 multiplies and adds in one rounding, which float64 gives here;
+    integers count in float64 and are cut.
+    """
+    narrow = dtype.is_float and dtype.itemsize == 2
+    wide = DType.F32 if narrow else DType.F64
+
+    def rounded(x: Node) -> Node:
+        return b.convert(b.convert(x, dtype), wide) if dtype.is_float else x
+
+    first, last = (b.convert(v, wide) for v in ends)
+    if steps < 2:  # noqa: PLR2004
+        return b.broadcast_to(ends[0], cx.shape)
+    step = rounded(b.divide(rounded(b.subtract(last, first)), rounded(e.like(first, steps - 1))))
+    place = b.iota(DType.S64, cx.shape, 0)
+    first, last, step = (b.broadcast_to(v, cx.shape) for v in (first, last, step))
+
+    def moved(combine: Callable[[Node, Node], Node], end: Node, count: Node) -> Node:
+        distance = b.multiply(step, rounded(b.convert(count, wide)))
+        return combine(end, rounded(distance) if narrow else distance)
+
+    result = b.select(
+        b.less(place, e.like(place, steps // 2)),
+        moved(b.add, first, place),
+        moved(b.subtract, last, b.subtract(e.like(place, steps - 1), place)),
+    )
+    return b.convert(result, dtype)
 
 
 @lowers(torch.ops.prims.iota.default)
