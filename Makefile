@@ -71,7 +71,7 @@ lint: $(CORE_STAMP) ## Style, types and C++ format, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CHECKED)
-	$(BIN)/clang-format --dry-run -Werror $(CSRC)
+	@$(BIN)/clang-format --dry-run -Werror $(CSRC)
 
 format: $(INSTALL_STAMP) ## Apply the formatters
 	$(BIN)/ruff check --fix-only .

@@ -254,13 +254,7 @@ class _Importer:
             except NotImplementedError as error:
                 reason = str(error)
             except ShapeError as error:
-                refused = refusal(node, target, any_types=True)
-                if refused:
-                    raise RefusedTypesError(operator_name(target), loc, refused) from error
-                empty = _without_elements(target, value)
-                if empty is None:
-                    raise LoweringError(operator_name(target), loc, str(error)) from error
-                return empty
+                return _refused_or_empty(node, target, value, error)
             else:
                 self._check(target, loc, value, result)
                 self._locate(result, loc)
@@ -436,12 +430,23 @@ def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:
         raise DynamicShapeError(node.name, shape, location(node))
 
 
-def _without_elements(target: Any, value: Any) -> Any:
-    """The results of a call if none has an element: ATen does not ask for its types then."""
+def _refused_or_empty(node: torch.fx.Node, target: Any, value: Any, error: ShapeError) -> Any:
+    """The results of a call without a lowering for its types, if none of them has an element.
+
+    ATen does not look at the types of no elements.
+
+    Raises:
+        RefusedTypesError: Eager mode refuses the types too.
+        LoweringError: It takes them.
+    """
+    loc = location(node)
+    refused = refusal(node, target, any_types=True)
+    if refused:
+        raise RefusedTypesError(operator_name(target), loc, refused) from error
     tensors = [leaf for leaf in flat(value) if isinstance(leaf, torch.Tensor)]
     pure = isinstance(target, OpOverload) and _is_pure(target)
-    if not pure or not tensors or any(t.numel() for t in tensors):
-        return None
+    if not pure or any(t.numel() for t in tensors):
+        raise LoweringError(operator_name(target), loc, str(error)) from error
     return rebuilt(value, (emit.number(0, TO_IR[t.dtype], tuple(t.shape)) for t in tensors))
 
 

@@ -112,7 +112,7 @@ def _linspace(cx: Context, dtype: DType, ends: list[Node], steps: int) -> Node:
         return b.convert(b.convert(x, dtype), wide) if dtype.is_float else x
 
     first, last = (b.convert(v, wide) for v in ends)
-    if steps < 2:  # noqa: PLR2004
+    if steps < 2:
         return b.broadcast_to(ends[0], cx.shape)
     step = rounded(b.divide(rounded(b.subtract(last, first)), rounded(e.like(first, steps - 1))))
     place = b.iota(DType.S64, cx.shape, 0)
