@@ -12,8 +12,8 @@ from typing import Any
 
 from neuron_tools.parallel_messages import Speaker
 from neuronxcc import __version__
+from neuronxcc.cache.local import MOST_TEXT_BYTES
 from neuronxcc.files import read_regular, write_whole
-from neuronxcc.neff.local import MOST_TEXT_BYTES
 
 #: Where a trial run leaves a file for each of its graphs (torch_neuronx/dynamo/graph_facts.py).
 FACTS_VARIABLE = "TORCH_NEURONX_GRAPH_FACTS"

@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from neuron_tools.parallel_messages import Speaker
-from neuronxcc.collected import HLO_NAME, REQUEST_NAME, TEXT_NAME
-from neuronxcc.neff.local import (
+from neuronxcc.cache.local import (
     DONE_NAME,
     FAILED_NAME,
     FLAGS_NAME,
@@ -22,6 +21,7 @@ from neuronxcc.neff.local import (
     TEMPORARY,
     LocalStore,
 )
+from neuronxcc.collected import HLO_NAME, REQUEST_NAME, TEXT_NAME
 
 _VERSION = re.compile(r"neuronxcc-[0-9A-Za-z.+-]+")
 _ENTRY = re.compile(r"MODULE_[0-9a-f]{20}\+[0-9a-f]{8}")

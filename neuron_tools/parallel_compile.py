@@ -26,9 +26,9 @@ from neuron_tools import parallel_analysis, parallel_cache
 from neuron_tools.parallel_messages import Speaker
 from neuron_tools.parallel_workers import Outcome, compile_all
 from neuronxcc import __version__, collected
+from neuronxcc.cache.cache import CompileCache, open_cache
+from neuronxcc.cache.local import LocalStore
 from neuronxcc.files import write_whole
-from neuronxcc.neff.cache import CompileCache, open_cache
-from neuronxcc.neff.local import LocalStore
 from neuronxcc.options import OptionError, from_environment
 from neuronxcc.unread import ends_quietly
 

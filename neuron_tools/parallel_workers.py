@@ -14,12 +14,8 @@ from pathlib import Path
 
 from neuron_tools.parallel_messages import Speaker
 from neuronxcc import collected
-from neuronxcc.files import read_regular
-from neuronxcc.frontends.hlo.errors import HloError
-from neuronxcc.lowering.errors import LoweringUnsupportedError
-from neuronxcc.neff.cache import open_cache
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.local import (
+from neuronxcc.cache.cache import open_cache
+from neuronxcc.cache.local import (
     FAILED_NAME,
     FLAGS_NAME,
     LOG_NAME,
@@ -27,6 +23,10 @@ from neuronxcc.neff.local import (
     NEFF_NAME,
     replace_file,
 )
+from neuronxcc.files import read_regular
+from neuronxcc.frontends.hlo.errors import HloError
+from neuronxcc.lowering.errors import LoweringUnsupportedError
+from neuronxcc.neff.errors import NeffError
 from neuronxcc.options import from_environment
 
 _KILLED = (

@@ -21,6 +21,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from neuronxcc.cache.cache import CompileCache
+from neuronxcc.cache.key import CacheKey, Part, layouts_of, make_key
+from neuronxcc.cache.local import (
+    FAILED_NAME,
+    FLAGS_NAME,
+    MOST_TEXT_BYTES,
+    NEFF_NAME,
+    LocalStore,
+)
+from neuronxcc.cache.messages import warn
 from neuronxcc.compiler import compile_graph
 from neuronxcc.files import read_regular
 from neuronxcc.frontends.hlo import import_hlo
@@ -28,17 +38,7 @@ from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.text import parse as parse_text
 from neuronxcc.ir.text import to_text
-from neuronxcc.neff.cache import CompileCache
 from neuronxcc.neff.container import MOST_NEFF_BYTES
-from neuronxcc.neff.key import CacheKey, Part, layouts_of, make_key
-from neuronxcc.neff.local import (
-    FAILED_NAME,
-    FLAGS_NAME,
-    MOST_TEXT_BYTES,
-    NEFF_NAME,
-    LocalStore,
-)
-from neuronxcc.neff.messages import warn
 from neuronxcc.options import Options, parse
 
 HLO_NAME = "model.hlo_module.pb"

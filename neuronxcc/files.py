@@ -71,7 +71,7 @@ def write_whole(path: Path, *parts: bytes | memoryview) -> None:
     """Write a file under another name first, so that its name stands for all of it.
 
     The process's umask decides who may read it. What belongs to one user alone, in a directory
-    where others may write, is for `neuronxcc.neff.local.replace_file`.
+    where others may write, is for `neuronxcc.cache.local.replace_file`.
 
     Raises:
         OSError: It can't be written; an old file of that name is as it was.

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from neuronxcc.neff.cache import CompileCache, open_cache
-from neuronxcc.neff.key import CacheKey, source_digest, versions
-from neuronxcc.neff.messages import warn
+from neuronxcc.cache.cache import CompileCache, open_cache
+from neuronxcc.cache.key import CacheKey, source_digest, versions
+from neuronxcc.cache.messages import warn
 from neuronxcc.neff.program import Program
 from neuronxcc.options import Options, from_environment
 from nki.dtypes import info

@@ -24,6 +24,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 @pytest.fixture(autouse=True)
 def nothing_told() -> None:
     """Let every test see what a process says once."""
-    messages = sys.modules.get("neuronxcc.neff.messages")
+    messages = sys.modules.get("neuronxcc.cache.messages")
     if messages is not None:
         messages.TOLD.clear()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 # This file is imported by `import torch`; the compiler is not until it is needed.
 if TYPE_CHECKING:
-    from neuronxcc.neff import CompileCache, Compiled
+    from neuronxcc.cache.cache import CompileCache, Compiled
     from neuronxcc.options import Options
 
 
@@ -61,7 +61,7 @@ class CompileOnly:
 
     def cache(self, options: Options) -> CompileCache:
         """The cache to compile in."""
-        from neuronxcc.neff import open_cache  # noqa: PLC0415
+        from neuronxcc.cache.cache import open_cache  # noqa: PLC0415
 
         return open_cache(options.wrapper)
 

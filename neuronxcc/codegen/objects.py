@@ -19,9 +19,9 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
+from neuronxcc.cache.messages import unwritten
+from neuronxcc.cache.private import check_private, private_directory, shared_name
 from neuronxcc.files import read_regular
-from neuronxcc.neff.messages import unwritten
-from neuronxcc.neff.private import check_private, private_directory, shared_name
 
 _log = logging.getLogger(__name__)
 _MAGIC = b"TNOBJ\x00\x02\n"

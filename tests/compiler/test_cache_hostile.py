@@ -27,6 +27,13 @@ import nki.isa as nisa
 import nki.language as nl
 from neuron_tools.parallel_workers import command
 from neuronxcc import collected
+from neuronxcc.cache.cache import VERSION_FOLDER, CompileCache, default_directory
+from neuronxcc.cache.key import layouts_of, make_key
+from neuronxcc.cache.local import FAILED_NAME, FLAGS_NAME, KEY_NAME, LOCK_NAME, LocalStore
+from neuronxcc.cache.locks import file_lock
+from neuronxcc.cache.messages import CacheWarning
+from neuronxcc.cache.private import NotPrivateError
+from neuronxcc.cache.remote import RemoteStore
 from neuronxcc.codegen.llvm import compile_kernels
 from neuronxcc.codegen.objects import _MAGIC, ObjectCache, _digest
 from neuronxcc.files import UntrustedFileError, read_regular, write_whole
@@ -34,13 +41,6 @@ from neuronxcc.ir import build as ir_build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import TensorType
-from neuronxcc.neff import CacheWarning, CompileCache, make_key
-from neuronxcc.neff.cache import VERSION_FOLDER, default_directory
-from neuronxcc.neff.key import layouts_of
-from neuronxcc.neff.local import FAILED_NAME, FLAGS_NAME, KEY_NAME, LOCK_NAME, LocalStore
-from neuronxcc.neff.locks import file_lock
-from neuronxcc.neff.private import NotPrivateError
-from neuronxcc.neff.remote import RemoteStore
 from neuronxcc.options import Options
 from nrtpy import NrtError, NrtpyModel
 from tests.compiler.neff_programs import large_program, same

@@ -14,12 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neuronxcc.neff import CacheKey, CacheWarning, CompileCache, Program, make_key, open_cache
-from neuronxcc.neff import cache as cache_module
-from neuronxcc.neff import key as key_module
-from neuronxcc.neff.cache import VERSION_FOLDER, default_directory
-from neuronxcc.neff.local import LocalStore
-from neuronxcc.neff.private import NotPrivateError, private_directory
+from neuronxcc.cache import cache as cache_module
+from neuronxcc.cache import key as key_module
+from neuronxcc.cache.cache import VERSION_FOLDER, CompileCache, default_directory, open_cache
+from neuronxcc.cache.key import CacheKey, make_key
+from neuronxcc.cache.local import LocalStore
+from neuronxcc.cache.messages import CacheWarning
+from neuronxcc.cache.private import NotPrivateError, private_directory
+from neuronxcc.neff import Program
 from neuronxcc.options import Options, Wrapper, parse
 from tests.compiler.neff_programs import large_program, same
 

@@ -15,8 +15,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch.compiler._cache import CacheArtifactFactory, CacheArtifactManager, CacheInfo
 
-from neuronxcc.neff import CacheWarning
-from neuronxcc.neff.local import LocalStore, key_of_description
+from neuronxcc.cache.local import LocalStore, key_of_description
+from neuronxcc.cache.messages import CacheWarning
 from torch_neuronx.dynamo.portable_cache import ProgramArtifact
 
 # A model that is trained and called with two sizes; prints which programs came from the cache.
@@ -180,7 +180,7 @@ def test_the_program_of_another_key_is_not_kept(artifact: ProgramArtifact, tmp_p
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@pytest.mark.filterwarnings("ignore::neuronxcc.neff.messages.CacheWarning")
+@pytest.mark.filterwarnings("ignore::neuronxcc.cache.messages.CacheWarning")
 def test_damage_anywhere(artifact: ProgramArtifact, tmp_path: Path, data: st.DataObject) -> None:
     """Whatever is kept is the entry as it was: nothing else has its hashes."""
     content = bytearray(artifact.content)

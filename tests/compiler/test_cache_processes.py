@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from neuronxcc.neff import CacheKey, CompileCache, locks
-from neuronxcc.neff.cache import VERSION_FOLDER
-from neuronxcc.neff.local import LocalStore
-from neuronxcc.neff.locks import file_lock
+from neuronxcc.cache import locks
+from neuronxcc.cache.cache import VERSION_FOLDER, CompileCache
+from neuronxcc.cache.key import CacheKey
+from neuronxcc.cache.local import LocalStore
+from neuronxcc.cache.locks import file_lock
 from neuronxcc.options import Options
 from tests.compiler.neff_programs import large_program, same
 
@@ -129,7 +130,7 @@ def test_who_waits_is_told_for_whom(
 FORK = """
 import os, signal, sys, time
 from pathlib import Path
-from neuronxcc.neff.locks import file_lock
+from neuronxcc.cache.locks import file_lock
 
 path = Path(sys.argv[1])
 with file_lock(path, sys.exit):

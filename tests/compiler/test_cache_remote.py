@@ -12,11 +12,13 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
-from neuronxcc.neff import CacheKey, CacheWarning, CompileCache, Program, open_cache
-from neuronxcc.neff import cache as cache_module
-from neuronxcc.neff.cache import VERSION_FOLDER
-from neuronxcc.neff.local import LocalStore
-from neuronxcc.neff.remote import RemoteStore
+from neuronxcc.cache import cache as cache_module
+from neuronxcc.cache.cache import VERSION_FOLDER, CompileCache, open_cache
+from neuronxcc.cache.key import CacheKey
+from neuronxcc.cache.local import LocalStore
+from neuronxcc.cache.messages import CacheWarning
+from neuronxcc.cache.remote import RemoteStore
+from neuronxcc.neff import Program
 from neuronxcc.options import Options, Wrapper
 from tests.compiler.neff_programs import large_program, same
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuronxcc.cache.key import make_key
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
@@ -25,7 +26,6 @@ from neuronxcc.lowering.lower import lower
 from neuronxcc.lowering.reference import run_program
 from neuronxcc.neff import NeffError
 from neuronxcc.neff.codec import decode, encode
-from neuronxcc.neff.key import make_key
 from neuronxcc.neff.program import CollectiveStep, Program, WaitStep
 from neuronxcc.options import Options
 from torch_neuronx.dynamo.executable import Executable

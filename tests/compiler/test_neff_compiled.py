@@ -6,10 +6,11 @@ import dataclasses
 
 from hypothesis import HealthCheck, given, settings
 
+from neuronxcc.cache.key import make_key
 from neuronxcc.codegen.loop import scalars
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir.graph import Graph
-from neuronxcc.neff import NeffInfo, Program, make_key, read_neff, write_neff
+from neuronxcc.neff import NeffInfo, Program, read_neff, write_neff
 from neuronxcc.neff.check import check_kernel, check_scalar
 from neuronxcc.neff.text import program_to_text
 from neuronxcc.options import parse

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from neuronxcc.cache.key import make_key
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir import DType, Graph, Node, TensorType, build, parameter
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.verify import verify
-from neuronxcc.neff import make_key
 from neuronxcc.options import OptionError, Options, parse
 from neuronxcc.passes import run, stochastic
 from neuronxcc.passes import stochastic_reference as slow

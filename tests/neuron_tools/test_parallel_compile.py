@@ -17,16 +17,15 @@ from neuron_tools.parallel_compile import DUMP_FILE, main
 from neuron_tools.parallel_messages import Speaker
 from neuron_tools.parallel_workers import Outcome
 from neuronxcc import collected
+from neuronxcc.cache.cache import CompileCache, open_cache
+from neuronxcc.cache.key import layouts_of, make_key
+from neuronxcc.cache.local import LocalStore
 from neuronxcc.collected import CollectedError, Request, collect
 from neuronxcc.compiler import compile_graph
 from neuronxcc.frontends.hlo import import_hlo
 from neuronxcc.ir import DType, Graph, Node, TensorType, build
 from neuronxcc.ir.graph import parameter
 from neuronxcc.lowering.layout import contiguous
-from neuronxcc.neff import make_key, open_cache
-from neuronxcc.neff.cache import CompileCache
-from neuronxcc.neff.key import layouts_of
-from neuronxcc.neff.local import LocalStore
 from neuronxcc.options import parse
 from neuronxcc.progress import VARIABLE as PROGRESS
 
@@ -122,7 +121,7 @@ def test_another_graph_is_refused(cache: CompileCache) -> None:
 
 def test_another_version_is_told(cache: CompileCache, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = keep(cache, build.tanh(X))
-    from neuronxcc.neff import key  # noqa: PLC0415 - to be changed
+    from neuronxcc.cache import key  # noqa: PLC0415 - to be changed
 
     changed = {**key.versions(), "torch": "1.0"}
     monkeypatch.setattr(key, "versions", lambda: changed)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from neuronxcc.neff.messages import CacheWarning
+from neuronxcc.cache.messages import CacheWarning
 from nki.errors import NkiWarning
 from nki.returned import Returned, from_data, to_data
 

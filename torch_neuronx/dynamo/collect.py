@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from neuronxcc import collected
+from neuronxcc.cache.cache import CompileCache
+from neuronxcc.cache.messages import LOG, set_log_level
 from neuronxcc.ir import build
 from neuronxcc.ir.graph import Graph
-from neuronxcc.neff import CompileCache
-from neuronxcc.neff.messages import LOG, set_log_level
 from neuronxcc.options import Options
 from torch_neuronx._compile_only import CompileOnlyError
 from torch_neuronx.dynamo.importer import Imported

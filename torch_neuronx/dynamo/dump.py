@@ -24,8 +24,9 @@ from neuronxcc.files import write_whole
 from neuronxcc.neff import NeffInfo, write_neff
 
 if TYPE_CHECKING:
+    from neuronxcc.cache.key import CacheKey
     from neuronxcc.ir.graph import Graph
-    from neuronxcc.neff import CacheKey, Program
+    from neuronxcc.neff import Program
     from neuronxcc.options import Options
 
 VARIABLE = "NEURON_DUMP"

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from neuronxcc.cache.cache import CompileCache, Compiled, open_cache
+from neuronxcc.cache.key import CacheKey, layouts_of, make_key
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
-from neuronxcc.neff import CacheKey, CompileCache, Compiled, Program, make_key, open_cache
-from neuronxcc.neff.key import layouts_of
+from neuronxcc.neff import Program
 from neuronxcc.options import Options, from_environment
 from neuronxcc.progress import Progress, report
 from torch_neuronx._compile_only import OPEN, Collecting

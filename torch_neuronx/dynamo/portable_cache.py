@@ -20,7 +20,7 @@ from torch.compiler._cache import (
 )
 
 if TYPE_CHECKING:
-    from neuronxcc.neff import CacheKey
+    from neuronxcc.cache.key import CacheKey
 
 _LENGTH = struct.Struct("<Q")
 
@@ -39,8 +39,9 @@ class ProgramArtifact(CacheArtifact):
         What is damaged, too large, or another key's is warned about and not kept.
         """
         # Imported late: this module is loaded by programs that compile nothing, too.
-        from neuronxcc.neff import NeffError, open_cache  # noqa: PLC0415
-        from neuronxcc.neff.messages import warn  # noqa: PLC0415
+        from neuronxcc.cache.cache import open_cache  # noqa: PLC0415
+        from neuronxcc.cache.messages import warn  # noqa: PLC0415
+        from neuronxcc.neff import NeffError  # noqa: PLC0415
         from neuronxcc.options import from_environment  # noqa: PLC0415
 
         try:
@@ -65,10 +66,10 @@ def record(key: CacheKey, name: str, path: Path | None) -> None:
         name: Of the model, for people.
         path: The NEFF in the local cache; None if it is not kept, and so isn't here.
     """
+    from neuronxcc.cache.local import description_of  # noqa: PLC0415
+    from neuronxcc.cache.messages import warn  # noqa: PLC0415
     from neuronxcc.files import read_regular  # noqa: PLC0415
     from neuronxcc.neff.container import MOST_NEFF_BYTES  # noqa: PLC0415
-    from neuronxcc.neff.local import description_of  # noqa: PLC0415
-    from neuronxcc.neff.messages import warn  # noqa: PLC0415
 
     if path is None:
         return
@@ -88,9 +89,9 @@ def _unpack(digest: str, content: bytes) -> _Entry:
     Raises:
         NeffError: It is none.
     """
+    from neuronxcc.cache.local import MOST_TEXT_BYTES, key_of_description  # noqa: PLC0415
     from neuronxcc.neff import NeffError  # noqa: PLC0415
     from neuronxcc.neff.container import MOST_NEFF_BYTES  # noqa: PLC0415
-    from neuronxcc.neff.local import MOST_TEXT_BYTES, key_of_description  # noqa: PLC0415
 
     if len(content) < _LENGTH.size:
         raise NeffError(f"it has {len(content)} bytes")

@@ -16,10 +16,11 @@ from torch.export import ExportedProgram
 from torch.jit._recursive import create_script_module
 from torch.utils import _pytree as pytree
 
+from neuronxcc.cache.cache import CompileCache, open_cache
 from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.ir.text import to_text
-from neuronxcc.neff import CompileCache, NeffInfo, Program, open_cache, write_neff
+from neuronxcc.neff import NeffInfo, Program, write_neff
 from neuronxcc.neff.text import program_to_text
 from neuronxcc.options import FLAGS_VARIABLE, Options, parse
 from neuronxcc.progress import Progress

@@ -13,9 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import neuronxcc
+from neuronxcc.cache.messages import LOG
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.text import to_text
-from neuronxcc.neff.messages import LOG
 from neuronxcc.options import Options
 
 OPTION = "option."

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from neuronxcc.cache.key import CacheKey
+from neuronxcc.cache.local import NEFF_NAME
 from neuronxcc.files import UntrustedFileError, read_regular
 from neuronxcc.neff.container import MOST_NEFF_BYTES
-from neuronxcc.neff.key import CacheKey
-from neuronxcc.neff.local import NEFF_NAME
 
 
 class RemoteStore:

@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from neuronxcc.neff.key import CacheKey
-from neuronxcc.neff.local import LocalStore
+from neuronxcc.cache.key import CacheKey
+from neuronxcc.cache.local import LocalStore
 
 _MOST_ENTRIES = 1000
 

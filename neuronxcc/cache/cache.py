@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neuronxcc import __version__
+from neuronxcc.cache.explain import explain_miss
+from neuronxcc.cache.key import CacheKey
+from neuronxcc.cache.local import FLAGS_NAME, LOG_NAME, LocalStore
+from neuronxcc.cache.messages import LASTING, LOG, say, set_log_level, unwritten, warn
+from neuronxcc.cache.private import private_directory, shared_name
+from neuronxcc.cache.remote import RemoteStore
 from neuronxcc.files import UntrustedFileError
 from neuronxcc.neff.container import NeffInfo, read_neff, write_neff
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.explain import explain_miss
-from neuronxcc.neff.key import CacheKey
-from neuronxcc.neff.local import FLAGS_NAME, LOG_NAME, LocalStore
-from neuronxcc.neff.messages import LASTING, LOG, say, set_log_level, unwritten, warn
-from neuronxcc.neff.private import private_directory, shared_name
 from neuronxcc.neff.program import Program
-from neuronxcc.neff.remote import RemoteStore
 from neuronxcc.options import Options, Wrapper
 
 CACHE_VARIABLES = ("TORCH_NEURONX_NEFF_CACHE_DIR", "NEURON_COMPILE_CACHE_URL")

@@ -24,12 +24,12 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+from neuronxcc.cache.key import CacheKey, Part
+from neuronxcc.cache.locks import file_lock
+from neuronxcc.cache.private import NotPrivateError, check_private
 from neuronxcc.files import read_regular
 from neuronxcc.neff.container import MOST_NEFF_BYTES
 from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.key import CacheKey, Part
-from neuronxcc.neff.locks import file_lock
-from neuronxcc.neff.private import NotPrivateError, check_private
 
 NEFF_NAME = "model.neff"
 KEY_NAME = "key.json"
