@@ -23,7 +23,7 @@ from nki.checks import check_core
 from nki.lowering import lower
 from nki.merge import merge
 from nki.recorder import Recorder
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 ROWS, COLUMNS = 128, 512
 Shape = tuple[int, ...]

@@ -22,9 +22,9 @@ import torch
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir import DType, Op
-from neuronxcc.neff.program import Buffer, ForStep, Program, Register, Step
-from neuronxcc.neff.tape import TapeLoop, TapeProduct, TapeStep, TapeWriter
-from torch_neuronx.dynamo.executable import Executable
+from neuronxcc.program.program import Buffer, ForStep, Program, Register, Step
+from neuronxcc.program.tape import TapeLoop, TapeProduct, TapeStep, TapeWriter
+from torch_neuronx.program.executable import Executable
 
 F32 = DType.F32
 PARTITIONS, COUNT, SIDE = 128, 100_000, 2048

@@ -25,7 +25,7 @@ from neuron_tools.packager_files import new_folder, refuse_existing, take_out, w
 from neuron_tools.packager_info import describe, document, verdict
 from neuronxcc import __version__
 from neuronxcc.neff.container import pack_files
-from neuronxcc.neff.errors import NeffError
+from neuronxcc.program.errors import NeffError
 from neuronxcc.unread import ends_quietly
 
 _EXPECTED = (NeffError, OSError)

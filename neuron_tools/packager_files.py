@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 
 from neuronxcc.files import write_whole
 from neuronxcc.neff.container import HEADER_BYTES, MOST_BYTES, parse_header, read_files
-from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.features import TORCHNEURON
+from neuronxcc.program.errors import NeffError
 
 _MOST_FILES = 1 << 20
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from neuron_tools.packager_files import foreign_files
 from neuronxcc.neff.container import HEADER_BYTES, Header, Neff, parse_header, read_neff
-from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.features import TORCHNEURON, feature_names
-from neuronxcc.neff.footprint import memory_of
-from neuronxcc.neff.interface import Interface, interface
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.footprint import memory_of
+from neuronxcc.program.interface import Interface, interface
 
 _TEXTS = frozenset({"neff_build_version", "name"})
 _LABEL = 22

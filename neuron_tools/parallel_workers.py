@@ -26,8 +26,8 @@ from neuronxcc.cache.local import (
 from neuronxcc.files import read_regular
 from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.lowering.errors import LoweringUnsupportedError
-from neuronxcc.neff.errors import NeffError
 from neuronxcc.options import from_environment
+from neuronxcc.program.errors import NeffError
 
 _KILLED = (
     "the process that compiled it was killed, perhaps for want of memory; compile fewer at once "

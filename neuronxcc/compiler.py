@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from neuronxcc.collector import paused
 from neuronxcc.ir.graph import Graph
 from neuronxcc.lowering.lower import lower
-from neuronxcc.neff.program import Program
-from neuronxcc.neff.text import program_to_text
 from neuronxcc.options import Options
 from neuronxcc.passes import pipeline
+from neuronxcc.program.program import Program
+from neuronxcc.program.text import program_to_text
 
 VERIFY_VARIABLE = "TORCH_NEURONX_VERIFY_PASSES"
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from neuronxcc.neff.program import Program
+from neuronxcc.program.program import Program
 from neuronxcc.targets import Target
 from nki.checks import check_core
 from nki.checks.flow import written

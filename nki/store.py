@@ -16,8 +16,8 @@ from typing import Any
 from neuronxcc.cache.cache import CompileCache, open_cache
 from neuronxcc.cache.key import CacheKey, source_digest, versions
 from neuronxcc.cache.messages import warn
-from neuronxcc.neff.program import Program
 from neuronxcc.options import Options, from_environment
+from neuronxcc.program.program import Program
 from nki.dtypes import info
 from nki.launch import Facts, Launch, facts_of
 from nki.lowering import lower

@@ -14,7 +14,7 @@ import numpy as np
 
 from neuronxcc.files import read_regular
 from neuronxcc.neff.container import MOST_NEFF_BYTES
-from neuronxcc.neff.interface import TensorInfo
+from neuronxcc.program.interface import TensorInfo
 from neuronxcc.status import Status
 from nrtpy.dump import dump_inputs, wanted
 from nrtpy.errors import NrtpyError

@@ -123,7 +123,7 @@ class ProgramView:
     ) -> None: ...
 
 class Program:
-    """A program in the native executor; `torch_neuronx.dynamo.executable` builds them.
+    """A program in the native executor; `torch_neuronx.program.executable` builds them.
 
     Calling it runs it: one list or tuple of tensors in, a list of tensors out. A list is emptied,
     so that each tensor can be freed after its last use.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch_neuronx import experimental, kernels, nki, utils
-    from torch_neuronx.dynamo.allowed import allow_operators
     from torch_neuronx.inference.analysis import analyze
     from torch_neuronx.inference.batching import dynamic_batch
     from torch_neuronx.inference.buckets import BucketModelConfig, bucket_model_trace
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from torch_neuronx.inference.weights import replace_weights
     from torch_neuronx.nki import nki_op, wrap_nki
     from torch_neuronx.nki.either import nki_jit
+    from torch_neuronx.program.allowed import allow_operators
     from torch_neuronx.tools.compare import compare
     from torch_neuronx.tools.explain import explain
 
@@ -93,7 +93,7 @@ _LATER = {
     "ModelFormatError": ("torch_neuronx.inference.errors", "ModelFormatError"),
     "PartitionerConfig": ("torch_neuronx.inference.partition", "PartitionerConfig"),
     "TraceError": ("torch_neuronx.inference.errors", "TraceError"),
-    "allow_operators": ("torch_neuronx.dynamo.allowed", "allow_operators"),
+    "allow_operators": ("torch_neuronx.program.allowed", "allow_operators"),
     "analyze": ("torch_neuronx.inference.analysis", "analyze"),
     "async_load": ("torch_neuronx.inference.placement", "async_load"),
     "bucket_model_trace": ("torch_neuronx.inference.buckets", "bucket_model_trace"),

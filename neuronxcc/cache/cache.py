@@ -29,9 +29,9 @@ from neuronxcc.cache.private import private_directory, shared_name
 from neuronxcc.cache.remote import RemoteStore
 from neuronxcc.files import UntrustedFileError
 from neuronxcc.neff.container import NeffInfo, read_neff, write_neff
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import Program
 from neuronxcc.options import Options, Wrapper
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import Program
 
 CACHE_VARIABLES = ("TORCH_NEURONX_NEFF_CACHE_DIR", "NEURON_COMPILE_CACHE_URL")
 EXPLAIN_VARIABLE = "NEURON_CACHE_EXPLAIN"

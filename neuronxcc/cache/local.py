@@ -29,7 +29,7 @@ from neuronxcc.cache.locks import file_lock
 from neuronxcc.cache.private import NotPrivateError, check_private
 from neuronxcc.files import read_regular
 from neuronxcc.neff.container import MOST_NEFF_BYTES
-from neuronxcc.neff.errors import NeffError
+from neuronxcc.program.errors import NeffError
 
 NEFF_NAME = "model.neff"
 KEY_NAME = "key.json"

@@ -22,12 +22,12 @@ from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.model import load_model
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.neff.container import NeffInfo, neff_parts
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.footprint import memory_of
-from neuronxcc.neff.interface import with_supplied
-from neuronxcc.neff.program import Program
 from neuronxcc.option_table import Value, find
 from neuronxcc.options import OptionError, Options, parse
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.footprint import memory_of
+from neuronxcc.program.interface import with_supplied
+from neuronxcc.program.program import Program
 from neuronxcc.progress import Progress, report
 from neuronxcc.targets.spec import GIB
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 
-from neuronxcc.neff.footprint import memory_of
-from neuronxcc.neff.program import Program
 from neuronxcc.options import Options
+from neuronxcc.program.footprint import memory_of
+from neuronxcc.program.program import Program
 from neuronxcc.targets.spec import GIB
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -17,7 +17,7 @@ import numpy as np
 from neuronxcc.codegen.loop import Access, Kernel, Scalar, noted, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.check import check_kernel
+from neuronxcc.program.check import check_kernel
 
 Range = tuple[int, int]  # least and greatest value; empty if the first is the larger
 

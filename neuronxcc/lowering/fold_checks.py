@@ -19,7 +19,7 @@ from neuronxcc.codegen.loop import Kernel, Scalar, operands, scalars
 from neuronxcc.codegen.rewrite import rebuilt, restored
 from neuronxcc.ir.calls import CHECK, NOTED
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import AtenStep, Buffer, CollectiveStep, LoopStep, Step, View
+from neuronxcc.program.program import AtenStep, Buffer, CollectiveStep, LoopStep, Step, View
 
 _DIVISIONS = frozenset({Op.DIVIDE, Op.REMAINDER})
 

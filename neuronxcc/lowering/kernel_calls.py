@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.codec import encode
-from neuronxcc.neff.program import Buffer, CopyStep, Program, View
+from neuronxcc.program.program import Buffer, CopyStep, Program, View
 
 __all__ = ["TARGET", "Callee", "body_of", "callee_of", "keep"]
 

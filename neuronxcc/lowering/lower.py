@@ -19,8 +19,8 @@ from neuronxcc.lowering.schedule import scheduled
 from neuronxcc.lowering.settle import Settler
 from neuronxcc.lowering.steps import CollectiveDraft, Draft, Drafter, has_collectives, has_effect
 from neuronxcc.lowering.summary import summary
-from neuronxcc.neff.program import AtenStep, Buffer, Program
 from neuronxcc.options import Options
+from neuronxcc.program.program import AtenStep, Buffer, Program
 
 
 def lower(

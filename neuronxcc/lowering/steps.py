@@ -20,8 +20,8 @@ from neuronxcc.lowering.kernel_calls import Callee, body_of, callee_of
 from neuronxcc.lowering.layout import Layout, collapsed
 from neuronxcc.lowering.products import matrix
 from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
-from neuronxcc.neff import program
-from neuronxcc.neff.program import (
+from neuronxcc.program import program
+from neuronxcc.program.program import (
     AtenStep,
     CallStep,
     CollectiveStep,

@@ -26,11 +26,11 @@ from neuronxcc.codegen.loop import Access, Kernel, Scalar, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.check import check_program, check_scalar, extents_size
-from neuronxcc.neff.errors import NeffError, unsupported
 from neuronxcc.neff.packing import Blob
-from neuronxcc.neff.program import CallStep, Program, View, all_steps
 from neuronxcc.neff.schema import Schema, shown, wrong
+from neuronxcc.program.check import check_program, check_scalar, extents_size
+from neuronxcc.program.errors import NeffError, unsupported
+from neuronxcc.program.program import CallStep, Program, View, all_steps
 
 FORMAT = 1
 # More than any program needs; a wrong number must not fill the memory.

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from neuronxcc import __version__
 from neuronxcc.ir.node import Literal
 from neuronxcc.neff import codec, features
-from neuronxcc.neff.errors import NeffError, unsupported
 from neuronxcc.neff.packing import Blob, pack
-from neuronxcc.neff.program import Buffer, Program
 from neuronxcc.neff.schema import Schema, shown
 from neuronxcc.neff.tar import read_tar, write_tar
+from neuronxcc.program.errors import NeffError, unsupported
+from neuronxcc.program.program import Buffer, Program
 
 HEADER_BYTES = 1024
 # Of the documented fields in their documented order, little-endian, without gaps.

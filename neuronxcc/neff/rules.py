@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neuronxcc.neff.errors import NeffError, unsupported
+from neuronxcc.program.errors import NeffError, unsupported
 
 LEGACY_VARIABLE = "NEURON_RT_ALLOW_LEGACY_NEFF"
 _TRUE = frozenset({"1", "true", "yes", "on"})

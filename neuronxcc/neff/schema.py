@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from neuronxcc.neff.errors import NeffError
+from neuronxcc.program.errors import NeffError
 
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]

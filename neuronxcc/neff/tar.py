@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from neuronxcc.neff.errors import NeffError
 from neuronxcc.neff.packing import Blob
+from neuronxcc.program.errors import NeffError
 
 BLOCK = 512
 MOST_FILE_BYTES = 8**11 - 1  # eleven octal digits

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from neuronxcc.codegen.loop import Scalar
-from neuronxcc.neff.natives import native
-from neuronxcc.neff.tape import TapeNative
+from neuronxcc.program.natives import native
+from neuronxcc.program.tape import TapeNative
 from nki.dtypes import info
 from nki.lowering import values
 from nki.lowering.loops import Lanes

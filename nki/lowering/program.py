@@ -11,8 +11,8 @@ import numpy as np
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.neff.program import ForStep, PrintStep, Program, Register, Step, View, WhileStep
-from neuronxcc.neff.tape import TapeLoop, TapeWriter
+from neuronxcc.program.program import ForStep, PrintStep, Program, Register, Step, View, WhileStep
+from neuronxcc.program.tape import TapeLoop, TapeWriter
 from nki.checks.flow import Ints, starts
 from nki.lowering.groups import Group, Touch
 from nki.lowering.implement import work_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from neuronxcc.codegen.loop import Scalar
-from neuronxcc.neff.natives import native
-from neuronxcc.neff.tape import TapeNative
+from neuronxcc.program.natives import native
+from neuronxcc.program.tape import TapeNative
 from nki.dtypes import info
 from nki.lowering import alu, values
 from nki.lowering.implement import implements

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronxcc.neff.natives.scan import ALU as SCAN
+from neuronxcc.program.natives.scan import ALU as SCAN
 from nki.isa.alu import ALU
 from nki.lowering import alu
 from nki.lowering.implement import implements

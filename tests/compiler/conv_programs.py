@@ -13,10 +13,10 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import ConvStep, Program
+from neuronxcc.program.program import ConvStep, Program
 from tests.compiler.executable_programs import Maker, Shape, contiguous
 from tests.kernels.test_conv import winograd
-from torch_neuronx.dynamo.dtypes import TO_TORCH
+from torch_neuronx.program.dtypes import TO_TORCH
 
 UNIT = 2.0**-24
 ROUNDING = {DType.F32: 2.0**-24, DType.BF16: 2.0**-8, DType.F16: 2.0**-11}

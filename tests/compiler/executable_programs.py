@@ -10,8 +10,8 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import AtenStep, Buffer, CallStep, LoopStep, Program, Step, View
-from torch_neuronx.dynamo.executable import Executable
+from neuronxcc.program.program import AtenStep, Buffer, CallStep, LoopStep, Program, Step, View
+from torch_neuronx.program.executable import Executable
 
 DEVICES = ["cpu", "neuron"]
 Shape = tuple[int, ...]

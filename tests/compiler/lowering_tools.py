@@ -12,10 +12,10 @@ import torch
 from neuronxcc.ir import DType, Graph, Node, Operand
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.lowering import lower
-from neuronxcc.lowering.reference import run_program
-from neuronxcc.neff.check import check_program
-from neuronxcc.neff.program import AtenStep, Program
 from neuronxcc.options import Options
+from neuronxcc.program.check import check_program
+from neuronxcc.program.program import AtenStep, Program
+from neuronxcc.program.reference import run_program
 
 # Types that NumPy has from ml_dtypes: by way of integers of the same bits.
 _BITS = {

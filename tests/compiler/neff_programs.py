@@ -13,7 +13,7 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Stor
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import (
+from neuronxcc.program.program import (
     AtenStep,
     Buffer,
     CallStep,
@@ -29,7 +29,7 @@ from neuronxcc.neff.program import (
     View,
     WhileStep,
 )
-from neuronxcc.neff.tape import TapeLoop, TapeNative, TapeProduct, TapeWriter
+from neuronxcc.program.tape import TapeLoop, TapeNative, TapeProduct, TapeWriter
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 

@@ -13,10 +13,10 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering.reference import run_program
-from neuronxcc.neff.program import Buffer, Program, Step
-from neuronxcc.neff.tape import TapeLoop, TapeNative, TapeProduct, TapeStep, TapeWriter
-from torch_neuronx.dynamo.executable import Executable
+from neuronxcc.program.program import Buffer, Program, Step
+from neuronxcc.program.reference import run_program
+from neuronxcc.program.tape import TapeLoop, TapeNative, TapeProduct, TapeStep, TapeWriter
+from torch_neuronx.program.executable import Executable
 
 F32, S32, U8 = DType.F32, DType.S32, DType.U8
 Draw = Callable[[st.SearchStrategy[Any]], Any]

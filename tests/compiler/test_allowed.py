@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
-from neuronxcc.neff.program import AtenStep, CallStep, Program
+from neuronxcc.program.program import AtenStep, CallStep, Program
 from tests.compiler.executable_programs import Maker
-from torch_neuronx.dynamo.allowed import allow_operators, check_operators, refusal
-from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.lowerings import TABLE
 from torch_neuronx.dynamo.lowerings.library import CALLED
+from torch_neuronx.program.allowed import allow_operators, check_operators, refusal
+from torch_neuronx.program.executable import Executable
 
 
 def program(target: str, *args: Any) -> Program:

@@ -21,8 +21,8 @@ from neuronxcc.cache.key import CacheKey, make_key
 from neuronxcc.cache.local import LocalStore
 from neuronxcc.cache.messages import CacheWarning
 from neuronxcc.cache.private import NotPrivateError, private_directory
-from neuronxcc.neff import Program
 from neuronxcc.options import Options, Wrapper, parse
+from neuronxcc.program.program import Program
 from tests.compiler.neff_programs import large_program, same
 
 OPTIONS = Options()

@@ -18,8 +18,8 @@ from neuronxcc.cache.key import CacheKey
 from neuronxcc.cache.local import LocalStore
 from neuronxcc.cache.messages import CacheWarning
 from neuronxcc.cache.remote import RemoteStore
-from neuronxcc.neff import Program
 from neuronxcc.options import Options, Wrapper
+from neuronxcc.program.program import Program
 from tests.compiler.neff_programs import large_program, same
 
 OPTIONS = Options()

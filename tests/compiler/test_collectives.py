@@ -23,12 +23,12 @@ from neuronxcc.ir.text import parse, to_text
 from neuronxcc.lowering import overlap
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.lowering.lower import lower
-from neuronxcc.lowering.reference import run_program
 from neuronxcc.neff import NeffError
 from neuronxcc.neff.codec import decode, encode
-from neuronxcc.neff.program import CollectiveStep, Program, WaitStep
 from neuronxcc.options import Options
-from torch_neuronx.dynamo.executable import Executable
+from neuronxcc.program.program import CollectiveStep, Program, WaitStep
+from neuronxcc.program.reference import run_program
+from torch_neuronx.program.executable import Executable
 
 PAIR = [(0, 1)]
 F32 = DType.F32

@@ -20,8 +20,8 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir import DType, Graph, Operand, build
 from neuronxcc.ir.text import parse, to_text
 from neuronxcc.neff import codec
-from neuronxcc.neff.program import Buffer, LoopStep, Program
 from neuronxcc.neff.schema import decode_float, encode_float
+from neuronxcc.program.program import Buffer, LoopStep, Program
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Table = dict[str, Function]

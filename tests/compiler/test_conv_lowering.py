@@ -17,9 +17,9 @@ from neuronxcc.ir import DType, Graph, Node, build
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.lowering.channels import last_strides
 from neuronxcc.lowering.layout import contiguous
-from neuronxcc.lowering.reference import run_program
-from neuronxcc.neff.program import AtenStep, ConvStep, LoopStep, Program
-from neuronxcc.neff.text import program_to_text
+from neuronxcc.program.program import AtenStep, ConvStep, LoopStep, Program
+from neuronxcc.program.reference import run_program
+from neuronxcc.program.text import program_to_text
 
 from .lowering_models import Model, headlines
 from .lowering_tools import lowered

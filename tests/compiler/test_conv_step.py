@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.lowering.reference import run_program
-from neuronxcc.neff.check import check_program
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import ConvStep, Program
-from neuronxcc.neff.text import program_to_text
+from neuronxcc.program.check import check_program
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import ConvStep, Program
+from neuronxcc.program.reference import run_program
+from neuronxcc.program.text import program_to_text
 from tests.compiler.conv_programs import Case, arguments, cases, exact, program
 from tests.compiler.executable_programs import DEVICES
 from tests.compiler.lowering_tools import to_numpy, to_torch
 from tests.compiler.test_executable_errors import mutate
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 
 def moved(args: list[torch.Tensor], device: str) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from neuronxcc.ir.calls import CHECK, NOTED
-from neuronxcc.neff.program import AtenStep, CopyStep, LoopStep, Program
+from neuronxcc.program.program import AtenStep, CopyStep, LoopStep, Program
 from tests.compiler.dynamo_tools import assert_equal, check, watched
 
 BATCH, HEADS, KEYS, WIDTH = 2, 3, 16, 4

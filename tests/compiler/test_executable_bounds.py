@@ -17,9 +17,9 @@ from neuronxcc.codegen.bounds import Reach, reaches
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import LoopStep
+from neuronxcc.program.program import LoopStep
 from tests.compiler.executable_programs import Maker, random
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 
 def kernel(value: Scalar, *slots: DType, extent: int = 10) -> Kernel:

@@ -18,8 +18,8 @@ from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import (
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import (
     AtenStep,
     Buffer,
     CallStep,
@@ -32,7 +32,7 @@ from neuronxcc.neff.program import (
 )
 from tests.compiler.executable_programs import Maker, adder, apply, contiguous, random, trusted
 from torch_neuronx import _C
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 
 def zeros(*shape: int) -> torch.Tensor:

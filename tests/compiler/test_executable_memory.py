@@ -13,10 +13,10 @@ import torch
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import AtenStep, CallStep, CopyStep, GemmStep, Program
+from neuronxcc.program.program import AtenStep, CallStep, CopyStep, GemmStep, Program
 from tests.compiler.executable_programs import Maker, adder, apply, random, trusted
 from tests.compiler.test_executable_steps import while_program
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 LARGE = (256, 256)  # 256 KiB
 BYTES = 256 * 256 * 4

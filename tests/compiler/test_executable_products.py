@@ -11,11 +11,11 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import GemmStep
+from neuronxcc.program.products import plain_product
+from neuronxcc.program.program import GemmStep
 from tests.compiler.executable_programs import Maker, random
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.executable import Executable
-from torch_neuronx.dynamo.products import plain_product
+from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.executable import Executable
 
 B, M, K, N = 2, 70, 40, 100
 ROWS = (M * N, N, 1)

@@ -14,7 +14,15 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import AtenStep, CallStep, CopyStep, GemmStep, LoopStep, Program, View
+from neuronxcc.program.program import (
+    AtenStep,
+    CallStep,
+    CopyStep,
+    GemmStep,
+    LoopStep,
+    Program,
+    View,
+)
 from tests.compiler.executable_programs import (
     DEVICES,
     Maker,
@@ -26,7 +34,7 @@ from tests.compiler.executable_programs import (
     trusted,
 )
 from torch_neuronx import _C
-from torch_neuronx.dynamo.dtypes import TO_TORCH
+from torch_neuronx.program.dtypes import TO_TORCH
 
 UNIT = 2.0**-24
 FLOATS = [DType.F32, DType.BF16, DType.F16]

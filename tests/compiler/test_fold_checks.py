@@ -21,8 +21,8 @@ from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.codegen.verify import verify
 from neuronxcc.ir import DType, Op
 from neuronxcc.ir.calls import CHECK, NOTED
-from neuronxcc.neff.check import check_scalar
-from neuronxcc.neff.errors import NeffError
+from neuronxcc.program.check import check_scalar
+from neuronxcc.program.errors import NeffError
 
 from .codegen_compare import HOSTS, compiled, host_id
 from .dynamo_tools import watched

@@ -15,9 +15,9 @@ from neuronxcc.ir.meaning.elementwise import arithmetic
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.samples import Sample, samples
 from neuronxcc.options import Options
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.literals import from_numpy, to_numpy
+from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.executable import Executable
 
 # Distance in units of the last place that our functions may have from the reference, which is
 # rounded once (except in float64). lgamma and digamma cancel near their zeros, where ulp are tiny.

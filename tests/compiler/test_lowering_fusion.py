@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from neuronxcc.ir import DType, Graph, TensorType, build, indexing, parameter
-from neuronxcc.neff.program import GemmStep, LoopStep
-from neuronxcc.neff.text import program_to_text
+from neuronxcc.program.program import GemmStep, LoopStep
+from neuronxcc.program.text import program_to_text
 
 from .lowering_models import (
     Model,

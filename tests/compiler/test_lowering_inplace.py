@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from neuronxcc.ir import DType, Graph, build, calls, indexing, parameter
-from neuronxcc.neff.program import CopyStep, Program
-from neuronxcc.neff.text import program_to_text
+from neuronxcc.program.program import CopyStep, Program
+from neuronxcc.program.text import program_to_text
 
 from .lowering_models import Model, headlines
 from .lowering_tools import expected, lowered, run

@@ -16,11 +16,11 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Slot, Store
 from neuronxcc.ir import DType, Graph, Node, build
 from neuronxcc.lowering import policy
 from neuronxcc.neff import codec
-from neuronxcc.neff.check import check_made
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import GemmStep, Made
-from neuronxcc.neff.text import program_to_text
-from torch_neuronx.dynamo.executable import Executable
+from neuronxcc.program.check import check_made
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import GemmStep, Made
+from neuronxcc.program.text import program_to_text
+from torch_neuronx.program.executable import Executable
 
 from .executable_programs import Maker
 from .lowering_models import Model, headlines, linear, spread

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from neuronxcc.codegen.loop import Kernel, scalars
 from neuronxcc.ir import DType, Node, Operand, build, indexing
 from neuronxcc.lowering.progressions import Progression, fixed_places, progression
-from neuronxcc.neff.program import CopyStep, LoopStep, Program
+from neuronxcc.program.program import CopyStep, LoopStep, Program
 from tests.compiler.lowering_models import Model
 from tests.compiler.lowering_tools import expected, lowered, run
 

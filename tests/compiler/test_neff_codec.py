@@ -19,8 +19,8 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
 from neuronxcc.neff import codec
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import AtenStep, Buffer, CopyStep, LoopStep, Program, View
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import AtenStep, Buffer, CopyStep, LoopStep, Program, View
 from tests.compiler.neff_programs import large_program, literal, programs, same
 
 F32 = DType.F32

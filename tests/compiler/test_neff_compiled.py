@@ -10,10 +10,11 @@ from neuronxcc.cache.key import make_key
 from neuronxcc.codegen.loop import scalars
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir.graph import Graph
-from neuronxcc.neff import NeffInfo, Program, read_neff, write_neff
-from neuronxcc.neff.check import check_kernel, check_scalar
-from neuronxcc.neff.text import program_to_text
+from neuronxcc.neff import NeffInfo, read_neff, write_neff
 from neuronxcc.options import parse
+from neuronxcc.program.check import check_kernel, check_scalar
+from neuronxcc.program.program import Program
+from neuronxcc.program.text import program_to_text
 from tests.compiler.graphs import Case, graphs
 from tests.compiler.loop_kernels import Case as KernelCase
 from tests.compiler.loop_kernels import kernels

@@ -24,10 +24,10 @@ from neuronxcc.passes import stochastic_reference as slow
 from tests.compiler.graphs import Case, graphs, same_bits
 from tests.compiler.test_passes_exact import Casts
 from torch_neuronx import neuron
-from torch_neuronx.dynamo import rounding
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.literals import from_numpy, to_numpy
+from torch_neuronx.program import rounding
+from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.executable import Executable
 
 F32, U32 = DType.F32, DType.U32
 TYPES = (DType.BF16, DType.F16)

@@ -18,11 +18,11 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering.reference import run_program
 from neuronxcc.neff import NeffError, NeffInfo, codec, read_neff, write_neff
-from neuronxcc.neff.check import check_program
-from neuronxcc.neff.program import CallStep, Program, View
-from neuronxcc.neff.tape import (
+from neuronxcc.program.check import check_program
+from neuronxcc.program.program import CallStep, Program, View
+from neuronxcc.program.reference import run_program
+from neuronxcc.program.tape import (
     TapeFunction,
     TapeLoop,
     TapeNative,
@@ -31,7 +31,7 @@ from neuronxcc.neff.tape import (
     TapeWriter,
     instructions,
 )
-from neuronxcc.neff.text import program_to_text
+from neuronxcc.program.text import program_to_text
 from tests.compiler.neff_programs import same
 from tests.compiler.tape_programs import (
     F32,
@@ -44,8 +44,8 @@ from tests.compiler.tape_programs import (
     program,
     tapes,
 )
-from torch_neuronx.dynamo.executable import Executable
-from torch_neuronx.dynamo.tape import codes_of
+from torch_neuronx.program.executable import Executable
+from torch_neuronx.program.tape import codes_of
 
 
 @pytest.fixture(params=[1, 2, 3])

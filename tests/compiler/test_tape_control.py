@@ -17,10 +17,9 @@ from neuronxcc.codegen.loop import Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering.reference import run_program
 from neuronxcc.neff import NeffError, codec
-from neuronxcc.neff.check import check_program
-from neuronxcc.neff.program import (
+from neuronxcc.program.check import check_program
+from neuronxcc.program.program import (
     AtenStep,
     CopyStep,
     ForStep,
@@ -31,11 +30,12 @@ from neuronxcc.neff.program import (
     View,
     WhileStep,
 )
-from neuronxcc.neff.tape import TapeLoop, TapeStep, TapeWriter
-from neuronxcc.neff.text import program_to_text
+from neuronxcc.program.reference import run_program
+from neuronxcc.program.tape import TapeLoop, TapeStep, TapeWriter
+from neuronxcc.program.text import program_to_text
 from tests.compiler.neff_programs import same
 from tests.compiler.tape_programs import F32, S32, both, clamped, copied, flat, program
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 COUNT = 6  # registers, in buffer 0
 

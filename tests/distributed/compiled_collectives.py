@@ -19,11 +19,11 @@ from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.reference import evaluate_ranks
 from neuronxcc.lowering.lower import lower
-from neuronxcc.neff.program import AtenStep, CollectiveStep, Program
 from neuronxcc.options import Options
+from neuronxcc.program.program import AtenStep, CollectiveStep, Program
 from torch_neuronx.dynamo import backend
 from torch_neuronx.dynamo.backend import CompiledGraph
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 ops: Any = torch.ops._c10d_functional
 

@@ -15,7 +15,7 @@ from jaxlib import xla_client
 from neuronxcc.compiler import compile_graph
 from neuronxcc.frontends.hlo import Imported
 from neuronxcc.options import parse
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 # jaxlib says nothing of the types of these.
 _hlo: Any = import_module("jaxlib._hlo")

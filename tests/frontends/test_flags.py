@@ -16,7 +16,7 @@ from neuronxcc.neff import read_neff
 from neuronxcc.options import OptionError, parse
 from tests.frontends.hlo_text import proto_of, text_of, to_numpy, to_torch
 from tests.frontends.modules import Computation, module
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 _RNG = np.random.default_rng(17)
 X = _RNG.standard_normal((8, 16)).astype(np.float32)

@@ -18,7 +18,7 @@ from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.verify import verify
 from neuronxcc.options import parse
 from tests.frontends.programs import PROGRAMS, JaxProgram
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 _EPS = float(np.finfo(np.float32).eps)
 

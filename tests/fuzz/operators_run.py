@@ -21,7 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from neuronxcc.neff.program import AtenStep, View
+from neuronxcc.program.program import AtenStep, View
 from tests.compiler.executable_programs import Maker
 from tests.fuzz.operators import (
     Call,
@@ -33,10 +33,10 @@ from tests.fuzz.operators import (
     record,
     run,
 )
-from torch_neuronx.dynamo.allowed import refusal
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.registry import flat
+from torch_neuronx.program.allowed import refusal
+from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.executable import Executable
 
 _FROM_TORCH = {dtype: ir for ir, dtype in TO_TORCH.items()}
 _RECORDED = 0.85  # of the calls; the others are invented

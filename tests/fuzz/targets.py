@@ -28,15 +28,15 @@ from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.frontends.stablehlo import is_stablehlo, to_hlo
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import TABLE
-from neuronxcc.neff import NeffError, NeffInfo, Program, read_neff, write_neff
-from neuronxcc.neff.footprint import buffer_bytes, programs
-from neuronxcc.neff.program import CallStep, ForStep, WhileStep
+from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
 from neuronxcc.options import parse
+from neuronxcc.program.footprint import buffer_bytes, programs
+from neuronxcc.program.program import CallStep, ForStep, Program, WhileStep
 from tests.frontends.programs import PROGRAMS
 from tests.fuzz.mutate import mutate_bytes, mutate_module, mutate_neff
 from torch_neuronx import nki
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.executable import Executable
 
 SECONDS: Final = 20
 BYTES: Final = 4 << 30

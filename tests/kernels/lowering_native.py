@@ -10,8 +10,8 @@ import torch
 from nki.lowering import lower
 from nki.recording import Recording
 from tests.nki.lowering_tools import Array
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.executable import Executable
 
 
 def native(recording: Recording, arrays: Sequence[Array]) -> list[Array]:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.neff import NeffError
-from neuronxcc.neff.natives import NATIVES, native
-from neuronxcc.neff.tape_check import MOST_BYTES
+from neuronxcc.program.natives import NATIVES, native
+from neuronxcc.program.tape_check import MOST_BYTES
 from torch_neuronx import _C
 
 NUMBERS = (

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.lowering.reference import run_program
-from neuronxcc.neff.program import Buffer, Program
-from neuronxcc.neff.tape import TapeProduct, TapeWriter
-from torch_neuronx.dynamo.executable import Executable
+from neuronxcc.program.program import Buffer, Program
+from neuronxcc.program.reference import run_program
+from neuronxcc.program.tape import TapeProduct, TapeWriter
+from torch_neuronx.program.executable import Executable
 
 # Between neighbouring numbers of a type, relative to them.
 ULP = {DType.F32: 2.0**-23, DType.BF16: 2.0**-7}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from neuronxcc.lowering.reference import run_program
+from neuronxcc.program.reference import run_program
 from nki.dtypes import info
 from nki.errors import NkiValidationError
 from nki.kernel import Kernel

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from neuronxcc.neff.program import Program
+from neuronxcc.program.program import Program
 from nki.lowering import lower
 from nki.recording import Recording
-from torch_neuronx.dynamo.executable import Executable
+from torch_neuronx.program.executable import Executable
 
 Array = npt.NDArray[Any]
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.lowering.reference import run_program
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.natives import native
-from neuronxcc.neff.natives.scan import ALU, CUMULATIVE
-from neuronxcc.neff.program import Buffer, Program
-from neuronxcc.neff.tape import TapeNative, TapeWriter
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.natives import native
+from neuronxcc.program.natives.scan import ALU, CUMULATIVE
+from neuronxcc.program.program import Buffer, Program
+from neuronxcc.program.reference import run_program
+from neuronxcc.program.tape import TapeNative, TapeWriter
 from tests.isas import ISAS, forced
 from tests.nki.native_tools import run_natively
 

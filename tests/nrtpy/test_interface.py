@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.neff import NeffError, Program, read_neff, write_neff
-from neuronxcc.neff.interface import RANK, ROUNDING, SUPPLIED, interface, with_supplied
-from neuronxcc.neff.program import Buffer
+from neuronxcc.neff import NeffError, read_neff, write_neff
+from neuronxcc.program.interface import RANK, ROUNDING, SUPPLIED, interface, with_supplied
+from neuronxcc.program.program import Buffer, Program
 from nrtpy import NrtError, NrtpyModel
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import nrtpy
 from neuronxcc.ir.collectives import ALL_RANKS
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.groups import members_of
-from neuronxcc.neff.program import CollectiveStep
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.groups import members_of
+from neuronxcc.program.program import CollectiveStep
 from nrtpy import NrtError, NrtpyModel, NrtpyTensor
 from tests.distributed import launch
 from tests.frontends.modules import Computation, module, scalar

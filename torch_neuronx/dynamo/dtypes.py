@@ -1,4 +1,4 @@
-"""PyTorch's element types and the tensor IR's, and PyTorch's rules for mixing them."""
+"""PyTorch's rules for mixing element types, on those of the tensor IR."""
 
 from __future__ import annotations
 
@@ -10,28 +10,7 @@ import torch
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
 from torch_neuronx.dynamo.errors import UnsupportedDTypeError
-
-TO_IR: dict[torch.dtype, DType] = {
-    torch.bool: DType.PRED,
-    torch.int8: DType.S8,
-    torch.int16: DType.S16,
-    torch.int32: DType.S32,
-    torch.int64: DType.S64,
-    torch.uint8: DType.U8,
-    torch.uint16: DType.U16,
-    torch.uint32: DType.U32,
-    torch.uint64: DType.U64,
-    torch.float8_e4m3fn: DType.F8E4M3FN,
-    torch.float8_e5m2: DType.F8E5M2,
-    torch.float8_e8m0fnu: DType.F8E8M0,
-    torch.float16: DType.F16,
-    torch.bfloat16: DType.BF16,
-    torch.float32: DType.F32,
-    torch.float64: DType.F64,
-    torch.complex64: DType.C64,
-    torch.complex128: DType.C128,
-}
-TO_TORCH: dict[DType, torch.dtype] = {ir: t for t, ir in TO_IR.items()}
+from torch_neuronx.program.dtypes import TO_IR, TO_TORCH
 
 _NARROW = frozenset({DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E5M2, DType.F8E8M0})
 

@@ -26,8 +26,8 @@ from neuronxcc.neff import NeffInfo, write_neff
 if TYPE_CHECKING:
     from neuronxcc.cache.key import CacheKey
     from neuronxcc.ir.graph import Graph
-    from neuronxcc.neff import Program
     from neuronxcc.options import Options
+    from neuronxcc.program.program import Program
 
 VARIABLE = "NEURON_DUMP"
 DEBUG_VARIABLE = "NEURON_FRAMEWORK_DEBUG"

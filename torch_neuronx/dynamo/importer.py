@@ -23,7 +23,7 @@ from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.shapes import ShapeError
 from torch_neuronx.dynamo import emit
 from torch_neuronx.dynamo.accepted import refusal
-from torch_neuronx.dynamo.dtypes import TO_IR, tensor_type
+from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.errors import (
     CaptureError,
     DynamicShapeError,
@@ -36,6 +36,7 @@ from torch_neuronx.dynamo.literals import literal_of
 from torch_neuronx.dynamo.locations import location, operator_name
 from torch_neuronx.dynamo.outputs import Output, plan_outputs
 from torch_neuronx.dynamo.registry import Body, Context, HostCall, find, flat, positions, rebuilt
+from torch_neuronx.program.dtypes import TO_IR
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")

@@ -10,7 +10,8 @@ import torch
 
 from neuronxcc.ir import build
 from neuronxcc.ir.node import Node
-from torch_neuronx.dynamo.dtypes import TO_IR, to_ir
+from torch_neuronx.dynamo.dtypes import to_ir
+from torch_neuronx.program.dtypes import TO_IR
 
 # Above this many elements a tensor is an argument of the program, so that it is not kept twice.
 _LARGE = 64

@@ -16,17 +16,17 @@ from neuronxcc.cache.key import CacheKey, layouts_of, make_key
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
-from neuronxcc.neff import Program
 from neuronxcc.options import Options, from_environment
+from neuronxcc.program.program import Program
 from neuronxcc.progress import Progress, report
 from torch_neuronx._compile_only import OPEN, Collecting
 from torch_neuronx.dynamo import dump, portable_cache
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.dynamo.importer import Imported
-from torch_neuronx.dynamo.rounding import state_source
 from torch_neuronx.dynamo.subject import current_subject, titled
 from torch_neuronx.neuron_dynamo_backend import program_name
+from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.executable import Executable
+from torch_neuronx.program.rounding import state_source
 
 
 @dataclass(slots=True)

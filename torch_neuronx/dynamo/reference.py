@@ -5,7 +5,7 @@ It has the interface of `executable.Executable`; TORCH_NEURONX_EXECUTOR=referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.options import from_environment
 from neuronxcc.passes.stochastic import with_state
-from torch_neuronx.dynamo.dtypes import TO_TORCH
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.literals import from_numpy, to_numpy
 from torch_neuronx.dynamo.registry import flat
-from torch_neuronx.dynamo.rounding import state_source
+from torch_neuronx.program.allowed import operator
+from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.rounding import state_source
 
 
 class ReferenceExecutable:
@@ -58,16 +59,6 @@ class ReferenceExecutable:
             target.copy_(value)
             results.append(target)
         return results
-
-
-def operator(target: str) -> Callable[..., Any]:
-    """The operator of a qualified name with overload."""
-    namespace, rest = target.split("::")
-    name, _, overload = rest.partition(".")
-    found: Callable[..., Any] = getattr(
-        getattr(getattr(torch.ops, namespace), name), overload or "default"
-    )
-    return found
 
 
 def call_aten(node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -17,7 +17,6 @@ import torch
 
 from neuronxcc.neff import NeffError, read_neff, rules
 from torch_neuronx._config import machine
-from torch_neuronx.dynamo.executable import Executable
 from torch_neuronx.inference.errors import ModelFormatError
 from torch_neuronx.inference.manifest import (
     TensorFacts,
@@ -26,6 +25,7 @@ from torch_neuronx.inference.manifest import (
     refusal_of,
 )
 from torch_neuronx.inference.placement import next_cores
+from torch_neuronx.program.executable import Executable
 
 # Operators besides the harmless ones that NEFFs made in this process may use, by hash of the NEFF.
 _KNOWN: dict[bytes, frozenset[str]] = {}

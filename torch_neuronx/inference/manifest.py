@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from neuronxcc.neff.program import Buffer, Program
-from torch_neuronx.dynamo.dtypes import TO_TORCH
+from neuronxcc.program.program import Buffer, Program
 from torch_neuronx.inference.errors import ModelFormatError
+from torch_neuronx.program.dtypes import TO_TORCH
 
 FORMAT = 1
 _KINDS = ("input", "weight", "state")

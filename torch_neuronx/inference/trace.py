@@ -20,9 +20,10 @@ from neuronxcc.cache.cache import CompileCache, open_cache
 from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.ir.text import to_text
-from neuronxcc.neff import NeffInfo, Program, write_neff
-from neuronxcc.neff.text import program_to_text
+from neuronxcc.neff import NeffInfo, write_neff
 from neuronxcc.options import FLAGS_VARIABLE, Options, parse
+from neuronxcc.program.program import Program
+from neuronxcc.program.text import program_to_text
 from neuronxcc.progress import Progress
 from torch_neuronx._compile_only import collecting
 from torch_neuronx.dynamo.collect import collect, hollow

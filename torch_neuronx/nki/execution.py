@@ -9,19 +9,17 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from neuronxcc.ir.dtypes import DType
 from nki.dtypes import info
 from nki.errors import NkiIndexError
 from nki.frontends import executor_name
 from nki.launch import Launch
 from nki.reference import run as run_reference
-from torch_neuronx.dynamo.dtypes import TO_TORCH as TO_TORCH_TYPE
 from torch_neuronx.nki.types import host_array, tensor_of
+from torch_neuronx.program.dtypes import HELD
 
 __all__ = ["numpy_executor", "run"]
 
-# Neuron's own 8-bit float has no name in PyTorch: its bits are held.
-_PROGRAM = {**TO_TORCH_TYPE, DType.F8E4M3: torch.uint8}
+
 Array = npt.NDArray[Any]
 Tensors = Sequence[torch.Tensor]
 Run = Callable[[Tensors], list[torch.Tensor]]
@@ -46,7 +44,7 @@ def run(launch: Launch, tensors: Tensors, device: torch.device) -> list[torch.Te
 
 
 def _native(launch: Launch, device: torch.device) -> Run:
-    from torch_neuronx.dynamo.executable import Executable  # noqa: PLC0415 - it loads LLVM
+    from torch_neuronx.program.executable import Executable  # noqa: PLC0415 - it loads LLVM
 
     executable = Executable(launch.program, device)
     native = executable.run
@@ -110,7 +108,7 @@ def numpy_executor(launch: Launch) -> Callable[[Sequence[Array]], list[Array]]:
 def _input_dtypes(launch: Launch) -> list[torch.dtype]:
     """What the program takes its arguments for."""
     inputs = [buffer for buffer in launch.program.buffers if buffer.kind == "input"]
-    return [_PROGRAM[buffer.dtype] for buffer in sorted(inputs, key=lambda b: b.index)]
+    return [HELD[buffer.dtype] for buffer in sorted(inputs, key=lambda b: b.index)]
 
 
 def _over(array: Array, dtype: torch.dtype) -> torch.Tensor:

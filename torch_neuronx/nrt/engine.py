@@ -12,14 +12,14 @@ import torch
 
 from neuronxcc.files import write_whole
 from neuronxcc.neff.container import NeffInfo, read_neff
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.footprint import MemoryFacts
-from neuronxcc.neff.interface import RANK, Interface, interface
 from neuronxcc.neff.rules import check_lnc, check_target
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.footprint import MemoryFacts
+from neuronxcc.program.interface import RANK, Interface, interface
 from torch_neuronx._config import machine
-from torch_neuronx.dynamo.executable import Executable
-from torch_neuronx.dynamo.rounding import state_source
 from torch_neuronx.nrt.groups import Ranks, bind, needs_ranks
+from torch_neuronx.program.executable import Executable
+from torch_neuronx.program.rounding import state_source
 
 NAN_VARIABLES = {"NEURON_FAIL_ON_NAN": "1", "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "critical"}
 Tensors = list[torch.Tensor]

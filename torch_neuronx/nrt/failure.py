@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from neuronxcc.neff.errors import NeffError
+from neuronxcc.program.errors import NeffError
 from neuronxcc.status import Status, status_in
 from torch_neuronx import _C
 from torch_neuronx._config import MachineConfigError

@@ -1,4 +1,4 @@
-"""The process groups of programs that name ranks ("ranks:0,1;2,3", see `neuronxcc.neff.groups`).
+"""The process groups of programs that name ranks ("ranks:0,1;2,3", see `neuronxcc.program.groups`).
 
 Every rank loads such a program with its number. The ranks meet at a store of PyTorch's: where
 NEURON_RT_ROOT_COMM_ID says, else that of a default process group of as many ranks, else the one
@@ -21,10 +21,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.distributed_c10d import GroupName
 from torch.distributed.rendezvous import rendezvous
 
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.footprint import programs
-from neuronxcc.neff.groups import members_of, names_ranks
-from neuronxcc.neff.program import CallStep, CollectiveStep, Program, Step
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.footprint import programs
+from neuronxcc.program.groups import members_of, names_ranks
+from neuronxcc.program.program import CallStep, CollectiveStep, Program, Step
 from torch_neuronx import _C
 
 ROOT_VARIABLE = "NEURON_RT_ROOT_COMM_ID"

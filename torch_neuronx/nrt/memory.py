@@ -10,7 +10,7 @@ import torch
 
 from neuronxcc.ir.dtypes import FLOATS8, DType
 from torch_neuronx._config import MAX_DEVICES
-from torch_neuronx.dynamo.executable import TORCH_TYPES
+from torch_neuronx.program.dtypes import HELD
 
 Array = np.ndarray[Any, Any]
 Held = torch.Tensor  # memory of a core, for callers without PyTorch
@@ -23,7 +23,7 @@ _BRIDGES: dict[np.dtype[Any], _Bridge] = {
         np.dtype(f"u{ir.itemsize}") if ir in FLOATS8 or ir is DType.BF16 else None,
         getattr(torch, f"uint{8 * ir.itemsize}", torch.uint8),
     )
-    for ir, torch_type in TORCH_TYPES.items()
+    for ir, torch_type in HELD.items()
 }
 _DEVICES = [torch.device("neuron", core) for core in range(MAX_DEVICES)]
 
@@ -31,7 +31,7 @@ _DEVICES = [torch.device("neuron", core) for core in range(MAX_DEVICES)]
 def _bridge(dtype: np.dtype[Any]) -> _Bridge:
     found = _BRIDGES.get(dtype)
     if found is None:
-        allowed = ", ".join(ir.numpy.name for ir in TORCH_TYPES)
+        allowed = ", ".join(ir.numpy.name for ir in HELD)
         raise TypeError(f"dtype {dtype} is none of a NeuronCore's; allowed: {allowed}")
     return found
 

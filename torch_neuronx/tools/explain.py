@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from neuronxcc.neff.program import (
+from neuronxcc.program.program import (
     AtenStep,
     ConvStep,
     GemmStep,
@@ -19,7 +19,7 @@ from neuronxcc.neff.program import (
     Program,
     all_steps,
 )
-from neuronxcc.neff.tape import TapeStep, instructions
+from neuronxcc.program.tape import TapeStep, instructions
 from torch_neuronx.dynamo import backend
 from torch_neuronx.dynamo.native import Native
 from torch_neuronx.tools.backward import run_backward

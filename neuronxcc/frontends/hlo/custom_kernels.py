@@ -25,8 +25,8 @@ from neuronxcc.ir import build
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.lowering.kernel_calls import TARGET, Callee, keep
 from neuronxcc.neff.container import NeffInfo, read_neff, write_neff
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import Buffer, CopyStep, PrintStep, Program, View
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import Buffer, CopyStep, PrintStep, Program, View
 
 _WRITTEN: Final = "kernel writes arguments"
 MOST_BYTES: Final = 1 << 30  # of a kernel file

@@ -10,7 +10,7 @@ import torch
 import nki.isa as nisa
 import nki.language as nl
 from examples import nki_sine
-from neuronxcc.neff.program import CallStep, LoopStep
+from neuronxcc.program.program import CallStep, LoopStep
 from nki.errors import NkiError
 from tests.nki.torch.kernels_for_tests import (
     Way,

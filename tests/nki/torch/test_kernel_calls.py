@@ -14,10 +14,10 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.lowering.kernel_calls import TARGET, Callee, body_of, callee_of, keep
-from neuronxcc.neff.check import check_program
-from neuronxcc.neff.program import Buffer, CallStep, CopyStep, Program, View
 from neuronxcc.options import Options
-from torch_neuronx.dynamo.executable import Executable
+from neuronxcc.program.check import check_program
+from neuronxcc.program.program import Buffer, CallStep, CopyStep, Program, View
+from torch_neuronx.program.executable import Executable
 
 F32 = DType.F32
 SHAPE = (2, 3)

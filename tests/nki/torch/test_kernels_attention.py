@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from neuronxcc.neff.program import CallStep
+from neuronxcc.program.program import CallStep
 from nki.errors import NkiError
 from torch_neuronx.dynamo.backend import CompiledGraph
 from torch_neuronx.kernels import attention, attention_reference, sdpa

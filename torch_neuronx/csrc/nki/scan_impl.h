@@ -7,7 +7,7 @@ namespace torch_neuronx::kernels::TN_ISA {
 
 namespace {
 
-// In the order of ALU in neuronxcc/neff/natives.py.
+// In the order of ALU in neuronxcc/program/natives.py.
 enum class Alu : int64_t {
   kAdd,
   kSubtract,

@@ -10,7 +10,7 @@
 
 namespace torch_neuronx::program {
 
-// `spec`: what torch_neuronx/dynamo/executable.py makes; see there. Throws ValueError.
+// `spec`: what torch_neuronx/program/executable.py makes; see there. Throws ValueError.
 std::shared_ptr<const Program> build(const pybind11::dict& spec, int depth = 0);
 
 // The class ProgramView and the type Program.

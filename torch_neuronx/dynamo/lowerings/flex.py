@@ -18,10 +18,11 @@ from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
-from torch_neuronx.dynamo.dtypes import TO_TORCH, compute_dtype
+from torch_neuronx.dynamo.dtypes import compute_dtype
 from torch_neuronx.dynamo.inline import inline
 from torch_neuronx.dynamo.lowerings.index import index_put, take_along
 from torch_neuronx.dynamo.registry import Context, lowers, lowers_name
+from torch_neuronx.program.dtypes import TO_TORCH
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order

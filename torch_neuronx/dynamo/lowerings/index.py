@@ -17,6 +17,7 @@ from torch_neuronx.dynamo.checks import bounded, checked, token
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.emit import Value
 from torch_neuronx.dynamo.registry import Context, lowers
+from torch_neuronx.program.dtypes import TO_TORCH
 
 aten = torch.ops.aten
 Places = Sequence[tuple[int, Node]]  # (dimension, positions along it), positions of one shape
@@ -405,7 +406,6 @@ def _combine(x: Node, places: Places, source: Node, reduce: str, *, include_self
 def _neutral(kind: str, dtype: DType) -> Scalar:
     if kind in {"add", "mul"}:
         return int(kind == "mul")
-    from torch_neuronx.dynamo.dtypes import TO_TORCH  # noqa: PLC0415
 
     torch_dtype = TO_TORCH[dtype]
     if dtype.is_float:

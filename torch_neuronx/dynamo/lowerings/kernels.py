@@ -16,12 +16,12 @@ from neuronxcc.lowering.kernel_calls import TARGET, Callee, keep
 from nki.frontends import EXECUTOR_VARIABLE
 from nki.kernel import Kernel
 from nki.launch import Launch
-from torch_neuronx.dynamo.dtypes import TO_TORCH as FROM_IR
 from torch_neuronx.dynamo.dtypes import tensor_type, to_ir
 from torch_neuronx.dynamo.executors import executor_name
 from torch_neuronx.dynamo.registry import Context, flat, lowers_name
 from torch_neuronx.nki.launches import OPERATOR, enter, key_of, launch_of
 from torch_neuronx.nki.types import TO_TORCH
+from torch_neuronx.program.dtypes import TO_TORCH as FROM_IR
 
 assert OPERATOR == TARGET
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neuronxcc.ir.meaning.elementwise import Array
-from neuronxcc.neff.natives.table import Native, NativeError, NativeSlot, Params, named
+from neuronxcc.program.natives.table import Native, NativeError, NativeSlot, Params, named
 
 
 def _declare(params: Params) -> tuple[NativeSlot, ...]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import Program
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import Program
 
 #: Entry of `Program.meta`: number of the input, by what fills it.
 SUPPLIED = "supplied"

@@ -18,7 +18,7 @@ from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.ir.node import Literal
-from neuronxcc.neff.errors import NeffError
+from neuronxcc.program.errors import NeffError
 
 MOST_CHUNKS = 1 << 20  # of a group: no memory has so many partitions
 
@@ -69,7 +69,7 @@ class TapeProduct:
 
 @dataclass(frozen=True, slots=True)
 class TapeNative:
-    """Calls a function of the fixed table `neuronxcc.neff.natives.NATIVES`.
+    """Calls a function of the fixed table `neuronxcc.program.natives.NATIVES`.
 
     Attributes:
         name: Of the function; it says how many slots there are and what it touches of each.
@@ -134,7 +134,7 @@ def slot_count(function: TapeFunction) -> int:
         case TapeProduct():
             return 3
         case TapeNative():
-            from neuronxcc.neff.natives import native  # noqa: PLC0415 - few programs have any
+            from neuronxcc.program.natives import native  # noqa: PLC0415 - few programs have any
 
             return len(native(function.name).declare(function.params))
 

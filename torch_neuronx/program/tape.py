@@ -13,8 +13,8 @@ from neuronxcc.codegen.loop import Kernel, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.ir.op import Group, Op
-from neuronxcc.neff.program import ForStep, PrintStep, Register, Step, WhileStep
-from neuronxcc.neff.tape import (
+from neuronxcc.program.program import ForStep, PrintStep, Register, Step, WhileStep
+from neuronxcc.program.tape import (
     TapeFunction,
     TapeLoop,
     TapeNative,
@@ -22,8 +22,8 @@ from neuronxcc.neff.tape import (
     TapeStep,
     instructions,
 )
-from neuronxcc.neff.tape_check import product_slots
-from torch_neuronx.dynamo.dtypes import TO_TORCH
+from neuronxcc.program.tape_check import product_slots
+from torch_neuronx.program.dtypes import TO_TORCH
 
 Spec = dict[str, object]
 
@@ -186,7 +186,7 @@ def print_spec(step: PrintStep, view: object) -> Spec:
 
 def _printer(prefix: str, dtype: DType, shape: tuple[int, ...]) -> Callable[[bytes], None]:
     # A saved model is loaded without the rest of the compiler, which this would import.
-    from neuronxcc.lowering.tape_reference import print_values  # noqa: PLC0415
+    from neuronxcc.program.tape_reference import print_values  # noqa: PLC0415
 
     def show(data: bytes) -> None:
         values: Array = np.ndarray(shape, dtype.numpy, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from neuronxcc.neff.program import Buffer, CallStep, Program, all_steps
+from neuronxcc.program.program import Buffer, CallStep, Program, all_steps
 
 
 @dataclass(frozen=True, slots=True)

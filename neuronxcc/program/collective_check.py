@@ -9,8 +9,8 @@ from neuronxcc.ir.collectives import ALL_RANKS
 from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.op import Group, Op
 from neuronxcc.ir.shapes import ShapeError, infer
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import CollectiveStep, Step, View, WaitStep
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import CollectiveStep, Step, View, WaitStep
 
 MOST_NAME = 1 << 12  # characters of the name of a process group
 MOST_RANKS = 1 << 20

@@ -8,13 +8,14 @@ allowed only if the graph that the program was made for, which is in this proces
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from neuronxcc.ir.calls import CHECK, NOTED
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import AtenStep, CallStep, Program, all_steps
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import AtenStep, CallStep, Program, all_steps
 
 NAMESPACES = frozenset({"aten", "prims"})
 # Our own that programs are made with: they compare numbers, and their text is that of an error.
@@ -93,6 +94,16 @@ _TRUSTING = frozenset(
     }
 )
 _TRUSTING_PREFIXES = ("fbgemm_", "_cslt_", "_mkldnn", "mkldnn_", "_sparse_", "sparse_", "prim_")
+
+
+def operator(target: str) -> Callable[..., Any]:
+    """The operator of a qualified name with overload."""
+    namespace, rest = target.split("::")
+    name, _, overload = rest.partition(".")
+    found: Callable[..., Any] = getattr(
+        getattr(getattr(torch.ops, namespace), name), overload or "default"
+    )
+    return found
 
 
 def check_operators(program: Program, known: frozenset[str] = frozenset()) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, scalars
-from neuronxcc.neff.program import (
+from neuronxcc.program.program import (
     AtenStep,
     Buffer,
     CallStep,
@@ -25,7 +25,7 @@ from neuronxcc.neff.program import (
     WaitStep,
     WhileStep,
 )
-from neuronxcc.neff.tape import (
+from neuronxcc.program.tape import (
     TapeFunction,
     TapeLoop,
     TapeNative,

@@ -8,8 +8,8 @@ import numpy as np
 
 from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.ir.meaning.elementwise import Array, cast
-from neuronxcc.neff.natives import NativeError, native
-from neuronxcc.neff.tape import (
+from neuronxcc.program.natives import NativeError, native
+from neuronxcc.program.tape import (
     TapeFunction,
     TapeLoop,
     TapeNative,

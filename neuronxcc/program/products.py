@@ -12,7 +12,7 @@ from neuronxcc.codegen.bounds import reaches
 from neuronxcc.codegen.loop import Access, Kernel, Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.neff.program import GemmStep, View
+from neuronxcc.program.program import GemmStep, View
 
 
 def plain_product(step: GemmStep) -> GemmStep:

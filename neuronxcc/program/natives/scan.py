@@ -8,9 +8,9 @@ from types import MappingProxyType
 import numpy as np
 
 from neuronxcc.ir.meaning.elementwise import Array
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.natives.rows import reach, view
-from neuronxcc.neff.natives.table import Native, NativeSlot, Params, named
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.natives.rows import reach, view
+from neuronxcc.program.natives.table import Native, NativeSlot, Params, named
 
 __all__ = ["ALU", "CUMULATIVE", "NATIVES"]
 

@@ -22,10 +22,11 @@ from neuronxcc.codegen.loop import Kernel, noted
 from neuronxcc.ir.calls import CHECK, NOTED
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
-from neuronxcc.neff.check import check_made
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.footprint import buffer_bytes, memory_of, programs
-from neuronxcc.neff.program import (
+from neuronxcc.program.check import check_made
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.footprint import buffer_bytes, memory_of, programs
+from neuronxcc.program.products import check_epilogue, plain_product
+from neuronxcc.program.program import (
     AtenStep,
     Buffer,
     CallStep,
@@ -44,16 +45,12 @@ from neuronxcc.neff.program import (
     WhileStep,
     all_steps,
 )
-from neuronxcc.neff.tape import TapeStep
+from neuronxcc.program.tape import TapeStep
 from torch_neuronx import _C
-from torch_neuronx.dynamo.allowed import check_operators
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.host_steps import check_host_steps
-from torch_neuronx.dynamo.products import check_epilogue, plain_product
-from torch_neuronx.dynamo.tape import Code, codes_of, loop_spec, print_spec, tape_spec
-
-# Neuron's own 8-bit float has no name in PyTorch: its memory can be held, only kernels use it.
-TORCH_TYPES = {**TO_TORCH, DType.F8E4M3: torch.uint8}
+from torch_neuronx.program.allowed import check_operators
+from torch_neuronx.program.dtypes import HELD, TO_TORCH
+from torch_neuronx.program.host_steps import check_host_steps
+from torch_neuronx.program.tape import Code, codes_of, loop_spec, print_spec, tape_spec
 
 _NEAR: frozenset[int] = frozenset()  # no slot is far
 # What steps are called where their operator says nothing to a user.
@@ -301,7 +298,7 @@ class _SpecMaker:
         return {
             "address": self.functions[operand.kernel].address,
             "operands": _operands(operand.kernel, operand.operands, 1),
-            "dtype": TORCH_TYPES[operand.dtype],
+            "dtype": HELD[operand.dtype],
             "shape": operand.shape,
             "by_columns": operand.by_columns,
         }
@@ -427,7 +424,7 @@ def _buffer(
     buffer: Buffer,
 ) -> tuple[str, torch.dtype, tuple[int, ...], tuple[int, ...], int, int, bytes | None, str]:
     literal = None if buffer.literal is None else buffer.literal.array.tobytes()
-    dtype = TORCH_TYPES[buffer.dtype]
+    dtype = HELD[buffer.dtype]
     return (
         buffer.kind,
         dtype,
@@ -441,9 +438,7 @@ def _buffer(
 
 
 def _view(view: View) -> _C.ProgramView:
-    return _C.ProgramView(
-        view.buffer, TORCH_TYPES[view.dtype], view.shape, view.strides, view.offset
-    )
+    return _C.ProgramView(view.buffer, HELD[view.dtype], view.shape, view.strides, view.offset)
 
 
 def _value(value: Any) -> Any:

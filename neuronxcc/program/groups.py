@@ -8,8 +8,8 @@ alone: "ranks:0,1;2,3" are two groups of two, "ranks:all" is everybody, however 
 from __future__ import annotations
 
 from neuronxcc.ir.collectives import ALL_RANKS, RANKS
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import CollectiveStep
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import CollectiveStep
 
 
 def names_ranks(name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuronxcc.ir.meaning.elementwise import Array
-from neuronxcc.neff.natives.table import Native, NativeError, NativeSlot, Params, named
+from neuronxcc.program.natives.table import Native, NativeError, NativeSlot, Params, named
 
 
 def _declare(params: Params) -> tuple[NativeSlot, ...]:

@@ -13,9 +13,9 @@ from typing import Any
 from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Group, Op
-from neuronxcc.neff.collective_check import check_collective, check_waits
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.program import (
+from neuronxcc.program.collective_check import check_collective, check_waits
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.program import (
     AtenStep,
     Buffer,
     CallStep,
@@ -35,8 +35,8 @@ from neuronxcc.neff.program import (
     WhileStep,
     all_steps,
 )
-from neuronxcc.neff.tape import TapeFunction, TapeLoop, TapeStep
-from neuronxcc.neff.tape_check import SlotReach, check_tape, product_slots
+from neuronxcc.program.tape import TapeFunction, TapeLoop, TapeStep
+from neuronxcc.program.tape_check import SlotReach, check_tape, product_slots
 
 MOST_RANK = 64
 MOST_BYTES = 1 << 48  # of one buffer: the address space of a process is not larger

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neuronxcc.ir.meaning.elementwise import Array
-from neuronxcc.neff.errors import NeffError
+from neuronxcc.program.errors import NeffError
 
 Params = tuple[int, ...]
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.tape import (
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.tape import (
     TapeFunction,
     TapeNative,
     TapeProduct,
@@ -46,7 +46,7 @@ def product_slots(function: TapeProduct | TapeNative) -> tuple[SlotReach, ...]:
         NeffError: Its parts do not fit each other.
     """
     if isinstance(function, TapeNative):
-        from neuronxcc.neff.natives import native  # noqa: PLC0415 - few programs have any
+        from neuronxcc.program.natives import native  # noqa: PLC0415 - few programs have any
 
         declared = native(function.name).declare(function.params)
         return tuple(SlotReach(slot.low, slot.high, slot.written) for slot in declared)

@@ -1,7 +1,7 @@
 """A program: the third IR. A flat list of steps over planned buffers; what a NEFF stores.
 
 Nothing here is machine code or Python: loop kernels are kept as data and compiled for the host
-when a program is loaded. `torch_neuronx.dynamo.executable` hands a program to the native executor.
+when a program is loaded. `torch_neuronx.program.executable` hands a program to the native executor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
-from neuronxcc.neff.tape import TapeStep
+from neuronxcc.program.tape import TapeStep
 
 
 @dataclass(frozen=True, slots=True)

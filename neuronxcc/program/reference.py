@@ -21,9 +21,8 @@ from neuronxcc.ir.meaning.contraction import convolution
 from neuronxcc.ir.meaning.elementwise import Array, cast, precise
 from neuronxcc.ir.node import TensorType
 from neuronxcc.lowering.layout import span
-from neuronxcc.lowering.tape_reference import as_elements, print_values, run_tape
-from neuronxcc.neff.collective_check import attributes, operator_of
-from neuronxcc.neff.program import (
+from neuronxcc.program.collective_check import attributes, operator_of
+from neuronxcc.program.program import (
     AtenStep,
     Buffer,
     CallStep,
@@ -42,7 +41,8 @@ from neuronxcc.neff.program import (
     WaitStep,
     WhileStep,
 )
-from neuronxcc.neff.tape import TapeStep
+from neuronxcc.program.tape import TapeStep
+from neuronxcc.program.tape_reference import as_elements, print_values, run_tape
 
 # Runs an operator: the step, its arguments with arrays for views -> its results.
 Aten = Callable[[AtenStep, tuple[Any, ...], Mapping[str, Any]], Sequence[Array]]

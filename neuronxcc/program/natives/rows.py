@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from neuronxcc.ir.meaning.elementwise import Array
-from neuronxcc.neff.natives.table import NativeSlot
+from neuronxcc.program.natives.table import NativeSlot
 
 __all__ = ["reach", "view"]
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -25,15 +26,11 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.footprint import programs
-from neuronxcc.neff.program import AtenStep, Program, View, all_steps
-from torch_neuronx.dynamo.allowed import NAMESPACES
-from torch_neuronx.dynamo.dtypes import TO_TORCH
-from torch_neuronx.dynamo.reference import operator
-from torch_neuronx.dynamo.registry import flat
-
-_TYPES = {**TO_TORCH, DType.F8E4M3: torch.uint8}  # as the executor holds it
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.footprint import programs
+from neuronxcc.program.program import AtenStep, Program, View, all_steps
+from torch_neuronx.program.allowed import NAMESPACES, operator
+from torch_neuronx.program.dtypes import HELD, TO_TORCH
 
 # PyTorch's rules are those of CUDA's kernels (bfloat16 alone, certain strides of scales, logsumexps
 # of a multiple of 32 queries) and refuse what the device's kernels take and return, which compare
@@ -105,7 +102,7 @@ def _problem(step: AtenStep, mode: FakeTensorMode) -> str:
             device = named.get("device")
             if device is not None and len(given) <= arguments.index(device):
                 kwargs["device"] = where
-            results = flat(target(*given, *step.args[len(given) :], **kwargs))
+            results = pytree.tree_leaves(target(*given, *step.args[len(given) :], **kwargs))
     except _UNKNOWN:
         return ""
     except Exception as error:  # noqa: BLE001 - whatever an operator raises is its refusal
@@ -136,7 +133,7 @@ def _argument(value: Any, argument: Any, where: torch.device) -> Any:
     """An argument of a step as the fake operator takes it, of tensors on that device."""
     if isinstance(value, View):
         return torch.empty_strided(
-            value.shape, value.strides, dtype=_TYPES[value.dtype], device=where
+            value.shape, value.strides, dtype=HELD[value.dtype], device=where
         )
     if isinstance(value, DType):
         return TO_TORCH[value]

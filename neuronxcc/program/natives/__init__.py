@@ -8,9 +8,9 @@ declare and what they do.
 
 from __future__ import annotations
 
-from neuronxcc.neff.errors import NeffError
-from neuronxcc.neff.natives import collective, gather, indices, random, scan, search
-from neuronxcc.neff.natives.table import Native, NativeError, NativeSlot, Params
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.natives import collective, gather, indices, random, scan, search
+from neuronxcc.program.natives.table import Native, NativeError, NativeSlot, Params
 
 __all__ = ["NATIVES", "Native", "NativeError", "NativeSlot", "Params", "native"]
 

@@ -1,0 +1,1 @@
+"""Programs: everything compiles to one, and everything runs one."""
