@@ -20,9 +20,16 @@ CHECK = "neuron::check_values.default"
 # The same after a loop that compared the values: a number that is not 0 if one may be outside, then
 # the arguments of CHECK. It returns nothing.
 NOTED = "neuron::check_noted_values.default"
+# Checks what LAPACK said of each matrix: (infos, name of the function, whether it is one matrix).
+# It gives 0, as CHECK does.
+FACTORED = "neuron::check_factorization.default"
+#: They compare numbers, and do nothing else: a program from a file may name them.
+CHECKS = frozenset({CHECK, NOTED, FACTORED})
 
 __all__ = [
     "CHECK",
+    "CHECKS",
+    "FACTORED",
     "NOTED",
     "call",
     "conditional",

@@ -1,4 +1,4 @@
-"""Compiled programs refuse the numbers that the CPU refuses: indices, labels, divisors."""
+"""Compiled programs refuse the numbers that the CPU refuses: indices, divisors, matrices."""
 
 from __future__ import annotations
 
@@ -73,6 +73,11 @@ def _in_place(function: Callable[[Tensor, Tensor], Any]) -> Function:
     return called
 
 
+def _diagonal(i: Tensor) -> Tensor:
+    """A matrix that is singular where a number is 0, and not positive definite where it is < 0."""
+    return torch.diag(i.float())
+
+
 BOTH = (LONG, INT)
 _ATEN = torch.ops.aten
 CASES: dict[str, Case] = {
@@ -142,6 +147,28 @@ CASES: dict[str, Case] = {
     "integer fmod": Case(lambda _, i: torch.fmod(i, i), (0,), (1,)),
     "truncating division": Case(lambda _, i: torch.div(i, i, rounding_mode="trunc"), (0,), (1,)),
     "assertion": Case(lambda x, i: (torch._assert_async(i[1] > 0, "no"), x + 1)[1], (0, -5), (1,)),
+    **{
+        f"binary_cross_entropy {how}": Case(
+            lambda x, i, how=how: functional.binary_cross_entropy(  # type: ignore[misc]
+                i.float(), x[0, :2].sigmoid(), weight=x[1, :2], reduction=how
+            ),
+            (2, -1),
+            (0, 1),
+        )
+        for how in ("none", "mean", "sum")
+    },
+    "binary_cross_entropy of bfloat16": Case(
+        lambda x, i: functional.binary_cross_entropy(i.bfloat16(), x[0, :2].sigmoid().bfloat16()),
+        (2, -1),
+        (0, 1),
+    ),
+    "cholesky": Case(lambda _, i: torch.linalg.cholesky(_diagonal(i)), (0, -1), (1, 4)),
+    "cholesky of several": Case(
+        lambda _, i: torch.linalg.cholesky(i.float().reshape(2, 1, 1)), (0, -1), (1, 4)
+    ),
+    "inverse": Case(lambda _, i: torch.linalg.inv(_diagonal(i)), (0,), (1, -3)),
+    "solve": Case(lambda x, i: torch.linalg.solve(_diagonal(i), x[:2]), (0,), (1, -3)),
+    "lu_factor": Case(lambda _, i: torch.linalg.lu_factor(_diagonal(i))[0], (0,), (1, -3)),
     "masked_scatter": Case(lambda x, i: x.masked_scatter(x < i[1], x[0]), (100,), (-100,)),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ read in any case: a check makes an error of what would be a wrong number.
 from __future__ import annotations
 
 from neuronxcc.ir import build
-from neuronxcc.ir.calls import CHECK
+from neuronxcc.ir.calls import CHECK, FACTORED
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.passes.indices import interval
 from torch_neuronx.dynamo.locations import operator_name
@@ -74,6 +74,22 @@ def demand(cx: Context, condition: Node, text: str) -> None:
         return
     every = build.reduce(condition, "and", tuple(range(condition.type.rank)))
     cx.effects.append(_call(cx, every, 1, 1, text, lookup=False, sequence=next(cx.sequences)))
+
+
+def demand_factored(cx: Context, infos: Node, function: str, *, is_matrix: bool) -> None:
+    """Have a program stop with PyTorch's LinAlgError unless LAPACK was content with all matrices.
+
+    Args:
+        cx: Of the call of `aten::_linalg_check_errors`.
+        infos: What LAPACK said, one number for each matrix.
+        function: The user's, for the error.
+        is_matrix: There is one matrix, no batch of them.
+    """
+    args = (Operand(0), function, is_matrix)
+    scalar = TensorType(infos.dtype, ())
+    token = build.custom_call(FACTORED, (scalar,), (infos,), args=args, sequence=next(cx.sequences))
+    cx.locate(token)
+    cx.effects.append(token)
 
 
 def _call(

@@ -15,7 +15,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from neuronxcc.ir import build
-from neuronxcc.ir.calls import CHECK
+from neuronxcc.ir.calls import CHECKS
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, topological
@@ -310,7 +310,7 @@ class _Importer:
         tensors = tuple(v if isinstance(v, Node) else None for v in values)
         pending = [] if name == "region" else inner._unused_effects(nodes)
         for call in pending:
-            if call.op is not Op.CUSTOM_CALL or call["target"] != CHECK:
+            if call.op is not Op.CUSTOM_CALL or call["target"] not in CHECKS:
                 raise CaptureError(
                     f"an operator in the {name!r} graph of control flow that has an effect, and "
                     "whose result nothing uses",

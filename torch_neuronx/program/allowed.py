@@ -13,13 +13,11 @@ from typing import Any
 
 import torch
 
-from neuronxcc.ir.calls import CHECK, NOTED
+from neuronxcc.ir.calls import CHECKS
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.program import AtenStep, CallStep, Program, all_steps
 
 NAMESPACES = frozenset({"aten", "prims"})
-# Our own that programs are made with: they compare numbers, and their text is that of an error.
-OWN = frozenset({CHECK, NOTED})
 
 # Types of arguments, without "optional" and "list of". Strings are a matter of their own, below;
 # storages, streams and objects of classes are no data of a program.
@@ -184,7 +182,7 @@ def _base(target: str) -> str:
 
 
 def _is_known(target: str, known: frozenset[str]) -> bool:
-    return target in OWN or target in known or target in _ALLOWED or _base(target) in _ALLOWED
+    return target in CHECKS or target in known or target in _ALLOWED or _base(target) in _ALLOWED
 
 
 @functools.cache

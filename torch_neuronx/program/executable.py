@@ -19,7 +19,7 @@ from neuronxcc.codegen.llvm import CompiledModule, compile_kernels
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.streaming import is_large
 from neuronxcc.codegen.loop import Kernel, noted
-from neuronxcc.ir.calls import CHECK, NOTED
+from neuronxcc.ir.calls import CHECKS
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.program.check import check_made
@@ -54,7 +54,7 @@ from torch_neuronx.program.tape import Code, codes_of, loop_spec, print_spec, ta
 
 _NEAR: frozenset[int] = frozenset()  # no slot is far
 # What steps are called where their operator says nothing to a user.
-_CHECKS = dict.fromkeys((CHECK, NOTED), "a check of numbers")
+_CHECKS = dict.fromkeys(CHECKS, "a check of numbers")
 
 
 class Executable:

@@ -1,7 +1,7 @@
 // Functions of tapes that are no loop kernels: a fixed table by name.
 //
 // To add one:
-//   1. Its meaning in NumPy, with what it touches, in neuronxcc/neff/natives (see there).
+//   1. Its meaning in NumPy, with what it touches, in neuronxcc/program/natives (see there).
 //   2. Here, a file native_<family>.cpp with a function that returns the family's Natives, and that
 //      function's name in native.cpp. Each has
 //        declare  from its parameters to what it touches of each slot and how it can be split.

@@ -1,7 +1,7 @@
 // What the natives have in common that work on rows: one per partition, a fixed number of bytes
 // apart, elements side by side. A loop kernel brings whatever lies otherwise into that form. What
 // is written may overlap what is read only where a function says so. Slots, parameters and meaning
-// of each function are those of the one with the same name in neuronxcc/neff/natives.
+// of each function are those of the one with the same name in neuronxcc/program/natives.
 //
 // Included also by the files for one instruction set: nothing of the standard library here.
 #pragma once

@@ -1,6 +1,7 @@
 // neuron::check_values: what a compiled program does before it trusts the numbers in a tensor.
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/_linalg_check_errors.h>
 #include <ATen/ops/any.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -74,15 +75,23 @@ void check_noted_values(const at::Tensor& note, const at::Tensor& values, int64_
   if (note.any().item<bool>()) check_values(values, low, high, std::move(text), lookup);
 }
 
+// What LAPACK said of each matrix, 0 if nothing, as PyTorch's linear algebra makes errors of it.
+at::Tensor check_factorization(const at::Tensor& infos, c10::string_view function, bool is_matrix) {
+  at::_linalg_check_errors(infos, function, is_matrix);
+  return at::zeros({}, infos.options());
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(neuron, m) {
   m.def(
       "check_noted_values(Tensor note, Tensor values, int low, int high, str text, bool lookup) -> "
       "()");
+  m.def("check_factorization(Tensor infos, str function, bool is_matrix) -> Tensor");
   m.def("check_values(Tensor values, int low, int high, str text, bool lookup) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(neuron, CPU, m) {
+  m.impl("check_factorization", &check_factorization);
   m.impl("check_values", &check_values);
   m.impl("check_noted_values", &check_noted_values);
 }

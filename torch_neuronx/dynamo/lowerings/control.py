@@ -15,7 +15,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
-from torch_neuronx.dynamo.checks import demand
+from torch_neuronx.dynamo.checks import demand, demand_factored
 from torch_neuronx.dynamo.inline import inline
 from torch_neuronx.dynamo.registry import Body, Context, find, flat, lowers
 
@@ -189,6 +189,7 @@ def with_effects(cx: Context, token: Node, target: Any, *args: Any, **kwargs: An
     """An operator with an order; calls keep theirs by number, so the token has nothing to do."""
     value = cx.value[1:]
     if target is torch.ops.aten._linalg_check_errors.default:
+        demand_factored(cx, *args, **kwargs)
         return (token, *(None for _ in value))
     inner = value[0] if len(value) == 1 else value
     context = cx.part(inner, _called(cx.fx, target))
