@@ -165,6 +165,36 @@ def test_writes_through_strides(data: st.DataObject) -> None:
     compare(function)
 
 
+@given(st.data())
+@settings(max_examples=12)
+def test_writes_to_a_row_whose_elements_other_rows_show_too(data: st.DataObject) -> None:
+    size, stride = data.draw(
+        st.sampled_from([((3, 4), (2, 1)), ((4, 3), (1, 2)), ((2, 5), (1, 1)), ((3, 2), (2, 3))])
+    )
+    offset, row = data.draw(st.integers(0, 8)), data.draw(st.integers(0, size[0] - 1))
+    begin, value = data.draw(st.integers(0, size[1] - 1)), data.draw(st.sampled_from([5.0, -0.0]))
+    how = data.draw(st.sampled_from(["add_", "fill_", "mul_"]))
+    computed = data.draw(st.booleans())
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x - 3 if computed else x
+        z = y.as_strided(size, stride, offset)
+        getattr(z[row, begin:], how)(value)
+        return torch.cat([z.flatten(), y.flatten()])
+
+    compare(function)
+
+
+def test_writes_to_shared_elements_of_a_tensor_with_gaps_are_refused() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x.as_strided((3, 3), (2, 2), 0)[0].add_(1)
+        return x + 0
+
+    x = torch.arange(24.0, device="neuron").view(4, 6)[:, ::2]
+    with pytest.raises(Exception, match=r"NCC_ICAP001.* share memory, of a tensor with gaps"):
+        torch.compile(function, backend="neuron")(x)
+
+
 RESIZED = [
     ((4, 6), torch.contiguous_format),
     ((1, 2, 3, 4), torch.channels_last),

@@ -159,10 +159,20 @@ def join(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     )
 
 
+def _has_elements_apart(x: torch.Tensor) -> bool:
+    """Whether no two elements are one in memory, which makes a write depend on its order."""
+    reach = 0
+    for step, extent in sorted(zip(x.stride(), x.shape, strict=True)):
+        if extent > 1 and 0 < step <= reach:  # PyTorch refuses steps of 0 by itself
+            return False
+        reach += (extent - 1) * step
+    return True
+
+
 def write(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     """A write into a value or into a view of it."""
     del fresh
-    name = _some(rng, values)
+    name = _some(rng, values, _has_elements_apart)
     if name is None:
         return None
     x = values[name]

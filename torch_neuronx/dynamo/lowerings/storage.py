@@ -48,16 +48,34 @@ def as_strided(cx: Context, x: Node, size: Ints, stride: Ints, offset: int | Non
 def as_strided_scatter(
     cx: Context, x: Node, source: Node, size: Ints, stride: Ints, offset: int | None = None
 ) -> Node:
-    """A copy of `x` in whose storage the source was written; what `x` does not show is lost."""
+    """A copy of `x` in whose storage the source was written; what `x` does not show is lost.
+
+    PyTorch traces a write to some elements of a strided view as this, with a source that holds what
+    the view shows of all others. Where several of its elements are one of the storage, those that
+    the write changed are the ones that count.
+    """
     held = _argument(cx)
     begin = int(held.storage_offset()) if offset is None else offset
     source = b.convert(source, cx.dtype)
     order = _order(held)
     if order is None:
-        return _replaced(x, held, source, _positions(size, stride, begin))
+        wanted = _positions(size, stride, begin)
+        if len(np.unique(wanted)) < wanted.size:
+            raise CaptureError(
+                "a write through a strided view whose elements share memory, of a tensor with gaps",
+                "write to the tensor, or to a copy of the view",
+                cx.loc,
+            )
+        return _replaced(x, held, source, wanted)
     places = _places(size, stride, begin - int(held.storage_offset()))
-    memory = put_along(_flat(x, order), [(0, places)], source, "set")
-    return _shaped(memory, x.shape, order)
+    memory = _flat(x, order)
+    if not _may_overlap(size, stride):
+        return _shaped(put_along(memory, [(0, places)], source, "set"), x.shape, order)
+    count = memory.type.size
+    changed = _differ(source, take_along(memory, [(0, places)]))
+    places = b.select(changed, places, e.like(places, count))  # beyond the end: thrown away
+    memory = put_along(b.pad(memory, e.number(0, cx.dtype), 0, 1), [(0, places)], source, "set")
+    return _shaped(b.slice_dim(memory, 0, 0, count), x.shape, order)
 
 
 @lowers(aten.resize.default)
@@ -136,6 +154,26 @@ def _places(size: Ints, stride: Ints, begin: int) -> Node:
             along = b.iota(DType.S64, size, d)
             places = b.add(places, e.scaled(along, step))
     return places
+
+
+def _may_overlap(size: Ints, stride: Ints) -> bool:
+    """Whether two elements of a view may be one of its storage."""
+    reach = 0
+    for step, extent in sorted(zip(stride, size, strict=True)):
+        if extent > 1 and step <= reach:
+            return True
+        reach += (extent - 1) * step
+    return False
+
+
+def _differ(x: Node, y: Node) -> Node:
+    """Where two tensors of one type differ in how they are stored: by the sign of zero, too."""
+    if x.dtype.is_complex:
+        return b.or_(_differ(b.real(x), b.real(y)), _differ(b.imag(x), b.imag(y)))
+    if x.dtype.is_float:
+        bits = DType(f"u{8 * x.dtype.itemsize}")
+        x, y = b.bitcast_convert(x, bits), b.bitcast_convert(y, bits)
+    return b.not_equal(x, y)
 
 
 # ---- memory with gaps ---------------------------------------------------------------------------
