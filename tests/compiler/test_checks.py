@@ -157,6 +157,10 @@ CASES: dict[str, Case] = {
         )
         for how in ("none", "mean", "sum")
     },
+    "targets of binary_cross_entropy": Case(
+        lambda x, i: functional.binary_cross_entropy(x[0, :2].sigmoid(), i.float()), (2, -1), (0, 1)
+    ),
+    "histc": Case(lambda x, i: torch.histc(x[0, :2] / i), (0,), (1, -2)),
     "binary_cross_entropy of bfloat16": Case(
         lambda x, i: functional.binary_cross_entropy(i.bfloat16(), x[0, :2].sigmoid().bfloat16()),
         (2, -1),

@@ -24,8 +24,9 @@ def binary_cross_entropy(
     cx: Context, x: Node, target: Node, weight: Node | None = None, reduction: int = 1
 ) -> Node:
     x, target = e.together(compute_dtype(cx.dtype), x, target)
-    inside = b.and_(b.greater_equal(x, e.like(x, 0)), b.less_equal(x, e.like(x, 1)))
-    demand(cx, inside, "all elements of input should be between 0 and 1")
+    for name, v in (("input", x), ("target", target)):
+        inside = b.and_(b.greater_equal(v, e.like(v, 0)), b.less_equal(v, e.like(v, 1)))
+        demand(cx, inside, f"all elements of {name} should be between 0 and 1")
     least, one = e.like(x, _LEAST_LOG), e.like(x, 1)
     of_ones = b.maximum(b.log(x), least)
     of_zeros = b.maximum(b.log1p(b.negate(x)), least)

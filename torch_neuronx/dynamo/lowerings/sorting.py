@@ -8,6 +8,7 @@ from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.checks import demand
 from torch_neuronx.dynamo.lowerings.index import put_along
 from torch_neuronx.dynamo.registry import Context, lowers
 
@@ -131,6 +132,9 @@ def histc(cx: Context, x: Node, bins: int = 100, low: float = 0, high: float = 0
             return e.number(0, cx.dtype, cx.shape)
         wide = DType.F64
         least, most = (b.reduce(b.convert(x, wide), kind) for kind in ("min", "max"))
+        for end in (least, most):
+            finite = b.equal(b.subtract(end, end), e.like(end, 0))
+            demand(cx, finite, "torch.histc: the range of the values is not finite")
         same = b.equal(least, most)
         one = e.like(least, 1)
         least = b.select(same, b.subtract(least, one), least)
