@@ -22,8 +22,11 @@ import torch
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir import DType, Op
-from neuronxcc.program.program import Buffer, ForStep, Program, Register, Step
-from neuronxcc.program.tape import TapeLoop, TapeProduct, TapeStep, TapeWriter
+from neuronxcc.program.memory import Buffer, Register
+from neuronxcc.program.program import AnyStep, ForStep, Program
+from neuronxcc.program.steps.tape import TapeStep
+from neuronxcc.program.tape_functions import TapeLoop, TapeProduct
+from neuronxcc.program.tape_writer import TapeWriter
 from torch_neuronx.program.executable import Executable
 
 F32 = DType.F32
@@ -53,7 +56,7 @@ def additions(columns: int, rows: int, together: int, count: int = COUNT) -> Tap
     return writer.step()
 
 
-def program(steps: tuple[Step, ...], outputs: tuple[Buffer, ...], *more: Buffer) -> Program:
+def program(steps: tuple[AnyStep, ...], outputs: tuple[Buffer, ...], *more: Buffer) -> Program:
     return Program("replay", (*outputs, *more), steps, tuple(range(len(outputs))))
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuronxcc.codegen.check import check_kernel
 from neuronxcc.codegen.loop import Access, Kernel, Scalar, noted, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.check import check_kernel
 
 Range = tuple[int, int]  # least and greatest value; empty if the first is the larger
 

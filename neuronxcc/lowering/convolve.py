@@ -14,7 +14,8 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering.order import Region
-from neuronxcc.program.program import ConvStep, View
+from neuronxcc.program.memory import View
+from neuronxcc.program.steps.conv import ConvStep
 
 if TYPE_CHECKING:
     from neuronxcc.lowering.cluster import Cluster

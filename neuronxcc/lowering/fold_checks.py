@@ -19,12 +19,16 @@ from neuronxcc.codegen.loop import Kernel, Scalar, operands, scalars
 from neuronxcc.codegen.rewrite import rebuilt, restored
 from neuronxcc.ir.calls import CHECK, NOTED
 from neuronxcc.ir.op import Op
-from neuronxcc.program.program import AtenStep, Buffer, CollectiveStep, LoopStep, Step, View
+from neuronxcc.program.memory import Buffer, View
+from neuronxcc.program.program import AnyStep
+from neuronxcc.program.steps.collective import CollectiveStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
 
 _DIVISIONS = frozenset({Op.DIVIDE, Op.REMAINDER})
 
 
-def folded(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[Step, ...]:
+def folded(buffers: Sequence[Buffer], steps: Sequence[AnyStep]) -> tuple[AnyStep, ...]:
     """The steps of a program, with as many checks done by loops as can be."""
     result = list(steps)
     if any(isinstance(step, CollectiveStep) for step in steps):
@@ -49,12 +53,12 @@ def folded(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[Step, ...]
     return tuple(result)
 
 
-def _is(step: Step, *targets: str) -> bool:
+def _is(step: AnyStep, *targets: str) -> bool:
     return isinstance(step, AtenStep) and step.target in targets
 
 
 def _reader(
-    buffers: Sequence[Buffer], steps: Sequence[Step], at: int, check: AtenStep
+    buffers: Sequence[Buffer], steps: Sequence[AnyStep], at: int, check: AtenStep
 ) -> tuple[int, Kernel] | None:
     """The loop that can do a check, by its position, and its kernel that does."""
     values, token = check.args[0], check.outs[0]

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.codec import encode
-from neuronxcc.program.program import Buffer, CopyStep, Program, View
+from neuronxcc.program.memory import Buffer, View
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.copy import CopyStep
 
 __all__ = ["TARGET", "Callee", "body_of", "callee_of", "keep"]
 

@@ -20,7 +20,9 @@ from neuronxcc.lowering.settle import Settler
 from neuronxcc.lowering.steps import CollectiveDraft, Draft, Drafter, has_collectives, has_effect
 from neuronxcc.lowering.summary import summary
 from neuronxcc.options import Options
-from neuronxcc.program.program import AtenStep, Buffer, Program
+from neuronxcc.program.memory import Buffer
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.operator import AtenStep
 
 
 def lower(

@@ -20,20 +20,15 @@ from neuronxcc.lowering.kernel_calls import Callee, body_of, callee_of
 from neuronxcc.lowering.layout import Layout, collapsed
 from neuronxcc.lowering.products import matrix
 from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
-from neuronxcc.program import program
-from neuronxcc.program.program import (
-    AtenStep,
-    CallStep,
-    CollectiveStep,
-    ConvStep,
-    CopyStep,
-    GemmStep,
-    LoopStep,
-    Program,
-    Step,
-    View,
-    WaitStep,
-)
+from neuronxcc.program.memory import View
+from neuronxcc.program.program import AnyStep, CallStep, Program
+from neuronxcc.program.steps import made
+from neuronxcc.program.steps.collective import CollectiveStep, WaitStep
+from neuronxcc.program.steps.conv import ConvStep
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.gemm import GemmStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
 
 BufferOf = Callable[[Storage], int]
 
@@ -52,7 +47,7 @@ class Draft:
     unit: Unit
     reads: list[Storage]
     writes: list[Storage]
-    build: Callable[[BufferOf], Step]
+    build: Callable[[BufferOf], AnyStep]
 
 
 @dataclass(eq=False)
@@ -77,7 +72,7 @@ class CollectiveDraft(Draft):
     ) -> CollectiveDraft:
         """The draft that starts collectives like `node`."""
 
-        def build(buffer_of: BufferOf) -> Step:
+        def build(buffer_of: BufferOf) -> AnyStep:
             inputs, outs = zip(*windows, strict=True)
             attrs = node.attrs
             return CollectiveStep(
@@ -118,7 +113,7 @@ class WaitDraft(Draft):
     def of(cls, start: CollectiveDraft) -> WaitDraft:
         """The wait for a collective."""
 
-        def build(_: BufferOf) -> Step:
+        def build(_: BufferOf) -> AnyStep:
             return WaitStep(start.position, start.loc)
 
         return cls(start.unit, start.reads, start.writes, build, start)
@@ -180,10 +175,10 @@ class MadeWindow:
         """What is read."""
         return tuple(storage for storage, _ in self.emitted.operands)
 
-    def view(self, buffer_of: BufferOf) -> program.Made:
+    def view(self, buffer_of: BufferOf) -> made.Made:
         """The operand of a step."""
         operands = _numbered(self.emitted, buffer_of)
-        return program.Made(self.emitted.kernel, operands, self.dtype, self.shape, self.by_columns)
+        return made.Made(self.emitted.kernel, operands, self.dtype, self.shape, self.by_columns)
 
 
 class Drafter:
@@ -233,7 +228,7 @@ class Drafter:
         emitted = emit(cluster, self.places.place)
         reads, writes = _split(cluster, emitted)
 
-        def build(buffer_of: BufferOf) -> Step:
+        def build(buffer_of: BufferOf) -> AnyStep:
             return LoopStep(emitted.kernel, _numbered(emitted, buffer_of))
 
         return Draft(cluster, reads, writes, build)
@@ -246,7 +241,7 @@ class Drafter:
         strides = param.strides
         windows = [Window(s, param.shape, strides, 0) for s in (storage, param)]
 
-        def build(buffer_of: BufferOf) -> Step:
+        def build(buffer_of: BufferOf) -> AnyStep:
             return CopyStep(windows[0].view(buffer_of), windows[1].view(buffer_of))
 
         return Draft(unit, [storage], [param], build)
@@ -272,7 +267,7 @@ class Drafter:
         out = self._plain_out(unit)
         if out is not None:
 
-            def build(buffer_of: BufferOf) -> Step:
+            def build(buffer_of: BufferOf) -> AnyStep:
                 a, b = a_view.view(buffer_of), b_view.view(buffer_of)
                 return GemmStep(a, b, out.view(buffer_of), constant_b=constant)
 
@@ -280,7 +275,7 @@ class Drafter:
         emitted = emit(cluster, self.places.place)
         more, writes = _split(cluster, emitted)
 
-        def build_fused(buffer_of: BufferOf) -> Step:
+        def build_fused(buffer_of: BufferOf) -> AnyStep:
             return GemmStep(
                 a_view.view(buffer_of),
                 b_view.view(buffer_of),
@@ -315,7 +310,7 @@ class Drafter:
         emitted = emit(cluster, self.places.place)
         more, writes = _split(cluster, emitted)
 
-        def build(buffer_of: BufferOf) -> Step:
+        def build(buffer_of: BufferOf) -> AnyStep:
             operands = _numbered(emitted, buffer_of)
             fused = step(buffer_of, None)
             return replace(fused, epilogue=emitted.kernel, epilogue_operands=operands)
@@ -373,7 +368,7 @@ class Drafter:
             return self._kernel(unit, callee, operands)
         loc = self.loc(node)
 
-        def build(buffer_of: BufferOf) -> Step:
+        def build(buffer_of: BufferOf) -> AnyStep:
             def filled(value: Any) -> Any:
                 if isinstance(value, Operand):
                     return operands[value.index].view(buffer_of)
@@ -413,7 +408,7 @@ class Drafter:
         body = body_of(callee, strides, types, used)
         outs = [self.window(out) for out in unit.outs if out is not None]
 
-        def build(buffer_of: BufferOf) -> Step:
+        def build(buffer_of: BufferOf) -> AnyStep:
             windows = tuple(window.view(buffer_of) for window in operands)
             return CallStep("call", (body,), windows, tuple(o.view(buffer_of) for o in outs))
 
@@ -428,7 +423,7 @@ class Drafter:
         kind = {Op.WHILE: "while", Op.CONDITIONAL: "cond", Op.CALL: "call"}[node.op]
         outs = [self.window(out) for out in unit.outs if out is not None]
 
-        def build(buffer_of: BufferOf) -> Step:
+        def build(buffer_of: BufferOf) -> AnyStep:
             return CallStep(
                 kind,
                 tuple(bodies),

@@ -22,15 +22,17 @@ from typing import Any
 
 import numpy as np
 
+from neuronxcc.codegen.check import check_scalar, extents_size
 from neuronxcc.codegen.loop import Access, Kernel, Scalar, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
 from neuronxcc.neff.packing import Blob
 from neuronxcc.neff.schema import Schema, shown, wrong
-from neuronxcc.program.check import check_program, check_scalar, extents_size
+from neuronxcc.program.check import check_program
 from neuronxcc.program.errors import NeffError, unsupported
-from neuronxcc.program.program import CallStep, Program, View, all_steps
+from neuronxcc.program.memory import View
+from neuronxcc.program.program import CallStep, Program, all_steps
 
 FORMAT = 1
 # More than any program needs; a wrong number must not fill the memory.

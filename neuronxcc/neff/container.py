@@ -26,7 +26,8 @@ from neuronxcc.neff.packing import Blob, pack
 from neuronxcc.neff.schema import Schema, shown
 from neuronxcc.neff.tar import read_tar, write_tar
 from neuronxcc.program.errors import NeffError, unsupported
-from neuronxcc.program.program import Buffer, Program
+from neuronxcc.program.memory import Buffer
+from neuronxcc.program.program import Program
 
 HEADER_BYTES = 1024
 # Of the documented fields in their documented order, little-endian, without gaps.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from neuronxcc.program.program import Buffer, CallStep, Program, all_steps
+from neuronxcc.program.memory import buffer_bytes
+from neuronxcc.program.program import Program, all_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +30,8 @@ def programs(program: Program) -> Iterator[Program]:
     """The program and all bodies in it."""
     yield program
     for step in all_steps(program.steps):
-        if isinstance(step, CallStep):
-            for body in step.bodies:
-                yield from programs(body)
-
-
-def buffer_bytes(buffer: Buffer) -> int:
-    """Bytes from the first to the last element of a buffer.
-
-    Raises:
-        ValueError: It has another number of sizes than of strides.
-    """
-    if 0 in buffer.shape:
-        return 0
-    if len(buffer.shape) != len(buffer.strides):
-        raise ValueError(
-            f"a buffer has {len(buffer.shape)} sizes but {len(buffer.strides)} strides"
-        )
-    reach = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
-    return (reach + 1) * buffer.dtype.itemsize
+        for body in step.programs():
+            yield from programs(body)
 
 
 def memory_of(program: Program) -> MemoryFacts:

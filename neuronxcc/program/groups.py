@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from neuronxcc.ir.collectives import ALL_RANKS, RANKS
 from neuronxcc.program.errors import NeffError
-from neuronxcc.program.program import CollectiveStep
+from neuronxcc.program.steps.collective import CollectiveStep
 
 
 def names_ranks(name: str) -> bool:

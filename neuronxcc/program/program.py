@@ -2,195 +2,37 @@
 
 Nothing here is machine code or Python: loop kernels are kept as data and compiled for the host
 when a program is loaded. `torch_neuronx.program.executable` hands a program to the native executor.
+The steps that hold steps or programs are here, all others in `steps`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.node import Literal
-from neuronxcc.program.tape import TapeStep
+from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.program.errors import NeffError
+from neuronxcc.program.memory import Buffer, Register, View
+from neuronxcc.program.step import Code, Maker, Spec, Step
+from neuronxcc.program.steps.collective import CollectiveStep, WaitStep
+from neuronxcc.program.steps.conv import ConvStep
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.gemm import GemmStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
+from neuronxcc.program.steps.printing import PrintStep
+from neuronxcc.program.steps.tape import TapeStep
+from neuronxcc.program.words import buffer_text, register_text, view_text
+
+if TYPE_CHECKING:
+    from neuronxcc.program.checker import Checker
+    from neuronxcc.program.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
-    """Memory that steps refer to by its position in `Program.buffers`.
-
-    kind:
-      "input"     argument number `index`; its strides (elements) are fixed by the program
-      "output"    result number `index`, allocated by the executor with these strides
-      "temp"      `offset` bytes into the scratchpad, which the executor allocates once per call
-      "constant"  `literal`, placed in device memory when the program is loaded
-    """
-
-    kind: str
-    dtype: DType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    index: int = -1
-    offset: int = -1
-    literal: Literal | None = None
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A strided window onto a buffer; strides and offset count elements of `dtype`."""
-
-    buffer: int
-    dtype: DType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LoopStep:
-    """Runs a loop kernel; `operands[i]` is its i-th slot: buffer, offset in elements."""
-
-    kernel: Kernel
-    operands: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """An operand of a product that is computed while the product reads it.
-
-    Attributes:
-        kernel: Over dims (batch, rows, columns), or (batch, columns, rows) if `by_columns`. Its
-            only store goes to slot 0, a tile (Slot.tile) of `dtype`, and it does not read that.
-        operands: `operands[i]` is slot i + 1 of the kernel: buffer, offset in elements.
-        dtype: Of the operand.
-        shape: Of the operand: batch, rows, columns.
-        by_columns: Neighbours in a row of the kernel are neighbours in a column of the operand.
-    """
-
-    kernel: Kernel
-    operands: tuple[tuple[int, int], ...]
-    dtype: DType
-    shape: tuple[int, ...]
-    by_columns: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GemmStep:
-    """out[b] = a[b] @ b[b] (+ c0[b]), or the epilogue's stores instead of out.
-
-    a, b, out, c0 are views of rank 3 (batch, rows, columns); a batch stride of 0 repeats a matrix.
-    a and b may be Made instead.
-    Operands are float32, bfloat16 or float16, all of one type; sums are float32.
-    """
-
-    a: View | Made
-    b: View | Made
-    out: View | None
-    c0: View | None = None
-    # Set: a kernel over dims (batch, m, n) whose slot 0 is the accumulator tile (Slot.tile). It
-    # does all storing, `out` is None, `epilogue_operands[i]` is slot i + 1.
-    epilogue: Kernel | None = None
-    epilogue_operands: tuple[tuple[int, int], ...] = ()
-    # B is (a view of) an input that callers pass unchanged many times: keep its packed form.
-    constant_b: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ConvStep:
-    """Two-dimensional convolution, as torch.conv2d without a bias.
-
-    out[n,o,y,x] is the sum over c, i, j of
-    x[n, c, y*stride[0] - padding[0] + i*dilation[0], ...] * w[o, c, i, j], within groups.
-
-    x is (images, channels, rows, columns), w (output channels, channels / groups, rows, columns),
-    of one type: float32, bfloat16 or float16. Sums are float32, rounded once to `out`, which has
-    that type too; or they go to the epilogue, as those of a GemmStep do.
-
-    Attributes:
-        last: The epilogue's dims are (images, pixels, output channels) instead of (images,
-            output channels, pixels). An `out` tells by its strides.
-        constant_w: w is (a view of) an input that callers pass unchanged many times.
-        narrow: The executor may round sums to the operands' type before the epilogue.
-    """
-
-    x: View
-    w: View
-    out: View | None
-    stride: tuple[int, ...] = (1, 1)
-    padding: tuple[int, ...] = (0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    groups: int = 1
-    # Set: a kernel over `dims` whose slot 0 is the tile; it does all storing, `out` is None. It
-    # must not read what it writes: some elements may be computed twice.
-    epilogue: Kernel | None = None
-    epilogue_operands: tuple[tuple[int, int], ...] = ()
-    last: bool = False
-    constant_w: bool = False
-    narrow: bool = False
-    loc: str = ""
-
-    @property
-    def out_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the result, from the operands."""
-        (n, _, *space), (o, _, *side) = self.x.shape, self.w.shape
-        moves = zip(space, side, self.stride, self.padding, self.dilation, strict=True)
-        height, width = ((e + 2 * p - d * (k - 1) - 1) // s + 1 for e, k, s, p, d in moves)
-        return n, o, height, width
-
-    @property
-    def title(self) -> str:
-        """Says what is done, for reports and profiles."""
-        (n, c, *space), (o, _, *side) = self.x.shape, self.w.shape
-        size, kernel = ("x".join(map(str, extents)) for extents in (space, side))
-        stride = f"/{self.stride[0]}" if self.stride[0] > 1 else ""
-        groups = f" groups {self.groups}" if self.groups > 1 else ""
-        return f"conv {n}x{c}x{size} {kernel}{stride} -> {o}{groups}"
-
-    @property
-    def dims(self) -> tuple[int, int, int]:
-        """Extents of the epilogue."""
-        n, o, height, width = self.out_shape
-        return (n, height * width, o) if self.last else (n, o, height * width)
-
-
-@dataclass(frozen=True, slots=True)
-class AtenStep:
-    """Runs an ATen operator of PyTorch's CPU library on views of the program's memory.
-
-    `args` and `kwargs` mirror the operator's schema; a View stands for a tensor, everything else is
-    None, bool, int, float, str, a DType, or a tuple of these. Results go to `outs` (None: unused);
-    the executor copies them unless the operator could write there.
-
-    Attributes:
-        target: Qualified name with overload, "aten::sort.stable".
-        host: True if this step stands for an operator that has no lowering: counted, named in
-            reports, refused in strict portability. False if ATen's kernel is merely how we execute
-            an operation that a NeuronCore has (sort, convolution, random numbers).
-        device: True to call it on neuron tensors (random operators: they take their numbers from
-            the device's generator), False to call the CPU kernel on aliases.
-    """
-
-    target: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    outs: tuple[View | None, ...]
-    host: bool = False
-    device: bool = False
-    loc: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyStep:
-    """out = src, equal shapes and dtypes, any strides."""
-
-    src: View
-    out: View
-
-
-@dataclass(frozen=True, slots=True)
-class CallStep:
+class CallStep(Step):
     """Runs one of `bodies` on operands; control flow.
 
     kind:
@@ -206,17 +48,161 @@ class CallStep:
     outs: tuple[View, ...]
     selector: View | None = None
 
+    def programs(self) -> tuple[Program, ...]:
+        return self.bodies
+
+    def check(self, checker: Checker) -> None:
+        most = {"call": 1, "cond": 1 << 16, "while": 2}.get(self.kind, 0)
+        if not (1 if self.kind == "call" else 2) <= len(self.bodies) <= most:
+            raise NeffError(f"{self.kind!r} with {len(self.bodies)} bodies")
+        if (self.kind == "cond") != (self.selector is not None):
+            raise NeffError(f"{self.kind!r} and its selector")
+        checker.views((*self.operands, self.selector))
+        checker.outs(self.outs)
+        if self.selector is not None and self.selector.dtype not in {DType.PRED, DType.S32}:
+            raise NeffError(f"a selector of type {self.selector.dtype.value}")
+        for number, body in enumerate(self.bodies):
+            self._check_body(number, body)
+
+    def _check_body(self, number: int, body: Program) -> None:
+        """Check that one body takes the operands and gives the results."""
+        for buffer in body.buffers:
+            if buffer.kind == "input":
+                if buffer.index >= len(self.operands):
+                    raise NeffError(f"body {number} has more inputs than there are operands")
+                what = f"input {buffer.index} of body {number}"
+                _check_type(self.operands[buffer.index], buffer, what)
+        results = [body.buffers[result] for result in body.results]
+        if self.kind == "while" and number == 0:
+            if [(result.dtype, result.shape) for result in results] != [(DType.PRED, ())]:
+                raise NeffError("the condition of a loop is one truth value")
+            return
+        if len(results) != len(self.outs):
+            raise NeffError(f"body {number} has {len(results)} results")
+        for index, (view, result) in enumerate(zip(self.outs, results, strict=True)):
+            _check_type(view, result, f"result {index} of body {number}")
+
+    def lines(self, *, kernels: bool) -> Iterator[str]:
+        operands = ", ".join(map(view_text, self.operands))
+        outs = ", ".join(map(view_text, self.outs))
+        selector = "" if self.selector is None else f" by {view_text(self.selector)}"
+        yield f"{self.kind}{selector} ({operands}) -> {outs}"
+        for body in self.bodies:
+            yield from (f"  {line}" for line in body.lines(kernels=kernels))
+
+    def run(self, machine: Machine) -> None:
+        state = [machine.array(view).copy() for view in self.operands]
+        if self.kind == "while":
+            cond, body = self.bodies
+            while machine.body(cond, state)[0]:
+                state = machine.body(body, state)
+        else:
+            state = machine.body(self.bodies[self._chosen(machine)], state)
+        for out, value in zip(self.outs, state, strict=True):
+            machine.array(out)[...] = value
+
+    def _chosen(self, machine: Machine) -> int:
+        if self.selector is None:
+            return 0
+        value = machine.array(self.selector)[()]
+        if self.selector.dtype is DType.PRED:
+            return int(not value)
+        last = len(self.bodies) - 1
+        return int(value) if 0 <= value <= last else last
+
+    def spec(self, maker: Maker) -> Spec:
+        return {
+            "kind": self.kind,
+            "name": self.kind,
+            "loc": "",
+            "bodies": tuple(map(maker.program, self.bodies)),
+            "operands": tuple(map(maker.view, self.operands)),
+            "outs": tuple(map(maker.view, self.outs)),
+            "selector": maker.value(self.selector),
+        }
+
+
+def _check_type(view: View, buffer: Buffer, what: str) -> None:
+    """Check that a body sees the memory as it is."""
+    if (view.dtype, view.shape) != (buffer.dtype, buffer.shape):
+        raise NeffError(f"{what} is {buffer.dtype.value}{list(buffer.shape)}, given {view}")
+
+
+class _Repeating(Step):
+    """What loops have in common: counters, two numbers that bound them, and a body."""
+
+    __slots__ = ()
+    counters: tuple[Register, ...]
+    body: tuple[AnyStep, ...]
+
+    def ends(self) -> tuple[int | Register, int | Register]:
+        """The numbers that bound it, or where they stand."""
+        raise NotImplementedError
+
+    def inner(self) -> tuple[AnyStep, ...]:
+        return self.body
+
+    def check(self, checker: Checker) -> None:
+        if not self.counters:
+            raise NeffError("a loop without a counter")
+        for register in (*self.counters, *self.ends()):
+            if isinstance(register, int):
+                if not -(1 << 31) <= register < 1 << 31:
+                    raise NeffError(f"{register} is no number of 32 bits")
+                continue
+            size = checker.buffer_bytes(register.buffer)
+            checker.inside(register.element, register.element, DType.S32, size, register.buffer)
+        for register in self.counters:
+            if register.buffer in checker.constants:
+                raise NeffError(f"it writes to constant {register.buffer}")
+        for number, inner in enumerate(self.body):
+            if isinstance(inner, CollectiveStep | WaitStep):
+                raise NeffError("a collective in a loop that the device decides")
+            try:
+                inner.check(checker)
+            except NeffError as error:
+                where = f"step {number} ({type(inner).__name__}) of its body"
+                raise NeffError(f"{where}: {error}") from None
+
+    def lines(self, *, kernels: bool) -> Iterator[str]:
+        yield self._title()
+        for inner in self.body:
+            yield from (f"  {line}" for line in inner.lines(kernels=kernels))
+
+    def _title(self) -> str:
+        raise NotImplementedError
+
+    def _counters_text(self) -> str:
+        return ", ".join(map(register_text, self.counters))
+
+    def _count(self, machine: Machine, value: int) -> None:
+        for counter in self.counters:
+            machine.register(counter)[...] = value
+
+    def codes(self, far: Array) -> Iterator[Code]:
+        del far  # `all_steps` comes by the steps of the body
+        return iter(())
+
+    def _spec(self, maker: Maker, kind: str, name: str, step: int) -> Spec:
+        lower, upper = map(_register, self.ends())
+        return {
+            "kind": kind,
+            "name": name,
+            "loc": "",
+            "counters": [_register(register) for register in self.counters],
+            "body": [inner.spec(maker) for inner in self.body],
+            "lower": lower,
+            "upper": upper,
+            "step": step,
+        }
+
+
+def _register(register: int | Register) -> int | tuple[int, int]:
+    return register if isinstance(register, int) else (register.buffer, register.element)
+
 
 @dataclass(frozen=True, slots=True)
-class Register:
-    """An s32 value in a buffer; `element` counts s32 elements of it."""
-
-    buffer: int
-    element: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ForStep:
+class ForStep(_Repeating):
     """Runs steps on the same memory for a counter of lower, lower + step... below upper.
 
     The ends are read once, before the first time. After the loop the counters hold what they held
@@ -234,11 +220,32 @@ class ForStep:
     lower: int | Register
     upper: int | Register
     step: int
-    body: tuple[Step, ...]
+    body: tuple[AnyStep, ...]
+
+    def ends(self) -> tuple[int | Register, int | Register]:
+        return self.lower, self.upper
+
+    def check(self, checker: Checker) -> None:
+        if not 1 <= self.step < 1 << 31:
+            raise NeffError(f"a loop with the step {self.step}")
+        super(ForStep, self).check(checker)
+
+    def _title(self) -> str:
+        ends = f"{register_text(self.lower)} to {register_text(self.upper)} by {self.step}"
+        return f"for {self._counters_text()} from {ends}"
+
+    def run(self, machine: Machine) -> None:
+        lower, upper = (int(machine.register(end)) for end in self.ends())
+        for value in range(lower, upper, self.step):
+            self._count(machine, value)
+            machine.steps(self.body)
+
+    def spec(self, maker: Maker) -> Spec:
+        return self._spec(maker, "for", "for", self.step)
 
 
 @dataclass(frozen=True, slots=True)
-class WhileStep:
+class WhileStep(_Repeating):
     """Copies `initial` to the counters; while it is not 0: runs the body, copies `next` to them.
 
     Attributes:
@@ -251,68 +258,29 @@ class WhileStep:
     counters: tuple[Register, ...]
     initial: Register
     next: Register
-    body: tuple[Step, ...]
+    body: tuple[AnyStep, ...]
+
+    def ends(self) -> tuple[int | Register, int | Register]:
+        return self.initial, self.next
+
+    def _title(self) -> str:
+        first, then = register_text(self.initial), register_text(self.next)
+        return f"while {self._counters_text()} from {first}, then {then}"
+
+    def run(self, machine: Machine) -> None:
+        value = int(machine.register(self.initial))
+        self._count(machine, value)
+        while value:
+            machine.steps(self.body)
+            value = int(machine.register(self.next))
+            self._count(machine, value)
+
+    def spec(self, maker: Maker) -> Spec:
+        return self._spec(maker, "repeat_while", "while", 1)
 
 
-@dataclass(frozen=True, slots=True)
-class PrintStep:
-    """Prints a prefix and the values of a view as a NumPy array, by Python's print.
-
-    Attributes:
-        prefix: A separate argument of print, also if it is empty.
-        view: What is printed.
-        location: The user's line.
-    """
-
-    prefix: str
-    view: View
-    location: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveStep:
-    """Starts a collective of the ranks of a process group; a WaitStep of the same list ends it.
-
-    Several operands are several collectives of one kind, done as one. All views are contiguous.
-    Until the wait nothing may write to the inputs, or read or write the outs.
-
-    Attributes:
-        kind: Name of the operator in the tensor IR: "all_reduce", "all_gather", "reduce_scatter",
-            "all_to_all", "collective_broadcast", "collective_permute". All are along dimension 0.
-        name: The process group, resolved when the step runs.
-        group: The groups of ranks, each in the order of its process group; () for a permute.
-        inputs: What this rank brings.
-        outs: What it gets; where one is its input, an all_reduce or a broadcast is done in place.
-        reduction: "add", "mul", "min", "max", "and", "or", "xor", "avg"; "" if it reduces nothing.
-        root: Of a broadcast: place of the source in its group.
-        send: Of an all_to_all: rows for each rank; () for equal parts. It has one operand then.
-        receive: Rows from each rank.
-        pairs: Of a permute: source and target, as places in the process group.
-        loc: The user's line.
-    """
-
-    kind: str
-    name: str
-    group: tuple[tuple[int, ...], ...]
-    inputs: tuple[View, ...]
-    outs: tuple[View, ...]
-    reduction: str = ""
-    root: int = 0
-    send: tuple[int, ...] = ()
-    receive: tuple[int, ...] = ()
-    pairs: tuple[tuple[int, int], ...] = ()
-    loc: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitStep:
-    """Waits for the collective that step number `start` of the same program has started."""
-
-    start: int
-    loc: str = ""
-
-
-Step = (
+# Every kind of step: what a NEFF may hold.
+AnyStep = (
     LoopStep
     | GemmStep
     | ConvStep
@@ -328,12 +296,11 @@ Step = (
 )
 
 
-def all_steps(steps: Iterable[Step]) -> Iterator[Step]:
+def all_steps(steps: Iterable[AnyStep]) -> Iterator[AnyStep]:
     """Iterate over steps and, after a loop, those in its body; not over the bodies of calls."""
     for step in steps:
         yield step
-        if isinstance(step, ForStep | WhileStep):
-            yield from all_steps(step.body)
+        yield from all_steps(step.inner())
 
 
 @dataclass(eq=False)
@@ -350,7 +317,17 @@ class Program:
 
     name: str
     buffers: tuple[Buffer, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[AnyStep, ...]
     results: tuple[int, ...]
     scratch_bytes: int = 0
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self, *, kernels: bool) -> Iterator[str]:
+        """The program as text: a line per buffer and per step, kernels below the step."""
+        results = ", ".join(f"%{number}" for number in self.results)
+        yield f"program {self.name} -> ({results}) scratch {self.scratch_bytes}"
+        for number, buffer in enumerate(self.buffers):
+            yield f"  %{number} = {buffer_text(buffer)}"
+        for step in self.steps:
+            for line in step.lines(kernels=kernels):
+                yield f"  {line}"

@@ -14,7 +14,7 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.tape import TapeNative
+from neuronxcc.program.tape_functions import TapeNative
 from nki.dtypes import info
 from nki.lowering import values
 from nki.lowering.operands import Leaf, Operand, Pointer, Reach, element_strides, rows_of

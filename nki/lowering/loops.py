@@ -9,7 +9,7 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.tape import TapeLoop
+from neuronxcc.program.tape_functions import TapeLoop
 from nki.lowering import values
 from nki.lowering.indices import Index, moving
 from nki.lowering.operands import (

@@ -15,7 +15,7 @@ import numpy as np
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
-from neuronxcc.program.program import Buffer
+from neuronxcc.program.memory import Buffer
 from nki.checks.flow import written
 from nki.lowering.shapes import row_major
 from nki.lowering.values import stored_type

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.program.natives import native
-from neuronxcc.program.tape import TapeNative
+from neuronxcc.program.tape_functions import TapeNative
 from nki.dtypes import info
 from nki.lowering import values
 from nki.lowering.loops import Lanes

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuronxcc.program.tape import TapeLoop, TapeNative, TapeProduct
+from neuronxcc.program.tape_functions import TapeLoop, TapeNative, TapeProduct
 from nki.dtypes import info
 from nki.lowering.shapes import Dims
 from nki.recording import TileForm

@@ -11,8 +11,11 @@ import numpy as np
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.program.program import ForStep, PrintStep, Program, Register, Step, View, WhileStep
-from neuronxcc.program.tape import TapeLoop, TapeWriter
+from neuronxcc.program.memory import Register, View
+from neuronxcc.program.program import AnyStep, ForStep, Program, WhileStep
+from neuronxcc.program.steps.printing import PrintStep
+from neuronxcc.program.tape_functions import TapeLoop
+from neuronxcc.program.tape_writer import TapeWriter
 from nki.checks.flow import Ints, starts
 from nki.lowering.groups import Group, Touch
 from nki.lowering.implement import work_of
@@ -160,8 +163,8 @@ class _Lowering:
             scratch,
         )
 
-    def _block(self, block: Block) -> list[Step]:
-        steps: list[Step] = []
+    def _block(self, block: Block) -> list[AnyStep]:
+        steps: list[AnyStep] = []
         tape = _Tape(self)
         outermost = self._depth == 0
         for number, (at, code, plan) in enumerate(self._items(block)):
@@ -183,7 +186,7 @@ class _Lowering:
         steps.extend(tape.steps())
         return steps
 
-    def _loop(self, loop: Loop) -> Step:
+    def _loop(self, loop: Loop) -> AnyStep:
         file = self.memories.registers()
         first = self._group = self._group + 1
         self._depth += 1
@@ -215,7 +218,7 @@ class _Lowering:
         return found
 
     def _event(
-        self, plan: _Plan, location: int, words: array[int], tape: _Tape, steps: list[Step]
+        self, plan: _Plan, location: int, words: array[int], tape: _Tape, steps: list[AnyStep]
     ) -> None:
         memories, known = self.memories, self._buffers
         buffers = [_REGISTER] * (len(words) // 2)
@@ -320,7 +323,7 @@ class _Tape:
         self._group: Group | None = None
         self._numbers: dict[int, tuple[Action, int]] = {}
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[AnyStep]:
         """Return the tape, if anything is on it, and begin another one."""
         self._group = None
         if not len(self._writer):

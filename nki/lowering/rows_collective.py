@@ -6,7 +6,7 @@ import struct
 
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.program.natives import native
-from neuronxcc.program.tape import TapeNative
+from neuronxcc.program.tape_functions import TapeNative
 from nki.dtypes import info
 from nki.lowering import alu, values
 from nki.lowering.implement import implements

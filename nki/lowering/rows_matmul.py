@@ -8,7 +8,7 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Kind, Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.tape import TapeNative, TapeProduct
+from neuronxcc.program.tape_functions import TapeNative, TapeProduct
 from nki.dtypes import info
 from nki.isa.rows.matmul_rules import INPUTS
 from nki.lowering import values

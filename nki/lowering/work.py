@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from neuronxcc.program.tape import TapeLoop, TapeNative, TapeProduct
+from neuronxcc.program.tape_functions import TapeLoop, TapeNative, TapeProduct
 from nki.dtypes import info
 from nki.isa.spec import Role
 from nki.lowering.indices import check_scalar

@@ -13,7 +13,8 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.program import ConvStep, Program
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.conv import ConvStep
 from tests.compiler.executable_programs import Maker, Shape, contiguous
 from tests.kernels.test_conv import winograd
 from torch_neuronx.program.dtypes import TO_TORCH

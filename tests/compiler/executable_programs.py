@@ -10,7 +10,10 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
-from neuronxcc.program.program import AtenStep, Buffer, CallStep, LoopStep, Program, Step, View
+from neuronxcc.program.memory import Buffer, View
+from neuronxcc.program.program import AnyStep, CallStep, Program
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
 from torch_neuronx.program.executable import Executable
 
 DEVICES = ["cpu", "neuron"]
@@ -43,7 +46,7 @@ class Maker:
     def __init__(self, name: str = "test") -> None:
         self.name = name
         self.buffers: list[Buffer] = []
-        self.steps: list[Step] = []
+        self.steps: list[AnyStep] = []
         self.scratch = 0
 
     def buffer(

@@ -14,8 +14,9 @@ from neuronxcc.ir.reference import evaluate
 from neuronxcc.lowering import lower
 from neuronxcc.options import Options
 from neuronxcc.program.check import check_program
-from neuronxcc.program.program import AtenStep, Program
+from neuronxcc.program.program import Program
 from neuronxcc.program.reference import run_program
+from neuronxcc.program.steps.operator import AtenStep
 
 # Types that NumPy has from ml_dtypes: by way of integers of the same bits.
 _BITS = {

@@ -13,23 +13,16 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Stor
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
-from neuronxcc.program.program import (
-    AtenStep,
-    Buffer,
-    CallStep,
-    ConvStep,
-    CopyStep,
-    ForStep,
-    GemmStep,
-    LoopStep,
-    PrintStep,
-    Program,
-    Register,
-    Step,
-    View,
-    WhileStep,
-)
-from neuronxcc.program.tape import TapeLoop, TapeNative, TapeProduct, TapeWriter
+from neuronxcc.program.memory import Buffer, Register, View
+from neuronxcc.program.program import AnyStep, CallStep, ForStep, Program, WhileStep
+from neuronxcc.program.steps.conv import ConvStep
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.gemm import GemmStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
+from neuronxcc.program.steps.printing import PrintStep
+from neuronxcc.program.tape_functions import TapeLoop, TapeNative, TapeProduct
+from neuronxcc.program.tape_writer import TapeWriter
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -155,7 +148,7 @@ def convolutions(draw: Draw, buffer: Callable[..., int], view: Callable[[int], V
 
 
 @st.composite
-def loops(draw: Draw, buffer: Callable[..., int], view: Callable[[int], View]) -> Step:
+def loops(draw: Draw, buffer: Callable[..., int], view: Callable[[int], View]) -> AnyStep:
     """A loop around a tape with functions of all kinds, and a print."""
     kernel = draw(kernels())
     writer = TapeWriter()
@@ -184,7 +177,7 @@ def loops(draw: Draw, buffer: Callable[..., int], view: Callable[[int], View]) -
 def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901, PLR0915 - one case per kind of step
     """A valid program with steps of every kind; it need not make sense."""
     buffers: list[Buffer] = []
-    steps: list[Step] = []
+    steps: list[AnyStep] = []
     scratch = 0
 
     def buffer(kind: str, dtype: DType, shape: tuple[int, ...]) -> int:
@@ -251,7 +244,7 @@ def programs(draw: Draw, depth: int = 1) -> Program:  # noqa: C901, PLR0915 - on
 def large_program(layers: int = 12) -> Program:
     """As many steps as a GPT-2 of this many layers, no two kernels alike: the worst case."""
     buffers = [Buffer("input", DType.F32, (256, 768), (768, 1), 0, name="x")]
-    steps: list[Step] = []
+    steps: list[AnyStep] = []
     for layer in range(layers):
         for part in range(10):
             buffers.append(Buffer("temp", DType.F32, (256, 768), (768, 1), offset=0))

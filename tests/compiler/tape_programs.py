@@ -13,9 +13,12 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.program import Buffer, Program, Step
+from neuronxcc.program.memory import Buffer
+from neuronxcc.program.program import AnyStep, Program
 from neuronxcc.program.reference import run_program
-from neuronxcc.program.tape import TapeLoop, TapeNative, TapeProduct, TapeStep, TapeWriter
+from neuronxcc.program.steps.tape import TapeStep
+from neuronxcc.program.tape_functions import TapeLoop, TapeNative, TapeProduct
+from neuronxcc.program.tape_writer import TapeWriter
 from torch_neuronx.program.executable import Executable
 
 F32, S32, U8 = DType.F32, DType.S32, DType.U8
@@ -28,7 +31,7 @@ def flat(kind: str, dtype: DType, count: int, index: int = -1, offset: int = -1)
     return Buffer(kind, dtype, (count,), (1,), index, offset)
 
 
-def program(steps: tuple[Step, ...], *buffers: Buffer) -> Program:
+def program(steps: tuple[AnyStep, ...], *buffers: Buffer) -> Program:
     """A program whose results are its outputs."""
     results = [(b.index, n) for n, b in enumerate(buffers) if b.kind == "output"]
     ends = [b.offset + b.shape[0] * b.dtype.itemsize for b in buffers if b.kind == "temp"]
@@ -106,7 +109,7 @@ def memory_of(columns: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return data.astype(np.float32), np.arange(8, dtype=np.int32)
 
 
-def on_tapes(columns: int, *steps: Step) -> Program:
+def on_tapes(columns: int, *steps: AnyStep) -> Program:
     """A program of `tapes`; it works on its first argument, which is its result."""
     count = PARTITIONS * TILES * columns
     buffers = (flat("input", F32, count, 0), flat("input", S32, 8, 1))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
-from neuronxcc.program.program import AtenStep, CallStep, Program
+from neuronxcc.program.program import CallStep, Program
+from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.executable_programs import Maker
 from torch_neuronx.dynamo.lowerings import TABLE
 from torch_neuronx.dynamo.lowerings.library import CALLED

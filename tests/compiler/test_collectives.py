@@ -26,8 +26,9 @@ from neuronxcc.lowering.lower import lower
 from neuronxcc.neff import NeffError
 from neuronxcc.neff.codec import decode, encode
 from neuronxcc.options import Options
-from neuronxcc.program.program import CollectiveStep, Program, WaitStep
+from neuronxcc.program.program import Program
 from neuronxcc.program.reference import run_program
+from neuronxcc.program.steps.collective import CollectiveStep, WaitStep
 from torch_neuronx.program.executable import Executable
 
 PAIR = [(0, 1)]

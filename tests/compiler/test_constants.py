@@ -21,7 +21,9 @@ from neuronxcc.ir import DType, Graph, Operand, build
 from neuronxcc.ir.text import parse, to_text
 from neuronxcc.neff import codec
 from neuronxcc.neff.schema import decode_float, encode_float
-from neuronxcc.program.program import Buffer, LoopStep, Program
+from neuronxcc.program.memory import Buffer
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.loop import LoopStep
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Table = dict[str, Function]

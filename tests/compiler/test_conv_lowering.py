@@ -17,8 +17,11 @@ from neuronxcc.ir import DType, Graph, Node, build
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.lowering.channels import last_strides
 from neuronxcc.lowering.layout import contiguous
-from neuronxcc.program.program import AtenStep, ConvStep, LoopStep, Program
+from neuronxcc.program.program import Program
 from neuronxcc.program.reference import run_program
+from neuronxcc.program.steps.conv import ConvStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
 from neuronxcc.program.text import program_to_text
 
 from .lowering_models import Model, headlines

@@ -12,7 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from neuronxcc.ir.calls import CHECK, NOTED
-from neuronxcc.program.program import AtenStep, CopyStep, LoopStep, Program
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.dynamo_tools import assert_equal, check, watched
 
 BATCH, HEADS, KEYS, WIDTH = 2, 3, 16, 4

@@ -17,7 +17,7 @@ from neuronxcc.codegen.bounds import Reach, reaches
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.program import LoopStep
+from neuronxcc.program.steps.loop import LoopStep
 from tests.compiler.executable_programs import Maker, random
 from torch_neuronx.program.executable import Executable
 

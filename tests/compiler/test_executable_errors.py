@@ -19,17 +19,13 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
 from neuronxcc.program.errors import NeffError
-from neuronxcc.program.program import (
-    AtenStep,
-    Buffer,
-    CallStep,
-    ConvStep,
-    CopyStep,
-    GemmStep,
-    LoopStep,
-    Program,
-    View,
-)
+from neuronxcc.program.memory import Buffer, View
+from neuronxcc.program.program import CallStep, Program
+from neuronxcc.program.steps.conv import ConvStep
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.gemm import GemmStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.executable_programs import Maker, adder, apply, contiguous, random, trusted
 from torch_neuronx import _C
 from torch_neuronx.program.executable import Executable

@@ -13,7 +13,10 @@ import torch
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.program import AtenStep, CallStep, CopyStep, GemmStep, Program
+from neuronxcc.program.program import CallStep, Program
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.gemm import GemmStep
+from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.executable_programs import Maker, adder, apply, random, trusted
 from tests.compiler.test_executable_steps import while_program
 from torch_neuronx.program.executable import Executable

@@ -11,8 +11,7 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.products import plain_product
-from neuronxcc.program.program import GemmStep
+from neuronxcc.program.steps.gemm import GemmStep
 from tests.compiler.executable_programs import Maker, random
 from torch_neuronx.program.dtypes import TO_TORCH
 from torch_neuronx.program.executable import Executable
@@ -61,7 +60,7 @@ def results(maker: Maker, device: str) -> tuple[torch.Tensor, list[torch.Tensor]
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.F16])
 def test_storing_in_its_own_type(dtype: DType, device: str) -> None:
     maker, step = made(build.convert(TILE, dtype), dtype)
-    plain = plain_product(step)
+    plain = step.plain()
     assert plain.epilogue is None
     assert plain.c0 is None
     assert plain.out == maker.view(4)
@@ -74,7 +73,7 @@ def test_storing_in_its_own_type(dtype: DType, device: str) -> None:
 @pytest.mark.parametrize("sum_", [(TILE, BIAS), (BIAS, TILE)], ids=["after", "before"])
 def test_adding_a_bias_in_float32(sum_: tuple[Scalar, Scalar]) -> None:
     maker, step = made(build.op(Op.ADD, *sum_))
-    plain = plain_product(step)
+    plain = step.plain()
     assert plain.epilogue is None
     assert plain.c0 is not None
     assert plain.c0.strides == (0, 0, 1)
@@ -84,7 +83,7 @@ def test_adding_a_bias_in_float32(sum_: tuple[Scalar, Scalar]) -> None:
 
 def test_adding_to_a_tensor_in_place() -> None:
     maker, step = made(build.op(Op.ADD, TILE, build.load(DType.F32, 2, ROWS)))
-    plain = plain_product(step)
+    plain = step.plain()
     assert plain.c0 == plain.out
     maker.steps[0] = dataclasses.replace(step, epilogue_operands=((2, 0), (3, 0)))
     args = [random(b.shape) for b in maker.buffers if b.kind == "input"]
@@ -123,7 +122,7 @@ INDEXED = build.load(DType.F32, 1, (0, 0, 0), N - 1, indices=[(build.index(2), -
     ids=lambda case: case if isinstance(case, str) else "",
 )
 def test_epilogues_that_stay(step: tuple[Maker, GemmStep], why: str) -> None:
-    assert plain_product(step[1]) is step[1], why
+    assert step[1].plain() is step[1], why
 
 
 def test_adding_what_an_index_finds() -> None:
@@ -138,4 +137,4 @@ def test_several_stores_stay() -> None:
     assert step.epilogue is not None
     kernel = dataclasses.replace(step.epilogue, stores=step.epilogue.stores * 2)
     twice = dataclasses.replace(step, epilogue=kernel)
-    assert plain_product(twice) is twice
+    assert twice.plain() is twice

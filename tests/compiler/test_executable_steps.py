@@ -14,15 +14,12 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Slot, Store
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.program import (
-    AtenStep,
-    CallStep,
-    CopyStep,
-    GemmStep,
-    LoopStep,
-    Program,
-    View,
-)
+from neuronxcc.program.memory import View
+from neuronxcc.program.program import CallStep, Program
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.gemm import GemmStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.executable_programs import (
     DEVICES,
     Maker,

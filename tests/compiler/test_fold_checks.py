@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from neuronxcc.codegen import build as kb
 from neuronxcc.codegen.bounds import reaches
+from neuronxcc.codegen.check import check_scalar
 from neuronxcc.codegen.errors import CodegenError
 from neuronxcc.codegen.llvm import Host
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
@@ -21,7 +22,6 @@ from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.codegen.verify import verify
 from neuronxcc.ir import DType, Op
 from neuronxcc.ir.calls import CHECK, NOTED
-from neuronxcc.program.check import check_scalar
 from neuronxcc.program.errors import NeffError
 
 from .codegen_compare import HOSTS, compiled, host_id

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from neuronxcc.ir import DType, Graph, TensorType, build, indexing, parameter
-from neuronxcc.program.program import GemmStep, LoopStep
+from neuronxcc.program.steps.gemm import GemmStep
+from neuronxcc.program.steps.loop import LoopStep
 from neuronxcc.program.text import program_to_text
 
 from .lowering_models import (

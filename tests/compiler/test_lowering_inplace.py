@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from neuronxcc.ir import DType, Graph, build, calls, indexing, parameter
-from neuronxcc.program.program import CopyStep, Program
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.copy import CopyStep
 from neuronxcc.program.text import program_to_text
 
 from .lowering_models import Model, headlines

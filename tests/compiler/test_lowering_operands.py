@@ -16,9 +16,9 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Slot, Store
 from neuronxcc.ir import DType, Graph, Node, build
 from neuronxcc.lowering import policy
 from neuronxcc.neff import codec
-from neuronxcc.program.check import check_made
 from neuronxcc.program.errors import NeffError
-from neuronxcc.program.program import GemmStep, Made
+from neuronxcc.program.steps.gemm import GemmStep
+from neuronxcc.program.steps.made import Made
 from neuronxcc.program.text import program_to_text
 from torch_neuronx.program.executable import Executable
 
@@ -238,7 +238,7 @@ _FINE = maker_kernel().stores[0]
 def test_what_makes_no_operand(kernel: Kernel, text: str) -> None:
     made = Made(kernel, ((0, 0),), DType.F32, (2, 3, 4))
     with pytest.raises(NeffError, match=text):
-        check_made(made)
+        made.check()
     m = Maker()
     m.buffer("input", (2, 3, 4))
     right, out = m.buffer("input", (2, 4, 5)), m.buffer("output", (2, 3, 5))
@@ -249,9 +249,9 @@ def test_what_makes_no_operand(kernel: Kernel, text: str) -> None:
 
 def test_shape_of_an_operand() -> None:
     with pytest.raises(NeffError, match="three dimensions"):
-        check_made(Made(maker_kernel(), ((0, 0),), DType.F32, (2, 12)))
-    check_made(Made(maker_kernel(), ((0, 0),), DType.F32, (2, 3, 4)))
-    check_made(Made(maker_kernel(), ((0, 0),), DType.F32, (2, 4, 3), by_columns=True))
+        Made(maker_kernel(), ((0, 0),), DType.F32, (2, 12)).check()
+    Made(maker_kernel(), ((0, 0),), DType.F32, (2, 3, 4)).check()
+    Made(maker_kernel(), ((0, 0),), DType.F32, (2, 4, 3), by_columns=True).check()
 
 
 def test_an_epilogue_that_writes_to_its_tile_is_refused() -> None:

@@ -20,7 +20,11 @@ from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
 from neuronxcc.neff import codec
 from neuronxcc.program.errors import NeffError
-from neuronxcc.program.program import AtenStep, Buffer, CopyStep, LoopStep, Program, View
+from neuronxcc.program.memory import Buffer, View
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.loop import LoopStep
+from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.neff_programs import large_program, literal, programs, same
 
 F32 = DType.F32

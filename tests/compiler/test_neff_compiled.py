@@ -7,12 +7,12 @@ import dataclasses
 from hypothesis import HealthCheck, given, settings
 
 from neuronxcc.cache.key import make_key
+from neuronxcc.codegen.check import check_kernel, check_scalar
 from neuronxcc.codegen.loop import scalars
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir.graph import Graph
 from neuronxcc.neff import NeffInfo, read_neff, write_neff
 from neuronxcc.options import parse
-from neuronxcc.program.check import check_kernel, check_scalar
 from neuronxcc.program.program import Program
 from neuronxcc.program.text import program_to_text
 from tests.compiler.graphs import Case, graphs

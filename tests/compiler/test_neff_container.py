@@ -21,7 +21,9 @@ from neuronxcc.neff import container
 from neuronxcc.neff.container import HEADER_BYTES, NeffInfo, read_header, read_neff, write_neff
 from neuronxcc.neff.tar import read_tar, write_tar
 from neuronxcc.program.errors import NeffError
-from neuronxcc.program.program import Buffer, CopyStep, Program, View
+from neuronxcc.program.memory import Buffer, View
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.copy import CopyStep
 from tests.compiler.neff_programs import literal, programs, same
 
 INFO = NeffInfo("model", "trn2", 2, ("--target=trn2", "-O1"), "k", {"graph": "0123"})

@@ -20,17 +20,12 @@ from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
 from neuronxcc.neff import NeffError, NeffInfo, codec, read_neff, write_neff
 from neuronxcc.program.check import check_program
-from neuronxcc.program.program import CallStep, Program, View
+from neuronxcc.program.memory import View
+from neuronxcc.program.program import CallStep, Program
 from neuronxcc.program.reference import run_program
-from neuronxcc.program.tape import (
-    TapeFunction,
-    TapeLoop,
-    TapeNative,
-    TapeProduct,
-    TapeStep,
-    TapeWriter,
-    instructions,
-)
+from neuronxcc.program.steps.tape import TapeStep, instructions
+from neuronxcc.program.tape_functions import TapeFunction, TapeLoop, TapeNative, TapeProduct
+from neuronxcc.program.tape_writer import TapeWriter
 from neuronxcc.program.text import program_to_text
 from tests.compiler.neff_programs import same
 from tests.compiler.tape_programs import (
@@ -45,7 +40,6 @@ from tests.compiler.tape_programs import (
     tapes,
 )
 from torch_neuronx.program.executable import Executable
-from torch_neuronx.program.tape import codes_of
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -156,8 +150,8 @@ def test_large_results_are_written_past_the_caches() -> None:
             writer.add(number, line, (0, place + odd, 1, place + odd))
     step = writer.step()
     made = program((step,), flat("input", F32, count + 1, 0), flat("output", F32, count + 1, 0))
-    assert codes_of(step, np.array([True, True])) == ((kernel, frozenset({1})),)
-    assert codes_of(step, np.array([True, False])) == ((kernel, frozenset()),)
+    assert tuple(step.codes(np.array([True, True]))) == ((kernel, frozenset({1})),)
+    assert tuple(step.codes(np.array([True, False]))) == ((kernel, frozenset()),)
     data = np.arange(count + 1, dtype=np.float32)
     (found,) = Executable(made, "neuron")((torch.from_numpy(data),))
     assert np.array_equal(found.cpu().numpy()[:count], data[:count])

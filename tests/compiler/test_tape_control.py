@@ -19,19 +19,15 @@ from neuronxcc.ir.node import Literal
 from neuronxcc.ir.op import Op
 from neuronxcc.neff import NeffError, codec
 from neuronxcc.program.check import check_program
-from neuronxcc.program.program import (
-    AtenStep,
-    CopyStep,
-    ForStep,
-    PrintStep,
-    Program,
-    Register,
-    Step,
-    View,
-    WhileStep,
-)
+from neuronxcc.program.memory import Register, View
+from neuronxcc.program.program import AnyStep, ForStep, Program, WhileStep
 from neuronxcc.program.reference import run_program
-from neuronxcc.program.tape import TapeLoop, TapeStep, TapeWriter
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.operator import AtenStep
+from neuronxcc.program.steps.printing import PrintStep
+from neuronxcc.program.steps.tape import TapeStep
+from neuronxcc.program.tape_functions import TapeLoop
+from neuronxcc.program.tape_writer import TapeWriter
 from neuronxcc.program.text import program_to_text
 from tests.compiler.neff_programs import same
 from tests.compiler.tape_programs import F32, S32, both, clamped, copied, flat, program
@@ -54,7 +50,7 @@ def register(slot: int) -> Scalar:
     return build.load(S32, slot, (0,))
 
 
-def registers(*steps: Step) -> Program:
+def registers(*steps: AnyStep) -> Program:
     """A program on registers, which are its argument and its result."""
     made = program(steps, flat("input", S32, COUNT, 0))
     return Program("control", made.buffers, steps, (0,))
@@ -79,7 +75,7 @@ ENDS = st.integers(-3, 6) | st.integers(0, COUNT - 1).map(lambda number: Registe
 
 
 @st.composite
-def loops(draw: st.DrawFn, depth: int = 2) -> Step:
+def loops(draw: st.DrawFn, depth: int = 2) -> AnyStep:
     if depth == 0 or draw(st.booleans()):
         return wrapped(*draw(st.tuples(*[st.integers(0, COUNT - 1)] * 2)))
     body = tuple(draw(st.lists(loops(depth - 1), min_size=1, max_size=2)))
@@ -89,7 +85,7 @@ def loops(draw: st.DrawFn, depth: int = 2) -> Step:
 
 @settings(max_examples=60)
 @given(loops(), loops(), st.lists(st.integers(-2, 6), min_size=COUNT, max_size=COUNT))
-def test_nested_loops(first: Step, second: Step, values: list[int]) -> None:
+def test_nested_loops(first: AnyStep, second: AnyStep, values: list[int]) -> None:
     made = registers(first, second)
     data = np.array(values, np.int32)
     wanted, found = both(made, data)
@@ -242,7 +238,7 @@ def test_an_error_of_print_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -
 def test_refusals() -> None:
     r = Register(0, 0)
     body = (added(0, 1),)
-    cases: list[tuple[Step, str, str]] = [
+    cases: list[tuple[AnyStep, str, str]] = [
         (
             ForStep((Register(0, 6),), 0, 1, 1, body),
             "elements 6 to 6",
@@ -266,7 +262,7 @@ def test_refusals() -> None:
             check_program(registers(step))
         with pytest.raises(ValueError, match=by_executor):
             Executable(registers(step), "cpu")
-    deep: Step = added(0, 1)
+    deep: AnyStep = added(0, 1)
     for _ in range(40):
         deep = ForStep((r,), 0, 1, 1, (deep,))
     with pytest.raises(ValueError, match="loops are nested more than 32 deep"):

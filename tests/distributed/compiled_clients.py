@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from examples.simple_fsdp import Model, loss_of, simple_fsdp
 from neuronxcc.lowering import overlap
-from neuronxcc.program.program import CollectiveStep, WaitStep
+from neuronxcc.program.steps.collective import CollectiveStep, WaitStep
 from tests.distributed.compiled_collectives import Watch, collectives, compiled
 
 # float32: a sum of other order, of gradients near 1.

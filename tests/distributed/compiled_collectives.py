@@ -20,7 +20,9 @@ from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.reference import evaluate_ranks
 from neuronxcc.lowering.lower import lower
 from neuronxcc.options import Options
-from neuronxcc.program.program import AtenStep, CollectiveStep, Program
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.collective import CollectiveStep
+from neuronxcc.program.steps.operator import AtenStep
 from torch_neuronx.dynamo import backend
 from torch_neuronx.dynamo.backend import CompiledGraph
 from torch_neuronx.program.executable import Executable

@@ -21,7 +21,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from neuronxcc.program.program import AtenStep, View
+from neuronxcc.program.memory import View
+from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.executable_programs import Maker
 from tests.fuzz.operators import (
     Call,

@@ -30,7 +30,8 @@ from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import TABLE
 from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
 from neuronxcc.options import parse
-from neuronxcc.program.footprint import buffer_bytes, programs
+from neuronxcc.program.footprint import programs
+from neuronxcc.program.memory import buffer_bytes
 from neuronxcc.program.program import CallStep, ForStep, Program, WhileStep
 from tests.frontends.programs import PROGRAMS
 from tests.fuzz.mutate import mutate_bytes, mutate_module, mutate_neff

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from neuronxcc.neff import NeffError
 from neuronxcc.program.natives import NATIVES, native
-from neuronxcc.program.tape_check import MOST_BYTES
+from neuronxcc.program.steps.tape import MOST_BYTES
 from torch_neuronx import _C
 
 NUMBERS = (

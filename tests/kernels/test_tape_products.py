@@ -12,9 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.program.program import Buffer, Program
+from neuronxcc.program.memory import Buffer
+from neuronxcc.program.program import Program
 from neuronxcc.program.reference import run_program
-from neuronxcc.program.tape import TapeProduct, TapeWriter
+from neuronxcc.program.tape_functions import TapeProduct
+from neuronxcc.program.tape_writer import TapeWriter
 from torch_neuronx.program.executable import Executable
 
 # Between neighbouring numbers of a type, relative to them.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from neuronxcc.program.tape import TapeStep, instructions
+from neuronxcc.program.steps.tape import TapeStep, instructions
 from nki.lowering import lower
 from nki.lowering.groups import Group, Touch
 from nki.lowering.shapes import Dims, merge, refine, split

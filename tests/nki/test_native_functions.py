@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.program.errors import NeffError
+from neuronxcc.program.memory import Buffer
 from neuronxcc.program.natives import native
 from neuronxcc.program.natives.scan import ALU, CUMULATIVE
-from neuronxcc.program.program import Buffer, Program
+from neuronxcc.program.program import Program
 from neuronxcc.program.reference import run_program
-from neuronxcc.program.tape import TapeNative, TapeWriter
+from neuronxcc.program.tape_functions import TapeNative
+from neuronxcc.program.tape_writer import TapeWriter
 from tests.isas import ISAS, forced
 from tests.nki.native_tools import run_natively
 

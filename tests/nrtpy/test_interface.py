@@ -11,7 +11,8 @@ import pytest
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.neff import NeffError, read_neff, write_neff
 from neuronxcc.program.interface import RANK, ROUNDING, SUPPLIED, interface, with_supplied
-from neuronxcc.program.program import Buffer, Program
+from neuronxcc.program.memory import Buffer
+from neuronxcc.program.program import Program
 from nrtpy import NrtError, NrtpyModel
 
 

@@ -15,7 +15,7 @@ import nrtpy
 from neuronxcc.ir.collectives import ALL_RANKS
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.groups import members_of
-from neuronxcc.program.program import CollectiveStep
+from neuronxcc.program.steps.collective import CollectiveStep
 from nrtpy import NrtError, NrtpyModel, NrtpyTensor
 from tests.distributed import launch
 from tests.frontends.modules import Computation, module, scalar

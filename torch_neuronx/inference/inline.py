@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from neuronxcc.ir.node import Literal
-from neuronxcc.program.program import Buffer, Program
+from neuronxcc.program.memory import Buffer
+from neuronxcc.program.program import Program
 from torch_neuronx.dynamo.literals import to_numpy
 from torch_neuronx.inference.capture import Captured
 

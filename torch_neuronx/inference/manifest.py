@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from neuronxcc.program.program import Buffer, Program
+from neuronxcc.program.memory import Buffer
+from neuronxcc.program.program import Program
 from torch_neuronx.inference.errors import ModelFormatError
 from torch_neuronx.program.dtypes import TO_TORCH
 

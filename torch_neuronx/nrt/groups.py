@@ -24,7 +24,8 @@ from torch.distributed.rendezvous import rendezvous
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.footprint import programs
 from neuronxcc.program.groups import members_of, names_ranks
-from neuronxcc.program.program import CallStep, CollectiveStep, Program, Step
+from neuronxcc.program.program import AnyStep, CallStep, Program
+from neuronxcc.program.steps.collective import CollectiveStep
 from torch_neuronx import _C
 
 ROOT_VARIABLE = "NEURON_RT_ROOT_COMM_ID"
@@ -148,7 +149,7 @@ def bind(program: Program, ranks: Ranks) -> Program:
     return replace(program, steps=tuple(_bound(step, ranks) for step in program.steps))
 
 
-def _bound(step: Step, ranks: Ranks) -> Step:
+def _bound(step: AnyStep, ranks: Ranks) -> AnyStep:
     if isinstance(step, CallStep):
         return replace(step, bodies=tuple(bind(body, ranks) for body in step.bodies))
     if not isinstance(step, CollectiveStep) or not names_ranks(step.name):

@@ -15,7 +15,8 @@ import torch
 
 from neuronxcc.ir.calls import CHECKS
 from neuronxcc.program.errors import NeffError
-from neuronxcc.program.program import AtenStep, CallStep, Program, all_steps
+from neuronxcc.program.program import CallStep, Program, all_steps
+from neuronxcc.program.steps.operator import AtenStep
 
 NAMESPACES = frozenset({"aten", "prims"})
 

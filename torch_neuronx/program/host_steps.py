@@ -28,7 +28,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.footprint import programs
-from neuronxcc.program.program import AtenStep, Program, View, all_steps
+from neuronxcc.program.memory import View
+from neuronxcc.program.program import Program, all_steps
+from neuronxcc.program.steps.operator import AtenStep
 from torch_neuronx.program.allowed import NAMESPACES, operator
 from torch_neuronx.program.dtypes import HELD, TO_TORCH
 

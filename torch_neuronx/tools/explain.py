@@ -10,16 +10,8 @@ from typing import Any
 
 import torch
 
-from neuronxcc.program.program import (
-    AtenStep,
-    ConvStep,
-    GemmStep,
-    LoopStep,
-    Made,
-    Program,
-    all_steps,
-)
-from neuronxcc.program.tape import TapeStep, instructions
+from neuronxcc.program.program import Program, all_steps
+from neuronxcc.program.steps.operator import AtenStep
 from torch_neuronx.dynamo import backend
 from torch_neuronx.dynamo.native import Native
 from torch_neuronx.tools.backward import run_backward
@@ -144,22 +136,7 @@ def report_of(graph: backend.CompiledGraph) -> GraphReport:
 
 def groups_of(program: Program) -> Iterator[str]:
     """A line for every loop kernel, product, convolution and tape."""
-    for step in all_steps(program.steps):
-        if isinstance(step, LoopStep):
-            extents = "x".join(str(dim.extent) for dim in step.kernel.dims) or "1"
-            yield f"loop {step.kernel.name} over {extents}"
-        elif isinstance(step, GemmStep):
-            batch, rows, depth = step.a.shape
-            tail = "" if step.epilogue is None else f", then {step.epilogue.name}"
-            made = [o.kernel.name for o in (step.a, step.b) if isinstance(o, Made)]
-            head = f" of {' and '.join(made)}" if made else ""
-            yield f"product {batch}x{rows}x{depth}x{step.b.shape[2]}{head}{tail}"
-        elif isinstance(step, ConvStep):
-            tail = "" if step.epilogue is None else f", then {step.epilogue.name}"
-            yield f"{step.title}{tail}"
-        elif isinstance(step, TapeStep):
-            found = instructions(step).starts
-            yield f"tape of {len(found)} instructions, {len(step.functions)} functions"
+    return filter(None, (step.summary() for step in all_steps(program.steps)))
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:

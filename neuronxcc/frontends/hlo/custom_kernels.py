@@ -26,7 +26,10 @@ from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.lowering.kernel_calls import TARGET, Callee, keep
 from neuronxcc.neff.container import NeffInfo, read_neff, write_neff
 from neuronxcc.program.errors import NeffError
-from neuronxcc.program.program import Buffer, CopyStep, PrintStep, Program, View
+from neuronxcc.program.memory import Buffer, View
+from neuronxcc.program.program import Program
+from neuronxcc.program.steps.copy import CopyStep
+from neuronxcc.program.steps.printing import PrintStep
 
 _WRITTEN: Final = "kernel writes arguments"
 MOST_BYTES: Final = 1 << 30  # of a kernel file

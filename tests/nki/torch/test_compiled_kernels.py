@@ -10,7 +10,8 @@ import torch
 import nki.isa as nisa
 import nki.language as nl
 from examples import nki_sine
-from neuronxcc.program.program import CallStep, LoopStep
+from neuronxcc.program.program import CallStep
+from neuronxcc.program.steps.loop import LoopStep
 from nki.errors import NkiError
 from tests.nki.torch.kernels_for_tests import (
     Way,

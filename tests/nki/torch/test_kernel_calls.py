@@ -16,7 +16,9 @@ from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.lowering.kernel_calls import TARGET, Callee, body_of, callee_of, keep
 from neuronxcc.options import Options
 from neuronxcc.program.check import check_program
-from neuronxcc.program.program import Buffer, CallStep, CopyStep, Program, View
+from neuronxcc.program.memory import Buffer, View
+from neuronxcc.program.program import CallStep, Program
+from neuronxcc.program.steps.copy import CopyStep
 from torch_neuronx.program.executable import Executable
 
 F32 = DType.F32
