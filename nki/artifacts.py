@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from neuronxcc.files import write_whole
+from neuronxcc.neff.program import Program
 from neuronxcc.options import from_environment
-
-if TYPE_CHECKING:
-    from neuronxcc.targets import Target
-    from nki.launch import Launch
-    from nki.recorder import Grid
+from neuronxcc.targets import Target
 
 __all__ = ["FILE_NAME", "VARIABLE", "leave", "target_name", "wanted"]
 
@@ -30,7 +27,7 @@ def target_name() -> str | None:
     return from_environment().target if wanted() else None
 
 
-def leave(launch: Launch, target: Target, grid: Grid) -> None:
+def leave(program: Program, written: Collection[int], target: Target, grid: Sequence[int]) -> None:
     """Write ``kernel.neff`` to the directory that ``NKI_ARTIFACTS_DIR`` names.
 
     The file is that of the kernel that ran last. Its inputs have the names of the kernel's
@@ -38,7 +35,8 @@ def leave(launch: Launch, target: Target, grid: Grid) -> None:
     is read at every call here.
 
     Args:
-        launch: what is about to run.
+        program: what is about to run.
+        written: numbers of the array arguments that it writes.
         target: what it was recorded for.
         grid: programs along each axis of the launch grid.
 
@@ -52,4 +50,4 @@ def leave(launch: Launch, target: Target, grid: Grid) -> None:
     cores = max(from_environment().lnc, *grid, 1)
     path = Path(os.environ[VARIABLE]) / FILE_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, kernel_file(launch.program, launch.written, target.name, cores))
+    write_whole(path, kernel_file(program, written, target.name, cores))

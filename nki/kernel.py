@@ -6,13 +6,15 @@ import copy
 import enum
 import functools
 import inspect
+import itertools
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from neuronxcc.targets import Target
 from nki import artifacts, tracer
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiError, NkiTypeError
 from nki.fingerprint import fingerprint
 from nki.frontends import Frontend, NumpyFrontend, frontend_of
@@ -20,13 +22,12 @@ from nki.launch import Launch, Slot, record
 from nki.lint import check_arguments, check_python, enforce
 from nki.lint.switch import mode
 from nki.objects import copied, fields_of
-from nki.recorder import Grid
-from nki.recording import Recording
+from nki.recording import Grid, Recording
 from nki.schedule import Edges, edges_of
 from nki.store import prepare
 from nki.trees import rebuilt
 
-__all__ = ["Kernel", "jit", "simulate"]
+__all__ = ["Kernel", "jit", "kernel_of", "simulate"]
 
 _CORES = (1, 2)
 # Environment that changes what a recording is, so that it is part of every signature.
@@ -47,7 +48,8 @@ class Kernel:
         function: what was decorated.
         grid: programs along each axis of the launch grid, () without one.
         edges: what its schedule demands.
-        handle: names it, whatever its grid, to those who trace programs (`nki.tracer`).
+        handle: names it, whatever its grid, to those who trace programs (`nki.tracer`): a string is
+            a constant to all of them.
     """
 
     def __init__(self, function: Callable[..., Any], grid: Grid = ()) -> None:
@@ -59,8 +61,12 @@ class Kernel:
         self.edges: Edges = ()
         self._signature = inspect.signature(function)
         self._launches: dict[Any, Launch] = {}
-        self.handle = tracer.new_handle(getattr(function, "__name__", "kernel"))
-        tracer.remember(self.handle, self)
+        self._enrol()
+
+    def _enrol(self) -> None:
+        """Take a handle that no other kernel has; it stands for this one as long as that exists."""
+        self.handle = f"{self.function.__name__}@{next(_NUMBERS)}"
+        _KERNELS[self.handle] = self
 
     def __getitem__(self, cores: Any) -> Kernel:
         """Return the kernel on a number of physical cores: ``kernel[2](...)``.
@@ -95,8 +101,7 @@ class Kernel:
         """
         made = copy.copy(self)
         made.edges = edges_of(edges)
-        made.handle = tracer.new_handle(self.function.__name__)
-        tracer.remember(made.handle, made)
+        made._enrol()  # noqa: SLF001 (its own class)
         return made
 
     def __fingerprint__(self) -> tuple[Any, ...]:
@@ -126,11 +131,12 @@ class Kernel:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the kernel now, whoever traces the program."""
-        if current_recorder() is not None:
+        if current_run() is not None:
             return self.function(*args, **kwargs)
         launch, frontend, values = self.prepared([(args, kwargs)])
         if artifacts.wanted():
-            artifacts.leave(launch, self.target(frontend, values), self.grid)
+            target = self.target(frontend, values)
+            artifacts.leave(launch.program, launch.written, target, self.grid)
         return frontend.execute(launch, values)
 
     def record(self, *args: Any, **kwargs: Any) -> Recording:
@@ -220,6 +226,15 @@ class Kernel:
             edges=self.edges,
             values=[functools.partial(contents, *span) for span in spans],
         )
+
+
+_KERNELS: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
+
+
+def kernel_of(handle: str) -> Kernel:
+    """Return the kernel of a handle."""
+    return _KERNELS[handle]
 
 
 class BoundKernel:

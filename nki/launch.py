@@ -19,8 +19,8 @@ from nki.errors import NkiError, NkiTypeError, NkiWarning
 from nki.memory import MemoryRegion
 from nki.merge import merge
 from nki.objects import copied, fields_of
-from nki.recorder import Grid, Recorder
-from nki.recording import Recording
+from nki.recorder import Recorder
+from nki.recording import Grid, Recording
 from nki.returned import outputs_of, returned
 from nki.schedule import Edges, check_edges
 from nki.tensor import NkiTensor

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,12 +33,10 @@ from nki.merging.structure import check_structure, different, header
 from nki.merging.syncs import SYNCS
 from nki.merging.values import Values
 from nki.merging.writer import Writer
+from nki.recorder import Recorder
 from nki.recording import Block, Loop, Recording, Result
 from nki.tensor import NkiTensor
 from nki.trees import leaves
-
-if TYPE_CHECKING:
-    from nki.recorder import Recorder
 
 __all__ = ["merge"]
 

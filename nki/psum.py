@@ -8,7 +8,7 @@ before, by a fill that the user does not see, and it adds everywhere.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,9 @@ from nki.dtypes import info
 from nki.isa.rows.hidden import SENTINEL
 from nki.isa.state import MATMUL, OTHER, UNWRITTEN
 from nki.memory import MemoryRegion, Storage
+from nki.open_recording import OpenRecording
 from nki.recording import Template
 from nki.tensor import NkiTensor
-
-if TYPE_CHECKING:
-    from nki.recorder import Recorder
 
 __all__ = ["Accumulation", "WrittenMap", "boxes"]
 
@@ -116,7 +114,7 @@ class WrittenMap:
 class Accumulation:
     """Follows the products of one recorder."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: OpenRecording) -> None:
         self._recorder = recorder
         self._maps: dict[Storage, WrittenMap] = {}
         self._variants: dict[tuple[Template, bool], Template] = {}
@@ -246,7 +244,7 @@ def _runs(places: npt.NDArray[np.intp]) -> Iterator[slice]:
 
 
 def fill_boxes(
-    recorder: Recorder, tensor: NkiTensor, mask: npt.NDArray[np.bool_], value: Any
+    recorder: OpenRecording, tensor: NkiTensor, mask: npt.NDArray[np.bool_], value: Any
 ) -> None:
     """Fill some elements of a view where its storage began, unseen by the user."""
     block = recorder.block_of(tensor.storage)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from neuronxcc.targets import Target
 from nki.conditions import Conditions
-from nki.context import use_recorder
+from nki.context import use_run
 from nki.errors import NkiError, NkiTypeError, user_location
 from nki.forms import Forms, Key, number
 from nki.isa import enums
@@ -27,16 +27,15 @@ from nki.isa.state import Finding
 from nki.isa.table import HIDDEN, TABLE
 from nki.memory import Core, MemoryRegion, Storage, use_core
 from nki.psum import Accumulation
-from nki.recording import Block, Loop, Recording, Result, Template
+from nki.recording import Block, Grid, Loop, Recording, Result, Template
 from nki.reference import Machine
 from nki.repeats import Repeats
 from nki.tensor import NkiTensor, create
 from nki.uninitialised import Initialisation
 from nki.versions import since
 
-__all__ = ["Grid", "Recorder"]
+__all__ = ["Recorder"]
 
-Grid = tuple[int, ...]
 PRECISE_VARIABLE = "NKI_PRECISE_FP"
 _new = object.__new__  # without `__init__`, which takes as long again
 _IMPRECISE = frozenset({"bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
@@ -113,7 +112,7 @@ class Recorder:
         self._registers: set[int] = set()  # written
         self.accumulation = Accumulation(self)
         self.initialisation = Initialisation(self)
-        self._repeats = Repeats(self)
+        self._repeats = Repeats(self, self.initialisation, self.accumulation)
         self._conditions = Conditions(self)
         self.decide = self._conditions.decide
         self._peeking: Machine | None = None
@@ -129,7 +128,7 @@ class Recorder:
         with ExitStack() as stack:
             stack.enter_context(_uncollected())
             stack.enter_context(use_core(self.core))
-            stack.enter_context(use_recorder(self))
+            stack.enter_context(use_run(self))
             stack.enter_context(use_issuer(self.issue, self._repeats.again, self._learn))
             yield
         self._conditions.finish()
@@ -489,7 +488,7 @@ class Recorder:
             )
         return int(axis)
 
-    # --- making tensors (nki.context.Recorder) ---------------------------------------------------
+    # --- making tensors (nki.context.KernelRun) ---------------------------------------------------
 
     def fill(self, tensor: NkiTensor, value: float) -> None:
         """Record that every element of a new tensor is ``value``."""

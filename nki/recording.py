@@ -23,6 +23,7 @@ __all__ = [
     "Block",
     "Event",
     "Form",
+    "Grid",
     "IndirectForm",
     "Loop",
     "Place",
@@ -100,6 +101,7 @@ class TileForm(NamedTuple):
         return self.pattern.shape
 
 
+Grid = tuple[int, ...]  # programs along each axis of a launch grid, () without one
 Form = TileForm | RegisterForm | float | int | tuple[TileForm, ...] | None
 Place = tuple[int, int]
 

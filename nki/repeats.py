@@ -17,7 +17,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +27,12 @@ from nki.isa.objects import NkiInstruction
 from nki.isa.spec import Instruction, Role
 from nki.language.constants import Operator
 from nki.memory import MemoryRegion
+from nki.open_recording import OpenRecording
+from nki.psum import Accumulation
 from nki.recording import Template, TileForm
 from nki.shadow import COMPLETE
 from nki.tensor import NkiTensor
-from nki.uninitialised import writes_all
-
-if TYPE_CHECKING:
-    from nki.recorder import Recorder
+from nki.uninitialised import Initialisation, writes_all
 
 __all__ = ["Repeats"]
 
@@ -88,8 +87,19 @@ class _Known:
 class Repeats:
     """The accepted calls of one recorder, and the user's lines that they were made at."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(
+        self, recorder: OpenRecording, initialisation: Initialisation, accumulation: Accumulation
+    ) -> None:
+        """Begin.
+
+        Args:
+            recorder: whose calls they are.
+            initialisation: follows what is read and written.
+            accumulation: follows what PSUM holds.
+        """
         self._recorder = recorder
+        self._initialisation = initialisation
+        self._accumulation = accumulation
         self._forms = recorder.forms
         self._numbers = recorder.forms.numbers
         self._known: dict[Key, _Known] = {}
@@ -144,7 +154,7 @@ class Repeats:
         recorder = self._recorder
         for place, read in known.reads:
             if tensors[place].storage.marks is not COMPLETE:
-                recorder.initialisation.read(known.template, read, tensors[place])
+                self._initialisation.read(known.template, read, tensors[place])
         for place, operand, entirely in known.writes:
             tensor = tensors[place]
             storage = tensor.storage
@@ -154,10 +164,10 @@ class Repeats:
             if alone and entirely and tensor.layout.whole:
                 storage.marks = COMPLETE
             else:
-                recorder.initialisation.write(known.template, operand, tensor)
+                self._initialisation.write(known.template, operand, tensor)
         if known.psum:
             written = [tensors[place] for place, _, _ in known.writes]
-            template = recorder.accumulation.issued(known.template, written)
+            template = self._accumulation.issued(known.template, written)
             code[0] = recorder.number_of(template)
         return recorder.append(code, name)
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from nki import addressing
 from nki import pattern as views
-from nki.context import Recorder, current_recorder
+from nki.context import KernelRun, current_run
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.indexing import (
@@ -152,7 +152,7 @@ class NkiTensor(TensorBase):
 
     def __str__(self) -> str:
         """Say what it is and, while a kernel that was given arrays is recorded, what it holds."""
-        recorder = current_recorder()
+        recorder = current_run()
         return repr(self) if recorder is None else f"{self!r}\n{recorder.peek(self)}"
 
     # --- indexing ------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: outside of a kernel, or a value of another kind (NKI027).
         """
-        recorder = current_recorder()
+        recorder = current_run()
         if recorder is None or not recorder.assign(self[key], value):
             raise NkiError(
                 "NKI027",
@@ -501,7 +501,7 @@ def create(
 
     A buffer of None, which was the default in NKI 0.2, is SBUF.
     """
-    recorder = current_recorder()
+    recorder = current_run()
     known = recorder is not None and address is None and _are_ints(shape)
     if known:
         try:
@@ -535,7 +535,7 @@ def _are_ints(shape: Any) -> bool:
     return True
 
 
-def _another(like: NkiTensor, name: str, recorder: Recorder) -> NkiTensor:
+def _another(like: NkiTensor, name: str, recorder: KernelRun) -> NkiTensor:
     """Return a new whole tensor in all but its name like another one that was created here."""
     tensor = _new(NkiTensor)
     tensor.storage = storage = like.storage.another(name)

@@ -6,21 +6,20 @@ It names here a test for such times, and what it wants to be called instead of t
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from nki.kernel import Kernel
-
-__all__ = ["Call", "is_active", "kernel_of", "new_handle", "remember", "traced", "use_tracer"]
+__all__ = ["Call", "Runs", "is_active", "run", "traced", "use_tracer"]
 
 # Takes the kernel's handle, its launch grid and schedule, and the arguments of the call.
 Call = Callable[[str, tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
 
-_KERNELS: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
-_NUMBERS = itertools.count()
+
+class Runs(Protocol):
+    """What is called: a kernel."""
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run now, whoever traces the program."""
 
 
 def _never() -> bool:
@@ -31,14 +30,14 @@ def _nobody(_handle: str, _variant: tuple[Any, ...], _args: Any, _kwargs: Any) -
     raise AssertionError("nobody traces")
 
 
-def _plain(kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _plain(kernel: Runs, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return kernel.run(args, kwargs)
 
 
 # Read as globals of this module by tracers, which see what they are when they look.
 is_active: Callable[[], bool] = _never
 traced: Call = _nobody
-run: Callable[[Kernel, tuple[Any, ...], dict[str, Any]], Any] = _plain
+run: Callable[[Runs, tuple[Any, ...], dict[str, Any]], Any] = _plain
 
 
 def use_tracer(
@@ -53,18 +52,3 @@ def use_tracer(
     """
     global is_active, traced, run
     is_active, traced, run = active, call, shield(_plain)
-
-
-def new_handle(name: str) -> str:
-    """Return a name that no other kernel has: a string is a constant to every tracer."""
-    return f"{name}@{next(_NUMBERS)}"
-
-
-def remember(handle: str, kernel: Kernel) -> None:
-    """Let a handle stand for a kernel as long as that exists."""
-    _KERNELS[handle] = kernel
-
-
-def kernel_of(handle: str) -> Kernel:
-    """Return the kernel of a handle."""
-    return _KERNELS[handle]

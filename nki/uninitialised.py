@@ -10,7 +10,7 @@ the run chooses what of it is read or written, and when an instruction leaves ou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +20,10 @@ from nki.isa.mx import scale_rows
 from nki.isa.rows.hidden import SENTINEL
 from nki.isa.spec import Operand, Role
 from nki.memory import MemoryRegion, Storage, sentinel_bytes
+from nki.open_recording import OpenRecording
 from nki.psum import boxes
 from nki.recording import Template
 from nki.tensor import NkiTensor
-
-if TYPE_CHECKING:
-    from nki.recorder import Recorder
 
 __all__ = ["Initialisation", "keeps", "missing_fills", "writes_all"]
 
@@ -104,7 +102,7 @@ def writes_all(template: Template, operand: Operand) -> bool:
 class Initialisation:
     """Follows reads and writes of one recorder."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: OpenRecording) -> None:
         self._recorder = recorder
         self._filled: dict[int, Storage] = {}
 

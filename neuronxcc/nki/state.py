@@ -11,11 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from neuronxcc.nki.owners import Owners
 from nki.access import written
 from nki.dtypes import info
 from nki.errors import NkiError
@@ -25,10 +26,6 @@ from nki.isa.table import TABLE
 from nki.language.creation import shared_constant
 from nki.memory import MemoryRegion, Storage
 from nki.tensor import NkiTensor, create
-
-if TYPE_CHECKING:
-    from neuronxcc.nki.owners import Owners
-    from neuronxcc.nki.tensors import Result
 
 __all__ = [
     "LoopRun",
@@ -41,6 +38,13 @@ __all__ = [
     "running",
     "use_state",
 ]
+
+
+class Waiting(Protocol):
+    """An instruction that is not issued yet."""
+
+    def tile(self) -> NkiTensor:
+        """Issue it, and return what it has written."""
 
 
 class LoopRun:
@@ -79,7 +83,7 @@ class State:
     def __init__(self, grid: tuple[int, ...] = (), *, addresses: bool = True) -> None:
         self.grid = grid
         self.program: tuple[int, ...] = (0,) * len(grid)
-        self.waiting: Result | None = None
+        self.waiting: Waiting | None = None
         self.zeros: dict[Storage, npt.NDArray[np.bool_]] = {}
         self.constants: dict[tuple[Any, ...], NkiTensor] = {}
         self.shared: list[NkiTensor] = []

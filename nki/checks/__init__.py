@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nki.checks.addresses import check_addresses
 from nki.checks.capacity import check_capacity
 from nki.checks.flow import Times
-
-if TYPE_CHECKING:
-    from nki.recorder import Recorder
+from nki.recorder import Recorder
 
 __all__ = ["check_core"]
 

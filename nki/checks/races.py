@@ -10,18 +10,16 @@ moves (registers, index tensors) are left out, because nobody knows their bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nki.access import box, byte_layout, overlap
 from nki.dtypes import info
 from nki.isa.state import Finding
+from nki.merging.values import EventKey, Values
 from nki.pattern import AccessPattern
 from nki.tensor import NkiTensor
-
-if TYPE_CHECKING:
-    from nki.merging.values import EventKey, Values
 
 __all__ = ["Races", "Touch"]
 

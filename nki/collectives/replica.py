@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiError
 from nki.isa.objects import VirtualRegister
 from nki.objects import NKIObject
@@ -75,7 +75,7 @@ def recorder() -> Recorder:
     Raises:
         NkiError: there is none (NKI143).
     """
-    found = current_recorder()
+    found = current_run()
     if not isinstance(found, Recorder):
         raise NkiError(
             "NKI143",

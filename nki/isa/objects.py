@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiError, NkiTypeError
 from nki.objects import NKIObject, RuntimeScalar
 
@@ -78,7 +78,7 @@ class VirtualRegister(RuntimeScalar):
         )
 
     def __bool__(self) -> bool:
-        recorder = current_recorder()
+        recorder = current_run()
         if recorder is None or (answer := recorder.decide(self)) is None:
             self._no_number("a condition of Python")
         return answer

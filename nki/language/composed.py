@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.dtypes import info
 from nki.isa.functions import FUNCTIONS
 from nki.language.function import Binary, Unary
@@ -22,7 +22,7 @@ _WHOLE = float(2**23)  # every float32 from here on is a whole number
 
 
 def _missing(function: str, remedy: str) -> None:
-    recorder: Any = current_recorder()
+    recorder = current_run()
     if recorder is not None:
         recorder.finding(
             "NKI243", f"{function} fails on hardware, which has no such operator: {remedy}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
 from typing import Any
 
-from nki.context import current_recorder
+from nki.context import KernelRun, current_run
 from nki.errors import NkiError, NkiTypeError
 from nki.isa.objects import VirtualRegister
 from nki.objects import NKIObject
@@ -26,8 +26,8 @@ __all__ = [
 _in_order: ContextVar[bool] = ContextVar("nki_no_reorder", default=False)
 
 
-def _recorder(function: str) -> Any:
-    recorder = current_recorder()
+def _recorder(function: str) -> KernelRun:
+    recorder = current_run()
     if recorder is None:
         raise NkiError(
             "NKI246",
@@ -37,7 +37,7 @@ def _recorder(function: str) -> Any:
     return recorder
 
 
-def _loop(function: str) -> Any:
+def _loop(function: str) -> KernelRun:
     recorder = _recorder(function)
     if _in_order.get():
         raise NkiError(
@@ -146,7 +146,7 @@ def dynamic_range(
     return _dynamic(recorder, lower, upper, step)
 
 
-def _dynamic(recorder: Any, lower: Any, upper: Any, step: Any) -> Iterator[VirtualRegister]:
+def _dynamic(recorder: KernelRun, lower: Any, upper: Any, step: Any) -> Iterator[VirtualRegister]:
     with recorder.for_loop(lower, upper, step) as counter:
         try:
             yield counter
@@ -167,7 +167,7 @@ def program_id(axis: int = 0) -> int:
     Raises:
         NkiError: outside of a kernel (NKI246), or there is no such axis (NKI203).
     """
-    return int(_recorder("program_id").program_id(axis))
+    return _recorder("program_id").program_id(axis)
 
 
 def num_programs(axes: int | tuple[int, ...] | None = 0) -> int:
@@ -176,7 +176,7 @@ def num_programs(axes: int | tuple[int, ...] | None = 0) -> int:
     Raises:
         NkiError: outside of a kernel (NKI246), or there is no such axis (NKI203).
     """
-    return int(_recorder("num_programs").num_programs(axes))
+    return _recorder("num_programs").num_programs(axes)
 
 
 def program_ndim() -> int:
@@ -185,7 +185,7 @@ def program_ndim() -> int:
     Raises:
         NkiError: outside of a kernel (NKI246).
     """
-    return int(_recorder("program_ndim").program_ndim())
+    return _recorder("program_ndim").program_ndim()
 
 
 def device_print(print_prefix: Any, tensor: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nki.access import write
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiTypeError
 from nki.memory import MemoryRegion, Storage
@@ -69,7 +69,7 @@ def full(
     kind = canonical(dtype)
     value = checked_value(fill_value, kind)
     tensor = create(shape, kind, buffer, name)
-    recorder = current_recorder()
+    recorder = current_run()
     if recorder is not None:
         recorder.fill(tensor, value)
     else:
@@ -150,7 +150,7 @@ def shared_identity_matrix(n: int, dtype: Any = "uint8", dst: NkiTensor | None =
             f"an identity of {kind}[{n}, {n}] does not fit {dst!r}",
             "give a destination of that shape and type",
         )
-    recorder = current_recorder()
+    recorder = current_run()
     if recorder is not None:
         recorder.copy(dst, _constant(data, kind, MemoryRegion.sbuf))
     else:
@@ -166,7 +166,7 @@ def _constant(data: npt.NDArray[Any], kind: str, region: MemoryRegion) -> NkiTen
             "give an array with at least one of each",
         )
     storage = Storage.from_array(data, region, dtype=kind)
-    recorder = current_recorder()
+    recorder = current_run()
     if recorder is not None:
         recorder.constant(storage)
     return tensor_of(storage, contiguous(kind, data.shape, partition=region.on_chip))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nki.access import read
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.dtypes import canonical
 from nki.errors import NkiTypeError
 from nki.isa.functions import FUNCTIONS
@@ -37,7 +37,7 @@ class Comparison(NkiTensor):
 
     def __bool__(self) -> bool:
         """Look at the values that the kernel has computed so far: whether none is 0."""
-        recorder: Any = current_recorder()
+        recorder = current_run()
         values = read(self) if recorder is None else recorder.peek(self)
         return bool((values != 0).all())
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from nki.errors import NkiError, NkiWarning
+from nki.lint.scope import of_user
 from nki.lint.switch import mode
-from nki.lint.walk import Problem, of_user, problems
+from nki.lint.walk import Problem, problems
 from nki.objects import NKIObject
 from nki.versions import selected
 

@@ -11,13 +11,11 @@ import ast
 import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from nki.lint.scope import Scope
 from nki.objects import NKIObject
 from nki.versions import Version
-
-if TYPE_CHECKING:
-    from nki.lint.walk import Scope
 
 __all__ = ["RULES", "Rule"]
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
 from nki.lowering import values
-from nki.lowering.indices import Index, Moved, check_all, check_scalar, moving
+from nki.lowering.draft import Draft
+from nki.lowering.index_checks import check_all, check_scalar
+from nki.lowering.indices import Index, Moved
 from nki.lowering.loops import Lanes, Loop
 from nki.lowering.operands import Operand
 from nki.lowering.shapes import merge
 
-if TYPE_CHECKING:
-    from nki.lowering.work import Work
-
 __all__ = ["row_index", "transfer", "validity"]
 
 
-def transfer(work: Work, name: str, dense: Operand, *, inward: bool) -> None:
+def transfer(work: Draft, name: str, dense: Operand, *, inward: bool) -> None:
     """Copy an indirect operand to dense memory of its shape, or the other way round.
 
     What is skipped becomes 0, or is not written. Where two indices are equal, the later one counts.
@@ -31,7 +29,7 @@ def transfer(work: Work, name: str, dense: Operand, *, inward: bool) -> None:
     if moved.kind == "scalar":
         check_scalar(work, name)
         lanes = Lanes(work, "move", [dense, here])
-        index, mask = moving(lanes, name)
+        index, mask = lanes.moving(name)
         _copy(lanes, _place(lanes, here), _place(lanes, dense), index, mask, inward=inward)
         lanes.finish()
         return
@@ -54,7 +52,7 @@ def transfer(work: Work, name: str, dense: Operand, *, inward: bool) -> None:
     loop.finish()
 
 
-def validity(work: Work, name: str) -> Operand | None:
+def validity(work: Draft, name: str) -> Operand | None:
     """Return for every element of an operand 1 if it is in bounds, else 0, as uint8.
 
     None if nothing is skipped.
@@ -66,7 +64,7 @@ def validity(work: Work, name: str) -> Operand | None:
     valid = work.temporary(form.shape, "uint8")
     loop = Loop(work, "valid", form.shape)
     if moved.kind == "scalar":
-        _, inside = moving(loop, name)
+        _, inside = loop.moving(name)
     else:
         inside = moved.inside(_table_item(loop, moved))
     assert inside is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
@@ -11,9 +10,11 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
 from neuronxcc.program.tape_functions import TapeLoop
 from nki.lowering import values
-from nki.lowering.indices import Index, moving
+from nki.lowering.draft import Draft
+from nki.lowering.indices import Index, Moved
 from nki.lowering.operands import (
     LANES,
+    Leaf,
     Operand,
     Pointer,
     Reach,
@@ -26,9 +27,6 @@ from nki.lowering.operands import (
 from nki.lowering.shapes import refine, row_major, split
 from nki.recording import RegisterForm, TileForm
 
-if TYPE_CHECKING:
-    from nki.lowering.work import Work
-
 __all__ = ["Flat", "Lanes", "Loop"]
 
 
@@ -39,7 +37,7 @@ class Loop:
     """A loop kernel being made: slots appear as pointers are named."""
 
     def __init__(
-        self, work: Work, name: str, extents: Sequence[int], kinds: Sequence[Kind] = ()
+        self, work: Draft, name: str, extents: Sequence[int], kinds: Sequence[Kind] = ()
     ) -> None:
         self.work = work
         self.name = f"nki_{name}"
@@ -115,6 +113,16 @@ class Loop:
             other=build.const(0.0 if dtype.is_float else 0, dtype),
         )  # fmt: skip
 
+    def moving(self, name: str) -> tuple[Index, Scalar | None]:
+        """Return the index that a scalar moves an operand by, and the mask of what is skipped."""
+        found = Moved(self.work, name)
+        source = found.source
+        if isinstance(source, Leaf):
+            item = self.get(source, DType.S32)
+        else:
+            item = self.get(source.pointer, values.stored_type(source.dtype))
+        return found.index(item), found.inside(item)
+
     def put(
         self,
         pointer: Pointer,
@@ -183,7 +191,7 @@ class Typed(Loop):
     def _index(self, operand: Operand) -> tuple[list[Index], Scalar | None]:
         if not operand.moved:
             return [], None
-        index, mask = moving(self, operand.name)
+        index, mask = self.moving(operand.name)
         return [index], mask
 
     def inside(self, name: str) -> Scalar | None:
@@ -237,7 +245,7 @@ class Typed(Loop):
 class Flat(Typed):
     """A loop kernel over all elements of operands of equal size; it splits its work itself."""
 
-    def __init__(self, work: Work, name: str, operands: Sequence[Operand]) -> None:
+    def __init__(self, work: Draft, name: str, operands: Sequence[Operand]) -> None:
         self.work = work
         self._plans: dict[Operand, tuple[Operand, tuple[int, ...]]] = {}
         self._back: list[tuple[Operand, Operand]] = []
@@ -282,7 +290,7 @@ class Lanes(Typed):
 
     def __init__(
         self,
-        work: Work,
+        work: Draft,
         name: str,
         full: Sequence[Operand],
         kept: Sequence[Operand] = (),

@@ -14,7 +14,8 @@ from neuronxcc.ir.op import Op
 from nki.isa.rows.dma_rules import AXES
 from nki.lowering import values
 from nki.lowering.implement import implements
-from nki.lowering.indices import Moved, check_all
+from nki.lowering.index_checks import check_all
+from nki.lowering.indices import Moved
 from nki.lowering.indirect import row_index, validity
 from nki.lowering.loops import Flat, Lanes
 from nki.lowering.operands import Operand

@@ -9,15 +9,14 @@ the work's business: an implementation sees direct operands only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from neuronxcc.program.tape_functions import TapeLoop, TapeNative, TapeProduct
 from nki.dtypes import info
 from nki.isa.spec import Role
-from nki.lowering.indices import check_scalar
+from nki.lowering.draft import Draft
+from nki.lowering.index_checks import check_scalar
 from nki.lowering.indirect import transfer
 from nki.lowering.loops import Flat, Lanes
 from nki.lowering.operands import (
@@ -31,13 +30,11 @@ from nki.lowering.operands import (
     Scratch,
     State,
     Variant,
-    element_strides,
     f32,
     rows_of,
     s32,
 )
-from nki.lowering.shapes import row_major
-from nki.recording import RegisterForm, Template, TileForm, leaves
+from nki.recording import TileForm
 
 __all__ = [
     "Action",
@@ -62,73 +59,13 @@ LANE_COUNT = 128
 
 
 @dataclass
-class Work:
+class Work(Draft):
     """The actions of a template; see the module."""
 
-    template: Template
-    variant: Variant = field(default_factory=Variant)
-    actions: list[Action | Print] = field(default_factory=list)
-    scratch: list[tuple[int, int]] = field(default_factory=list)  # (partitions, bytes of each)
     _known: dict[str, Operand] = field(default_factory=dict)
     _late: list[tuple[Operand, TileForm]] = field(default_factory=list)
-    _first: dict[str, int] = field(default_factory=dict)
-    _forms: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        at = 0
-        for name, form in self.template.operands:
-            parts = (
-                [(f"{name}[{i}]", item) for i, item in enumerate(form)]
-                if isinstance(form, tuple) and not isinstance(form, TileForm | RegisterForm)
-                else [(name, form)]
-            )
-            for part, item in parts:
-                self._forms[part], self._first[part] = item, at
-                at += sum(1 for _ in leaves(item))
 
     # --- operands --------------------------------------------------------------------------------
-
-    @property
-    def attributes(self) -> Any:
-        """The canonical attributes."""
-        return self.template.attributes
-
-    def form(self, name: str) -> Any:
-        """Return the form of an operand or of an item of a list; None if it is absent."""
-        return self._forms.get(name)
-
-    def is_tile(self, name: str) -> bool:
-        """Whether the operand is given and a tensor."""
-        return isinstance(self.form(name), TileForm)
-
-    def has(self, name: str) -> bool:
-        """Whether the operand is given."""
-        return self.form(name) is not None
-
-    def leaf(self, name: str) -> Leaf:
-        """Return the place of a register or tensor."""
-        number = self._first[name]
-        return Leaf(self.variant.same[number] if self.variant.same else number)
-
-    def first(self, name: str) -> int:
-        """Return the number of an operand's first leaf."""
-        return self._first[name]
-
-    def lane(self) -> int:
-        """Return the first partition of the first operand on a chip: where its state begins."""
-        forms = (form for form in self._forms.values() if isinstance(form, TileForm))
-        return next((form.row for form in forms if form.region.on_chip), 0)
-
-    def dtype(self, name: str) -> str:
-        """Return NKI's name of the type of a tensor."""
-        form = self.form(name)
-        assert isinstance(form, TileForm), name
-        return form.dtype
-
-    def role(self, name: str) -> Role:
-        """Return how the instruction uses an operand."""
-        base = name.partition("[")[0]
-        return next(o.role for o in self.template.row.operands if o.name == base)
 
     def operand(self, name: str, *, moved: bool = False) -> Operand:
         """Return a tensor operand.
@@ -161,19 +98,6 @@ class Work:
         if role is not Role.READ:
             self._late.append((operand, form))
         return operand
-
-    def plain(self, name: str) -> Operand:
-        """Return a tensor operand as if nothing moved it."""
-        form = self.form(name)
-        assert isinstance(form, TileForm), name
-        return Operand(name, form.dtype, form.shape, element_strides(form), self.leaf(name))
-
-    def temporary(self, shape: Sequence[int], dtype: str, name: str = "") -> Operand:
-        """Return memory of this work: dense, partition after partition."""
-        size = math.prod(shape[1:]) * info(dtype).itemsize
-        self.scratch.append((shape[0], size))
-        pointer = Scratch(len(self.scratch) - 1)
-        return Operand(name, dtype, tuple(shape), row_major(shape), pointer)
 
     def dense(self, operand: Operand) -> Operand:
         """Return a dense copy of an operand that is read."""
@@ -228,25 +152,6 @@ class Work:
         if isinstance(which, Operand):
             return which
         return self.operand(which, moved=which in self._known or self.role(which) is Role.READ)
-
-    def writes(self, operand: Operand) -> tuple[bool, bool]:
-        """Whether the instruction reads, and whether it writes, what an operand shows."""
-        if operand.name not in self._forms:
-            return True, True
-        role = self.role(operand.name)
-        # What is skipped is kept.
-        keeps = self.attributes.get("oob_mode") == "skip"
-        return role is not Role.WRITE or keeps, role is not Role.READ
-
-    def add(
-        self,
-        function: TapeLoop | TapeProduct | TapeNative,
-        pointers: Sequence[Pointer],
-        reaches: Sequence[Reach],
-        chunks: int = 0,
-    ) -> None:
-        """Note an action."""
-        self.actions.append(Action(function, tuple(pointers), tuple(reaches), chunks))
 
     def finish(self) -> None:
         """Write back what was computed in scratch memory, in the order of the table."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nki.access import mark_written, unwritten, whole
 from nki.checks.flow import Leaf
 from nki.errors import NkiError
 from nki.isa.state import Finding
 from nki.memory import Storage
+from nki.recorder import Recorder
 from nki.recording import Template
 from nki.tensor import NkiTensor
 from nki.uninitialised import keeps, missing_fills
-
-if TYPE_CHECKING:
-    from nki.recorder import Recorder
 
 __all__ = ["Fill", "SharedMemory", "match_shared"]
 

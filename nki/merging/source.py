@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from nki.isa.objects import VirtualRegister
 from nki.memory import MemoryRegion, Storage
 from nki.merging.writer import Writer
 from nki.pattern import Indirect
+from nki.recorder import Recorder
 from nki.recording import (
     Block,
     Event,
@@ -24,9 +25,6 @@ from nki.recording import (
 )
 from nki.tensor import NkiTensor, tensor_of
 from nki.trees import mapped
-
-if TYPE_CHECKING:
-    from nki.recorder import Recorder
 
 __all__ = ["Rewritten", "Source", "name_of"]
 

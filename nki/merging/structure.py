@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from nki.errors import NkiError
+from nki.merging.source import Source
 from nki.recording import Block, Loop
-
-if TYPE_CHECKING:
-    from nki.merging.source import Source
 
 __all__ = ["check_structure", "different", "header"]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.dtypes import info
 from nki.isa.act import ACTIVATIONS
 from nki.recorder import Recorder
@@ -36,7 +36,7 @@ KINDS = ["float32", "bfloat16", "int32", "uint8", "float8_e4m3", "float16"]
 
 
 def recorder() -> Recorder:
-    found = current_recorder()
+    found = current_run()
     assert isinstance(found, Recorder)
     return found
 

@@ -14,7 +14,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 from nki.checks import check_core
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiWarning
 from nki.memory import default_target
 from nki.recorder import Recorder
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def recorder() -> Recorder:
-    found = current_recorder()
+    found = current_run()
     assert isinstance(found, Recorder)
     return found
 

@@ -14,7 +14,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 from nki.checks.flow import Times
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiError
 from nki.memory import default_target
 from nki.recorder import Recorder
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("reference_executor")
 
 
 def recorder() -> Recorder:
-    found = current_recorder()
+    found = current_run()
     assert isinstance(found, Recorder)
     return found
 

@@ -17,7 +17,7 @@ import nki.collectives as ncc
 import nki.isa as nisa
 import nki.language as nl
 from nki.collectives import ReplicaGroup, spmd
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.recorder import Recorder
 
 Array = npt.NDArray[Any]
@@ -297,7 +297,7 @@ def test_ring_all_gather_by_hand(order: list[int], *, loop: bool) -> None:
             nisa.dma_copy(here, there)
 
         if loop:
-            recorder = current_recorder()
+            recorder = current_run()
             assert isinstance(recorder, Recorder)
             with recorder.for_loop(0, n) as i:
                 step(i)

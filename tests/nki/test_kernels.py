@@ -13,7 +13,7 @@ import pytest
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiError, NkiTypeError, NkiWarning
 from nki.recorder import Recorder
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("executor", "own_cache")
 
 
 def recorder() -> Recorder:
-    found = current_recorder()
+    found = current_run()
     assert isinstance(found, Recorder)
     return found
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiError, NkiWarning
 from nki.recorder import Recorder
 from nki.recording import Loop
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("executor", "own_cache")
 
 
 def recorder() -> Recorder:
-    found = current_recorder()
+    found = current_run()
     assert isinstance(found, Recorder)
     return found
 

@@ -3,7 +3,7 @@
 import copy
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +14,7 @@ import nki.language as nl
 import nki.typing as nt
 from neuronxcc.targets import TARGETS, get_target
 from nki.access import read, unwritten, write
-from nki.context import use_recorder
+from nki.context import KernelRun, use_run
 from nki.dtypes import NAMES
 from nki.errors import NkiError
 from nki.memory import Core, Storage, use_core
@@ -249,7 +249,7 @@ def test_inside_a_kernel_filling_is_recorded() -> None:
             self.rows.append(("copy", dst, read(src)[0, 0]))
 
     tape = Tape()
-    with use_recorder(tape):
+    with use_run(cast("KernelRun", tape)):
         t = nl.full((2, 2), 3, nl.float32)
         nl.shared_identity_matrix(4, dst=nl.ndarray((4, 4), nl.uint8))
     assert [(row[0], row[2]) for row in tape.rows] == [("fill", 3.0), ("copy", 1)]

@@ -1,56 +1,99 @@
-"""Imports go one way: nrtpy -> torch_neuronx -> nki -> neuronxcc.
+"""Imports go one way: nrtpy -> torch_neuronx -> nki -> neuronxcc, and no module reaches itself."""
 
-Only `neuronxcc.nki`, which kernels of the first generation import by this name, builds on nki.
-"""
+from itertools import pairwise
 
-import ast
-from pathlib import Path
+from tests.nodevice.import_graph import PACKAGES, arrows, circles, modules, shortest
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
 FORBIDDEN = {
     "neuronxcc": {"torch", "torch_neuronx", "nki", "nrtpy", "neuron_tools"},
     "nki": {"torch", "torch_neuronx", "nrtpy", "neuron_tools"},
     "neuron_dtypes": {"torch", "torch_neuronx", "neuronxcc"},
     "neuron_tools": {"torch", "nki"},
     "nrtpy": {"torch", "nki", "neuron_tools"},
+    "torch_neuronx": {"nrtpy"},
 }
-COMPATIBILITY = ROOT / "neuronxcc" / "nki"
-FILES = [
-    (package, path) for package in FORBIDDEN for path in sorted((ROOT / package).rglob("*.py"))
-]
+# Kernels of the first generation import this package by its name; it alone builds on nki.
+COMPATIBILITY = "neuronxcc.nki"
 
-
-def modules(path: Path) -> set[str]:
-    """Return the names of all modules that a file imports, wherever in it."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return names
-
-
-@pytest.mark.parametrize(
-    ("package", "path"), FILES, ids=lambda value: value if isinstance(value, str) else value.name
+# Modules that import each other, by circle. Nothing new is added: what a module and the one above
+# it both need goes to a third one below them. `nki` and `neuronxcc` have none.
+KNOWN = (
+    {"nrtpy.runtime", "nrtpy.tensor"},
+    {"torch_neuronx.ops.diagnosis", "torch_neuronx.ops.modes"},
+    {
+        "torch_neuronx",
+        "torch_neuronx.dynamo.backend",
+        "torch_neuronx.dynamo.graph_facts",
+        "torch_neuronx.inference.analysis",
+        "torch_neuronx.inference.buckets",
+        "torch_neuronx.inference.capture",
+        "torch_neuronx.inference.inline",
+        "torch_neuronx.inference.partition",
+        "torch_neuronx.inference.trace",
+        "torch_neuronx.tools.compare",
+        "torch_neuronx.tools.explain",
+    },
+    {
+        "torch_neuronx.dynamo.collect",
+        "torch_neuronx.dynamo.decompositions",
+        "torch_neuronx.dynamo.executable",
+        "torch_neuronx.dynamo.executors",
+        "torch_neuronx.dynamo.host_steps",
+        "torch_neuronx.dynamo.importer",
+        "torch_neuronx.dynamo.lowerings",
+        "torch_neuronx.dynamo.lowerings.attention",
+        "torch_neuronx.dynamo.lowerings.flex",
+        "torch_neuronx.dynamo.lowerings.kernels",
+        "torch_neuronx.dynamo.native",
+        "torch_neuronx.dynamo.reference",
+        "torch_neuronx.nki.execution",
+        "torch_neuronx.nki.launches",
+    },
 )
-def test_package_imports_only_what_is_below_it(package: str, path: Path) -> None:
-    forbidden = FORBIDDEN[package]
-    if path.is_relative_to(COMPATIBILITY):
-        forbidden = FORBIDDEN["nki"]
-    assert not {name.partition(".")[0] for name in modules(path)} & forbidden
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for _, path in FILES if not path.is_relative_to(COMPATIBILITY)],
-    ids=lambda path: path.name,
-)
-def test_nothing_below_it_imports_the_compatibility_package(path: Path) -> None:
-    assert not [name for name in modules(path) if f"{name}.".startswith("neuronxcc.nki.")]
+def within(name: str, package: str) -> bool:
+    return f"{name}.".startswith(f"{package}.")
 
 
-def test_there_is_something_to_check() -> None:
-    assert {package for package, _ in FILES} == set(FORBIDDEN)
+def test_packages_import_only_what_is_below_them() -> None:
+    wrong, seen = [], set()
+    for module, path in modules().items():
+        package = "nki" if within(module, COMPATIBILITY) else module.partition(".")[0]
+        seen.add(module.partition(".")[0])
+        for name, _, where in arrows(module, path):
+            if name.partition(".")[0] in FORBIDDEN[package]:
+                wrong.append(f"{where}: {package} is below {name}")
+            elif package == "neuronxcc" and within(name, COMPATIBILITY):
+                wrong.append(f"{where}: {name} is above the rest of neuronxcc")
+    assert seen == set(PACKAGES) == set(FORBIDDEN)
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    known = modules()
+    graph: dict[str, set[str]] = {module: set() for module in known}
+    places: dict[tuple[str, str], str] = {}
+    for module, path in known.items():
+        for name, base, where in arrows(module, path):
+            target = name if name in known else base
+            if target in known and target != module:
+                graph[module].add(target)
+                places.setdefault((module, target), where)
+    found, listed = circles(graph), [frozenset(circle) for circle in KNOWN]
+    problems = [
+        " ".join(f"{places[a, b]}: {a} imports {b}." for a, b in pairwise((*way, way[0])))
+        for circle in found
+        if not any(circle <= known_circle for known_circle in listed)
+        for way in [shortest(graph, circle - frozenset().union(*listed) or circle)]
+    ]
+    for circle in set(listed) - set(found):
+        left = [sorted(part) for part in found if part <= circle]
+        problems.append(f"{__file__}: of the circle {sorted(circle)} in KNOWN {left} is left")
+    assert not problems, "\n".join(problems)
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a", "f"}}
+    assert circles(graph) == [frozenset("de"), frozenset("bc")]
+    assert shortest(graph, frozenset("bc")) == ["b", "c"]

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from nki import tracer
 from nki.errors import NkiError
+from nki.kernel import kernel_of
 
 __all__ = ["register"]
 
@@ -47,7 +48,7 @@ def _refusal(number: int) -> str:
 
 
 def _run(handle: str, variant: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
-    kernel = copy.copy(tracer.kernel_of(handle))
+    kernel = copy.copy(kernel_of(handle))
     kernel.grid, kernel.edges = variant
     # Also where Dynamo has given a function up and runs its parts, it leaves nki's insides alone.
     return tracer.run(kernel, _decoded(args), _decoded(kwargs))

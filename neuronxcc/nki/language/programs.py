@@ -10,7 +10,7 @@ from neuronxcc.nki.boxes import region_of_mask
 from neuronxcc.nki.loops import Loop
 from neuronxcc.nki.state import current
 from neuronxcc.nki.tensors import Tensor
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiError, NkiIndexError
 
 __all__ = [
@@ -110,5 +110,6 @@ def device_print(prefix: str, x: Tensor, *, mask: Any = None) -> None:
         return
     tensor = x.tile() if mask is None else x.part(region.box)
     state.flush()
-    recorder: Any = current_recorder()
-    recorder.device_print(prefix, tensor)
+    run = current_run()
+    assert run is not None  # there is a state
+    run.device_print(prefix, tensor)

@@ -13,7 +13,7 @@ import nki as package
 import nki.isa as nisa
 import nki.language as nl
 import torch_neuronx
-from nki.context import current_recorder
+from nki.context import current_run
 from nki.errors import NkiError, NkiTypeError
 from nki.recorder import Recorder
 from tests.nki.torch.kernels_for_tests import combine, increment_into, shift, sine
@@ -128,7 +128,7 @@ def test_shapes_without_data() -> None:
 
     @nki.jit
     def looks(a: Any) -> Any:
-        recorder = current_recorder()
+        recorder = current_run()
         assert isinstance(recorder, Recorder)
         recorder.peek(a)
         return a
