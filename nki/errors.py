@@ -13,8 +13,6 @@ import os
 import sys
 from types import FrameType
 
-import neuronxcc
-
 __all__ = [
     "CODES",
     "NkiError",
@@ -178,15 +176,11 @@ CODES: dict[str, str] = {
     "NKI276": "a gradient through a kernel that has none",
 }
 
-# No pathlib: this is imported by everything. `neuronxcc.nki` is this package's for old kernels.
-_PACKAGE = (
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,  # noqa: PTH100, PTH120
-    os.path.join(os.path.dirname(os.path.abspath(neuronxcc.__file__)), "nki", ""),  # noqa: PTH100, PTH118, PTH120
-)
-
+# No pathlib: this is imported by everything.
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120
 
 # Frames of these are none of the user's: loops on the device are contexts.
-_INNER = (*_PACKAGE, contextlib.__file__)
+_INNER = (_PACKAGE, contextlib.__file__)
 
 
 # PyTorch's compiler stands between a framework's functions and those they call.

@@ -1,11 +1,12 @@
 """``import neuronxcc.nki as nki``: kernels of the first generation, on today's instructions.
 
 Tiles are results, indices are expressions of `nl.arange`, instructions take masks. The kernels run
-through `nki`, which checks and executes every instruction.
+through `nki`, which checks and executes every instruction. All of that is `nki.first_generation`:
+here stand the names that kernels import.
 """
 
 from neuronxcc.nki import compiler, isa, language, typing
-from neuronxcc.nki.launch import (
+from nki.first_generation.launch import (
     FirstKernel,
     baremetal,
     benchmark,
@@ -14,7 +15,7 @@ from neuronxcc.nki.launch import (
     simulate_kernel,
     trace,
 )
-from neuronxcc.nki.tensors import Tensor as tensor  # noqa: N813 (its public name)
+from nki.first_generation.tensors import Tensor as tensor  # noqa: N813 (its public name)
 
 __all__ = [
     "FirstKernel",

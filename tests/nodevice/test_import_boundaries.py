@@ -1,5 +1,6 @@
 """Imports go one way: nrtpy -> torch_neuronx -> nki -> neuronxcc, and no module reaches itself."""
 
+import ast
 from itertools import pairwise
 
 from tests.nodevice.import_graph import PACKAGES, arrows, circles, modules, shortest
@@ -12,8 +13,8 @@ FORBIDDEN = {
     "nrtpy": {"torch", "nki", "neuron_tools"},
     "torch_neuronx": {"nrtpy"},
 }
-# Kernels of the first generation import this package by its name; it alone builds on nki.
-COMPATIBILITY = "neuronxcc.nki"
+# Kernels of the first generation import this package, which only names what is in nki.
+NAMES = "neuronxcc.nki"
 
 # Modules that import each other, by circle. Nothing new is added: what a module and the one above
 # it both need goes to a third one below them. `nki` and `neuronxcc` have none.
@@ -59,15 +60,35 @@ def within(name: str, package: str) -> bool:
 def test_packages_import_only_what_is_below_them() -> None:
     wrong, seen = [], set()
     for module, path in modules().items():
-        package = "nki" if within(module, COMPATIBILITY) else module.partition(".")[0]
-        seen.add(module.partition(".")[0])
+        package = module.partition(".")[0]
+        seen.add(package)
+        if within(module, NAMES):
+            continue
         for name, _, where in arrows(module, path):
             if name.partition(".")[0] in FORBIDDEN[package]:
                 wrong.append(f"{where}: {package} is below {name}")
-            elif package == "neuronxcc" and within(name, COMPATIBILITY):
-                wrong.append(f"{where}: {name} is above the rest of neuronxcc")
+            elif within(name, NAMES):
+                wrong.append(f"{where}: {name} is for kernels: import nki.first_generation")
     assert seen == set(PACKAGES) == set(FORBIDDEN)
     assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def test_the_names_of_the_first_generation_are_imported_and_nothing_else() -> None:
+    wrong = []
+    for module, path in modules().items():
+        if not within(module, NAMES):
+            continue
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            docstring = isinstance(statement, ast.Expr)
+            names = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0])
+            if not (docstring or names == "__all__" or isinstance(statement, ast.ImportFrom)):
+                wrong.append(f"{path}:{statement.lineno}: {ast.unparse(statement)}")
+        wrong += [
+            f"{where}: {name} is not of the first generation"
+            for name, _, where in arrows(module, path)
+            if not name.startswith((f"{NAMES}.", "nki.first_generation.", "nki.typing."))
+        ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_module_imports_itself_through_others() -> None:

@@ -6,8 +6,8 @@ import functools
 from typing import Any
 
 import nki
-from neuronxcc.nki import jit as first_generation_jit
-from neuronxcc.nki.syntax import is_first_generation
+from nki.first_generation.launch import jit as first_generation_jit
+from nki.first_generation.syntax import is_first_generation
 
 __all__ = ["nki_jit"]
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 import neuronxcc.nki as nki
 import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
-from neuronxcc.nki.boxes import Region, box_slices, boxes_of, region_of_mask
-from neuronxcc.nki.indices import Index, Mask
-from neuronxcc.nki.state import State, use_state
-from neuronxcc.nki.tensors import Tensor
 from nki import access
 from nki.errors import NkiError
+from nki.first_generation.boxes import Region, box_slices, boxes_of, region_of_mask
+from nki.first_generation.indices import Index, Mask
+from nki.first_generation.state import State, use_state
+from nki.first_generation.tensors import Tensor
 from nki.language import shared_constant
 from nki.tensor import create
 from tests.nki.compat.compat_tools import Array

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import neuronxcc.nki as nki
 import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
-from neuronxcc.nki.dtypes import promote, scalar_dtype
+from nki.first_generation.dtypes import promote, scalar_dtype
 from tests.nki.compat.compat_tools import Array, close, random, returning
 
 UNARY: dict[str, Any] = {

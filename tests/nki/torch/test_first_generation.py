@@ -11,8 +11,8 @@ import nki.isa as today_isa
 import nki.language as today
 from neuronxcc import nki as first
 from neuronxcc.nki import language as nl
-from neuronxcc.nki.syntax import is_first_generation
 from nki import Kernel
+from nki.first_generation.syntax import is_first_generation
 from torch_neuronx import nki_jit
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from neuronxcc.nki.compute import LANES, Operand
-from neuronxcc.nki.dtypes import dtype_name
-from neuronxcc.nki.state import new_tile
-from neuronxcc.nki.tensors import Tensor
-from neuronxcc.nki.writes import copy
 from nki.dtypes import info
 from nki.errors import NkiTypeError
+from nki.first_generation.compute import LANES, Operand
+from nki.first_generation.dtypes import dtype_name
+from nki.first_generation.state import new_tile
+from nki.first_generation.tensors import Tensor
+from nki.first_generation.writes import copy
 from nki.isa.alu import ALU, op_name
 from nki.tensor import NkiTensor
 

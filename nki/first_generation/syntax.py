@@ -129,7 +129,8 @@ def _compiled(
     return made
 
 
-_PACKAGE = "neuronxcc.nki"
+# What kernels import, and where its functions and classes are defined.
+_PACKAGES = ("neuronxcc.nki.", "nki.first_generation.")
 
 
 def is_first_generation(function: Any) -> bool:
@@ -142,7 +143,7 @@ def is_first_generation(function: Any) -> bool:
     if any(_belongs(value) for value in values):
         return True
     return any(
-        instruction.opname == "IMPORT_NAME" and f"{instruction.argval}.".startswith(_PACKAGE + ".")
+        instruction.opname == "IMPORT_NAME" and f"{instruction.argval}.".startswith(_PACKAGES)
         for instruction in dis.get_instructions(plain)
     )
 
@@ -150,4 +151,4 @@ def is_first_generation(function: Any) -> bool:
 def _belongs(value: Any) -> bool:
     name = value.__name__ if isinstance(value, types.ModuleType) else type(value).__module__
     name = getattr(value, "__module__", None) or name
-    return f"{name}.".startswith(_PACKAGE + ".")
+    return f"{name}.".startswith(_PACKAGES)

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.nki import isa
-from neuronxcc.nki.boxes import Region, region_of_mask, region_of_values
-from neuronxcc.nki.compute import tile_of
-from neuronxcc.nki.indices import Booleans, Mask
-from neuronxcc.nki.isa.common import kind_of
-from neuronxcc.nki.loops import around
-from neuronxcc.nki.owners import Owners
-from neuronxcc.nki.state import current, new_tile
-from neuronxcc.nki.tensors import Tensor
-from neuronxcc.nki.writes import assign, copy, fill, merge
 from nki.access import written
 from nki.errors import NkiError
+from nki.first_generation import isa
+from nki.first_generation.boxes import Region, region_of_mask, region_of_values
+from nki.first_generation.compute import tile_of
+from nki.first_generation.indices import Booleans, Mask
+from nki.first_generation.isa.common import kind_of
+from nki.first_generation.loops import around
+from nki.first_generation.owners import Owners
+from nki.first_generation.state import current, new_tile
+from nki.first_generation.tensors import Tensor
+from nki.first_generation.writes import assign, copy, fill, merge
 from nki.tensor import NkiTensor
 
 __all__ = ["loop_reduce"]

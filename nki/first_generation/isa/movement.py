@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from neuronxcc.nki.boxes import Box, boxes_of, region_of_mask, whole_box
-from neuronxcc.nki.compute import Operand, compute, tile_of
-from neuronxcc.nki.dtypes import dtype_name
-from neuronxcc.nki.isa.common import kind_of, no_more
-from neuronxcc.nki.isa.constants import dge_mode as modes
-from neuronxcc.nki.isa.constants import engine as engines
-from neuronxcc.nki.isa.constants import oob_mode as bounds
-from neuronxcc.nki.isa.product_masks import (
+from nki.errors import NkiError
+from nki.first_generation.boxes import Box, boxes_of, region_of_mask, whole_box
+from nki.first_generation.compute import Operand, compute, tile_of
+from nki.first_generation.dtypes import dtype_name
+from nki.first_generation.isa.common import kind_of, no_more
+from nki.first_generation.isa.constants import dge_mode as modes
+from nki.first_generation.isa.constants import engine as engines
+from nki.first_generation.isa.constants import oob_mode as bounds
+from nki.first_generation.isa.product_masks import (
     flat,
     operand_within,
     preceded,
@@ -22,10 +23,18 @@ from neuronxcc.nki.isa.product_masks import (
     valid_of,
     zeroed,
 )
-from neuronxcc.nki.state import issue, new_tile
-from neuronxcc.nki.tensors import Result, Tensor
-from neuronxcc.nki.writes import aligned, copy, fill, in_sbuf, is_number, legal, on_sbuf, take
-from nki.errors import NkiError
+from nki.first_generation.state import issue, new_tile
+from nki.first_generation.tensors import Result, Tensor
+from nki.first_generation.writes import (
+    aligned,
+    copy,
+    fill,
+    in_sbuf,
+    is_number,
+    legal,
+    on_sbuf,
+    take,
+)
 from nki.isa.alu import op_name
 from nki.memory import MemoryRegion
 from nki.tensor import NkiTensor, tensor_of

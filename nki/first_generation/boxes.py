@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuronxcc.nki.indices import Booleans, Mask, Run
 from nki.errors import NkiError
+from nki.first_generation.indices import Booleans, Mask, Run
 
 __all__ = [
     "Box",

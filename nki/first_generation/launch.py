@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from neuronxcc.nki.language.creation import ndarray
-from neuronxcc.nki.state import State, running, use_state
-from neuronxcc.nki.syntax import spelled_out
-from neuronxcc.nki.tensors import Tensor
-from neuronxcc.nki.writes import copy, on_sbuf
 from neuronxcc.targets import Target, get_target
 from nki.checks.capacity import Capacity, capacity_of
 from nki.checks.flow import Times
 from nki.errors import NkiError, NkiIndexError, NkiWarning
+from nki.first_generation.language.creation import ndarray
+from nki.first_generation.state import State, running, use_state
+from nki.first_generation.syntax import spelled_out
+from nki.first_generation.tensors import Tensor
+from nki.first_generation.writes import copy, on_sbuf
 from nki.frontends import Frontend
 from nki.kernel import Kernel
 from nki.memory import MemoryRegion, current_core

@@ -6,12 +6,12 @@ import math
 import operator
 from typing import Any, NoReturn
 
-from neuronxcc.nki.boxes import region_of_mask
-from neuronxcc.nki.loops import Loop
-from neuronxcc.nki.state import current
-from neuronxcc.nki.tensors import Tensor
 from nki.context import current_run
 from nki.errors import NkiError, NkiIndexError
+from nki.first_generation.boxes import region_of_mask
+from nki.first_generation.loops import Loop
+from nki.first_generation.state import current
+from nki.first_generation.tensors import Tensor
 
 __all__ = [
     "affine_range",

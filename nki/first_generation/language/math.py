@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.nki import isa
-from neuronxcc.nki.compute import Operand, compute, tile_of
-from neuronxcc.nki.dtypes import promote, scalar_dtype
-from neuronxcc.nki.isa.common import kind_of
-from neuronxcc.nki.state import current, issue, new_tile
-from neuronxcc.nki.tensors import HOOKS, Tensor
-from neuronxcc.nki.writes import copy, fill, is_number, on_chip, stretch, within
 from nki.dtypes import info
 from nki.errors import NkiTypeError
+from nki.first_generation import isa
+from nki.first_generation.compute import Operand, compute, tile_of
+from nki.first_generation.dtypes import promote, scalar_dtype
+from nki.first_generation.isa.common import kind_of
+from nki.first_generation.state import current, issue, new_tile
+from nki.first_generation.tensors import HOOKS, Tensor
+from nki.first_generation.writes import copy, fill, is_number, on_chip, stretch, within
 from nki.isa.alu import ALU
 from nki.language import circular
 from nki.tensor import NkiTensor

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.nki.dtypes import dtype_name
-from neuronxcc.nki.state import constant, current
-from neuronxcc.nki.tensors import Tensor
-from neuronxcc.nki.writes import fill
 from nki.dtypes import info
 from nki.errors import NkiError
+from nki.first_generation.dtypes import dtype_name
+from nki.first_generation.state import constant, current
+from nki.first_generation.tensors import Tensor
+from nki.first_generation.writes import fill
 from nki.memory import MemoryRegion, region_of
 from nki.tensor import NkiTensor, create
 

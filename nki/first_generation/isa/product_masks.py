@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neuronxcc.nki.boxes import (
+from nki.errors import NkiError
+from nki.first_generation.boxes import (
     Box,
     Region,
     box_slices,
@@ -15,12 +16,11 @@ from neuronxcc.nki.boxes import (
     region_of_values,
     whole_box,
 )
-from neuronxcc.nki.compute import tile_of
-from neuronxcc.nki.indices import Mask
-from neuronxcc.nki.state import new_tile
-from neuronxcc.nki.tensors import Access, Tensor
-from neuronxcc.nki.writes import copy, fill, merge, take
-from nki.errors import NkiError
+from nki.first_generation.compute import tile_of
+from nki.first_generation.indices import Mask
+from nki.first_generation.state import new_tile
+from nki.first_generation.tensors import Access, Tensor
+from nki.first_generation.writes import copy, fill, merge, take
 from nki.tensor import NkiTensor
 
 __all__ = [

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.nki.boxes import Box, Region, box_slices, region_of_mask, whole_box
-from neuronxcc.nki.dtypes import dtype_name, numpy_dtype
-from neuronxcc.nki.indices import Index, Mask, MeshGrid, as_index, common_shape
-from neuronxcc.nki.state import current, new_tile, nothing
 from nki.dtypes import info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
+from nki.first_generation.boxes import Box, Region, box_slices, region_of_mask, whole_box
+from nki.first_generation.dtypes import dtype_name, numpy_dtype
+from nki.first_generation.indices import Index, Mask, MeshGrid, as_index, common_shape
+from nki.first_generation.state import current, new_tile, nothing
 from nki.indexing import DynamicSlice
 from nki.memory import MemoryRegion
 from nki.pattern import AccessPattern, Indirect

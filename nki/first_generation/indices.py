@@ -419,7 +419,7 @@ class Mask:
     ) -> None:
         self.terms = terms
         self.others = others
-        # What `neuronxcc.nki.boxes` found it to leave, by shape: one mask serves many instructions.
+        # What `boxes` found it to leave, by shape: one mask serves many instructions.
         self.regions: dict[tuple[int, ...], Any] = {}
 
     @property

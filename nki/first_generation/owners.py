@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuronxcc.nki.indices import Booleans
 from nki.dtypes import info
+from nki.first_generation.indices import Booleans
 from nki.memory import Storage
 from nki.tensor import NkiTensor
 

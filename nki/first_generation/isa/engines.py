@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.nki.boxes import Box, Region, box_slices, region_of_mask, region_of_values
-from neuronxcc.nki.compute import LANES, WHOLE, Operand, compute, compute_into, tile_of
-from neuronxcc.nki.dtypes import dtype_name, promote
-from neuronxcc.nki.indices import Index, Mask
-from neuronxcc.nki.isa.common import (
+from nki.dtypes import info
+from nki.errors import NkiError, NkiTypeError
+from nki.first_generation.boxes import Box, Region, box_slices, region_of_mask, region_of_values
+from nki.first_generation.compute import LANES, WHOLE, Operand, compute, compute_into, tile_of
+from nki.first_generation.dtypes import dtype_name, promote
+from nki.first_generation.indices import Index, Mask
+from nki.first_generation.isa.common import (
     kind_of,
     lanes,
     lanes_float32,
@@ -24,13 +26,11 @@ from neuronxcc.nki.isa.common import (
     reduction_axes,
     unsigned,
 )
-from neuronxcc.nki.isa.constants import engine as engines
-from neuronxcc.nki.isa.constants import reduce_cmd as commands
-from neuronxcc.nki.state import issue, new_tile
-from neuronxcc.nki.tensors import Tensor
-from neuronxcc.nki.writes import copy, fill, merge, on_sbuf
-from nki.dtypes import info
-from nki.errors import NkiError, NkiTypeError
+from nki.first_generation.isa.constants import engine as engines
+from nki.first_generation.isa.constants import reduce_cmd as commands
+from nki.first_generation.state import issue, new_tile
+from nki.first_generation.tensors import Tensor
+from nki.first_generation.writes import copy, fill, merge, on_sbuf
 from nki.isa.alu import ALU, op_name
 from nki.tensor import NkiTensor
 

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-from neuronxcc.nki.state import LoopRun, current, running
+from nki.first_generation.state import LoopRun, current, running
 
 __all__ = ["Loop", "LoopIndex", "around"]
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from neuronxcc.nki.boxes import Box, Region, boxes_of, region_of_mask, whole_box
-from neuronxcc.nki.state import current, issue, new_tile
-from neuronxcc.nki.tensors import Result, Tensor
-from neuronxcc.nki.writes import aligned, copy, fill, in_sbuf, legal, merge, take, within
 from nki.access import unwritten
 from nki.errors import NkiError
+from nki.first_generation.boxes import Box, Region, boxes_of, region_of_mask, whole_box
+from nki.first_generation.state import current, issue, new_tile
+from nki.first_generation.tensors import Result, Tensor
+from nki.first_generation.writes import aligned, copy, fill, in_sbuf, legal, merge, take, within
 from nki.isa.alu import op_name
 from nki.isa.spec import REQUIRED, Instruction, Kind, Role
 from nki.isa.table import TABLE

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.nki import isa
-from neuronxcc.nki.boxes import region_of_mask
-from neuronxcc.nki.compute import LANES, Operand, compute, tile_of
-from neuronxcc.nki.dtypes import dtype_name
-from neuronxcc.nki.isa.common import kind_of, reduction_axes
-from neuronxcc.nki.isa.movement import load, store
-from neuronxcc.nki.language.math import binary
-from neuronxcc.nki.state import issue, new_tile
-from neuronxcc.nki.tensors import Tensor
-from neuronxcc.nki.writes import copied, copy, fill, in_sbuf, is_number, on_sbuf, stretch
 from nki.dtypes import info
 from nki.errors import NkiError
+from nki.first_generation import isa
+from nki.first_generation.boxes import region_of_mask
+from nki.first_generation.compute import LANES, Operand, compute, tile_of
+from nki.first_generation.dtypes import dtype_name
+from nki.first_generation.isa.common import kind_of, reduction_axes
+from nki.first_generation.isa.movement import load, store
+from nki.first_generation.language.math import binary
+from nki.first_generation.state import issue, new_tile
+from nki.first_generation.tensors import Tensor
+from nki.first_generation.writes import copied, copy, fill, in_sbuf, is_number, on_sbuf, stretch
 
 __all__ = [
     "all",

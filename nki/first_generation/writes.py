@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.nki.boxes import Box, Region, box_slices, boxes_of, region_of_mask, whole_box
-from neuronxcc.nki.indices import Booleans
-from neuronxcc.nki.state import constant, current, issue, new_tile
-from neuronxcc.nki.tensors import HOOKS, Access, Result, Tensor
 from nki.access import overlap
 from nki.access_rules import broken_rule
 from nki.addressing import indices
 from nki.dtypes import info
 from nki.errors import NkiError
+from nki.first_generation.boxes import Box, Region, box_slices, boxes_of, region_of_mask, whole_box
+from nki.first_generation.indices import Booleans
+from nki.first_generation.state import constant, current, issue, new_tile
+from nki.first_generation.tensors import HOOKS, Access, Result, Tensor
 from nki.memory import MemoryRegion, Storage
 from nki.pattern import AccessPattern, contiguous
 from nki.tensor import NkiTensor, tensor_of

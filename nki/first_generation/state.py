@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from neuronxcc.nki.owners import Owners
 from nki.access import written
 from nki.dtypes import info
 from nki.errors import NkiError
+from nki.first_generation.owners import Owners
 from nki.isa.functions import FUNCTIONS
 from nki.isa.spec import Role
 from nki.isa.table import TABLE
