@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from neuronxcc.files import write_whole
-from neuronxcc.neff.program import Program
 from neuronxcc.options import from_environment
+from neuronxcc.program.program import Program
 from neuronxcc.targets import Target
 
 __all__ = ["FILE_NAME", "VARIABLE", "leave", "target_name", "wanted"]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neuronxcc.neff.tape import TapeLoop, TapeNative, TapeProduct
+from neuronxcc.program.tape_functions import TapeLoop, TapeNative, TapeProduct
 from nki.dtypes import info
 from nki.isa.spec import Role
 from nki.lowering.operands import (

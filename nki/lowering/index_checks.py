@@ -5,7 +5,7 @@ A native function looks at them and stops the program with NKI132 if one is out 
 
 from __future__ import annotations
 
-from neuronxcc.neff.tape import TapeNative
+from neuronxcc.program.tape_functions import TapeNative
 from nki.dtypes import info
 from nki.lowering import values
 from nki.lowering.draft import Draft

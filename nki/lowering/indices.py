@@ -13,7 +13,6 @@ from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.op import Op
-from neuronxcc.program.tape_functions import TapeNative
 from nki.dtypes import info
 from nki.lowering.draft import Draft
 from nki.lowering.operands import Leaf, Operand, element_strides

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from neuronxcc.program.tape_functions import TapeLoop, TapeNative, TapeProduct
-from nki.dtypes import info
 from nki.isa.spec import Role
 from nki.lowering.draft import Draft
 from nki.lowering.index_checks import check_scalar

@@ -37,9 +37,7 @@ KNOWN = (
     {
         "torch_neuronx.dynamo.collect",
         "torch_neuronx.dynamo.decompositions",
-        "torch_neuronx.dynamo.executable",
         "torch_neuronx.dynamo.executors",
-        "torch_neuronx.dynamo.host_steps",
         "torch_neuronx.dynamo.importer",
         "torch_neuronx.dynamo.lowerings",
         "torch_neuronx.dynamo.lowerings.attention",
@@ -47,8 +45,6 @@ KNOWN = (
         "torch_neuronx.dynamo.lowerings.kernels",
         "torch_neuronx.dynamo.native",
         "torch_neuronx.dynamo.reference",
-        "torch_neuronx.nki.execution",
-        "torch_neuronx.nki.launches",
     },
 )
 
