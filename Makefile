@@ -25,6 +25,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 TORCH_STAMP := $(VENV)/.stamp-torch
 TOOLS_STAMP := $(VENV)/.stamp-tools
+# .stamp-test, .stamp-lint, .stamp-docs: packages that only these commands need.
+EXTRA_STAMP := $(VENV)/.stamp-
 INSTALL_STAMP := $(VENV)/.stamp-install
 CORE_STAMP := build/.stamp-core
 # Not in the environment itself; tests/distributed/torchtitan-requirements.txt says why.
@@ -33,30 +35,42 @@ TITAN_STAMP := $(TITAN)/.stamp-titan
 CSRC := $(shell find torch_neuronx/csrc -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
 CHECKED := $(wildcard torch_neuronx nki neuron_dtypes neuronxcc nrtpy neuron_tools tests examples benchmarks)
 
-.PHONY: help setup titan demo test test-all fuzz bench lint format docs clean
+# What `make check` runs: everything without a device, every door once, and of the compiler and the
+# kernel language what is quick because it is NumPy: the tensor IR, passes, checks, instructions.
+CHECKS := tests/nodevice tests/smoke $(addprefix tests/compiler/test_,$(addsuffix .py,ir_graphs \
+  ir_reference ir_table ir_text passes_autocast passes_exact passes_rules passes_structure \
+  codegen_verify lowering_memory neff_golden foreign_memory options)) \
+  $(wildcard $(addprefix tests/nki/test_,isa_*.py checks_*.py language_*.py lint.py nki_refusals.py))
+PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
+  -n $${TEST_JOBS:-auto} --dist worksteal --durations-file build/durations.json
+
+.PHONY: help setup titan demo check test test-all fuzz bench lint format docs wheel clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
-setup: $(CORE_STAMP) ## Create .venv, install PyTorch 2.13 and the rest, build the native core
+setup: $(CORE_STAMP) $(EXTRA_STAMP)test $(EXTRA_STAMP)lint $(EXTRA_STAMP)docs ## Create .venv, install PyTorch 2.13 and the rest, build the native core
 
 titan: $(TITAN_STAMP) ## Install torchtitan beside the environment (370 MB to fetch, 1.3 GB installed)
 
 demo: $(CORE_STAMP) ## Train on digits, on one core and two, embed sentences, print what was emulated
 	$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
-test: $(CORE_STAMP) $(TITAN_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal $(PYTEST_ARGS)
+check: $(CORE_STAMP) $(EXTRA_STAMP)test ## What needs no device, and every door once: some minutes, before a commit
+	$(PYTEST) $(CHECKS) $(PYTEST_ARGS)
 
-test-all: $(CORE_STAMP) $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $${TEST_JOBS:-auto} --dist worksteal -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
+test: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-all: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)
+	$(PYTEST) -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
 
 # Generators of their own; the others are Atheris', which mutates files.
 FUZZ_nki := tests.fuzz.kernels
 FUZZ_nki1 := tests.fuzz.first_generation
 FUZZ_programs := tests.programs
 
-fuzz: $(CORE_STAMP) ## Search for crashing files, wrong kernels or programs: FUZZ=hlo, command, neff, stablehlo, nki, nki1, programs
+fuzz: $(CORE_STAMP) $(EXTRA_STAMP)test ## Search for crashing files, wrong kernels or programs: FUZZ=hlo, command, neff, stablehlo, nki, nki1, programs
 ifneq ($(FUZZ_$(FUZZ)),)
 	$(BIN)/python -m $(FUZZ_$(FUZZ)) $(FUZZ_ARGS)
 else
@@ -64,23 +78,34 @@ else
 	$(BIN)/python -m tests.fuzz $(or $(FUZZ),neff) $(FUZZ_ARGS)
 endif
 
-bench: $(CORE_STAMP) ## Measure against cpu, Inductor and XLA; refuses to report on a busy machine
+bench: $(CORE_STAMP) $(EXTRA_STAMP)test ## Measure against cpu, Inductor and XLA; refuses to report on a busy machine
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-lint: $(CORE_STAMP) ## Style, types and C++ format, changing nothing
+lint: $(CORE_STAMP) $(EXTRA_STAMP)test $(EXTRA_STAMP)lint ## Style, types and C++ format, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CHECKED)
 	@$(BIN)/clang-format --dry-run -Werror $(CSRC)
 
-format: $(INSTALL_STAMP) ## Apply the formatters
+format: $(EXTRA_STAMP)lint ## Apply the formatters
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CSRC)
 
-docs: $(CORE_STAMP) ## Build the documentation into build/site, broken links are errors
+docs: $(CORE_STAMP) $(EXTRA_STAMP)docs ## Build the documentation into build/site, broken links are errors
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: build/site"
+
+# The environment of the check sees PyTorch and the other packages of .venv, but nothing of this
+# folder, and no compiler.
+wheel: $(CORE_STAMP) ## Build dist/*.whl, and run it in an environment of its own
+	rm -rf dist build/wheel-check
+	$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	$(BIN)/python -m venv --without-pip build/wheel-check
+	$(BIN)/python -c 'import pathlib, sysconfig; (here,) = pathlib.Path("build/wheel-check").glob("lib/*/site-packages"); (here / "packages.pth").write_text(sysconfig.get_path("platlib"))'
+	$(BIN)/python -m pip --python build/wheel-check/bin/python install --quiet --no-deps --force-reinstall dist/*.whl
+	env -i PATH=build/wheel-check/bin HOME=$(CURDIR)/build/wheel-check build/wheel-check/bin/python -P tests/installed.py
+	@ls -l dist
 
 clean: ## Remove build products, keep .venv
 	rm -rf build dist torch_neuronx/_C*.so
@@ -98,7 +123,12 @@ $(TOOLS_STAMP): $(TORCH_STAMP)
 	touch $@
 
 $(INSTALL_STAMP): $(TOOLS_STAMP) pyproject.toml CMakeLists.txt
-	$(BIN)/python -m pip install --no-build-isolation -e '.[demo,test,lint,docs]'
+	$(BIN)/python -m pip install --no-build-isolation -e '.[demo]'
+	touch $@
+
+# TorchNeuron is installed already, so this adds only what the extra names.
+$(EXTRA_STAMP)test $(EXTRA_STAMP)lint $(EXTRA_STAMP)docs: $(EXTRA_STAMP)%: $(INSTALL_STAMP)
+	$(BIN)/python -m pip install 'torchneuron[$*]'
 	touch $@
 
 $(TITAN_STAMP): tests/distributed/torchtitan-requirements.txt $(INSTALL_STAMP)

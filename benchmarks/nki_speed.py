@@ -10,7 +10,6 @@ all targets are met, 1 when one is missed, 2 when the machine was too busy to me
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 from benchmarks import nki_kernels as kernels
 from benchmarks import quiet, suite
-from nki.frontends import EXECUTOR_VARIABLE
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_EXECUTOR
 from torch_neuronx.kernels import attention
 
 if TYPE_CHECKING:
@@ -97,15 +96,11 @@ def _attention() -> tuple[Step, Step]:
 
 @contextmanager
 def _executor(name: str) -> Iterator[None]:
-    before = os.environ.get(EXECUTOR_VARIABLE)
-    os.environ[EXECUTOR_VARIABLE] = name
+    before = TORCH_NEURONX_NKI_EXECUTOR.set(name)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[EXECUTOR_VARIABLE]
-        else:
-            os.environ[EXECUTOR_VARIABLE] = before
+        TORCH_NEURONX_NKI_EXECUTOR.set(before)
 
 
 def _against_reference(kernel: Any, *arrays: Any) -> tuple[Step, Step]:

@@ -62,12 +62,12 @@ def sizeinbytes(dtype: Any) -> int:
 
 
 def is_float_type(dtype: Any) -> bool:
-    """Whether a type, or what a packed type holds, is floating point."""
+    """Return whether a type, or what a packed type holds, is floating point."""
     return _kind(dtype)[1].kind not in "iub" or _kind(dtype)[0] in _PACKED
 
 
 def is_int_type(dtype: Any) -> bool:
-    """Whether a type is an integer."""
+    """Return whether a type is an integer."""
     name, kind = _kind(dtype)
     return kind.kind in "iu" and name not in _PACKED
 

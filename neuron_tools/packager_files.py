@@ -144,7 +144,7 @@ def _out_of_the_way(target: Path) -> Iterator[None]:
 
 
 def _umask() -> int:
-    """What is kept from others; it can only be read by setting it."""
+    """The process's umask; it can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""What `neuron-packager info` and `validate` tell about a NEFF."""
+"""The output of `neuron-packager info` and `validate` about a NEFF."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LABEL = 22
 
 
 def document(data: bytes) -> dict[str, Any]:
-    """What is in a NEFF, as JSON's types.
+    """The content of a NEFF, as JSON's types.
 
     Keys: "header" with all documented fields (bytes as text or hexadecimal digits; "tpb_per_node"
     as its numbers, without the zeros behind), "features" (names), "hash_matches". Of ours also

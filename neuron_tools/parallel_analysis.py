@@ -13,10 +13,10 @@ from typing import Any
 from neuron_tools.parallel_messages import Speaker
 from neuronxcc import __version__
 from neuronxcc.cache.local import MOST_TEXT_BYTES
+from neuronxcc.environment.compilation import TORCH_NEURONX_GRAPH_FACTS
 from neuronxcc.files import read_regular, write_whole
 
-#: Where a trial run leaves a file for each of its graphs (torch_neuronx/dynamo/graph_facts.py).
-FACTS_VARIABLE = "TORCH_NEURONX_GRAPH_FACTS"
+#: Where a trial run leaves a file for each of its graphs (torch_neuronx/tools/graph_facts.py).
 REPORT_NAME = "result.json"
 
 
@@ -32,7 +32,7 @@ def analyze(options: argparse.Namespace, say: Speaker, run: Callable[[dict[str, 
         The exit code: 0, or the script's if it failed, when the report is of the graphs before.
     """
     with tempfile.TemporaryDirectory(prefix="neuron-analysis-") as folder:
-        code = run({FACTS_VARIABLE: folder})
+        code = run({TORCH_NEURONX_GRAPH_FACTS.name: folder})
         facts = [
             json.loads(read_regular(path, MOST_TEXT_BYTES))
             for path in sorted(Path(folder).glob("*.json"))

@@ -28,15 +28,20 @@ from neuron_tools.parallel_workers import Outcome, compile_all
 from neuronxcc import __version__, collected
 from neuronxcc.cache.cache import CompileCache, open_cache
 from neuronxcc.cache.local import LocalStore
+from neuronxcc.environment.compilation import (
+    NEURON_EXTRACT_GRAPHS_ONLY,
+    NEURON_NUM_PARALLEL_COMPILE,
+    NEURON_PARALLEL_COMPILE_DUMP_RESULTS,
+    NEURON_PARALLEL_COMPILE_MAX_RETRIES,
+)
+from neuronxcc.environment.compilation import (
+    NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE as IGNORE_ERROR,
+)
+from neuronxcc.environment.variable import VariableError
 from neuronxcc.files import write_whole
 from neuronxcc.options import OptionError, from_environment
 from neuronxcc.unread import ends_quietly
 
-COLLECT_VARIABLE = "NEURON_EXTRACT_GRAPHS_ONLY"
-IGNORE_VARIABLE = "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE"
-RETRIES_VARIABLE = "NEURON_PARALLEL_COMPILE_MAX_RETRIES"
-DUMP_VARIABLE = "NEURON_PARALLEL_COMPILE_DUMP_RESULTS"
-WORKERS_VARIABLE = "NEURON_NUM_PARALLEL_COMPILE"
 DUMP_FILE = "neuron_parallel_compile_results.json"
 _MOST_WORKERS = 8
 
@@ -52,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--command", choices=commands, default="", help="default: collect, compile")
     parser.add_argument(
         "--num_parallel", "--num-parallel", type=_positive, metavar="N",
-        help=f"graphs compiled at once (${WORKERS_VARIABLE}, else one a processor, at most 8)",
+        help=f"graphs compiled at once (${NEURON_NUM_PARALLEL_COMPILE.name}, else one a processor, "
+        "at most 8)",
     )  # fmt: skip
     parser.add_argument(
         "--analyze-output", type=Path, metavar="DIR", default=Path("model_analysis_result"),
@@ -91,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     say = Speaker()
     try:
         cache = open_cache(from_environment().wrapper)
-        retries = _number(RETRIES_VARIABLE, 0)
-        workers = options.num_parallel or _number(WORKERS_VARIABLE, 0) or _default_workers()
+        retries = NEURON_PARALLEL_COMPILE_MAX_RETRIES.get()
+        workers = options.num_parallel or NEURON_NUM_PARALLEL_COMPILE.get() or _default_workers()
         if cache.local is None:
             say.error("PARALLEL_COMPILE", "there is no cache: remove --no_cache from its flags")
             return 1
@@ -100,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(options, cache, say, workers, retries)
     except BrokenPipeError:
         raise
-    except (OptionError, OSError) as error:
+    except (OptionError, VariableError, OSError) as error:
         say.error("PARALLEL_COMPILE", str(error))
         return 1
 
@@ -120,9 +126,9 @@ def _run(
     failed = 0
     if options.command in {"", "collect"}:
         failed = _trial(options.run, say, {})
-        if failed and os.environ.get(IGNORE_VARIABLE, "").strip() not in {"", "0"}:
+        if failed and IGNORE_ERROR.get():
             say.warning(
-                "PARALLEL_COMPILE", f"the error of the script is ignored ({IGNORE_VARIABLE})"
+                "PARALLEL_COMPILE", f"the error of the script is ignored ({IGNORE_ERROR.name})"
             )
             failed = 0
     if failed or options.command == "collect":
@@ -135,7 +141,7 @@ def _trial(command: Sequence[str], say: Speaker, more: dict[str, str]) -> int:
     words = [word for n, word in enumerate(command) if n or word != "--"]
     text = f"trial run, in which graphs compute nothing and give zeros: {shlex.join(words)}"
     say.info("PARALLEL_COMPILE", text)
-    environment = {**os.environ, COLLECT_VARIABLE: "1", **more}
+    environment = {**os.environ, NEURON_EXTRACT_GRAPHS_ONLY.name: "1", **more}
     try:
         code = subprocess.run(words, env=environment, check=False).returncode  # noqa: S603 - asked for
     except OSError as error:
@@ -145,7 +151,8 @@ def _trial(command: Sequence[str], say: Speaker, more: dict[str, str]) -> int:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         say.error(
             "PARALLEL_COMPILE",
-            f"the script failed with {how}. Set {IGNORE_VARIABLE}=1 to compile what was collected",
+            f"the script failed with {how}. Set {IGNORE_ERROR.name}=1 to compile what was "
+            "collected",
         )
     return 128 - code if code < 0 else code
 
@@ -194,7 +201,7 @@ def _compile(store: LocalStore, say: Speaker, workers: int, retries: int) -> int
 
 
 def _summarise(outcomes: Sequence[Outcome], say: Speaker) -> None:
-    dumped = os.environ.get(DUMP_VARIABLE, "").strip()
+    dumped = NEURON_PARALLEL_COMPILE_DUMP_RESULTS.get()
     timed = dumped not in {"", "0"}
     report = {}
     for outcome in sorted(outcomes, key=lambda o: o.folder):
@@ -224,15 +231,6 @@ def _summarise(outcomes: Sequence[Outcome], say: Speaker) -> None:
 
 def _default_workers() -> int:
     return min(os.cpu_count() or 1, _MOST_WORKERS)
-
-
-def _number(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "").strip()
-    if not text:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) < 5):
-        raise OptionError(variable, text, "a number from 0 to 9999", "Change it, or unset it.")
-    return int(text)
 
 
 if __name__ == "__main__":

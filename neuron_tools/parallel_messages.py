@@ -11,19 +11,19 @@ class Speaker:
     """Prints lines such as `2026-11-22 04:45:45.000091:  4711  INFO ||NEURON_CACHE||: ...`."""
 
     def info(self, part: str, text: str) -> None:
-        """What is done; `part` is "CACHE", "CC_WRAPPER" or "PARALLEL_COMPILE"."""
+        """Log progress; `part` is "CACHE", "CC_WRAPPER" or "PARALLEL_COMPILE"."""
         self._say("INFO", f"NEURON_{part}", text)
 
     def warning(self, part: str, text: str) -> None:
-        """What a user should know."""
+        """Log something that a user should know."""
         self._say("WARNING", f"NEURON_{part}", text)
 
     def error(self, part: str, text: str) -> None:
-        """What went wrong."""
+        """Log an error."""
         self._say("ERROR", f"NEURON_{part}", text)
 
     def analysis(self, text: str) -> None:
-        """What `analyze` does."""
+        """Log the progress of `analyze`."""
         self._say("INFO", "ANALYZE", text)
 
     @staticmethod

@@ -40,7 +40,7 @@ _PASSING = (collected.CollectedError, OSError, MemoryError)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a graph.
+    """The outcome for a graph.
 
     Attributes:
         folder: Its entry.
@@ -56,7 +56,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a program now."""
+        """Return whether there is a program now."""
         return not self.error
 
 
@@ -145,7 +145,7 @@ def _together(folders: Sequence[Path], workers: int) -> Iterator[tuple[Outcome, 
 
 
 def _result(future: Future[Outcome]) -> Outcome | None:
-    """What an attempt gave, None if its process was killed."""
+    """The outcome of an attempt, None if its process was killed."""
     try:
         return future.result()
     except BrokenProcessPool:

@@ -32,6 +32,7 @@ from neuronxcc.cache.local import (
 )
 from neuronxcc.cache.messages import warn
 from neuronxcc.compiler import compile_graph
+from neuronxcc.environment.compilation import NEURON_RT_STOCHASTIC_ROUNDING_EN
 from neuronxcc.files import read_regular
 from neuronxcc.frontends.hlo import import_hlo
 from neuronxcc.frontends.hlo.exporter import export_hlo
@@ -44,7 +45,6 @@ from neuronxcc.options import Options, parse
 HLO_NAME = "model.hlo_module.pb"
 TEXT_NAME = "graph.txt"
 REQUEST_NAME = "request.json"
-_STOCHASTIC = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
 
 Strides = Sequence[tuple[int, ...]]
 
@@ -129,7 +129,12 @@ def read(folder: Path) -> Request:
 def _read(folder: Path) -> Request:
     facts = json.loads(read_regular(folder / REQUEST_NAME, MOST_TEXT_BYTES))
     flags = json.loads(read_regular(folder / FLAGS_NAME, MOST_TEXT_BYTES))
-    options = parse(flags, environ={_STOCHASTIC: "1"} if facts["stochastic_rounding"] else {})
+    options = parse(
+        flags,
+        environ={NEURON_RT_STOCHASTIC_ROUNDING_EN.name: "1"}
+        if facts["stochastic_rounding"]
+        else {},
+    )
     key = CacheKey.of_parts({str(k): Part(str(v), None) for k, v in sorted(facts["parts"].items())})
     try:
         text = read_regular(folder / TEXT_NAME, MOST_NEFF_BYTES)
@@ -181,7 +186,7 @@ def entries(store: LocalStore) -> list[Path]:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether there is a program."""
+    """Return whether there is a program."""
     return (folder / NEFF_NAME).is_file()
 
 

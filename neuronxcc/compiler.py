@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 
 from neuronxcc.collector import paused
+from neuronxcc.environment.development import TORCH_NEURONX_VERIFY_PASSES
 from neuronxcc.ir.graph import Graph
 from neuronxcc.lowering.lower import lower
 from neuronxcc.options import Options
 from neuronxcc.passes import pipeline
 from neuronxcc.program.program import Program
 from neuronxcc.program.text import program_to_text
-
-VERIFY_VARIABLE = "TORCH_NEURONX_VERIFY_PASSES"
 
 # Told of every stage: its name, and how to get its text.
 Observer = Callable[[str, Callable[[], str]], None]
@@ -56,7 +54,8 @@ def _compile(
 ) -> Program:
     start = time.perf_counter()
     records: list[pipeline.PassRecord] = []
-    graph = pipeline.run(graph, options, verify_all=_verify_all(), observe=observe, records=records)
+    verify_all = TORCH_NEURONX_VERIFY_PASSES.get()
+    graph = pipeline.run(graph, options, verify_all=verify_all, observe=observe, records=records)
     if param_strides is not None and options.stochastic_rounding:
         param_strides = (*param_strides, (1,))  # the state, which the passes have added
     passed = time.perf_counter()
@@ -66,8 +65,3 @@ def _compile(
     if observe is not None:
         observe("program", lambda: program_to_text(program))
     return dataclasses.replace(program, meta={**program.meta, "seconds": seconds})
-
-
-def _verify_all() -> bool:
-    """Whether the environment asks for a check of the graph after every pass."""
-    return os.environ.get(VERIFY_VARIABLE, "").strip() not in {"", "0"}

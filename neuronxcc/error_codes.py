@@ -33,7 +33,10 @@ _TOO_MANY = "number of instructions generated exceeds the limit"
 _SMALLER = "a smaller batch, or tensor or pipeline parallelism"
 _SPLIT = "split the model: pipeline or tensor parallelism, or several smaller graphs"
 _TARGETS = "a target from the list in docs/neuronx-cc.md"
-_LOSS = "cast to a floating-point type, or list `{}` in --implicit-integer-downcast"
+_LOSS = (
+    "cast to a floating-point type (float32 is exact to 2^24), or accept the loss: "
+    "--implicit-integer-downcast={} (in NEURON_CC_FLAGS)"
+)
 _MX = "QuantizeMX custom call"
 _DOT = "ScaledMatmul custom call"
 _BLOCK = "in __op$block_scaled_dot, "
@@ -138,7 +141,7 @@ CODES: dict[str, ErrorCode] = dict(
               "dilate the operand by hand (pad)"),
         _code("EVRF018",
               "reduce-window with window dilation greater than 1", "window_dilation above 1",
-              "use a dense window"),
+              "use a dense window (dilation=1)"),
         _code("EVRF019", "reduce-window with", "a reduce-window of several inputs",
               "use one reduce-window per input"),
         _code(
@@ -192,13 +195,14 @@ CODES: dict[str, ErrorCode] = dict(
         _code(
             "EVRF051",
             "Data type F8E4M3FN is not supported on TRN1/TRN2", "float8_e4m3fn before trn3",
-            "compile for trn3, or pass --experimental-unsafe-fp8e4m3fn-as-fp8e4m3 (not for "
+            "compile for trn3, cast to bfloat16, or pass "
+            "--experimental-unsafe-fp8e4m3fn-as-fp8e4m3 with weights scaled to 240 (not for "
             "QuantizeMX)",
         ),
         _code(
             "EVRF052", "Data type F8E4M3 is not supported on hardware newer than Trn3",
             "float8_e4m3 on a target after trn3", "use float8_e4m3fn",
-            "no target here is newer than trn3",
+            "every target here has float8_e4m3",
         ),
         _code("EVRF053", f"{_DOT} contracting dimension overlaps with batch dimension",
               f"{_BLOCK}a dimension in both lists", "make them disjoint"),
@@ -267,6 +271,18 @@ OWN: dict[str, ErrorCode] = dict(
             "an error of the compiler's own",
             "flatten the module, and report it",
         ),
+        _code(
+            "ICAP001",
+            "cannot compile",
+            "PyTorch captured something else than the program does",
+            "what the error says; torch.compiler.disable keeps a function out",
+        ),
+        _code(
+            "ILWR001",
+            "the lowering of",
+            "an error of the compiler's own: a lowering that disagrees with PyTorch",
+            "exclude the function with torch.compiler.disable, and report the message",
+        ),
     )
 )
 
@@ -279,7 +295,7 @@ def find_code(text: str) -> ErrorCode | None:
 
 
 def explained(code: ErrorCode) -> str:
-    """What `neuronx-cc explain` prints."""
+    """The output of `neuronx-cc explain`."""
     here = f"does not arise: {code.instead}" if code.instead else "arises"
     return (
         f"{code.code}\n  says:    ... {code.message} ...\n  cause:   {code.cause}\n"

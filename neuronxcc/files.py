@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class UntrustedFileError(OSError):
-    """What stands under a name is not what a cache keeps there."""
+    """A name in a cache leads to something that no cache keeps there."""
 
 
 def read_regular(

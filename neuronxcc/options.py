@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import difflib
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import NoReturn
 
+from neuronxcc.environment.compilation import NEURON_CC_FLAGS, NEURON_RT_STOCHASTIC_ROUNDING_EN
+from neuronxcc.machine import MachineConfigError, named_lnc, named_target
 from neuronxcc.option_table import (
     BY_NAME,
     DOWNCASTS,
@@ -26,11 +28,6 @@ from neuronxcc.option_table import (
     find_key,
 )
 from neuronxcc.targets import DEFAULT_TARGET, Target, UnknownTargetError, get_target, target_names
-
-TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
-ROUNDING_VARIABLE = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
-LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
-FLAGS_VARIABLE = "NEURON_CC_FLAGS"
 
 Source = str | Sequence[str] | Mapping[str, object]
 
@@ -136,10 +133,15 @@ class Options:
     @property
     def integer_downcasts(self) -> frozenset[str]:
         """Operators that may compute integers with loss. Today's default is all of them."""
-        given = self.implicit_integer_downcast
-        if given in {("default",), ("all",)}:
+        if self.implicit_integer_downcast == ("default",):
             return frozenset(DOWNCASTS)
-        return frozenset(given) - {"none"}
+        return self.accepted_downcasts
+
+    @property
+    def accepted_downcasts(self) -> frozenset[str]:
+        """Those of them that the user named: portability forgives no loss that nobody asked for."""
+        given = self.implicit_integer_downcast
+        return frozenset(DOWNCASTS if given == ("all",) else given) - {"default", "none"}
 
     @property
     def unsafe_fp8(self) -> bool:
@@ -229,13 +231,12 @@ def parse(*sources: Source, environ: Mapping[str, str] | None = None) -> Options
         sources: Flags as one text with shell quoting, as words, or by name as in
             `torch.compile(options=...)`, with dashes or underscores.
         environ: Variables that decide target and LNC where no flag does, and stochastic rounding;
-            `os.environ` if None. NEURON_CC_FLAGS is not read: see `from_environment`.
+            those of the process if None. NEURON_CC_FLAGS is not read: see `from_environment`.
 
     Raises:
         OptionError: An unknown option, a wrong value, or a combination that is not possible; the
             message names the option, its value, what is allowed, and what to do.
     """
-    variables = os.environ if environ is None else environ
     values: dict[str, object] = {}
     wrapper: dict[str, object] = {}
     recorded: list[tuple[str, str]] = []
@@ -250,8 +251,8 @@ def parse(*sources: Source, environ: Mapping[str, str] | None = None) -> Options
             into[flag.field] = _convert(flag, name, text)
             if flag.status is Status.DEPRECATED:
                 notes.append(f"{name} is deprecated; use {flag.instead}")
-    target = _target(values, variables)
-    lnc = _lnc(values, variables, target)
+    target = _target(values, environ)
+    lnc = _lnc(values, environ, target)
     if values.get("native_int64") == "enabled" and not target.native_int64:
         notes.append(f"--native-int64=enabled has no effect: {target.name} has no 64-bit integers")
     settings = {
@@ -259,7 +260,7 @@ def parse(*sources: Source, environ: Mapping[str, str] | None = None) -> Options
         "target": target.name,
         "lnc": lnc,
         "recorded": tuple(recorded),
-        "stochastic_rounding": _rounding(variables),
+        "stochastic_rounding": _rounding(environ),
     }
     made = Wrapper(**wrapper)  # type: ignore[arg-type]  # _convert gives each field its type
     return Options(**settings, wrapper=made, notes=tuple(notes))  # type: ignore[arg-type]
@@ -292,11 +293,38 @@ def from_environment(
     Raises:
         OptionError: As `parse`.
     """
-    variables = os.environ if environ is None else environ
-    return parse(variables.get(FLAGS_VARIABLE, ""), options or {}, environ=variables)
+    return parse(NEURON_CC_FLAGS.text(environ), options or {}, environ=environ)
 
 
-def _read(source: Source) -> Iterator[tuple[Flag, str, str]]:
+def for_eager(target: str, environ: Mapping[str, str] | None = None) -> Options:
+    """What eager mode reads of NEURON_CC_FLAGS, for a machine: the integer options.
+
+    All others are left to the first compilation: a wrong one is no reason to have no device.
+
+    Raises:
+        OptionError: An integer option has a wrong value, or the flags are no words.
+        UnknownTargetError: There is no such target.
+    """
+    values = {
+        flag.field: _convert(flag, name, text)
+        for flag, name, text in _read(NEURON_CC_FLAGS.text(environ), _skip)
+        if flag.field in {"native_int64", "implicit_integer_downcast"}
+    }
+    chip = get_target(target)
+    return Options(target=chip.name, lnc=chip.default_lnc, **values)  # type: ignore[arg-type]
+
+
+def _refuse(word: str, name: str) -> NoReturn:
+    raise _unknown(word, name)
+
+
+def _skip(_word: str, _name: str) -> None:
+    pass
+
+
+def _read(
+    source: Source, unknown: Callable[[str, str], None] = _refuse
+) -> Iterator[tuple[Flag, str, str]]:
     """Options of a source: the option, the name as written, the text of its value."""
     if isinstance(source, Mapping):
         return _read_mapping(source)
@@ -306,10 +334,12 @@ def _read(source: Source) -> Iterator[tuple[Flag, str, str]]:
         raise OptionError(
             "flags", repr(source), "words as a shell reads them", f"Here: {error}."
         ) from error
-    return _read_words(words)
+    return _read_words(words, unknown)
 
 
-def _read_words(words: Sequence[str]) -> Iterator[tuple[Flag, str, str]]:
+def _read_words(
+    words: Sequence[str], unknown: Callable[[str, str], None]
+) -> Iterator[tuple[Flag, str, str]]:
     position = 0
     while position < len(words):
         word = words[position]
@@ -319,7 +349,8 @@ def _read_words(words: Sequence[str]) -> Iterator[tuple[Flag, str, str]]:
             name, equals, text = "-O", "=", word[2:]
         flag = find(name)
         if flag is None:
-            raise _unknown(word, name)
+            unknown(word, name)
+            continue
         if flag.value in {Value.ON, Value.OFF}:
             if equals:
                 raise OptionError(name, text, flag.value.value, "Write it without a value.")
@@ -396,56 +427,60 @@ def _convert(flag: Flag, name: str, text: str) -> object:
     return value
 
 
-def _rounding(variables: Mapping[str, str]) -> bool:
-    text = variables.get(ROUNDING_VARIABLE, "").strip() or "0"
+def _rounding(environ: Mapping[str, str] | None) -> bool:
+    text = NEURON_RT_STOCHASTIC_ROUNDING_EN.text(environ) or "0"
     if text not in {"0", "1"}:
-        raise OptionError(ROUNDING_VARIABLE, text, "0, 1", "Set it to 1 or unset it.")
+        raise OptionError(
+            NEURON_RT_STOCHASTIC_ROUNDING_EN.name, text, "0, 1", "Set it to 1 or unset it."
+        )
     return text == "1"
 
 
-def _target(values: Mapping[str, object], variables: Mapping[str, str]) -> Target:
+def _target(values: Mapping[str, object], environ: Mapping[str, str] | None) -> Target:
     given = values.get("target")
-    name = "--target" if given is not None else TARGET_VARIABLE
-    text = str(given) if given is not None else variables.get(TARGET_VARIABLE, "").strip()
+    if given is None:
+        try:
+            return named_target(environ) or get_target(DEFAULT_TARGET)
+        except MachineConfigError as error:
+            raise _of_variable(error) from error
     try:
-        return get_target(text if given is not None else text or DEFAULT_TARGET)
+        return get_target(str(given))
     except UnknownTargetError as error:
         raise OptionError(
-            name, text or "''", ", ".join(target_names()), "Name one of these."
+            "--target", str(given) or "''", ", ".join(target_names()), "Name one of these."
         ) from error
 
 
-def _lnc(values: Mapping[str, object], variables: Mapping[str, str], target: Target) -> int:
+def _lnc(values: Mapping[str, object], environ: Mapping[str, str] | None, target: Target) -> int:
     given = values.get("lnc")
-    allowed = ", ".join(map(str, target.supported_lnc))
-    for variable in LNC_VARIABLES:
-        text = variables.get(variable, "").strip()
-        if not text:
-            continue
-        if given is None:
-            if text not in {str(lnc) for lnc in target.supported_lnc}:
-                raise _wrong_lnc(variable, text, target, allowed)
-            return int(text)
-        if text != str(given):
-            raise OptionError(
-                "--lnc",
-                str(given),
-                f"the value of {variable}, {text}",
-                "Compiler and runtime must agree; set both alike.",
-                "NCC_EARG001",
-            )
-    if given is None:
-        return target.default_lnc
-    if given not in target.supported_lnc:
-        raise _wrong_lnc("--lnc", str(given), target, allowed)
-    return int(str(given))
+    if given is not None and given not in target.supported_lnc:
+        raise _wrong_lnc(str(given), target)
+    try:
+        named = named_lnc(environ, target)
+    except MachineConfigError as error:
+        raise _of_variable(error) from error
+    if given is not None and named is not None and given != named[1]:
+        raise OptionError(
+            "--lnc",
+            str(given),
+            f"the value of {named[0]}, {named[1]}",
+            "Compiler and runtime must agree; set both alike.",
+            "NCC_EARG001",
+        )
+    if given is not None:
+        return int(str(given))
+    return named[1] if named is not None else target.default_lnc
 
 
-def _wrong_lnc(option: str, text: str, target: Target, allowed: str) -> OptionError:
+def _of_variable(error: MachineConfigError) -> OptionError:
+    return OptionError(error.variable, error.given, error.allowed, error.remedy, error.code or "")
+
+
+def _wrong_lnc(text: str, target: Target) -> OptionError:
     return OptionError(
-        option,
+        "--lnc",
         text,
-        f"{allowed} on {target.name}",
+        f"{', '.join(map(str, target.supported_lnc))} on {target.name}",
         f"Unsupported Logical Neuron Core (LNC) configuration: use {target.default_lnc}, or a "
         "target that groups its cores like that.",
         "NCC_EARG001",

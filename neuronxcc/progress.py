@@ -10,7 +10,6 @@ every few seconds. Short work, and all work under TORCH_NEURONX_PROGRESS=0, show
 from __future__ import annotations
 
 import contextvars
-import os
 import shutil
 import sys
 import threading
@@ -19,7 +18,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TextIO
 
-VARIABLE = "TORCH_NEURONX_PROGRESS"
+from neuronxcc.environment.compilation import TORCH_NEURONX_PROGRESS
+from neuronxcc.environment.machine import LOCAL_RANK
+
 PATIENCE_SECONDS = 2.0
 _REDRAW_SECONDS = 0.2
 _LINE_SECONDS = 5.0
@@ -30,13 +31,12 @@ Reporter = Callable[[str, int, int], None]
 
 
 def enabled(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether progress may be shown: TORCH_NEURONX_PROGRESS=0 forbids it, 1 asks for it.
+    """Return whether progress may be shown: TORCH_NEURONX_PROGRESS=0 forbids it, 1 asks for it.
 
     Otherwise it is shown by one process of those that a launcher started on this machine.
     """
-    variables = os.environ if environ is None else environ
-    asked = variables.get(VARIABLE, "").strip()
-    return asked != "0" if asked else variables.get("LOCAL_RANK", "").strip() in {"", "0"}
+    asked = TORCH_NEURONX_PROGRESS.get(environ)
+    return LOCAL_RANK.text(environ) in {"", "0"} if asked is None else asked
 
 
 class Progress:

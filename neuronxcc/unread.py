@@ -1,4 +1,4 @@
-"""What all our commands do when nobody reads on, as in `neuronx-cc compile --help | head -1`."""
+"""The end of commands whose output nobody reads, as in `neuronx-cc compile --help | head -1`."""
 
 from __future__ import annotations
 

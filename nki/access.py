@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from nki.addressing import indices
 from nki.bounds import limit
+from nki.core import OnChip
 from nki.dtypes import info
-from nki.memory import OnChip, Storage
+from nki.memory import Storage
 from nki.pattern import AccessPattern, contiguous, is_contiguous
 from nki.tensor import NkiTensor, tensor_of
 
@@ -221,7 +222,7 @@ def box(tensor: NkiTensor) -> tuple[int, int, int, int]:
 
 
 def may_overlap(a: NkiTensor, b: NkiTensor) -> bool:
-    """Whether the smallest boxes of partitions and bytes around two views meet.
+    """Return whether the smallest boxes of partitions and bytes around two views meet.
 
     An indirect view counts as its whole storage.
     """
@@ -233,7 +234,7 @@ def may_overlap(a: NkiTensor, b: NkiTensor) -> bool:
 
 
 def overlap(a: NkiTensor, b: NkiTensor) -> bool:
-    """Whether two views share a byte.
+    """Return whether two views share a byte.
 
     The answer is exact, except that an indirect view counts as its whole storage.
     """
@@ -269,7 +270,7 @@ class _Addresses:
 
 
 def _share_bytes(a: NkiTensor, b: NkiTensor) -> bool:
-    """Whether two direct views share a byte, by listing all bytes of both."""
+    """Return whether two direct views share a byte, by listing all bytes of both."""
     return bool(np.intersect1d(_all_bytes(a), _all_bytes(b)).size)
 
 

@@ -1,4 +1,4 @@
-"""What the engines cannot address in SBUF and PSUM: rules, each with its source and remedy.
+"""The rules for addresses in SBUF and PSUM, each with its source and remedy.
 
 A view may break them and still be made, read and sliced: they hold for operands of the compute
 engines, which the table of instructions says. DMA engines read and write any elements.

@@ -144,7 +144,7 @@ def explicit(
 
 
 def leaves(p: AccessPattern, storage_bytes: int, row_bytes: int) -> bool:
-    """Whether a pattern shows what its storage does not have; a dynamic index counts as 0."""
+    """Return whether a pattern leaves its storage; a dynamic index counts as 0."""
     row = row_bytes // info(p.dtype).itemsize
     shape, strides = p.shape, p.strides
     if p.indirect is not None and p.indirect.kind != "scalar":

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
+from neuronxcc.environment.kernels import NKI_ARTIFACTS_DIR
 from neuronxcc.files import write_whole
 from neuronxcc.options import from_environment
 from neuronxcc.program.program import Program
 from neuronxcc.targets import Target
 
-__all__ = ["FILE_NAME", "VARIABLE", "leave", "target_name", "wanted"]
+__all__ = ["FILE_NAME", "leave", "target_name", "wanted"]
 
-VARIABLE = "NKI_ARTIFACTS_DIR"
 FILE_NAME = "kernel.neff"
 
 
 def wanted() -> bool:
-    """Whether kernels become files."""
-    return bool(os.environ.get(VARIABLE))
+    """Return whether kernels become files."""
+    return NKI_ARTIFACTS_DIR.get() is not None
 
 
 def target_name() -> str | None:
@@ -48,6 +46,8 @@ def leave(program: Program, written: Collection[int], target: Target, grid: Sequ
     from neuronxcc.frontends.hlo.custom_kernels import kernel_file  # noqa: PLC0415
 
     cores = max(from_environment().lnc, *grid, 1)
-    path = Path(os.environ[VARIABLE]) / FILE_NAME
+    folder = NKI_ARTIFACTS_DIR.get()
+    assert folder is not None
+    path = folder / FILE_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, kernel_file(program, written, target.name, cores))

@@ -24,7 +24,7 @@ Position = tuple[int | None, int | None, int | None, int | None]
 
 
 class Loops(Protocol):
-    """What opens the loops: a recorder."""
+    """The recorder, which opens the loops."""
 
     def while_loop(self, initial: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
         """See `nki.recorder.Recorder.while_loop`."""

@@ -1,15 +1,24 @@
 """What the current thread's kernel runs on and is recorded by."""
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
+from nki.core import Core, default_target
 from nki.errors import NkiError
 
-__all__ = ["KernelRun", "current_run", "use_run"]
+__all__ = [
+    "Issuer",
+    "KernelRun",
+    "Surroundings",
+    "current_core",
+    "current_run",
+    "surroundings",
+    "use",
+]
 
 
 class KernelRun(Protocol):
@@ -84,24 +93,73 @@ class KernelRun(Protocol):
         """Raise an error when the kernel has ended: it was found where Python lets none pass."""
 
 
-class _Current(threading.local):
+class Issuer(NamedTuple):
+    """Who receives the calls of `nki.isa`.
+
+    Attributes:
+        issue: is given the row of the table, operands as the user gave them and canonical
+            attributes, both by name; what it returns is what the kernel gets. `nki.isa.bind`
+            checks the call.
+        again: is asked before, with the row, the positional and the named arguments: it returns an
+            `NkiInstruction` if it has dealt with the call, else a key of it or None.
+        learn: is told of the calls with a key that `issue` took: the key, the arguments as they
+            were given, and what `issue` was given.
+    """
+
+    issue: Callable[[Any, dict[str, Any], dict[str, Any]], Any]
+    again: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None
+    learn: (
+        Callable[
+            [Any, tuple[tuple[Any, ...], dict[str, Any]], Any, dict[str, Any], dict[str, Any]], None
+        ]
+        | None
+    ) = None
+
+
+class Surroundings(NamedTuple):
+    """What surrounds the code of a thread.
+
+    Attributes:
+        core: what it runs on.
+        run: the kernel that it is part of, None outside of kernels.
+        issuer: who receives its instructions; None outside of kernels.
+        state: what a layer above keeps of the kernel, see `nki.first_generation.state`.
+    """
+
+    core: Core | None = None
     run: KernelRun | None = None
+    issuer: Issuer | None = None
+    state: object = None
 
 
-_CURRENT = _Current()
+# The default is a tuple, which nobody changes.
+_here: ContextVar[Surroundings] = ContextVar(
+    "nki_surroundings",
+    default=Surroundings(),  # noqa: B039
+)
+# For calls of instructions, of which there are many: what surrounds the code that runs.
+surroundings = _here.get
 
 
 def current_run() -> KernelRun | None:
     """Return this thread's kernel, None outside of kernels."""
-    return _CURRENT.run
+    return _here.get().run
+
+
+def current_core() -> Core:
+    """Return the core that this thread's kernel runs on; outside of a kernel, one of its own."""
+    core = _here.get().core
+    if core is None:
+        core = Core(default_target())
+        _here.set(_here.get()._replace(core=core))
+    return core
 
 
 @contextmanager
-def use_run(run: KernelRun) -> Iterator[None]:
-    """Make ``run`` this thread's kernel within a ``with`` block."""
-    before = _CURRENT.run
-    _CURRENT.run = run
+def use(**changes: Any) -> Iterator[None]:
+    """Change fields of this thread's :class:`Surroundings` within a ``with`` block."""
+    token = _here.set(_here.get()._replace(**changes))
     try:
         yield
     finally:
-        _CURRENT.run = before
+        _here.reset(token)

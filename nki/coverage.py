@@ -1,4 +1,4 @@
-"""What of the kernel language there is, from the tables: ``python -m nki.coverage``.
+"""The coverage of the kernel language, from the tables: ``python -m nki.coverage``.
 
 It prints a page in Markdown: the instructions with engines, operands, rules and costs, who runs
 them here, and the codes of errors.

@@ -16,7 +16,7 @@ import numpy as np
 from neuronxcc.ir.dtypes import DType as LoopType
 from nki.errors import NkiTypeError
 
-__all__ = ["NAMES", "DTypeInfo", "canonical", "info", "name_of", "named"]
+__all__ = ["NAMES", "NARROWED", "DTypeInfo", "canonical", "info", "name_of", "named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,23 @@ class DTypeInfo:
 
     @property
     def is_packed(self) -> bool:
-        """Whether several elements make one item."""
+        """Return whether several elements make one item."""
         return self.lanes > 1
 
 
-def _type(name: str, numpy: Any, loop: LoopType | None, *aliases: str) -> DTypeInfo:
-    kind = np.dtype(numpy)
-    is_int = kind.kind in "iu" and name != "bool_"
-    is_float = not is_int and name != "bool_"
-    return DTypeInfo(name, kind, kind.itemsize, is_float, is_int, 1, kind, loop, aliases)
+def _type(
+    name: str, loop: LoopType | None, *aliases: str, stored: LoopType | None = None
+) -> DTypeInfo:
+    kind = stored or loop
+    assert kind is not None, name
+    is_int = loop is not None and loop.is_integer
+    is_float = not is_int and loop is not LoopType.PRED
+    numpy = kind.numpy
+    return DTypeInfo(name, numpy, numpy.itemsize, is_float, is_int, 1, numpy, loop, aliases)
 
 
-def _packed(name: str, item: Any, lane: Any) -> DTypeInfo:
-    kind = np.dtype(item)
+def _packed(name: str, item: LoopType, lane: Any) -> DTypeInfo:
+    kind = item.numpy
     return DTypeInfo(
         name, kind, kind.itemsize, is_float=True, is_int=False, lanes=4, lane=np.dtype(lane),
         loop=None, aliases=(),
@@ -70,25 +74,27 @@ def _packed(name: str, item: Any, lane: Any) -> DTypeInfo:
 # bool_ is stored as a byte whose value need not be 0 or 1, which numpy.bool_ does not allow.
 # tfloat32 is stored as 32 bits of which the engines that multiply use 19.
 _TYPES = (
-    _type("bool_", np.uint8, LoopType.PRED, "bool"),
-    _type("int8", np.int8, LoopType.S8),
-    _type("int16", np.int16, LoopType.S16),
-    _type("int32", np.int32, LoopType.S32),
-    _type("uint8", np.uint8, LoopType.U8),
-    _type("uint16", np.uint16, LoopType.U16),
-    _type("uint32", np.uint32, LoopType.U32),
-    _type("float16", np.float16, LoopType.F16, "fp16", "half"),
-    _type("float32", np.float32, LoopType.F32, "fp32", "float"),
-    _type("bfloat16", ml_dtypes.bfloat16, LoopType.BF16, "bf16"),
-    _type("tfloat32", np.float32, None, "tf32"),
-    _type("float8_e4m3", ml_dtypes.float8_e4m3, LoopType.F8E4M3, "float8e4"),
-    _type("float8_e4m3fn", ml_dtypes.float8_e4m3fn, LoopType.F8E4M3FN, "float8e4m3fn"),
-    _type("float8_e5m2", ml_dtypes.float8_e5m2, LoopType.F8E5M2, "float8e5"),
-    _packed("float8_e5m2_x4", np.uint32, ml_dtypes.float8_e5m2),
-    _packed("float8_e4m3fn_x4", np.uint32, ml_dtypes.float8_e4m3fn),
-    _type("float8_e8m0fnu", ml_dtypes.float8_e8m0fnu, LoopType.F8E8M0, "float8e8m0"),
-    _packed("float4_e2m1fn_x4", np.uint16, ml_dtypes.float4_e2m1fn),
+    _type("bool_", LoopType.PRED, "bool", stored=LoopType.U8),
+    _type("int8", LoopType.S8),
+    _type("int16", LoopType.S16),
+    _type("int32", LoopType.S32),
+    _type("uint8", LoopType.U8),
+    _type("uint16", LoopType.U16),
+    _type("uint32", LoopType.U32),
+    _type("float16", LoopType.F16, "fp16", "half"),
+    _type("float32", LoopType.F32, "fp32", "float"),
+    _type("bfloat16", LoopType.BF16, "bf16"),
+    _type("tfloat32", None, "tf32", stored=LoopType.F32),
+    _type("float8_e4m3", LoopType.F8E4M3, "float8e4"),
+    _type("float8_e4m3fn", LoopType.F8E4M3FN, "float8e4m3fn"),
+    _type("float8_e5m2", LoopType.F8E5M2, "float8e5"),
+    _packed("float8_e5m2_x4", LoopType.U32, LoopType.F8E5M2.numpy),
+    _packed("float8_e4m3fn_x4", LoopType.U32, LoopType.F8E4M3FN.numpy),
+    _type("float8_e8m0fnu", LoopType.F8E8M0, "float8e8m0"),
+    _packed("float4_e2m1fn_x4", LoopType.U16, ml_dtypes.float4_e2m1fn),
 )
+# What becomes of NumPy's types of 64 bits, which no engine computes with.
+NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 _INFO: dict[str, DTypeInfo] = {row.name: row for row in _TYPES}
 NAMES: tuple[str, ...] = tuple(_INFO)
 
@@ -158,12 +164,12 @@ def _spell_out(dtype: Any) -> str:
 
 
 def _unknown(dtype: Any) -> NkiTypeError:
-    wide = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
     text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     short = str(text).rpartition(".")[2]
     remedy = (
-        f"the engines compute with 32 bits at most: convert to nl.{wide[short]} before the kernel"
-        if short in wide
+        "the engines compute with 32 bits at most: "
+        f"convert to nl.{NARROWED[short]} before the kernel"
+        if short in NARROWED
         else f"use one of {', '.join(NAMES)}"
     )
     return NkiTypeError("NKI001", f"{dtype!r} is no NKI data type", remedy)

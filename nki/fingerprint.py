@@ -1,4 +1,4 @@
-"""What a kernel is made of, as a hash: equal hashes mean equal recordings for equal arguments.
+"""The parts of a kernel as a hash: equal hashes mean equal recordings for equal arguments.
 
 A kernel is a Python function, so its meaning is its code and everything that the code can reach:
 functions, classes, constants, closures, modules of the user's. Whatever cannot be followed makes
@@ -200,7 +200,7 @@ class _Walk:
 
 
 class _Empty(NamedTuple):
-    """What a named tuple has that nobody wrote."""
+    """The attributes of a named tuple that nobody wrote."""
 
 
 _BOOKKEEPING = frozenset(
@@ -219,7 +219,7 @@ def _is_library(module: types.ModuleType) -> bool:
 
 
 def _is_made(name: str, item: Any, fields: tuple[str, ...]) -> bool:
-    """Whether something in a named tuple is what `collections` makes of its fields."""
+    """Return whether something in a named tuple is what `collections` makes of its fields."""
     code = getattr(getattr(item, "__func__", item), "__code__", None)
     if code is None:
         return name in fields or name in {"__slots__", "__match_args__", "__orig_bases__"}

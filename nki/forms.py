@@ -24,7 +24,7 @@ Key = Any
 
 
 class Layout:
-    """What a template knows of a tensor operand.
+    """A tensor operand as its template knows it.
 
     Attributes:
         form: for the template.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_EXECUTOR
 from neuronxcc.targets import Target
+from nki.core import default_target
 from nki.dtypes import info, name_of, named
-from nki.memory import default_target
 from nki.reference import run as run_reference
 from nki.returned import Returned, array_view, assemble
 
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     from nki.launch import Launch
 
 __all__ = [
-    "EXECUTOR_VARIABLE",
     "Frontend",
     "NumpyFrontend",
     "executor",
-    "executor_name",
     "frontend_of",
 ]
 
@@ -39,13 +37,12 @@ Array = npt.NDArray[Any]
 Runner = Callable[[Sequence[Array]], list[Array]]
 Executor = Callable[["Launch"], Runner]
 
-EXECUTOR_VARIABLE = "TORCH_NEURONX_NKI_EXECUTOR"
 _GROUP = "nki.frontends"
 _EXECUTORS = "nki.executors"
 
 
 class Frontend(ABC):
-    """What nki must know of a kind of arrays.
+    """A kind of arrays that kernels are called with.
 
     Attributes:
         name: of the kind, for signatures and messages.
@@ -57,7 +54,7 @@ class Frontend(ABC):
 
     @abstractmethod
     def owns(self, value: Any) -> bool:
-        """Whether a value is an array of this kind."""
+        """Return whether a value is an array of this kind."""
 
     @abstractmethod
     def describe(self, value: Any) -> tuple[tuple[int, ...], str]:
@@ -87,7 +84,7 @@ class NumpyFrontend(Frontend):
     name = "numpy"
 
     def owns(self, value: Any) -> bool:
-        """Whether a value is an array with at least one dimension."""
+        """Return whether a value is an array with at least one dimension."""
         return isinstance(value, np.ndarray)
 
     def describe(self, value: Any) -> tuple[tuple[int, ...], str]:
@@ -125,18 +122,6 @@ def _usable(array: Array, kind: np.dtype[Any]) -> Array:
     return np.array(array, kind, order="C")
 
 
-def executor_name() -> str:
-    """Return ``native`` or ``reference``, which `TORCH_NEURONX_NKI_EXECUTOR` chooses.
-
-    Raises:
-        ValueError: the variable names neither.
-    """
-    asked = os.environ.get(EXECUTOR_VARIABLE) or "native"
-    if asked not in ("native", "reference"):
-        raise ValueError(f"{EXECUTOR_VARIABLE}={asked}: use native or reference")
-    return asked
-
-
 def executor() -> Executor:
     """Return who makes launches runnable on NumPy arrays.
 
@@ -146,7 +131,7 @@ def executor() -> Executor:
     Raises:
         ValueError: the variable names neither, or the native one is not installed.
     """
-    return _reference if executor_name() == "reference" else _native()
+    return _reference if TORCH_NEURONX_NKI_EXECUTOR.get() == "reference" else _native()
 
 
 def _reference(launch: Launch) -> Runner:
@@ -161,7 +146,7 @@ def _native() -> Executor:
         return made
     raise ValueError(
         "no native executor of NKI kernels is installed; install torch_neuronx, or set "
-        f"{EXECUTOR_VARIABLE}=reference for the slow one"
+        f"{TORCH_NEURONX_NKI_EXECUTOR.name}=reference for the slow one"
     )
 
 

@@ -1,4 +1,4 @@
-"""What stands between the brackets of a tensor, and the indices that are known only at run time."""
+"""The index expressions of tensors, and the indices that are known only at run time."""
 
 import operator
 from typing import Any
@@ -40,7 +40,7 @@ class DynamicSlice(NKIObject):
 
 
 def is_dynamic(index: Any) -> bool:
-    """Whether an index is known only at run time: a register or a tensor."""
+    """Return whether an index is known only at run time: a register or a tensor."""
     return isinstance(index, (TensorBase, RuntimeScalar))
 
 

@@ -31,7 +31,7 @@ class JaxFrontend(Frontend):
     rank = 10
 
     def owns(self, value: Any) -> bool:
-        """Whether a value is an array of JAX, or stands for one while JAX traces."""
+        """Return whether a value is an array of JAX, or stands for one while JAX traces."""
         jax = sys.modules.get("jax")
         return jax is not None and isinstance(value, jax.Array)
 

@@ -7,11 +7,19 @@ import enum
 import functools
 import inspect
 import itertools
-import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
+from neuronxcc.environment.kernels import (
+    NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE,
+    NKI_PRECISE_FP,
+    TORCH_NEURONX_NKI_CHECKS,
+    TORCH_NEURONX_NKI_EXECUTOR,
+    TORCH_NEURONX_NKI_LINT,
+    TORCH_NEURONX_NKI_VERSION,
+)
+from neuronxcc.environment.machine import NEURON_PLATFORM_TARGET_OVERRIDE
 from neuronxcc.targets import Target
 from nki import artifacts, tracer
 from nki.context import current_run
@@ -32,9 +40,9 @@ __all__ = ["Kernel", "jit", "kernel_of", "simulate"]
 _CORES = (1, 2)
 # Environment that changes what a recording is, so that it is part of every signature.
 _ENVIRONMENT = (
-    "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP", "TORCH_NEURONX_NKI_LINT",
-    "TORCH_NEURONX_NKI_CHECKS", "TORCH_NEURONX_NKI_EXECUTOR", "TORCH_NEURONX_NKI_VERSION",
-    "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE",
+    NEURON_PLATFORM_TARGET_OVERRIDE, NKI_PRECISE_FP, TORCH_NEURONX_NKI_LINT,
+    TORCH_NEURONX_NKI_CHECKS, TORCH_NEURONX_NKI_EXECUTOR, TORCH_NEURONX_NKI_VERSION,
+    NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE,
 )  # fmt: skip
 
 
@@ -105,7 +113,7 @@ class Kernel:
         return made
 
     def __fingerprint__(self) -> tuple[Any, ...]:
-        """What it consists of, see `nki.fingerprint`."""
+        """Its parts, see `nki.fingerprint`."""
         return self.function, self.grid, self.edges
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -162,7 +170,7 @@ class Kernel:
         bound = [self._bound(arguments, *call) for call in calls]
         frontend = arguments.frontend()
         target = self.target(frontend, arguments.values)
-        environment = tuple(map(os.environ.get, _ENVIRONMENT))
+        environment = tuple(variable.text() for variable in _ENVIRONMENT)
         key = (*arguments.key, len(calls), self.grid, self.edges, target.name, environment)
         launch = self._launches.get(key)
         if launch is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_CHECKS
 from neuronxcc.program.program import Program
 from neuronxcc.targets import Target
 from nki.checks import check_core
@@ -27,9 +27,8 @@ from nki.tensor import NkiTensor
 from nki.trees import rebuilt
 from nki.versions import since
 
-__all__ = ["CHECKS_VARIABLE", "Facts", "Launch", "Slot", "facts_of", "record"]
+__all__ = ["Facts", "Launch", "Slot", "facts_of", "record"]
 
-CHECKS_VARIABLE = "TORCH_NEURONX_NKI_CHECKS"
 Array = npt.NDArray[Any]
 
 
@@ -88,12 +87,12 @@ class Launch:
 
     @functools.cached_property
     def recording(self) -> Recording:
-        """What the kernel did."""
+        """The recording of the kernel."""
         return self._recording()
 
     @functools.cached_property
     def program(self) -> Program:
-        """What the native executor runs."""
+        """The program for the native executor."""
         return self._program()
 
     def made(self, make: Callable[..., Any], *where: Any) -> Any:
@@ -112,20 +111,18 @@ class Launch:
 
         Raises:
             NkiError: there is a finding, and the variable is ``strict``.
-            ValueError: the variable is none of off, warn and strict.
+            VariableError: the variable is none of off, warn and strict.
         """
-        mode = os.environ.get(CHECKS_VARIABLE) or "warn"
-        if mode not in ("off", "warn", "strict"):
-            raise ValueError(f"{CHECKS_VARIABLE}={mode}: use off, warn or strict")
+        mode = TORCH_NEURONX_NKI_CHECKS.get()
         for code, text, where in dict.fromkeys(self.findings) if mode != "off" else ():
             if mode == "strict":
-                remedy = f"correct it, or set {CHECKS_VARIABLE}=warn to go on"
+                remedy = f"correct it, or set {TORCH_NEURONX_NKI_CHECKS.name}=warn to go on"
                 raise NkiError(code, text, remedy, where)
             warnings.warn_explicit(f"{text} [{code}]", NkiWarning, *where)
 
 
 class Facts(NamedTuple):
-    """What is known of a launch without its recording; see :class:`Launch`."""
+    """The facts about a launch without its recording; see :class:`Launch`."""
 
     results: Any
     arguments: tuple[tuple[tuple[int, ...], str], ...]
@@ -180,7 +177,7 @@ def record(
         NkiError: the kernel breaks a rule.
     """
     count = int(np.prod(grid)) if grid else 1
-    checked = os.environ.get(CHECKS_VARIABLE) != "off"
+    checked = TORCH_NEURONX_NKI_CHECKS.get() != "off"
     recorders = []
     for rank, (args, kwargs) in enumerate(calls):
         for index in range(count):

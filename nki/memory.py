@@ -1,4 +1,4 @@
-"""Where tensors live: the regions, a core's memories, and the storage behind one tensor.
+"""Where tensors live: the regions, and the storage behind one tensor.
 
 A :class:`Storage` keeps its bytes in one flat NumPy array, made when somebody first asks, so that
 recording a kernel allocates nothing. An SBUF or PSUM tensor without an address has bytes of its
@@ -9,32 +9,24 @@ Sizes and offsets are in bytes wherever a name says so, else in elements.
 """
 
 import math
-import os
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from neuronxcc.targets import Target, get_target
-from nki import artifacts
+from nki.context import current_core
+from nki.core import Core, OnChip
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiTypeError
 from nki.shadow import COMPLETE, Shadow
 
 __all__ = [
-    "Core",
     "MemoryRegion",
-    "OnChip",
     "Storage",
-    "current_core",
-    "default_target",
     "region_of",
     "sentinel_bytes",
-    "use_core",
 ]
 
 
@@ -90,97 +82,6 @@ def region_of(buffer: Any) -> MemoryRegion:
             "use nl.sbuf, nl.psum, nl.private_hbm or nl.shared_hbm",
         )
     return found
-
-
-class OnChip:
-    """The bytes of one core's SBUF or PSUM, as far as tensors have explicit addresses.
-
-    Attributes:
-        partitions: rows.
-        pitch: bytes of a row.
-        banks: equal parts of a row at whose beginnings PSUM tensors may start; 1 for SBUF.
-    """
-
-    __slots__ = ("_bytes", "_shadow", "banks", "partitions", "pitch")
-
-    def __init__(self, partitions: int, pitch: int, banks: int) -> None:
-        self.partitions = partitions
-        self.pitch = pitch
-        self.banks = banks
-        self._bytes: npt.NDArray[np.uint8] | None = None
-        self._shadow: Shadow | None = None
-
-    @property
-    def bytes(self) -> npt.NDArray[np.uint8]:
-        """All bytes, flat. At first they are 0xFF: NaN in every floating-point type."""
-        if self._bytes is None:
-            self._bytes = np.full(self.partitions * self.pitch, 0xFF, np.uint8)
-        return self._bytes
-
-    @property
-    def shadow(self) -> Shadow:
-        """Which bytes have been written."""
-        if self._shadow is None:
-            self._shadow = Shadow(self.partitions * self.pitch, 1, rows=self.partitions)
-        return self._shadow
-
-
-class Core:
-    """One physical core: its number, what it is, and its on-chip memories.
-
-    Attributes:
-        spills: whoever compiles the kernel that runs places tiles without an address, and may
-            spill them, so that they may be larger than there is room for.
-    """
-
-    __slots__ = ("index", "psum", "sbuf", "spills", "target")
-
-    def __init__(self, target: Target, index: int = 0) -> None:
-        self.target = target
-        self.index = index
-        self.spills = False
-        spec = target.core
-        self.sbuf = OnChip(spec.sbuf.partitions, spec.sbuf.bytes_per_partition, 1)
-        self.psum = OnChip(spec.psum.partitions, spec.psum.bytes_per_partition, spec.psum.banks)
-
-
-def default_target() -> Target:
-    """Return the target that ``NEURON_PLATFORM_TARGET_OVERRIDE`` names.
-
-    Without it that is trn3, as for the vendor's simulator; for kernels that become files it is
-    what the compiler takes.
-
-    Raises:
-        neuronxcc.targets.UnknownTargetError: it names none.
-    """
-    named = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE")
-    return get_target(named or artifacts.target_name() or "trn3")
-
-
-class _Current(threading.local):
-    core: Core | None = None
-
-
-_CURRENT = _Current()
-
-
-def current_core() -> Core:
-    """Return the core that this thread's kernel runs on; outside of a kernel, one of its own."""
-    core = _CURRENT.core
-    if core is None:
-        core = _CURRENT.core = Core(default_target())
-    return core
-
-
-@contextmanager
-def use_core(core: Core) -> Iterator[Core]:
-    """Make ``core`` this thread's current one within a ``with`` block."""
-    before = _CURRENT.core
-    _CURRENT.core = core
-    try:
-        yield core
-    finally:
-        _CURRENT.core = before
 
 
 class Storage:

@@ -26,7 +26,7 @@ from nki.checks.flow import Leaf
 from nki.checks.races import Races, Touch
 from nki.errors import NkiError
 from nki.isa.table import HIDDEN
-from nki.merging.members import Arrival, Launch
+from nki.merging.members import Arrival, Roster
 from nki.merging.shared import Fill, SharedMemory, match_shared
 from nki.merging.source import Rewritten, Source
 from nki.merging.structure import check_structure, different, header
@@ -113,7 +113,7 @@ class _Merge:
 
     def __init__(self, recorders: Sequence[Recorder]) -> None:
         first = recorders[0]
-        self.launch = Launch(first.cores, first.ranks)
+        self.roster = Roster(first.cores, first.ranks)
         self.writer = Writer(first.recording.name, first.recording.target)
         shared = match_shared(recorders)
         self.sources: list[Source] = []
@@ -135,7 +135,7 @@ class _Merge:
 
     def result(self) -> Recording:
         """Merge."""
-        made, cores = self.writer.recording, self.launch.cores
+        made, cores = self.writer.recording, self.roster.cores
         if cores > 1:
             for lane in range(0, len(self.sources), cores):
                 check_structure(self.sources[lane], self.sources[lane + 1])
@@ -157,7 +157,7 @@ class _Merge:
         made.findings += self.memory.findings
         made.findings += [finding for races in self.races for finding in races.findings]
         results = [source.results(source.recording.results) for source in heads]
-        made.results = results if self.launch.ranks > 1 else results[0]
+        made.results = results if self.roster.ranks > 1 else results[0]
         return made
 
     # --- blocks --------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class _Merge:
             loop = block.loops[block.code[begin + 1]]
             return _Stop(begin + 2, loop=loop, lanes=self._lanes_of(source, loop))
         arrival = Arrival(source, source.event(block.code, begin))
-        lanes = SYNCS[arrival.name].lanes(self.launch, arrival)
+        lanes = SYNCS[arrival.name].lanes(self.roster, arrival)
         return _Stop(begin + 2 + arrival.event.template.words, arrival, lanes=lanes)
 
     def _lanes_of(self, source: Source, loop: Loop) -> frozenset[int]:
@@ -247,21 +247,21 @@ class _Merge:
             if not sync.together(arrivals):
                 return False
             self._order(others)
-            sync.check(self.launch, arrivals)
+            sync.check(self.roster, arrivals)
             if not self.quiet:
-                sync.write(self.launch, arrivals, self.writer, out)
+                sync.write(self.roster, arrivals, self.writer, out)
         for other in others:
             cursor = cursors[other]
             # What a barrier is given says what it is for; it reads nothing of it.
             moves = stop.arrival is not None and stop.arrival.name != "core_barrier"
-            if moves and self.launch.cores > 1:
+            if moves and self.roster.cores > 1:
                 self._use(cursor.source, cursor.code, cursor.at)
             cursor.proceed()
         return True
 
     def _order(self, lanes: Sequence[int]) -> None:
         """Take note that participants have met: what they did before is over."""
-        cores = self.launch.cores
+        cores = self.roster.cores
         for rank in {lane // cores for lane in lanes}:
             if all(rank * cores + core in lanes for core in range(cores)):
                 self.races[rank].meet()
@@ -302,13 +302,13 @@ class _Merge:
         """Return the error for participants none of whom can go on."""
         lane, stop = next((lane, c.stop()) for lane, c in cursors.items() if c.stop() is not None)
         assert stop is not None
-        who = self.launch.name(lane)
+        who = self.roster.name(lane)
         for other in sorted(stop.lanes - {lane}):
             cursor = cursors.get(other)
             there = cursor.stop() if cursor is not None else None
             if there is not None and there.lanes == stop.lanes and _alike(stop, there):
                 continue
-            peer = self.launch.name(other)
+            peer = self.roster.name(other)
             if there is None:
                 doing = f"{peer} does not come to one"
             else:
@@ -321,7 +321,7 @@ class _Merge:
             "NKI302",
             f"{who} waits at {_called(stop)}, and {doing}",
             "let all cores that take part issue the same exchanges in the same order"
-            if self.launch.lanes > 1
+            if self.roster.lanes > 1
             else "launch the kernel with kernel[2], or on several ranks with nki.collectives.spmd",
             _where(self.sources[lane], stop),
         )
@@ -338,7 +338,7 @@ class _Merge:
 
     def _watch(self, source: Source, code: Rewritten, begin: int, end: int) -> None:
         """Look at the accesses to shared HBM in a part of a block."""
-        cores = self.launch.cores
+        cores = self.roster.cores
         if cores == 1:
             return
         rank, core = divmod(source.lane, cores)
@@ -364,7 +364,7 @@ class _Merge:
         return self._known[lane]
 
     def _creates(self, source: Source, tensor: NkiTensor) -> bool:
-        """Whether a fill is that with which both cores create a tensor."""
+        """Return whether a fill is that with which both cores create a tensor."""
         storage = id(tensor.storage)
         first = storage in source.recorder.filled and storage not in self.created
         self.created.add(storage)
@@ -419,7 +419,7 @@ def _where(source: Source, stop: _Stop) -> tuple[str, int]:
 
 
 def _alike(a: _Stop, b: _Stop) -> bool:
-    """Whether two participants who wait for each other are at the same thing."""
+    """Return whether two participants who wait for each other are at the same thing."""
     if a.arrival is None or b.arrival is None:
         return a.arrival is b.arrival
     return SYNCS[a.arrival.name].together([a.arrival, b.arrival])

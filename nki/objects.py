@@ -59,7 +59,7 @@ _CODE = (
 
 
 def _is_marked(annotation: Any, marker: str) -> bool:
-    """Whether an annotation, which may be a string, is a `ClassVar` or `InitVar`."""
+    """Return whether an annotation, which may be a string, is a `ClassVar` or `InitVar`."""
     text = annotation if isinstance(annotation, str) else repr(annotation)
     return re.match(rf"(\w+\.)*{marker}\b", text) is not None
 
@@ -137,7 +137,7 @@ class RuntimeScalar(NKIObject):
 
 
 class TensorBase(NKIObject):
-    """What `nki.tensor.NkiTensor` is to modules that it is built from."""
+    """The part of `nki.tensor.NkiTensor` that the modules below it need."""
 
     __slots__ = ()
 

@@ -18,7 +18,7 @@ __all__ = ["OpenRecording"]
 
 
 class OpenRecording(Protocol):
-    """What a recorder offers its helpers.
+    """The interface of a recorder for its helpers.
 
     Attributes:
         recording: what was recorded so far.
@@ -60,10 +60,10 @@ class OpenRecording(Protocol):
         """Return the innermost open block in which a storage exists in all iterations."""
 
     def inside_loop_of(self, storage: Storage) -> bool:
-        """Whether the current block is a loop that the storage was created outside of."""
+        """Return whether the current block is a loop that the storage was created outside of."""
 
     def surely_runs(self, storage: Storage) -> bool:
-        """Whether the current block runs at all, once it has come to where a storage is created."""
+        """Return whether the current block runs, once control is where a storage is created."""
 
     def counted(self, storage: Storage, index: Any) -> range | None:
         """Return the values that a register takes while a storage exists; None if unknown."""

@@ -94,7 +94,7 @@ class AccessPattern(NamedTuple):
 
     @property
     def pinned(self) -> bool:
-        """Whether dimension 0 has to stay what it is: a partition, or chosen by a vector."""
+        """Return whether dimension 0 has to stay what it is: a partition, or chosen by a vector."""
         return self.partition or (self.indirect is not None and self.indirect.kind != "scalar")
 
 
@@ -554,7 +554,7 @@ def flatten_dims(p: AccessPattern, start_dim: int, end_dim: int) -> AccessPatter
 
 
 def is_contiguous(p: AccessPattern) -> bool:
-    """Whether the elements are dense in row-major order, per partition where there are any."""
+    """Return whether the elements are dense in row-major order, per partition if any."""
     step = 1
     for n, s in zip(p.shape[: 0 if p.partition else None : -1], p.strides[::-1], strict=False):
         if n != 1:

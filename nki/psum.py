@@ -1,4 +1,4 @@
-"""What `accumulate=None` means: the first product written to a place in PSUM overwrites it.
+"""The meaning of `accumulate=None`: the first product written to a place in PSUM overwrites it.
 
 Which elements of a PSUM tensor hold sums is known while the kernel is recorded, so a recorded
 product says whether it adds. Where only some of its elements hold sums, the others are set to 0

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from neuronxcc.environment.kernels import NKI_PRECISE_FP
 from neuronxcc.targets import Target
 from nki.conditions import Conditions
-from nki.context import use_run
+from nki.context import Issuer, use
+from nki.core import Core
 from nki.errors import NkiError, NkiTypeError, user_location
 from nki.forms import Forms, Key, number
 from nki.isa import enums
 from nki.isa.describe import prepare
-from nki.isa.functions import FUNCTIONS, use_issuer
+from nki.isa.functions import FUNCTIONS
 from nki.isa.objects import NkiInstruction, VirtualRegister
 from nki.isa.spec import Instruction, Role
 from nki.isa.state import Finding
 from nki.isa.table import HIDDEN, TABLE
-from nki.memory import Core, MemoryRegion, Storage, use_core
+from nki.memory import MemoryRegion, Storage
 from nki.psum import Accumulation
 from nki.recording import Block, Grid, Loop, Recording, Result, Template
 from nki.reference import Machine
@@ -36,7 +37,6 @@ from nki.versions import since
 
 __all__ = ["Recorder"]
 
-PRECISE_VARIABLE = "NKI_PRECISE_FP"
 _new = object.__new__  # without `__init__`, which takes as long again
 _IMPRECISE = frozenset({"bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"})
 
@@ -94,9 +94,9 @@ class Recorder:
         self.ranks = ranks
         self.lane = rank * self.cores + index
         self.recording.cores = self.cores * ranks
-        self._generation = _generation(target)
-        unset = "1" if since("NKI_PRECISE_FP") else "0"
-        self._precise = os.environ.get(PRECISE_VARIABLE, unset) != "0"
+        self._generation = target.core.isa
+        precise = NKI_PRECISE_FP.get()
+        self._precise = since("NKI_PRECISE_FP") if precise is None else precise
         self.forms = Forms()
         self.recording.storages = self.forms.storages
         self.made: dict[Any, NkiTensor] = {}
@@ -125,11 +125,8 @@ class Recorder:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let this thread's kernel be recorded here within a ``with`` block."""
-        with ExitStack() as stack:
-            stack.enter_context(_uncollected())
-            stack.enter_context(use_core(self.core))
-            stack.enter_context(use_run(self))
-            stack.enter_context(use_issuer(self.issue, self._repeats.again, self._learn))
+        issuer = Issuer(self.issue, self._repeats.again, self._learn)
+        with _uncollected(), use(core=self.core, run=self, issuer=issuer):
             yield
         self._conditions.finish()
         if self._failures:
@@ -191,7 +188,7 @@ class Recorder:
     def issue(
         self, row: Instruction, operands: Mapping[str, Any], attributes: Mapping[str, Any]
     ) -> Any:
-        """Check an instruction and append it; the issuer of `nki.isa.functions.use_issuer`."""
+        """Check an instruction and append it; see `nki.context.Issuer`."""
         answer = _ANSWERS.get(row.name)
         if answer is not None:
             return answer(self, attributes)
@@ -256,11 +253,11 @@ class Recorder:
         return self._blocks[min(storage.depth, self.depth)]
 
     def inside_loop_of(self, storage: Storage) -> bool:
-        """Whether the current block is a loop that the storage was created outside of."""
+        """Return whether the current block is a loop that the storage was created outside of."""
         return storage.depth < self.depth
 
     def surely_runs(self, storage: Storage) -> bool:
-        """Whether the current block runs at all, once it has come to where a storage is created.
+        """Return whether the current block runs, once control is where a storage is created.
 
         What is created in HBM within a loop may be returned.
         """
@@ -576,10 +573,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _generation(target: Target) -> int:
-    return int(target.core.version.rsplit("v", 1)[1])
 
 
 _ANSWERS: dict[str, Callable[[Recorder, Mapping[str, Any]], Any]] = {

@@ -1,4 +1,4 @@
-"""What a kernel did, as data: its instructions in order, with loops as nested blocks.
+"""Recordings: the instructions of a kernel in order, with loops as nested blocks.
 
 A kernel of a million instructions is recorded in some tens of megabytes: whatever two uses of an
 instruction have in common is a :class:`Template`, kept once, and an event is a few integers in one

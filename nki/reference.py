@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from nki import access
 from nki.bounds import bounded
+from nki.core import Core
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.isa.evaluate import dtypes_of, evaluate
 from nki.isa.mx import rule_in_use
 from nki.isa.rows.dma_rules import AXES
 from nki.isa.state import MATMUL, OTHER, UNWRITTEN, CoreState, Step
-from nki.memory import Core, MemoryRegion, Storage
+from nki.memory import MemoryRegion, Storage
 from nki.pattern import Indirect
 from nki.psum import WrittenMap
 from nki.recording import (

@@ -1,4 +1,4 @@
-"""What a kernel returns, apart from how it is run: tensors as views of results and arguments."""
+"""The results of a kernel, however it is run: tensors as views of results and arguments."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def array_view(array: Array, item: Returned) -> Array:
 
 
 def is_plain(tree: Any) -> bool:
-    """Whether :func:`to_data` can say all of a structure: there are no named tuples in it."""
+    """Return whether :func:`to_data` can say all of a structure: it has no named tuples."""
     if tree is None or isinstance(tree, Returned):
         return True
     if type(tree) is dict:

@@ -27,12 +27,12 @@ class Shadow:
 
     @property
     def untouched(self) -> bool:
-        """Whether surely nothing is written."""
+        """Return whether surely nothing is written."""
         return self._flags is None and not self.complete
 
     @property
     def begun(self) -> bool:
-        """Whether anything is written, if only a byte of an item."""
+        """Return whether anything is written, if only a byte of an item."""
         return self.complete or (self._flags is not None and bool(self._flags.any()))
 
     @property

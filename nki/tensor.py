@@ -26,6 +26,8 @@ from nki.rearrange import rearrange
 
 __all__ = ["NkiTensor", "create", "tensor_of"]
 
+_INDIRECTION = 4  # the set of instructions that brought tensor indirection
+
 
 class NkiTensor(TensorBase):
     """A tensor in SBUF, PSUM or HBM: a storage, and which of its elements are shown.
@@ -132,7 +134,7 @@ class NkiTensor(TensorBase):
         return self.pattern.size
 
     def is_contiguous(self) -> bool:
-        """Whether the elements are dense in row-major order; in SBUF and PSUM, per partition."""
+        """Return whether elements are dense in row-major order; per partition on the chip."""
         return views.is_contiguous(self.pattern)
 
     def get_pattern(self) -> list[list[int]]:
@@ -140,7 +142,7 @@ class NkiTensor(TensorBase):
         return [[s, n] for s, n in zip(self.pattern.strides, self.pattern.shape, strict=True)]
 
     def is_indirect(self) -> bool:
-        """Whether a value that is known only at run time moves the view."""
+        """Return whether a value that is known only at run time moves the view."""
         return self.pattern.indirect is not None
 
     def __repr__(self) -> str:
@@ -407,7 +409,7 @@ class NkiTensor(TensorBase):
         """
         p = self.pattern
         core = self.storage.core.target.core
-        if not p.partition or core.version != "v4":
+        if not p.partition or core.isa < _INDIRECTION:
             raise NkiError(
                 "NKI026",
                 f"tensor indirection on {self.storage.label} of NeuronCore-{core.version}",
@@ -526,7 +528,7 @@ def create(
 
 
 def _are_ints(shape: Any) -> bool:
-    """Whether a shape is a tuple of plain integers, which others may be equal to."""
+    """Return whether a shape is a tuple of plain integers, which others may be equal to."""
     if type(shape) is not tuple:
         return False
     for n in shape:  # noqa: SIM110 (three times as fast as `all`)

@@ -16,7 +16,7 @@ Call = Callable[[str, tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Runs(Protocol):
-    """What is called: a kernel."""
+    """A kernel, as tracers call it."""
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run now, whoever traces the program."""

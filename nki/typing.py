@@ -7,7 +7,7 @@ __all__ = ["TensorAnnotation", "mutable_tensor", "tensor"]
 
 
 class TensorAnnotation(NKIObject):
-    """What a kernel says of a tensor parameter.
+    """The annotation of a tensor parameter of a kernel.
 
     ``annotation[128, 512]`` is the same with a shape.
 

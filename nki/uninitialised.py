@@ -59,7 +59,7 @@ _MOST_PLACES = 4096  # of a written view that a counter moves
 
 
 def keeps(template: Template, role: Role) -> bool:
-    """Whether what an instruction leaves of an operand that it writes depends on data."""
+    """Return whether what an instruction leaves of an operand that it writes depends on data."""
     if role is Role.READWRITE and template.row.name not in _PRODUCTS:
         return True
     return template.attributes.get("oob_mode") == "skip"
@@ -94,7 +94,7 @@ def missing_fills(storage: Storage) -> Iterator[tuple[NkiTensor, Any]]:
 
 
 def writes_all(template: Template, operand: Operand) -> bool:
-    """Whether an instruction writes all elements of an operand, whatever the data are."""
+    """Return whether an instruction writes all elements of an operand, whatever the data are."""
     partly = (template.row.name, operand.name) in _PARTITIONS
     return not partly and not keeps(template, operand.role)
 
@@ -183,7 +183,7 @@ class Initialisation:
             recorder.hidden_fill(block, tensor, value)
 
     def _elsewhere(self, tensor: NkiTensor) -> bool:
-        """Whether the other core may write it, so that only the merged recording can tell."""
+        """Return whether the other core may write it: the merged recording can tell then."""
         return self._recorder.cores > 1 and tensor.storage.region is MemoryRegion.shared_hbm
 
     # --- reads -----------------------------------------------------------------------------------

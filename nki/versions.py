@@ -5,16 +5,15 @@ versions are accepted whatever is selected, as long as they can mean only one th
 (`nki.isa.spellings`); this table holds what the same program means differently.
 """
 
-import os
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_VERSION
 from nki.errors import NkiError
 
 __all__ = [
     "DIFFERENCES",
     "NEWEST",
-    "VARIABLE",
     "VERSIONS",
     "Difference",
     "Version",
@@ -22,7 +21,6 @@ __all__ = [
     "since",
 ]
 
-VARIABLE: Final = "TORCH_NEURONX_NKI_VERSION"
 Version = tuple[int, int]
 VERSIONS: Final[tuple[Version, ...]] = ((0, 2), (0, 3), (0, 4), (0, 5), (0, 6))
 NEWEST: Final = VERSIONS[-1]
@@ -131,7 +129,7 @@ def selected() -> Version:
     Raises:
         NkiError: there is no such version (NKI247).
     """
-    text = os.environ.get(VARIABLE, "").strip()
+    text = TORCH_NEURONX_NKI_VERSION.get()
     if not text:
         return NEWEST
     parts = text.split(".")
@@ -140,13 +138,13 @@ def selected() -> Version:
         known = ", ".join(f"{a}.{b}" for a, b in VERSIONS)
         raise NkiError(
             "NKI247",
-            f"{VARIABLE}={text} names no version of NKI",
+            f"{TORCH_NEURONX_NKI_VERSION.name}={text} names no version of NKI",
             f"use one of {known}; kernels of 0.1 import neuronxcc.nki",
         )
     return found
 
 
 def since(name: str) -> bool:
-    """Whether the selected version has the new meaning of a row of `DIFFERENCES`."""
+    """Return whether the selected version has the new meaning of a row of `DIFFERENCES`."""
     row = DIFFERENCES[name]
     return not row.selectable or selected() >= row.since

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from neuronxcc.environment.runtime import NEURON_RT_DBG_DUMP_INPUTS_ON_ERR
+from neuronxcc.environment.variable import VariableError
 from nrtpy.logs import log
 
-VARIABLE = "NEURON_RT_DBG_DUMP_INPUTS_ON_ERR"
 _FIRST_ID = 10001
 _executions = itertools.count(_FIRST_ID)
 
 
 def wanted(status: int) -> bool:
-    """Whether the environment asks for the inputs of executions that end with a status."""
-    return os.environ.get(VARIABLE, "").strip() == str(int(status)) and status != 0
+    """Return whether the environment asks for the inputs of executions that end with a status."""
+    try:
+        return status != 0 and NEURON_RT_DBG_DUMP_INPUTS_ON_ERR.get() == status
+    except VariableError as error:
+        # The execution has failed already: that is what its caller must hear of.
+        log("ERROR", "NRT", "nrt_execute", str(error))
+        return False
 
 
 def dump_inputs(arrays: Sequence[np.ndarray[Any, Any]], model: str) -> Path:

@@ -1,4 +1,4 @@
-"""What nrtpy raises. Both are RuntimeErrors, as documented."""
+"""Errors of nrtpy. Both are RuntimeErrors, as documented."""
 
 from __future__ import annotations
 

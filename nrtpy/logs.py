@@ -16,9 +16,9 @@ import threading
 from datetime import datetime
 from pathlib import Path
 
-LEVELS = ("QUIET", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE")
-LEVEL_VARIABLE = "NEURON_RT_LOG_LEVEL"
-LOCATION_VARIABLE = "NEURON_RT_LOG_LOCATION"
+from neuronxcc.environment.runtime import LOG_LEVELS, NEURON_RT_LOG_LEVEL, NEURON_RT_LOG_LOCATION
+
+LEVELS = tuple(level.upper() for level in LOG_LEVELS)
 
 
 def log(level: str, component: str, function: str, text: str) -> None:
@@ -31,19 +31,17 @@ def log(level: str, component: str, function: str, text: str) -> None:
         text: The message; line ends become spaces.
 
     Raises:
-        ValueError: A level in the environment is none.
+        VariableError: A level in the environment is none.
         OSError: The file of the environment can't be written.
     """
-    wanted = _variable(LEVEL_VARIABLE, component).upper() or "ERROR"
-    if wanted not in LEVELS:
-        raise ValueError(f"{LEVEL_VARIABLE}={wanted} is not valid; allowed: {', '.join(LEVELS)}")
-    if LEVELS.index(level) > LEVELS.index(wanted):
+    wanted = NEURON_RT_LOG_LEVEL.get(component=component)
+    if LEVELS.index(level) > LOG_LEVELS.index(wanted):
         return
     now = datetime.now().astimezone()
     stamp = now.strftime("%Y-%b-%d %H:%M:%S.%f")
     who = f"{os.getpid()}:{threading.get_native_id()}"
     line = f"{stamp} {who} {level:<5} {component:>5}:{function:<40}{' '.join(text.split())}"
-    place = _variable(LOCATION_VARIABLE, component) or "console"
+    place = NEURON_RT_LOG_LOCATION.get(component=component)
     if place.lower() == "syslog":
         syslog.syslog(line)
     elif place.lower() == "console":
@@ -51,8 +49,3 @@ def log(level: str, component: str, function: str, text: str) -> None:
     else:
         with Path(place).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-
-
-def _variable(name: str, component: str) -> str:
-    own = os.environ.get(f"{name}_{component}", "").strip()
-    return own or os.environ.get(name, "").strip()

@@ -32,7 +32,7 @@ _Slot = tuple[str, tuple[int, ...], np.dtype[Any], Any]  # and PyTorch's type of
 
 @dataclass(frozen=True, slots=True)
 class TensorMetadata:
-    """What a model takes or gives.
+    """An input or output of a model.
 
     Attributes:
         shape: Extents.

@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import importlib
 import operator
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Protocol
 
+from neuronxcc.environment.machine import NEURON_RT_VISIBLE_CORES
 from neuronxcc.status import Status
 from nrtpy.errors import NrtError, NrtpyError
 from nrtpy.logs import log
 
 if TYPE_CHECKING:
-    from nrtpy.tensor import NrtpyTensor, NrtTensor
     from torch_neuronx.nrt.groups import Ranks
 
-VISIBLE_VARIABLE: Final = "NEURON_RT_VISIBLE_CORES"
+
+class Memory(Protocol):
+    """Memory of a core that is in use: a `nrtpy.tensor.NrtTensor`.
+
+    Attributes:
+        data: The memory; None after it was freed.
+    """
+
+    data: Any
+
+    def memory(self) -> Any:
+        """The memory.
+
+        Raises:
+            NrtpyError: It was freed, or the runtime was closed.
+        """
+
+
+class Freeable(Protocol):
+    """What refers to memory that can be given back: a `nrtpy.tensor.NrtpyTensor`."""
+
+    @property
+    def _ref(self) -> Memory: ...
 
 
 class Runtime:
-    """What `get_nrtpy_singleton` returns: cores, and what lives on them.
+    """The runtime that `get_nrtpy_singleton` returns: cores, and what lives on them.
 
     Attributes:
         devices: Index of the neuron device of every core id.
@@ -38,7 +59,7 @@ class Runtime:
             self.devices: tuple[int, ...] = _devices()
             self.memory: Any = importlib.import_module("torch_neuronx.nrt.memory")
         self.closed = False
-        self.tensors: weakref.WeakSet[NrtTensor] = weakref.WeakSet()
+        self.tensors: weakref.WeakSet[Memory] = weakref.WeakSet()
         self.ranks: Ranks | None = None
 
     def device(self, core_id: int) -> int:
@@ -54,10 +75,10 @@ class Runtime:
             "nrt_allocate_neuron_cores",
             f"NeuronCore(s) not available - Requested:nc{core_id}-nc{core_id} Available:"
             f"{len(self.devices)}. Core ids go from 0 to {len(self.devices) - 1}; "
-            f"{VISIBLE_VARIABLE} and nrtpy.configure() choose the cores",
+            f"{NEURON_RT_VISIBLE_CORES.name} and nrtpy.configure() choose the cores",
         )
 
-    def free_tensor(self, tensor: NrtpyTensor) -> None:
+    def free_tensor(self, tensor: Freeable) -> None:
         """Give a tensor's memory back now; it cannot be used any more.
 
         Raises:
@@ -136,9 +157,9 @@ def configure(visible_cores: Iterable[int] | None = None) -> None:
         if visible_cores is None:
             return
         numbers = _numbers(visible_cores)
+        before = NEURON_RT_VISIBLE_CORES.set(",".join(map(str, numbers)))
         if not _before:
-            _before.append(os.environ.get(VISIBLE_VARIABLE))
-        os.environ[VISIBLE_VARIABLE] = ",".join(map(str, numbers))
+            _before.append(before)
 
 
 def reset() -> None:
@@ -152,11 +173,7 @@ def reset() -> None:
             _current.close()
             _current = None
         if _before:
-            value = _before.pop()
-            if value is None:
-                os.environ.pop(VISIBLE_VARIABLE, None)
-            else:
-                os.environ[VISIBLE_VARIABLE] = value
+            NEURON_RT_VISIBLE_CORES.set(_before.pop())
 
 
 def failed(status: Status, function: str, text: str) -> NrtError:
@@ -236,6 +253,6 @@ def _devices() -> tuple[int, ...]:
             "nrt_allocate_neuron_cores",
             f"NeuronCore(s) not available - Requested:nc{wanted[0]}-nc{wanted[-1]} Available:"
             f"nc{mine[0]}-nc{mine[-1]}. These belong to the process since torch was imported: set "
-            f"{VISIBLE_VARIABLE} before that to all cores that it will use",
+            f"{NEURON_RT_VISIBLE_CORES.name} before that to all cores that it will use",
         )
     return tuple(map(mine.index, wanted))

@@ -6,9 +6,13 @@ arithmetic, ``device`` the device through PyTorch, ``multiprocess`` several proc
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.durations import Kept, Measured
+from tests.judged import Judge
 
 # Two cores are shared by all test processes, so a slow example is load and not a defect.
 settings.register_profile("default", deadline=None)
@@ -19,6 +23,22 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--durations-file", type=Path, help="write every test's seconds to this file (JSON)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Measured())
+    if hasattr(config, "workerinput"):
+        return  # of xdist; its controller hears of all tests
+    config.pluginmanager.register(Judge())
+    file = config.getoption("--durations-file")
+    if file:
+        config.pluginmanager.register(Kept(file))
 
 
 @pytest.fixture(autouse=True)

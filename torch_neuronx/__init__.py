@@ -10,6 +10,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
+from torch_neuronx._version import __version__
+
 if TYPE_CHECKING:
     from torch_neuronx import experimental, kernels, nki, utils
     from torch_neuronx.inference.analysis import analyze
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from torch_neuronx.tools.compare import compare
     from torch_neuronx.tools.explain import explain
 
-__version__ = "0.1.0"
 __all__ = [
     "BucketModelConfig",
     "CompileOnlyError",

@@ -6,12 +6,13 @@ graphs in threads of its own.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from neuronxcc.environment.compilation import NEURON_EXTRACT_GRAPHS_ONLY
 
 # This file is imported by `import torch`; the compiler is not until it is needed.
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class CompileOnlyError(RuntimeError):
 
 
 class CompileOnly:
-    """What `compile_only` collects.
+    """The results of `compile_only`.
 
     Attributes:
         paths: The NEFF files of the graphs so far, each once, in the order of their compilation.
@@ -88,18 +89,15 @@ class Collecting(CompileOnly):
 # Those that are open, the innermost last. Compiled functions look at it with every call.
 OPEN: list[CompileOnly] = []
 
-# Documented: set by neuron_parallel_compile, and read by scripts too.
-COLLECT_VARIABLE = "NEURON_EXTRACT_GRAPHS_ONLY"
-
 
 def collecting() -> bool:
-    """Whether graphs are to be collected instead of compiled."""
+    """Return whether graphs are to be collected instead of compiled."""
     return bool(OPEN) and isinstance(OPEN[-1], Collecting)
 
 
 def collect_if_asked() -> None:
     """Begin to collect if the environment asks for it."""
-    if os.environ.get(COLLECT_VARIABLE, "").strip() not in {"", "0"} and not OPEN:
+    if NEURON_EXTRACT_GRAPHS_ONLY.get() and not OPEN:
         OPEN.append(Collecting({}))
 
 
@@ -149,6 +147,17 @@ def compile_only(
 def active() -> CompileOnly | None:
     """The innermost `compile_only` that is open in the process."""
     return OPEN[-1] if OPEN else None
+
+
+def settings_of(options: Mapping[str, object]) -> Options:
+    """What `torch.compile(options=...)` compiles with: an open `compile_only` has the last word.
+
+    Raises:
+        OptionError: The options are not possible.
+    """
+    from neuronxcc.options import from_environment  # noqa: PLC0415
+
+    return OPEN[-1].options(options) if OPEN else from_environment(options)
 
 
 def _by_name(options: Mapping[str, object]) -> dict[str, object]:

@@ -5,18 +5,22 @@ variable must be reportable even when PyTorch is half imported. docs/environment
 reference.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from neuronxcc.targets import DEFAULT_TARGET, Target, UnknownTargetError, get_target, target_names
+from neuronxcc.environment.machine import (
+    LOCAL_RANK,
+    LOCAL_WORLD_SIZE,
+    NEURON_RT_NUM_CORES,
+    NEURON_RT_VISIBLE_CORES,
+)
+from neuronxcc.machine import MachineConfigError, named_lnc, named_target
+from neuronxcc.targets import DEFAULT_TARGET, Target, get_target
 
-TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
-LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
-NUM_CORES_VARIABLE = "NEURON_RT_NUM_CORES"
-VISIBLE_CORES_VARIABLE = "NEURON_RT_VISIBLE_CORES"
+NUM_CORES_VARIABLE = NEURON_RT_NUM_CORES.name
+VISIBLE_CORES_VARIABLE = NEURON_RT_VISIBLE_CORES.name
 
 # PyTorch keeps a device index in eight bits and the native core a table of this size. Only trn2 and
 # trn3 at LNC=1 have machines with more cores, 128; a process sees at most half of those.
@@ -24,29 +28,6 @@ MAX_DEVICES = 64
 # Bounds what a typing error in a core list can allocate: more than the cores of any machine.
 _MOST_CORES = 4096
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
-
-
-class MachineConfigError(ValueError):
-    """An environment variable that describes no machine.
-
-    Attributes:
-        variable: name of the variable.
-        given: its value.
-        allowed: what would have been accepted, as text.
-        remedy: what to do.
-        code: the documented code of the same mistake in the Neuron SDK, or ``None``.
-    """
-
-    def __init__(
-        self, variable: str, given: str, allowed: str, remedy: str, code: str | None = None
-    ) -> None:
-        self.variable = variable
-        self.given = given
-        self.allowed = allowed
-        self.remedy = remedy
-        self.code = code
-        prefix = f"[{code}] " if code else ""
-        super().__init__(f"{prefix}{variable}={given!r} is not valid; allowed: {allowed}. {remedy}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +111,19 @@ def read_machine_config(environ: Mapping[str, str] | None = None) -> MachineConf
     than the chip has cores asks for one each. An empty variable counts as unset.
 
     Args:
-        environ: the variables; ``os.environ`` if ``None``.
+        environ: the variables; those of the process if ``None``.
 
     Raises:
         MachineConfigError: a variable is wrong; the message names it, its value, what is allowed
             and what to do.
     """
-    variables = os.environ if environ is None else environ
-    target = _read_target(variables)
-    lnc = _read_lnc(variables, target)
+    target = named_target(environ) or get_target(DEFAULT_TARGET)
+    _, lnc = named_lnc(environ, target) or ("", target.default_lnc)
     per_chip = target.logical_cores_per_chip(lnc)
     most = per_chip * target.max_chips
 
-    visible = variables.get(VISIBLE_CORES_VARIABLE, "").strip()
-    wanted = variables.get(NUM_CORES_VARIABLE, "").strip()
+    visible = NEURON_RT_VISIBLE_CORES.text(environ)
+    wanted = NEURON_RT_NUM_CORES.text(environ)
     if visible:
         cores = parse_core_list(visible)
         if cores[-1] >= most:
@@ -159,7 +139,7 @@ def read_machine_config(environ: Mapping[str, str] | None = None) -> MachineConf
         cores = tuple(
             range(
                 _read_num_cores(wanted, target, lnc)
-                or _cores_for_launcher(variables, per_chip, min(most, MAX_DEVICES))
+                or _cores_for_launcher(environ, per_chip, min(most, MAX_DEVICES))
             )
         )
     if len(cores) > MAX_DEVICES:
@@ -181,47 +161,6 @@ def machine() -> MachineConfig:
     That is when the device is registered; a program that changes a variable later changes nothing.
     """
     return read_machine_config()
-
-
-def _read_target(variables: Mapping[str, str]) -> Target:
-    name = variables.get(TARGET_VARIABLE, "").strip() or DEFAULT_TARGET
-    try:
-        return get_target(name)
-    except UnknownTargetError as error:
-        raise MachineConfigError(
-            TARGET_VARIABLE,
-            name,
-            ", ".join(target_names()),
-            f"Unset it for {DEFAULT_TARGET}, or name one of these.",
-        ) from error
-
-
-def _read_lnc(variables: Mapping[str, str], target: Target) -> int:
-    given = {name: variables.get(name, "").strip() for name in LNC_VARIABLES}
-    given = {name: value for name, value in given.items() if value}
-    if not given:
-        return target.default_lnc
-    allowed = ", ".join(str(lnc) for lnc in target.supported_lnc)
-    for name, value in given.items():
-        if not value.isascii() or not value.isdigit() or int(value) not in target.supported_lnc:
-            raise MachineConfigError(
-                name,
-                value,
-                f"{allowed} on {target.name}",
-                f"Unset it for the default of {target.name}, {target.default_lnc}, or choose a "
-                f"target that groups its cores like that with {TARGET_VARIABLE}.",
-                "NCC_EARG001",
-            )
-    if len({int(value) for value in given.values()}) > 1:
-        first, second = LNC_VARIABLES
-        raise MachineConfigError(
-            second,
-            given[second],
-            f"the value of {first}, {given[first]}",
-            "The two variables are names of one setting; set one of them, or both alike.",
-            "NCC_EARG001",
-        )
-    return int(next(iter(given.values())))
 
 
 def _read_num_cores(text: str, target: Target, lnc: int) -> int:
@@ -249,12 +188,12 @@ def _read_num_cores(text: str, target: Target, lnc: int) -> int:
     return int(text)
 
 
-def _cores_for_launcher(variables: Mapping[str, str], per_chip: int, most: int) -> int:
+def _cores_for_launcher(environ: Mapping[str, str] | None, per_chip: int, most: int) -> int:
     """Return the cores of the whole chips that have one for each process of a launcher.
 
     The variable is not ours: more processes than cores exist, or nonsense, is no error here.
     """
-    ranks = variables.get("LOCAL_WORLD_SIZE", "").strip()
+    ranks = LOCAL_WORLD_SIZE.text(environ)
     wanted = int(ranks) if ranks.isascii() and ranks.isdigit() else 1
     return min(most, max(1, -(-wanted // per_chip)) * per_chip)
 
@@ -266,8 +205,7 @@ def launcher_device(device_count: int, environ: Mapping[str, str] | None = None)
     given it by the launcher through ``NEURON_RT_VISIBLE_CORES``, and uses that whatever its rank.
     Anything else is 0: the variable is not ours, so a value that makes no sense here is no error.
     """
-    variables = os.environ if environ is None else environ
-    rank = variables.get("LOCAL_RANK", "").strip()
+    rank = LOCAL_RANK.text(environ)
     if rank.isascii() and rank.isdigit() and int(rank) < device_count:
         return int(rank)
     return 0

@@ -1,7 +1,6 @@
 """Makes PyTorch know the device. Done once in a process, whoever asks first."""
 
 import importlib
-import os
 import sys
 from functools import partial
 from types import ModuleType
@@ -12,6 +11,7 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
+from neuronxcc.environment.kernels import TORCH_NEURONX_ENABLE_NKI_SDPA
 from torch_neuronx import _unavailable
 from torch_neuronx._imports import when_imported
 
@@ -44,6 +44,7 @@ def register() -> Exception | None:
 def _register() -> None:
     # The order matters: nothing of PyTorch is changed before all that can fail has succeeded. The
     # imports are here because each of them may be what fails.
+    attention = TORCH_NEURONX_ENABLE_NKI_SDPA.get()
     config = importlib.import_module("torch_neuronx._config")
     machine = config.machine()
     core = importlib.import_module("torch_neuronx._C")
@@ -68,7 +69,7 @@ def _register() -> None:
     when_imported("torch._dynamo.device_interface", partial(_register_with, "device_interface"))
     for ours in ("device_calls", "meta_kernels"):
         when_imported("torch._dynamo", partial(_register_with, ours))
-    if os.environ.get("TORCH_NEURONX_ENABLE_NKI_SDPA", "0").strip() == "1":
+    if attention:
         importlib.import_module("torch_neuronx.kernels.sdpa").install()
     # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.
     for submodule in ("amp", "memory", "nvtx", "random", "sparse", "streams"):

@@ -1,4 +1,4 @@
-"""What ``torch.neuron`` is in a process in which the device could not be set up."""
+"""The stand-in for ``torch.neuron`` in a process in which the device could not be set up."""
 
 import warnings
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""What scripts for the Neuron SDK ask `torch_neuronx.utils` for."""
+"""Functions that scripts for the Neuron SDK expect in `torch_neuronx.utils`."""
 
 from torch_neuronx import _config
 

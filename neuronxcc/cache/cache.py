@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,20 +26,23 @@ from neuronxcc.cache.local import FLAGS_NAME, LOG_NAME, LocalStore
 from neuronxcc.cache.messages import LASTING, LOG, say, set_log_level, unwritten, warn
 from neuronxcc.cache.private import private_directory, shared_name
 from neuronxcc.cache.remote import RemoteStore
+from neuronxcc.environment.compilation import (
+    NEURON_CACHE_EXPLAIN,
+    NEURON_COMPILE_CACHE_URL,
+    TORCH_NEURONX_NEFF_CACHE_DIR,
+)
 from neuronxcc.files import UntrustedFileError
 from neuronxcc.neff.container import NeffInfo, read_neff, write_neff
 from neuronxcc.options import Options, Wrapper
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.program import Program
 
-CACHE_VARIABLES = ("TORCH_NEURONX_NEFF_CACHE_DIR", "NEURON_COMPILE_CACHE_URL")
-EXPLAIN_VARIABLE = "NEURON_CACHE_EXPLAIN"
 DEFAULT_DIRECTORY = Path("/tmp/neff_cache")  # noqa: S108 - documented; made private before its use
 VERSION_FOLDER = f"neuronxcc-{__version__}"
 
 
 class Compiled(NamedTuple):
-    """What a cache gives for a key.
+    """The answer of a cache to a key.
 
     Attributes:
         program: The program.
@@ -247,7 +249,7 @@ class CompileCache:
 
 
 def _log_of(program: Program, options: Options, name: str) -> str:
-    """What is told of a compilation beside its result: equal for equal compilations."""
+    """Facts about a compilation that stand beside its result: equal for equal compilations."""
     lines = [
         f"neuronx-cc {__version__}: {name or program.name}",
         f"options: {shlex.join(options.flags())}",
@@ -279,15 +281,14 @@ def open_cache(
     else /tmp/neff_cache. A URL is a shared tier behind the default directory, of which is found
     out each time whether it is still private.
     """
-    variables = os.environ if environ is None else environ
     wrapper = Wrapper() if wrapper is None else wrapper
     if wrapper.log_level:
         set_log_level(wrapper.log_level)
-    explain = variables.get(EXPLAIN_VARIABLE, "").strip() not in {"", "0"}
+    explain = NEURON_CACHE_EXPLAIN.get(environ)
     if wrapper.no_cache:
         return _open(None, "", private=False, explain=explain)
-    places = [wrapper.cache_dir, *(variables.get(name, "").strip() for name in CACHE_VARIABLES)]
-    place = next(filter(None, places), "")
+    named = TORCH_NEURONX_NEFF_CACHE_DIR.get(environ) or NEURON_COMPILE_CACHE_URL.get(environ)
+    place = wrapper.cache_dir or named
     if place and "://" not in place:
         return _open(Path(place).expanduser().absolute(), "", private=False, explain=explain)
     return _open(default_directory(), place, private=True, explain=explain)
@@ -324,7 +325,7 @@ def default_directory(base: Path = DEFAULT_DIRECTORY) -> Path | None:
     try:
         return private_directory(sibling)
     except OSError as error:
-        remedy = f"set {CACHE_VARIABLES[0]} to a directory of yours"
+        remedy = f"set {TORCH_NEURONX_NEFF_CACHE_DIR.name} to a directory of yours"
         if (trouble := unwritten(error)) is not None:
             warn(f"compiled programs are not kept: {trouble}; {remedy}")
         return None

@@ -1,4 +1,4 @@
-"""What the cache tells its user: warnings for trouble, a logger for the ordinary."""
+"""Messages of the cache to its user: warnings for trouble, a logger for the ordinary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def warn(message: str) -> None:
 
 
 def unwritten(error: OSError) -> str | None:
-    """What to tell of a failure to write to a cache: None if it was told of in this process.
+    """The message about a failed write to a cache; None if this process has given it before.
 
     A full disk fails every program and every kernel, in several places; one line with a remedy is
     enough for all of them.

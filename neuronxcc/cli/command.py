@@ -1,4 +1,4 @@
-"""What `neuronx-cc` does with its words: a table of subcommands.
+"""The command `neuronx-cc`: a table of subcommands.
 
 Each imports what it needs when it is called: nobody waits for the compiler to read a version.
 """

@@ -156,7 +156,7 @@ def _run(jobs: Sequence[Job], messages: MessageLog) -> int:
 
 
 def _result(future: Future[_Result]) -> _Result:
-    """What an attempt in another process gave."""
+    """The outcome of an attempt in another process."""
     try:
         return future.result()
     except BrokenProcessPool:

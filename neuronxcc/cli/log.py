@@ -46,15 +46,15 @@ class MessageLog:
         self._say("DEBUG", LEVELS["debug"], text)
 
     def info(self, text: str) -> None:
-        """What is done."""
+        """Log progress."""
         self._say("INFO", LEVELS["info"], text)
 
     def warning(self, text: str) -> None:
-        """What a user should know."""
+        """Log something that a user should know."""
         self._say("WARNING", LEVELS["warning"], text)
 
     def error(self, text: str) -> None:
-        """What made the command fail."""
+        """Log why the command failed."""
         self._say("ERROR", LEVELS["error"], text)
 
     def user(self, text: str) -> None:

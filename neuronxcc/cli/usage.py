@@ -31,7 +31,7 @@ Prints names of XlaBuilder, one a line."""
 _EXPLAIN = """\
 usage: neuronx-cc explain CODE...
 
-Prints what error codes mean, for example NCC_EVRF010, and what to do."""
+Prints what error codes mean, for example NCC_EVRF010 or NKI110, and what to do."""
 
 #: Ours, beyond the vendor's; `compile` reads them itself.
 OWN = {

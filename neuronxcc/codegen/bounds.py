@@ -28,7 +28,7 @@ _WIDEST: Range = (-(1 << 63), (1 << 64) - 1)
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a kernel does to one slot: elements [low, high), relative to the slot's pointer.
+    """The reach of a kernel into one slot: elements [low, high), relative to the slot's pointer.
 
     `low == high`: nothing.
     """
@@ -400,7 +400,7 @@ class _Bounds:
 
 
 class _Assumption:
-    """What is known of a kernel's expressions where a mask is true."""
+    """The bounds of a kernel's expressions where a mask is true."""
 
     def __init__(self, bounds: _Bounds, mask: Scalar) -> None:
         self.bounds = bounds

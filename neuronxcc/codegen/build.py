@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from neuronxcc.codegen.loop import Access, Scalar
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 
 Number = bool | int | float | complex
 Operand = Scalar | Number
@@ -65,7 +66,7 @@ def convert(value: Scalar, dtype: DType) -> Scalar:
 
 
 def compare(direction: str, a: Operand, b: Operand) -> Scalar:
-    """Whether a EQ | NE | LT | LE | GT | GE b; at least one of them is a Scalar."""
+    """The truth value of a EQ | NE | LT | LE | GT | GE b; at least one of them is a Scalar."""
     typed = a if isinstance(a, Scalar) else b
     assert isinstance(typed, Scalar)
     srcs = (_operand(a, typed.dtype), _operand(b, typed.dtype))

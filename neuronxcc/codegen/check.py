@@ -1,4 +1,4 @@
-"""What must hold in every loop kernel: its parts fit each other, and it has the slots it names.
+"""The check of a loop kernel: its parts fit each other, and it has the slots that it names.
 
 A kernel may come from a file that anyone wrote, and its machine code has no checks.
 """
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, scalars
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.program.errors import NeffError
 
 MOST_RANK = 64
@@ -40,7 +41,7 @@ def extents_size(shape: tuple[int, ...]) -> int:
 
 
 def check_scalar(scalar: Scalar) -> None:
-    """Whether the parts of an expression fit each other; its operands have been checked."""
+    """Return whether the parts of an expression fit each other; its operands have been checked."""
     rule = _SCALARS.get(scalar.what)
     if rule is None:
         raise NeffError(f"unknown kind of scalar {scalar.what!r}")
@@ -191,5 +192,5 @@ def span(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> tuple
 
 
 def stores_to(kernel: Kernel, slot: int) -> bool:
-    """Whether a kernel writes to a slot."""
+    """Return whether a kernel writes to a slot."""
     return any(store.access.slot == slot for store in kernel.stores)

@@ -1,4 +1,4 @@
-"""What code generation refuses."""
+"""Errors of code generation."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from neuronxcc.ir.op import Op
 
 
 class Kind(enum.Enum):
-    """What the iterations along a dimension have to do with each other."""
+    """The relation between the iterations along a dimension."""
 
     PARALLEL = "parallel"
     REDUCE = "reduce"
@@ -188,7 +188,7 @@ def noted(kernel: Kernel) -> tuple[Access, ...]:
 
 
 def operands(scalar: Scalar) -> tuple[Scalar, ...]:
-    """What the expression is computed from, the indices of a load included."""
+    """The operands of the expression, the indices of a load included."""
     if scalar.access is None:
         return scalar.srcs
     return scalar.srcs + tuple(index for index, _ in scalar.access.indices)

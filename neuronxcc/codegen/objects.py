@@ -21,6 +21,7 @@ import llvmlite.binding as llvm
 
 from neuronxcc.cache.messages import unwritten
 from neuronxcc.cache.private import check_private, private_directory, shared_name
+from neuronxcc.environment.arithmetic import HOME, XDG_CACHE_HOME
 from neuronxcc.files import read_regular
 
 _log = logging.getLogger(__name__)
@@ -32,9 +33,9 @@ _SUFFIX = ".obj"
 
 def default_directory() -> Path | None:
     """$XDG_CACHE_HOME/torchneuron/objects, else below ~/.cache; None without a home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
+    base = XDG_CACHE_HOME.get()
     if not base.startswith("/"):  # a relative path there is invalid and ignored
-        home = os.environ.get("HOME", "")
+        home = HOME.get()
         if not home.startswith("/"):
             return None
         base = home + "/.cache"
@@ -170,7 +171,7 @@ def _digest(key: str, content: bytes) -> bytes:
 
 
 def _content(key: str, data: bytes) -> bytes | None:
-    """What was stored under a key; None if it is damaged, or was stored under another one."""
+    """The content stored under a key; None if it is damaged, or was stored under another key."""
     head = len(_MAGIC) + _HASH_BYTES
     content = data[head:]
     if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != _digest(key, content):

@@ -1,6 +1,6 @@
 """The meaning of a loop kernel, in NumPy: every expression is an array over the whole space.
 
-Elementwise operators mean what they mean in the tensor IR (`ir/meaning`). Sums and products of
+Elementwise operators mean what they mean in the tensor IR (`ir/operators`). Sums and products of
 floats are taken in float64 and rounded by way of float32.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, Store, scalars
-from neuronxcc.ir.meaning.elementwise import Array, arithmetic, cast, maximum, minimum, precise
+from neuronxcc.ir.arithmetic import Array, arithmetic, cast, maximum, minimum, precise
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.reference import MEANINGS
+from neuronxcc.ir.reference import meaning
 
 
 def run_kernel(kernel: Kernel, buffers: Sequence[Array]) -> None:
@@ -127,7 +127,7 @@ class _Points:
         return places[mask], values[mask]
 
     def _steady(self, store: Store) -> bool:
-        """Whether the store is done once per point of the PARALLEL dimensions."""
+        """Return whether the store is done once per point of the PARALLEL dimensions."""
         return all(store.access.strides[d] == 0 for d in self.reduced) and store.combine is None
 
 
@@ -154,7 +154,7 @@ def apply(scalar: Scalar, operands: Sequence[Array]) -> Array:
     shape = np.broadcast_shapes(*(x.shape for x in operands))
     flat = [np.broadcast_to(x, shape).reshape(math.prod(shape)) for x in operands]
     node = Node.make(scalar.op, TensorType(scalar.dtype, (math.prod(shape),)), (), attrs)
-    return np.asarray(MEANINGS[scalar.op](node, *flat)).reshape(shape)
+    return np.asarray(meaning(scalar.op)(node, *flat)).reshape(shape)
 
 
 def _write(store: Store, buffer: Array, places: Array, values: Array) -> None:

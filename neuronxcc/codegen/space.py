@@ -49,7 +49,7 @@ class Space:
         return total
 
     def kind(self, dim: int) -> Kind:
-        """What the dimension is."""
+        """The kind of the dimension."""
         return self.kernel.dims[self.groups[dim][0]].kind
 
     @property

@@ -6,8 +6,9 @@ from neuronxcc.codegen.errors import CodegenError
 from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, Store, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import TensorType
-from neuronxcc.ir.op import Group, Op
-from neuronxcc.ir.shapes import ShapeError, infer
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.checks import ShapeError
+from neuronxcc.ir.table import Group, infer
 
 COMBINERS = frozenset(
     {Op.ADD, Op.MULTIPLY, Op.MINIMUM, Op.MAXIMUM, Op.AND, Op.OR, Op.XOR}
@@ -142,7 +143,7 @@ class _Rules:
         self.demand(combine, "store", f"{_name(store.combine)} does not combine")
 
     def in_place(self) -> None:
-        """What is read from a slot that is stored to is read where all stores write."""
+        """Check that slots which are stored to are read only where all stores write."""
         for scalar in scalars(self.kernel):
             access = scalar.access
             for store in self.kernel.stores:

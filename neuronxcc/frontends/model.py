@@ -7,22 +7,8 @@ from dataclasses import dataclass
 
 from neuronxcc.frontends.hlo import HloError, Imported, import_hlo
 from neuronxcc.frontends.stablehlo import is_stablehlo, to_hlo
-from neuronxcc.ir.gaps import gaps
-from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Op
-from neuronxcc.ir.verify import called_graphs
+from neuronxcc.ir.limits import limits
 from neuronxcc.options import Options
-
-#: Operators -> their names in --implicit-integer-downcast.
-_DOWNCASTS: dict[Op, str] = {
-    Op.DOT_GENERAL: "dot",
-    Op.CONVOLUTION: "dot",
-    Op.SCATTER: "scatter",
-    Op.ALL_REDUCE: "all_reduce",
-    Op.REDUCE_SCATTER: "reduce_scatter",
-    Op.POWER: "pow",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +46,19 @@ def _checked(imported: Imported, options: Options) -> Iterator[str]:
         HloError: Something that the target doesn't have, or a loss that the options forbid.
     """
     for note, place in imported.notes:
-        if note.refused_before_trn3 and options.target == "trn3":
+        if note.needs and note.needs in options.target_spec.dtypes:
             continue
         told = HloError(note.code, note.text, note.remedy, place)
-        if note.refused_before_trn3:
+        if note.needs:
             raise told
         yield str(told)
     allowed, said = options.integer_downcasts, set()
-    for node in _all_nodes(imported.graph, set()):
-        for gap in gaps(node, options.target):
-            if gap.code == "NCC_EVRF051" and options.unsafe_fp8:
-                continue
-            where = imported.where.get(node)
-            error = HloError(gap.code, f"{gap.text} ({node.op.value})", gap.remedy, where)
-            if not (gap.lossy and _DOWNCASTS[node.op] in allowed):
-                raise error
-            text = str(error)
-            if text not in said:
-                said.add(text)
-                yield text
-
-
-def _all_nodes(graph: Graph, done: set[int]) -> Iterator[Node]:
-    for node in (*graph.params, *graph.nodes()):
-        if id(node) in done:
-            continue
-        done.add(id(node))
-        yield node
-        for inner in called_graphs(node):
-            yield from _all_nodes(inner, done)
+    for node, gap in limits(imported.graph, options.target_spec, unsafe_fp8=options.unsafe_fp8):
+        where = imported.where.get(node)
+        error = HloError(gap.code, f"{gap.text} ({node.op.value})", gap.remedy, where)
+        if gap.accept not in allowed:
+            raise error
+        text = str(error)
+        if text not in said:
+            said.add(text)
+            yield text

@@ -25,7 +25,7 @@ _MOST_TEXT: Final = 2000  # characters of the parser's own message
 
 
 def is_stablehlo(content: bytes) -> bool:
-    """Whether bytes look like MLIR: its bytecode, or text that begins as a module does."""
+    """Return whether bytes look like MLIR: its bytecode, or text that begins as a module does."""
     if content.startswith(BYTECODE):
         return True
     for line in content[:65536].splitlines():

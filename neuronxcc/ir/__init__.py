@@ -3,7 +3,8 @@
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Literal, Node, Operand, TensorType, topological
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 
 __all__ = [
     "DType",

@@ -16,15 +16,15 @@ from functools import partial
 
 import numpy as np
 
+from neuronxcc.ir.arithmetic import cast
 from neuronxcc.ir.calls import *  # noqa: F403 - so that `build` has a function for every operator
 from neuronxcc.ir.collectives import *  # noqa: F403
 from neuronxcc.ir.dtypes import FLOATS8, DType
 from neuronxcc.ir.make import *  # noqa: F403
 from neuronxcc.ir.make import Ints, axes, axis, make
-from neuronxcc.ir.meaning.elementwise import cast
 from neuronxcc.ir.node import Literal, Node, TensorType
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shapes import ShapeError
+from neuronxcc.ir.operators.checks import ShapeError
 
 Number = bool | int | float | complex
 Operand = Node | Number

@@ -12,7 +12,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.make import make
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shapes import ShapeError
+from neuronxcc.ir.operators.checks import ShapeError
 
 # Checks that all elements are between two numbers, and gives 0 of their type: (values, low, high,
 # text of the error, whether that is an IndexError). `torch_neuronx/csrc/program/check_values.cpp`.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from neuronxcc.ir import build
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shapes import ShapeError
+from neuronxcc.ir.operators.checks import ShapeError
 
 
 def gather(

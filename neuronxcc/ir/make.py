@@ -7,7 +7,8 @@ from typing import Any
 
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shapes import ShapeError, infer
+from neuronxcc.ir.operators.checks import ShapeError
+from neuronxcc.ir.table import infer
 
 __all__ = ["Ints", "axes", "axis", "make"]
 

@@ -1,4 +1,4 @@
-"""The reference executor: evaluates a graph node by node with the meanings in `ir/meaning`."""
+"""The reference executor: evaluates a graph node by node with the meanings in `ir/operators`."""
 
 from __future__ import annotations
 
@@ -10,56 +10,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.dtypes import from_numpy
 from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.meaning import contraction, elementwise, movement, reduction
-from neuronxcc.ir.meaning.collectives import Exchange, Groups, alone, collective
-from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.ir.node import Node, TensorType, topological
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.collectives import alone
+from neuronxcc.ir.operators.definition import Exchange, Groups, Meaning
+from neuronxcc.ir.table import TABLE, info
 
 # Runs a CUSTOM_CALL or HOST_CALL: the node, its operands -> its results.
 Caller = Callable[[Node, Sequence[Array]], Sequence[Array]]
-Meaning = Callable[..., Any]
 R = TypeVar("R")
-
-MEANINGS: dict[Op, Meaning] = {
-    Op.CONSTANT: lambda node: node["literal"].array,
-    Op.IOTA: movement.iota,
-    **dict.fromkeys(Group.UNARY, elementwise.unary),
-    **dict.fromkeys(Group.BINARY, elementwise.binary),
-    Op.IS_FINITE: elementwise.predicate,
-    Op.IS_NAN: elementwise.predicate,
-    Op.REAL: elementwise.part,
-    Op.IMAG: elementwise.part,
-    Op.CONVERT: elementwise.convert,
-    Op.BITCAST_CONVERT: elementwise.bitcast,
-    Op.REDUCE_PRECISION: elementwise.reduce_precision,
-    Op.COMPLEX: elementwise.complex_,
-    Op.COMPARE: elementwise.compare,
-    Op.SELECT: elementwise.select,
-    Op.CLAMP: elementwise.clamp,
-    Op.BROADCAST_IN_DIM: movement.broadcast,
-    Op.RESHAPE: movement.reshape,
-    Op.TRANSPOSE: movement.transpose,
-    Op.SLICE: movement.slice_,
-    Op.PAD: movement.pad,
-    Op.CONCATENATE: movement.concatenate,
-    Op.REVERSE: movement.reverse,
-    Op.DYNAMIC_SLICE: movement.dynamic_slice,
-    Op.DYNAMIC_UPDATE_SLICE: movement.dynamic_update_slice,
-    Op.GATHER: movement.gather,
-    Op.SCATTER: movement.scatter,
-    Op.DOT_GENERAL: contraction.dot,
-    Op.CONVOLUTION: contraction.convolution,
-    Op.REDUCE: reduction.reduce,
-    Op.ARG_REDUCE: reduction.arg_reduce,
-    Op.REDUCE_WINDOW: reduction.reduce_window,
-    Op.SELECT_AND_SCATTER: reduction.select_and_scatter,
-    Op.CUMULATIVE: reduction.cumulative,
-    Op.SORT: reduction.sort,
-    Op.TOPK: reduction.topk,
-}
 
 
 def evaluate(
@@ -116,14 +78,26 @@ def on_ranks(count: int, work: Callable[[int, Exchange], R]) -> list[R]:
     return [results[rank] for rank in range(count)]
 
 
+def meaning(op: Op) -> Meaning:
+    """The NumPy reference of one operator: node, operands -> result or results.
+
+    Raises:
+        KeyError: the operator has none of its own (parameters, control flow, calls, collectives).
+    """
+    found = TABLE[op].meaning
+    if found is None:
+        raise KeyError(op)
+    return found
+
+
 def apply(node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
     """The results of one node without attributes that hold graphs, by its meaning.
 
     Raises:
-        KeyError: the operator has no meaning of its own (parameters, calls, collectives).
+        KeyError: as `meaning`.
     """
     with np.errstate(all="ignore"):
-        value = MEANINGS[node.op](node, *operands)
+        value = meaning(node.op)(node, *operands)
     return _checked(node, value if isinstance(value, tuple) else (value,))
 
 
@@ -161,6 +135,7 @@ class _Rank:
     exchange: Exchange = alone
 
     def run(self, graph: Graph, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The results of a graph."""
         if len(args) != len(graph.params):
             raise TypeError(f"{graph.name!r} takes {len(graph.params)} arguments, got {len(args)}")
         values: dict[Node, tuple[Array, ...]] = {}
@@ -183,39 +158,14 @@ class _Rank:
         if node.op is Op.GET:
             return (values[node.srcs[0]][node["index"]],)
         operands = [values[src][0] for src in node.srcs]
-        if node.op in Group.COLLECTIVE:
-            with np.errstate(all="ignore"):
-                value = collective(node.op, node.attrs, operands[0], self.exchange)
-                return _checked(node, (value,))
-        if node.op in _CONTROL:
-            return _checked(node, _CONTROL[node.op](self, node, operands))
-        return apply(node, operands)
+        evaluate_ = info(node).evaluate
+        if evaluate_ is None:
+            return apply(node, operands)
+        with np.errstate(all="ignore"):
+            return _checked(node, evaluate_(self, node, operands))
 
-    def _call(self, node: Node, operands: list[Array]) -> Sequence[Array]:
-        return self.run(node["body"], operands)
-
-    def _while(self, node: Node, state: list[Array]) -> Sequence[Array]:
-        while self.run(node["cond"], state)[0]:
-            state = self.run(node["body"], state)
-        return state
-
-    def _conditional(self, node: Node, operands: list[Array]) -> Sequence[Array]:
-        selector, *rest = operands
-        branches = node["branches"]
-        number = int(not selector) if selector.dtype == np.bool_ else int(selector)
-        inside = 0 <= number < len(branches)
-        return self.run(branches[number if inside else len(branches) - 1], rest)
-
-    def _external(self, node: Node, operands: list[Array]) -> Sequence[Array]:
+    def external(self, node: Node, operands: list[Array]) -> Sequence[Array]:
+        """The results of a custom or host call."""
         if self.call is None:
             raise NotImplementedError(f"{node!r} calls {node['target']}; pass `call` to run it")
         return self.call(node, operands)
-
-
-_CONTROL: dict[Op, Callable[[_Rank, Node, list[Array]], Sequence[Array]]] = {
-    Op.CALL: _Rank._call,  # noqa: SLF001 - a table of its own methods
-    Op.WHILE: _Rank._while,  # noqa: SLF001
-    Op.CONDITIONAL: _Rank._conditional,  # noqa: SLF001
-    Op.CUSTOM_CALL: _Rank._external,  # noqa: SLF001
-    Op.HOST_CALL: _Rank._external,  # noqa: SLF001
-}

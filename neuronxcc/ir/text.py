@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from neuronxcc.ir.arithmetic import Array, cast
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.meaning.elementwise import Array, cast
 from neuronxcc.ir.node import Literal, Node, Operand, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.verify import called_graphs

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.node import Node, Operand
+from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shapes import ShapeError, infer
+from neuronxcc.ir.operators.checks import ShapeError
+from neuronxcc.ir.operators.definition import Kind
+from neuronxcc.ir.table import info
 
 
 class VerifierError(ValueError):
@@ -62,12 +64,9 @@ def _verify(graph: Graph, done: set[int]) -> None:
             _verify(called, done)
 
 
-_CONTROL = frozenset({Op.WHILE, Op.CONDITIONAL, Op.CALL})
-
-
 def called_graphs(node: Node) -> tuple[Graph, ...]:
     """The graphs in a node's attributes."""
-    if node.op not in _CONTROL:
+    if info(node).kind is not Kind.CONTROL:
         return ()
     single = (node.get("cond"), node.get("body"))
     return (*(graph for graph in single if graph is not None), *node.get("branches", ()))
@@ -102,9 +101,7 @@ def _signature(graph: Graph) -> None:
 
 
 def _attributes(graph: Graph, node: Node) -> None:
-    from neuronxcc.ir.table import TABLE  # noqa: PLC0415 - with all that it says of operators
-
-    entry, names = TABLE[node.op], frozenset(node.attrs)
+    entry, names = info(node), frozenset(node.attrs)
     if missing := entry.attrs - names:
         raise VerifierError(graph, node, f"lacks {', '.join(sorted(missing))}")
     if unknown := names - entry.attrs - entry.optional:
@@ -113,51 +110,15 @@ def _attributes(graph: Graph, node: Node) -> None:
 
 def _types(graph: Graph, node: Node) -> None:
     """The types of the results are those of the rule; operators without one have a check."""
-    check = _CHECKS.get(node.op)
-    if check is not None:
-        if (text := check(node)) is not None:
+    block = info(node)
+    if block.rule is None:
+        text = block.check(node) if block.check is not None else None
+        if text is not None:
             raise VerifierError(graph, node, text)
         return
     try:
-        types = infer(node.op, tuple(src.types[0] for src in node.srcs), node.attrs)
+        types = block.rule(node.op, tuple(src.types[0] for src in node.srcs), node.attrs)
     except ShapeError as error:
         raise VerifierError(graph, node, str(error)) from error
     if types != node.types:
         raise VerifierError(graph, node, f"must be {', '.join(map(str, types))}")
-
-
-def _get(node: Node) -> str | None:
-    (src,) = node.srcs
-    if 0 <= node["index"] < len(src.types) and node.types == (src.types[node["index"]],):
-        return None
-    return f"is not result {node['index']} of {src!r}"
-
-
-def _iota(node: Node) -> str | None:
-    inside = 0 <= node["dim"] < node.type.rank
-    return None if inside else f"dim {node['dim']} is not one of {node.type}"
-
-
-def _call(node: Node) -> str | None:
-    for number in _operands((node["args"], node["kwargs"])):
-        if not 0 <= number < len(node.srcs):
-            return f"names operand {number} of {len(node.srcs)}"
-    return None
-
-
-_CHECKS: dict[Op, Callable[[Node], str | None]] = {
-    Op.PARAMETER: lambda _: None,
-    Op.GET: _get,
-    Op.IOTA: _iota,
-    Op.CUSTOM_CALL: _call,
-    Op.HOST_CALL: _call,
-}
-
-
-def _operands(value: Any) -> list[int]:
-    """The numbers of all operands in the arguments of a call."""
-    if isinstance(value, Operand):
-        return [value.index]
-    if isinstance(value, tuple):
-        return [number for item in value for number in _operands(item)]
-    return []

@@ -1,4 +1,4 @@
-"""What is executed by operators of ATen's CPU library although a NeuronCore has it."""
+"""Operators that ATen's CPU library executes although a NeuronCore has them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from neuronxcc.ir import build, indexing
+from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.dtypes import FLOATS8, DType
-from neuronxcc.ir.meaning.reduction import neutral
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering.errors import LoweringUnsupportedError
@@ -178,7 +178,7 @@ def _sorted(node: Node, index: int) -> Node:
 
 
 def _counts_along(x: Node, dim: int) -> bool:
-    """Whether every element is its own position along the dimension."""
+    """Return whether every element is its own position along the dimension."""
     while x.op is Op.BROADCAST_IN_DIM and dim in x["dims"]:
         dim = x["dims"].index(dim)
         x = x.srcs[0]

@@ -74,7 +74,7 @@ def _reached(node: Node, users: Mapping[Node, Sequence[Node]], through: frozense
 
 
 def value(node: Node) -> Node:
-    """What an update puts in place of old elements."""
+    """The elements that an update puts in place of old ones."""
     return node.srcs[2] if node.op is Op.SCATTER else node.srcs[1]
 
 
@@ -92,13 +92,13 @@ def window(node: Node, layout: Layout) -> Layout | None:
 
 
 def in_step(node: Node, src: Node) -> bool:
-    """Whether a tensor shows just the elements that an update replaces, each in its place."""
+    """Return whether a tensor shows just the elements that an update replaces, in place."""
     places = _places(node, src)
     return places is not None and src.shape == value(node).shape and _same(src.shape, *places)
 
 
 def unchanged(node: Node) -> bool:
-    """Whether an update puts what it replaces: the element that has been there, or put before."""
+    """Return whether an update puts the element that has been there, or was put before."""
     new, old = value(node), node.srcs[0]
     if in_step(node, new):
         return True
@@ -168,7 +168,7 @@ def _over(node: Node, bases: set[Node]) -> tuple[Node | None, Layout | None]:
 
 
 def _moved(node: Node, layout: Layout | None) -> tuple[Node, Layout] | None:
-    """What a node is a view of, every element once, and its layout given that of the node."""
+    """The node that a node views, every element once, and its layout given that of the view."""
     while layout is not None and node.op in VIEWS:
         strides = unviewed(node, layout.strides)
         layout = None if strides is None else Layout(strides, layout.offset)

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.convolve import is_convolution
 from neuronxcc.lowering.layout import Strides, contiguous, unviewed
@@ -77,7 +78,7 @@ def _is_image(node: Node) -> bool:
 
 
 def _vote(classes: _Classes, node: Node) -> None:
-    """What a node gains or loses, as what is computed or as what reads its operand."""
+    """A node's gain or loss, as the node that is computed or as the reader of its operand."""
     if is_convolution(node):
         classes.convolutions.add(node)
         few = node.shape[1] < FEW

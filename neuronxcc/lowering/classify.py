@@ -1,4 +1,4 @@
-"""What lowering does with each operator, and what computing one element costs."""
+"""The treatment of each operator by lowering, and the cost of computing one element."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import Array, arithmetic
+from neuronxcc.ir.arithmetic import Array, arithmetic
 from neuronxcc.ir.node import Node, is_uniform
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group, info
 
 # Their elements are elements of the operand, found by arithmetic on the position.
 VIEWS = frozenset({Op.BROADCAST_IN_DIM, Op.RESHAPE, Op.TRANSPOSE, Op.SLICE, Op.REVERSE})
@@ -22,25 +23,19 @@ UPDATES = frozenset({Op.SCATTER, Op.DYNAMIC_UPDATE_SLICE})
 CALLS = frozenset({Op.CUSTOM_CALL, Op.HOST_CALL})
 CONTROL = frozenset({Op.WHILE, Op.CONDITIONAL, Op.CALL})
 
-# Several instructions per vector, or one that is slow: never computed twice for one element
-# unless one kernel does it anyway.
-_SLOW = frozenset(
-    {
-        Op.EXP, Op.EXP2, Op.EXPM1, Op.LOG, Op.LOG2, Op.LOG10, Op.LOG1P, Op.SIN, Op.COS, Op.TAN,
-        Op.SINH, Op.COSH, Op.TANH, Op.ASIN, Op.ACOS, Op.ATAN, Op.ASINH, Op.ACOSH, Op.ATANH, Op.ERF,
-        Op.ERFC, Op.ERFINV, Op.LGAMMA, Op.DIGAMMA, Op.LOGISTIC, Op.POWER, Op.ATAN2, Op.DIVIDE,
-        Op.REMAINDER, Op.SQRT, Op.RSQRT, Op.NEXTAFTER, Op.GATHER,
-    }
-)  # fmt: skip
+# Never computed twice for one element unless one kernel does it anyway: what takes this many
+# instructions per vector, or one that is slow.
+_MANY = 8
+_SLOW = REDUCTIONS | {Op.GATHER}
 
 
 def is_slow(node: Node) -> bool:
-    """Whether computing an element again costs more than reading it from memory."""
-    return node.op in _SLOW or node.op in REDUCTIONS or node.dtype.is_complex
+    """Return whether computing an element again costs more than reading it from memory."""
+    return node.op in _SLOW or info(node).instructions >= _MANY or node.dtype.is_complex
 
 
 def is_hard(node: Node) -> bool:
-    """Whether the node is a step of its own, or the root of a reduction."""
+    """Return whether the node is a step of its own, or the root of a reduction."""
     return node.op not in SOFT and node.op not in Group.LEAF and node.op is not Op.GET
 
 
@@ -52,7 +47,7 @@ def origin(node: Node) -> Node:
 
 
 def splat_value(node: Node) -> bool:
-    """Whether the node is a constant whose elements are all one number, which kernels spell out."""
+    """Return whether the node is a constant of one number, which kernels spell out."""
     if node.op is not Op.CONSTANT:
         return False
     array = node["literal"].array
@@ -60,7 +55,7 @@ def splat_value(node: Node) -> bool:
 
 
 def _is_number(one: Array) -> bool:
-    """Whether an element is no NaN but the usual one: others have bits that no number tells."""
+    """Return whether an element holds no unusual NaN, whose bits no number tells."""
     parts = one.view(one.real.dtype)
     odd = parts[np.isnan(arithmetic(parts))]
     return odd.tobytes() == np.full_like(odd, math.nan).tobytes()

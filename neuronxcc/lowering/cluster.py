@@ -105,7 +105,7 @@ class Cluster:
 
     @property
     def has_updates(self) -> bool:
-        """Whether it is for an update."""
+        """Return whether it is for an update."""
         return self.update is not None
 
     @property
@@ -176,7 +176,7 @@ class Cluster:
                 return
 
     def trace(self, node: Node) -> dict[At, tuple[Source, ...]]:
-        """What the node is computed from, for every position at which it is wanted."""
+        """The sources of the node, for every position at which it is wanted."""
         result: dict[At, tuple[Source, ...]] = {}
 
         def compute() -> None:

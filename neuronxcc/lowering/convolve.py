@@ -42,7 +42,7 @@ def geometry(node: Node) -> Geometry:
 
 
 def is_convolution(node: Node) -> bool:
-    """Whether a node is a call that ConvStep takes the place of."""
+    """Return whether a node is a call that ConvStep takes the place of."""
     if node.op is not Op.CUSTOM_CALL or node["target"] != TARGET or len(node.srcs) != 2:
         return False
     x, w = node.srcs
@@ -95,7 +95,7 @@ def multiplications(region: Region) -> int:
 
 
 def is_narrow(region: ConvRegion, cluster: Cluster) -> bool:
-    """Whether everybody rounds the sums to the operands' type before anything else."""
+    """Return whether everybody rounds the sums to the operands' type before anything else."""
     dot = region.dot
     dtype = dot.srcs[0].dtype
     if dot.dtype is dtype:

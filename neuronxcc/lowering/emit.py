@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Scalar, Slot, Store
+from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.reduction import neutral
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.index import At, Cond, Index, Joining, Quotient, Term, Value
@@ -425,7 +426,7 @@ def _elementwise(node: Node, srcs: list[Scalar]) -> Scalar:
 
 
 def _asks(node: Node) -> bool:
-    """Whether a node computes with its own position."""
+    """Return whether a node computes with its own position."""
     return node.op in (Op.IOTA, Op.SCATTER)
 
 

@@ -1,4 +1,4 @@
-"""What lowering refuses."""
+"""Errors of lowering."""
 
 from __future__ import annotations
 

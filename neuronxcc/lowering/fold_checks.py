@@ -122,7 +122,7 @@ def _reads(step: LoopStep, scalar: Scalar, buffer: int) -> bool:
 
 
 def _covers(step: LoopStep, number: Scalar, values: View) -> bool:
-    """Whether the expression reads every element of the view, and nothing else."""
+    """Return whether the expression reads every element of the view, and nothing else."""
     access = number.access
     if number.what != "load" or number.srcs or access is None or access.indices:
         return False

@@ -14,7 +14,8 @@ from typing import Any
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering import policy
 from neuronxcc.lowering.chains import enclosed, in_step, late_readers, versions
@@ -235,7 +236,7 @@ class Fuser:
                 self._store_alone(node)
 
     def _is_stale(self, node: Node, cluster: Cluster) -> bool:
-        """Whether an operand that the cluster would read for a node is overwritten in its place.
+        """Return whether an operand that the cluster would read is overwritten in its place.
 
         The cluster that does it may read what it replaces, at the same points. A reduction is asked
         for all that it is computed from: better it is computed before than its operand stored.
@@ -459,7 +460,7 @@ class Fuser:
         return Made(cluster, by_columns)
 
     def _only_for_one(self, node: Node) -> bool:
-        """Whether a node is there for one other, and need not be in memory for anything else."""
+        """Return whether a node serves one other only, and need not be in memory."""
         unseen = node not in self.required and node not in self.places.layouts
         soft = node.op in VIEWS or node.op in Group.ELEMENTWISE
         return soft and unseen and len(self._users[node]) == 1 and node not in self.regions

@@ -35,7 +35,7 @@ class Quotient(NamedTuple):
 
 
 class Remainder(NamedTuple):
-    """What is left: of % by, for a non-negative index."""
+    """The remainder: of % by, for a non-negative index."""
 
     of: Index
     by: int
@@ -79,7 +79,7 @@ class SplitNeeded(Exception):  # noqa: N818 - a request, caught by the cluster
 
 
 class Space(NamedTuple):
-    """What index arithmetic has to know about a space: the extents, and which axes may split."""
+    """A space, for index arithmetic: the extents, and which axes may split."""
 
     extents: Mapping[int, int]
     splittable: bool = True
@@ -308,7 +308,7 @@ def axes_of_at(at: At) -> set[int]:
 
 
 def is_affine(index: Index) -> bool:
-    """Whether there is no quotient or remainder in it."""
+    """Return whether there is no quotient or remainder in it."""
     return not any(isinstance(t, Quotient | Remainder) for t, _ in index.terms)
 
 
@@ -353,7 +353,7 @@ class Joining:
         self.outer, self.inner, self.extent, self.axis = outer, inner, extent, axis
 
     def fits(self, index: Index) -> bool:
-        """Whether an index can be expressed by the one axis."""
+        """Return whether an index can be expressed by the one axis."""
         a = b = 0
         for term, coefficient in index.terms:
             if isinstance(term, int):

@@ -30,7 +30,7 @@ def contiguous(shape: Sequence[int]) -> Strides:
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether the elements fill their memory without holes or overlap, in any order."""
+    """Return whether the elements fill their memory without holes or overlap, in any order."""
     step = 1
     for stride, extent in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n != 1):
         if stride != step:

@@ -15,7 +15,8 @@ from itertools import pairwise
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import BIJECTIVE, CALLS, VIEWS, is_hard, is_slow, origin
 from neuronxcc.lowering.index import Index, Space
@@ -141,7 +142,7 @@ class Region:
         self.frames[node], self.strides[node] = frame, layout.strides
 
     def holds(self, node: Node, strides: Strides) -> bool:
-        """Whether the epilogue can well store a node of the region with these strides."""
+        """Return whether the epilogue can well store a node of the region with these strides."""
         address = ix.weighted(zip(self.frames[node], strides, strict=True))
         # Else there is a division for every column.
         divided = (term for term, _ in address.terms if not isinstance(term, int))

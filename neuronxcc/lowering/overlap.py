@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering.cluster import Cluster
 from neuronxcc.lowering.schedule import dependencies
 from neuronxcc.lowering.steps import (
@@ -37,7 +38,7 @@ _BUCKETS = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER})
 
 @dataclass(frozen=True)
 class Facts:
-    """What all ranks know of a collective of the graph.
+    """The facts about a collective of the graph that all ranks know.
 
     Attributes:
         number: Its place among them, as the graph has it.
@@ -51,7 +52,7 @@ class Facts:
 
 
 def facts(graph: Graph) -> dict[Node, Facts]:
-    """What is known of every collective of a prepared graph."""
+    """The facts about every collective of a prepared graph."""
     nodes = list(graph.nodes())
     found = [node for node in nodes if node.op in Group.COLLECTIVE]
     # Those without a channel come as they were made.
@@ -120,7 +121,7 @@ def buckets(order: Sequence[Node], known: Mapping[Node, Facts]) -> list[list[Nod
 
 
 def _kind(node: Node) -> tuple[object, ...]:
-    """What those of a bucket have in common."""
+    """The properties that the collectives of a bucket share."""
     return (node.op, node["name"], node.get("group"), node.get("kind"), node.dtype)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering.classify import CALLS, CONTROL, VIEWS, origin
 from neuronxcc.lowering.cluster import Storage
 from neuronxcc.lowering.layout import Layout, Strides, contiguous, unviewed, viewed
@@ -63,7 +64,7 @@ class Places:
         return True
 
     def _flexible(self, node: Node, strides: Strides) -> bool:
-        """Whether a node may be given this layout."""
+        """Return whether a node may be given this layout."""
         if node.op in Group.LEAF:
             return False
         if node.op is Op.GET or node.op in CONTROL:
@@ -118,7 +119,7 @@ class Places:
         return storage, layout
 
     def is_view(self, node: Node) -> bool:
-        """Whether the memory of a VIEWS node is its operand's."""
+        """Return whether the memory of a VIEWS node is its operand's."""
         return node not in self.homes and self._view_layout(node) == self.layout(node)
 
     def place(self, node: Node) -> tuple[Storage, Layout]:

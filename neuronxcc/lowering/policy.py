@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import BIJECTIVE, REDUCTIONS, SOFT, VIEWS, is_slow, splat_value
 from neuronxcc.lowering.cluster import Cluster, reduced_extents
@@ -30,7 +31,7 @@ TINY = 128  # bytes: a step of its own costs more than computing that again
 
 
 def accepts(cluster: Cluster, node: Node) -> bool:
-    """Whether a cluster may compute a node that it wants. May prepare its space for that."""
+    """Return whether a cluster may compute a node that it wants. May prepare its space for that."""
     opened = len(cluster.wants) - len(cluster.inside)
     if cluster.work > MAX_WORK or (opened > MAX_OPEN and len(node.srcs) > 1):
         return False
@@ -44,7 +45,7 @@ def accepts(cluster: Cluster, node: Node) -> bool:
 
 
 def _suits_product(cluster: Cluster, node: Node) -> bool:
-    """Whether a node may be computed as part of a product or convolution."""
+    """Return whether a node may be computed as part of a product or convolution."""
     if cluster.kind == "conv" and node.type.size < cluster.points(cluster.order):
         return False  # what is the same for many results (constants of a normalisation): once
     if cluster.kind == "operand" and is_slow(node):
@@ -53,7 +54,7 @@ def _suits_product(cluster: Cluster, node: Node) -> bool:
 
 
 def _computes(cluster: Cluster, node: Node) -> bool:
-    """Whether few enough of a node's elements would be computed more than once."""
+    """Return whether few enough of a node's elements would be computed more than once."""
     wanted = cluster.wants[node]
     if not is_slow(node):
         return len(wanted) <= MAX_POSITIONS
@@ -61,7 +62,7 @@ def _computes(cluster: Cluster, node: Node) -> bool:
 
 
 def _reduces(cluster: Cluster, node: Node) -> bool:
-    """Whether a reduction can run over the cluster's space; prepares the space for it."""
+    """Return whether a reduction can run over the cluster's space; prepares the space for it."""
     wanted = cluster.wants[node]
     if len(wanted) != 1 or cluster.has_updates:
         return False
@@ -84,7 +85,7 @@ def _reduces(cluster: Cluster, node: Node) -> bool:
 
 
 def _reduces_along(cluster: Cluster, node: Node, free: list[int]) -> bool:
-    """Whether a reduction can run along the axes on which its results do not depend."""
+    """Return whether a reduction can run along the axes on which its results do not depend."""
     if cluster.points(free) != math.prod(reduced_extents(node)):
         return False
     if node.op is Op.ARG_REDUCE and len(free) > 1:
@@ -109,7 +110,7 @@ def _unflattens(cluster: Cluster, node: Node) -> bool:
 
 
 def recomputed(node: Node) -> bool:
-    """Whether several kernels compute the node each for itself rather than read it."""
+    """Return whether several kernels compute the node each for itself rather than read it."""
     if is_slow(node) or node.op in (Op.CONCATENATE, Op.PAD):
         return False
     if node.type.nbytes <= TINY:
@@ -128,7 +129,7 @@ def _bytes_read(node: Node) -> int:
 
 
 def makes(dot: Node, side: int, node: Node, own: Callable[[Node], bool]) -> bool:
-    """Whether a product had better compute an operand while it reads it.
+    """Return whether a product had better compute an operand while it reads it.
 
     Args:
         dot: The product.
@@ -152,7 +153,7 @@ def makes(dot: Node, side: int, node: Node, own: Callable[[Node], bool]) -> bool
 
 
 def _reads_little(node: Node, own: Callable[[Node], bool]) -> bool:
-    """Whether a node is cheap to compute, together with what is there for it alone."""
+    """Return whether a node is cheap to compute, together with what is there for it alone."""
     read = 0
     pending, seen = [node], {node}
     while pending:
@@ -175,14 +176,14 @@ def _reads_little(node: Node, own: Callable[[Node], bool]) -> bool:
 
 
 def may_host(cluster: Cluster, node: Node) -> bool:
-    """Whether a cluster may store a node besides what it is for."""
+    """Return whether a cluster may store a node besides what it is for."""
     if cluster.kind != "loop" or cluster.has_updates or node.op is Op.CONCATENATE:
         return False
     return accepts(cluster, node)
 
 
 def covers(cluster: Cluster, node: Node) -> bool:
-    """Whether the cluster computes every element of the node just once, so that it can store it.
+    """Return whether the cluster computes every element of the node once, to store it.
 
     May make rows of the cluster: the node is then stored once per row.
     """
@@ -246,7 +247,7 @@ def _row_source(node: Node) -> Node | None:
 
 
 def _too_long(length: int, rows: int) -> bool:
-    """Whether too few threads would find work if every row were one's."""
+    """Return whether too few threads would find work if every row were one's."""
     return rows < MIN_ROWS and length * rows > LONG
 
 
@@ -266,7 +267,7 @@ def reads(node: Node) -> set[Node]:
 
 
 def leaves(node: Node) -> set[Node]:
-    """What a node is computed from by nodes that are computed anywhere, after a short look."""
+    """The sources of a node through nodes that are computed anywhere, after a short look."""
     found: set[Node] = set()
     pending = list(node.srcs)
     for _ in range(24):
@@ -281,7 +282,7 @@ def leaves(node: Node) -> set[Node]:
 
 
 def affine(cluster: Cluster, traced: Mapping[At, tuple[Source, ...]]) -> bool:
-    """Whether positions are cheap to compute.
+    """Return whether positions are cheap to compute.
 
     A quotient is, if it is the same for a whole row of a product.
     """

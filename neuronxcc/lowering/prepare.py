@@ -13,11 +13,12 @@ from collections.abc import Callable
 import numpy as np
 
 from neuronxcc.ir import build
+from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.dtypes import FLOATS8, DType
 from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.meaning.reduction import neutral
 from neuronxcc.ir.node import Node, TensorType
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering import calls
 from neuronxcc.lowering.chains import unchanged, value
 from neuronxcc.lowering.classify import CALLS, CONTROL

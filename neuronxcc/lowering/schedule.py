@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class Task(Protocol):
-    """What has to be known of a step. Memory is anything hashable."""
+    """The facts about a step that ordering needs. Memory is anything hashable."""
 
     @property
     def reads(self) -> Sequence[Hashable]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.cluster import Cluster, Storage
@@ -188,7 +189,7 @@ class Settler:
     # ---- copies that need not be made -----------------------------------------------------------
 
     def _is_copy(self, cluster: Cluster) -> bool:
-        """Whether it writes one whole storage, each element from the same place of another."""
+        """Return whether it writes one whole storage, place by place from another."""
         if len(cluster.writes) != 1 or cluster.has_updates:
             return False
         (write,) = cluster.writes
@@ -287,7 +288,7 @@ class Settler:
         self.dropped.add(unit)
 
     def _in_step(self, read: Use, writes: list[Use]) -> bool:
-        """Whether a kernel reads every element just where it then writes it."""
+        """Return whether a kernel reads every element just where it then writes it."""
         own = [use for use in writes if use.number == read.number]
         # Kernels with reductions store in their last pass, so they may read before as they like.
         return read.address is not None and all(use.address == read.address for use in own)
@@ -326,14 +327,14 @@ class Settler:
                 self._merge(target, source)
 
     def _dies(self, source: Storage, target: Storage, number: float) -> bool:
-        """Whether a unit is the last to use a temporary, and reads it just where it writes."""
+        """Return whether a unit uses a temporary last, and reads it just where it writes."""
         if source in self._sent or not self._unwanted(source, target, number):
             return False
         writes, (last, reads, _) = self._of(target).writes, self._of(source).last()
         return last != number or all(self._in_step(use, writes) for use in reads)
 
     def _unwanted(self, source: Storage, target: Storage, number: float) -> bool:
-        """Whether a unit is the last to use a temporary that its result would fit in."""
+        """Return whether a unit is the last to use a temporary that its result would fit in."""
         if source is target or source.kind != "temp" or source.home >= 0 or target.home >= 0:
             return False
         if not _same_extent(source, target):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.index import At, Cond, Index, Quotient, Remainder, Space, Value
 from neuronxcc.lowering.progressions import fixed_places
@@ -209,7 +210,7 @@ def _gather(node: Node, at: At, _space: Space) -> tuple[Source, ...]:
 
 
 def is_choice(node: Node) -> bool:
-    """Whether an update is computed by choosing, per element, between operand and update.
+    """Return whether an update is computed by choosing, per element, between operand and update.
 
     So it is for a window at a fixed place, and for a scatter that updates at most one element per
     row: the gradients of selecting and of picking from rows.

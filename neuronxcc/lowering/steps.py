@@ -10,7 +10,8 @@ from neuronxcc.codegen.loop import scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, Operand
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering.classify import CONTROL, origin
 from neuronxcc.lowering.cluster import Cluster, Storage
 from neuronxcc.lowering.convolve import ConvRegion, is_narrow, step_of
@@ -120,7 +121,7 @@ class WaitDraft(Draft):
 
 
 def has_effect(draft: Draft) -> bool:
-    """Whether the order among such steps matters beyond what they read and write."""
+    """Return whether the order among such steps matters beyond what they read and write."""
     unit = draft.unit
     if not isinstance(unit, Opaque):
         return False
@@ -130,7 +131,7 @@ def has_effect(draft: Draft) -> bool:
 
 
 def has_collectives(draft: Draft) -> bool:
-    """Whether it calls programs in which there are collectives."""
+    """Return whether it calls programs in which there are collectives."""
     bodies = _bodies(draft.unit.node) if isinstance(draft.unit, Opaque) else ()
     return any(_has(body, lambda node: node.op in Group.COLLECTIVE) for body in bodies)
 
@@ -152,7 +153,7 @@ class Window:
 
     @property
     def storages(self) -> tuple[Storage, ...]:
-        """What is read through it."""
+        """The storages that are read through it."""
         return (self.storage,)
 
     def view(self, buffer_of: BufferOf) -> View:
@@ -172,7 +173,7 @@ class MadeWindow:
 
     @property
     def storages(self) -> tuple[Storage, ...]:
-        """What is read."""
+        """The storages that are read."""
         return tuple(storage for storage, _ in self.emitted.operands)
 
     def view(self, buffer_of: BufferOf) -> made.Made:

@@ -1,4 +1,4 @@
-"""What is told of a program in its `meta`: who would execute each step, and how much it is."""
+"""The summary of a program in its `meta`: who would execute each step, and how much it is."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
-from neuronxcc.ir.table import TABLE, Cost, Engine
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.definition import Cost
+from neuronxcc.ir.table import TABLE, Group
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.cluster import Cluster
 from neuronxcc.lowering.convolve import multiplications
 from neuronxcc.lowering.steps import Draft, WaitDraft
 from neuronxcc.lowering.units import Made, Opaque, Product
+from neuronxcc.targets import Engine
 
 # A step of several operators is carried out by the engine that comes last here.
 _WEIGHT = {

@@ -9,7 +9,8 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, Operand
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 
 # The types that kernels compute everything in.
@@ -19,7 +20,7 @@ _USUAL = frozenset(
 
 
 def is_supported(node: Node) -> bool:
-    """Whether a loop kernel can compute an elementwise node."""
+    """Return whether a loop kernel can compute an elementwise node."""
     dtypes = tuple(src.dtype for src in node.srcs)
     return _USUAL.issuperset((*dtypes, node.dtype)) or _supported(node.op, dtypes, node.dtype)
 

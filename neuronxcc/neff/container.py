@@ -55,7 +55,7 @@ _LARGE_BYTES = 1 << 24  # a thread costs 0.2 ms, 16 MB of hashing ten
 
 @dataclass(frozen=True, slots=True)
 class NeffInfo:
-    """What a NEFF says about itself.
+    """The facts that a NEFF states about itself.
 
     Attributes:
         name: For people; at most 255 bytes of it stand in the header.

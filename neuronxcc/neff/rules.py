@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from neuronxcc.environment.runtime import NEURON_RT_ALLOW_LEGACY_NEFF
 from neuronxcc.program.errors import NeffError, unsupported
-
-LEGACY_VARIABLE = "NEURON_RT_ALLOW_LEGACY_NEFF"
-_TRUE = frozenset({"1", "true", "yes", "on"})
-#: Targets with the same NeuronCore stand in one row; a later row is a newer one.
-_GENERATIONS = (frozenset({"trn1", "trn1n", "inf2"}), frozenset({"trn2"}), frozenset({"trn3"}))
+from neuronxcc.targets import UnknownTargetError, get_target
 
 
-def allows_legacy(environ: Mapping[str, str]) -> bool:
-    """Whether the environment allows NEFFs for older NeuronCores."""
-    return environ.get(LEGACY_VARIABLE, "").strip().lower() in _TRUE
-
-
-def check_target(target: str, here: str, environ: Mapping[str, str], remedy: str) -> None:
+def check_target(target: str, here: str, remedy: str) -> None:
     """Check that a NEFF may run on a machine.
 
     Those for the same NeuronCore may; those for an older one only if the environment says so; those
@@ -26,17 +16,17 @@ def check_target(target: str, here: str, environ: Mapping[str, str], remedy: str
     Args:
         target: What the NEFF was compiled for.
         here: What the machine is.
-        environ: Where NEURON_RT_ALLOW_LEGACY_NEFF is looked up.
         remedy: How to compile it again, for the error.
 
     Raises:
         NeffError: It may not; status 10.
+        VariableError: NEURON_RT_ALLOW_LEGACY_NEFF is wrong.
     """
     theirs, ours = _generation(target), _generation(here)
     older = -1 < theirs < ours
-    if target == here or -1 < theirs == ours or (older and allows_legacy(environ)):
+    if target == here or -1 < theirs == ours or (older and NEURON_RT_ALLOW_LEGACY_NEFF.get()):
         return
-    more = f", or set {LEGACY_VARIABLE}=1" if older else ""
+    more = f", or set {NEURON_RT_ALLOW_LEGACY_NEFF.name}=1" if older else ""
     raise unsupported(
         f"the model was compiled for {target}, this machine is a {here}: {remedy}{more}"
     )
@@ -57,4 +47,8 @@ def check_lnc(lnc: int, here: int) -> None:
 
 
 def _generation(target: str) -> int:
-    return next((i for i, row in enumerate(_GENERATIONS) if target in row), -1)
+    """The generation of a target's cores, -1 for a name that is none."""
+    try:
+        return get_target(target).core.generation
+    except UnknownTargetError:
+        return -1

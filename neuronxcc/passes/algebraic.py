@@ -10,10 +10,11 @@ import math
 import numpy as np
 
 from neuronxcc.ir import build
+from neuronxcc.ir.arithmetic import arithmetic, cast
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import arithmetic, cast
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.passes.match import (
     again,
     fill,
@@ -58,7 +59,7 @@ def times_one(node: Node) -> Node | None:
 
 @rule("x * -1, x / -1, -0.0 - x", Op.MULTIPLY, Op.DIVIDE, Op.SUBTRACT)
 def negation(node: Node) -> Node | None:
-    """What only changes the sign."""
+    """Replace operators that only change the sign by a negation."""
     x, y = node.srcs
     if node.op is Op.SUBTRACT:
         return build.negate(y) if is_number(x, 0 if whole(node.dtype) else -0.0) else None

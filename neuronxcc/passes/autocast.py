@@ -16,7 +16,8 @@ from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.ir.verify import called_graphs, with_called
 from neuronxcc.passes.rules import rebuilt
 
@@ -80,7 +81,7 @@ class _Cast:
         return build.make(node.op, narrow, **attrs)
 
     def computes(self, node: Node) -> bool:
-        """Whether a node has float32 intermediates that become narrow."""
+        """Return whether a node has float32 intermediates that become narrow."""
         if self.narrow is None or node.op in _KEPT:
             return False
         return any(t.dtype is DType.F32 for t in (*node.types, *(s.types[0] for s in node.srcs)))

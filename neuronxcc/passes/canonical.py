@@ -14,9 +14,10 @@ What later stages may rely on after it:
 from __future__ import annotations
 
 from neuronxcc.ir import build
-from neuronxcc.ir.meaning.reduction import neutral
+from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.node import Node, is_uniform
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.passes.match import again, fill, repeat, scalar_of, splat, spread
 from neuronxcc.passes.rules import Rule, rule
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from neuronxcc.ir import build
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.node import Literal, Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
 from neuronxcc.ir.reference import apply
+from neuronxcc.ir.table import Group
 from neuronxcc.passes.rules import Rule, rule
 
 MOST_ELEMENTS = 1 << 14  # of a folded tensor and of its operands

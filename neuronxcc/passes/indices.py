@@ -11,7 +11,7 @@ from neuronxcc.ir.calls import CHECK
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shapes import index_shape
+from neuronxcc.ir.operators.indices import index_shape
 from neuronxcc.passes.canonical import dimension_map
 from neuronxcc.passes.match import fill, scalar_of, splat, spread
 from neuronxcc.passes.rules import Rule, rule
@@ -138,7 +138,7 @@ def _token(node: Node, _depth: int) -> Interval | None:
 
 
 def _checked(node: Node, _depth: int) -> Interval | None:
-    """What is known of values to which their own check was added."""
+    """The bounds of values to which their own check was added."""
     for values, other in (node.srcs, node.srcs[::-1]):
         token = other.srcs[0] if other.op is Op.BROADCAST_IN_DIM else other
         if _is_check(token) and token.srcs[0] is values:
@@ -244,7 +244,7 @@ def gather_in_order(node: Node) -> Node | None:
 
 
 def _takes_rows(node: Node) -> bool:
-    """Whether every index takes all of the operand at one position of one dimension."""
+    """Return whether every index takes all of the operand at one position of one dimension."""
     x = node.srcs[0]
     if len(node["start_index_map"]) != 1 or node["operand_batching_dims"]:
         return False

@@ -1,4 +1,4 @@
-"""What rules ask of nodes."""
+"""Questions that rules ask of nodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from neuronxcc.ir import build
+from neuronxcc.ir.arithmetic import Array, arithmetic
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import Array, arithmetic
 from neuronxcc.ir.node import Literal, Node, TensorType
 from neuronxcc.ir.op import Op
 
@@ -63,7 +63,7 @@ def number(node: Node) -> float | int | None:
 
 
 def is_number(node: Node, value: float) -> bool:
-    """Whether a tensor is filled with that number; 0.0 is not -0.0."""
+    """Return whether a tensor is filled with that number; 0.0 is not -0.0."""
     found = number(node)
     if found is None or found != value:
         return False
@@ -72,7 +72,7 @@ def is_number(node: Node, value: float) -> bool:
 
 
 def power_of_two(value: float) -> bool:
-    """Whether a float is a power of two, of either sign, not zero and not infinite."""
+    """Return whether a float is a power of two, of either sign, not zero and not infinite."""
     return math.isfinite(value) and math.frexp(abs(value))[0] == 0.5
 
 
@@ -94,7 +94,7 @@ _FORMATS: dict[DType, tuple[int, int, int]] = {
 
 
 def lossless(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`, infinities and NaN included."""
+    """Return whether every value of `source` is one of `target`, infinities and NaN included."""
     if source is target:
         return True
     if DType.F8E8M0 in (source, target) or source.is_complex or target.is_complex:

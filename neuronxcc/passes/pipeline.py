@@ -27,7 +27,7 @@ from neuronxcc.passes.rules import RulePass
 
 
 class PassOptions(Protocol):
-    """What passes read of the compiler's options (`neuronxcc.options.Options`)."""
+    """The part of the compiler's options (`neuronxcc.options.Options`) that passes read."""
 
     @property
     def auto_cast(self) -> str:
@@ -43,16 +43,16 @@ class PassOptions(Protocol):
 
     @property
     def enable_mixed_precision_accumulation(self) -> bool:
-        """Whether reductions of 16-bit types accumulate in float32."""
+        """Return whether reductions of 16-bit types accumulate in float32."""
 
     @property
     def stochastic_rounding(self) -> bool:
-        """Whether float32 results become 16-bit types by stochastic rounding."""
+        """Return whether float32 results become 16-bit types by stochastic rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """What one pass did.
+    """The record of one pass.
 
     Attributes:
         name: Of the pass, as in PIPELINE.
@@ -88,7 +88,7 @@ def _simplify(graph: Graph, _options: PassOptions, fired: Counter[str]) -> Graph
 
 
 def _simplify_again(graph: Graph, options: PassOptions, fired: Counter[str]) -> Graph:
-    """What inlining and casting have laid open; at level 1 only casts are looked at."""
+    """Simplify what inlining and casting have laid open; at level 1 only casts are looked at."""
     if options.optlevel == 1 and options.auto_cast == "none":
         return graph
     graph = _simplify(graph, options, fired)

@@ -25,7 +25,9 @@ from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node, TensorType
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.definition import Rounding
+from neuronxcc.ir.table import TABLE, Group
 from neuronxcc.ir.verify import called_graphs, with_called
 from neuronxcc.passes.rules import rebuilt
 
@@ -43,10 +45,7 @@ MIX = ((16, 0x21F0AAAD), (15, 0x735A2D97), (15, None))
 _SITE = (0x9E3779B1, 0x85EBCA77)  # odd, so that numbers of roundings stay different
 _WORD = 0xFFFFFFFF
 
-_EXACT = frozenset(
-    {Op.ABS, Op.NEGATE, Op.SIGN, Op.CEIL, Op.FLOOR, Op.ROUND_EVEN, Op.TRUNC, Op.CONJ, Op.MAXIMUM,
-     Op.MINIMUM, Op.COPYSIGN, Op.NEXTAFTER}
-)  # fmt: skip
+_EXACT = frozenset(op for op, operator in TABLE.items() if operator.rounding is Rounding.NONE)
 _COMPUTE = (Group.UNARY | Group.BINARY) - _EXACT
 _SUMS = frozenset({Op.REDUCE, Op.REDUCE_WINDOW, Op.CUMULATIVE})
 _SUM_KINDS = frozenset({"add", "mul", "logaddexp"})
@@ -212,14 +211,14 @@ class _Rounding:
 
 
 def _rounds(graph: Graph) -> bool:
-    """Whether a graph rounds anything, control flow included."""
+    """Return whether a graph rounds anything, control flow included."""
     return any(
         _is_rounded(node) or any(map(_rounds, called_graphs(node))) for node in graph.nodes()
     )
 
 
 def _is_rounded(node: Node) -> bool:
-    """Whether a node has a result of a 16-bit type that is the rounding of a wider number."""
+    """Return whether a node has a 16-bit result that is the rounding of a wider number."""
     if len(node.types) != 1 or node.dtype not in DROPPED:
         return False
     if node.op is Op.CONVERT:

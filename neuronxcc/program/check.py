@@ -1,4 +1,4 @@
-"""What must hold in every program: ids exist, types agree, and all memory that is named is there.
+"""The check of a whole program: ids exist, types agree, and all memory that is named is there.
 
 A program may come from a file that anyone wrote, and its execution works on raw addresses. So
 everything that can be decided without running it is decided here, by its buffers and its steps.

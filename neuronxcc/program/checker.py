@@ -1,4 +1,4 @@
-"""Whether the memory is there that steps name: views and operands in the buffers of a program."""
+"""The check of the memory that steps name: views and operands in the buffers of a program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Checker:
         self.constants = {n for n, b in enumerate(buffers) if b.kind == "constant"}
 
     def kernel(self, kernel: Kernel) -> dict[int, tuple[int, int]]:
-        """What a kernel touches, see `check_kernel`."""
+        """The elements that a kernel touches, see `check_kernel`."""
         touched = self._kernels.get(kernel)
         if touched is None:
             try:

@@ -1,4 +1,4 @@
-"""What can be wrong with a NEFF."""
+"""Errors of NEFF files."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from neuronxcc.program.steps.collective import CollectiveStep
 
 
 def names_ranks(name: str) -> bool:
-    """Whether a name is one of these, and not a process group of PyTorch's."""
+    """Return whether a name is one of these, and not a process group of PyTorch's."""
     return name.startswith(RANKS)
 
 

@@ -1,4 +1,4 @@
-"""What a caller of a program sees: its inputs and outputs by name.
+"""The interface of a program for its callers: inputs and outputs by name.
 
 Some inputs are not the caller's: the rank of the process (`partition-id` of HLO) and the state of
 stochastic rounding. The compiler notes them in the program's `meta`, and the loader fills them.

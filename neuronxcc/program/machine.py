@@ -1,4 +1,4 @@
-"""What steps run on in NumPy: the memory of a program, where the plan has it.
+"""The machine of the NumPy reference: the memory of a program, laid out as planned.
 
 The scratchpad is one array of bytes, so a plan that lets tensors overlap gives wrong results here.
 """
@@ -13,13 +13,14 @@ import numpy as np
 from neuronxcc.codegen.loop import Kernel
 from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.ir import build
+from neuronxcc.ir.arithmetic import Array, cast
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import parameter
-from neuronxcc.ir.meaning import contraction
-from neuronxcc.ir.meaning.collectives import Exchange, alone, collective
-from neuronxcc.ir.meaning.elementwise import Array, cast
 from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators import contraction
+from neuronxcc.ir.operators.collectives import alone, collective
+from neuronxcc.ir.operators.definition import Exchange
 from neuronxcc.program.memory import Buffer, Register, View, as_elements, buffer_bytes
 
 Operands = Sequence[tuple[int, int]]
@@ -117,7 +118,7 @@ class Machine:
         return self.memory[number].view(np.uint8)
 
     def slots(self, operands: Operands) -> list[Array]:
-        """What a kernel is given."""
+        """The arrays of a kernel's slots."""
         return [self.memory[buffer][offset:] for buffer, offset in operands]
 
     def kernel(self, kernel: Kernel, operands: Operands, tile: Array | None = None) -> None:
@@ -152,7 +153,7 @@ class Machine:
         return contraction.convolution(node, self.array(x), self.array(w))
 
     def collective(self, op: Op, attrs: Mapping[str, Any], value: Array) -> Array:
-        """What this rank gets from a collective."""
+        """This rank's result of a collective."""
         return collective(op, attrs, value, self.exchange)
 
     def register(self, register: int | Register) -> Array:

@@ -1,4 +1,4 @@
-"""What steps work on: buffers, strided views of them, registers."""
+"""The memory of steps: buffers, strided views of them, registers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.ir.node import Literal
 
 
@@ -52,7 +52,7 @@ class Register:
 
 
 def is_packed(thing: Buffer | View) -> bool:
-    """Whether every stride is the product of the extents after it."""
+    """Return whether every stride is the product of the extents after it."""
     step = 1
     for extent, stride in zip(reversed(thing.shape), reversed(thing.strides), strict=True):
         if stride != step:
@@ -62,7 +62,7 @@ def is_packed(thing: Buffer | View) -> bool:
 
 
 def is_contiguous(view: View) -> bool:
-    """Whether elements lie in a row; strides of one element, and of none, say nothing."""
+    """Return whether elements lie in a row; strides of one element, and of none, say nothing."""
     step = 1
     for extent, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
         if extent != 1 and stride != step and 0 not in view.shape:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.memory import Buffer, Register, View
 from neuronxcc.program.step import Code, Maker, Spec, Step
@@ -129,7 +129,7 @@ def _check_type(view: View, buffer: Buffer, what: str) -> None:
 
 
 class _Repeating(Step):
-    """What loops have in common: counters, two numbers that bound them, and a body."""
+    """The base of loops: counters, two numbers that bound them, and a body."""
 
     __slots__ = ()
     counters: tuple[Register, ...]

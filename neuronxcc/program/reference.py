@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuronxcc.ir.meaning.collectives import Exchange, alone
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
+from neuronxcc.ir.operators.collectives import alone
+from neuronxcc.ir.operators.definition import Exchange
 from neuronxcc.program.machine import Aten, Machine
 from neuronxcc.program.program import Program
 

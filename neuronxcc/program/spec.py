@@ -1,4 +1,4 @@
-"""What the native executor is told of kernels: the memory of every operand that they may touch.
+"""The bounds of kernels for the native executor: the memory that each may touch of its operands.
 
 Machine code has no checks, so what could not be called safely is refused here, whoever made it.
 """
@@ -45,7 +45,7 @@ def in_bytes(size: int, offset: int, reach: Reach) -> tuple[int, int, int]:
 def check_epilogue(
     kernel: Kernel, product: tuple[int, ...], operands: tuple[tuple[int, int], ...]
 ) -> None:
-    """Whether machine code of a kernel can be called for the tiles of a product.
+    """Return whether machine code of a kernel can be called for the tiles of a product.
 
     Args:
         kernel: The epilogue.

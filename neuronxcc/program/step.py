@@ -1,4 +1,4 @@
-"""What every step says of itself: whether it is right, how it reads, what it does, what runs it.
+"""The base of all steps: each has its check, its text, its meaning in NumPy, and its machine code.
 
 A step is one class in `steps`, or in `program` if it holds steps or programs of its own. Whoever
 wants something of all steps asks each, so there is no list of their kinds but the type `AnyStep`.
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neuronxcc.codegen.loop import Kernel
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.program.memory import View
 
 if TYPE_CHECKING:  # each needs more of the compiler than those who load a program import
@@ -100,7 +100,7 @@ class Step:
         raise NotImplementedError
 
     def codes(self, far: Array) -> Iterator[Code]:
-        """What has to be compiled; `far` as in `Maker`.
+        """The kernels that have to be compiled; `far` as in `Maker`.
 
         Raises:
             ValueError: Machine code of it could not be called safely.

@@ -1,4 +1,4 @@
-"""What the instructions of a tape do: loop kernels, products, native functions.
+"""The functions that a tape's instructions call: loop kernels, products, native functions.
 
 Each of them says how many slots it has, what it touches of them, how it reads, and what runs it.
 """
@@ -15,9 +15,10 @@ import numpy as np
 from neuronxcc.codegen.bounds import bounded
 from neuronxcc.codegen.check import stores_to
 from neuronxcc.codegen.loop import Kernel, scalars
+from neuronxcc.ir.arithmetic import Array, cast
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import Array, cast
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.memory import as_elements
 from neuronxcc.program.step import Code, Maker, Spec
@@ -40,7 +41,7 @@ _FUNCTIONS = frozenset(op for op in Group.UNARY | {Op.POWER, Op.ATAN2, Op.DIVIDE
 
 
 class SlotReach(NamedTuple):
-    """What a function touches of a slot: bytes [low, high) from its pointer; nothing if equal."""
+    """The bytes [low, high) from a slot's pointer that a function touches; none if equal."""
 
     low: int
     high: int
@@ -68,7 +69,7 @@ class TapeLoop:
         return len(self.kernel.slots)
 
     def reach(self, checker: Checker) -> tuple[SlotReach, ...]:
-        """What it touches of its slots, in bytes; NeffError if its parts do not fit each other."""
+        """The bytes that it touches of its slots; NeffError if its parts do not fit each other."""
         touched = checker.kernel(self.kernel)
         if any(slot.tile for slot in self.kernel.slots):
             raise NeffError(f"kernel {self.kernel.name!r} has a tile")
@@ -159,7 +160,7 @@ class TapeProduct:
         return 3
 
     def reach(self, checker: Checker | None = None) -> tuple[SlotReach, ...]:
-        """What it touches of its slots, in bytes; NeffError if its parts do not fit each other."""
+        """The bytes that it touches of its slots; NeffError if its parts do not fit each other."""
         del checker
         f = self
         if not all(1 <= extent <= MOST_EXTENT for extent in (f.m, f.n, f.k)):
@@ -254,7 +255,7 @@ class TapeNative:
         return native(self.name)
 
     def reach(self, checker: Checker | None = None) -> tuple[SlotReach, ...]:
-        """What it touches of its slots, in bytes; NeffError if its parts do not fit each other."""
+        """The bytes that it touches of its slots; NeffError if its parts do not fit each other."""
         del checker
         declared = self._native().declare(self.params)
         return tuple(SlotReach(slot.low, slot.high, slot.written) for slot in declared)

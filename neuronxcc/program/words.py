@@ -60,7 +60,7 @@ def dims_text(kernel: Kernel) -> str:
 
 
 def kernel_lines(kernel: Kernel) -> Iterator[str]:
-    """What a kernel computes: a line per expression, then its stores."""
+    """A kernel as text: a line per expression, then its stores."""
     names: dict[Scalar, str] = {}
 
     def access(where: Access) -> str:

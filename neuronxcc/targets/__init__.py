@@ -1,6 +1,7 @@
 """The machines that can be emulated and compiled for, as data.
 
-One file per target holds its numbers, each with the public document it comes from.
+One file per target holds its numbers, each with the public document it comes from. A file with a
+``TARGET`` is a target: nothing else lists them.
 
 >>> get_target("trn2").cores_per_chip
 8
@@ -8,10 +9,13 @@ One file per target holds its numbers, each with the public document it comes fr
 'trn2'
 """
 
-from neuronxcc.targets import inf2, trn1, trn1n, trn2, trn3
+import importlib
+import pkgutil
+
+from neuronxcc.targets.engines import Engine
 from neuronxcc.targets.spec import (
     CollectiveFacts,
-    Engine,
+    EngineSpec,
     Instance,
     Link,
     NeuronCore,
@@ -21,9 +25,11 @@ from neuronxcc.targets.spec import (
 
 __all__ = [
     "DEFAULT_TARGET",
+    "SIMULATOR_TARGET",
     "TARGETS",
     "CollectiveFacts",
     "Engine",
+    "EngineSpec",
     "Instance",
     "Link",
     "NeuronCore",
@@ -31,21 +37,41 @@ __all__ = [
     "Target",
     "UnknownTargetError",
     "get_target",
+    "register",
     "target_names",
 ]
 
-TARGETS: tuple[Target, ...] = (
-    trn1.TARGET,
-    trn1n.TARGET,
-    inf2.TARGET,
-    trn2.TARGET,
-    trn3.TARGET,
-)
-DEFAULT_TARGET = "trn2"
 
-_BY_NAME = {target.name: target for target in TARGETS} | {
-    alias: target for target in TARGETS for alias in target.aliases
-}
+def _files() -> list[Target]:
+    names = [f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)]
+    found = [getattr(importlib.import_module(name), "TARGET", None) for name in names]
+    targets = [target for target in found if target is not None]
+    # The chip that a generation is called by ("gen2") before its relatives.
+    return sorted(targets, key=lambda t: (t.core.generation, not t.aliases, t.name))
+
+
+TARGETS: tuple[Target, ...] = tuple(_files())
+#: What is emulated and compiled for where nobody says what.
+DEFAULT_TARGET = "trn2"
+#: What an NKI kernel runs on outside of the device, if no variable says what. The documentation of
+#: `nki.simulate` names trn3, whose core executes every published instruction.
+SIMULATOR_TARGET = "trn3"
+
+_BY_NAME: dict[str, Target] = {}
+
+
+def register(target: Target) -> None:
+    """Add a target to those of the files, for this process: a machine that one thinks of.
+
+    To emulate it, register it before ``import torch`` and name it in
+    ``NEURON_PLATFORM_TARGET_OVERRIDE``.
+
+    Raises:
+        ValueError: the name or an alias is one of another target.
+    """
+    for name in (target.name, *target.aliases):
+        if _BY_NAME.setdefault(name, target) is not target:
+            raise ValueError(f"the name {name!r} is that of the target {_BY_NAME[name].name}")
 
 
 class UnknownTargetError(ValueError):
@@ -64,7 +90,7 @@ class UnknownTargetError(ValueError):
 
 def target_names() -> tuple[str, ...]:
     """Return every accepted spelling: the names of the targets, then their aliases."""
-    return tuple(_BY_NAME)
+    return tuple(sorted(_BY_NAME, key=lambda name: _BY_NAME[name].name != name))
 
 
 def get_target(name: str) -> Target:
@@ -77,3 +103,7 @@ def get_target(name: str) -> Target:
     if target is None:
         raise UnknownTargetError(name)
     return target
+
+
+for _target in TARGETS:
+    register(_target)

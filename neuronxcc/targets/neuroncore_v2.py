@@ -7,12 +7,15 @@ Sources, all public AWS Neuron documentation:
 [types] about-neuron/arch/neuron-features/data-types.rst
 """
 
-from neuronxcc.targets.spec import KIB, Engine, NeuronCore, OnChipMemory, table
+from neuronxcc.targets.engines import Engine
+from neuronxcc.targets.spec import KIB, EngineSpec, NeuronCore, OnChipMemory, table
 
 CORE = NeuronCore(
     version="v2",
-    tensor=Engine(
-        name="tensor",
+    isa=2,
+    wide_products=True,  # the error page EVRF035 names 32-bit integers for later cores only
+    tensor=EngineSpec(
+        name=Engine.TENSOR,
         clock_ghz=2.8,  # [nki]
         elements_per_cycle=table(default=2 * 128),  # [nki]
         output_elements_per_cycle=128,  # [nki]
@@ -21,22 +24,22 @@ CORE = NeuronCore(
         # 2.8 GHz = 91.8 confirms it. FP8 runs at the same rate, FP32 in four passes [nki].
         peak_tflops=table(bfloat16=92, float16=92, tfloat32=92, float8=92, float32=23),
     ),
-    vector=Engine(
-        name="vector",
+    vector=EngineSpec(
+        name=Engine.VECTOR,
         clock_ghz=1.12,  # [nki]
         elements_per_cycle=table(default=128),  # [nki]
         output_elements_per_cycle=128,
         peak_tflops=table(float32=2.3),  # [core]
     ),
-    scalar=Engine(
-        name="scalar",
+    scalar=EngineSpec(
+        name=Engine.SCALAR,
         clock_ghz=1.4,  # [nki]
         elements_per_cycle=table(default=128),  # [nki]
         output_elements_per_cycle=128,
         peak_tflops=table(float32=2.9),  # [core]
     ),
-    gpsimd=Engine(
-        name="gpsimd",
+    gpsimd=EngineSpec(
+        name=Engine.GPSIMD,
         clock_ghz=1.4,  # [nki]
         # 8 processors x 512 bits [core]: 128 elements of 32 bits.
         elements_per_cycle=table(default=128),

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from neuronxcc.targets.engines import Engine
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -20,7 +22,7 @@ def table(**values: float) -> Mapping[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineSpec:
     """One compute engine of a NeuronCore.
 
     ``elements_per_cycle`` gives the width of the data path by data type; ``"default"`` holds for
@@ -29,7 +31,7 @@ class Engine:
     ``peak_tflops`` is the published rate of one engine by data type, empty where none is published.
     """
 
-    name: str
+    name: Engine
     clock_ghz: float
     elements_per_cycle: Mapping[str, float]
     output_elements_per_cycle: int
@@ -56,13 +58,21 @@ class OnChipMemory:
 
 @dataclass(frozen=True, slots=True)
 class NeuronCore:
-    """One physical core: its engines, its on-chip memories and its share of the DMA engines."""
+    """One physical core: its engines, its on-chip memories and its share of the DMA engines.
+
+    ``isa`` is the newest published set of NKI instructions that it executes, by the number of the
+    core that it came with: a core that nothing is published about has that of its predecessor.
+    ``wide_products`` says whether the compiler multiplies matrices of 32-bit integers for it
+    without going through float32.
+    """
 
     version: str
-    tensor: Engine
-    vector: Engine
-    scalar: Engine
-    gpsimd: Engine
+    isa: int
+    wide_products: bool
+    tensor: EngineSpec
+    vector: EngineSpec
+    scalar: EngineSpec
+    gpsimd: EngineSpec
     gpsimd_processors: int
     gpsimd_vector_bits: int
     sbuf: OnChipMemory
@@ -71,7 +81,12 @@ class NeuronCore:
     dma_engine_gbps: float
 
     @property
-    def engines(self) -> tuple[Engine, Engine, Engine, Engine]:
+    def generation(self) -> int:
+        """The number in its version: a larger one is a newer core."""
+        return int(self.version.removeprefix("v"))
+
+    @property
+    def engines(self) -> tuple[EngineSpec, EngineSpec, EngineSpec, EngineSpec]:
         """All compute engines, in the order the documentation lists them."""
         return (self.tensor, self.vector, self.scalar, self.gpsimd)
 

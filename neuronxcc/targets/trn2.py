@@ -10,12 +10,13 @@ Sources, all public AWS Neuron documentation:
 """
 
 from neuronxcc.targets import neuroncore_v2
+from neuronxcc.targets.engines import Engine
 from neuronxcc.targets.spec import (
     GIB,
     KIB,
     MIB,
     CollectiveFacts,
-    Engine,
+    EngineSpec,
     Instance,
     Link,
     NeuronCore,
@@ -26,8 +27,10 @@ from neuronxcc.targets.spec import (
 
 CORE = NeuronCore(
     version="v3",
-    tensor=Engine(
-        name="tensor",
+    isa=3,
+    wide_products=False,  # the compiler's error page EVRF035
+    tensor=EngineSpec(
+        name=Engine.TENSOR,
         clock_ghz=2.4,  # [nki]
         # [nki]; FP8_E3 keeps the BF16 rate, only E4 and E5 are doubled.
         elements_per_cycle=table(default=2 * 128, float8_e4m3=4 * 128, float8_e5m2=4 * 128),
@@ -37,22 +40,22 @@ CORE = NeuronCore(
             bfloat16=79, float16=79, tfloat32=79, float8=158, float8_e3m4=79, float32=20, sparse=316
         ),
     ),
-    vector=Engine(
-        name="vector",
+    vector=EngineSpec(
+        name=Engine.VECTOR,
         clock_ghz=0.96,  # [nki]
         elements_per_cycle=table(default=256, bfloat16=512, float16=512),  # [nki]
         output_elements_per_cycle=256,
         peak_tflops=table(float32=1.0),  # [nki]
     ),
-    scalar=Engine(
-        name="scalar",
+    scalar=EngineSpec(
+        name=Engine.SCALAR,
         clock_ghz=1.2,  # [nki]
         elements_per_cycle=table(default=128),  # [nki]
         output_elements_per_cycle=128,
         peak_tflops=table(float32=1.2),  # [core]
     ),
-    gpsimd=Engine(
-        name="gpsimd",
+    gpsimd=EngineSpec(
+        name=Engine.GPSIMD,
         clock_ghz=1.2,  # [nki]
         # [nki] leaves the width of Trainium2 empty; the eight 512-bit processors are unchanged.
         elements_per_cycle=table(default=128),

@@ -9,10 +9,11 @@ Sources, all public AWS Neuron documentation:
 """
 
 from neuronxcc.targets import trn2
+from neuronxcc.targets.engines import Engine
 from neuronxcc.targets.spec import (
     GIB,
     KIB,
-    Engine,
+    EngineSpec,
     Instance,
     Link,
     NeuronCore,
@@ -23,8 +24,10 @@ from neuronxcc.targets.spec import (
 
 CORE = NeuronCore(
     version="v4",
-    tensor=Engine(
-        name="tensor",
+    isa=4,
+    wide_products=False,  # the compiler's error page EVRF035
+    tensor=EngineSpec(
+        name=Engine.TENSOR,
         clock_ghz=2.4,  # [nki]
         elements_per_cycle=table(default=2 * 128, mxfp8=8 * 128, mxfp4=8 * 128),  # [nki]
         output_elements_per_cycle=128,  # [nki]
@@ -32,8 +35,8 @@ CORE = NeuronCore(
             bfloat16=79, float16=79, tfloat32=79, mxfp8=315, mxfp4=315, float32=20, sparse=315
         ),
     ),
-    vector=Engine(
-        name="vector",
+    vector=EngineSpec(
+        name=Engine.VECTOR,
         clock_ghz=1.2,  # [nki]
         elements_per_cycle=table(  # [nki]
             default=256,
@@ -47,8 +50,8 @@ CORE = NeuronCore(
         output_elements_per_cycle=256,
         peak_tflops=table(float32=1.2),  # [core]
     ),
-    scalar=Engine(
-        name="scalar",
+    scalar=EngineSpec(
+        name=Engine.SCALAR,
         clock_ghz=1.2,  # [nki]
         elements_per_cycle=table(  # [nki]
             default=128,
@@ -62,8 +65,8 @@ CORE = NeuronCore(
         output_elements_per_cycle=128,
         peak_tflops=table(float32=1.2),  # [core]
     ),
-    gpsimd=Engine(
-        name="gpsimd",
+    gpsimd=EngineSpec(
+        name=Engine.GPSIMD,
         clock_ghz=1.2,  # [nki]
         elements_per_cycle=table(default=128),  # [nki]
         output_elements_per_cycle=128,

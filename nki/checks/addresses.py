@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nki.checks.flow import Access, Leaf, Times, accesses, events_of, leaf_roles
+from nki.checks.flow import Leaf, TensorAccess, Times, accesses, events_of, leaf_roles
 from nki.dtypes import info
 from nki.isa.state import Finding
 from nki.memory import MemoryRegion, Storage
@@ -24,7 +24,7 @@ __all__ = ["check_addresses"]
 _OWN, _SPOILT = 1, 2  # bytes that the tensor wrote last; that another one wrote since
 
 Columns = npt.NDArray[np.int64]
-Index = tuple[slice, slice | Columns]
+Cells = tuple[slice, slice | Columns]
 
 
 def check_addresses(recording: Recording, times: Times) -> None:
@@ -90,7 +90,7 @@ def _meet(
 
 
 class _Map:
-    """What became of each byte of a storage, and who wrote over it last.
+    """The state of each byte of a storage, and who wrote over it last.
 
     Attributes:
         states: of each byte, partition by partition.
@@ -105,16 +105,16 @@ class _Map:
         self.states = np.zeros((storage.shape[0], storage.row_bytes), np.uint8)
         self.owned = False
         self.spoiler: tuple[int, int] | None = None
-        self._parts: dict[tuple[int, int], Index | None] = {}
+        self._parts: dict[tuple[int, int], Cells | None] = {}
 
-    def part(self, storage: Storage, access: Access) -> Index | None:
+    def part(self, storage: Storage, access: TensorAccess) -> Cells | None:
         """Return the index of those bytes here that an access to some storage touches."""
         key = id(access.form), access.place[1]
         if key not in self._parts:
             self._parts[key] = self._part(*_touched(storage, access))
         return self._parts[key]
 
-    def _part(self, rows: range, columns: Columns) -> Index | None:
+    def _part(self, rows: range, columns: Columns) -> Cells | None:
         height, width = self.states.shape
         first = max(rows.start, self.row - (self.row - rows.start) % rows.step)
         while first < self.row:
@@ -128,21 +128,21 @@ class _Map:
         whole = end - begin == len(inside)
         return chosen, slice(begin, end) if whole else inside
 
-    def covered(self, index: Index) -> bool:
-        """Whether an index is that of all bytes."""
+    def covered(self, index: Cells) -> bool:
+        """Return whether an index is that of all bytes."""
         rows, columns = index
         height, width = self.states.shape
         all_rows = len(range(height)[rows]) == height
         return all_rows and isinstance(columns, slice) and columns == slice(0, width)
 
-    def own(self, index: Index) -> None:
+    def own(self, index: Cells) -> None:
         """Take note that the storage writes some of its bytes."""
         self.states[index] = _OWN
         self.owned = True
         if self.covered(index):
             self.spoiler = None
 
-    def spoil(self, index: Index, spoiler: tuple[int, int]) -> None:
+    def spoil(self, index: Cells, spoiler: tuple[int, int]) -> None:
         """Take note that another storage writes some of the bytes."""
         old = self.states[index]
         hit = old == _OWN
@@ -153,7 +153,7 @@ class _Map:
             self.owned = False
 
 
-def _touched(storage: Storage, access: Access) -> tuple[range, Columns]:
+def _touched(storage: Storage, access: TensorAccess) -> tuple[range, Columns]:
     """Return the rows and bytes within them, in the core's memory, that an access touches."""
     form = access.form
     row, byte = divmod(access.place[1], storage.pitch)
@@ -165,7 +165,7 @@ def _touched(storage: Storage, access: Access) -> tuple[range, Columns]:
     return range(row, row + (count - 1) * step + 1, step), np.unique(columns[:, None] + span)
 
 
-def _read(recording: Recording, maps: dict[int, _Map], access: Access, name: str) -> None:
+def _read(recording: Recording, maps: dict[int, _Map], access: TensorAccess, name: str) -> None:
     number = access.place[0]
     storage, state = recording.storages[number], maps[number]
     if state.spoiler is None:
@@ -183,7 +183,10 @@ def _read(recording: Recording, maps: dict[int, _Map], access: Access, name: str
 
 
 def _write(
-    recording: Recording, maps: dict[int, _Map], partners: dict[int, list[int]], access: Access
+    recording: Recording,
+    maps: dict[int, _Map],
+    partners: dict[int, list[int]],
+    access: TensorAccess,
 ) -> None:
     number = access.place[0]
     storage = recording.storages[number]

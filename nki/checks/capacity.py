@@ -1,4 +1,4 @@
-"""Whether the tensors that are in use at the same time fit SBUF and PSUM.
+"""The check that the tensors in use at the same time fit SBUF and PSUM.
 
 A tensor without an address is in use from its first to its last instruction, and through the whole
 of a loop on the device that it was created outside of. It takes its bytes per partition of SBUF, or
@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from nki.checks.flow import Ints, Times
 from nki.checks.spills import Spill, choose_spills, spills_of
+from nki.core import Core, OnChip
 from nki.errors import NkiError
 from nki.isa.state import Finding
-from nki.memory import Core, MemoryRegion, OnChip, Storage
+from nki.memory import MemoryRegion, Storage
 from nki.recording import Recording
 
 __all__ = ["Capacity", "Usage", "capacity_of", "check_capacity"]
@@ -32,7 +33,7 @@ _SHOWN = 3  # tensors that the message names
 
 
 class _Memory(NamedTuple):
-    """What is counted in one of the two memories.
+    """The count of one of the two memories.
 
     Attributes:
         code: of the error.
@@ -79,7 +80,7 @@ class Usage(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """What a kernel needs of the two memories on the chip, instruction after instruction.
+    """The need of a kernel for the two memories on the chip, instruction after instruction.
 
     Attributes:
         target: name of the target.
@@ -93,7 +94,7 @@ class Capacity(NamedTuple):
 
     @property
     def spills(self) -> tuple[Spill, ...]:
-        """What would be spilled, of both memories."""
+        """The tensors that would be spilled, of both memories."""
         return self.sbuf.spills + self.psum.spills
 
     @property
@@ -231,7 +232,7 @@ def _quadrants(storage: Storage) -> int:
 
 
 def _reaches(storage: Storage, quadrant: int) -> bool:
-    """Whether a tensor with an address has partitions in a quadrant."""
+    """Return whether a tensor with an address has partitions in a quadrant."""
     assert storage.address is not None
     first = storage.address[0]
     return first < (quadrant + 1) * _ROWS and quadrant * _ROWS < first + storage.shape[0]

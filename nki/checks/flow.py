@@ -24,9 +24,9 @@ from nki.recording import (
 )
 
 __all__ = [
-    "Access",
     "Ints",
     "Leaf",
+    "TensorAccess",
     "Times",
     "accesses",
     "events_of",
@@ -57,7 +57,7 @@ class Leaf(NamedTuple):
     role: Role
 
 
-class Access(NamedTuple):
+class TensorAccess(NamedTuple):
     """One tensor operand of one event."""
 
     leaf: Leaf
@@ -221,11 +221,11 @@ class Times:
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def accesses(event: Event, roles: Sequence[Leaf]) -> Iterator[Access]:
+def accesses(event: Event, roles: Sequence[Leaf]) -> Iterator[TensorAccess]:
     """Iterate over the tensors that an event reads or writes."""
     for leaf, place in zip(roles, event.places, strict=True):
         if isinstance(leaf.form, TileForm):
-            yield Access(leaf, leaf.form, place, event.location)
+            yield TensorAccess(leaf, leaf.form, place, event.location)
 
 
 def events_of(

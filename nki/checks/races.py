@@ -100,7 +100,7 @@ class Races:
     def _redundant(
         self, a: Touch, b: Touch, writes: Sequence[Mapping[AccessPattern, Touch]]
     ) -> bool:
-        """Whether both cores store the same, before either reads it."""
+        """Return whether both cores store the same, before either reads it."""
         writer, reader = (a, b) if a.writes else (b, a)
         mate = writes[1 if a.writes else 0].get(writer.tensor.pattern)
         if mate is None or (reader.writes and reader is not mate):

@@ -1,4 +1,4 @@
-"""What a compiler that places tensors itself would spill: kernels of the first generation.
+"""The spills of a compiler that places tensors itself: kernels of the first generation.
 
 Such a compiler reorders and fuses loops before it places tiles, so what is counted here, in the
 order of the kernel, is the most that it may need. Where more is in use than there is, the tensor

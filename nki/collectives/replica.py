@@ -39,7 +39,7 @@ class ReplicaGroup(NKIObject):
         return hash(self.groups)
 
     def __fingerprint__(self) -> tuple[Any, ...]:
-        """What it consists of, see `nki.fingerprint`."""
+        """Its parts, see `nki.fingerprint`."""
         return self.groups
 
     def __repr__(self) -> str:

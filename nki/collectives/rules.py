@@ -1,4 +1,4 @@
-"""What collectives demand of their operands and attributes."""
+"""Rules for the operands and attributes of collectives."""
 
 from __future__ import annotations
 

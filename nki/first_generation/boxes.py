@@ -12,7 +12,7 @@ from nki.first_generation.indices import Booleans, Mask, Run
 
 __all__ = [
     "Box",
-    "Region",
+    "TileRegion",
     "box_slices",
     "boxes_of",
     "region_of_mask",
@@ -23,7 +23,7 @@ __all__ = [
 Box = tuple[tuple[int, int], ...]
 
 
-class Region(NamedTuple):
+class TileRegion(NamedTuple):
     """Elements of a tile.
 
     Attributes:
@@ -49,29 +49,29 @@ def box_slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(low, high) for low, high in box)
 
 
-def region_of_mask(mask: Mask | bool | None, shape: tuple[int, ...]) -> Region:
+def region_of_mask(mask: Mask | bool | None, shape: tuple[int, ...]) -> TileRegion:
     """Return what a mask leaves of a tile of some shape.
 
     Raises:
         NkiError: the mask is for tiles of another shape (NKI262).
     """
     if mask is None or mask is True:
-        return Region(whole_box(shape))
+        return TileRegion(whole_box(shape))
     if mask is False:
-        return Region(None)
+        return TileRegion(None)
     if not isinstance(mask, Mask):
         raise NkiError(
             "NKI262",
             f"a mask was given as {type(mask).__name__}",
             "compare index expressions: mask=(i_p < n) & (i_f < m)",
         )
-    found: Region | None = mask.regions.get(shape)
+    found: TileRegion | None = mask.regions.get(shape)
     if found is None:
         found = mask.regions[shape] = _region(mask, shape)
     return found
 
 
-def _region(mask: Mask, shape: tuple[int, ...]) -> Region:
+def _region(mask: Mask, shape: tuple[int, ...]) -> TileRegion:
     try:
         conditions = list(mask.conditions(shape))
     except NkiError as error:
@@ -85,7 +85,7 @@ def _region(mask: Mask, shape: tuple[int, ...]) -> Region:
     for condition in conditions:
         if isinstance(condition, Run):
             if condition.first >= condition.end:
-                return Region(None)
+                return TileRegion(None)
             if condition.axis is not None:
                 low, high = box[condition.axis]
                 box[condition.axis] = (max(low, condition.first), min(high, condition.end))
@@ -95,7 +95,7 @@ def _region(mask: Mask, shape: tuple[int, ...]) -> Region:
             rest.append(condition)
             continue
         if not condition.any():
-            return Region(None)
+            return TileRegion(None)
         if not long:
             continue
         line = np.flatnonzero(condition)
@@ -107,12 +107,12 @@ def _region(mask: Mask, shape: tuple[int, ...]) -> Region:
     return _remaining(tuple(box), rest)
 
 
-def _remaining(box: Box, conditions: list[Booleans]) -> Region:
+def _remaining(box: Box, conditions: list[Booleans]) -> TileRegion:
     """Return the region of a box where further conditions hold, with the smallest box."""
     if any(low >= high for low, high in box):
-        return Region(None)
+        return TileRegion(None)
     if not conditions:
-        return Region(box)
+        return TileRegion(box)
     inside = np.ones(tuple(high - low for low, high in box), bool)
     for condition in conditions:
         key = tuple(
@@ -121,7 +121,7 @@ def _remaining(box: Box, conditions: list[Booleans]) -> Region:
         )
         inside &= condition[key]
     if not inside.any():
-        return Region(None)
+        return TileRegion(None)
     tight = []
     for axis, (low, _) in enumerate(box):
         others = tuple(k for k in range(inside.ndim) if k != axis)
@@ -131,15 +131,15 @@ def _remaining(box: Box, conditions: list[Booleans]) -> Region:
         slice(new[0] - old[0], new[1] - old[0]) for new, old in zip(tight, box, strict=True)
     )
     inside = inside[key]
-    return Region(tuple(tight), None if inside.all() else inside)
+    return TileRegion(tuple(tight), None if inside.all() else inside)
 
 
-def region_of_values(values: Booleans) -> Region:
+def region_of_values(values: Booleans) -> TileRegion:
     """Return the region where truth values hold."""
     return _remaining(whole_box(values.shape), [values])
 
 
-def boxes_of(region: Region) -> Iterator[Box]:
+def boxes_of(region: TileRegion) -> Iterator[Box]:
     """Iterate over boxes that make up a region: equal neighbouring rows are taken together."""
     if region.box is None:
         return

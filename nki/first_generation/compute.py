@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from nki.access import unwritten
 from nki.errors import NkiError
-from nki.first_generation.boxes import Box, Region, boxes_of, region_of_mask, whole_box
+from nki.first_generation.boxes import Box, TileRegion, boxes_of, region_of_mask, whole_box
 from nki.first_generation.state import current, issue, new_tile
 from nki.first_generation.tensors import Result, Tensor
 from nki.first_generation.writes import aligned, copy, fill, in_sbuf, legal, merge, take, within
@@ -76,7 +76,7 @@ def _aligned(value: Any, original: Any) -> Any:
     return value if value is original or not isinstance(value, NkiTensor) else aligned(value)
 
 
-def _defined(value: Any, follows: Follows, region: Region, domain: tuple[int, ...]) -> Any:
+def _defined(value: Any, follows: Follows, region: TileRegion, domain: tuple[int, ...]) -> Any:
     """Return an operand of an instruction that runs on more than its mask leaves.
 
     Of a tile that is written in part, what the mask leaves is copied to one that is defined
@@ -97,12 +97,14 @@ def _defined(value: Any, follows: Follows, region: Region, domain: tuple[int, ..
     return made
 
 
-def _region_after(region: Region, follows: Follows, shape: tuple[int, ...]) -> Region:
+def _region_after(region: TileRegion, follows: Follows, shape: tuple[int, ...]) -> TileRegion:
     if follows == TILE or region.box is None:
         return region
     if callable(follows):
-        return Region(follows(region.box))
-    return Region((region.box[0], *whole_box(shape)[1:]) if follows == LANES else whole_box(shape))
+        return TileRegion(follows(region.box))
+    return TileRegion(
+        (region.box[0], *whole_box(shape)[1:]) if follows == LANES else whole_box(shape)
+    )
 
 
 def _resolved(
@@ -170,7 +172,7 @@ def _issue_cut(
     name: str,
     out: tuple[str, NkiTensor, Follows],
     operands: Mapping[str, Operand],
-    region: Region,
+    region: TileRegion,
     domain: tuple[int, ...],
     attributes: Mapping[str, Any],
 ) -> None:
@@ -237,7 +239,7 @@ def compute(
     if region.inside is not None:
         if follows != TILE or _writes_more(row, resolved, known):
             _refuse_general(name, domain)
-        done = Region(region.box)
+        done = TileRegion(region.box)
         current().flush()
         resolved = {
             key: Operand(_defined(given.value, given.follows, region, domain), given.follows)
@@ -299,5 +301,5 @@ def compute_into(
         key: Operand(_defined(given.value, given.follows, region, domain), given.follows)
         for key, given in resolved.items()
     }
-    _issue_cut(name, ("dst", between, TILE), resolved, Region(region.box), domain, known)
+    _issue_cut(name, ("dst", between, TILE), resolved, TileRegion(region.box), domain, known)
     merge(target, between, region)

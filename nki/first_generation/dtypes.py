@@ -2,10 +2,9 @@
 
 from typing import Any, Final
 
-import ml_dtypes
 import numpy as np
 
-from nki.dtypes import canonical, info
+from nki.dtypes import NAMES, NARROWED, canonical, info
 
 __all__ = [
     "PLAIN",
@@ -19,22 +18,13 @@ __all__ = [
 # The documented stand-in: NumPy has no type of 19 significant bits.
 TFLOAT32: Final = np.dtype("V4")
 
+# Without packed types and scales; NumPy's own types are the classes that programs compare with.
 PLAIN: Final[dict[str, Any]] = {
-    "bool_": np.bool_,
-    "int8": np.int8,
-    "int16": np.int16,
-    "int32": np.int32,
-    "uint8": np.uint8,
-    "uint16": np.uint16,
-    "uint32": np.uint32,
-    "float16": np.float16,
-    "float32": np.float32,
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "tfloat32": TFLOAT32,
-    "float8_e4m3": np.dtype(ml_dtypes.float8_e4m3),
-    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-}
+    name: kind.type if kind.isbuiltin == 1 else kind
+    for name in NAMES
+    for kind in (info(name).numpy,)
+    if not info(name).is_packed and name != "float8_e8m0fnu"
+} | {"bool_": np.bool_, "tfloat32": TFLOAT32}
 _DTYPES: Final = {name: np.dtype(kind) for name, kind in PLAIN.items()}
 
 
@@ -65,8 +55,7 @@ def scalar_dtype(value: Any) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "uint8"
     if isinstance(value, np.generic):
-        wide = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
-        return dtype_name(wide.get(value.dtype.name, value.dtype))
+        return dtype_name(NARROWED.get(value.dtype.name, value.dtype))
     return "int32" if isinstance(value, int) else "float32"
 
 

@@ -20,8 +20,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from neuronxcc.targets import Target, get_target
+from nki import tracer
 from nki.checks.capacity import Capacity, capacity_of
 from nki.checks.flow import Times
+from nki.context import current_core
 from nki.errors import NkiError, NkiIndexError, NkiWarning
 from nki.first_generation.language.creation import ndarray
 from nki.first_generation.state import State, running, use_state
@@ -30,7 +32,7 @@ from nki.first_generation.tensors import Tensor
 from nki.first_generation.writes import copy, on_sbuf
 from nki.frontends import Frontend
 from nki.kernel import Kernel
-from nki.memory import MemoryRegion, current_core
+from nki.memory import MemoryRegion
 from nki.recording import TileForm
 from nki.tensor import NkiTensor
 
@@ -109,7 +111,8 @@ class FirstKernel:
                 this generation is documented to raise; its cause is the NkiIndexError, with the
                 user's line and what to do.
         """
-        if running():
+        # A tracer that reads this code may know no context variables, and is outside of kernels.
+        if not tracer.is_active() and running():
             return self._body(*args, **kwargs)
         kernel = self.today()
         try:

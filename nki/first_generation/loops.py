@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from nki.first_generation.state import LoopRun, current, running
 
-__all__ = ["Loop", "LoopIndex", "around"]
+__all__ = ["LoopIndex", "LoopRange", "around"]
 
 
 class LoopIndex(int):
@@ -25,7 +25,7 @@ class LoopIndex(int):
     run: LoopRun
 
 
-class Loop(Sequence[int]):
+class LoopRange(Sequence[int]):
     """What ``nl.affine_range(...)`` returns: a range of which the state knows the turns."""
 
     __slots__ = ("_range",)

@@ -8,7 +8,6 @@ of instructions is always that of the kernel.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nki.access import written
+from nki.context import surroundings, use
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.first_generation.owners import Owners
@@ -137,16 +137,9 @@ def _is_new(tensor: NkiTensor) -> bool:
     return whole and p.indirect is None and not written(tensor).any()
 
 
-class _Current(threading.local):
-    state: State | None = None
-
-
-_CURRENT = _Current()
-
-
 def running() -> bool:
     """Whether this thread runs a kernel of the first generation."""
-    return _CURRENT.state is not None
+    return surroundings().state is not None
 
 
 def current() -> State:
@@ -155,8 +148,8 @@ def current() -> State:
     Raises:
         NkiError: there is none (NKI263).
     """
-    state = _CURRENT.state
-    if state is None:
+    state = surroundings().state
+    if not isinstance(state, State):
         raise NkiError(
             "NKI263",
             "a function of neuronxcc.nki was called outside of a kernel of the first generation",
@@ -169,13 +162,9 @@ def current() -> State:
 @contextmanager
 def use_state(state: State) -> Iterator[State]:
     """Make `state` that of this thread's kernel; at the end issue what still waits."""
-    before = _CURRENT.state
-    _CURRENT.state = state
-    try:
+    with use(state=state):
         yield state
         state.flush()
-    finally:
-        _CURRENT.state = before
 
 
 def issue(name: str, **arguments: Any) -> Any:

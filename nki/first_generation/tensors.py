@@ -16,7 +16,7 @@ import numpy as np
 
 from nki.dtypes import info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
-from nki.first_generation.boxes import Box, Region, box_slices, region_of_mask, whole_box
+from nki.first_generation.boxes import Box, TileRegion, box_slices, region_of_mask, whole_box
 from nki.first_generation.dtypes import dtype_name, numpy_dtype
 from nki.first_generation.indices import Index, Mask, MeshGrid, as_index, common_shape
 from nki.first_generation.state import current, new_tile, nothing
@@ -129,9 +129,9 @@ class Tensor:
         tensor = self.tile()
         return tensor if box == whole_box(tensor.shape) else tensor[box_slices(box)]
 
-    def valid(self) -> Region:
+    def valid(self) -> TileRegion:
         """Return which elements the instruction that made it has written."""
-        return Region(whole_box(self.shape))
+        return TileRegion(whole_box(self.shape))
 
     # --- indexing ------------------------------------------------------------------------------
 
@@ -762,14 +762,14 @@ class Result(Tensor):
         region: MemoryRegion,
         write: Callable[[NkiTensor], None],
         reads: Sequence[NkiTensor] = (),
-        valid: Region | None = None,
+        valid: TileRegion | None = None,
         regions: frozenset[str] = frozenset({"sbuf", "psum"}),
         accumulate: Callable[..., None] | None = None,
     ) -> None:
         self._shape = shape
         self._kind = kind
         self._region = region
-        self._valid = Region(whole_box(shape)) if valid is None else valid
+        self._valid = TileRegion(whole_box(shape)) if valid is None else valid
         self.write = write
         self.reads = tuple(reads)
         self.regions = regions
@@ -800,11 +800,11 @@ class Result(Tensor):
         """Where it lies."""
         return self._region
 
-    def valid(self) -> Region:
+    def valid(self) -> TileRegion:
         """Return which elements the instruction writes."""
         return self._valid
 
-    def only(self, region: Region) -> Result:
+    def only(self, region: TileRegion) -> Result:
         """Say that only a region of the result is defined; returns itself."""
         self._valid = region
         self.regions = frozenset()  # the instruction writes more, so it needs a tile of its own

@@ -12,7 +12,14 @@ from nki.access_rules import broken_rule
 from nki.addressing import indices
 from nki.dtypes import info
 from nki.errors import NkiError
-from nki.first_generation.boxes import Box, Region, box_slices, boxes_of, region_of_mask, whole_box
+from nki.first_generation.boxes import (
+    Box,
+    TileRegion,
+    box_slices,
+    boxes_of,
+    region_of_mask,
+    whole_box,
+)
 from nki.first_generation.indices import Booleans
 from nki.first_generation.state import constant, current, issue, new_tile
 from nki.first_generation.tensors import HOOKS, Access, Result, Tensor
@@ -248,7 +255,7 @@ def predicate(inside: Booleans) -> NkiTensor:
     return tile.reshape(inside.shape)
 
 
-def merge(dst: NkiTensor, src: NkiTensor, region: Region) -> None:
+def merge(dst: NkiTensor, src: NkiTensor, region: TileRegion) -> None:
     """Copy the elements of a region from a tile of the same shape; others stay as they are."""
     box = region.box
     if box is None:
@@ -271,7 +278,7 @@ def merge(dst: NkiTensor, src: NkiTensor, region: Region) -> None:
     issue("tensor_copy_predicated", dst=to, src=of, predicate=predicate(region.inside))
 
 
-def _merge_rows(dst: NkiTensor, src: NkiTensor, region: Region) -> None:
+def _merge_rows(dst: NkiTensor, src: NkiTensor, region: TileRegion) -> None:
     """Merge into partitions of PSUM where no engine starts: with those before them, unchanged."""
     assert region.box is not None
     (low, high), rest = region.box[0], region.box[1:]
@@ -332,7 +339,7 @@ def _assign_within(dst: Access, value: Result) -> None:
     region, source = value.valid(), value.tile()
     if region.box is not None:
         part = dst.part(region.box)
-        merge(part, take(source, region.box), Region(whole_box(part.shape), region.inside))
+        merge(part, take(source, region.box), TileRegion(whole_box(part.shape), region.inside))
 
 
 def _blocks(tensor: Tensor) -> list[NkiTensor]:
@@ -423,7 +430,7 @@ def write_zeros(storage: Storage, covered: Booleans) -> None:
     if not covered.any():
         fill(tensor, 0)
         return
-    parts = [take(tensor, box) for box in boxes_of(Region(whole_box(shape), ~covered))]
+    parts = [take(tensor, box) for box in boxes_of(TileRegion(whole_box(shape), ~covered))]
     if all(legal(part) for part in parts):
         for part in parts:
             fill(part, 0)

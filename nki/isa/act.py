@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import maximum
+from neuronxcc.ir.arithmetic import maximum
 from nki.isa.cast import Array
 
 __all__ = ["ACTIVATIONS", "Activation", "activate", "outside"]

@@ -1,25 +1,22 @@
-"""The operators of the `op` fields: names, meanings, identities, and where each is legal.
+"""The operators of the `op` fields: names, identities, and where each is legal.
 
-One table, after the documentation's list of math operators. Arithmetic operators work on float32,
-or on int64 holding 32-bit integers where an engine computes with integers; bitvec operators work
-on unsigned bit patterns. Comparisons and logical operators give 1 and 0 in the type they compare.
+One table, after the documentation's list of math operators. What they compute, and on which types,
+is `neuronxcc.program.natives.alu`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import maximum, minimum
+from neuronxcc.program.natives.alu import MEANINGS, Binary
 from nki.isa.cast import Array
 
 __all__ = ["ALIASES", "ALU", "COMPARISONS", "AluOp", "apply", "fold", "op_name", "scan"]
-
-Binary = Callable[[Array, Array], Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,85 +30,51 @@ class AluOp:
         reduces: it is documented as legal in reductions.
         identity: what a reduction starts from; None where it starts with the first element.
         first_generation: the first NeuronCore version whose `tensor_scalar` family has it.
-        function: the meaning, of two arrays that broadcast against each other.
     """
 
     name: str
-    function: Binary
     bitvec: bool = False
     unary: bool = False
     reduces: bool = False
     identity: float | None = None
     first_generation: int = 2
 
-
-def _truth(function: Binary) -> Binary:
-    def numbers(x: Array, y: Array) -> Array:
-        return function(x, y).astype(np.result_type(x, y))
-
-    return numbers
-
-
-def _shift(function: Binary) -> Binary:
-    def shifted(x: Array, y: Array) -> Array:
-        bits = 8 * x.dtype.itemsize
-        inside = function(x, np.minimum(y, bits - 1).astype(x.dtype))
-        # Logical shifts: all bits are gone at the width, where C and NumPy leave it undefined.
-        return np.where(y >= bits, x.dtype.type(0), inside)
-
-    return shifted
-
-
-def _larger(x: Array, y: Array) -> Array:
-    return np.where(np.abs(x) > np.abs(y), x, y)  # a tie gives y, as documented
-
-
-def _smaller(x: Array, y: Array) -> Array:
-    return np.where(np.abs(x) < np.abs(y), x, y)
-
-
-def _via_float64(function: Callable[[Array], Array]) -> Binary:
-    def rounded_once(x: Array, y: Array) -> Array:
-        del y
-        return function(x.astype(np.float64)).astype(np.float32)
-
-    return rounded_once
-
-
-def _power(x: Array, y: Array) -> Array:
-    return np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
+    @property
+    def function(self) -> Binary:
+        """The meaning, of two arrays that broadcast against each other."""
+        return MEANINGS[self.name]
 
 
 _INFINITY = float("inf")
 _ROWS = (
-    AluOp("invert", lambda x, _: np.invert(x), bitvec=True, unary=True),
-    AluOp("bitwise_and", np.bitwise_and, bitvec=True, reduces=True),
-    AluOp("bitwise_or", np.bitwise_or, bitvec=True, reduces=True, identity=0),
-    AluOp("bitwise_xor", np.bitwise_xor, bitvec=True, reduces=True, identity=0),
-    AluOp("left_shift", _shift(np.left_shift), bitvec=True),
-    AluOp("right_shift", _shift(np.right_shift), bitvec=True),
-    AluOp("add", np.add, reduces=True, identity=0),
-    AluOp("subtract", np.subtract, reduces=True, identity=0),
-    AluOp("multiply", np.multiply, reduces=True, identity=1),
-    AluOp("maximum", maximum, reduces=True, identity=-_INFINITY),
-    AluOp("minimum", minimum, reduces=True, identity=_INFINITY),
-    AluOp("equal", _truth(np.equal)),
-    AluOp("not_equal", _truth(np.not_equal)),
-    AluOp("greater_equal", _truth(np.greater_equal)),
-    AluOp("greater", _truth(np.greater)),
-    AluOp("less_equal", _truth(np.less_equal)),
-    AluOp("less", _truth(np.less)),
-    AluOp("logical_and", _truth(np.logical_and), reduces=True, identity=1),
-    AluOp("logical_or", _truth(np.logical_or), reduces=True, identity=0),
-    AluOp("logical_xor", _truth(np.logical_xor), reduces=True, identity=0),
-    AluOp("power", _power),
-    AluOp("abs_max", _larger, identity=0, first_generation=4),
-    AluOp("abs_min", _smaller, identity=_INFINITY, first_generation=4),
-    AluOp("abs", lambda x, _: np.abs(x), unary=True),
-    AluOp("square", lambda x, _: x * x, unary=True, first_generation=4),
-    AluOp("relu", lambda x, _: maximum(x, np.zeros_like(x)), unary=True, first_generation=4),
-    AluOp("rsqrt", _via_float64(lambda x: 1 / np.sqrt(x)), unary=True),
-    AluOp("reciprocal", _via_float64(lambda x: 1 / x), unary=True),
+    AluOp("invert", bitvec=True, unary=True),
+    AluOp("bitwise_and", bitvec=True, reduces=True),
+    AluOp("bitwise_or", bitvec=True, reduces=True, identity=0),
+    AluOp("bitwise_xor", bitvec=True, reduces=True, identity=0),
+    AluOp("left_shift", bitvec=True),
+    AluOp("right_shift", bitvec=True),
+    AluOp("add", reduces=True, identity=0),
+    AluOp("subtract", reduces=True, identity=0),
+    AluOp("multiply", reduces=True, identity=1),
+    AluOp("maximum", reduces=True, identity=-_INFINITY),
+    AluOp("minimum", reduces=True, identity=_INFINITY),
+    AluOp("equal"),
+    AluOp("not_equal"),
+    AluOp("greater_equal"),
+    AluOp("greater"),
+    AluOp("less_equal"),
+    AluOp("less"),
+    AluOp("logical_and", reduces=True, identity=1),
+    AluOp("logical_or", reduces=True, identity=0),
+    AluOp("logical_xor", reduces=True, identity=0),
+    AluOp("power"),
+    AluOp("abs_max", identity=0, first_generation=4),
+    AluOp("abs_min", identity=_INFINITY, first_generation=4),
+    AluOp("abs", unary=True),
+    AluOp("square", unary=True, first_generation=4),
+    AluOp("relu", unary=True, first_generation=4),
+    AluOp("rsqrt", unary=True),
+    AluOp("reciprocal", unary=True),
 )
 ALU: Mapping[str, AluOp] = MappingProxyType({row.name: row for row in _ROWS})
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from neuronxcc.targets import TARGETS
 from nki.errors import NkiTypeError, NkiValidationError
 from nki.isa.rules import COMMON
 from nki.isa.spec import REQUIRED, Call, Instruction, Kind, Operand, Tile, Value
@@ -159,11 +160,12 @@ def make_call(
     allowed = instruction.engines.allowed.get(generation)
     if allowed is None:
         first = min(instruction.engines.allowed)
+        chip = next(target.name for target in TARGETS if target.core.isa >= first)
         raise NkiValidationError(
             "NKI112",
             f"{instruction.name} does not exist on NeuronCore-v{generation}",
-            f"it needs NeuronCore-v{first} or newer: build for trn{first - 1} "
-            f"(NEURON_PLATFORM_TARGET_OVERRIDE=trn{first - 1})",
+            f"it needs NeuronCore-v{first} or newer: build for {chip} "
+            f"(NEURON_PLATFORM_TARGET_OVERRIDE={chip})",
         )
     call = Call(instruction, values, attributes, generation, allowed[0])
     trigger = instruction.engines.trigger

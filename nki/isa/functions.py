@@ -6,11 +6,10 @@ A function binds its arguments and gives them to whoever runs the kernel: the is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
+from nki.context import surroundings
 from nki.errors import NkiError
 from nki.isa.bind import bind
 from nki.isa.objects import NkiInstruction
@@ -18,40 +17,7 @@ from nki.isa.spec import REQUIRED, Attribute, Instruction, Operand
 from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED, Call, respell
 from nki.isa.table import TABLE
 
-__all__ = ["FORMER", "FUNCTIONS", "Issuer", "dressed", "use_issuer"]
-
-Issuer = Callable[[Instruction, dict[str, Any], dict[str, Any]], Any]
-Again = Callable[[Instruction, tuple[Any, ...], dict[str, Any]], Any]
-Learn = Callable[
-    [Any, tuple[tuple[Any, ...], dict[str, Any]], Instruction, dict[str, Any], dict[str, Any]], None
-]
-
-_issuer: ContextVar[tuple[Issuer, Again | None, Learn | None] | None] = ContextVar(
-    "nki_isa_issuer", default=None
-)
-
-
-@contextmanager
-def use_issuer(
-    issuer: Issuer, again: Again | None = None, learn: Learn | None = None
-) -> Iterator[None]:
-    """Let every instruction go to `issuer(row, operands, attributes)` inside of the block.
-
-    Operands are as the user gave them, attributes canonical, both by name; what the issuer returns
-    is what the kernel gets. `nki.isa.bind.make_call` checks the call.
-
-    Args:
-        issuer: see above.
-        again: is asked before, with the row, the positional and the named arguments: it returns an
-            `NkiInstruction` if it has dealt with the call, else a key of it or None.
-        learn: is told of the calls with a key that the issuer took: the key, the arguments as they
-            were given, and what the issuer was given.
-    """
-    token = _issuer.set((issuer, again, learn))
-    try:
-        yield
-    finally:
-        _issuer.reset(token)
+__all__ = ["FORMER", "FUNCTIONS", "dressed"]
 
 
 def _parameter(parameter: Operand | Attribute) -> inspect.Parameter:
@@ -100,7 +66,7 @@ def _function(row: Instruction) -> Callable[..., Any]:
     always, known = row.name in VERSIONED, frozenset(row.names)
 
     def instruction(*args: Any, **kwargs: Any) -> Any:
-        here = _issuer.get()
+        here = surroundings().issuer
         if here is None:
             raise NkiError(
                 "NKI143",

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from neuronxcc.targets import TARGETS
 from nki.dtypes import DTypeInfo, info
 from nki.isa.cast import Array
 from nki.isa.state import Step
@@ -36,7 +37,8 @@ __all__ = [
     "Value",
 ]
 
-GENERATIONS: Final = (2, 3, 4)
+#: The published sets of instructions, by the NeuronCore that they came with.
+GENERATIONS: Final = tuple(sorted({target.core.isa for target in TARGETS}))
 PMAX: Final = 128
 ON_CHIP: Final = frozenset({"sbuf", "psum"})
 HBM: Final = frozenset({"hbm", "private_hbm", "shared_hbm"})

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from nki.context import current_core
 from nki.dtypes import info
 from nki.errors import NkiTypeError
 from nki.isa.functions import FUNCTIONS
 from nki.language.circular import cosine, sine, tangent
 from nki.language.function import Binary, Truth, Unary
 from nki.language.tiles import Number, new
-from nki.memory import current_core
 from nki.tensor import NkiTensor
 from nki.versions import since
 
@@ -161,7 +161,7 @@ def _reciprocal(x: NkiTensor, out: NkiTensor) -> None:
 
 def constant_bias(value: float, partitions: int) -> NkiTensor | float:
     """Return a bias of activations: NeuronCore-v2 takes tensors only."""
-    if current_core().target.core.version != "v2":
+    if current_core().target.core.isa > 2:
         return value
     bias = new((partitions, 1), "float32")
     FUNCTIONS["memset"](bias, value)

@@ -6,12 +6,13 @@ import itertools
 import math
 from typing import Any
 
+from nki.context import current_core
 from nki.dtypes import canonical
 from nki.errors import NkiTypeError
 from nki.isa.functions import FUNCTIONS
 from nki.language.function import kind_of
 from nki.language.tiles import cast_copy, new, tile
-from nki.memory import MemoryRegion, current_core, region_of
+from nki.memory import MemoryRegion, region_of
 from nki.tensor import NkiTensor, create
 
 __all__ = ["dropout", "rand", "random_seed"]
@@ -75,7 +76,7 @@ def _blocks(total: int, most: int) -> list[tuple[int, int]]:
 
 
 def _fill(out: NkiTensor) -> None:
-    if current_core().target.core.version not in ("v2", "v3"):
+    if current_core().target.core.isa > 3:
         FUNCTIONS["rand2"](out, 0.0, 1.0)
         return
     bits = new(out.shape, "uint32")

@@ -1,8 +1,7 @@
 """``nl.tile_size``: how large tiles may be, on the core that the kernel runs on."""
 
-import os
-
-from nki.memory import current_core
+from neuronxcc.environment.kernels import NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE
+from nki.context import current_core
 from nki.objects import NKIObject
 
 __all__ = ["TileSize", "tile_size"]
@@ -46,11 +45,11 @@ class TileSize(NKIObject):
     def psum_num_banks(self) -> int:
         """Usable PSUM banks per partition.
 
-        One less where ``NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE=true`` reserves it, from trn2 on.
+        One less where ``NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE`` reserves it, from trn2 on.
         """
         core = current_core()
-        reserved = os.environ.get("NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE", "").lower() == "true"
-        return core.psum.banks - (reserved and core.target.core.version != "v2")
+        reserved = NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE.get()
+        return core.psum.banks - (reserved and core.target.core.isa > 2)
 
     @property
     def sbuf_size_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What functions on tiles share: checks, data types of results, and room for them."""
+"""The common parts of functions on tiles: checks, data types of results, and room for them."""
 
 import math
 import numbers
@@ -45,7 +45,7 @@ _WIDENED = ("float16", "bfloat16", "float32")  # never tfloat32, which only prod
 
 
 def is_number(value: Any) -> bool:
-    """Whether an argument is a number of Python or NumPy, and not a tensor or a register."""
+    """Return whether an argument is a number of Python or NumPy, and not a tensor or a register."""
     return isinstance(value, (numbers.Real, np.number, np.bool_))
 
 

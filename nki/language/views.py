@@ -28,22 +28,22 @@ def ds(start: Any, size: int) -> DynamicSlice:
 
 
 def is_hbm(buffer: Any) -> bool:
-    """Whether a region is HBM, private or shared."""
+    """Return whether a region is HBM, private or shared."""
     return not region_of(buffer).on_chip
 
 
 def is_on_chip(buffer: Any) -> bool:
-    """Whether a region is SBUF or PSUM."""
+    """Return whether a region is SBUF or PSUM."""
     return region_of(buffer).on_chip
 
 
 def is_psum(buffer: Any) -> bool:
-    """Whether a region is PSUM."""
+    """Return whether a region is PSUM."""
     return region_of(buffer) is MemoryRegion.psum
 
 
 def is_sbuf(buffer: Any) -> bool:
-    """Whether a region is SBUF."""
+    """Return whether a region is SBUF."""
     return region_of(buffer) is MemoryRegion.sbuf
 
 

@@ -1,4 +1,4 @@
-"""What works here and not with the real compiler: checks of a kernel's Python."""
+"""Checks of a kernel's Python: what works here and not with the real compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the NKI compiler refuses in the Python of a kernel: one row per rule.
+"""The rules of the NKI compiler for the Python of a kernel, one row each.
 
 The public documents name some constructs as errors, and of others they say only what is supported:
 a rule is `sure` if its source says error. The rest is inferred: no statement of the language guide

@@ -82,7 +82,7 @@ class Scope:
         self._node = node
 
     def within(self, name: str) -> bool:
-        """Whether the node stands in a ``with`` block of a certain name."""
+        """Return whether the node stands in a ``with`` block of a certain name."""
         node = self._node
         while node in self._around:
             node = self._around[node]
@@ -132,12 +132,12 @@ class Scope:
         return sorted((used - own) & (self._locals | set(self._functions)) - own)
 
     def of_user(self, value: Any) -> bool:
-        """Whether a function or class is part of a kernel's text."""
+        """Return whether a function or class is part of a kernel's text."""
         return of_user(value)
 
 
 def of_user(value: Any) -> bool:
-    """Whether a function or class was written by the user, and not by a package."""
+    """Return whether a function or class was written by the user, and not by a package."""
     module = getattr(value, "__module__", None) or ""
     if module.partition(".")[0] in _NOT_OF_USERS:
         return False

@@ -5,15 +5,11 @@ documented simulator takes any Python too, and because the public documents name
 refuses in examples and not in full: a kernel that runs on the device must never be refused here.
 """
 
-import os
-from typing import Final
-
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_LINT
+from neuronxcc.environment.variable import VariableError
 from nki.errors import NkiError
 
-__all__ = ["MODES", "VARIABLE", "mode"]
-
-VARIABLE: Final = "TORCH_NEURONX_NKI_LINT"
-MODES: Final = ("off", "warn", "strict")
+__all__ = ["mode"]
 
 
 def mode() -> str:
@@ -22,9 +18,8 @@ def mode() -> str:
     Raises:
         NkiError: there is no such mode (NKI247).
     """
-    text = os.environ.get(VARIABLE, "").strip().lower() or "off"
-    if text not in MODES:
-        raise NkiError(
-            "NKI247", f"{VARIABLE}={text} is no mode of checking", f"use {', '.join(MODES)}"
-        )
-    return text
+    try:
+        return TORCH_NEURONX_NKI_LINT.get()
+    except VariableError as error:
+        what = f"{error.variable}={error.given!r} is no mode of checking"
+        raise NkiError("NKI247", what, f"use {error.allowed}") from None

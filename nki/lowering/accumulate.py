@@ -26,7 +26,7 @@ _REDUCTIONS = {
 
 
 def uses_registers(command: str, *, result: bool) -> bool:
-    """Whether a command needs the rows of values, or the registers, at all."""
+    """Return whether a command needs the rows of values, or the registers, at all."""
     return result or command != "idle"
 
 

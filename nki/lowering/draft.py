@@ -88,11 +88,11 @@ class Draft(ABC):
         return self._forms.get(name)
 
     def is_tile(self, name: str) -> bool:
-        """Whether the operand is given and a tensor."""
+        """Return whether the operand is given and a tensor."""
         return isinstance(self.form(name), TileForm)
 
     def has(self, name: str) -> bool:
-        """Whether the operand is given."""
+        """Return whether the operand is given."""
         return self.form(name) is not None
 
     def leaf(self, name: str) -> Leaf:
@@ -136,7 +136,7 @@ class Draft(ABC):
     # --- actions ---------------------------------------------------------------------------------
 
     def writes(self, operand: Operand) -> tuple[bool, bool]:
-        """Whether the instruction reads, and whether it writes, what an operand shows."""
+        """Return whether the instruction reads, and whether it writes, what an operand shows."""
         if operand.name not in self._forms:
             return True, True
         role = self.role(operand.name)

@@ -36,7 +36,7 @@ class Group:
         self._written: dict[int, _Windows] = {}
 
     def takes(self, touches: Sequence[Touch], chunks: int) -> bool:
-        """Whether an instruction may join."""
+        """Return whether an instruction may join."""
         if chunks != self.chunks:
             return False
         if chunks <= 1:
@@ -54,7 +54,7 @@ class Group:
         return True
 
     def _crosses(self, windows: _Windows, low: int, high: int, advance: int) -> bool:
-        """Whether bytes may meet those of a window in another chunk."""
+        """Return whether bytes may meet those of a window in another chunk."""
         step = abs(advance)
         more = self.chunks - 1
         for first, last, by in reversed(windows):

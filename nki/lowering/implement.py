@@ -9,7 +9,7 @@ An implementation is a function of a `Work`, registered under the instruction's 
         lanes.write("dst", value)                               # cast as the engines do
         lanes.finish()                                          # note the action
 
-A work may make any number of kernels (`work.lanes`, `work.flat`, `Loop`), native functions and
+A work may make any number of kernels (`work.lanes`, `work.flat`, `LoopMaker`), native functions and
 products (`work.add`), with scratch memory between them (`work.temporary`). Numbers (`lanes.number`,
 `lanes.read` of an operand that is a number) are data, not part of the kernel, so that kernels are
 shared. Files `rows_*.py` of this package register themselves when this module's `load` is called.

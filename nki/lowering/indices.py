@@ -19,9 +19,9 @@ from nki.lowering.operands import Leaf, Operand, element_strides
 from nki.lowering.overlap import index_bytes
 from nki.recording import IndirectForm, RegisterForm, TileForm
 
-__all__ = ["Index", "Moved"]
+__all__ = ["IndexTerm", "Moved"]
 
-Index = tuple[Scalar, int, int, int]  # expression, stride, least and greatest value
+IndexTerm = tuple[Scalar, int, int, int]  # expression, stride, least and greatest value
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Moved:
 
     @property
     def indirect(self) -> IndirectForm:
-        """What moves it."""
+        """The form of its indirection."""
         assert self.form.indirect is not None
         return self.form.indirect
 
@@ -51,7 +51,7 @@ class Moved:
 
     @property
     def skips(self) -> bool:
-        """Whether elements that are out of bounds are left out."""
+        """Return whether elements that are out of bounds are left out."""
         return bool(self.work.attributes.get("oob_mode") == "skip")
 
     @property
@@ -77,7 +77,7 @@ class Moved:
             return leaf
         return Operand("", source.dtype, source.shape, element_strides(source), leaf)
 
-    def index(self, item: Scalar) -> Index:
+    def index(self, item: Scalar) -> IndexTerm:
         """Return what an access takes for a loaded index."""
         wide = build.convert(item, DType.S64)
         zero = build.const(0, DType.S64)

@@ -11,8 +11,8 @@ from neuronxcc.ir.op import Op
 from nki.lowering import values
 from nki.lowering.draft import Draft
 from nki.lowering.index_checks import check_all, check_scalar
-from nki.lowering.indices import Index, Moved
-from nki.lowering.loops import Lanes, Loop
+from nki.lowering.indices import IndexTerm, Moved
+from nki.lowering.loops import Lanes, LoopMaker
 from nki.lowering.operands import Operand
 from nki.lowering.shapes import merge
 
@@ -43,7 +43,7 @@ def transfer(work: Draft, name: str, dense: Operand, *, inward: bool) -> None:
               moved.index(item), moved.inside(item), inward=inward)  # fmt: skip
         lanes.finish()
         return
-    loop = Loop(work, "gather" if inward else "scatter", here.shape)
+    loop = LoopMaker(work, "gather" if inward else "scatter", here.shape)
     item = _table_item(loop, moved)
     steps = list(here.strides)
     steps[0 if moved.kind == "vector" else 1] = 0
@@ -62,7 +62,7 @@ def validity(work: Draft, name: str) -> Operand | None:
         return None
     moved = Moved(work, name)
     valid = work.temporary(form.shape, "uint8")
-    loop = Loop(work, "valid", form.shape)
+    loop = LoopMaker(work, "valid", form.shape)
     if moved.kind == "scalar":
         _, inside = loop.moving(name)
     else:
@@ -74,7 +74,7 @@ def validity(work: Draft, name: str) -> Operand | None:
 
 
 def _one_column(moved: Moved) -> bool:
-    """Whether partition i of dense memory needs partition i of the index only."""
+    """Return whether partition i of dense memory needs partition i of the index only."""
     source = moved.source
     return isinstance(source, Operand) and source.partitions >= moved.form.shape[0]
 
@@ -88,7 +88,7 @@ def row_index(lanes: Lanes, moved: Moved) -> Scalar:
     return lanes.get(source.pointer, values.stored_type(source.dtype), steps, advance=advance)
 
 
-def _table_item(loop: Loop, moved: Moved) -> Scalar:
+def _table_item(loop: LoopMaker, moved: Moved) -> Scalar:
     """Return the index of a vector read column by column, or of a tensor, in a whole kernel."""
     source, shape = moved.source, moved.form.shape
     assert isinstance(source, Operand)
@@ -129,7 +129,13 @@ def _place(lanes: Lanes, operand: Operand) -> _Place:
 
 
 def _copy(
-    loop: Loop, here: _Place, dense: _Place, index: Index, mask: Scalar | None, *, inward: bool
+    loop: LoopMaker,
+    here: _Place,
+    dense: _Place,
+    index: IndexTerm,
+    mask: Scalar | None,
+    *,
+    inward: bool,
 ) -> None:
     kind = values.bits_type(here[0].dtype)
     if inward:

@@ -11,7 +11,7 @@ from neuronxcc.ir.op import Op
 from neuronxcc.program.tape_functions import TapeLoop
 from nki.lowering import values
 from nki.lowering.draft import Draft
-from nki.lowering.indices import Index, Moved
+from nki.lowering.indices import IndexTerm, Moved
 from nki.lowering.operands import (
     LANES,
     Leaf,
@@ -27,13 +27,13 @@ from nki.lowering.operands import (
 from nki.lowering.shapes import refine, row_major, split
 from nki.recording import RegisterForm, TileForm
 
-__all__ = ["Flat", "Lanes", "Loop"]
+__all__ = ["Flat", "Lanes", "LoopMaker"]
 
 
 _Agreed = tuple[tuple[int, ...], list[tuple[int, ...]]]
 
 
-class Loop:
+class LoopMaker:
     """A loop kernel being made: slots appear as pointers are named."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Loop:
         slot: int,
         size: int,
         strides: Sequence[int],
-        indices: Sequence[Index],
+        indices: Sequence[IndexTerm],
         *,
         written: bool,
     ) -> None:
@@ -91,7 +91,7 @@ class Loop:
         strides: Sequence[int] | None = None,
         *,
         advance: int = 0,
-        indices: Sequence[Index] = (),
+        indices: Sequence[IndexTerm] = (),
         mask: Scalar | None = None,
     ) -> Scalar:
         """Load an item.
@@ -113,7 +113,7 @@ class Loop:
             other=build.const(0.0 if dtype.is_float else 0, dtype),
         )  # fmt: skip
 
-    def moving(self, name: str) -> tuple[Index, Scalar | None]:
+    def moving(self, name: str) -> tuple[IndexTerm, Scalar | None]:
         """Return the index that a scalar moves an operand by, and the mask of what is skipped."""
         found = Moved(self.work, name)
         source = found.source
@@ -130,7 +130,7 @@ class Loop:
         strides: Sequence[int],
         *,
         advance: int = 0,
-        indices: Sequence[Index] = (),
+        indices: Sequence[IndexTerm] = (),
         mask: Scalar | None = None,
         combine: Op | None = None,
     ) -> None:
@@ -160,7 +160,7 @@ class Loop:
         self.work.add(TapeLoop(self._made()), pointers, self._reaches)
 
 
-class Typed(Loop):
+class Typed(LoopMaker):
     """A loop kernel that knows where operands are."""
 
     def _place(self, operand: Operand) -> tuple[Operand, tuple[int, ...], int]:
@@ -188,7 +188,7 @@ class Typed(Loop):
         indices, mask = self._index(real)
         return self.get(real.pointer, kind, strides, advance=advance, indices=indices, mask=mask)
 
-    def _index(self, operand: Operand) -> tuple[list[Index], Scalar | None]:
+    def _index(self, operand: Operand) -> tuple[list[IndexTerm], Scalar | None]:
         if not operand.moved:
             return [], None
         index, mask = self.moving(operand.name)

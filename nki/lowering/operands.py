@@ -1,4 +1,4 @@
-"""What works are made of: pointers, operands, and actions."""
+"""The parts of works: pointers, operands, and actions."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Operand:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it is no memory, but only tells strides; see `virtual`."""
+        """Return whether it is no memory, but only tells strides; see `virtual`."""
         return self.pointer == _NOWHERE
 
     @property
@@ -197,7 +197,7 @@ class Print:
 
 
 class Variant(NamedTuple):
-    """What an event adds to its template that a work depends on.
+    """The properties of an event that a work depends on, beside its template.
 
     Attributes:
         staged: written operands that overlap others: they are computed in scratch memory, and

@@ -1,4 +1,4 @@
-"""Whether operands of one instruction overlap: then results wait until everything is read."""
+"""Overlap of one instruction's operands: results wait then until everything is read."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _PATIENCE: Any = 100_000  # steps of the solver, a millisecond
 
 
 def _share(a: TileForm | RegisterForm, at: int, b: TileForm | RegisterForm, bt: int) -> bool:
-    """Whether two forms share a byte; in doubt they do."""
+    """Return whether two forms share a byte; in doubt they do."""
     assert isinstance(a, TileForm)
     assert isinstance(b, TileForm)
     if a.indirect is not None or b.indirect is not None:
@@ -97,7 +97,7 @@ def _parts(form: Form) -> list[tuple[TileForm | RegisterForm, bool]]:
 
 
 class Overlaps:
-    """What the leaves of a template touch."""
+    """The bytes that the leaves of a template touch."""
 
     def __init__(self, template: Template) -> None:
         roles = {o.name: o.role for o in template.row.operands}
@@ -140,7 +140,7 @@ class Overlaps:
         return found
 
     def _key(self, buffers: Sequence[int], words: Sequence[int]) -> tuple[int, ...]:
-        """What the variant depends on: which leaves share a buffer, and how they lie there."""
+        """The key of the variant: which leaves share a buffer, and how they lie there."""
         if self._indirect:
             return (*buffers, *words)
         key: list[int] = []

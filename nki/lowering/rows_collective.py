@@ -1,4 +1,4 @@
-"""What collectives become in merged recordings: combine, counted_copy."""
+"""The instructions of collectives in merged recordings: combine, counted_copy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _combine(work: Work) -> None:
 
 
 def _is_flat(operand: Operand) -> bool:
-    """Whether all elements lie side by side in their order."""
+    """Return whether all elements lie side by side in their order."""
     return merge(operand.dims) in ((), ((operand.size, 1),))
 
 

@@ -112,7 +112,7 @@ def _copy(work: Work) -> None:
 
 
 def _gathers_rows(work: Work) -> bool:
-    """Whether a vector chooses a row of HBM for every partition of the destination."""
+    """Return whether a vector chooses a row of HBM for every partition of the destination."""
     dst, moved = work.form("dst"), Moved(work, "src")
     source = moved.source
     return (

@@ -13,7 +13,7 @@ from nki.dtypes import info
 from nki.isa.rows.matmul_rules import INPUTS
 from nki.lowering import values
 from nki.lowering.implement import implements
-from nki.lowering.loops import Flat, Loop
+from nki.lowering.loops import Flat, LoopMaker
 from nki.lowering.operands import Operand, Reach
 from nki.lowering.shapes import merge, row_major
 from nki.lowering.work import Work
@@ -127,7 +127,7 @@ def _turned(work: Work) -> None:
     flat = len(merge(dst.free_dims)) <= 1
     target = dst if flat else work.temporary((dst.partitions, n), dst.dtype)
     to = merge(target.free_dims)
-    select = Loop(work, "nc_transpose", (target.partitions, n))
+    select = LoopMaker(work, "nc_transpose", (target.partitions, n))
     row = select.get(chosen.pointer, DType.S32, (0, 1))
     zero, last = build.const(0, DType.S64), build.const(k - 1, DType.S64)
     clamped = build.op(Op.CLAMP, zero, build.convert(row, DType.S64), last)
@@ -155,7 +155,7 @@ def _choose(work: Work, moving: Operand, chosen: Operand, wrong: Operand) -> Non
     dims = merge(dense.free_dims)
     steps = (dense.strides[0], dims[0][1] if dims else 0)
     extents, kinds = (moving.partitions, moving.free), (Kind.REDUCE, Kind.PARALLEL)
-    loop = Loop(work, "one_hot", extents, kinds)
+    loop = LoopMaker(work, "one_hot", extents, kinds)
     kind = values.stored_type(moving.dtype)
     value = values.to_float32(loop.get(dense.pointer, kind, steps), moving.dtype)
     one = build.compare("EQ", value, 1.0)
@@ -188,7 +188,7 @@ def _transpose(work: Work) -> None:
         return
     target = dst if len(merge(dst.free_dims)) <= 1 else work.temporary(turned.shape, dst.dtype)
     to = merge(target.free_dims)
-    product = Loop(work, "nc_transpose", turned.shape, (Kind.PARALLEL, Kind.REDUCE))
+    product = LoopMaker(work, "nc_transpose", turned.shape, (Kind.PARALLEL, Kind.REDUCE))
     kind = values.stored_type(data.dtype)
     value = values.to_float32(product.get(data.pointer, kind, source), data.dtype)
     item = values.cast(_spread(value), dst.dtype)

@@ -18,7 +18,7 @@ from neuronxcc.ir.op import Op
 from nki.isa.mx import ELEMENTS, GROUP_PARTITIONS, LARGEST, QUADRANT, ScaleRule, rule_in_use
 from nki.lowering import values
 from nki.lowering.implement import implements
-from nki.lowering.loops import Loop
+from nki.lowering.loops import LoopMaker
 from nki.lowering.operands import Operand
 from nki.lowering.rows_matmul import multiply
 from nki.lowering.shapes import merge
@@ -52,7 +52,7 @@ def _power(code: Scalar) -> Scalar:
     return build.op(Op.BITCAST_CONVERT, bits, dtype=DType.F32)
 
 
-def _scale(loop: Loop, scales: Operand, steps: tuple[int, ...]) -> Scalar:
+def _scale(loop: LoopMaker, scales: Operand, steps: tuple[int, ...]) -> Scalar:
     """Load scale bytes as integers."""
     item = loop.get(scales.pointer, values.bits_type(scales.dtype), steps)
     return build.convert(item, DType.S32)
@@ -65,7 +65,7 @@ def _largest(work: Work, source: Operand) -> Operand:
     """Return the largest magnitude of every 8 partitions: float32 (P / 8, F)."""
     groups = source.partitions // GROUP_PARTITIONS
     found = work.temporary((groups, source.free), "float32")
-    loop = Loop(
+    loop = LoopMaker(
         work,
         "largest",
         (groups, GROUP_PARTITIONS, source.free),
@@ -85,7 +85,7 @@ def _scales(work: Work, largest: Operand, dtype: str, scales: Operand) -> None:
     doubled = rule_in_use() is ScaleRule.DOUBLED
     offset = LARGEST[dtype][0] - doubled
     items = largest.free // ELEMENTS
-    loop = Loop(work, "scales", (largest.partitions // _GROUPS, _GROUPS, items))
+    loop = LoopMaker(work, "scales", (largest.partitions // _GROUPS, _GROUPS, items))
     size: Scalar | None = None
     for element in range(ELEMENTS):
         pointer = largest.shifted(element)
@@ -109,7 +109,7 @@ def _divide(work: Work, source: Operand, scales: Operand, dst: Operand) -> None:
     """Divide by the scales, and pack four elements at a time."""
     lane, most = _LANE[dst.dtype], LARGEST[dst.dtype][1]
     extents = (source.partitions // QUADRANT, _GROUPS, GROUP_PARTITIONS, dst.free)
-    loop = Loop(work, "quantize_mx", extents)
+    loop = LoopMaker(work, "quantize_mx", extents)
     row, step = scales.strides
     code = _scale(loop, scales, (QUADRANT * row, row, 0, step))
     # 2**(127 - byte), which 254 - byte stands for; NaN stays.
@@ -178,7 +178,7 @@ def _dequantised(work: Work, name: str) -> Operand:
     items, scales = _row(work, work.operand(name)), _row(work, work.operand(f"{name}_scale"))
     made = work.temporary((items.partitions, ELEMENTS * items.free), "float32")
     extents = (items.partitions // QUADRANT, _GROUPS, GROUP_PARTITIONS, items.free)
-    loop = Loop(work, "dequantize_mx", extents)
+    loop = LoopMaker(work, "dequantize_mx", extents)
     row, step = scales.strides
     factor = _power(_scale(loop, scales, (QUADRANT * row, row, 0, step)))
     row, step = items.strides

@@ -11,7 +11,7 @@ from neuronxcc.ir.op import Op
 from nki.isa.alu import ALU
 from nki.lowering import alu, values
 from nki.lowering.implement import implements
-from nki.lowering.loops import Lanes, Loop
+from nki.lowering.loops import Lanes, LoopMaker
 from nki.lowering.operands import Operand
 from nki.lowering.rows_activate import begin, finish
 from nki.lowering.rows_elementwise import staged
@@ -75,7 +75,7 @@ def _partition_reduce(work: Work) -> None:
     else:
         target = dst
     extents, (to, source) = found
-    loop = Loop(
+    loop = LoopMaker(
         work,
         "tensor_partition_reduce",
         (data.partitions, *extents),
@@ -90,7 +90,7 @@ def _partition_reduce(work: Work) -> None:
         work.copy_bits(target, dst)
 
 
-def _partitions(loop: Loop, op: str, item: Scalar, data: Operand, dst: Operand) -> Scalar:
+def _partitions(loop: LoopMaker, op: str, item: Scalar, data: Operand, dst: Operand) -> Scalar:
     if op.startswith("bitwise"):
         total = build.reduce(_REDUCE[op], item)
         return values.from_bits(total, dst.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronxcc.program.natives.scan import ALU as SCAN
+from neuronxcc.program.natives.alu import SCANNED
 from nki.isa.alu import ALU
 from nki.lowering import alu
 from nki.lowering.implement import implements
@@ -12,7 +12,7 @@ from nki.lowering.work import Work
 
 __all__: list[str] = []
 
-_NUMBER = {name: number for number, name in enumerate(SCAN)}
+_NUMBER = {name: number for number, name in enumerate(SCANNED)}
 
 
 @implements("tensor_tensor_scan")

@@ -50,7 +50,7 @@ def bits_type(dtype: str) -> DType:
 
 
 def is_integer(dtype: str) -> bool:
-    """Whether `nki.isa.cast.to_float32` reads it as an integer; `bool_` counts as one."""
+    """Return whether `nki.isa.cast.to_float32` reads it as an integer; `bool_` counts as one."""
     return stored_type(dtype).is_integer
 
 

@@ -1,4 +1,4 @@
-"""What one instruction becomes: functions of a tape, and where their pointers come from.
+"""The lowering of one instruction: functions of a tape, and where their pointers come from.
 
 An implementation gets a :class:`Work` for a template. It asks for operands, makes loop kernels
 (`lanes`, `flat`) or other functions, and the work notes the actions in order. It never sees

@@ -1,4 +1,4 @@
-"""What collectives do, in terms of copies and sums.
+"""Collectives as copies and sums.
 
 Ranks are taken in the order of their list in the replica group, sums too: the result does not
 depend on who arrives first. In a logical core of two, each physical core takes part with its own
@@ -14,7 +14,7 @@ from typing import Any
 
 from nki.errors import NkiError
 from nki.merging.exchange import Assignment, Exchange
-from nki.merging.members import Arrival, Launch
+from nki.merging.members import Arrival, Roster
 from nki.merging.writer import Writer
 from nki.recording import Block
 from nki.tensor import NkiTensor
@@ -192,18 +192,18 @@ class Collective:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def lanes(self, launch: Launch, arrival: Arrival) -> frozenset[int]:
+    def lanes(self, roster: Roster, arrival: Arrival) -> frozenset[int]:
         """Return all cores of all ranks that take part."""
         own, ranks = arrival.source.recorder.rank, set(_ranks(arrival))
         if own not in ranks:  # of a permutation: nothing to do and nobody to wait for
             ranks = {own}
-        return frozenset(r * launch.cores + core for r in ranks for core in range(launch.cores))
+        return frozenset(r * roster.cores + core for r in ranks for core in range(roster.cores))
 
     def together(self, arrivals: Sequence[Arrival]) -> bool:
-        """Whether all are at the same collective."""
+        """Return whether all are at the same collective."""
         return all(arrival.name == self._name for arrival in arrivals)
 
-    def check(self, launch: Launch, arrivals: Sequence[Arrival]) -> None:
+    def check(self, roster: Roster, arrivals: Sequence[Arrival]) -> None:
         """Check that all pass the same attributes, and tensors of the same shapes and types."""
         first = arrivals[0]
         ours = _signature(first)
@@ -215,23 +215,23 @@ class Collective:
                     raise NkiError(
                         "NKI319",
                         f"{self._name} {name} is {theirs[name]} on rank "
-                        f"{launch.rank(arrival.lane)}, and {value} on rank "
-                        f"{launch.rank(first.lane)} at {file}:{line}",
+                        f"{roster.rank(arrival.lane)}, and {value} on rank "
+                        f"{roster.rank(first.lane)} at {file}:{line}",
                         "let all ranks that take part pass the same",
                         arrival.where,
                     )
 
     def write(
-        self, launch: Launch, arrivals: Sequence[Arrival], writer: Writer, block: Block
+        self, roster: Roster, arrivals: Sequence[Arrival], writer: Writer, block: Block
     ) -> None:
         """Append the copies and sums."""
         order = {rank: i for i, rank in enumerate(_ranks(arrivals[0]))}
         done: list[Any] = []
-        for core in range(launch.cores):
+        for core in range(roster.cores):
             members = [
-                a for a in arrivals if launch.core(a.lane) == core and launch.rank(a.lane) in order
+                a for a in arrivals if roster.core(a.lane) == core and roster.rank(a.lane) in order
             ]
-            members.sort(key=lambda a: order[launch.rank(a.lane)])
+            members.sort(key=lambda a: order[roster.rank(a.lane)])
             places = [_places(member) for member in members]
             if members and places not in done:
                 done.append(places)

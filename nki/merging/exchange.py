@@ -81,7 +81,7 @@ class Exchange:
 
 
 def _spoils(assignment: Assignment, later: Sequence[Assignment]) -> bool:
-    """Whether writing the destination at once changes what is still to be read."""
+    """Return whether writing the destination at once changes what is still to be read."""
     dst = assignment.dst
     own = any(overlap(dst, src) and dst.pattern != src.pattern for src in assignment.srcs)
     return own or any(overlap(dst, src) for other in later for src in other.srcs)

@@ -10,10 +10,10 @@ from nki.merging.source import Source, name_of
 from nki.recording import Event
 from nki.tensor import NkiTensor
 
-__all__ = ["Arrival", "Launch"]
+__all__ = ["Arrival", "Roster"]
 
 
-class Launch(NamedTuple):
+class Roster(NamedTuple):
     """How many take part. Lanes number them: core after core, rank after rank.
 
     Attributes:

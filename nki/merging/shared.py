@@ -63,7 +63,7 @@ def _described(recorder: Recorder, storage: Storage) -> str:
 
 
 class SharedMemory:
-    """What of the shared tensors has been written, by either core.
+    """The parts of shared tensors that either core has written.
 
     Attributes:
         findings: reads of what nobody has written.

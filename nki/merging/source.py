@@ -169,7 +169,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return name_of(self.recorder.cores, self.recorder.ranks, self.lane)
 
     def touching_shared(self) -> Any:

@@ -1,4 +1,4 @@
-"""Whether loops on the device agree between cores."""
+"""The check that loops on the device agree between cores."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from nki.errors import NkiError
 from nki.merging import collectives
 from nki.merging.exchange import Assignment, Exchange
-from nki.merging.members import Arrival, Launch
+from nki.merging.members import Arrival, Roster
 from nki.merging.writer import Writer
 from nki.recording import Block
 
@@ -17,25 +17,25 @@ __all__ = ["SYNCS", "Sync"]
 
 
 class Sync(Protocol):
-    """What the merger must know of an instruction at which cores meet."""
+    """The facts about an instruction at which cores meet that the merger needs."""
 
-    def lanes(self, launch: Launch, arrival: Arrival) -> frozenset[int]:
+    def lanes(self, roster: Roster, arrival: Arrival) -> frozenset[int]:
         """Return who takes part, the one who arrives included."""
 
     def together(self, arrivals: Sequence[Arrival]) -> bool:
-        """Whether the events of all who take part belong together."""
+        """Return whether the events of all who take part belong together."""
 
-    def check(self, launch: Launch, arrivals: Sequence[Arrival]) -> None:
+    def check(self, roster: Roster, arrivals: Sequence[Arrival]) -> None:
         """Raise an error if the events do not fit each other."""
 
     def write(
-        self, launch: Launch, arrivals: Sequence[Arrival], writer: Writer, block: Block
+        self, roster: Roster, arrivals: Sequence[Arrival], writer: Writer, block: Block
     ) -> None:
         """Append what happens, in terms of the executors."""
 
 
-def _both_cores(launch: Launch, arrival: Arrival, cores: Sequence[int]) -> frozenset[int]:
-    missing = [core for core in cores if core >= launch.cores]
+def _both_cores(roster: Roster, arrival: Arrival, cores: Sequence[int]) -> frozenset[int]:
+    missing = [core for core in cores if core >= roster.cores]
     if missing:
         raise NkiError(
             "NKI302",
@@ -43,21 +43,21 @@ def _both_cores(launch: Launch, arrival: Arrival, cores: Sequence[int]) -> froze
             "launch it with kernel[2], or leave the instruction out where nl.num_programs() is 1",
             arrival.where,
         )
-    base = launch.rank(arrival.lane) * launch.cores
+    base = roster.rank(arrival.lane) * roster.cores
     return frozenset({arrival.lane, *(base + core for core in cores)})
 
 
 class _SendRecv:
-    def lanes(self, launch: Launch, arrival: Arrival) -> frozenset[int]:
+    def lanes(self, roster: Roster, arrival: Arrival) -> frozenset[int]:
         ranks = arrival.attributes["send_to_rank"], arrival.attributes["recv_from_rank"]
-        return _both_cores(launch, arrival, ranks)
+        return _both_cores(roster, arrival, ranks)
 
     def together(self, arrivals: Sequence[Arrival]) -> bool:
         pipes = {(a.name, a.attributes.get("pipe_id")) for a in arrivals}
         return len(pipes) == 1
 
-    def check(self, launch: Launch, arrivals: Sequence[Arrival]) -> None:
-        by_core = {launch.core(arrival.lane): arrival for arrival in arrivals}
+    def check(self, roster: Roster, arrivals: Sequence[Arrival]) -> None:
+        by_core = {roster.core(arrival.lane): arrival for arrival in arrivals}
         for core, arrival in by_core.items():
             peer = arrival.attributes["recv_from_rank"]
             sender = by_core[peer]
@@ -83,9 +83,9 @@ class _SendRecv:
                 )
 
     def write(
-        self, launch: Launch, arrivals: Sequence[Arrival], writer: Writer, block: Block
+        self, roster: Roster, arrivals: Sequence[Arrival], writer: Writer, block: Block
     ) -> None:
-        by_core = {launch.core(arrival.lane): arrival for arrival in arrivals}
+        by_core = {roster.core(arrival.lane): arrival for arrival in arrivals}
         Exchange(writer, block).assign(
             [
                 Assignment(
@@ -100,19 +100,19 @@ class _SendRecv:
 
 
 class _Barrier:
-    def lanes(self, launch: Launch, arrival: Arrival) -> frozenset[int]:
-        return _both_cores(launch, arrival, arrival.attributes["cores"])
+    def lanes(self, roster: Roster, arrival: Arrival) -> frozenset[int]:
+        return _both_cores(roster, arrival, arrival.attributes["cores"])
 
     def together(self, arrivals: Sequence[Arrival]) -> bool:
         return all(arrival.name == "core_barrier" for arrival in arrivals)
 
-    def check(self, launch: Launch, arrivals: Sequence[Arrival]) -> None:
-        del launch, arrivals
+    def check(self, roster: Roster, arrivals: Sequence[Arrival]) -> None:
+        del roster, arrivals
 
     def write(
-        self, launch: Launch, arrivals: Sequence[Arrival], writer: Writer, block: Block
+        self, roster: Roster, arrivals: Sequence[Arrival], writer: Writer, block: Block
     ) -> None:
-        del launch, arrivals, writer, block  # the order of the cores' segments is all
+        del roster, arrivals, writer, block  # the order of the cores' segments is all
 
 
 SYNCS: Mapping[str, Sync] = MappingProxyType(

@@ -51,12 +51,12 @@ class Values:
         self._order[event] = len(self._order)
 
     def same(self, events: Sequence[EventKey]) -> bool:
-        """Whether events surely write the same."""
+        """Return whether events surely write the same."""
         found = {self._events[event] for event in events}
         return len(found) == 1 and None not in found
 
     def before(self, a: EventKey, b: EventKey) -> bool:
-        """Whether one event of a core comes before another one of it."""
+        """Return whether one event of a core comes before another one of it."""
         return self._order[a] < self._order[b]
 
 

@@ -30,7 +30,7 @@ class Writer:
         self.recording = Recording(name, target)
         self.forms = Forms()
         self.recording.storages = self.forms.storages
-        self._generation = int(target.core.version.rsplit("v", 1)[1])
+        self._generation = target.core.isa
         self._lines: dict[tuple[str, int], int] = {}
         self._templates: dict[Any, int] = {}
 

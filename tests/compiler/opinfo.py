@@ -31,7 +31,7 @@ from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.importer import import_graph
 from torch_neuronx.dynamo.native import compile_native
 from torch_neuronx.dynamo.partition import partition
-from torch_neuronx.dynamo.reference import ReferenceExecutable
+from torch_neuronx.dynamo.reference import run_graph
 from torch_neuronx.dynamo.wrapper import boxed
 from torch_neuronx.ops.entry import base_name
 from torch_neuronx.ops.lookup import Status, verdict
@@ -114,7 +114,7 @@ def compiled(function: Any, report: Report, *, native: bool = False) -> Any:
             (report.host if op is Op.HOST_CALL else report.custom)[target] += 1
         for host in imported.host_calls:
             report.detail = report.detail or host.reason
-        executable = compile_native(imported, {}) if native else ReferenceExecutable(imported)
+        executable = compile_native(imported, {}) if native else run_graph(imported, {})
         return boxed(imported, executable)
 
     return aot_function(

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from neuronxcc.environment.compilation import TORCH_NEURONX_EXECUTOR
 from neuronxcc.ir import build
 from neuronxcc.ir.calls import CHECK
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.passes.indices import interval
-from torch_neuronx.dynamo.executors import VARIABLE
 
 from .dynamo_tools import watched
 
@@ -236,7 +236,7 @@ def test_ignored_labels_are_no_error() -> None:
 def test_the_error_names_operator_number_and_line(
     executor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, executor)
+    monkeypatch.setenv(TORCH_NEURONX_EXECUTOR.name, executor)
     torch.compiler.reset()
 
     def lookup(x: Tensor, i: Tensor) -> Tensor:

@@ -15,20 +15,14 @@ from neuronxcc.codegen.llvm.emission import emit_kernel
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.ir import DType, Group, Op, TensorType
+from neuronxcc.ir.operators.checks import ShapeError
+from neuronxcc.ir.operators.definition import Rounding
 from neuronxcc.ir.samples import values
-from neuronxcc.ir.shapes import ShapeError, infer
+from neuronxcc.ir.table import TABLE, infer
 from tests.compiler.codegen_compare import HOSTS, Array, check, compiled, host_id
 
 SIZE = 261
 OPS: list[Op] = sorted(Group.ELEMENTWISE, key=lambda op: str(op.value))
-# Operators that are exact, or rounded once, in the type of arithmetic. The others are functions.
-ROUNDED = (
-    Group.CONVERSION
-    | {Op.ABS, Op.NEGATE, Op.SIGN, Op.CEIL, Op.FLOOR, Op.ROUND_EVEN, Op.TRUNC, Op.SQRT, Op.NOT}
-    | {Op.POPCNT, Op.CONJ, Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.DIVIDE, Op.REMAINDER, Op.MAXIMUM}
-    | {Op.MINIMUM, Op.NEXTAFTER, Op.COPYSIGN, Op.AND, Op.OR, Op.XOR, Op.SHIFT_LEFT, Op.COMPLEX}
-    | {Op.SHIFT_RIGHT_ARITHMETIC, Op.SHIFT_RIGHT_LOGICAL, Op.COMPARE, Op.SELECT, Op.CLAMP}
-)
 # Complex functions that there is no code for: kernels with them run otherwise.
 NO_COMPLEX = (
     Group.UNARY
@@ -42,7 +36,7 @@ def limit(op: Op, source: DType, dtype: DType) -> float:
         return 1
     if dtype.is_complex:
         return 16 if op in (Op.MULTIPLY, Op.DIVIDE, Op.SIGN) else (64 if op is Op.POWER else 4)
-    if op in ROUNDED or not dtype.is_float:
+    if TABLE[op].rounding is not Rounding.FUNCTION or not dtype.is_float:
         return 0
     if dtype is DType.F64:
         return 2000 if op in (Op.DIGAMMA, Op.LGAMMA) else 8

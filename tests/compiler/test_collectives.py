@@ -17,8 +17,8 @@ from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node, TensorType
+from neuronxcc.ir.operators.checks import ShapeError
 from neuronxcc.ir.reference import evaluate_ranks, on_ranks
-from neuronxcc.ir.shapes import ShapeError
 from neuronxcc.ir.text import parse, to_text
 from neuronxcc.lowering import overlap
 from neuronxcc.lowering.errors import LoweringUnsupportedError

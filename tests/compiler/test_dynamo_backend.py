@@ -12,22 +12,15 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from neuronxcc.environment.compilation import TORCH_NEURONX_EXECUTOR
 from torch_neuronx.dynamo.backend import own_options
-from torch_neuronx.dynamo.executors import VARIABLE, executor_name
 
 from .dynamo_tools import assert_equal, check, host_operators, run, watched
 
 
-@pytest.fixture(params=["native", "reference"], autouse=True)
-def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(VARIABLE, request.param)
+@pytest.fixture(autouse=True)
+def fresh() -> None:
     torch.compiler.reset()
-    return str(request.param)
-
-
-@pytest.fixture(params=["neuron", "cpu"])
-def device(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def operands(device: str, *, grad: bool = True) -> list[Tensor]:
@@ -142,8 +135,8 @@ CASES: list[Callable[..., Any]] = [
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "plain"])
-def test_equals_eager(function: Callable[..., Any], device: str, grad: bool) -> None:
-    graphs = check(function, operands(device, grad=grad))
+def test_equals_eager(function: Callable[..., Any], place: str, grad: bool) -> None:
+    graphs = check(function, operands(place, grad=grad))
     assert not host_operators(graphs)
 
 
@@ -334,11 +327,12 @@ def test_locations_name_the_users_line() -> None:
 
 
 def test_executor_of_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "gpu")
+    monkeypatch.setenv(TORCH_NEURONX_EXECUTOR.name, "gpu")
     with pytest.raises(
-        ValueError, match=f"{VARIABLE}='gpu' is not known; allowed: native, reference"
+        ValueError,
+        match="_EXECUTOR='gpu' is not valid; allowed: native, program, reference",
     ):
-        executor_name()
+        TORCH_NEURONX_EXECUTOR.get()
 
 
 def test_backend_names_need_no_import() -> None:

@@ -12,7 +12,6 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from neuronxcc.ir.op import Op
-from torch_neuronx.dynamo.executors import VARIABLE
 
 from .dynamo_tools import assert_equal, check, host_operators, watched
 
@@ -23,11 +22,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile:UserWarning"),
 ]
-
-
-@pytest.fixture(params=["native", "reference"], autouse=True)
-def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, request.param)
 
 
 def operands(count: int, *, grad: bool) -> list[Tensor]:
@@ -71,9 +65,7 @@ def mapped(x: Tensor, y: Tensor) -> Any:
     return operator(lambda row, other: (row * other).sum(), x, y[0].clone())
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("grad", [True, False], ids=["grad", "plain"])
-@pytest.mark.parametrize(
+CONTROL = pytest.mark.parametrize(
     ("function", "count", "op"),
     [
         (branch, 2, Op.CONDITIONAL),
@@ -83,6 +75,11 @@ def mapped(x: Tensor, y: Tensor) -> Any:
         (mapped, 2, Op.WHILE),
     ],
 )
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "plain"])
+@CONTROL
 def test_control_flow(
     function: Callable[..., Any], count: int, op: Op, grad: bool, sign: int
 ) -> None:
@@ -92,6 +89,12 @@ def test_control_flow(
     graphs = check(function, args)
     assert not host_operators(graphs)
     assert any(node.op is op for node in graphs[0].imported.graph.nodes())
+
+
+@pytest.mark.usefixtures("reference")
+@CONTROL
+def test_control_flow_by_the_reference(function: Callable[..., Any], count: int, op: Op) -> None:
+    test_control_flow(function, count, op, function is not repeated, 1)
 
 
 # ---- FlexAttention ------------------------------------------------------------------------------
@@ -174,6 +177,11 @@ def test_flex_attention(
     wanted = torch.autograd.grad((expected * weights).sum(), args)
     for mine, theirs in zip((got, *grads), (expected, *wanted), strict=True):
         assert_equal(mine.contiguous(), theirs.contiguous())
+
+
+@pytest.mark.usefixtures("reference")
+def test_flex_attention_by_the_reference() -> None:
+    test_flex_attention(capped, causal, 2, 32, 32, 16, torch.float32)
 
 
 def test_flex_attention_learns_what_the_score_function_captures() -> None:
@@ -329,6 +337,12 @@ def test_scaled_grouped_products(
     expected = scaled_groups(x, y.transpose(-2, -1), scale_x, scale_y, ends)
     # 64 terms of at most 16 * 2.25 in float32, then one rounding to bfloat16.
     torch.testing.assert_close(got.cpu().float(), expected, rtol=2.0**-8, atol=64 * 36 * 2.0**-24)
+
+
+@pytest.mark.usefixtures("reference")
+def test_grouped_products_by_the_reference() -> None:
+    test_grouped_products()
+    test_scaled_grouped_products((32, 64), (3, 48, 64), ((32,), (3, 48)), [8, 8, 32])
 
 
 def test_an_effect_that_nothing_uses_in_a_branch_is_refused_with_its_line() -> None:

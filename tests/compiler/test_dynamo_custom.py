@@ -8,19 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from torch_neuronx.dynamo.executors import VARIABLE
-
 from .dynamo_tools import check, host_operators, watched
-
-
-@pytest.fixture(params=["native", "reference"], autouse=True)
-def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, request.param)
-
-
-@pytest.fixture(params=["neuron", "cpu"])
-def device(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @torch.library.custom_op("test_dynamo::twice", mutates_args=())
@@ -117,8 +105,8 @@ CASES: list[tuple[Callable[..., Any], str]] = [
 
 
 @pytest.mark.parametrize(("function", "op"), CASES, ids=lambda p: getattr(p, "__name__", ""))
-def test_custom_operator(function: Callable[..., Any], op: str, device: str) -> None:
-    args = [torch.linspace(-1, 2, 12).reshape(4, 3).to(device).requires_grad_() for _ in range(2)]
+def test_custom_operator(function: Callable[..., Any], op: str, place: str) -> None:
+    args = [torch.linspace(-1, 2, 12).reshape(4, 3).to(place).requires_grad_() for _ in range(2)]
     graphs = check(function, args)
     assert host_operators(graphs) == [op]
 

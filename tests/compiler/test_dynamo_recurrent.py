@@ -8,14 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from torch_neuronx.dynamo.executors import VARIABLE
-
 from .dynamo_tools import check, host_operators
 
 
-@pytest.fixture(params=["native", "reference"], autouse=True)
-def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, request.param)
+@pytest.fixture(autouse=True)
+def fresh() -> None:
     torch.compiler.reset()
 
 
@@ -57,6 +54,13 @@ def test_networks(kind: type[nn.Module]) -> None:
         return network(x)
 
     assert not host_operators(check(function, [operand(3, 2, 3)]))
+
+
+@pytest.mark.usefixtures("networks", "reference")
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_networks_by_the_reference(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    assert not host_operators(check(kind(3, 5).to("neuron"), [operand(3, 2, 3)]))
 
 
 @pytest.mark.usefixtures("networks")
@@ -107,8 +111,11 @@ def test_fake_quantization() -> None:
     assert not host_operators(check(function, [operand(4, 6)]))
 
 
-def test_host_results_under_a_mode() -> None:
+@pytest.mark.parametrize("executor", ["native", "reference"])
+def test_host_results_under_a_mode(executor: str, request: pytest.FixtureRequest) -> None:
     """PyTorch computes this wrongly under any dispatch mode, such as AOTAutograd's own."""
+    if executor == "reference":
+        request.getfixturevalue("reference")
     x = torch.complex(operand(4, 4), operand(4, 4).t()).detach()
     got = torch.compile(torch.linalg.pinv, backend="neuron")(x)  # type: ignore[no-untyped-call]
     identity = torch.eye(4, dtype=x.dtype)

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from torch_neuronx.dynamo.shapes import DEFAULT_LIMIT, VARIABLE, ShapeLimitWarning, limit
+from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
+from neuronxcc.environment.variable import VariableError
+from torch_neuronx.dynamo.shapes import ShapeLimitWarning
 from torch_neuronx.ops import PortabilityWarning, portability
 
 from .dynamo_tools import watched
@@ -57,7 +59,7 @@ def test_floats_that_dynamo_makes_symbolic() -> None:
 
 
 def test_more_shapes_than_the_bound_run_in_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "2")
+    monkeypatch.setenv(TORCH_NEURONX_MAX_SHAPES.name, "2")
     compiled = torch.compile(model, backend="neuron", dynamic=True)
     with watched() as graphs:
         assert_same(3, compiled)
@@ -77,11 +79,11 @@ def test_more_shapes_than_the_bound_run_in_eager_mode(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("text", ["0", "-3", "many"])
 def test_a_wrong_bound(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(ValueError, match=f"{VARIABLE}='{text}' must be a positive integer"):
-        limit()
-    monkeypatch.delenv(VARIABLE)
-    assert limit() == DEFAULT_LIMIT
+    monkeypatch.setenv(TORCH_NEURONX_MAX_SHAPES.name, text)
+    with pytest.raises(VariableError, match=f"_SHAPES='{text}' is not valid; allowed: a number, 1"):
+        TORCH_NEURONX_MAX_SHAPES.get()
+    monkeypatch.delenv(TORCH_NEURONX_MAX_SHAPES.name)
+    assert TORCH_NEURONX_MAX_SHAPES.get() == TORCH_NEURONX_MAX_SHAPES.default
 
 
 def test_strict_refuses_symbolic_sizes() -> None:

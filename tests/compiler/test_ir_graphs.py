@@ -65,7 +65,6 @@ def test_every_operator_has_a_complete_entry() -> None:
     for op in Op:
         entry = TABLE[op]
         assert op in SAMPLES or op in unsampled, op
-        assert len(entry.samples()) == len(SAMPLES.get(op, ())), op
         assert (entry.rule is None) == (op in given_types), op
         if entry.meaning is None:
             assert op in evaluated or op.value.startswith(("all_", "reduce_sc", "collective")), op

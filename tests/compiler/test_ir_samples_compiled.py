@@ -11,12 +11,11 @@ import torch
 
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir import DType, Graph, Group, Node, Op, TensorType, parameter
-from neuronxcc.ir.meaning.elementwise import arithmetic
+from neuronxcc.ir.arithmetic import arithmetic
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.samples import Sample, samples
 from neuronxcc.options import Options
-from torch_neuronx.dynamo.literals import from_numpy, to_numpy
-from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.dtypes import TO_TORCH, from_numpy, to_numpy
 from torch_neuronx.program.executable import Executable
 
 # Distance in units of the last place that our functions may have from the reference, which is

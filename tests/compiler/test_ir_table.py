@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from neuronxcc.ir import DType, Group, Node, Op, TensorType, build, indexing, parameter
+from neuronxcc.ir.arithmetic import cast
 from neuronxcc.ir.gaps import GAPS, gaps
-from neuronxcc.ir.meaning.elementwise import cast
-from neuronxcc.ir.table import TABLE, Cost, Engine
+from neuronxcc.ir.operators.definition import Cost
+from neuronxcc.ir.table import TABLE
 from neuronxcc.passes.match import lossless
-from neuronxcc.targets import target_names
+from neuronxcc.targets import TARGETS, Engine, get_target
 
 
 def p(dtype: DType, *shape: int) -> Node:
@@ -18,7 +19,7 @@ def p(dtype: DType, *shape: int) -> Node:
 F, S32, S64 = p(DType.F32, 4, 8), p(DType.S32, 4, 8), p(DType.S64, 4, 8)
 IMAGE, WEIGHTS = p(DType.F32, 1, 2, 8), p(DType.F32, 3, 2, 2)
 ROWS = build.iota(DType.S32, (5,), 0)
-EVERYWHERE = set(target_names())
+EVERYWHERE = {target.name for target in TARGETS}
 OLD = {"trn1", "trn1n", "inf2", "trn2"}
 NEW = {"trn2", "trn3"}
 
@@ -51,16 +52,16 @@ HIT: list[tuple[str, set[str], Node]] = [
 )
 def test_gap(code: str, targets: set[str], node: Node) -> None:
     for target in EVERYWHERE:
-        codes = {gap.code for gap in gaps(node, target)}
+        codes = {gap.code for gap in gaps(node, get_target(target))}
         assert (code in codes) == (target in targets)
 
 
 def test_every_gap_is_shown() -> None:
-    assert {gap.code for gap in GAPS} == {code for code, _, _ in HIT}
+    # EVRF052 is about chips that do not exist yet: test_made_up_chip.py has one.
+    assert {gap.code for gap in GAPS} == {code for code, _, _ in HIT} | {"NCC_EVRF052"}
     for gap in GAPS:
         assert gap.text
         assert gap.remedy
-        assert gap.targets is None or gap.targets <= EVERYWHERE
 
 
 def test_what_the_hardware_has_meets_no_gap() -> None:
@@ -72,7 +73,7 @@ def test_what_the_hardware_has_meets_no_gap() -> None:
         build.topk(F, 2),
         build.convolution(IMAGE, WEIGHTS, strides=2, rhs_dilation=2),
     ]
-    assert [gaps(node, target) for node in fine for target in EVERYWHERE] == [[]] * (
+    assert [gaps(node, get_target(target)) for node in fine for target in EVERYWHERE] == [[]] * (
         len(fine) * len(EVERYWHERE)
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronxcc.ir import DType, Graph, Loc, Node, Op, Operand, TensorType, build, parameter
-from neuronxcc.ir.shapes import ShapeError
+from neuronxcc.ir.operators.checks import ShapeError
 from neuronxcc.ir.text import ParseError, parse, to_text
 from neuronxcc.ir.verify import VerifierError, verify
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from neuronxcc.ir import DType, Graph, Group, Op, TensorType, build, parameter
-from neuronxcc.ir.samples import Sample
-from neuronxcc.ir.table import TABLE
+from neuronxcc.ir.samples import Sample, samples_of
 from neuronxcc.lowering import lower
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.options import Options
@@ -25,7 +24,7 @@ SAMPLES = [
     pytest.param(op, sample, id=f"{op.value}-{sample.name}")
     for op in Op
     if op not in UNSUPPORTED and op not in (Op.CUSTOM_CALL, Op.HOST_CALL)
-    for sample in TABLE[op].samples()
+    for sample in samples_of(op)
 ]
 
 

@@ -23,7 +23,7 @@ from neuronxcc.codegen.loop import Access, Dim, Kernel, Scalar, Slot, Store
 from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.codegen.rewrite import relocated
 from neuronxcc.ir import DType, Op
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.lowering.inside import kept_inside
 
 from .dynamo_tools import weighted_sum

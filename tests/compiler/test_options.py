@@ -189,7 +189,7 @@ def test_the_line_that_distributed_inference_uses() -> None:
         (
             "--target=trn9",
             (
-                "--target=trn9 is not valid; allowed: trn1, trn1n, inf2, trn2, trn3, gen2, gen3, "
+                "--target=trn9 is not valid; allowed: trn1, inf2, trn1n, trn2, trn3, gen2, gen3, "
                 "gen4. Name one of these."
             ),
         ),

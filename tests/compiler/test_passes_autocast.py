@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuronxcc.ir import DType, Graph, Node, Op, TensorType, build, parameter
-from neuronxcc.ir.meaning.elementwise import cast
+from neuronxcc.ir.arithmetic import cast
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.verify import verify
 from neuronxcc.passes import autocast, run

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from neuronxcc import progress
-from neuronxcc.progress import VARIABLE, Progress, enabled, report
+from neuronxcc.environment.compilation import TORCH_NEURONX_PROGRESS
+from neuronxcc.progress import Progress, enabled, report
 
 
 class Terminal(io.StringIO):
@@ -123,12 +124,12 @@ def test_two_seconds_are_the_patience(capsys: pytest.CaptureFixture[str]) -> Non
     ("environ", "shown"),
     [
         ({}, True),
-        ({VARIABLE: "0"}, False),
-        ({VARIABLE: "1"}, True),
+        ({TORCH_NEURONX_PROGRESS.name: "0"}, False),
+        ({TORCH_NEURONX_PROGRESS.name: "1"}, True),
         ({"LOCAL_RANK": "0"}, True),
         ({"LOCAL_RANK": "3"}, False),
-        ({"LOCAL_RANK": "3", VARIABLE: "1"}, True),
-        ({"LOCAL_RANK": "0", VARIABLE: "0"}, False),
+        ({"LOCAL_RANK": "3", TORCH_NEURONX_PROGRESS.name: "1"}, True),
+        ({"LOCAL_RANK": "0", TORCH_NEURONX_PROGRESS.name: "0"}, False),
     ],
 )
 def test_the_switch(environ: dict[str, str], shown: bool) -> None:
@@ -136,7 +137,7 @@ def test_the_switch(environ: dict[str, str], shown: bool) -> None:
 
 
 def test_the_switch_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setenv(VARIABLE, "0")
+    monkeypatch.setenv(TORCH_NEURONX_PROGRESS.name, "0")
     with Progress("x", patience=0.0):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from neuronxcc.cache.key import make_key
 from neuronxcc.compiler import compile_graph
+from neuronxcc.environment.compilation import NEURON_RT_STOCHASTIC_ROUNDING_SEED as SEED
+from neuronxcc.environment.variable import VariableError
 from neuronxcc.ir import DType, Graph, Node, TensorType, build, parameter
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.verify import verify
@@ -24,9 +26,8 @@ from neuronxcc.passes import stochastic_reference as slow
 from tests.compiler.graphs import Case, graphs, same_bits
 from tests.compiler.test_passes_exact import Casts
 from torch_neuronx import neuron
-from torch_neuronx.dynamo.literals import from_numpy, to_numpy
 from torch_neuronx.program import rounding
-from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.dtypes import TO_TORCH, from_numpy, to_numpy
 from torch_neuronx.program.executable import Executable
 
 F32, U32 = DType.F32, DType.U32
@@ -194,13 +195,13 @@ def test_states_differ_by_seed_and_by_call() -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("", 0), ("7", 7), (str(2**64 - 1), 2**64 - 1)])
 def test_seed_of_the_environment(text: str, value: int) -> None:
-    assert rounding.seed({rounding.SEED_VARIABLE: text}) == value
+    assert SEED.get({SEED.name: text}) == value
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "x", str(2**64)])
 def test_a_wrong_seed_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match=r"SEED=.* is not valid; allowed: an integer from 0 to"):
-        rounding.seed({rounding.SEED_VARIABLE: text})
+    with pytest.raises(VariableError, match=r"SEED=.* is not valid; allowed: a number, 0 to 18446"):
+        SEED.get({SEED.name: text})
 
 
 # ---- the pass -----------------------------------------------------------------------------------
@@ -417,7 +418,7 @@ def test_results_depend_on_seed_and_call_alone(monkeypatch: pytest.MonkeyPatch) 
 
     def results(seed: str, threads: int) -> list[Tensor]:
         torch.compiler.reset()
-        monkeypatch.setenv(rounding.SEED_VARIABLE, seed)
+        monkeypatch.setenv(SEED.name, seed)
         monkeypatch.setattr(rounding, "_calls", itertools.count())
         before = torch.get_num_threads()
         torch.set_num_threads(threads)

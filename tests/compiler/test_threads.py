@@ -14,7 +14,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 import torch_neuronx
-from torch_neuronx.dynamo.shapes import VARIABLE, ShapeLimitWarning
+from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
+from torch_neuronx.dynamo.shapes import ShapeLimitWarning
 
 THREADS, SHAPES = 8, 40
 Function = Callable[..., Any]
@@ -63,7 +64,7 @@ def compiled_for_all(compiled: Sequence[tuple[Function, Function]], thread: int)
 
 @pytest.mark.parametrize("limit", [64, 8])
 def test_new_sizes_in_all_threads(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, str(limit))
+    monkeypatch.setenv(TORCH_NEURONX_MAX_SHAPES.name, str(limit))
     torch.compiler.reset()
     compiled = [(torch.compile(f, backend="neuron", dynamic=True), f) for f in (rows, attention)]
 
@@ -80,7 +81,7 @@ def test_new_sizes_in_all_threads(limit: int, monkeypatch: pytest.MonkeyPatch) -
 
 def test_training_with_new_sizes_in_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backward graph is compiled too, some of it in autograd's threads."""
-    monkeypatch.setenv(VARIABLE, "64")
+    monkeypatch.setenv(TORCH_NEURONX_MAX_SHAPES.name, "64")
     torch.compiler.reset()
     compiled = torch.compile(attention, backend="neuron", dynamic=True)
 

@@ -283,7 +283,8 @@ except RuntimeError as error:
     print(error)
 """
     out = run_python(code, TORCH_NEURONX_PORTABILITY="strct")
-    assert "TORCH_NEURONX_PORTABILITY: portability mode 'strct' is not known; " in out
+    text = "TORCH_NEURONX_PORTABILITY='strct' is not valid; allowed: permissive, warn, strict. "
+    assert text in out
 
 
 def test_the_command(run_python: RunPython) -> None:

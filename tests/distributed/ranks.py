@@ -1,4 +1,4 @@
-"""Runs a function in every rank of a group of new processes."""
+"""Runs a function in every rank of a group of processes that nothing else has used."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+# New processes come from a server that has imported what every rank needs, which takes a rank some
+# three seconds of a processor. It has used no device and started no thread, so a copy of it is as
+# good as a new interpreter. It is started by the first ranks.
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        *("torch", "torch_neuronx", "torch.distributed", "torch.distributed.fsdp"),
+        *("torch.distributed.tensor", "torch.distributed.checkpoint", "torch._dynamo"),
+        *("pytest", "hypothesis"),
+    ]
+)
+
 
 class RankError(AssertionError):
     """A rank has failed; the message has its traceback."""
@@ -33,8 +45,9 @@ def _rank(
     timeout: float,
     report: Connection,
 ) -> None:
-    os.environ.update(environment)
+    os.environ.clear()  # the server has that of the first test
     os.environ.update(
+        environment,
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
         LOCAL_RANK=str(rank),
@@ -86,13 +99,13 @@ def run_ranks(
     Raises:
         RankError: a rank has raised (its traceback is in the text), has ended or was too slow.
     """
-    context = get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         processes, reports = [], []
         for rank in range(world_size):
-            mine, theirs = context.Pipe(duplex=False)
-            environment = {k: v.format(rank=rank) for k, v in (env or {}).items()}
-            process = context.Process(
+            mine, theirs = CONTEXT.Pipe(duplex=False)
+            asked = {k: v.format(rank=rank) for k, v in (env or {}).items()}
+            environment = {**os.environ, **asked}
+            process = CONTEXT.Process(
                 target=_rank,
                 args=(
                     rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tests.distributed.clients import (
     LENGTH,
+    Check,
     Env,
     Transformer,
     batch,
@@ -504,6 +506,19 @@ CHECKS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_dtensor(world: int) -> None:
-    run_checks(world, CHECKS)
+# What four ranks have that two have not: meshes of two dimensions, several shards that differ in
+# size, a ring in which not everybody is everybody's neighbour.
+OF_FOUR = (redistribute, redistribute_plane, random_shards, sharded_both_ways, ring_attention)
+
+
+@pytest.mark.parametrize(
+    ("world", "checks"),
+    [
+        pytest.param(2, CHECKS, id="2"),
+        pytest.param(4, OF_FOUR, id="4"),
+        # What they do with one dimension of even shards is that of two.
+        pytest.param(4, CHECKS, id="4-all", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_dtensor(world: int, checks: Sequence[Check]) -> None:
+    run_checks(world, checks)

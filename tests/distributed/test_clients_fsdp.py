@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from tests.distributed.clients import (
+    Check,
     Env,
     Transformer,
     batch,
@@ -356,6 +357,19 @@ CHECKS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_fully_shard(world: int) -> None:
-    run_checks(world, CHECKS)
+# What four ranks have that two have not: groups that are part of the world, meshes of two
+# dimensions, more ranks than some parameters have rows.
+OF_FOUR = (plain, hybrid, uneven, two_meshes)
+
+
+@pytest.mark.parametrize(
+    ("world", "checks"),
+    [
+        pytest.param(2, CHECKS, id="2"),
+        pytest.param(4, OF_FOUR, id="4"),
+        # What they do with the world as a whole is that of two.
+        pytest.param(4, CHECKS, id="4-all", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_fully_shard(world: int, checks: Sequence[Check]) -> None:
+    run_checks(world, checks)

@@ -17,10 +17,10 @@ from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import TensorType
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
 from neuronxcc.ir.reference import evaluate
-from neuronxcc.ir.samples import Sample
-from neuronxcc.ir.table import TABLE
+from neuronxcc.ir.samples import Sample, samples_of
+from neuronxcc.ir.table import Group
 from tests.frontends.modules import Computation, module
 from tests.frontends.programs import PROGRAMS
 from tests.frontends.test_hlo_jax import arguments, compare, imported
@@ -43,7 +43,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("op", [op for op in Op if op not in Group.COLLECTIVE], ids=repr)
 def test_what_is_written_is_read_back(op: Op) -> None:
-    for sample in TABLE[op].samples():
+    for sample in samples_of(op):
         graph = import_hlo(export_hlo(sample.graph)).graph
         wanted = evaluate(sample.graph, list(sample.args))
         for want, got in zip(wanted, evaluate(graph, list(sample.args)), strict=True):
@@ -66,7 +66,7 @@ def samples_for_xla() -> Iterator[Sample]:
         for op in Op:
             if op in Group.COLLECTIVE:
                 continue
-            for sample in TABLE[op].samples():
+            for sample in samples_of(op):
                 types = {t.dtype for node in sample.graph.nodes() for t in node.types}
                 if types <= _LIKE_XLA and GRAPH_TARGET.encode() not in export_hlo(sample.graph):
                     yield sample

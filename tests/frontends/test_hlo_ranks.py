@@ -14,8 +14,8 @@ import pytest
 from neuronxcc.frontends.hlo import HloError, import_hlo
 from neuronxcc.frontends.hlo.schema import message
 from neuronxcc.frontends.stablehlo import to_hlo
-from neuronxcc.ir.op import Group
 from neuronxcc.ir.reference import evaluate, evaluate_ranks
+from neuronxcc.ir.table import Group
 from tests.frontends.hlo_text import natively, proto_of, text_of
 from tests.frontends.modules import Computation, module, scalar
 

@@ -27,7 +27,7 @@ from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.frontends.stablehlo import is_stablehlo, to_hlo
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.table import TABLE
+from neuronxcc.ir.samples import samples_of
 from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
 from neuronxcc.options import parse
 from neuronxcc.program.footprint import programs
@@ -135,7 +135,7 @@ def _arguments(program: Program) -> Iterator[torch.Tensor]:
 @cache
 def modules() -> dict[str, bytes]:
     """The JAX programs of the front end's tests as HLO, and operators that are text in HLO."""
-    made = {op.value: export_hlo(TABLE[op].samples()[-1].graph) for op in (Op.LGAMMA, Op.SORT)}
+    made = {op.value: export_hlo(list(samples_of(op))[-1].graph) for op in (Op.LGAMMA, Op.SORT)}
     for name, program in PROGRAMS.items():
         module: Any = jax.jit(program.function).lower(*program.args).compiler_ir("hlo")
         made[name] = module.as_serialized_hlo_module_proto()

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from examples import small_pipelines as small
+from neuronxcc.environment.compilation import TORCH_NEURONX_NEFF_CACHE_DIR
 from tests.integrations import flows
 from torch_neuronx.dynamo import backend
 from torch_neuronx.integrations.diffusers import (
-    CACHE_VARIABLE,
     add_pipeline_methods,
     enable_neuron_compile,
     neuron_warmup,
@@ -27,6 +27,7 @@ from torch_neuronx.integrations.diffusers import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
+CACHE = TORCH_NEURONX_NEFF_CACHE_DIR.name
 # See test_diffusers_flows.py.
 TOLERANCE = 1e-4
 STEP = {**flows.PIXART, "num_inference_steps": 2}
@@ -52,12 +53,12 @@ def assert_same(got: flows.Picture, wanted: flows.Picture) -> None:
 def test_a_compiled_pipeline_keeps_its_manners(
     tmp_path: Path, graphs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, os.environ[CACHE_VARIABLE])  # it comes back in the end
+    monkeypatch.setenv(CACHE, os.environ[CACHE])  # it comes back in the end
     wanted = flows.images(small.pixart(), **STEP)
     pipe = small.pixart().to("neuron")
     transformer = pipe.transformer
     enable_neuron_compile(pipe, cache_dir=tmp_path / "cache")
-    assert os.environ[CACHE_VARIABLE] == str(tmp_path / "cache")
+    assert os.environ[CACHE] == str(tmp_path / "cache")
 
     neuron_warmup(pipe, **STEP, generator=flows.seeded())
     assert len(graphs) == 3  # text encoder, transformer, decoder

@@ -193,7 +193,7 @@ def test_the_book_agrees_with_the_sum() -> None:
 @pytest.mark.parametrize("channels", [64, 256, 512])
 @pytest.mark.parametrize("positive", [False, True], ids=["signed", "after relu"])
 def test_error_is_a_few_times_that_of_direct_summation(channels: int, positive: bool) -> None:
-    """The condition under which tiles of 4 x 4 are used at all; see docs/architecture.md."""
+    """The condition under which tiles of 4 x 4 are used at all; see docs/convolution.md."""
     torch.manual_seed(channels)
     x = torch.randn(2, channels, 24, 24)
     x = x.relu() if positive else x

@@ -22,12 +22,12 @@ from neuronxcc.cache.key import layouts_of, make_key
 from neuronxcc.cache.local import LocalStore
 from neuronxcc.collected import CollectedError, Request, collect
 from neuronxcc.compiler import compile_graph
+from neuronxcc.environment.compilation import TORCH_NEURONX_PROGRESS
 from neuronxcc.frontends.hlo import import_hlo
 from neuronxcc.ir import DType, Graph, Node, TensorType, build
 from neuronxcc.ir.graph import parameter
 from neuronxcc.lowering.layout import contiguous
 from neuronxcc.options import parse
-from neuronxcc.progress import VARIABLE as PROGRESS
 
 X = parameter(0, TensorType(DType.F32, (4, 6)), "x")
 
@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileCache:
         if name.startswith(("NEURON_", "TORCH_NEURONX_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("TORCH_NEURONX_NEFF_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv(PROGRESS, "0")
+    monkeypatch.setenv(TORCH_NEURONX_PROGRESS.name, "0")
     monkeypatch.chdir(tmp_path)
     return open_cache()
 
@@ -230,7 +230,7 @@ def test_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
         assert stopped.value.code == 2
     monkeypatch.setenv("NEURON_PARALLEL_COMPILE_MAX_RETRIES", "many")
     assert main(["--command", "compile"]) == 1
-    assert "NEURON_PARALLEL_COMPILE_MAX_RETRIES=many is not valid" in capsys.readouterr().err
+    assert "NEURON_PARALLEL_COMPILE_MAX_RETRIES='many' is not valid" in capsys.readouterr().err
     monkeypatch.setenv("NEURON_CC_FLAGS", "--no_cache")
     monkeypatch.delenv("NEURON_PARALLEL_COMPILE_MAX_RETRIES")
     assert main(["--command", "compile"]) == 1

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import nki
 import nki.language as nl
-from nki.memory import current_core
+from nki.context import current_core
 from nki.recorder import Recorder
 
 Array = npt.NDArray[Any]

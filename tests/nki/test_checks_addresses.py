@@ -15,8 +15,8 @@ import nki.isa as nisa
 import nki.language as nl
 from nki.checks import check_core
 from nki.context import current_run
+from nki.core import default_target
 from nki.errors import NkiWarning
-from nki.memory import default_target
 from nki.recorder import Recorder
 from nki.tensor import NkiTensor
 

@@ -15,8 +15,8 @@ import nki.isa as nisa
 import nki.language as nl
 from nki.checks.flow import Times
 from nki.context import current_run
+from nki.core import default_target
 from nki.errors import NkiError
-from nki.memory import default_target
 from nki.recorder import Recorder
 
 PARTITION = 256 * 1024  # of trn3

@@ -10,11 +10,11 @@ import pytest
 
 import nki.language as nl
 from nki import isa as nisa
+from nki.context import Issuer, use
 from nki.errors import NkiError, NkiTypeError, NkiValidationError
 from nki.isa import constants
 from nki.isa.bind import bind, make_call
 from nki.isa.describe import describe, prepare
-from nki.isa.functions import use_issuer
 from nki.isa.spec import Tile
 from nki.isa.table import TABLE
 
@@ -26,7 +26,7 @@ def test_functions_issue_bound_arguments() -> None:
         seen.append((row.name, operands, attributes))
         return "handle"
 
-    with use_issuer(issue):
+    with use(issuer=Issuer(issue)):
         assert nisa.memset("tile", value=2, engine=nisa.vector_engine) == "handle"
     attributes = {"value": 2, "engine": "vector", "name": None}
     assert seen == [("memset", {"dst": "tile"}, attributes)]
@@ -64,9 +64,9 @@ def test_enumerations_have_the_documented_values() -> None:
     assert nisa.gpsimd_engine is nisa.engine.gpsimd
     x = Tile((2, 2), "float32")
     for spelling in (nisa.engine.vector, "vector", 5):
-        with use_issuer(lambda _row, _operands, attributes: attributes["engine"]):
+        with use(issuer=Issuer(lambda _row, _operands, attributes: attributes["engine"])):
             assert nisa.memset(x, 0.0, spelling) == "vector"
-    with use_issuer(lambda *_: None), pytest.raises(NkiValidationError) as caught:
+    with use(issuer=Issuer(lambda *_: None)), pytest.raises(NkiValidationError) as caught:
         nisa.memset(x, 0.0, nisa.reduce_cmd.idle)
     assert "memset engine cannot be reduce_cmd.idle" in str(caught.value)
 
@@ -76,9 +76,9 @@ def test_registers() -> None:
     assert register.read() == -1
     register.assign(2**31)
     assert (register.read(), repr(register)) == (-(2**31), "VirtualRegister(-2147483648)")
-    for use in (bool, int, range):
+    for kind in (bool, int, range):
         with pytest.raises(NkiTypeError, match="a register was used as") as caught:
-            use(register)
+            kind(register)
         assert caught.value.code == "NKI139"
     with pytest.raises(NkiError, match="read before it was written"):
         nisa.VirtualRegister().read()
@@ -130,6 +130,6 @@ def test_prepare_checks_rules_and_addresses() -> None:
 
 def test_operators_of_the_language_are_understood() -> None:
     names: list[str] = []
-    with use_issuer(lambda _row, _operands, attributes: names.append(attributes["op0"])):
+    with use(issuer=Issuer(lambda _row, _operands, attributes: names.append(attributes["op0"]))):
         nisa.activate2(None, nl.prelu, None, 0, 0, nl.bypass, nl.bypass)
     assert names == ["bypass"]

@@ -206,9 +206,10 @@ def test_ap_of_a_part_of_each_partition_may_step_by_its_own_row(data: Any) -> No
 
 
 def nki_core() -> Any:
-    from nki.memory import Core, default_target, use_core  # noqa: PLC0415
+    from nki.context import use  # noqa: PLC0415
+    from nki.core import Core, default_target  # noqa: PLC0415
 
-    return use_core(Core(default_target()))
+    return use(core=Core(default_target()))
 
 
 def test_dma_transpose_without_descriptor_engine_is_a_finding() -> None:

@@ -15,10 +15,11 @@ import pytest
 import nki
 import nki.isa as nisa
 import nki.language as nl
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_VERSION
 from nki.errors import CODES, NkiError, NkiTypeError, NkiWarning
 from nki.lint import check_arguments, check_python
 from nki.lint.rules import RULES
-from nki.versions import VARIABLE, VERSIONS
+from nki.versions import VERSIONS
 from tests.nki import lint_samples
 
 MARK = re.compile(r"# bad (NKI\d+) (sure|inferred)(?: (\d\.\d))?")
@@ -27,7 +28,7 @@ MARK = re.compile(r"# bad (NKI\d+) (sure|inferred)(?: (\d\.\d))?")
 @pytest.fixture(autouse=True)
 def _environment(reference_executor: None, monkeypatch: pytest.MonkeyPatch) -> None:
     del reference_executor
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(TORCH_NEURONX_NKI_VERSION.name, raising=False)
     monkeypatch.delenv("TORCH_NEURONX_NKI_LINT", raising=False)
 
 
@@ -61,7 +62,7 @@ def test_samples(
     assert str(problem) == text
     number = tuple(int(n) for n in since.split("."))
     for version in VERSIONS:
-        monkeypatch.setenv(VARIABLE, f"{version[0]}.{version[1]}")
+        monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, f"{version[0]}.{version[1]}")
         codes = {p.code for p in check_python(function)}
         assert (code in codes) == (version >= number)
 
@@ -99,7 +100,7 @@ def test_the_first_generation_is_no_more(monkeypatch: pytest.MonkeyPatch) -> Non
     problems = check_python(lint_samples.fine)
     assert {(p.code, p.sure) for p in problems} == {("NKI256", True)}
     assert problems[0].text == "`np` is the module neuronxcc.nki.language"
-    monkeypatch.setenv(VARIABLE, "0.3")
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, "0.3")
     assert check_python(lint_samples.fine) == []
 
 
@@ -214,7 +215,9 @@ def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(NkiWarning, match="a set is made"):
         inferred(a)
     monkeypatch.setenv("TORCH_NEURONX_NKI_LINT", "loud")
-    with pytest.raises(NkiError, match=r"loud is no mode of checking; .*off, warn, strict.*NKI247"):
+    with pytest.raises(
+        NkiError, match=r"'loud' is no mode of checking; .*off, warn, strict.*NKI247"
+    ):
         inferred(a)
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.memory import Buffer
 from neuronxcc.program.natives import native
-from neuronxcc.program.natives.scan import ALU, CUMULATIVE
+from neuronxcc.program.natives.alu import CUMULATIVE, SCANNED
 from neuronxcc.program.program import Program
 from neuronxcc.program.reference import run_program
 from neuronxcc.program.tape_functions import TapeNative
@@ -153,7 +153,7 @@ def _bounds(draw: Draw) -> Sample:
 
 def _scan(draw: Draw) -> Sample:
     size, rows = draw.size(1, 40), draw.size(1, 35)
-    op0, op1 = (int(n) for n in draw.rng.integers(0, len(ALU), 2))
+    op0, op1 = (int(n) for n in draw.rng.integers(0, len(SCANNED), 2))
     steps = [draw.step(4 * size) for _ in range(3)]
     initial = int(draw.rng.choice([0, 4, 12]))
     reverse = draw.rng.integers(2, size=2)
@@ -223,6 +223,8 @@ _FLOATS = {"max8": (0,), "scan": (0,), "cumulate": (0, 1)}
 @pytest.mark.parametrize("name", SAMPLES)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 1 << 32))
+# For scan: a power of the larger one of 0.0 and -0.0.
+@example(seed=31512)
 def test_native_is_its_meaning(name: str, seed: int) -> None:
     params, contents = SAMPLES[name](Draw(seed))
     slots = [content.view(np.uint8) for content in contents]
@@ -237,8 +239,7 @@ def test_native_is_its_meaning(name: str, seed: int) -> None:
 
 
 def _operators(name: str, params: Params) -> list[str]:
-    names = list(ALU)
-    return [names[params[2]], names[params[4]]] if name == "scan" else []
+    return [SCANNED[params[2]], SCANNED[params[4]]] if name == "scan" else []
 
 
 def _numbers(data: Array) -> Array:

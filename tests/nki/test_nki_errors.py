@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from neuronxcc.nki_codes import NKI_CODES, page
 from nki.errors import (
     CODES,
     NkiError,
@@ -16,7 +17,7 @@ from nki.errors import (
 )
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (ROOT / "nki", ROOT / "neuronxcc" / "nki")
+PACKAGES = ("nki", "neuronxcc", "torch_neuronx", "nrtpy")
 
 
 def test_text_says_what_where_and_what_to_do() -> None:
@@ -60,8 +61,21 @@ def test_every_code_in_the_source_is_in_the_table() -> None:
     used = {
         code
         for package in PACKAGES
-        for path in package.rglob("*.py")
-        if path.name != "errors.py"
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "nki_codes.py"
         for code in re.findall(r'"(NKI\d{3})"', path.read_text(encoding="utf-8"))
     }
-    assert used <= set(CODES)
+    assert used == set(CODES)
+
+
+def test_every_code_says_what_to_do() -> None:
+    for code, row in NKI_CODES.items():
+        assert re.fullmatch(r"NKI[0-3]\d\d", code)
+        assert re.fullmatch(r"[^\n|]{10,100}[^.\s]", row.meaning), code
+        assert re.fullmatch(r"[^\n|]{10,100}[^.\s]", row.remedy), code
+    assert list(NKI_CODES) == sorted(NKI_CODES)
+
+
+def test_the_page_is_that_of_the_table() -> None:
+    """Write it again: python -c 'from neuronxcc.nki_codes import page; print(page(), end="")'."""
+    assert (ROOT / "docs" / "nki-codes.md").read_text() == page()

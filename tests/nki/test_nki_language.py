@@ -3,7 +3,7 @@
 import copy
 import pickle
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,10 +14,11 @@ import nki.language as nl
 import nki.typing as nt
 from neuronxcc.targets import TARGETS, get_target
 from nki.access import read, unwritten, write
-from nki.context import KernelRun, use_run
+from nki.context import use
+from nki.core import Core
 from nki.dtypes import NAMES
 from nki.errors import NkiError
-from nki.memory import Core, Storage, use_core
+from nki.memory import Storage
 
 
 def test_data_types_are_strings() -> None:
@@ -50,7 +51,7 @@ def test_operators_without_a_function_have_names() -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_tile_sizes_are_the_targets(target: Any) -> None:
     core = target.core
-    with use_core(Core(target)):
+    with use(core=Core(target)):
         sizes = nl.tile_size
         assert sizes.pmax == core.sbuf.partitions == core.psum.partitions
         assert sizes.psum_num_banks == core.psum.banks
@@ -69,7 +70,7 @@ def test_transposes_may_reserve_a_bank(
     target: str, banks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE", "true")
-    with use_core(Core(get_target(target))):
+    with use(core=Core(get_target(target))):
         assert nl.tile_size.psum_num_banks == banks
 
 
@@ -249,7 +250,7 @@ def test_inside_a_kernel_filling_is_recorded() -> None:
             self.rows.append(("copy", dst, read(src)[0, 0]))
 
     tape = Tape()
-    with use_run(cast("KernelRun", tape)):
+    with use(run=tape):
         t = nl.full((2, 2), 3, nl.float32)
         nl.shared_identity_matrix(4, dst=nl.ndarray((4, 4), nl.uint8))
     assert [(row[0], row[2]) for row in tape.rows] == [("fill", 3.0), ("copy", 1)]

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from neuronxcc.targets import get_target
 from nki.access import as_array, byte_starts, may_overlap, overlap, read, unwritten, write
+from nki.context import Surroundings, current_core, surroundings, use
+from nki.core import Core
 from nki.dtypes import NAMES, info
 from nki.errors import NkiError, NkiTypeError
-from nki.memory import Core, MemoryRegion, Storage, current_core, region_of, use_core
+from nki.memory import MemoryRegion, Storage, region_of
 from nki.pattern import contiguous
 from nki.shadow import Shadow
 from nki.tensor import NkiTensor, create, tensor_of
@@ -63,7 +65,7 @@ def test_arrays_are_storages_without_a_copy() -> None:
 
 
 def test_addresses_alias_and_others_do_not() -> None:
-    with use_core(Core(get_target("trn2"))):
+    with use(core=Core(get_target("trn2"))):
         a = create((4, 8), "float32", address=(2, 16))
         b = create((2, 64), "uint8", address=(3, 0), name="b")
         c = create((4, 8), "float32")
@@ -76,7 +78,7 @@ def test_addresses_alias_and_others_do_not() -> None:
         assert unwritten(b) == (0, 0)
         assert unwritten(b[:, 16:48]) is None
         assert unwritten(b[:, 16:49]) == (0, 32)
-    with use_core(Core(get_target("trn2"), 1)):
+    with use(core=Core(get_target("trn2"), 1)):
         assert not overlap(create((4, 8), "float32", address=(2, 16)), a)
 
 
@@ -105,10 +107,32 @@ def test_the_target_comes_from_the_environment(
 # --- which bytes were written ------------------------------------------------------------------
 
 
+def test_threads_that_record_at_once_keep_their_surroundings_apart() -> None:
+    both_inside = threading.Barrier(2, timeout=60)
+    seen: dict[str, Surroundings] = {}
+
+    def run(name: str) -> None:
+        with use(core=Core(get_target(name)), state=name):
+            both_inside.wait()
+            seen[name] = surroundings()
+            both_inside.wait()
+        assert surroundings() == Surroundings()
+
+    before = surroundings()
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("trn1", "trn2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: here.state for name, here in seen.items()} == {"trn1": "trn1", "trn2": "trn2"}
+    assert [here.core.target.name for here in seen.values() if here.core] == list(seen)
+    assert surroundings() is before
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_the_shadow_knows_every_byte(data: st.DataObject) -> None:
-    with use_core(Core(get_target("trn1"))):
+    with use(core=Core(get_target("trn1"))):
         whole, model = data.draw(chains())
     view, _ = whole, model
     model_of = np.zeros(view.storage.bytes.size, np.bool_)
@@ -161,7 +185,7 @@ def test_flags_become_finer_when_an_access_is() -> None:
 
 @given(st.data())
 def test_overlap_is_that_of_the_bytes(data: st.DataObject) -> None:
-    with use_core(Core(get_target("trn1"))):
+    with use(core=Core(get_target("trn1"))):
         a, model = data.draw(chains())
         if data.draw(st.booleans()) and a.storage.address is not None:
             b = create((3, 40), "int16", a.buffer, address=(a.storage.address[0] + 1, 2048))
@@ -248,7 +272,7 @@ BAD = [
 
 @pytest.mark.parametrize(("make", "code", "text"), BAD, ids=lambda value: str(value)[:24])
 def test_what_does_not_fit_is_refused(make: Any, code: str, text: str) -> None:
-    with use_core(Core(get_target("trn3"))), pytest.raises(NkiError, match=text) as caught:
+    with use(core=Core(get_target("trn3"))), pytest.raises(NkiError, match=text) as caught:
         make()
     assert caught.value.code == code
     assert caught.value.where[0] == __file__

@@ -8,10 +8,12 @@ import pytest
 
 from neuronxcc.targets import get_target
 from nki.access_rules import LONGEST, RULES, WIDEST, broken_rule, check_access
+from nki.context import use
+from nki.core import Core
 from nki.errors import CODES, NkiError, NkiIndexError, NkiValidationError
 from nki.forms import Forms
 from nki.indexing import DynamicSlice
-from nki.memory import Core, MemoryRegion, use_core
+from nki.memory import MemoryRegion
 from nki.objects import RuntimeScalar
 from nki.tensor import NkiTensor, create
 
@@ -167,7 +169,7 @@ def test_out_of_bounds_ends_a_loop_over_a_tensor() -> None:
 
 
 def test_tensor_indirection_needs_the_fourth_core() -> None:
-    with use_core(Core(get_target("trn2"))):
+    with use(core=Core(get_target("trn2"))):
         tensor = create((16, 8), "float32", name="t")
         with pytest.raises(NkiError, match=r"indirection on tensor 't' in SBUF of NeuronCore-v3"):
             tensor.indirect(create((16, 1), "int32"))

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import nki.isa as nisa
 import nki.language as nl
 from neuronxcc.targets import get_target
+from nki.context import Issuer, use
 from nki.errors import NkiError
-from nki.isa.functions import use_issuer
 from nki.recorder import Recorder
 from nki.recording import Block
 
@@ -49,7 +49,7 @@ def left_by(body: Body, *, long_way: bool) -> Any:
         with recorder.active():
             given = recorder.argument((256, 256), "float32", "a")
             if long_way:
-                with use_issuer(recorder.issue):
+                with use(issuer=Issuer(recorder.issue)):
                     body(given)
             else:
                 body(given)

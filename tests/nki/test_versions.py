@@ -12,27 +12,28 @@ import pytest
 import nki
 import nki.isa as nisa
 import nki.language as nl
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_VERSION
+from nki.context import Issuer, use
 from nki.errors import NkiError, NkiValidationError, NkiWarning
-from nki.isa.functions import FORMER, FUNCTIONS, use_issuer
+from nki.isa.functions import FORMER, FUNCTIONS
 from nki.isa.mx import ScaleRule, rule_in_use
 from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED
 from nki.isa.table import TABLE
-from nki.versions import DIFFERENCES, NEWEST, VARIABLE, VERSIONS, selected, since
+from nki.versions import DIFFERENCES, NEWEST, VERSIONS, selected, since
 from tests.nki.language_tools import inside, run
 
 
 @pytest.fixture(autouse=True)
 def _newest(reference_executor: None, monkeypatch: pytest.MonkeyPatch) -> None:
     del reference_executor
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(TORCH_NEURONX_NKI_VERSION.name, raising=False)
 
 
 def issued(name: str, *args: Any, **kwargs: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Return instruction, operands and attributes of a call."""
     calls: list[Any] = []
-    with use_issuer(
-        lambda row, operands, attributes: calls.append((row.name, operands, attributes))
-    ):
+    issuer = Issuer(lambda *call: calls.append((call[0].name, *call[1:])))
+    with use(issuer=issuer):
         getattr(nisa, name)(*args, **kwargs)
     (found,) = calls
     return found  # type: ignore[no-any-return]
@@ -43,15 +44,18 @@ def issued(name: str, *args: Any, **kwargs: Any) -> tuple[str, dict[str, Any], d
 
 @pytest.mark.parametrize("text", ["", "0.4", "0.4.0", " 0.2 ", "0.6.1"])
 def test_a_version_is_selected(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, text)
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, text)
     want = {"": NEWEST, "0.4": (0, 4), "0.4.0": (0, 4), "0.2": (0, 2), "0.6.1": (0, 6)}
     assert selected() == want[text.strip()]
 
 
 @pytest.mark.parametrize("text", ["0.1", "0.7", "1", "new", "0"])
 def test_versions_that_there_are_not(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(NkiError, match=rf"{VARIABLE}={text} names no version.*0.2, 0.3.*NKI247"):
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, text)
+    with pytest.raises(
+        NkiError,
+        match=rf"_NKI_VERSION={text} names no version.*0.2, 0.3.*NKI247",
+    ):
         selected()
 
 
@@ -76,13 +80,13 @@ def test_every_selectable_difference_is_asked_for_somewhere() -> None:
 
 def test_scales_of_quantize_mx(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rule_in_use() is ScaleRule.DOUBLED
-    monkeypatch.setenv(VARIABLE, "0.4")
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, "0.4")
     assert rule_in_use() is ScaleRule.OCP
 
 
 @pytest.mark.parametrize(("version", "byte"), [("0.4", 119), ("0.5", 120)])
 def test_scales_in_a_kernel(version: str, byte: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, version)
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, version)
 
     def body(x: Any) -> Any:
         packed = nl.ndarray((32, 1), nl.float8_e4m3fn_x4)
@@ -100,14 +104,14 @@ def test_rsqrt_moved_to_gpsimd(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(NkiValidationError, match=r"in psum, which the gpsimd engine.*\[NKI111\]"):
         inside(body)
-    monkeypatch.setenv(VARIABLE, "0.4")
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, "0.4")
     assert inside(body) == (4, 4)
 
 
 def test_copy_was_lossy(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.array([[2**24 + 1]], np.int32)
     assert run(nl.copy, x)[0, 0] == 2**24 + 1
-    monkeypatch.setenv(VARIABLE, "0.5")
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, "0.5")
     assert run(nl.copy, x)[0, 0] == 2**24
     assert inside(lambda: nl.copy(nl.zeros((2, 2), nl.float32, nl.psum)).buffer) is nl.psum
 
@@ -117,14 +121,14 @@ def test_memset_cast(monkeypatch: pytest.MonkeyPatch) -> None:
     assert issued("memset", tile, 2.0)[2]["value"] == 2.0
     with pytest.raises(NkiValidationError, match=r"\[NKI140\]"):
         inside(lambda: nisa.memset(nl.ndarray((4, 4), nl.int32), 2.5))
-    monkeypatch.setenv(VARIABLE, "0.2")
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, "0.2")
     assert repr(issued("memset", tile, 2.5)[2]["value"]) == "2"
     assert repr(issued("memset", value=2.5, dst=tile)[2]["value"]) == "2"
     assert repr(issued("memset", nl.ndarray((4, 4), nl.float32), 2.5)[2]["value"]) == "2.5"
 
 
 def test_range_select_ignored_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "0.2")
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, "0.2")
     dst, data, bound = (nl.ndarray((4, n), nl.float32) for n in (8, 8, 1))
     _, _, attributes = issued(
         "range_select", dst, data, nl.less, nl.less, bound, bound, nisa.reduce_cmd.idle,
@@ -146,7 +150,7 @@ def test_results_could_be_private(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_NEURONX_NKI_CHECKS", "strict")
     with pytest.raises(NkiError, match=r"in private HBM.*\[NKI208\]"):
         nki.simulate(kernel)(x)
-    monkeypatch.setenv(VARIABLE, "0.2")
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, "0.2")
     np.testing.assert_array_equal(nki.simulate(kernel)(x), x)
 
 
@@ -160,7 +164,7 @@ def test_precision_of_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     x = np.full((1, 1), 1 / 3, np.float32)
     assert nki.simulate(kernel)(x) != x
-    monkeypatch.setenv(VARIABLE, "0.3")
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, "0.3")
     assert nki.simulate(kernel)(x) == x
 
 
@@ -229,7 +233,7 @@ SCALES = [1.0]
 def test_old_spellings_mean_the_new_ones(
     old: Any, new: Any, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, version)
+    monkeypatch.setenv(TORCH_NEURONX_NKI_VERSION.name, version)
     assert issued(old[0], *old[1], **old[2]) == issued(new[0], *new[1], **new[2])
 
 

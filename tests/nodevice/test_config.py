@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuronxcc.machine import MachineConfigError
 from neuronxcc.targets.spec import GIB
 from torch_neuronx._config import (
     MAX_DEVICES,
     MachineConfig,
-    MachineConfigError,
     launcher_device,
     parse_core_list,
     read_machine_config,
@@ -93,7 +93,7 @@ def test_either_name_of_lnc() -> None:
 
 def test_unknown_target_text() -> None:
     assert str(failure(NEURON_PLATFORM_TARGET_OVERRIDE="h100")) == (
-        "NEURON_PLATFORM_TARGET_OVERRIDE='h100' is not valid; allowed: trn1, trn1n, inf2, trn2, "
+        "NEURON_PLATFORM_TARGET_OVERRIDE='h100' is not valid; allowed: trn1, inf2, trn1n, trn2, "
         "trn3, gen2, gen3, gen4. Unset it for trn2, or name one of these."
     )
 

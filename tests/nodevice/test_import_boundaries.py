@@ -16,38 +16,6 @@ FORBIDDEN = {
 # Kernels of the first generation import this package, which only names what is in nki.
 NAMES = "neuronxcc.nki"
 
-# Modules that import each other, by circle. Nothing new is added: what a module and the one above
-# it both need goes to a third one below them. `nki` and `neuronxcc` have none.
-KNOWN = (
-    {"nrtpy.runtime", "nrtpy.tensor"},
-    {"torch_neuronx.ops.diagnosis", "torch_neuronx.ops.modes"},
-    {
-        "torch_neuronx",
-        "torch_neuronx.dynamo.backend",
-        "torch_neuronx.dynamo.graph_facts",
-        "torch_neuronx.inference.analysis",
-        "torch_neuronx.inference.buckets",
-        "torch_neuronx.inference.capture",
-        "torch_neuronx.inference.inline",
-        "torch_neuronx.inference.partition",
-        "torch_neuronx.inference.trace",
-        "torch_neuronx.tools.compare",
-        "torch_neuronx.tools.explain",
-    },
-    {
-        "torch_neuronx.dynamo.collect",
-        "torch_neuronx.dynamo.decompositions",
-        "torch_neuronx.dynamo.executors",
-        "torch_neuronx.dynamo.importer",
-        "torch_neuronx.dynamo.lowerings",
-        "torch_neuronx.dynamo.lowerings.attention",
-        "torch_neuronx.dynamo.lowerings.flex",
-        "torch_neuronx.dynamo.lowerings.kernels",
-        "torch_neuronx.dynamo.native",
-        "torch_neuronx.dynamo.reference",
-    },
-)
-
 
 def within(name: str, package: str) -> bool:
     return f"{name}.".startswith(f"{package}.")
@@ -97,16 +65,11 @@ def test_no_module_imports_itself_through_others() -> None:
             if target in known and target != module:
                 graph[module].add(target)
                 places.setdefault((module, target), where)
-    found, listed = circles(graph), [frozenset(circle) for circle in KNOWN]
     problems = [
         " ".join(f"{places[a, b]}: {a} imports {b}." for a, b in pairwise((*way, way[0])))
-        for circle in found
-        if not any(circle <= known_circle for known_circle in listed)
-        for way in [shortest(graph, circle - frozenset().union(*listed) or circle)]
+        for circle in circles(graph)
+        for way in [shortest(graph, circle)]
     ]
-    for circle in set(listed) - set(found):
-        left = [sorted(part) for part in found if part <= circle]
-        problems.append(f"{__file__}: of the circle {sorted(circle)} in KNOWN {left} is left")
     assert not problems, "\n".join(problems)
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from torch_neuronx.ops import diagnosis, gaps, modes, portability
-from torch_neuronx.ops.entry import DTYPE_NUMBER
+from torch_neuronx.ops.entry import DTYPE_NUMBER, Mode
 from torch_neuronx.ops.modes import (
-    Mode,
     PortabilityError,
     PortabilityWarning,
     get_portability,
@@ -87,8 +86,8 @@ def test_wrong_mode_in_the_environment(core: FakeCore) -> None:
     with pytest.raises(ValueError) as error:
         install_into(core, "trn2", {"TORCH_NEURONX_PORTABILITY": "strct"})
     assert str(error.value) == (
-        "TORCH_NEURONX_PORTABILITY: portability mode 'strct' is not known; "
-        "allowed: permissive, warn, strict"
+        "TORCH_NEURONX_PORTABILITY='strct' is not valid; allowed: permissive, warn, strict. "
+        "Change it, or unset it."
     )
 
 

@@ -51,10 +51,10 @@ Portability report: trn2, mode permissive
 operator       dtype    calls  runs on  code         reason and remedy
 -------------  -------  -----  -------  -----------  -------------------------------------------
 mm             int64        4  host     NCC_EVRF035  a matrix product has no 64-bit integer
-                                                     datapath: cast to float32 (exact to 2^24),
-                                                     or accept the loss:
-                                                     --implicit-integer-downcast=dot in
-                                                     NEURON_CC_FLAGS
+                                                     datapath: cast to a floating-point type
+                                                     (float32 is exact to 2^24), or accept the
+                                                     loss: --implicit-integer-downcast=dot (in
+                                                     NEURON_CC_FLAGS)
 mkldnn_linear  float32      1  host     -            it belongs to a library for CPUs (oneDNN,
                                                      FBGEMM, NNPACK) or uses its packed weights:
                                                      use the operator without the library's
@@ -131,9 +131,9 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
         "  trn2 runs with: uint8, int8, int16, float16, float32, bool, bfloat16, float8_e5m2, "
         "uint16\n"
         "  limit [NCC_EVRF013, documented] for int32, int64, uint32, uint64: "
-        "TopK does not support 32-bit or\n"
-        "      64-bit integer input\n"
-        "    remedy: cast to float32 first\n"
+        "TopK does not support int32 or\n"
+        "      int64 input tensors\n"
+        "    remedy: cast to float\n"
     )
     assert "every dtype, no element is read" in explain("view", "trn1")
     assert "PyTorch takes it apart" in explain("conv2d", "trn1")

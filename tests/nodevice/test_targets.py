@@ -34,7 +34,7 @@ def test_unknown_target_lists_what_is_allowed(name: str) -> None:
     with pytest.raises(UnknownTargetError) as caught:
         get_target(name)
     assert str(caught.value) == (
-        f"unknown target {name!r}; allowed: trn1, trn1n, inf2, trn2, trn3, gen2, gen3, gen4"
+        f"unknown target {name!r}; allowed: trn1, inf2, trn1n, trn2, trn3, gen2, gen3, gen4"
     )
     assert caught.value.given == name
     assert isinstance(caught.value, ValueError)

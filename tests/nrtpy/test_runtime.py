@@ -104,7 +104,7 @@ def test_log_lines(
     assert "INFO   NMGR:dlr_infer" in (tmp_path / "nmgr.log").read_text()
     monkeypatch.setenv("NEURON_RT_LOG_LEVEL", "LOUD")
     with pytest.raises(
-        ValueError, match="NEURON_RT_LOG_LEVEL=LOUD is not valid; allowed: QUIET, ERR"
+        ValueError, match="NEURON_RT_LOG_LEVEL='LOUD' is not valid; allowed: quiet, er"
     ):
         log("ERROR", "NRT", "nrt_load", "")
 

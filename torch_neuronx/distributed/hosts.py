@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
-import os
 import socket
 import struct
 from datetime import timedelta
 from typing import Any
 
 from torch._C import _distributed_c10d as c10d
+
+from neuronxcc.environment.machine import GLOO_SOCKET_IFNAME
 
 # For documentation (RFC 5737): nobody is there, but routes lead to it.
 _ANYWHERE = "192.0.2.1"
@@ -59,9 +60,9 @@ def connect(
     options: Any = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined] # noqa: SLF001
     options._timeout = timedelta(seconds=timeout)  # noqa: SLF001
     options._threads = 1  # noqa: SLF001 - of collectives, which we don't use
-    interfaces = [name for name in os.environ.get(_INTERFACES, "").split(",") if name]
+    interfaces = GLOO_SOCKET_IFNAME.get()
     if not interfaces and not _is_loopback(own) and (name := _interface_of(own)):
-        os.environ[_INTERFACES] = name
+        GLOO_SOCKET_IFNAME.set(name)
     create = c10d.ProcessGroupGloo.create_device
     devices = [create(interface=name) for name in interfaces] or [create(hostname=own)]
     options._devices = devices  # noqa: SLF001

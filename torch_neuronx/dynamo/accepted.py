@@ -103,7 +103,7 @@ def _outside_of_autocast(gm: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 
 def _function(node: torch.fx.Node) -> Callable[..., Any] | None:
-    """What a node calls, if that is a function of PyTorch's that computes tensors."""
+    """The function that a node calls, if it is PyTorch's and computes tensors."""
     target: Any = node.target
     if node.op == "call_method":
         return None if target in _NOT_COMPUTING else getattr(torch.Tensor, target, None)
@@ -113,7 +113,7 @@ def _function(node: torch.fx.Node) -> Callable[..., Any] | None:
 
 
 def refusal(node: torch.fx.Node, target: object, *, any_types: bool = False) -> str:
-    """What PyTorch says about the types of a call's arguments, "" if nothing.
+    """The error of PyTorch about the types of a call's arguments, "" if there is none.
 
     Args:
         node: Of one of AOTAutograd's graphs; arguments carry fake tensors.
@@ -138,18 +138,18 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _is_plain(t: torch.Tensor) -> bool:
-    """Whether ones can stand for it: it is dense, and of no class of its own."""
+    """Return whether ones can stand for it: it is dense, and of no class of its own."""
     return type(t) in {torch.Tensor, FakeTensor, torch.nn.Parameter} and t.layout is torch.strided
 
 
 def _stands_out(types: list[torch.dtype]) -> bool:
-    """Whether these are two types of floats, or no floats at all."""
+    """Return whether these are two types of floats, or no floats at all."""
     floats = {dtype for dtype in types if dtype.is_floating_point or dtype.is_complex}
     return bool(types) and floats <= _FLOATS and len(floats) != 1
 
 
 def _answer(function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> str:
-    """What a function says about the types of fake arguments; "" if nothing, or it isn't asked."""
+    """The error of a function about types of fake arguments; "" if none, or if it isn't asked."""
     given = _tensors((args, kwargs))
     if _takes_more(function, given):
         return ""
@@ -168,7 +168,7 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -
 
 
 def _takes_more(function: Callable[..., Any], given: list[torch.Tensor]) -> bool:
-    """Whether the CPU's answer is not that of the device."""
+    """Return whether the CPU's answer is not that of the device."""
     packet = function.overloadpacket if isinstance(function, OpOverload) else function
     name = getattr(packet, "__name__", "")
     integers = all(not t.is_floating_point() and not t.is_complex() for t in given)
@@ -177,14 +177,14 @@ def _takes_more(function: Callable[..., Any], given: list[torch.Tensor]) -> bool
 
 
 def _kind(leaf: Any) -> object:
-    """What of an argument decides which types are taken."""
+    """The part of an argument that decides which types are taken."""
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.dim()
     return leaf if isinstance(leaf, bool | str | torch.dtype) else type(leaf)
 
 
 def _asked(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    """What a function says about tensors of ones, or if these are no labels to it about zeros."""
+    """The error of a function about tensors of ones, or of zeros if ones are no labels to it."""
     with (
         unset_fake_temporarily(),
         _disable_current_modes(),
@@ -201,7 +201,7 @@ def _asked(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
 def _said(
     function: Callable[..., Any], args: Any, kwargs: Any, fill: Callable[..., torch.Tensor]
 ) -> str | None:
-    """What it says about the types, "" if it takes them; None if it dislikes something else."""
+    """Its error about the types, "" if it takes them; None if its error is about something else."""
 
     def real(value: Any) -> Any:
         if isinstance(value, torch.Tensor):

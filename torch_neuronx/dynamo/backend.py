@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +22,8 @@ from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
+from neuronxcc.environment.compilation import TORCH_NEURONX_GRAPH_FACTS
+from torch_neuronx._compile_only import settings_of
 from torch_neuronx.dynamo import dump, sparse
 from torch_neuronx.dynamo.accepted import check_types
 from torch_neuronx.dynamo.assertions import give_texts
@@ -33,7 +35,7 @@ from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.jagged import is_jagged
 from torch_neuronx.dynamo.partition import partition
 from torch_neuronx.dynamo.polyfills import register as register_polyfills
-from torch_neuronx.dynamo.portability import check_graph, check_host_calls
+from torch_neuronx.dynamo.portability import check_graph, check_host_calls, check_limits
 from torch_neuronx.dynamo.python_numbers import with_random_numbers
 from torch_neuronx.dynamo.refusals import refuse_lossy_capture
 from torch_neuronx.dynamo.session import compile_session
@@ -72,13 +74,11 @@ OBSERVERS: list[Callable[[CompiledGraph], None]] = []
 
 
 def _write_facts(compiled: CompiledGraph) -> None:
-    """For `neuron_parallel_compile --command analyze`."""
-    from torch_neuronx.dynamo.graph_facts import write_facts  # noqa: PLC0415 - few ask for it
-
-    write_facts(compiled)
+    """For `neuron_parallel_compile --command analyze`. By name: the tools are above this module."""
+    importlib.import_module("torch_neuronx.tools.graph_facts").write_facts(compiled)
 
 
-if os.environ.get("TORCH_NEURONX_GRAPH_FACTS"):  # graph_facts.VARIABLE
+if TORCH_NEURONX_GRAPH_FACTS.get():
     OBSERVERS.append(_write_facts)
 # Of torch.compile.
 MODES = (None, *torch._inductor.list_mode_options())
@@ -266,10 +266,12 @@ def compile_graph(
                     part, (), kind=kind, name=f"{name}.part{number}", options=options
                 ),
             )
-        check_graph(gm)
+        settings = partial(settings_of, options or {})
+        told = check_graph(gm, settings)
         gm, complete = sparse.split(gm)
         imported = import_graph(gm, name, static_arguments(gm))
         check_host_calls(imported.host_calls)
+        check_limits(imported.graph, settings, told)
         executable = make_executable(imported, dict(options or {}))
     compiled = CompiledGraph(name, kind, gm, imported, executable)
     for observer in OBSERVERS:

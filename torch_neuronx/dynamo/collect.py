@@ -13,7 +13,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.options import Options
 from torch_neuronx._compile_only import CompileOnlyError
 from torch_neuronx.dynamo.importer import Imported
-from torch_neuronx.dynamo.native import key_of
+from torch_neuronx.dynamo.keys import key_of
 from torch_neuronx.neuron_dynamo_backend import program_name
 
 

@@ -38,7 +38,7 @@ def all_reduce_coalesced_(inputs: list[Tensor], reduce_op: str, group_name: Any)
 
 
 def broadcast_(input: Tensor, src: int, group_name: Any) -> Tensor:
-    """What rank `src` has, in the place of `input`."""
+    """The tensor of rank `src`, in the place of `input`."""
     _write(input, functional.broadcast(input.detach(), src, group_name))
     return input
 

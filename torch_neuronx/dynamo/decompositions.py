@@ -14,7 +14,7 @@ import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._ops import OpOverload
 
-from torch_neuronx.dynamo.lowerings import TABLE
+from torch_neuronx.dynamo.registry import TABLE
 
 aten = torch.ops.aten
 
@@ -35,6 +35,7 @@ KEPT: frozenset[Any] = frozenset(
 @functools.cache
 def decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
     """Operator -> function that computes it from simpler ones."""
+    assert TABLE, "the importer fills the table: it is below, and lowerings need this module"
     table: dict[Any, Callable[..., Any]] = {**decomposition_table, **core_aten_decompositions()}
     return {
         target: function

@@ -1,4 +1,4 @@
-"""What programs call of `torch.neuron` inside of a compiled function, as what Dynamo can trace.
+"""Calls of `torch.neuron` inside of compiled functions, as something that Dynamo can trace.
 
 Imported when Dynamo has been, see `_register.py`.
 """

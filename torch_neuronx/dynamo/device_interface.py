@@ -1,4 +1,4 @@
-"""What Dynamo asks about neuron devices: an interface of ours in its table, under `neuron`.
+"""The interface of neuron devices for Dynamo, in its table under `neuron`.
 
 Dynamo has no entry point for interfaces of devices, and importing it takes seconds, so this module
 is imported at the moment at which Dynamo makes its table (see `_imports.py`).
@@ -23,7 +23,7 @@ DEVICE = "neuron"
 
 
 class NeuronWorker:
-    """What processes may ask that compile for a device and must not use it."""
+    """The questions of processes that compile for a device and must not use it."""
 
     @staticmethod
     def set_device(device: int) -> None:

@@ -46,7 +46,7 @@ def promote_types(a: DType, b: DType) -> DType:
 
 
 def float_of(dtype: DType) -> DType:
-    """What an operator that computes with fractions returns for `dtype`: integers become float."""
+    """The type of results of an operator that computes with fractions: integers become float."""
     if dtype.is_float or dtype.is_complex:
         return dtype
     return to_ir(torch.get_default_dtype())

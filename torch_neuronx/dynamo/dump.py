@@ -1,4 +1,4 @@
-"""What is left on disk about compilations, when somebody asks.
+"""Files about compilations that are left on disk when somebody asks for them.
 
 `NEURON_DUMP=dir`: every stage of every compilation as a text file.
 
@@ -13,13 +13,13 @@ compiler's options in the current directory.
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuronxcc.environment.compilation import NEURON_DUMP, NEURON_FRAMEWORK_DEBUG
 from neuronxcc.files import write_whole
 from neuronxcc.neff import NeffInfo, write_neff
 
@@ -29,14 +29,10 @@ if TYPE_CHECKING:
     from neuronxcc.options import Options
     from neuronxcc.program.program import Program
 
-VARIABLE = "NEURON_DUMP"
-DEBUG_VARIABLE = "NEURON_FRAMEWORK_DEBUG"
-
 
 def directory() -> Path | None:
-    """Where to write, None for nowhere."""
-    place = os.environ.get(VARIABLE, "").strip()
-    return Path(place).expanduser() if place else None
+    """The directory to write to, None for nowhere."""
+    return NEURON_DUMP.get()
 
 
 def observer(graph: str) -> Callable[[str, Callable[[], str]], None] | None:
@@ -72,7 +68,7 @@ def leave_for_debugging(
     Raises:
         OSError: The current directory can't be written to.
     """
-    if os.environ.get(DEBUG_VARIABLE, "").strip() != "1":
+    if not NEURON_FRAMEWORK_DEBUG.get():
         return ()
     # Imported by who debugs only: it brings protobuf.
     from neuronxcc.frontends.hlo.exporter import export_hlo  # noqa: PLC0415

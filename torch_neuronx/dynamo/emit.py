@@ -1,4 +1,4 @@
-"""What PyTorch means by its arguments, written with the builders of the tensor IR.
+"""The meaning of PyTorch's arguments, written with the builders of the tensor IR.
 
 The helpers of every lowering: constants with PyTorch's conversions, broadcasting, promotion,
 dimensions that may be negative, and arithmetic in the type in which PyTorch does it.
@@ -89,12 +89,12 @@ def dims(index: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
 
 
 def is_zero(x: Value) -> bool:
-    """Whether it is the number 0."""
+    """Return whether it is the number 0."""
     return not isinstance(x, Node) and x == 0
 
 
 def is_one(x: Value) -> bool:
-    """Whether it is the number 1."""
+    """Return whether it is the number 1."""
     return not isinstance(x, Node) and x == 1
 
 
@@ -173,7 +173,7 @@ def wrap_index(index: Node, extent: int) -> Node:
 
 
 def _never_negative(index: Node) -> bool:
-    """Whether an index surely counts from the start; a cheap look, not a proof."""
+    """Return whether an index surely counts from the start; a cheap look, not a proof."""
     while index.op in {Op.RESHAPE, Op.BROADCAST_IN_DIM, Op.TRANSPOSE, Op.SLICE, Op.CONVERT}:
         index = index.srcs[0]
     if index.op is Op.CONSTANT:

@@ -1,4 +1,4 @@
-"""What the front end of the compiler refuses, with documented codes and a remedy."""
+"""Errors of the compiler's front end, with documented codes and a remedy."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ from neuronxcc.ir.calls import CHECKS
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, topological
-from neuronxcc.ir.op import Group, Op
-from neuronxcc.ir.shapes import ShapeError
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.checks import ShapeError
+from neuronxcc.ir.table import Group
 from torch_neuronx.dynamo import emit
 from torch_neuronx.dynamo.accepted import refusal
 from torch_neuronx.dynamo.dtypes import tensor_type
@@ -54,7 +55,7 @@ SKIPPED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What the compiler and the caller of the program need to know.
+    """An imported graph, for the compiler and for the caller of the program.
 
     Attributes:
         graph: The tensor IR.
@@ -418,7 +419,7 @@ def _static(node: torch.fx.Node, value: Any) -> Any:
 
 
 def _is_token(node: torch.fx.Node) -> bool:
-    """Whether an argument only orders effects: AOTAutograd passes None for it."""
+    """Return whether an argument only orders effects: AOTAutograd passes None for it."""
     effects = torch.ops.higher_order.with_effects
     return bool(node.users) and all(
         user.target is effects and user.args[0] is node for user in node.users

@@ -23,17 +23,17 @@ from torch.fx.experimental.symbolic_shapes import (
 
 
 def is_jagged(value: object) -> bool:
-    """Whether a value is a nested tensor of jagged layout."""
+    """Return whether a value is a nested tensor of jagged layout."""
     return isinstance(value, torch.Tensor) and value.is_nested and value.layout is torch.jagged
 
 
 def is_length(value: object) -> bool:
-    """Whether a value stands for the lengths of a ragged dimension."""
+    """Return whether a value stands for the lengths of a ragged dimension."""
     return isinstance(value, torch.SymInt) and value.node.is_nested_int()
 
 
 def sizes(args: Sequence[Any]) -> tuple[Any, ...]:
-    """What a program for these arguments depends on, besides the sizes of dense ones."""
+    """The key of a program for these arguments, besides the sizes of dense ones."""
     lengths: list[Any] = []
     found: list[Any] = []
     for value in args:

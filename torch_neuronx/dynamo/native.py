@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from neuronxcc.cache.cache import CompileCache, Compiled, open_cache
-from neuronxcc.cache.key import CacheKey, layouts_of, make_key
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
@@ -21,7 +20,9 @@ from neuronxcc.program.program import Program
 from neuronxcc.progress import Progress, report
 from torch_neuronx._compile_only import OPEN, Collecting
 from torch_neuronx.dynamo import dump, portable_cache
+from torch_neuronx.dynamo.collect import collect
 from torch_neuronx.dynamo.importer import Imported
+from torch_neuronx.dynamo.keys import key_of
 from torch_neuronx.dynamo.subject import current_subject, titled
 from torch_neuronx.neuron_dynamo_backend import program_name
 from torch_neuronx.program.dtypes import TO_TORCH
@@ -31,7 +32,7 @@ from torch_neuronx.program.rounding import state_source
 
 @dataclass(slots=True)
 class Report:
-    """What became of one graph.
+    """The outcome of compiling one graph.
 
     Attributes:
         seconds: Time of each stage: "key", "compile" (or "load" from the cache), "kernels".
@@ -65,7 +66,7 @@ class Native:
 
     @property
     def executable(self) -> Executable:
-        """What runs, loaded if it isn't yet."""
+        """The executable, loaded if it isn't yet."""
         with self._lock:
             if self._executable is None:
                 settings = from_environment(self._options)
@@ -77,7 +78,7 @@ class Native:
 
     @property
     def program(self) -> Program:
-        """What runs."""
+        """The program."""
         return self.executable.program
 
     def __call__(self, args: list[Any]) -> list[torch.Tensor]:
@@ -110,9 +111,6 @@ class Native:
             compiled = self._compiled_only.get(settings)
             if isinstance(request, Collecting):
                 if settings not in self._collected:
-                    # Imported late: it needs this module.
-                    from torch_neuronx.dynamo.collect import collect  # noqa: PLC0415
-
                     collect(self.imported, settings, request.cache(settings))
                     self._collected.add(settings)
             elif compiled is None:
@@ -229,14 +227,6 @@ def compile_imported(
     outcome.hit = found.hit
     outcome.neff = "" if found.path is None else str(found.path)
     return found
-
-
-def key_of(
-    imported: Imported, settings: Options, parts: Mapping[str, str] | None = None
-) -> CacheKey:
-    """The key of a graph in the cache; `parts` as for `compile_imported`."""
-    layouts = layouts_of(imported.param_strides, imported.result_strides, imported.constant_params)
-    return make_key(imported.graph, settings, layouts=layouts, **(parts or {}))
 
 
 class _Timed:

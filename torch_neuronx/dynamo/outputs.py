@@ -1,4 +1,4 @@
-"""What a compiled function returns: results of the program, its own arguments, or views of these.
+"""Outputs of a compiled function: results of the program, its arguments, or views of these.
 
 AOTAutograd's graphs return many tensors that are views: transposed weights that the backward pass
 wants, three slices of one product. The program computes the tensor that they are views of, once;
@@ -147,14 +147,14 @@ def _bases(
 
 
 def _viewable(node: torch.fx.Node, base: torch.fx.Node) -> bool:
-    """Whether a strided view of `base` can stand for `node`."""
+    """Return whether a strided view of `base` can stand for `node`."""
     one, other = node.meta["val"], base.meta["val"]
     flags = (one.is_conj(), one.is_neg()) == (other.is_conj(), other.is_neg())
     return bool(one.dtype == other.dtype and flags)
 
 
 def _is_whole(value: torch.Tensor) -> bool:
-    """Whether a tensor fills its storage, so that computing it makes all that views can show."""
+    """Return whether a tensor fills its storage: computing it makes all that views show."""
     size = value.untyped_storage().nbytes()
     return value.storage_offset() == 0 and int(size) == value.numel() * value.element_size()
 

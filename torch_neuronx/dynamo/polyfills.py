@@ -1,4 +1,4 @@
-"""What Dynamo must see differently to let neuron tensors through PyTorch's own front ends."""
+"""Polyfills for Dynamo, so that neuron tensors get through PyTorch's own front ends."""
 
 from __future__ import annotations
 

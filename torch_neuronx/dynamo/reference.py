@@ -1,28 +1,36 @@
-"""Runs an imported graph by the NumPy meaning of the IR: slow, obvious, for tests.
+"""Runs an imported graph in NumPy: slow, obvious, for tests and for finding out who is wrong.
 
-It has the interface of `executable.Executable`; TORCH_NEURONX_EXECUTOR=reference chooses it.
+Both executors have the interface of `executable.Executable`. TORCH_NEURONX_EXECUTOR=reference runs
+the graph by the meaning of the tensor IR, before any pass. TORCH_NEURONX_EXECUTOR=program compiles
+it and runs the Program step by step, in the memory that was planned: a wrong result that it shares
+with `native` comes from passes or lowering, one that it doesn't share from machine code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from neuronxcc.compiler import compile_graph
+from neuronxcc.ir import dtypes
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.options import from_environment
 from neuronxcc.passes.stochastic import with_state
+from neuronxcc.program.reference import run_program
+from neuronxcc.program.steps.operator import AtenStep
 from torch_neuronx.dynamo.importer import Imported
-from torch_neuronx.dynamo.literals import from_numpy, to_numpy
 from torch_neuronx.dynamo.registry import flat
 from torch_neuronx.program.allowed import operator
-from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.program.dtypes import TO_TORCH, from_numpy, to_numpy
 from torch_neuronx.program.rounding import state_source
+
+Arrays = list[np.ndarray]
 
 
 class ReferenceExecutable:
@@ -30,21 +38,26 @@ class ReferenceExecutable:
 
     Returns the results in the order of the graph's, with the strides that PyTorch expects; those
     that are aliased to a parameter are written there and returned as that parameter.
+
+    Attributes:
+        imported: The graph with the layouts of its results.
+        evaluate: Gives the results' arrays for those of the parameters. With stochastic rounding
+            its last argument is the state of the generator.
     """
 
-    def __init__(self, imported: Imported) -> None:
+    def __init__(self, imported: Imported, evaluate: Callable[[Arrays], Arrays]) -> None:
         self.imported = imported
+        self.evaluate = evaluate
         self.rounding = state_source() if from_environment().stochastic_rounding else None
-        self.graph = with_state(imported.graph) if self.rounding else imported.graph
 
     def __call__(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run once; a list of arguments is emptied, as the native executor does."""
-        graph = self.graph
+        graph = self.imported.graph
         tensors = list(args)
         if isinstance(args, list):
             args.clear()
         state = () if self.rounding is None else (self.rounding(),)
-        arrays = evaluate(graph, [to_numpy(t) for t in (*tensors, *state)], call_aten)
+        arrays = self.evaluate([to_numpy(t) for t in (*tensors, *state)])
         layouts = zip(
             graph.results, self.imported.result_strides, self.imported.result_devices, strict=True
         )
@@ -61,33 +74,73 @@ class ReferenceExecutable:
         return results
 
 
-def call_aten(node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run a custom or host call of the IR; what the executor's ATen step does."""
-    device = "neuron" if node.get("device") else "cpu"
-    tensors = [
-        from_numpy(array, TO_TORCH[src.dtype]).to(device)
-        for array, src in zip(arrays, node.srcs, strict=True)
-    ]
+def run_graph(imported: Imported, options: Mapping[str, Any]) -> ReferenceExecutable:
+    """What evaluates the graph itself; it does what the graph says, so options change nothing."""
+    del options
+    rounds = from_environment().stochastic_rounding
+    graph = with_state(imported.graph) if rounds else imported.graph
+    return ReferenceExecutable(imported, lambda arrays: evaluate(graph, arrays, call_node))
 
-    def thaw(value: Any) -> Any:
+
+def run_steps(imported: Imported, options: Mapping[str, Any]) -> ReferenceExecutable:
+    """What compiles the graph, without a cache, and runs the steps of its program.
+
+    Raises:
+        OptionError: An option is unknown or has a wrong value.
+    """
+    program = compile_graph(
+        imported.graph,
+        from_environment(options),
+        imported.param_strides,
+        imported.result_strides,
+        constant_params=imported.constant_params,
+    )
+    return ReferenceExecutable(imported, lambda arrays: run_program(program, arrays, call_step))
+
+
+def call_node(node: Node, arrays: Sequence[np.ndarray]) -> Arrays:
+    """Run a custom or host call of the IR."""
+
+    def filled(value: Any) -> Any:
         if isinstance(value, Operand):
-            return tensors[value.index]
-        if isinstance(value, DType):
-            return TO_TORCH[value]
-        if isinstance(value, tuple):
-            return [thaw(v) for v in value]
-        return value
+            return arrays[value.index]
+        return tuple(map(filled, value)) if isinstance(value, tuple) else value
 
-    target = operator(node["target"])
-    kwargs = {name: thaw(value) for name, value in node["kwargs"]}
-    if any(a.name == "device" for a in target._schema.arguments):  # type: ignore[attr-defined]
-        kwargs["device"] = device
-    # As the executor does: PyTorch computes linalg_pinv of complex numbers wrongly under a mode,
-    # and AOTAutograd has one around the first call.
-    with _disable_current_modes():
-        returned = flat(target(*map(thaw, node["args"]), **kwargs))
+    kwargs = {name: filled(value) for name, value in node["kwargs"]}
+    returned = _call(node["target"], filled(node["args"]), kwargs, on_core=bool(node.get("device")))
     places = node.get("outs", tuple(range(len(node.types))))
-    chosen: dict[int, torch.Tensor] = {
+    chosen = {
         place: value for place, value in zip(places, returned, strict=False) if place is not None
     }
     return [to_numpy(chosen[i]) for i in range(len(node.types))]
+
+
+def call_step(step: AtenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arrays:
+    """Run the operator of a step; results that nothing takes are empty arrays."""
+    returned = _call(step.target, args, kwargs, on_core=step.device)
+    # A step may leave out the last results of its operator.
+    wanted = zip(step.outs, returned, strict=False)
+    return [np.empty(0) if out is None else to_numpy(value) for out, value in wanted]
+
+
+def _call(
+    target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, on_core: bool
+) -> list[torch.Tensor]:
+    """What the native executor does for an operator: arrays stand for tensors."""
+    device = "neuron" if on_core else "cpu"
+
+    def thaw(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return from_numpy(value, TO_TORCH[dtypes.from_numpy(value.dtype)]).to(device)
+        if isinstance(value, DType):
+            return TO_TORCH[value]
+        return [thaw(v) for v in value] if isinstance(value, tuple) else value
+
+    called = operator(target)
+    thawed = {name: thaw(value) for name, value in kwargs.items()}
+    if any(a.name == "device" for a in called._schema.arguments):  # type: ignore[attr-defined]
+        thawed["device"] = device
+    # As the executor does: PyTorch computes linalg_pinv of complex numbers wrongly under a mode,
+    # and AOTAutograd has one around the first call.
+    with _disable_current_modes():
+        return flat(called(*map(thaw, args), **thawed))

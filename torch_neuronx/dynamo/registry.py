@@ -96,7 +96,7 @@ class Body:
 
 @dataclass(slots=True)
 class Context:
-    """What a lowering may ask about the call that it lowers.
+    """The context of a lowering: the call that it lowers.
 
     Attributes:
         fx: The FX node.
@@ -167,7 +167,7 @@ class Context:
 
     @property
     def on_device(self) -> bool:
-        """Whether the operator runs on the neuron device, not on a graph of CPU tensors."""
+        """Return whether the operator runs on the neuron device, not on a graph of CPU tensors."""
         return any(v.device.type == "neuron" for v in flat(self.value) if torch.is_tensor(v))
 
     def call(
@@ -240,7 +240,7 @@ def positions(value: Any) -> list[int | None]:
 
 
 def rebuilt(value: Any, results: Iterator[Node]) -> Any:
-    """What an operator returns: `value` with its tensors replaced by the results, in order."""
+    """The return value of an operator: `value` with results in place of its tensors."""
     if isinstance(value, torch.Tensor):
         return next(results)
     if isinstance(value, list | tuple):

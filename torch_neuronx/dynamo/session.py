@@ -11,7 +11,7 @@ from torch._dynamo.convert_frame import compile_lock
 
 @contextmanager
 def compile_session() -> Iterator[None]:
-    """What Dynamo puts around a compilation, for those that it doesn't start.
+    """Open the session that Dynamo puts around a compilation, for those that it doesn't start.
 
     Tracing patches functions and sets flags of the whole process, so it is done by one thread at a
     time; threads that run compiled functions meanwhile must see that it is a compilation.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
 from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.jagged import is_jagged, is_length, sizes, with_symbolic_lengths
 from torch_neuronx.dynamo.locations import location
@@ -17,16 +17,13 @@ from torch_neuronx.dynamo.registry import flat
 from torch_neuronx.dynamo.session import compile_session
 from torch_neuronx.ops import get_portability
 
-VARIABLE = "TORCH_NEURONX_MAX_SHAPES"
-DEFAULT_LIMIT = 16
-
 
 class ShapeLimitWarning(UserWarning):
     """A graph was called with more shapes than it is compiled for; the rest runs in eager mode."""
 
 
 def has_symbolic(inputs: Sequence[Any]) -> bool:
-    """Whether any size among Dynamo's example inputs is symbolic."""
+    """Return whether any size among Dynamo's example inputs is symbolic."""
     return any(_symbolic(x) for x in inputs)
 
 
@@ -34,20 +31,6 @@ def _symbolic(x: Any) -> bool:
     if isinstance(x, torch.SymInt | torch.SymFloat | torch.SymBool):
         return True
     return isinstance(x, torch.Tensor) and not all(isinstance(n, int) for n in x.shape)
-
-
-def limit() -> int:
-    """How many shapes one graph is compiled for.
-
-    Raises:
-        ValueError: the variable is not a positive integer.
-    """
-    text = os.environ.get(VARIABLE, "").strip()
-    if not text:
-        return DEFAULT_LIMIT
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{VARIABLE}={text!r} must be a positive integer")
-    return int(text)
 
 
 class Specializer:
@@ -63,7 +46,7 @@ class Specializer:
         refuse_symbolic(gm)
         self.gm = gm
         self.compile_static = compile_static
-        self.limit = limit()
+        self.limit = TORCH_NEURONX_MAX_SHAPES.get()
         self.floats = _float_arguments(gm)
         arguments = gm.graph.find_nodes(op="placeholder")
         self.varying = [
@@ -92,7 +75,7 @@ class Specializer:
         return function(*args)
 
     def _settled(self, key: tuple[Any, ...], args: Sequence[Any]) -> Callable[..., Any]:
-        """What runs for these sizes; another thread may have compiled it meanwhile."""
+        """The function for these sizes; another thread may have compiled it meanwhile."""
         function = self.compiled.get(key)
         if function is None and len(self.compiled) >= self.limit:
             self._warn(args)
@@ -117,7 +100,8 @@ class Specializer:
         warnings.warn(
             f"a compiled graph was called with more than {self.limit} different shapes; further "
             f"ones run operator by operator, first: {shapes[:300]}. A NeuronCore needs static "
-            f"shapes: pad inputs to a few sizes, or set {VARIABLE} to compile more programs",
+            "shapes: pad inputs to a few sizes, or set TORCH_NEURONX_MAX_SHAPES to compile more "
+            "programs",
             ShapeLimitWarning,
             stacklevel=4,
         )

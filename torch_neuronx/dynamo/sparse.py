@@ -56,7 +56,7 @@ def split(gm: GraphModule) -> tuple[GraphModule, Callable[[Boxed], Boxed] | None
 
 
 def _late(gm: GraphModule) -> dict[Node, None]:
-    """What has sparse results, and all that needs them, in order."""
+    """The nodes with sparse results, and all that need them, in order."""
     late: dict[Node, None] = {}
     for node in gm.graph.nodes:
         if node.op != "call_function":

@@ -25,7 +25,7 @@ Run = Callable[[list[Any]], Sequence[Any]]
 
 
 def uses_streams(gm: GraphModule) -> bool:
-    """Whether a graph selects streams, or does something with streams or events."""
+    """Return whether a graph selects streams, or does something with streams or events."""
     return any(
         node.target is control_deps or _is_call(node) or _stream_of(node) is not None
         for node in gm.graph.nodes

@@ -52,7 +52,7 @@ def subject_of(codes: Sequence[CodeType]) -> str:
 
 
 def _is_decorator(code: CodeType) -> bool:
-    """Whether a function has the form of one that a decorator puts around another one."""
+    """Return whether a function has the form of one that a decorator puts around another one."""
     takes_all = code.co_flags & _DECORATED == _DECORATED
     return takes_all and bool(code.co_freevars) and "<locals>" in code.co_qualname
 

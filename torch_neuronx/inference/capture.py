@@ -18,10 +18,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.utils import _pytree as pytree
 
+from neuronxcc.options import Options
 from torch_neuronx.dynamo.backend import torch_settings
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.importer import Imported, import_graph
-from torch_neuronx.dynamo.portability import check_graph, check_host_calls
+from torch_neuronx.dynamo.portability import check_graph, check_host_calls, check_limits
 from torch_neuronx.dynamo.session import compile_session
 from torch_neuronx.inference.errors import TraceError
 
@@ -44,7 +45,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What there is to know about a traced function.
+    """The facts about a traced function.
 
     Attributes:
         imported: The tensor IR; its arguments count the weights, the states, then the inputs.
@@ -86,7 +87,7 @@ class _Function(torch.nn.Module):
 def export(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> ExportedProgram:
-    """What `func` computes for these examples, as PyTorch captures it.
+    """Capture with PyTorch what `func` computes for these examples.
 
     Raises:
         TraceError: PyTorch cannot capture it.
@@ -109,7 +110,7 @@ def export(
 
 
 def _remedy(text: str) -> str:
-    """What to do about an error of torch.export."""
+    """The remedy for an error of torch.export."""
     if "which is not a known type" in text:
         return (
             "A traced function takes and returns tensors in tuples, lists, dictionaries and "
@@ -137,6 +138,7 @@ def capture(
     program: ExportedProgram,
     aliases: Mapping[str, int],
     input_aliases: Mapping[int, int],
+    options: Options,
     name: str = "graph",
 ) -> Captured:
     """Bring an exported program to the device and to tensor IR.
@@ -145,6 +147,7 @@ def capture(
         program: Without symbolic sizes.
         aliases: By name, tensors of the module that a call updates with the output of that number.
         input_aliases: The same by number of the input.
+        options: What it is compiled with, for the portability modes.
         name: For people.
 
     Raises:
@@ -160,9 +163,10 @@ def capture(
     order = _Order.of(placeholders, specs, tensors)
     gm = _functional(graph, placeholders)
     mutated = {number for number, _ in _mutations(gm)}
-    check_graph(gm)
+    told = check_graph(gm, lambda: options)
     imported = import_graph(gm, name, order.held)
     check_host_calls(imported.host_calls)
+    check_limits(imported.graph, lambda: options, told)
     return _finish(program, gm, imported, order, mutated, returned)
 
 

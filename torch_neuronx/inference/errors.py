@@ -1,4 +1,4 @@
-"""What tracing raises."""
+"""Errors of tracing."""
 
 from __future__ import annotations
 

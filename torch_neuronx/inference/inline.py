@@ -9,8 +9,8 @@ import torch
 from neuronxcc.ir.node import Literal
 from neuronxcc.program.memory import Buffer
 from neuronxcc.program.program import Program
-from torch_neuronx.dynamo.literals import to_numpy
 from torch_neuronx.inference.capture import Captured
+from torch_neuronx.program.dtypes import to_numpy
 
 
 def with_weights(program: Program, captured: Captured) -> Program:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,7 +104,7 @@ def check_target(target: str) -> None:
     here = machine().target.name
     remedy = f"trace it again with compiler_args='--target {here}'"
     try:
-        rules.check_target(target, here, os.environ, remedy)
+        rules.check_target(target, here, remedy)
     except NeffError as error:
         raise ModelFormatError(str(error)) from None
 
@@ -129,7 +128,7 @@ def _check_tensors(kind: str, wanted: Sequence[TensorFacts], given: Sequence[tor
 
 
 def _has_its_memory(tensor: torch.Tensor) -> bool:
-    """Whether all elements of a tensor are there, one after the other, on the host or a core.
+    """Return whether all elements of a tensor lie in a row, on the host or a core.
 
     PyTorch reads sizes and the offset of a saved tensor without looking how large its storage is.
     """

@@ -1,4 +1,4 @@
-"""What a saved model says about itself: a small JSON document, read with every check.
+"""The manifest of a saved model: a small JSON document, read with every check.
 
 It names the model's inputs, and says which tensor every argument of its program is and what its
 program's results are to the caller.
@@ -55,7 +55,7 @@ View = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, offset in
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a saved model says about itself.
+    """The manifest of a saved model.
 
     Attributes:
         name: For people.

@@ -15,9 +15,9 @@ from torch.fx.passes.split_module import split_module
 from torch.jit._recursive import create_script_module
 from torch.utils import _pytree as pytree
 
-from torch_neuronx.inference.analysis import failure_of, operator_of
 from torch_neuronx.inference.capture import export
 from torch_neuronx.inference.errors import TraceError
+from torch_neuronx.inference.operators import failure_of, operator_of
 from torch_neuronx.inference.signature import make_source
 
 _ANALYZE = frozenset({"compiler_workdir", "additional_ignored_ops", "max_workers"})
@@ -217,16 +217,16 @@ def _move_weights(split: GraphModule) -> None:
 
 
 def _examples(split: GraphModule, leaves: Sequence[torch.Tensor]) -> dict[str, tuple[Any, ...]]:
-    """What every part is called with for the examples."""
+    """The arguments that every part is called with for the examples."""
     found: dict[str, tuple[Any, ...]] = {}
 
-    class Recorder(Interpreter):
+    class PartCalls(Interpreter):
         def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
             found[str(target)] = tuple(args)
             return super().call_module(target, args, kwargs)
 
     with torch.no_grad():
-        Recorder(split).run(*leaves)
+        PartCalls(split).run(*leaves)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a traced function takes and returns, as TorchScript source.
+"""The signature of a traced function, as TorchScript source.
 
 Tensors in tuples, lists and dictionaries keep their places. What TorchScript has no type for comes
 back as the nearest that it has: dataclasses and transformers' ModelOutput as a dictionary without

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +16,12 @@ from torch.jit._recursive import create_script_module
 from torch.utils import _pytree as pytree
 
 from neuronxcc.cache.cache import CompileCache, open_cache
+from neuronxcc.environment.compilation import NEURON_CC_FLAGS
 from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.ir.text import to_text
 from neuronxcc.neff import NeffInfo, write_neff
-from neuronxcc.options import FLAGS_VARIABLE, Options, parse
+from neuronxcc.options import Options, parse
 from neuronxcc.program.program import Program
 from neuronxcc.program.text import program_to_text
 from neuronxcc.progress import Progress
@@ -155,7 +155,7 @@ def _trace_whole(
     program = export(function, args, kwargs)
     by_name, by_input = _aliases(program, (args, kwargs), aliases)
     name = getattr(function, "__name__", type(function).__name__)
-    captured = capture(program, by_name, by_input, name)
+    captured = capture(program, by_name, by_input, settings, name)
     source = make_source(
         function,
         (captured.in_spec, captured.given),
@@ -217,7 +217,7 @@ def compiler_options(compiler_args: Arguments, *, cpu_backend: bool = False) -> 
             "cpu_backend=True compiles for a machine that is not asked: name it with "
             "compiler_args='--target trn2'"
         )
-    settings = parse(os.environ.get(FLAGS_VARIABLE, ""), [str(word) for word in words])
+    settings = parse(NEURON_CC_FLAGS.text(), [str(word) for word in words])
     for note in settings.notes:
         warnings.warn(f"compiler options: {note}", UserWarning, stacklevel=3)
     if settings.stochastic_rounding:
@@ -232,7 +232,7 @@ def compiler_options(compiler_args: Arguments, *, cpu_backend: bool = False) -> 
 
 
 def dynamic_batch_of(program: ExportedProgram) -> bool:
-    """Whether an exported program has a dynamic first dimension.
+    """Return whether an exported program has a dynamic first dimension.
 
     Raises:
         TraceError: Another dimension is dynamic, or not that of all inputs (NCC_EMOD025).
@@ -394,7 +394,7 @@ def _script(source: Source, model: Any, weights: Sequence[Held]) -> torch.jit.Sc
 def _leave(
     folder: Path, captured: Captured, program: Program, info: NeffInfo, settings: Options
 ) -> None:
-    """What `compiler_workdir` is for."""
+    """Write the files of `compiler_workdir`."""
     folder.mkdir(parents=True, exist_ok=True)
     compress = not settings.enable_fast_loading_neuron_binaries
     files: dict[str, str | bytes] = {

@@ -1,1 +1,1 @@
-"""What makes other libraries more comfortable on the device, which run without."""
+"""Conveniences for other libraries on the device, which run without them."""

@@ -16,7 +16,7 @@ RECOMPILE_LIMIT = 64
 
 
 class CompiledCall:
-    """What runs when a compiled module is called; stands where `Module.compile()` puts one.
+    """The call of a compiled module; stands where `Module.compile()` puts one.
 
     `nn.Module` looks for it with every call, doesn't copy or pickle it (a deep copy of a module is
     not compiled), and loading, saving and moving the module never meet it.

@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from neuronxcc.environment.compilation import TORCH_NEURONX_NEFF_CACHE_DIR
 from neuronxcc.extras import install_command
 from neuronxcc.progress import Progress
 from torch_neuronx.integrations.compiled import CompiledCall
 
 __all__ = ["add_pipeline_methods", "enable_neuron_compile", "neuron_warmup"]
 
-CACHE_VARIABLE = "TORCH_NEURONX_NEFF_CACHE_DIR"
 _MODULE = "torch_neuronx.integrations.diffusers"
 # An autoencoder is called by `encode` and `decode`, which cut images into tiles and slices in
 # Python; these children do the work.
@@ -71,7 +71,7 @@ def enable_neuron_compile(
     for name in chosen:
         _check_not_wrapped(name, pipe.components[name.partition(".")[0]])
     if cache_dir is not None:
-        os.environ[CACHE_VARIABLE] = os.fspath(_directory(cache_dir))
+        TORCH_NEURONX_NEFF_CACHE_DIR.set(os.fspath(_directory(cache_dir)))
     for name in chosen:
         CompiledCall(models[name], name, fullgraph=fullgraph).install()
 
@@ -152,7 +152,7 @@ def _check_pipeline(pipe: Any) -> None:
 
 
 def _models(pipe: Any) -> dict[str, torch.nn.Module]:
-    """What of a pipeline can be compiled, by name: components, or their parts ("vae.decoder")."""
+    """The modules of a pipeline to compile, by name: components or parts ("vae.decoder")."""
     _check_pipeline(pipe)
     found: dict[str, torch.nn.Module] = {}
     for name, component in pipe.components.items():
@@ -245,7 +245,7 @@ def _shown_by(pipe: Any, progress: Progress) -> Iterator[None]:
     own = vars(pipe).get("progress_bar")
 
     class Bar:
-        """What a pipeline asks of tqdm's bars."""
+        """The attributes of tqdm's bars that a pipeline uses."""
 
         def __init__(self, iterable: Iterable[Any] | None = None, total: int | None = None) -> None:
             self.items = list(iterable) if iterable is not None else []

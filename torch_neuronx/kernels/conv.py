@@ -208,7 +208,7 @@ def _window(image: Any, first: Pair, size: Pair, spread: Pair) -> Any:
 
 
 def _shown(window: Any, place: int, kernel: Pair, shape: Pair, step: Pair) -> Any:
-    """What one place of the filters sees: [channels, *shape]."""
+    """The part of the image that one place of the filters sees: [channels, *shape]."""
     y, x = divmod(place, kernel[1])
     rows = slice(y, y + (shape[0] - 1) * step[0] + 1, step[0])
     return window[:, rows, x : x + (shape[1] - 1) * step[1] + 1 : step[1]]

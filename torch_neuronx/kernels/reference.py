@@ -1,4 +1,4 @@
-"""What the references have in common."""
+"""The common parts of the references."""
 
 from torch import Tensor
 

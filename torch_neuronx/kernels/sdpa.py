@@ -7,7 +7,6 @@ both are answered here where the kernels take the operands, else by what answere
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 from typing import Any
 
@@ -15,16 +14,17 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey, DispatchKeySet
 
-__all__ = ["VARIABLE", "enabled", "install", "takes"]
+from neuronxcc.environment.kernels import TORCH_NEURONX_ENABLE_NKI_SDPA
 
-VARIABLE = "TORCH_NEURONX_ENABLE_NKI_SDPA"
+__all__ = ["enabled", "install", "takes"]
+
 _NAME = "_scaled_dot_product_fused_attention_overrideable"
 _KEYS = DispatchKeySet(DispatchKey.PrivateUse1)
 
 
 def enabled() -> bool:
-    """Whether the environment asks for it."""
-    return os.environ.get(VARIABLE, "0").strip() == "1"
+    """Return whether the environment asks for it."""
+    return TORCH_NEURONX_ENABLE_NKI_SDPA.get()
 
 
 @functools.cache
@@ -43,7 +43,7 @@ _LIBRARIES: list[torch.library.Library] = []  # PyTorch forgets what a lost one 
 
 
 def takes(*operands: Any, bias: Any, dropout: float) -> bool:
-    """Whether the kernels take queries, keys and values; says once why not."""
+    """Return whether the kernels take queries, keys and values; says once why not."""
     from torch_neuronx.kernels.attention import unsupported  # noqa: PLC0415 - needs Dynamo
 
     why = "a mask" if bias is not None else "dropout" if dropout else ""
@@ -56,7 +56,8 @@ def takes(*operands: Any, bias: Any, dropout: float) -> bool:
 @functools.cache
 def _notice(why: str) -> None:
     warnings.warn(
-        f"{VARIABLE}=1: attention of {why} is not for NKI's kernels; PyTorch's own path is taken",
+        f"TORCH_NEURONX_ENABLE_NKI_SDPA=1: attention of {why} is not for NKI's kernels; "
+        "PyTorch's own path is taken",
         UserWarning,
         stacklevel=2,
     )

@@ -1,4 +1,4 @@
-"""What the kernels have in common: tiles of at most 128 rows, loads, stores and transposes."""
+"""The common parts of the kernels: tiles of at most 128 rows, loads, stores and transposes."""
 
 from __future__ import annotations
 

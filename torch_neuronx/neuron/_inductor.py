@@ -1,4 +1,4 @@
-"""What PyTorch's Inductor finds when it asks the device for its code generators: an explanation.
+"""The answer to PyTorch's Inductor, which asks for the device's code generators: an explanation.
 
 Inductor asks a renamed device's module for these names when it first compiles, so nothing of it is
 imported before.

@@ -13,7 +13,7 @@ from torch_neuronx.neuron._utils import DeviceLike, _get_device_index
 
 @dataclass(frozen=True, slots=True)
 class NeuronDeviceProperties:
-    """What a device is: one logical NeuronCore of the emulated machine.
+    """The properties of a device, one logical NeuronCore of the emulated machine.
 
     Attributes:
         name: the target, e.g. ``"trn2"``.

@@ -27,7 +27,7 @@ _DTYPES = {
 
 
 class NeuronStorage(_LegacyStorage):
-    """What the typed storages of the device have in common: no sharing through files."""
+    """The base of the device's typed storages: they are not shared through files."""
 
     @classmethod
     def from_buffer(cls, *_args: Any, **_kwargs: Any) -> Any:

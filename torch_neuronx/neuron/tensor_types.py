@@ -36,7 +36,7 @@ class NeuronTensorType(type):
 
     @property
     def is_sparse(cls) -> bool:
-        """Whether the layout is ``torch.sparse_coo``."""
+        """Return whether the layout is ``torch.sparse_coo``."""
         return cls.layout is torch.sparse_coo
 
     def __instancecheck__(cls, instance: object) -> bool:

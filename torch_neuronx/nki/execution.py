@@ -9,9 +9,9 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_EXECUTOR
 from nki.dtypes import info
 from nki.errors import NkiIndexError
-from nki.frontends import executor_name
 from nki.launch import Launch
 from nki.reference import run as run_reference
 from torch_neuronx.nki.types import host_array, tensor_of
@@ -39,7 +39,7 @@ def run(launch: Launch, tensors: Tensors, device: torch.device) -> list[torch.Te
     Raises:
         ValueError: `TORCH_NEURONX_NKI_EXECUTOR` names no executor.
     """
-    made: Run = launch.made(_MAKERS[executor_name()], device)
+    made: Run = launch.made(_MAKERS[TORCH_NEURONX_NKI_EXECUTOR.get()], device)
     return made(tensors)
 
 
@@ -106,7 +106,7 @@ def numpy_executor(launch: Launch) -> Callable[[Sequence[Array]], list[Array]]:
 
 
 def _input_dtypes(launch: Launch) -> list[torch.dtype]:
-    """What the program takes its arguments for."""
+    """The types as which the program takes its arguments."""
     inputs = [buffer for buffer in launch.program.buffers if buffer.kind == "input"]
     return [HELD[buffer.dtype] for buffer in sorted(inputs, key=lambda b: b.index)]
 

@@ -31,7 +31,7 @@ class TorchFrontend(Frontend):
     rank = 20
 
     def owns(self, value: Any) -> bool:
-        """Whether a value is a tensor."""
+        """Return whether a value is a tensor."""
         return isinstance(value, torch.Tensor)
 
     def describe(self, value: Any) -> tuple[tuple[int, ...], str]:
@@ -73,7 +73,7 @@ class TorchFrontend(Frontend):
 
 
 def _is_watched(values: list[Any]) -> bool:
-    """Whether somebody must see the call: a tracer, a mode, or autograd."""
+    """Return whether somebody must see the call: a tracer, a mode, or autograd."""
     if is_in_torch_dispatch_mode():
         return True
     if any(type(value) not in _PLAIN or value.is_meta for value in values):

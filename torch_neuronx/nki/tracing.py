@@ -73,7 +73,7 @@ def _call(
 def _traced(
     handle: str, variant: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What Dynamo reads in place of a kernel's call."""
+    """The function that Dynamo reads in place of a kernel's call."""
     result = _call(handle, variant, _encoded(args), _encoded(kwargs))
     if len(result) == 2:
         raise ValueError(_refusal(result[0]))

@@ -1,1 +1,1 @@
-"""What runs NEFF files for callers that have NumPy arrays; `nrtpy` is its public face."""
+"""Runs NEFF files for callers that have NumPy arrays; `nrtpy` is its public face."""

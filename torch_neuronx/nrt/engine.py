@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
+from neuronxcc.environment.runtime import NEURON_FAIL_ON_NAN, NEURON_RT_NUMERICAL_ERRORS_VERBOSITY
 from neuronxcc.files import write_whole
 from neuronxcc.neff.container import NeffInfo, read_neff
 from neuronxcc.neff.rules import check_lnc, check_target
@@ -21,7 +21,6 @@ from torch_neuronx.nrt.groups import Ranks, bind, needs_ranks
 from torch_neuronx.program.executable import Executable
 from torch_neuronx.program.rounding import state_source
 
-NAN_VARIABLES = {"NEURON_FAIL_ON_NAN": "1", "NEURON_RT_NUMERICAL_ERRORS_VERBOSITY": "critical"}
 Tensors = list[torch.Tensor]
 
 
@@ -57,7 +56,7 @@ class LoadedNeff:
         here = machine()
         if found.info.target:
             remedy = f"compile it again with --target {here.target.name}"
-            check_target(found.info.target, here.target.name, os.environ, remedy)
+            check_target(found.info.target, here.target.name, remedy)
         check_lnc(found.info.lnc, here.lnc)
         program = found.program
         if needs_ranks(program):
@@ -94,10 +93,9 @@ class LoadedNeff:
 
 
 def reports_nan() -> bool:
-    """Whether the environment asks for an error when a result is not a number."""
-    return any(
-        os.environ.get(name, "").strip().lower() == value for name, value in NAN_VARIABLES.items()
-    )
+    """Return whether the environment asks for an error when a result is not a number."""
+    verbosity = NEURON_RT_NUMERICAL_ERRORS_VERBOSITY.get().lower()
+    return NEURON_FAIL_ON_NAN.get() or verbosity == "critical"
 
 
 def with_nan(results: Sequence[torch.Tensor]) -> list[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from neuronxcc.machine import MachineConfigError
 from neuronxcc.program.errors import NeffError
 from neuronxcc.status import Status, status_in
 from torch_neuronx import _C
-from torch_neuronx._config import MachineConfigError
 
 # The first row that fits decides. What an error's text names comes before all of them.
 _KINDS: tuple[tuple[type[BaseException], Status], ...] = (

@@ -8,8 +8,6 @@ members alone; programs with equal groups share it.
 
 from __future__ import annotations
 
-import os
-import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +19,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.distributed_c10d import GroupName
 from torch.distributed.rendezvous import rendezvous
 
+from neuronxcc.environment.machine import MASTER_ADDR, MASTER_PORT
+from neuronxcc.environment.runtime import NEURON_RT_EXEC_TIMEOUT, NEURON_RT_ROOT_COMM_ID
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.footprint import programs
 from neuronxcc.program.groups import members_of, names_ranks
@@ -28,11 +28,7 @@ from neuronxcc.program.program import AnyStep, CallStep, Program
 from neuronxcc.program.steps.collective import CollectiveStep
 from torch_neuronx import _C
 
-ROOT_VARIABLE = "NEURON_RT_ROOT_COMM_ID"
-TIMEOUT_VARIABLE = "NEURON_RT_EXEC_TIMEOUT"
-_TORCHRUN = ("MASTER_ADDR", "MASTER_PORT")
 _MEETING = timedelta(seconds=300)  # ranks of a job do not start at once
-_ADDRESS = re.compile(r"\[?(?P<host>[^\[\]]+?)\]?:(?P<port>\d{1,5})")
 
 
 @dataclass
@@ -88,51 +84,43 @@ def join(rank: int, world_size: int, environ: Mapping[str, str] | None = None) -
     Args:
         rank: Of this process.
         world_size: How many there are.
-        environ: The variables; `os.environ` if None.
+        environ: The variables; those of the process if None.
 
     Raises:
-        NeffError: Nothing says where they meet, or what does is wrong; status 2.
+        NeffError: Nothing says where they meet; status 2.
+        VariableError: A variable about the job is wrong.
         RuntimeError: They did not come (torch.distributed.DistError).
     """
-    variables = os.environ if environ is None else environ
     if not 0 <= rank < world_size:
         raise NeffError(f"there is no rank {rank} among {world_size}")
-    return Ranks(rank, world_size, _store(rank, world_size, variables), _timeout(variables))
+    return Ranks(rank, world_size, _store(rank, world_size, environ), _timeout(environ))
 
 
-def _store(rank: int, world_size: int, variables: Mapping[str, str]) -> c10d.Store:
-    address = variables.get(ROOT_VARIABLE, "").strip()
-    if address:
-        match = _ADDRESS.fullmatch(address)
-        if match is None or not 0 < int(match["port"]) < 1 << 16:
-            raise NeffError(
-                f"{ROOT_VARIABLE}={address!r} is not valid; allowed: <address>:<port> of rank 0"
-            )
-        return c10d.TCPStore(match["host"], int(match["port"]), world_size, rank == 0, _MEETING)
+def _store(rank: int, world_size: int, environ: Mapping[str, str] | None) -> c10d.Store:
+    address = NEURON_RT_ROOT_COMM_ID.get(environ)
+    if address is not None:
+        return c10d.TCPStore(*address, world_size, rank == 0, _MEETING)
     if world_size == 1:
         return c10d.HashStore()
     if dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) == (rank, world_size):
         return c10d.PrefixStore("neff", dist.distributed_c10d._get_default_store())  # noqa: SLF001
-    if all(variables.get(name, "").strip() for name in _TORCHRUN):
+    if MASTER_ADDR.text(environ) and MASTER_PORT.text(environ):
         store, _, _ = next(rendezvous("env://", rank, world_size, timeout=_MEETING))
         return c10d.PrefixStore("neff", store)
     raise NeffError(
-        f"nothing says where the {world_size} ranks meet: set {ROOT_VARIABLE}=<address>:<port> of "
-        "rank 0 in all of them, or start them by torchrun"
+        f"nothing says where the {world_size} ranks meet: set NEURON_RT_ROOT_COMM_ID="
+        "<address>:<port> of rank 0 in all of them, or start them by torchrun"
     )
 
 
-def _timeout(variables: Mapping[str, str]) -> timedelta:
-    text = variables.get(TIMEOUT_VARIABLE, "").strip()
-    if not text:
-        return dist.distributed_c10d.default_pg_timeout
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 1 << 31:
-        raise NeffError(f"{TIMEOUT_VARIABLE}={text!r} is not valid; allowed: seconds, 1 to 2**31-1")
-    return timedelta(seconds=int(text))
+def _timeout(environ: Mapping[str, str] | None) -> timedelta:
+    seconds = NEURON_RT_EXEC_TIMEOUT.get(environ)
+    default: timedelta = dist.distributed_c10d.default_pg_timeout
+    return default if seconds is None else timedelta(seconds=seconds)
 
 
 def needs_ranks(program: Program) -> bool:
-    """Whether a program has collectives whose groups the loader must make."""
+    """Return whether a program has collectives whose groups the loader must make."""
     return any(
         isinstance(step, CollectiveStep) and names_ranks(step.name)
         for part in programs(program)

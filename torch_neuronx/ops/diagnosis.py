@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .entry import ANY, base_name, dtype_list
+from .entry import ANY, Mode, base_name, dtype_list
 from .lookup import Status, Verdict, executed_dtypes, verdict
-from .modes import Mode
 
 if TYPE_CHECKING:
     from types import FrameType

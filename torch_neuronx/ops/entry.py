@@ -10,7 +10,14 @@ dataclasses. What only reports need is in lookup.py.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from neuronxcc.targets import Engine as Engine  # noqa: PLC0414 (rows name it from here)
+from neuronxcc.targets import Target, get_target
+
+if TYPE_CHECKING:
+    from neuronxcc.error_codes import ErrorCode
 
 # c10::ScalarType in its own order; the position is the number. A test compares this with the
 # header of the installed torch.
@@ -48,20 +55,12 @@ ANY = FLOATS | INTS | WIDE_INTS | BOOL  # what some engine of some target comput
 INTEGRAL = INTS | WIDE_INTS | BOOL
 
 
-class Engine(enum.StrEnum):
-    """Where an operator executes.
+class Mode(enum.IntEnum):
+    """The portability modes of `modes` by the number that the native core takes."""
 
-    `view` is work that needs no engine (metadata, allocation); `host` is the CPU of the instance,
-    that is: a NeuronCore does not execute it.
-    """
-
-    TENSOR = "tensor"
-    VECTOR = "vector"
-    SCALAR = "scalar"
-    GPSIMD = "gpsimd"
-    DMA = "dma"
-    VIEW = "view"
-    HOST = "host"
+    PERMISSIVE = 0
+    WARN = 1
+    STRICT = 2
 
 
 class Basis(enum.StrEnum):
@@ -75,23 +74,41 @@ class Gap(NamedTuple):
     """A known limit: what is refused, why, and what to do about it.
 
     `code` is the documented compiler code without brackets ("EVRF035"), or "" where none exists.
-    `dtypes` is a bit mask, `targets` the targets it holds on (empty: all of them). A gap with a
+    `says` and `advises` are more than the table of codes has (`neuronxcc.error_codes`), or "".
+    `dtypes` is a bit mask, `on` says on which targets it holds (None: on all). A gap with a
     `when` depends on the arguments of the call, so it is explained but not enforced. `accept` names
     the item of `--implicit-integer-downcast` with which a user takes the loss on purpose.
     """
 
     code: str
-    reason: str
-    remedy: str
+    says: str = ""
+    advises: str = ""
     dtypes: int = EVERY
-    targets: tuple[str, ...] = ()
+    on: Callable[[Target], bool] | None = None
     when: str = ""
     accept: str = ""
     basis: Basis = Basis.DOCUMENTED
 
+    @property
+    def reason(self) -> str:
+        """Why it is refused: what is known of this limit, else what the code says everywhere."""
+        return self.says or _known(self.code).message
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, likewise."""
+        return self.advises or _known(self.code).remedy
+
     def holds_on(self, target: str) -> bool:
         """Whether the gap exists on `target`."""
-        return not self.targets or target in self.targets
+        return self.on is None or self.on(get_target(target))
+
+
+def _known(code: str) -> ErrorCode:
+    # Only reports and errors ask: `import torch` does without the table.
+    from neuronxcc.error_codes import CODES  # noqa: PLC0415
+
+    return CODES[f"NCC_{code}"]
 
 
 class Row(NamedTuple):

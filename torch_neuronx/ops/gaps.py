@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from .entry import COMPLEX, EVERY, INTEGRAL, INTS, WIDE_INTS, Basis, Gap, dtype_bits
 
-BEFORE_TRN3 = ("trn1", "trn1n", "inf2", "trn2")
-NC_V3_ON = ("trn2", "trn3")  # NeuronCore-v3 and newer
-
 # --- by dtype: they hold for every operator that reads elements --------------------------------
 
 FLOAT64 = Gap(
@@ -28,15 +25,11 @@ COMPLEX_DTYPE = Gap(
 )
 FP8_E4M3FN = Gap(
     "EVRF051",
-    "float8_e4m3fn is not supported before trn3",
-    "use float8_e5m2 or bfloat16, or a trn3 target",
     dtypes=dtype_bits("float8_e4m3fn"),
-    targets=BEFORE_TRN3,
+    on=lambda t: "float8_e4m3fn" not in t.dtypes,
 )
 FP8_FNUZ = Gap(
     "EVRF005",
-    "the FNUZ forms of 8-bit floats are not supported",
-    "cast to float8_e5m2 or bfloat16",
     dtypes=dtype_bits("float8_e5m2fnuz float8_e4m3fnuz"),
 )
 FP4 = Gap(
@@ -82,96 +75,65 @@ DTYPE_GAPS: tuple[Gap, ...] = (
 
 # --- by operator and integer dtype -------------------------------------------------------------
 
-_DOT_REMEDY = (
-    "cast to float32 (exact to 2^24), or accept the loss: --implicit-integer-downcast=dot "
-    "in NEURON_CC_FLAGS"
-)
 DOT_INT64 = Gap(
     "EVRF035",
     "a matrix product has no 64-bit integer datapath",
-    _DOT_REMEDY,
     dtypes=WIDE_INTS,
     accept="dot",
 )
 DOT_INT32 = Gap(
     "EVRF035",
     "a matrix product has no 32-bit integer datapath on this target",
-    _DOT_REMEDY,
     dtypes=dtype_bits("int32 uint32"),
-    targets=NC_V3_ON,
+    on=lambda t: not t.core.wide_products,
     accept="dot",
 )
 INTEGER_DOT = (DOT_INT64, DOT_INT32)
-_SCATTER_REMEDY = (
-    "cast to float32 (exact to 2^24), or accept the loss: --implicit-integer-downcast=scatter "
-    "in NEURON_CC_FLAGS"
-)
 SCATTER_ADD_INT = Gap(
     "EVRF060",
-    "scatter adds in float32, so integers above 2^24 lose precision",
-    _SCATTER_REMEDY,
     dtypes=INTS | WIDE_INTS,
     accept="scatter",
 )
 SCATTER_REDUCE_INT = Gap(
     "EVRF016",
-    "scatter-reduce cannot reduce integer or boolean data",
-    "cast data and destination to float32 or bfloat16",
     dtypes=INTEGRAL,
 )
 SCATTER_ARGUMENT_INT = Gap(
     "EVRF016",
-    "scatter-reduce cannot reduce integer or boolean data",
-    "cast data and destination to float32 or bfloat16",
     dtypes=INTEGRAL,
     when="a reduction is asked for (reduce=...)",
 )
 ACCUMULATE_INT = Gap(
     "EVRF060",
-    "scatter adds in float32, so integers above 2^24 lose precision",
-    _SCATTER_REMEDY,
     dtypes=INTS | WIDE_INTS,
     when="accumulate=True",
 )
 TOPK_INT = Gap(
     "EVRF013",
-    "TopK does not support 32-bit or 64-bit integer input",
-    "cast to float32 first",
     dtypes=dtype_bits("int32 uint32") | WIDE_INTS,
 )
 POW_INT64 = Gap(
     "EVRF062",
-    "power has no 64-bit integer datapath; in 32 bits results above 2^31 are wrong",
-    "cast to int32 or float32, or accept the loss: --implicit-integer-downcast=pow "
-    "in NEURON_CC_FLAGS",
     dtypes=WIDE_INTS,
     accept="pow",
 )
-SHIFT_NARROW = Gap(
+SHIFT = Gap(
     "EVRF022",
-    "shift-right-arithmetic takes 32-bit values only",
-    "cast the first operand to int32",
-    dtypes=dtype_bits("uint8 int8 int16 uint16"),
+    dtypes=dtype_bits("uint8 int8 int16 uint16") | WIDE_INTS,
 )
 
 # --- by operator and arguments: explained, not enforced ----------------------------------------
 
 POOL_DILATION = Gap(
     "EVRF018",
-    "reduce-window with window dilation greater than 1 is not supported",
-    "use dilation=1",
     when="dilation > 1",
 )
 CONV_DILATIONS = Gap(
     "EVRF010",
-    "input and kernel dilation cannot be used together",
-    "use one of them, or insert the zeros of the kernel by hand",
     when="a transposed convolution (or the input gradient of a strided one) has dilation > 1",
 )
 CONV_STRIDED_DILATED = Gap(
     "EVRF011",
-    "a strided convolution cannot also dilate its input",
-    "separate up-sampling and down-sampling",
     when="input dilation and stride are both greater than 1",
 )
 CONVOLUTION = (CONV_DILATIONS, CONV_STRIDED_DILATED)

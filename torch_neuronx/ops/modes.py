@@ -6,30 +6,22 @@ process, like PyTorch's deterministic mode: backward threads see the one that wa
 
 from __future__ import annotations
 
-import enum
-import os
 import sys
 import threading
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from neuronxcc.environment.compilation import TORCH_NEURONX_PORTABILITY
+from neuronxcc.targets import DEFAULT_TARGET
+
+from .entry import Mode
 from .table import Policy, masks, policy_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from .native import OperatorCore
-
-VARIABLE = "TORCH_NEURONX_PORTABILITY"
-
-
-class Mode(enum.IntEnum):
-    """The modes by the number that the native core takes."""
-
-    PERMISSIVE = 0
-    WARN = 1
-    STRICT = 2
 
 
 class PortabilityWarning(UserWarning):
@@ -77,7 +69,7 @@ _STATE = _State()
 
 def current_policy() -> Policy:
     """The policy that `install_into` was called with; before that, one for the default machine."""
-    return _STATE.policy if _STATE.policy is not None else policy_for("trn2")
+    return _STATE.policy if _STATE.policy is not None else policy_for(DEFAULT_TARGET)
 
 
 def on_operator(op: str, dtype: str) -> None:
@@ -164,18 +156,13 @@ def install_into(core: OperatorCore, target: str, environ: Mapping[str, str] | N
     Args:
         core: the module `torch_neuronx._C`, or in tests something with the same two functions.
         target: name of the emulated target.
-        environ: the variables; `os.environ` if None.
+        environ: the variables; those of the process if None.
 
     Raises:
         ValueError: TORCH_NEURONX_PORTABILITY or an integer option of NEURON_CC_FLAGS is wrong.
     """
-    variables = os.environ if environ is None else environ
-    text = variables.get(VARIABLE, "").strip()
-    try:
-        mode = parse_mode(text) if text else Mode.PERMISSIVE
-    except ValueError as error:
-        raise ValueError(f"{VARIABLE}: {error}") from None
-    policy = policy_for(target, variables)
+    mode = parse_mode(TORCH_NEURONX_PORTABILITY.get(environ))
+    policy = policy_for(target, environ)
     with _STATE.lock:
         _STATE.core, _STATE.policy, _STATE.mode = core, policy, mode
         _STATE.warned.clear()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from neuronxcc.environment.compilation import NEURON_CC_FLAGS
 from neuronxcc.targets import get_target
 
 from .entry import ANY, EVERY, WIDE_INTS, Engine, Gap, Row
@@ -14,6 +13,8 @@ from .gaps import DTYPE_GAPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from neuronxcc.options import Options
 
 ROWS: tuple[Row, ...] = (
     *pointwise.ROWS,
@@ -24,9 +25,6 @@ ROWS: tuple[Row, ...] = (
     *host.ROWS,
     *composite.ROWS,
 )
-
-DOWNCAST_KINDS = ("dot", "scatter", "all_reduce", "reduce_scatter", "pow")
-_FLAG = r"--(native-int64|implicit-integer-downcast)[=\s]+(\S+)"
 
 
 class Policy(NamedTuple):
@@ -39,6 +37,11 @@ class Policy(NamedTuple):
     target: str
     native_int64: bool = False
     accepted: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, options: Options) -> Policy:
+        """What the options of a compilation assume."""
+        return cls(options.target, options.int64_is_native, options.accepted_downcasts)
 
     @property
     def device_dtypes(self) -> int:
@@ -55,40 +58,21 @@ class Policy(NamedTuple):
 
 
 def policy_for(target: str, environ: Mapping[str, str] | None = None) -> Policy:
-    """Read the integer options from NEURON_CC_FLAGS; the right-most option wins, as documented.
+    """What eager mode assumes of a target: the integer options of NEURON_CC_FLAGS count.
 
     Args:
         target: a name that `neuronxcc.targets` knows.
-        environ: the variables; `os.environ` if None.
+        environ: the variables; those of the process if None.
 
     Raises:
         ValueError: an unknown target, or an item of an integer option that is not documented.
     """
-    flags = (os.environ if environ is None else environ).get("NEURON_CC_FLAGS", "")
-    chip = get_target(target)
-    native = False
-    accepted: frozenset[str] = frozenset()
-    for option, value in re.findall(_FLAG, flags) if flags else ():
-        if option == "native-int64":
-            _check_items(option, [value], ("default", "enabled", "disabled"))
-            native = value == "enabled"
-        elif value in {"default", "none"}:
-            accepted = frozenset()
-        elif value == "all":
-            accepted = frozenset(DOWNCAST_KINDS)
-        else:
-            items = value.split(",")
-            _check_items(option, items, DOWNCAST_KINDS)
-            accepted = frozenset(items)
-    return Policy(chip.name, native and chip.native_int64, accepted)
+    if not NEURON_CC_FLAGS.text(environ):
+        return Policy(get_target(target).name)
+    # `import torch` reads this module, and hardly anybody sets flags.
+    from neuronxcc.options import for_eager  # noqa: PLC0415
 
-
-def _check_items(option: str, items: list[str], allowed: tuple[str, ...]) -> None:
-    for item in items:
-        if item not in allowed:
-            raise ValueError(
-                f"NEURON_CC_FLAGS: --{option}={item} is not known; allowed: {', '.join(allowed)}"
-            )
+    return Policy.of(for_eager(target, environ))
 
 
 def masks(policy: Policy, *, carried: bool = True) -> dict[str, int]:

@@ -133,7 +133,7 @@ def check_operators(program: Program, known: frozenset[str] = frozenset()) -> No
 
 
 def _remedy(target: str) -> str:
-    """What else can be done, for operators that are not PyTorch's."""
+    """The remedy for operators that are not PyTorch's."""
     base = _base(target)
     if base.partition("::")[0] in NAMESPACES:
         return ""

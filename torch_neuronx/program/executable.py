@@ -17,8 +17,8 @@ from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import CompiledModule, Function, compile_kernels
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.streaming import is_large
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.footprint import memory_of, programs
 from neuronxcc.program.memory import Buffer, View, buffer_bytes
@@ -124,7 +124,7 @@ def _resolve(device: torch.device) -> torch.device:
 
 
 def _codes(program: Program) -> Iterator[Code]:
-    """What has to be compiled."""
+    """The kernels that have to be compiled."""
     for part in programs(program):
         far = _far(part)
         for step in all_steps(part.steps):

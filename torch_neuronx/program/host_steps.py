@@ -1,4 +1,4 @@
-"""Whether the operators of PyTorch that a program calls take what it gives them.
+"""The check that the operators of PyTorch that a program calls take what it gives them.
 
 A program may come from a file that anyone wrote, and some of PyTorch's kernels read outside of
 tensors that do not fit together. So every call is made once without memory, on fake tensors of the
@@ -92,7 +92,7 @@ def check_host_steps(program: Program) -> None:
 
 
 def _problem(step: AtenStep, mode: FakeTensorMode) -> str:
-    """What is wrong with a call; "" if nothing is known to be."""
+    """The fault of a call; "" if none is known."""
     target = operator(step.target)
     arguments = target._schema.arguments  # type: ignore[attr-defined]
     named = {argument.name: argument for argument in arguments}

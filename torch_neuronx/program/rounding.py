@@ -7,31 +7,14 @@ stochastic rounding, so equal programs called in equal order give equal results.
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 
-SEED_VARIABLE = "NEURON_RT_STOCHASTIC_ROUNDING_SEED"
+from neuronxcc.environment.compilation import NEURON_RT_STOCHASTIC_ROUNDING_SEED
+
 _calls = itertools.count()
 _WORDS = (1 << 64) - 1
-
-
-def seed(environ: Mapping[str, str] | None = None) -> int:
-    """The seed that the environment gives, 0 if it gives none.
-
-    Args:
-        environ: The variables; `os.environ` if None.
-
-    Raises:
-        ValueError: It is not an integer from 0 to 2**64 - 1.
-    """
-    text = (os.environ if environ is None else environ).get(SEED_VARIABLE, "").strip() or "0"
-    if not (text.isascii() and text.isdigit()) or int(text) > _WORDS:
-        raise ValueError(
-            f"{SEED_VARIABLE}={text} is not valid; allowed: an integer from 0 to 2**64 - 1"
-        )
-    return int(text)
 
 
 def state(seed: int, call: int) -> torch.Tensor:
@@ -47,8 +30,12 @@ def state(seed: int, call: int) -> torch.Tensor:
 
 
 def state_source() -> Callable[[], torch.Tensor]:
-    """What gives the states of the process's calls, one per call, with the seed of now."""
-    given = seed()
+    """Return what gives the states of the process's calls, one per call, with the seed of now.
+
+    Raises:
+        VariableError: The seed in the environment is not valid.
+    """
+    given = NEURON_RT_STOCHASTIC_ROUNDING_SEED.get()
     return lambda: state(given, next(_calls))
 
 

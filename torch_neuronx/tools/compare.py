@@ -63,7 +63,7 @@ class Divergence:
 
 @dataclass(slots=True)
 class Comparison:
-    """What `compare` found; print it.
+    """The result of `compare`; print it.
 
     Attributes:
         graphs: Names of the graphs that ran.
@@ -79,7 +79,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether all results are within their bounds."""
+        """Return whether all results are within their bounds."""
         return not self.results
 
     def __str__(self) -> str:
@@ -387,7 +387,7 @@ def _is_tensor(node: Node) -> bool:
 
 
 def _is_random(node: Node) -> bool:
-    """Whether a node draws random numbers, or is one result of a node that does."""
+    """Return whether a node draws random numbers, or is one result of a node that does."""
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         return _is_random(node.args[0])
     if node.target in _HOST_FORMS:  # without dropout, or PyTorch wouldn't have chosen it

@@ -1,4 +1,4 @@
-"""What the compiler made of a function, and why."""
+"""An explanation of what the compiler made of a function, and why."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class GraphReport:
 
 @dataclass(slots=True)
 class Explanation:
-    """What `explain` found; print it."""
+    """The result of `explain`; print it."""
 
     graphs: list[GraphReport] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)

@@ -121,7 +121,7 @@ def parts(value: Value) -> list[Val]:
 
 
 def identity(op: Op, dtype: DType) -> complex:
-    """What a reduction starts from."""
+    """The value that a reduction starts from."""
     if op in (Op.ADD, Op.OR, Op.XOR):
         return 0
     if op is Op.MULTIPLY:
@@ -164,7 +164,7 @@ class ArgAccumulator(Accumulator):
         return [self.em.const(elem, first, lanes), self.em.const("i32", 0, lanes)]
 
     def _better(self, a: Val, b: Val) -> Val:
-        """Whether a wins over b."""
+        """The lanes in which a wins over b."""
         em, dtype = self.em, self._source.dtype
         greater = self.scalar.op is Op.MAXIMUM
         if dtype.is_float:

@@ -40,7 +40,7 @@ _FEWEST_ROWS, _MANY_ROWS = 16, 256
 
 
 def fits(space: Space, passes: Passes, vec: int, host: Host) -> bool:
-    """Whether this schedule is one for the kernel, whose lanes lie along the parallel `vec`."""
+    """Return whether this schedule suits the kernel, whose lanes lie along the parallel `vec`."""
     rows = math.prod(space.extent(d) for d in space.reduced)
     # Few rows stay in the cache from pass to pass if columns are taken block by block.
     fewest = _FEWEST_ROWS if passes.count == 1 else _MANY_ROWS

@@ -155,7 +155,7 @@ class Emitter:
         return self._scopes[level].local
 
     def recall(self, key: Any) -> Any:
-        """What an open scope's dictionary holds for `key`, or None."""
+        """The value of `key` in an open scope's dictionary, or None."""
         for scope in self._scopes:
             found = scope.local.get(key)
             if found is not None:
@@ -322,7 +322,7 @@ class Emitter:
         return self.pure(elem, lanes, f"call {result} {full}({', '.join(operands)})", *args)
 
     def reduce_or(self, mask: Val) -> Val:
-        """Whether any lane of an i1 vector is set."""
+        """A truth value: some lane of an i1 vector is set."""
         whole = self.bits_of_mask(mask)
         return self.compare("ne", whole, self.const(whole.elem, 0))
 

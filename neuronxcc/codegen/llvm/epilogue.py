@@ -1,4 +1,4 @@
-"""What runs on a tile of a matrix product while it is in the cache.
+"""Epilogues: functions that run on a tile of a matrix product while it is in the cache.
 
 An epilogue reads a tile of sums, the maker of an operand writes a tile of its elements.
 """

@@ -147,7 +147,7 @@ def round_to(em: Emitter, dtype: DType, value: Val) -> Val:
 
 
 def from_memory(em: Emitter, dtype: DType, raw: Val) -> Val:
-    """What was loaded -> the register's form (one part of a complex number)."""
+    """Convert a loaded value to the register's form (one part of a complex number)."""
     if dtype is DType.PRED:
         return em.compare("ne", raw, em.like(raw, 0))
     if dtype is DType.BF16:

@@ -85,7 +85,7 @@ def _plus_one(scalar: Scalar) -> Scalar | None:
 
 
 def _tolerates(user: Scalar | None, source: Scalar, tolerant: set[Scalar]) -> bool:
-    """Whether a small relative error of `source` is one of the user's result at most."""
+    """Return whether a small relative error of `source` is one of the user's result at most."""
     if user is None:
         return False
     if user.what == "reduce":

@@ -31,7 +31,7 @@ class Host:
     cache_bytes: int = _CACHE_BYTES
 
     def has(self, feature: str) -> bool:
-        """Whether the instruction set extension `feature` (LLVM's name) may be used."""
+        """Return whether the instruction set extension `feature` (LLVM's name) may be used."""
         return feature in _implied(self.cpu) or f"+{feature}" in self.features.split(",")
 
     @property
@@ -79,7 +79,7 @@ class Host:
         return Host(llvm.get_process_triple(), cpu, "", 4)
 
     def runs_here(self) -> bool:
-        """Whether this computer can execute what is compiled for this host."""
+        """Return whether this computer can execute what is compiled for this host."""
         if self.triple != llvm.get_process_triple():
             return False
         here = llvm.get_host_cpu_features()

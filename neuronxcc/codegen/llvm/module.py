@@ -18,7 +18,7 @@ from neuronxcc.codegen.llvm.host import Host, target_machine
 from neuronxcc.codegen.loop import Kernel
 from neuronxcc.codegen.objects import ObjectCache, code_version, default_cache
 from neuronxcc.codegen.text import to_text
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 
 
 @dataclass(frozen=True, slots=True)

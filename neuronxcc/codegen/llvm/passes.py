@@ -6,24 +6,8 @@ from dataclasses import dataclass, field
 
 from neuronxcc.codegen.loop import Scalar, Store, operands
 from neuronxcc.codegen.space import Space
-from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import TABLE
 
-# Instructions per vector, roughly; what is not listed takes one or two.
-_COST = {
-    Op.DIVIDE: 8, Op.SQRT: 8, Op.RSQRT: 12, Op.EXP: 14, Op.EXP2: 14, Op.EXPM1: 18, Op.LOG: 22,
-    Op.LOG2: 30, Op.LOG10: 30, Op.LOG1P: 28, Op.TANH: 30, Op.LOGISTIC: 26, Op.ERF: 26,
-    Op.POWER: 60, Op.SIN: 40, Op.COS: 40, Op.REMAINDER: 60,
-}  # fmt: skip
-_LIBRARY_COST = 200
-_CHEAP = frozenset(
-    {
-        Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.NEGATE, Op.ABS, Op.MAXIMUM, Op.MINIMUM, Op.SELECT,
-        Op.COMPARE, Op.CONVERT, Op.AND, Op.OR, Op.XOR, Op.NOT, Op.CLAMP, Op.SIGN, Op.FLOOR,
-        Op.CEIL, Op.TRUNC, Op.ROUND_EVEN, Op.IS_NAN, Op.IS_FINITE, Op.BITCAST_CONVERT, Op.COPYSIGN,
-        Op.SHIFT_LEFT, Op.SHIFT_RIGHT_ARITHMETIC, Op.SHIFT_RIGHT_LOGICAL, Op.REAL, Op.IMAG,
-        Op.COMPLEX, Op.CONJ,
-    }
-)  # fmt: skip
 # A value this expensive is worth a round trip through the cache.
 _WORTH_KEEPING = 10
 
@@ -34,9 +18,7 @@ def cost(scalar: Scalar) -> int:
         return 4 if scalar.srcs or (scalar.access and scalar.access.indices) else 1
     if scalar.what != "op" or scalar.op is None:
         return 1
-    if scalar.op in _CHEAP:
-        return 1
-    return _COST.get(scalar.op, _LIBRARY_COST)
+    return TABLE[scalar.op].instructions
 
 
 def complexity(space: Space) -> int:

@@ -103,7 +103,7 @@ class Points:
         return self._known(root)
 
     def _needs(self, wanted: Scalar | Bits) -> Sequence[Scalar | Bits]:
-        """What it is computed from."""
+        """The operands that it is computed from."""
         if not isinstance(wanted, Bits):
             formula = self.formulas.get(wanted)
             if formula is not None:
@@ -339,7 +339,7 @@ class Points:
 
 
 def _cast_from(scalar: Scalar) -> Bits:
-    """What a BITCAST_CONVERT takes the bits of."""
+    """The value of which a BITCAST_CONVERT takes the bits."""
     (source,) = scalar.srcs
     if source.dtype.itemsize != scalar.dtype.itemsize:
         raise CodegenUnsupported("bitcast_convert between types of different size")

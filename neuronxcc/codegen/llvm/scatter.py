@@ -31,7 +31,7 @@ _FEWEST_ITEMS = 8
 
 
 def meets(store: Store) -> bool:
-    """Whether points of the store may meet at one element."""
+    """Return whether points of the store may meet at one element."""
     return store.combine is not None or bool(store.access.indices)
 
 

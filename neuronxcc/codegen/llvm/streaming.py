@@ -44,7 +44,7 @@ def streamed(space: Space, host: Host, far: frozenset[int] = frozenset()) -> fro
 
 
 def is_large(nbytes: int, host: Host) -> bool:
-    """Whether a result of so many bytes is worth it."""
+    """Return whether a result of so many bytes is worth it."""
     return nbytes >= _SHARE * host.cache_bytes
 
 
@@ -54,7 +54,7 @@ def _bytes(space: Space, access: Access) -> int:
 
 
 def _whole_lines(space: Space, store: Store) -> bool:
-    """Whether rows of neighbours begin at multiples of a line."""
+    """Return whether rows of neighbours begin at multiples of a line."""
     access = store.access
     dtype = space.kernel.slots[access.slot].dtype
     if store.combine is not None or store.mask is not None or access.indices or dtype.is_complex:

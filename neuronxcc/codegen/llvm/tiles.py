@@ -37,7 +37,7 @@ _TILES = 8
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What a tiled kernel turns.
+    """The accesses that a tiled kernel turns.
 
     Attributes:
         cross: The dimension along which these accesses are contiguous.

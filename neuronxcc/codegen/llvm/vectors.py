@@ -23,7 +23,7 @@ def prefix_mask(em: Emitter, lanes: int, active: int) -> Val | None:
 
 
 def memory_cost(space: Space, dim: int) -> float:
-    """What one vector along this dimension costs in memory accesses."""
+    """The cost of one vector along this dimension, in memory accesses."""
     cost = 0.0
     stores = len(space.kernel.stores)
     for number, access in enumerate(accesses(space.kernel)):

@@ -132,7 +132,7 @@ def _iota_groups(iota: object) -> Groups:
 
 
 def _common(site: Site, ranks: Ranks) -> dict[str, Any]:
-    """What every collective of these ranks is given."""
+    """The arguments that all collectives of these ranks share."""
     return {"group": ranks.groups, "name": ranks.name, "channel": site.counter()}
 
 

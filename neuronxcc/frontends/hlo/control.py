@@ -44,7 +44,7 @@ class _Nested:
         self.scope = Scope(rank)
 
     def results(self, number: int, place: int, of: Type) -> list[Node]:
-        """What a computation gives for the parameters from `place` on, which have the type `of`."""
+        """The result of a computation for parameters from `place` on, of the type `of`."""
         params = [parameter(i, t) for i, t in enumerate(self.types)]
         value = unflatten(of, params[place : place + len(leaves(of))])
         with self.site.within(self.scope):

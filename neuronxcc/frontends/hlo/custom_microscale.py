@@ -60,7 +60,7 @@ def _format(site: Site, name: str) -> _Format:
                 f"({site.proto.custom_call_target})",
                 "compile for trn3; --experimental-unsafe-fp8e4m3fn-as-fp8e4m3 does not apply here",
                 "NCC_EVRF051",
-                refused_before_trn3=True,
+                needs="float8_e4m3fn",
             )
         )
     return _FORMATS[name]

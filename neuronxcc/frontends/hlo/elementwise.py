@@ -10,7 +10,10 @@ from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.make import make
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.definition import Xla
+from neuronxcc.ir.table import TABLE as OPERATORS
+from neuronxcc.ir.table import Group
 
 #: Unsigned integers by their size in bytes.
 UNSIGNED = {1: DType.U8, 2: DType.U16, 4: DType.U32, 8: DType.U64}
@@ -25,11 +28,7 @@ _OTHER_NAMES = {
 }
 #: What the arithmetic of truth values means.
 _OF_PRED = {Op.ADD: Op.OR, Op.MULTIPLY: Op.AND, Op.MAXIMUM: Op.OR, Op.MINIMUM: Op.AND}
-# Not XLA's: only the front end of PyTorch has them.
-_NOT_XLA = frozenset(
-    {Op.TRUNC, Op.EXP2, Op.LOG2, Op.LOG10, Op.ERFC, Op.ERFINV, Op.LGAMMA, Op.DIGAMMA, Op.CONJ,
-     Op.NEXTAFTER, Op.COPYSIGN}
-)  # fmt: skip
+_XLA = frozenset(op for op, operator in OPERATORS.items() if operator.xla is not Xla.NO)
 LARGEST_F8E4M3FN = 464.0  # what is larger rounds beyond 448
 
 
@@ -215,8 +214,8 @@ def _reduce_precision(site: Site) -> Node:
 
 
 TABLE: dict[str, Handler] = {
-    **{_hlo_name(op): _unary(op) for op in Group.UNARY - _NOT_XLA},
-    **{_hlo_name(op): _binary(op) for op in Group.BINARY - _NOT_XLA},
+    **{_hlo_name(op): _unary(op) for op in Group.UNARY & _XLA},
+    **{_hlo_name(op): _binary(op) for op in Group.BINARY & _XLA},
     **{n: (_unary if op in Group.UNARY else _binary)(op) for n, op in _OTHER_NAMES.items()},
     "complex": _binary(Op.COMPLEX),
     "compare": _compare,

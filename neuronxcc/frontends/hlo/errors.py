@@ -1,4 +1,4 @@
-"""What the front end refuses: the documented codes, the instruction, the user's line, a remedy."""
+"""Errors of the front end: the documented code, the instruction, the user's line, a remedy."""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ from neuronxcc.frontends.hlo.schema import message
 from neuronxcc.ir.calls import CHECK
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.definition import Xla
+from neuronxcc.ir.table import TABLE, Group
 
 Written = tuple[int, ...] | None
 Writer = Callable[[Computation, Node, list[int]], Written]
@@ -488,13 +490,6 @@ def _permute(c: Computation, node: Node, operands: list[int]) -> Written:
     )
 
 
-# Not among XLA's, or younger than most compilers for it; what is missing here is a custom call.
-_NOT_XLA = frozenset(
-    {Op.EXP2, Op.LOG2, Op.LOG10, Op.ERFC, Op.ERFINV, Op.LGAMMA, Op.DIGAMMA, Op.NEXTAFTER,
-     Op.COPYSIGN, Op.SINH, Op.COSH, Op.ASIN, Op.ACOS, Op.ATAN, Op.ASINH, Op.ACOSH, Op.ATANH}
-)  # fmt: skip
-
-
 def _check(c: Computation, node: Node, _operands: list[int]) -> Written:
     """XLA clamps indices, so in HLO nothing is checked."""
     if node["target"] != CHECK:
@@ -502,7 +497,9 @@ def _check(c: Computation, node: Node, _operands: list[int]) -> Written:
     return (c.constant(np.zeros((), node.dtype.numpy), node.type),)
 
 
-_SAME_NAME = (Group.UNARY | Group.BINARY) - _NOT_XLA | {
+# Not those that are younger than most compilers; what is missing here is a custom call.
+_XLA = frozenset(op for op, operator in TABLE.items() if operator.xla is Xla.YES)
+_SAME_NAME = (Group.UNARY | Group.BINARY) & _XLA | {
     Op.COMPLEX, Op.SELECT, Op.CLAMP, Op.REAL, Op.IMAG, Op.IS_FINITE, Op.BITCAST_CONVERT, Op.RESHAPE,
     Op.DYNAMIC_UPDATE_SLICE,
 }  # fmt: skip

@@ -45,7 +45,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.shapes import ShapeError
+from neuronxcc.ir.operators.checks import ShapeError
 
 _SYNCHRONOUS: Final[dict[str, Handler]] = {
     **elementwise.TABLE,

@@ -1,4 +1,4 @@
-"""What the importer of an instruction has to say beyond its value."""
+"""Notes that an instruction's importer leaves beside its value."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Note:
         text: What it is.
         remedy: What to do.
         code: The documented code without brackets, "" where there is none.
-        refused_before_trn3: An error on targets before trn3, whatever options allow; nothing on
-            others.
+        needs: A data type: an error on targets without it, whatever options allow, and nothing on
+            others; "" for a warning on all.
     """
 
     text: str
     remedy: str
     code: str = ""
-    refused_before_trn3: bool = False
+    needs: str = ""

@@ -86,7 +86,7 @@ def _extreme(
 
 
 def _counts(x: Node, dim: int, positions: Node) -> bool:
-    """Whether a tensor holds the position along a dimension."""
+    """Return whether a tensor holds the position along a dimension."""
     if x is positions:
         return True
     if x.op is not Op.BROADCAST_IN_DIM or x.srcs[0].op is not Op.IOTA:

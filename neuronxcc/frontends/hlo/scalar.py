@@ -19,7 +19,8 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.make import make
 from neuronxcc.ir.node import Literal, Node, TensorType, topological
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 
 #: Kind -> the operators that mean it.
 _KINDS: Final[dict[str, Op]] = {
@@ -126,7 +127,7 @@ def lift(results: Iterable[Node], given: Mapping[Node, Node]) -> tuple[Node, ...
 
 
 def neutral(kind: str, dtype: DType) -> np.ndarray:
-    """What doesn't change a value that it is combined with, as a scalar array."""
+    """The neutral element of a combination, as a scalar array."""
     if kind in ("min", "max"):
         if dtype is DType.PRED:
             value: object = kind == "min"
@@ -145,7 +146,7 @@ def neutral(kind: str, dtype: DType) -> np.ndarray:
 
 
 def is_neutral(kind: str, node: Node) -> bool:
-    """Whether a scalar is a constant that changes nothing."""
+    """Return whether a scalar is a constant that changes nothing."""
     if node.op is not Op.CONSTANT:
         return False
     literal = node["literal"]

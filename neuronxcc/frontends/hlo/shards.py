@@ -59,7 +59,7 @@ class _Entry:
                 instruction.shape.CopyFrom(shape)
 
     def _from_parameter(self, number: int) -> list[Any]:
-        """What lies between a parameter and its only use, with both; [] if it's no parameter."""
+        """The nodes from a parameter to its only use, with both; [] if it's no parameter."""
         chain: list[Any] = []
         while len(chain) < len(self.by_id):
             instruction = self.by_id.get(number)
@@ -93,7 +93,7 @@ class _Entry:
             _PASSED[instruction.opcode](instruction, operands)
 
     def _ends(self, number: int) -> bool:
-        """Whether nothing is computed of a value, only a result made of it."""
+        """Return whether nothing is computed of a value, only a result made of it."""
         reached = {number}
         for instruction in self.proto.instructions:
             if reached.isdisjoint(instruction.operand_ids):

@@ -1,4 +1,4 @@
-"""What the importer of an instruction gets, and the values it works on."""
+"""The argument of an instruction's importer, and the values that it works on."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _exchange(comparator: Scalar, state: list[Node], step: int, distance: int) -
 
 
 def _comes_first(comparator: Scalar, one: list[Node], other: list[Node]) -> Node:
-    """Whether `one` comes first: by the comparator, by position among equals, padding last."""
+    """Return whether `one` comes first: by comparator, by position among equals, padding last."""
     *a, a_place, a_beyond = one
     *b, b_place, b_beyond = other
     less = comparator.lift([x for pair in zip(a, b, strict=True) for x in pair])[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.natives.table import Native, NativeError, NativeSlot, Params, named
 
 

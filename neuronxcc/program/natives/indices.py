@@ -1,4 +1,4 @@
-"""Whether indices that a kernel computed are in bounds, and other data is what it must be."""
+"""Checks of data: indices that a kernel computed are in bounds, other data is what it must be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.natives.table import Native, NativeError, NativeSlot, Params, named
 
 

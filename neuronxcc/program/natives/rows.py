@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.natives.table import NativeSlot
 
 __all__ = ["reach", "view"]

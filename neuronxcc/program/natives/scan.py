@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.errors import NeffError
+from neuronxcc.program.natives.alu import CUMULATIVE, MEANINGS, SCANNED
 from neuronxcc.program.natives.rows import reach, view
 from neuronxcc.program.natives.table import Native, NativeSlot, Params, named
 
-__all__ = ["ALU", "CUMULATIVE", "NATIVES"]
+__all__ = ["NATIVES"]
 
-Binary = Callable[[Array, Array], Array]
-
-
-def _truth(function: Binary) -> Binary:
-    return lambda x, y: function(x, y).astype(np.float32)
-
-
-def _power(x: Array, y: Array) -> Array:
-    return np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
-
-
-# Operators of float32; the number of one is its place here, and in `Alu` of nki/scan_impl.h.
-ALU: Mapping[str, Binary] = MappingProxyType(
-    {
-        "add": np.add,
-        "subtract": np.subtract,
-        "multiply": np.multiply,
-        "maximum": np.maximum,
-        "minimum": np.minimum,
-        "equal": _truth(np.equal),
-        "not_equal": _truth(np.not_equal),
-        "greater_equal": _truth(np.greater_equal),
-        "greater": _truth(np.greater),
-        "less_equal": _truth(np.less_equal),
-        "less": _truth(np.less),
-        "logical_and": _truth(np.logical_and),
-        "logical_or": _truth(np.logical_or),
-        "logical_xor": _truth(np.logical_xor),
-        "power": _power,
-        "abs_max": lambda x, y: np.where(np.abs(x) > np.abs(y), x, y),
-        "abs_min": lambda x, y: np.where(np.abs(x) < np.abs(y), x, y),
-    }
-)
-_OPS = tuple(ALU.values())
-CUMULATIVE = 5  # the first so many are those that cumulate takes
+_OPS = tuple(MEANINGS[name] for name in SCANNED)
 
 # scan(rows, size, op0, reverse0, op1, reverse1, out_bytes, a_bytes, b_bytes, initial_bytes): from
 # the initial value on, state = (a[i] op0 state) op1 b[i], kept as out[i]; a reversed operator gets

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.natives.rows import reach, view
 from neuronxcc.program.natives.table import Native, NativeSlot, Params, named

@@ -1,11 +1,11 @@
-"""What is known of a native function of tapes."""
+"""The entry of a native function of tapes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.errors import NeffError
 
 Params = tuple[int, ...]
@@ -15,7 +15,7 @@ MOST = 1 << 40  # of any parameter that counts elements: their products fit into
 
 @dataclass(frozen=True, slots=True)
 class NativeSlot:
-    """What a function touches of one slot: bytes [low, high) from the slot's pointer."""
+    """The bytes [low, high) from a slot's pointer that a function touches."""
 
     low: int
     high: int

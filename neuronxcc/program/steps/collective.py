@@ -11,8 +11,9 @@ import numpy as np
 
 from neuronxcc.ir.collectives import ALL_RANKS
 from neuronxcc.ir.node import TensorType
-from neuronxcc.ir.op import Group, Op
-from neuronxcc.ir.shapes import ShapeError, infer
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.checks import ShapeError
+from neuronxcc.ir.table import Group, infer
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.memory import View, is_contiguous
 from neuronxcc.program.step import Maker, Spec, Step

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from neuronxcc.codegen.check import extents_size
 from neuronxcc.codegen.loop import Kernel
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.memory import View
 from neuronxcc.program.spec import check_epilogue, epilogue_spec

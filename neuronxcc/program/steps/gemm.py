@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from neuronxcc.codegen.loop import Access, Kernel, Scalar
+from neuronxcc.ir.arithmetic import Array, precise
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import Array, precise
 from neuronxcc.ir.op import Op
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.memory import View
@@ -191,7 +191,7 @@ def _does(step: GemmStep, kernel: Kernel) -> tuple[View, View | None] | None:
 
 
 def _view(step: GemmStep, access: Access) -> View | None:
-    """What the epilogue touches through an access, None if data decides."""
+    """The view that the epilogue touches through an access, None if data decides."""
     assert step.epilogue is not None
     if access.slot == 0 or access.indices:
         return None
@@ -202,7 +202,7 @@ def _view(step: GemmStep, access: Access) -> View | None:
 
 
 def _in_rows(out: View) -> bool:
-    """Whether the product writes such a result without help."""
+    """Return whether the product writes such a result without help."""
     batch, rows, columns = out.shape
     batch_stride, row_stride, column_stride = out.strides
     if (columns > 1 and column_stride != 1) or (rows > 1 and row_stride < columns):

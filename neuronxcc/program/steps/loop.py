@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neuronxcc.codegen.loop import Kernel
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.spec import cleared, operands_of
 from neuronxcc.program.step import NEAR, Code, Maker, Spec, Step
 from neuronxcc.program.words import dims_text, kernel_lines, operands_text

@@ -10,8 +10,8 @@ import numpy as np
 
 from neuronxcc.codegen.check import extents_size
 from neuronxcc.codegen.loop import Access, Kernel, Kind, scalars
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.meaning.elementwise import Array
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.spec import operands_of
 from neuronxcc.program.step import NEAR, Maker, Spec

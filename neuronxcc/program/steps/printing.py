@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.program.memory import View
 from neuronxcc.program.step import Maker, Spec, Step
 from neuronxcc.program.words import place, view_text

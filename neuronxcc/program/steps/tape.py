@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from neuronxcc.ir.meaning.elementwise import Array
+from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.node import Literal
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.step import Code, Maker, Spec, Step
@@ -111,7 +111,7 @@ class TapeStep(Step):
         return (code for code in self._codes(far) if code is not None)
 
     def _codes(self, far: Array) -> Iterator[Code | None]:
-        """What is compiled for each function; None for those that are no loops."""
+        """The loop kernel of each function; None for those that have none."""
         found = instructions(self) if far.any() else None
         for number, function in enumerate(self.functions):
             if not isinstance(function, TapeLoop):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nki.context import current_core
 from nki.first_generation.compiler.modulo import modulo
 from nki.first_generation.language.creation import Placement
-from nki.memory import MemoryRegion, current_core
+from nki.memory import MemoryRegion
 
 __all__ = ["alloc", "auto_alloc", "mod_alloc"]
 

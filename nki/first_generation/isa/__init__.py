@@ -8,28 +8,20 @@ from nki.first_generation.isa.constants import dge_mode, engine, nc_version, oob
 from nki.first_generation.isa.engines import (
     activation,
     activation_reduce,
-    affine_select,
     bn_aggr,
     bn_stats,
     dropout,
-    iota,
-    local_gather,
     max8,
-    memset,
     nc_find_index8,
     nc_match_replace8,
-    nc_stream_shuffle,
     range_select,
     reciprocal,
     scalar_tensor_tensor,
     select_reduce,
-    sequence_bounds,
     tensor_copy,
     tensor_copy_dynamic_dst,
     tensor_copy_dynamic_src,
     tensor_copy_predicated,
-    tensor_partition_reduce,
-    tensor_reduce,
     tensor_scalar,
     tensor_scalar_cumulative,
     tensor_scalar_reduce,
@@ -37,6 +29,16 @@ from nki.first_generation.isa.engines import (
     tensor_tensor_scan,
 )
 from nki.first_generation.isa.movement import dma_copy, dma_transpose, nc_matmul, nc_transpose
+from nki.first_generation.isa.shaped import (
+    affine_select,
+    iota,
+    local_gather,
+    memset,
+    nc_stream_shuffle,
+    sequence_bounds,
+    tensor_partition_reduce,
+    tensor_reduce,
+)
 from nki.isa.functions import FUNCTIONS
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy as np
 from nki.errors import NkiError
 from nki.first_generation.boxes import (
     Box,
-    Region,
+    TileRegion,
     box_slices,
     region_of_mask,
     region_of_values,
@@ -64,7 +64,7 @@ class Cut(NamedTuple):
     """
 
     box: Box | None
-    zeros: tuple[tuple[int, Region], ...] = ()
+    zeros: tuple[tuple[int, TileRegion], ...] = ()
 
 
 def product_cut(mask: Any, sizes: tuple[int, int, int]) -> Cut:
@@ -83,7 +83,7 @@ def product_cut(mask: Any, sizes: tuple[int, int, int]) -> Cut:
             raise product_mask(mask, "no box")
         return Cut(region.box)
     box: list[tuple[int, int]] = list(whole_box(sizes))
-    zeros: list[tuple[int, Region]] = []
+    zeros: list[tuple[int, TileRegion]] = []
     for part in parts:
         region, height, width = _part_cut(mask, part, sizes)
         if region.box is None:
@@ -99,7 +99,9 @@ def product_cut(mask: Any, sizes: tuple[int, int, int]) -> Cut:
     return Cut(None if empty else tuple(box), tuple(zeros))
 
 
-def _zeros(region: Region, width: int, sizes: tuple[int, int, int]) -> list[tuple[int, Region]]:
+def _zeros(
+    region: TileRegion, width: int, sizes: tuple[int, int, int]
+) -> list[tuple[int, TileRegion]]:
     """Return what is to be zeroed so that only a region that is no box takes part."""
     assert region.box is not None
     assert region.inside is not None
@@ -108,12 +110,17 @@ def _zeros(region: Region, width: int, sizes: tuple[int, int, int]) -> list[tupl
         return [(width, region)]
     # Rows of the contraction that take no part must not do so by inf * 0 either.
     return [
-        (k, Region((region.box[0], (0, sizes[k])), np.broadcast_to(rows, (len(rows), sizes[k]))))
+        (
+            k,
+            TileRegion(
+                (region.box[0], (0, sizes[k])), np.broadcast_to(rows, (len(rows), sizes[k]))
+            ),
+        )
         for k in (_STATIONARY, _MOVING)
     ]
 
 
-def _part_cut(mask: Any, part: Mask, sizes: tuple[int, int, int]) -> tuple[Region, int, int]:
+def _part_cut(mask: Any, part: Mask, sizes: tuple[int, int, int]) -> tuple[TileRegion, int, int]:
     """Return what one condition leaves, and which of the three sizes its axes are."""
     rows, columns = (1, 1, *part.shape)[-2:]
     index = part.terms[0][0] if part.terms else None
@@ -155,7 +162,7 @@ def operand_within(operand: Tensor, cut: Cut, axis: int) -> NkiTensor:
     return made
 
 
-def zeroed(tensor: NkiTensor, region: Region) -> NkiTensor:
+def zeroed(tensor: NkiTensor, region: TileRegion) -> NkiTensor:
     """Return a copy of an operand with 0 outside of a region."""
     made, source = new_tile(flat(tensor).shape, tensor.dtype), flat(tensor)
     fill(made, 0)
@@ -175,16 +182,16 @@ def preceded(stationary: NkiTensor, count: int) -> NkiTensor:
     return made
 
 
-def valid_of(cut: Cut, shape: tuple[int, ...]) -> Region:
+def valid_of(cut: Cut, shape: tuple[int, ...]) -> TileRegion:
     """Return what a product writes of its result: where something of the contraction is left."""
     box = cut.box
     if box is None:
-        return Region(None)
+        return TileRegion(None)
     if not cut.zeros:
         if box[_MOVING] == (0, math.prod(shape[1:])):
-            return Region((box[_STATIONARY], *whole_box(shape[1:])))
+            return TileRegion((box[_STATIONARY], *whole_box(shape[1:])))
         if len(shape) == len(box) - 1:
-            return Region(box[1:])
+            return TileRegion(box[1:])
     values = np.zeros((shape[0], math.prod(shape[1:])), bool)
     values[box_slices(box[1:])] = True
     for axis, region in cut.zeros:

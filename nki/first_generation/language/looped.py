@@ -10,7 +10,7 @@ import numpy as np
 from nki.access import written
 from nki.errors import NkiError
 from nki.first_generation import isa
-from nki.first_generation.boxes import Region, region_of_mask, region_of_values
+from nki.first_generation.boxes import TileRegion, region_of_mask, region_of_values
 from nki.first_generation.compute import tile_of
 from nki.first_generation.indices import Booleans, Mask
 from nki.first_generation.isa.common import kind_of
@@ -130,7 +130,7 @@ def _alike(values: Any) -> Booleans | bool:
 
 
 def _named_tile(
-    into: Callable[[], Any], x: Tensor, dtype: Any, owner: tuple[Any, Any], region: Region
+    into: Callable[[], Any], x: Tensor, dtype: Any, owner: tuple[Any, Any], region: TileRegion
 ) -> Tensor:
     """Return the tile that a name stands for, or a new one that takes its place.
 

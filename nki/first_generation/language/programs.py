@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from nki.context import current_run
 from nki.errors import NkiError, NkiIndexError
 from nki.first_generation.boxes import region_of_mask
-from nki.first_generation.loops import Loop
+from nki.first_generation.loops import LoopRange
 from nki.first_generation.state import current
 from nki.first_generation.tensors import Tensor
 
@@ -27,10 +27,10 @@ __all__ = [
 ]
 
 
-def affine_range(*args: Any, **more: Any) -> Loop:
+def affine_range(*args: Any, **more: Any) -> LoopRange:
     """Return ``range(...)``: loops are unrolled, and hints about their order change nothing."""
     del more
-    return Loop(*args)
+    return LoopRange(*args)
 
 
 sequential_range = affine_range

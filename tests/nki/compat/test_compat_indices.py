@@ -15,7 +15,7 @@ import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
 from nki import access
 from nki.errors import NkiError
-from nki.first_generation.boxes import Region, box_slices, boxes_of, region_of_mask
+from nki.first_generation.boxes import TileRegion, box_slices, boxes_of, region_of_mask
 from nki.first_generation.indices import Index, Mask
 from nki.first_generation.state import State, use_state
 from nki.first_generation.tensors import Tensor
@@ -105,12 +105,12 @@ def test_a_region_holds_what_its_mask_says(data: Any) -> None:
 
 def test_rectangles_need_no_truth_values() -> None:
     i_p, i_f = nl.mgrid[0:128, 0:512]
-    assert region_of_mask((i_p * 2 + 3 < 64) & (i_f >= 5), (128, 512)) == Region(
+    assert region_of_mask((i_p * 2 + 3 < 64) & (i_f >= 5), (128, 512)) == TileRegion(
         ((0, 31), (5, 512))
     )
-    assert region_of_mask(i_p < 0, (128, 512)) == Region(None)
-    assert region_of_mask((i_p < 9) & True, (128, 512)) == Region(((0, 9), (0, 512)))
-    assert region_of_mask((i_p < 9) & False, (128, 512)) == Region(None)
+    assert region_of_mask(i_p < 0, (128, 512)) == TileRegion(None)
+    assert region_of_mask((i_p < 9) & True, (128, 512)) == TileRegion(((0, 9), (0, 512)))
+    assert region_of_mask((i_p < 9) & False, (128, 512)) == TileRegion(None)
 
 
 @given(st.data())

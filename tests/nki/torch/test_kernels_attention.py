@@ -106,7 +106,7 @@ def test_values_and_gradients(
 @pytest.fixture
 def _switched(monkeypatch: pytest.MonkeyPatch) -> None:
     sdpa.install()
-    monkeypatch.setenv(sdpa.VARIABLE, "1")
+    monkeypatch.setenv("TORCH_NEURONX_ENABLE_NKI_SDPA", "1")
     torch._dynamo.reset()
 
 
@@ -149,7 +149,7 @@ def test_the_environment_switches_it_on() -> None:
         "import torch_neuronx.kernels.flash_forward as m\n"
         "assert not m.flash_forward._launches; f(q, q, q); assert len(m.flash_forward._launches)\n"
     )
-    environment = {**os.environ, sdpa.VARIABLE: "1"}
+    environment = {**os.environ, "TORCH_NEURONX_ENABLE_NKI_SDPA": "1"}
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True)
 
 

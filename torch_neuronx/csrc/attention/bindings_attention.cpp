@@ -1,7 +1,7 @@
 #include "attention/bindings_attention.h"
 
 #include <pybind11/stl.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "attention/aten_attention.h"
 

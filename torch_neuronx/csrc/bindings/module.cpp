@@ -19,7 +19,7 @@
 #include "distributed/bindings_planning.h"
 #include "distributed/bindings_reduce.h"
 #include "gemm/bindings_gemm.h"
-#include "inference/refuse.h"
+#include "inference/bindings_inference.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"

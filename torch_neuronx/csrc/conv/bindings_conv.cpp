@@ -1,7 +1,7 @@
 #include "conv/bindings_conv.h"
 
 #include <pybind11/stl.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <optional>
 

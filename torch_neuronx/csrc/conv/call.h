@@ -1,8 +1,8 @@
 // One call of conv.h's functions, as its parts hand it on.
 #pragma once
 
-#include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 
 #include "conv/conv.h"
 #include "conv/run_winograd.h"

@@ -261,7 +261,7 @@ bool twice_as_fast(at::ScalarType dtype) {
 }
 
 // Whether Winograd's method is faster even if the filters must be transformed in every call. The
-// numbers come from benchmarks/conv.py; see docs/architecture.md.
+// numbers come from benchmarks/conv.py; see docs/convolution.md.
 bool winograd_pays(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef padding) {
   constexpr int64_t kLeastChannels = 16;  // fewer leave lanes empty
   const at::ScalarType dtype = input.scalar_type();

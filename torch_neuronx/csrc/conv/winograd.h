@@ -3,7 +3,7 @@
 // A tile of 4 x 4 results needs a patch of 6 x 6 inputs. Patch, filter and result are polynomials'
 // values at the points 0, +-5/8, +-3/2 and infinity in both directions (36 "frequencies"), where
 // the convolution is one multiplication per frequency, input channel and output channel: 36 instead
-// of 144. The points are the ones with the smallest error of all we tried (docs/architecture.md).
+// of 144. The points are the ones with the smallest error of all we tried (docs/convolution.md).
 //
 // The steps: filters once (filter), then per group of tiles patches (input), for every frequency a
 // matrix product over the channels (multiply), and back (output). Vectors hold 16 channels.

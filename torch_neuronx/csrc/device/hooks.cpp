@@ -58,7 +58,7 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-[[maybe_unused]] const bool g_registered = [] {
+[[maybe_unused]] const bool g_hooks_registered = [] {
   at::RegisterPrivateUse1HooksInterface(new NeuronHooks);
   at::setHostAllocator(kNeuron, host_allocator());
   return true;

@@ -27,7 +27,7 @@ struct Activity {
   CommunicationActivity::Facts facts;
 };
 
-std::mutex g_mutex;
+std::mutex g_profile_mutex;
 std::vector<Activity> g_activities;
 // The rows of groups: by device, and the group's name. Numbered beyond all streams.
 constexpr int32_t kFirstRow = 1000;
@@ -38,14 +38,14 @@ thread_local std::vector<int32_t> t_correlation;
 class Session final : public libkineto::IActivityProfilerSession {
  public:
   void start() override {
-    std::lock_guard<std::mutex> lock(g_mutex);
+    std::lock_guard<std::mutex> lock(g_profile_mutex);
     g_activities.clear();
     g_profiling.store(true);
     status_ = libkineto::TraceStatus::RECORDING;
   }
   void stop() override {
     g_profiling.store(false);
-    std::lock_guard<std::mutex> lock(g_mutex);
+    std::lock_guard<std::mutex> lock(g_profile_mutex);
     recorded_.swap(g_activities);
     rows_ = g_rows;
     status_ = libkineto::TraceStatus::PROCESSING;
@@ -153,7 +153,7 @@ struct Marks final : torch::profiler::impl::ProfilerStubs {
   }
 };
 
-[[maybe_unused]] const bool g_registered = [] {
+[[maybe_unused]] const bool g_profiler_registered = [] {
   torch::profiler::impl::registerPrivateUse1Methods(new Marks);  // kept for the process's life
   libkineto::api().registerProfilerFactory([] { return std::make_unique<Profiler>(); });
   return true;
@@ -173,7 +173,7 @@ void ActivityScope::finish() const {
   // "aten::mm" is the operator on the host's track; "neuron::mm" what the core did for it.
   const auto colon = name_.find("::");
   std::string kernel = "neuron" + (colon == std::string::npos ? "::" + name_ : name_.substr(colon));
-  std::lock_guard<std::mutex> lock(g_mutex);
+  std::lock_guard<std::mutex> lock(g_profile_mutex);
   if (!g_profiling.load()) return;  // the profile ended meanwhile
   g_activities.push_back({std::move(kernel),
                           start_,
@@ -193,7 +193,7 @@ std::unique_ptr<CommunicationActivity> CommunicationActivity::start(std::string 
   activity->facts_ = std::move(facts);
   activity->index_ = index;
   activity->correlation_ = t_correlation.empty() ? 0 : t_correlation.back();
-  std::lock_guard<std::mutex> lock(g_mutex);
+  std::lock_guard<std::mutex> lock(g_profile_mutex);
   const auto key = std::make_pair(index, group);
   const auto known = std::find(g_rows.begin(), g_rows.end(), key);
   activity->row_ = kFirstRow + static_cast<int32_t>(known - g_rows.begin());
@@ -205,7 +205,7 @@ void CommunicationActivity::begin() { begin_ = profile_time(); }
 
 void CommunicationActivity::end() {
   const int64_t end = profile_time();
-  std::lock_guard<std::mutex> lock(g_mutex);
+  std::lock_guard<std::mutex> lock(g_profile_mutex);
   if (!g_profiling.load()) return;  // the profile ended meanwhile
   g_activities.push_back(
       {std::move(name_), begin_, end, index_, row_, correlation_, std::move(facts_)});

@@ -17,7 +17,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor plus(const at::Tensor& gates, const OptionalTensor& bias) {
   return bias.has_value() && bias->defined() ? gates + *bias : gates;
 }
-bool given(const OptionalTensor& t) { return t.has_value() && t->defined(); }
+bool is_given(const OptionalTensor& t) { return t.has_value() && t->defined(); }
 
 // The columns of [N, n H] in n parts.
 std::vector<at::Tensor> parts(const at::Tensor& t, int64_t n) {
@@ -46,14 +46,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
     const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, const at::Tensor& cx,
     const at::Tensor& cy, const at::Tensor& workspace, bool has_bias) {
-  if (!given(grad_hy) && !given(grad_cy)) return {};
+  if (!is_given(grad_hy) && !is_given(grad_cy)) return {};
   return run_on_host(cx.device().index(), [&](HostArgs& host) {
     const auto part = parts(host(workspace), 4);
     const at::Tensor &i = part[0], &f = part[1], &g = part[2], &o = part[3];
     const at::Tensor tanh_cy = host(cy).tanh();
-    at::Tensor grad_c = given(grad_cy) ? host(*grad_cy) : at::Tensor();
+    at::Tensor grad_c = is_given(grad_cy) ? host(*grad_cy) : at::Tensor();
     at::Tensor grad_o = at::zeros_like(o);
-    if (given(grad_hy)) {
+    if (is_given(grad_hy)) {
       const at::Tensor gh = host(*grad_hy);
       grad_o = gh * tanh_cy * o * (1 - o);
       const at::Tensor through = gh * o * (1 - tanh_cy * tanh_cy);

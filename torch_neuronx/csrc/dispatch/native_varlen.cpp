@@ -173,13 +173,13 @@ void backward(const Sequence& s, const Options& options) {
 
 // The operator's tensors on the host's side. Without `cumulative_q` they are [batch, length, heads,
 // width] and one problem.
-struct Call {
+struct VarlenCall {
   at::Tensor query, key, value, out, logsumexp;
   OptionalTensor cumulative_q, cumulative_k, used_keys, pages;
   int64_t longest_q, longest_k;
 };
 
-std::vector<Sequence> dense(const Call& call) {
+std::vector<Sequence> dense(const VarlenCall& call) {
   TORCH_CHECK(call.query.dim() == 4 && call.key.dim() == 4 && call.value.dim() == 4 &&
                   !call.used_keys && !call.pages,
               "flash attention: without cumulative lengths, query, key and value must be [batch, "
@@ -195,7 +195,7 @@ std::vector<Sequence> dense(const Call& call) {
            {}}};
 }
 
-std::vector<Sequence> packed(const Call& call) {
+std::vector<Sequence> packed(const VarlenCall& call) {
   TORCH_CHECK(call.cumulative_k || call.pages,
               "flash attention: cum_seq_q needs cum_seq_k, or a block_table");
   TORCH_CHECK(!call.pages || call.used_keys, "flash attention: a block_table needs seqused_k");
@@ -232,7 +232,7 @@ std::vector<Sequence> packed(const Call& call) {
   return sequences;
 }
 
-std::vector<Sequence> sequences_of(const Call& call) {
+std::vector<Sequence> sequences_of(const VarlenCall& call) {
   return call.cumulative_q ? packed(call) : dense(call);
 }
 
@@ -261,17 +261,17 @@ ForwardResult flash_forward(const at::Tensor& query, const at::Tensor& key, cons
     sizes.back() = v.size(-1);
     const at::Tensor out = at::zeros(sizes, q.options());
     const at::Tensor logsumexp = empty_logsumexp(q, cumulative_q.has_value());
-    const Call call{q,
-                    with_contiguous_rows(host(key)),
-                    v,
-                    out,
-                    logsumexp,
-                    host(cumulative_q),
-                    host(cumulative_k),
-                    host(used_keys),
-                    host(pages),
-                    longest_q.guard_int(__FILE__, __LINE__),
-                    longest_k.guard_int(__FILE__, __LINE__)};
+    const VarlenCall call{q,
+                          with_contiguous_rows(host(key)),
+                          v,
+                          out,
+                          logsumexp,
+                          host(cumulative_q),
+                          host(cumulative_k),
+                          host(used_keys),
+                          host(pages),
+                          longest_q.guard_int(__FILE__, __LINE__),
+                          longest_k.guard_int(__FILE__, __LINE__)};
     for (const Sequence& s : sequences_of(call)) forward(s, options);
     // Neither dropout's state nor its mask: there is none.
     const auto bits = q.options().dtype(at::kUInt64);
@@ -305,17 +305,17 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(
   const Options options = options_of(dropout, causal, scale, left, right);
   return run_on_host(query.device().index(), [&](HostArgs& host) {
     const bool is_packed = cumulative_q.defined();
-    const Call call{with_contiguous_rows(host(query)),
-                    with_contiguous_rows(host(key)),
-                    with_contiguous_rows(host(value)),
-                    with_contiguous_rows(host(out)),
-                    host(logsumexp),
-                    is_packed ? OptionalTensor(host(cumulative_q)) : std::nullopt,
-                    is_packed ? OptionalTensor(host(cumulative_k)) : std::nullopt,
-                    {},
-                    {},
-                    longest_q.guard_int(__FILE__, __LINE__),
-                    longest_k.guard_int(__FILE__, __LINE__)};
+    const VarlenCall call{with_contiguous_rows(host(query)),
+                          with_contiguous_rows(host(key)),
+                          with_contiguous_rows(host(value)),
+                          with_contiguous_rows(host(out)),
+                          host(logsumexp),
+                          is_packed ? OptionalTensor(host(cumulative_q)) : std::nullopt,
+                          is_packed ? OptionalTensor(host(cumulative_k)) : std::nullopt,
+                          {},
+                          {},
+                          longest_q.guard_int(__FILE__, __LINE__),
+                          longest_k.guard_int(__FILE__, __LINE__)};
     const at::Tensor g = with_contiguous_rows(host(grad));
     auto grads = std::tuple(at::zeros_like(call.query), at::zeros_like(call.key),
                             at::zeros_like(call.value));

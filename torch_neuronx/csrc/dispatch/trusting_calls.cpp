@@ -379,7 +379,7 @@ void segment_reduce(Call& call) {
         sum += fits ? p[i] : 0;
       }
     }
-    call.require(fits, std::string("'") + name + "' must lie in order within the data's dimension");
+    call.require(fits, c10::str("'", name, "' must lie in order within the data's dimension"));
   }
 }
 

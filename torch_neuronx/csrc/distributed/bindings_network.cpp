@@ -105,12 +105,6 @@ Blocks blocks_of(const std::vector<Tensor>& tensors, const std::vector<int64_t>&
   return blocks;
 }
 
-Reduction reduction_of(const std::string& name) {
-  for (int i = 0; i <= int(Reduction::kBxor); ++i)
-    if (name == reduction_name(Reduction(i))) return Reduction(i);
-  TORCH_CHECK_VALUE(false, "no reduction is called \"", name, "\"");
-}
-
 // One rank. Its methods are collectives: all ranks call them, each in a thread of its own.
 class TwoLevelRank {
  public:

@@ -9,7 +9,7 @@ namespace py = pybind11;
 namespace torch_neuronx::distributed {
 namespace {
 
-std::string reduction_name(const torch::jit::Object& boxed) {
+std::string reduction_name_of(const torch::jit::Object& boxed) {
   const auto reduction = c10::IValue(boxed._ivalue()).toCustomClass<c10d::ReduceOp>();
   switch (reduction->op_) {
     case c10d::ReduceOp::SUM:
@@ -37,6 +37,8 @@ std::string reduction_name(const torch::jit::Object& boxed) {
 
 }  // namespace
 
-void bind_planning(py::module_& m) { m.def("reduction_name", &reduction_name, py::arg("boxed")); }
+void bind_planning(py::module_& m) {
+  m.def("reduction_name", &reduction_name_of, py::arg("boxed"));
+}
 
 }  // namespace torch_neuronx::distributed

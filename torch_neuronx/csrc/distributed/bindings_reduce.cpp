@@ -14,12 +14,6 @@ namespace {
 namespace py = pybind11;
 using at::Tensor;
 
-Reduction reduction_of(const std::string& name) {
-  for (int i = 0; i <= int(Reduction::kBxor); ++i)
-    if (name == reduction_name(Reduction(i))) return Reduction(i);
-  TORCH_CHECK_VALUE(false, "no reduction is called \"", name, "\"");
-}
-
 void check_host(const Tensor& t) {
   TORCH_CHECK((t.device().is_cpu() || t.device().is_privateuseone()) && t.is_contiguous(),
               "expected contiguous tensors on cpu or neuron");

@@ -232,6 +232,12 @@ const char* reduction_name(Reduction op) {
   return names[int(op)];
 }
 
+Reduction reduction_of(std::string_view name) {
+  for (int i = 0; i <= int(Reduction::kBxor); ++i)
+    if (name == reduction_name(Reduction(i))) return Reduction(i);
+  TORCH_CHECK_VALUE(false, "no reduction is called \"", name, "\"");
+}
+
 void reduce(Reduction op, ScalarType dtype, Pointers inputs, size_t n_inputs, Outputs outputs,
             size_t n_outputs, size_t count, double prescale, double postscale) {
   TORCH_CHECK(n_inputs > 0, "a reduction needs at least one input");

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace torch_neuronx::distributed {
 
@@ -13,6 +14,8 @@ enum class Reduction : uint8_t { kSum, kProduct, kMin, kMax, kBand, kBor, kBxor 
 
 /// "sum", "product", "min", "max", "band", "bor" or "bxor".
 const char* reduction_name(Reduction op);
+/// The reduction of that name; raises ValueError if there is none.
+Reduction reduction_of(std::string_view name);
 
 /// Writes the same `count` elements of `dtype` to every output:
 ///

@@ -1,7 +1,7 @@
 #include "gemm/bindings_gemm.h"
 
 #include <pybind11/stl.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "gemm/aten_gemm.h"
 #include "gemm/methods.h"

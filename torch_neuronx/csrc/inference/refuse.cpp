@@ -3,6 +3,8 @@
 #include <omp.h>
 #include <torch/csrc/jit/runtime/jit_exception.h>
 
+#include "inference/bindings_inference.h"
+
 namespace torch_neuronx::inference {
 namespace {
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <c10/util/StringUtil.h>
-#include <pybind11/pybind11.h>
 
 #include <string>
 
@@ -19,7 +18,5 @@ template <class... Parts>
 void require(bool fits, const Parts&... parts) {
   if (C10_UNLIKELY(!fits)) refuse(c10::str(parts...));
 }
-
-void bind_inference(pybind11::module_& m);
 
 }  // namespace torch_neuronx::inference

@@ -12,7 +12,7 @@ namespace torch_neuronx::kernels {
 namespace {
 
 // Elements per task; a task is whole rows.
-constexpr int64_t kChunk = 32768;
+constexpr int64_t kTaskElements = 32768;
 // Weight gradients are summed over at most this many blocks of rows, whatever the thread count.
 constexpr int64_t kGradBlocks = 16;
 
@@ -40,15 +40,16 @@ void each_row(int64_t rows, int64_t cols, int64_t scratch, const Body& body) {
   if (rows <= 0 || cols <= 0) {
     return;
   }
-  parallel_chunks(rows, std::max<int64_t>(1, kChunk / cols), [&](int64_t begin, int64_t end) {
-    thread_local std::vector<float> buffer;
-    if (static_cast<int64_t>(buffer.size()) < scratch) {
-      buffer.resize(scratch);
-    }
-    for (int64_t row = begin; row < end; ++row) {
-      body(row, buffer.data());
-    }
-  });
+  parallel_chunks(rows, std::max<int64_t>(1, kTaskElements / cols),
+                  [&](int64_t begin, int64_t end) {
+                    thread_local std::vector<float> buffer;
+                    if (static_cast<int64_t>(buffer.size()) < scratch) {
+                      buffer.resize(scratch);
+                    }
+                    for (int64_t row = begin; row < end; ++row) {
+                      body(row, buffer.data());
+                    }
+                  });
 }
 
 struct NormGradArgs {

@@ -7,7 +7,7 @@ namespace torch_neuronx::kernels::TN_ISA {
 
 namespace {
 
-// In the order of ALU in neuronxcc/program/natives.py.
+// The order of SCANNED in neuronxcc/program/natives/alu.py; tests/nki/test_alu.py compares them.
 enum class Alu : int64_t {
   kAdd,
   kSubtract,
@@ -20,9 +20,9 @@ enum class Alu : int64_t {
   kGreater,
   kLessEqual,
   kLess,
-  kAnd,
-  kOr,
-  kXor,
+  kLogicalAnd,
+  kLogicalOr,
+  kLogicalXor,
   kPower,
   kAbsMax,
   kAbsMin,
@@ -59,9 +59,9 @@ TN_INLINE vf apply(vf a, vf b) {
   if constexpr (kOp == Alu::kGreater) return truth(a > b);
   if constexpr (kOp == Alu::kLessEqual) return truth(a <= b);
   if constexpr (kOp == Alu::kLess) return truth(a < b);
-  if constexpr (kOp == Alu::kAnd) return truth((a != 0.0f) & (b != 0.0f));
-  if constexpr (kOp == Alu::kOr) return truth((a != 0.0f) | (b != 0.0f));
-  if constexpr (kOp == Alu::kXor) return truth((a != 0.0f) ^ (b != 0.0f));
+  if constexpr (kOp == Alu::kLogicalAnd) return truth((a != 0.0f) & (b != 0.0f));
+  if constexpr (kOp == Alu::kLogicalOr) return truth((a != 0.0f) | (b != 0.0f));
+  if constexpr (kOp == Alu::kLogicalXor) return truth((a != 0.0f) ^ (b != 0.0f));
   if constexpr (kOp == Alu::kPower) return power(a, b);
   if constexpr (kOp == Alu::kAbsMax) return (abs(a) > abs(b)) ? a : b;
   if constexpr (kOp == Alu::kAbsMin) return (abs(a) < abs(b)) ? a : b;
@@ -102,14 +102,14 @@ vf binary(vf a, vf b) {
 template <bool kReverse>
 Binary binary_of(Alu op) {
   static constexpr Binary kTable[] = {
-      binary<Alu::kAdd, kReverse>,      binary<Alu::kSubtract, kReverse>,
-      binary<Alu::kMultiply, kReverse>, binary<Alu::kMaximum, kReverse>,
-      binary<Alu::kMinimum, kReverse>,  binary<Alu::kEqual, kReverse>,
-      binary<Alu::kNotEqual, kReverse>, binary<Alu::kGreaterEqual, kReverse>,
-      binary<Alu::kGreater, kReverse>,  binary<Alu::kLessEqual, kReverse>,
-      binary<Alu::kLess, kReverse>,     binary<Alu::kAnd, kReverse>,
-      binary<Alu::kOr, kReverse>,       binary<Alu::kXor, kReverse>,
-      binary<Alu::kPower, kReverse>,    binary<Alu::kAbsMax, kReverse>,
+      binary<Alu::kAdd, kReverse>,       binary<Alu::kSubtract, kReverse>,
+      binary<Alu::kMultiply, kReverse>,  binary<Alu::kMaximum, kReverse>,
+      binary<Alu::kMinimum, kReverse>,   binary<Alu::kEqual, kReverse>,
+      binary<Alu::kNotEqual, kReverse>,  binary<Alu::kGreaterEqual, kReverse>,
+      binary<Alu::kGreater, kReverse>,   binary<Alu::kLessEqual, kReverse>,
+      binary<Alu::kLess, kReverse>,      binary<Alu::kLogicalAnd, kReverse>,
+      binary<Alu::kLogicalOr, kReverse>, binary<Alu::kLogicalXor, kReverse>,
+      binary<Alu::kPower, kReverse>,     binary<Alu::kAbsMax, kReverse>,
       binary<Alu::kAbsMin, kReverse>,
   };
   static_assert(sizeof(kTable) / sizeof(kTable[0]) == static_cast<size_t>(Alu::kCount));

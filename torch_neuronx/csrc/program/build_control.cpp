@@ -71,7 +71,7 @@ std::unique_ptr<Step> Builder::make_print(const py::dict& spec, std::string name
   step->view = view(field(spec, "view"), "what is printed", false);
   const py::handle printer = field(spec, "printer");
   TORCH_CHECK_VALUE(PyCallable_Check(printer.ptr()) != 0, "what prints cannot be called");
-  step->printer = keep(printer);
+  step->printer = keep(printer.ptr());
   return step;
 }
 

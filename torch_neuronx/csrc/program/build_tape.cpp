@@ -5,8 +5,8 @@
 
 namespace torch_neuronx::program {
 
-std::shared_ptr<PyObject> keep(py::handle object) {
-  return {Py_NewRef(object.ptr()), [](PyObject* held) {
+std::shared_ptr<PyObject> keep(PyObject* object) {
+  return {Py_NewRef(object), [](PyObject* held) {
             const py::gil_scoped_acquire gil;
             Py_DECREF(held);
           }};
@@ -14,7 +14,6 @@ std::shared_ptr<PyObject> keep(py::handle object) {
 
 namespace {
 
-using Kind = TapeFunction::Kind;
 using Reach = std::vector<nki::NativeSlot>;
 
 constexpr int64_t kMostChunks = 1 << 20;
@@ -33,7 +32,7 @@ std::vector<int64_t> integers(py::handle value, const char* what) {
 }
 
 Reach loop_of(const py::dict& spec, TapeFunction& f) {
-  f.kind = Kind::kLoop;
+  f.kind = TapeFunction::Kind::kLoop;
   const int64_t address = integer(field(spec, "address"), "the address of a kernel");
   TORCH_CHECK_VALUE(address > 0, "a kernel has no address");
   f.loop = reinterpret_cast<LoopFunction>(address);
@@ -65,7 +64,7 @@ gemm::Element element(py::handle value, bool result) {
 }
 
 Reach product_of(const py::dict& spec, TapeFunction& f) {
-  f.kind = Kind::kProduct;
+  f.kind = TapeFunction::Kind::kProduct;
   nki::Product& p = f.product;
   const auto shape = integers(field(spec, "shape"), "the shape of a product");
   const auto strides = integers(field(spec, "strides"), "the strides of a product");
@@ -103,7 +102,7 @@ Reach product_of(const py::dict& spec, TapeFunction& f) {
 }
 
 Reach native_of(const py::dict& spec, TapeFunction& f) {
-  f.kind = Kind::kNative;
+  f.kind = TapeFunction::Kind::kNative;
   const std::string name = text(field(spec, "native"), "the name of a native function");
   f.native = nki::find_native(name);
   TORCH_CHECK_VALUE(f.native != nullptr, "there is no native function '", name, "'");
@@ -165,7 +164,7 @@ std::unique_ptr<Step> Builder::make_tape(const py::dict& spec, std::string name,
   const py::handle code = field(spec, "code");
   TORCH_CHECK_VALUE(PyBytes_Check(code.ptr()) && PyBytes_GET_SIZE(code.ptr()) % 8 == 0,
                     "the code of a tape must be bytes of whole words");
-  step->owner = keep(code);
+  step->owner = keep(code.ptr());
   step->code = reinterpret_cast<const int64_t*>(PyBytes_AS_STRING(code.ptr()));
   step->words = PyBytes_GET_SIZE(code.ptr()) / 8;
   check_code(*step, reaches);
@@ -219,7 +218,8 @@ void Builder::check_code(TapeStep& tape, const std::vector<std::vector<nki::Nati
         touch(static_cast<int32_t>(id), 0, 0, reach.written);
       }
       nanoseconds += f.nanoseconds * double(std::max<int64_t>(chunks, 1));
-      splits = splits || f.kind == Kind::kProduct || (chunks == 0 && f.items > f.grain);
+      splits =
+          splits || f.kind == TapeFunction::Kind::kProduct || (chunks == 0 && f.items > f.grain);
       at += f.words();
     }
     const bool parallel = splits && nanoseconds >= kWorthThreads;

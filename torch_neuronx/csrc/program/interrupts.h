@@ -1,8 +1,6 @@
 // A loop without an end must still hear Ctrl-C.
 #pragma once
 
-#include <torch/csrc/Exceptions.h>
-
 #include <chrono>
 
 namespace torch_neuronx::program {
@@ -15,14 +13,12 @@ class Interrupts {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < std::chrono::milliseconds(50)) return;
     last_ = now;
-    const pybind11::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() == 0) return;
-    python_error error;
-    error.persist();
-    throw error;
+    look();
   }
 
  private:
+  static void look();
+
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 

@@ -10,7 +10,7 @@
 // other memory.
 #pragma once
 
-#include <pybind11/pybind11.h>
+#include <Python.h>
 
 #include <memory>
 #include <string>
@@ -25,7 +25,7 @@ namespace torch_neuronx::program {
 constexpr int64_t kMostTapeSlots = 64;
 
 // A reference that may be given back by a thread without the GIL.
-std::shared_ptr<PyObject> keep(pybind11::handle object);
+std::shared_ptr<PyObject> keep(PyObject* object);
 
 struct TapeFunction {
   enum class Kind : uint8_t { kLoop, kProduct, kNative };

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from neuronxcc.environment.registry import VARIABLES
+from neuronxcc.machine import LNC_VARIABLES, TARGET_VARIABLE
 from neuronxcc.unread import ends_quietly
 from torch_neuronx._config import (
-    LNC_VARIABLES,
     MAX_DEVICES,
     NUM_CORES_VARIABLE,
-    TARGET_VARIABLE,
     VISIBLE_CORES_VARIABLE,
 )
 from torch_neuronx.distributed.planning.errors import PlanError
-from torch_neuronx.distributed.planning.placement import Placement, instance_names
+from torch_neuronx.distributed.planning.placement import DEFAULT_INSTANCE, Placement, instance_names
 from torch_neuronx.distributed.planning.session import plan
 
 MODULE = "torch_neuronx.distributed.plan"
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--world-size", type=int, required=True, help="ranks of the job")
     made.add_argument("--rank", type=int, default=0, help="the rank to trace (default: 0)")
-    made.add_argument("--instance", default="trn2.48xlarge", help="default: trn2.48xlarge")
+    made.add_argument("--instance", default=DEFAULT_INSTANCE, help=f"default: {DEFAULT_INSTANCE}")
     made.add_argument("--lnc", type=int, help="physical cores of a logical one")
     made.add_argument(
         "--nproc-per-node", type=int, help="ranks of an instance (default: its cores)"
@@ -62,7 +62,7 @@ def machine_variables(placement: Placement) -> dict[str, str]:
 
 def _restart_with(values: Mapping[str, str], arguments: Sequence[str]) -> None:
     """Start again where the machine is another one: it is read once, when torch is imported."""
-    if any(os.environ.get(name, "") != value for name, value in values.items()):
+    if any(VARIABLES[name].text() != value for name, value in values.items()):
         sys.stdout.flush()
         os.execve(  # noqa: S606 - this interpreter, again
             sys.executable,

@@ -1,4 +1,4 @@
-"""What a plan raises."""
+"""Errors of plans."""
 
 
 class PlanError(RuntimeError):

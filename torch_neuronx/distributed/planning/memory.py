@@ -1,4 +1,4 @@
-"""What lies in the memory of the planned core, and when.
+"""The memory of the planned core over time.
 
 Storages are followed from the operator that made them until nothing refers to them. What happened
 is kept as a list of changes; the peak, and what was there then, are found by reading the list again
@@ -53,7 +53,7 @@ class Block:
 
     @property
     def kind(self) -> str:
-        """What it is counted as."""
+        """The kind of memory that it is counted as."""
         # Nothing but FSDP frees a storage that is still referred to.
         if self.emptied:
             return "gathered parameters"

@@ -228,7 +228,7 @@ def _device(kwargs: Mapping[str, object], given: Iterable[Tensor]) -> str:
 
 
 def _brought_to_the_host(tensor: FakeTensor) -> Tensor:
-    """What a script gets when it copies from the device: zeros, unless it is a whole model."""
+    """The copy from the device that a script gets: zeros, unless it is a whole model."""
     if tensor.device.type != "cpu" or tensor.nbytes > REAL_COPY_BYTES:
         return tensor
     return _real(tensor)

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuronxcc.targets import TARGETS, Instance, Target
+from neuronxcc.targets import DEFAULT_TARGET, TARGETS, Instance, Target, get_target
 from torch_neuronx.distributed.planning.collectives import SENT
 from torch_neuronx.distributed.planning.errors import PlanError
 
 # Names of what the ranks of a group share, from near to far, with the link that then limits it.
 LINKS = {"core": "none", "chip": "HBM", "instance": "chip to chip", "network": "EFA"}
+
+
+DEFAULT_INSTANCE = get_target(DEFAULT_TARGET).instances[0].name
 
 
 def instance_names() -> tuple[str, ...]:
@@ -90,7 +93,7 @@ class Placement:
         return self.instance_of(rank), rank % self.ranks_per_instance // self.cores_per_chip
 
     def span(self, ranks: Sequence[int]) -> str:
-        """What the ranks of a group share: `core`, `chip`, `instance`, or only the `network`."""
+        """The level that the ranks of a group share: `core`, `chip`, `instance` or `network`."""
         if len(ranks) == 1:
             return "core"
         if len({self.instance_of(rank) for rank in ranks}) > 1:

@@ -65,7 +65,7 @@ class Progress:
 
     @property
     def in_backward(self) -> bool:
-        """Whether the calling thread runs a backward pass."""
+        """Return whether the calling thread runs a backward pass."""
         return torch._C._current_graph_task_id() != -1
 
     def notice(self) -> None:

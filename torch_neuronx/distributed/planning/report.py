@@ -1,4 +1,4 @@
-"""What a plan found out: as data, as JSON and as text."""
+"""The report of a plan: as data, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is at most a core's memory."""
+        """Return whether the peak is at most a core's memory."""
         return self.peak_bytes <= self.hbm_bytes
 
     @property
@@ -168,7 +168,7 @@ class Plan:
         )
 
     def remedies(self) -> tuple[str, ...]:
-        """What to do about the largest parts of a peak that doesn't fit; empty if it fits."""
+        """Remedies for the largest parts of a peak that doesn't fit; empty if it fits."""
         if self.fits:
             return ()
         large = [kind for kind, size in self.memory.items() if size * 5 >= self.peak_bytes]

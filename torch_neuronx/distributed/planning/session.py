@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from neuronxcc.environment.variable import changed
 from torch_neuronx import neuron
 from torch_neuronx.distributed.planning import ACTIVE
 from torch_neuronx.distributed.planning.errors import PlanError
 from torch_neuronx.distributed.planning.mode import PlanMode
-from torch_neuronx.distributed.planning.placement import Placement
+from torch_neuronx.distributed.planning.placement import DEFAULT_INSTANCE, Placement
 from torch_neuronx.distributed.planning.progress import Enough, Progress
 from torch_neuronx.distributed.planning.report import Plan, make_plan
 
@@ -49,20 +49,6 @@ def launcher_variables(placement: Placement, rank: int, port: int) -> dict[str, 
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
 def _arguments(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     before = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
@@ -78,7 +64,7 @@ def planning(
     *,
     world_size: int,
     rank: int = 0,
-    instance: str = "trn2.48xlarge",
+    instance: str = DEFAULT_INSTANCE,
     lnc: int | None = None,
     ranks_per_instance: int | None = None,
     steps: int | None = 2,
@@ -103,7 +89,7 @@ def planning(
     progress = Progress(steps)
     mode = PlanMode(progress)
     with ExitStack() as stack:
-        stack.enter_context(_environment(launcher_variables(placement, rank, store.port)))
+        stack.enter_context(changed(launcher_variables(placement, rank, store.port)))
         stack.callback(neuron.set_device, neuron.current_device())
         neuron.set_device(local)
         stack.callback(_leave)
@@ -125,7 +111,7 @@ def plan(
     *arguments: Any,
     world_size: int,
     rank: int = 0,
-    instance: str = "trn2.48xlarge",
+    instance: str = DEFAULT_INSTANCE,
     lnc: int | None = None,
     ranks_per_instance: int | None = None,
     steps: int | None = 2,

@@ -199,7 +199,7 @@ def attention_backward(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Any]:
 
 @lowers(_CPU, _CPU_BACKWARD)
 def attention_of_cpu(cx: Context, *args: Any, **kwargs: Any) -> Sequence[Node]:
-    """What graphs of CPU tensors have."""
+    """Lower the operator of graphs of CPU tensors."""
     target = cx.fx.target
     assert isinstance(target, torch._ops.OpOverload)
     return cx.call(target, args, kwargs)

@@ -18,7 +18,8 @@ from torch.distributed.distributed_c10d import GroupName
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-from neuronxcc.ir.op import Group, Op
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.table import Group
 from torch_neuronx.dynamo.errors import LoweringError
 from torch_neuronx.dynamo.registry import Context, lowers, positions, rebuilt
 

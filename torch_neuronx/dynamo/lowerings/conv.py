@@ -92,7 +92,7 @@ def _slides_back(
     transposed: bool,
     groups: int,
 ) -> bool:
-    """Whether Winograd's method is for the gradient of a convolution's input: see csrc/conv."""
+    """Return whether Winograd's method suits the gradient of the input: see csrc/conv."""
     return (
         not transposed
         and groups == 1

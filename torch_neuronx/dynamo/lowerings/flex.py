@@ -18,6 +18,7 @@ from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.dtypes import compute_dtype
 from torch_neuronx.dynamo.inline import inline
 from torch_neuronx.dynamo.lowerings.index import index_put, take_along
@@ -79,8 +80,6 @@ def _vectorized(
     with mode:
         places = [torch.arange(n, device=device, dtype=torch.int64) for n in shape]
         args = [*batched[:1], *places, *batched[1:], *fixed] if with_score else [*places, *fixed]
-        from torch_neuronx.dynamo.decompositions import decompositions  # noqa: PLC0415
-
         traced = make_fx(whole, decomposition_table=dict(decompositions()))(*args)
     traced.graph.eliminate_dead_code()
     return traced, kept
@@ -101,7 +100,7 @@ def _sum_over_vmap(
 
 
 def _sum_of_lanes(x: torch.Tensor) -> torch.Tensor:
-    """What a captured tensor's gradient is if the user's function does not index the tensor.
+    """The gradient of a captured tensor that the user's function does not index.
 
     Gradients of indexing are added up by PyTorch and belong to no lane.
     """

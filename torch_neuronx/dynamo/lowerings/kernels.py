@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from neuronxcc.environment.compilation import TORCH_NEURONX_EXECUTOR
+from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_EXECUTOR
 from neuronxcc.ir import build
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.lowering.kernel_calls import TARGET, Callee, keep
-from nki.frontends import EXECUTOR_VARIABLE
 from nki.kernel import Kernel
 from nki.launch import Launch
 from torch_neuronx.dynamo.dtypes import tensor_type, to_ir
-from torch_neuronx.dynamo.executors import executor_name
 from torch_neuronx.dynamo.registry import Context, flat, lowers_name
 from torch_neuronx.nki.launches import OPERATOR, enter, key_of, launch_of
 from torch_neuronx.nki.types import TO_TORCH
@@ -81,13 +80,13 @@ def _launched(
     Nothing is passed for arguments that are `undefined` before the kernel writes them. With a
     reference executor the operator itself is the step, and it takes all arguments.
     """
-    by_operator = os.environ.get(EXECUTOR_VARIABLE) == "reference"
+    by_operator = TORCH_NEURONX_NKI_EXECUTOR.get() == "reference"
     if by_operator:
         key = key_of(launch)
     else:
         key = keep(Callee(launch.program, tuple(sorted(launch.written))))
         enter(key, launch)
-    if by_operator or executor_name() == "reference":
+    if by_operator or TORCH_NEURONX_EXECUTOR.get() == "reference":
         undefined = frozenset()
     operands = [x for i, x in enumerate(given) if i not in undefined]
     numbers = itertools.count()

@@ -157,7 +157,7 @@ def _places(size: Ints, stride: Ints, begin: int) -> Node:
 
 
 def _may_overlap(size: Ints, stride: Ints) -> bool:
-    """Whether two elements of a view may be one of its storage."""
+    """Return whether two elements of a view may be one of its storage."""
     reach = 0
     for step, extent in sorted(zip(stride, size, strict=True)):
         if extent > 1 and step <= reach:

@@ -73,7 +73,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         _F, Engine.VECTOR, "bitwise_right_shift __rshift__ __irshift__",
         "XLA shift-right on 32-bit values", dtypes=INTEGRAL, basis=Basis.DOCUMENTED,
-        gaps=(gaps.SHIFT_NARROW,),
+        gaps=(gaps.SHIFT,),
     ),
     Row(
         _F, Engine.VECTOR,

@@ -1,0 +1,60 @@
+"""Variables that choose how the native core computes, and where it keeps what it measured."""
+
+from __future__ import annotations
+
+from neuronxcc.environment.variable import TEXT, Reader, Section, choice, number
+
+_OURS = "TorchNeuron"
+_XDG = "XDG base directories"
+
+ARITHMETIC = Section("Matrix products and convolutions")
+
+# The native core takes them as they are written here, in lower case.
+TORCH_NEURONX_GEMM_KERNELS = ARITHMETIC.variable(
+    "TORCH_NEURONX_GEMM_KERNELS", choice("auto", "avx512", "brgemm", "none", exact=True),
+    "Which inner kernels are used: `auto`, `avx512`, `brgemm`, or `none` for PyTorch's own "
+    "products",
+    default="auto", source=_OURS, readers={Reader.CORE},
+)  # fmt: skip
+TORCH_NEURONX_GEMM_CACHE_MB = ARITHMETIC.variable(
+    "TORCH_NEURONX_GEMM_CACHE_MB", number(0, (1 << 30) - 1, "MiB"),
+    "Most MiB of host memory for packed copies of weights and transformed filters of "
+    "convolutions; 0 keeps none",
+    default=512, source=_OURS, readers={Reader.CORE},
+)  # fmt: skip
+TORCH_NEURONX_GEMM_PROBE = ARITHMETIC.variable(
+    "TORCH_NEURONX_GEMM_PROBE", choice("0", "1"),
+    "Whether the method for a shape is found by a short measurement; 0 uses a fixed rule, so that "
+    "a run does not depend on timing",
+    default="1", source=_OURS, readers={Reader.CORE},
+)  # fmt: skip
+TORCH_NEURONX_CONV_KERNELS = ARITHMETIC.variable(
+    "TORCH_NEURONX_CONV_KERNELS", choice("auto", "none", exact=True),
+    "`auto` for our convolutions where they are faster, `none` for PyTorch's own everywhere, for "
+    "example where a tile of an image mixes magnitudes so different that Winograd's method is too "
+    "coarse ([convolution.md](convolution.md))",
+    default="auto", source=_OURS, readers={Reader.CORE},
+)  # fmt: skip
+XDG_CACHE_HOME = ARITHMETIC.variable(
+    "XDG_CACHE_HOME", TEXT,
+    "Where the results of those measurements and the machine code of compiled programs are kept: "
+    "in its folder `torchneuron`. A relative path is ignored",
+    default="", source=_XDG, readers={Reader.CORE, Reader.COMPILER}, said="`$HOME/.cache`",
+)  # fmt: skip
+HOME = ARITHMETIC.variable(
+    "HOME", TEXT,
+    "The home directory, for the default above; without either nothing is kept",
+    default="", source=_XDG, readers={Reader.CORE, Reader.COMPILER},
+)  # fmt: skip
+
+THREADS = Section(
+    "Threads",
+    "The emulated cores compute with PyTorch's own thread pool; `torch.set_num_threads` means what "
+    "it means on `cpu`, too.",
+)
+
+OMP_NUM_THREADS = THREADS.variable(
+    "OMP_NUM_THREADS", TEXT,
+    "How many threads the pool has",
+    default="", source="OpenMP", readers={Reader.PYTORCH}, said="one a core",
+)  # fmt: skip

@@ -1,1 +1,0 @@
-"""What every operator means, in NumPy: slow and obvious, the measure of everything fast."""

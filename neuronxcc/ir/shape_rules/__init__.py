@@ -1,1 +1,0 @@
-"""The rules of `shapes`, by family, and what they check with."""

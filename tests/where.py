@@ -1,0 +1,170 @@
+"""Where the tests of a source file are: `python -m tests.where neuronxcc/program/steps/copy.py`.
+
+Tests are by mechanism and not by file, so the rule is one line for each directory of sources, or
+for a file whose tests are elsewhere than its neighbours'. The longest line that fits counts.
+`tests/nodevice/test_where.py` holds that every source file and every test file has one.
+"""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# The packages that users import, and nothing else.
+SOURCES = ("neuronxcc", "nki", "neuron_dtypes", "nrtpy", "neuron_tools", "torch_neuronx")
+
+# Of what is seen at every door, so that none of the directories below is its home.
+EVERYWHERE = (
+    "smoke/*", "nodevice/test_import_boundaries.py", "nodevice/test_where.py",
+    "nodevice/test_judged.py", "nodevice/test_docs.py", "nodevice/test_benchmark_tables.py",
+    "programs/*",
+)  # fmt: skip
+
+# Sources (a directory, or a file) -> their tests, below tests/.
+TESTS: dict[str, tuple[str, ...]] = {
+    "neuronxcc": ("compiler/test_options.py", "compiler/test_results_share.py",
+                  "frontends/test_cli.py"),
+    "neuronxcc/cache": ("compiler/test_cache_*",),
+    "neuronxcc/cli": ("frontends/test_cli.py", "frontends/test_flags.py"),
+    "neuronxcc/driver": ("frontends/test_cli.py",),
+    "neuronxcc/codegen": ("compiler/test_codegen_*", "compiler/test_executable_bounds.py"),
+    "neuronxcc/codegen/llvm": ("compiler/test_codegen_*", "compiler/test_special_values.py",
+                               "compiler/test_activations_16bits.py"),
+    "neuronxcc/collected.py": ("compiler/test_collector.py",),
+    "neuronxcc/collector.py": ("compiler/test_collector.py",),
+    "neuronxcc/environment": ("nodevice/test_environment.py",),
+    "neuronxcc/error_codes.py": ("frontends/test_error_codes.py",),
+    "neuronxcc/extras.py": ("nodevice/test_extras.py",),
+    "neuronxcc/frontends": ("frontends/test_hlo_*", "frontends/test_stablehlo.py"),
+    "neuronxcc/ir": ("compiler/test_ir_*", "compiler/test_conversions.py",
+                     "compiler/test_moved_bits.py"),
+    "neuronxcc/lowering": ("compiler/test_lowering_*", "compiler/test_movement.py",
+                           "compiler/test_conv_*"),
+    "neuronxcc/neff": ("compiler/test_neff_*", "fuzz/test_fuzz.py"),
+    "neuronxcc/nki": ("nki/compat/*", "nki/test_entry_points.py"),
+    "neuronxcc/option_table.py": ("compiler/test_options.py",),
+    "neuronxcc/options.py": ("compiler/test_options.py",),
+    "neuronxcc/passes": ("compiler/test_passes_*", "compiler/test_fold_checks.py",
+                         "compiler/test_stochastic_rounding.py"),
+    "neuronxcc/program": ("compiler/test_executable_*", "compiler/test_foreign_memory.py",
+                          "compiler/test_neff_golden.py", "compiler/test_executors.py"),
+    "neuronxcc/program/natives": ("nki/test_native_*", "kernels/test_nki_natives.py"),
+    "neuronxcc/program/natives/alu.py": ("nki/test_alu.py", "nki/test_isa_cast.py"),
+    "neuronxcc/program/steps/collective.py": ("compiler/test_collectives.py",),
+    "neuronxcc/program/steps/conv.py": ("compiler/test_conv_*",),
+    "neuronxcc/program/steps/tape.py": ("compiler/test_tape*.py",),
+    "neuronxcc/program/tape_functions.py": ("compiler/test_tape*.py", "kernels/test_tape_*"),
+    "neuronxcc/program/tape_writer.py": ("compiler/test_tape*.py",),
+    "neuronxcc/progress.py": ("compiler/test_progress*",),
+    "neuronxcc/targets": ("nodevice/test_targets.py", "multiprocess/test_made_up_chip.py"),
+    "neuronxcc/targets/engines.py": ("nki/test_engines.py", "compiler/test_ir_table.py"),
+    "neuronxcc/unread.py": ("nodevice/test_unread_output.py",),
+    "nki": ("nki/test_*", "nki/examples/*"),
+    "nki/checks": ("nki/test_checks_*", "nki/test_unwritten.py"),
+    "nki/collectives": ("nki/test_collectives*",),
+    "nki/first_generation": ("nki/compat/*", "nki/torch/test_first_generation.py",
+                             "fuzz/test_first_generation.py"),
+    "nki/isa": ("nki/test_isa_*", "nki/test_nki_refusals.py"),
+    "nki/language": ("nki/test_language_*", "nki/test_nki_language.py"),
+    "nki/lint": ("nki/test_lint.py",),
+    "nki/lowering": ("nki/test_lowering*", "nki/test_native_*", "kernels/test_nki_lowering.py",
+                     "fuzz/test_kernels.py"),
+    "nki/merging": ("nki/test_merge.py",),
+    "neuron_dtypes": ("nki/test_entry_points.py",),
+    "neuron_tools": ("neuron_tools/*", "nrtpy/test_packager.py"),
+    "nrtpy": ("nrtpy/*",),
+    "torch_neuronx": ("multiprocess/test_autoload.py", "nodevice/test_unavailable.py",
+                      "compiler/test_compile_only.py"),
+    "torch_neuronx/_config.py": ("nodevice/test_config.py",),
+    "torch_neuronx/csrc/attention": ("kernels/test_attention_*", "device/test_attention.py",
+                                     "device/test_varlen_attention.py"),
+    "torch_neuronx/csrc/bindings": ("device/test_device.py", "device/test_neuron_module.py"),
+    "torch_neuronx/csrc/conv": ("kernels/test_conv.py", "compiler/test_conv_step.py"),
+    "torch_neuronx/csrc/device": ("device/test_device.py", "device/test_streams_events.py",
+                                  "device/test_pending.py", "device/test_rng.py",
+                                  "device/test_amp.py", "device/test_profiler.py",
+                                  "device/test_mixed_precision_page.py"),
+    "torch_neuronx/csrc/dispatch": (
+        "device/test_ops.py", "device/test_device_type.py", "device/test_misuse.py",
+        "device/test_layouts.py", "device/test_modules.py", "device/test_copy.py",
+        "device/test_activation_layouts.py", "device/test_autograd.py", "device/test_clients.py",
+        "device/test_foreach_deferred.py", "device/test_fused_optimizers.py", "device/test_nn.py",
+        "device/test_scaled_products.py", "device/test_strided_parameters.py",
+        "device/test_zero_tensors.py", "device/test_portability.py", "fuzz/test_operators.py"),
+    "torch_neuronx/csrc/distributed": ("distributed/*",),
+    "torch_neuronx/csrc/gemm": ("kernels/test_gemm_*",),
+    "torch_neuronx/csrc/inference": ("inference/*",),
+    "torch_neuronx/csrc/kernels": ("kernels/test_multi_tensor.py", "kernels/test_norm.py",
+                                   "kernels/test_philox.py", "kernels/test_pointwise.py",
+                                   "kernels/test_pool.py"),
+    "torch_neuronx/csrc/memory": ("device/test_memory.py", "device/test_guard_pages.py",
+                                  "device/test_shared_memory.py", "device/test_faults.py",
+                                  "device/test_storage.py", "device/test_dlpack.py",
+                                  "device/test_dataloader.py", "device/test_serialization.py"),
+    "torch_neuronx/csrc/nki": ("kernels/test_nki_natives.py", "kernels/test_tape_products.py",
+                               "nki/test_native_*"),
+    "torch_neuronx/csrc/program": ("compiler/test_executable_*", "compiler/test_foreign_memory.py",
+                                   "compiler/test_tape*.py", "compiler/test_threads.py"),
+    "torch_neuronx/distributed": ("distributed/*",),
+    "torch_neuronx/distributed/planning": ("distributed/test_planning.py",),
+    "torch_neuronx/dynamo": ("compiler/test_dynamo_*", "compiler/test_partition.py",
+                             "compiler/test_zoo.py"),
+    "torch_neuronx/dynamo/portability.py": ("compiler/test_portability.py",),
+    "torch_neuronx/dynamo/lowerings": ("compiler/test_lowerings_opinfo.py",
+                                       "compiler/test_refused_types_opinfo.py",
+                                       "compiler/test_dynamo_*", "compiler/test_checks*.py",
+                                       "compiler/test_constants.py", "compiler/test_creation.py",
+                                       "compiler/test_efficient_attention.py",
+                                       "compiler/test_embedding_bag.py",
+                                       "compiler/test_norms_mixed.py",
+                                       "compiler/test_sparse_gradients.py",
+                                       "compiler/test_storage.py"),
+    "torch_neuronx/inference": ("inference/*",),
+    "torch_neuronx/integrations": ("integrations/*",),
+    "torch_neuronx/kernels": ("nki/torch/test_kernels_*", "nki/torch/test_compiled_kernels.py"),
+    "torch_neuronx/neuron": ("device/test_neuron_module.py", "device/test_memory.py",
+                             "device/test_streams_events.py"),
+    "torch_neuronx/nki": ("nki/torch/*", "nki/test_store.py"),
+    "torch_neuronx/nki_hop.py": ("nki/torch/test_kernel_calls.py",),
+    "torch_neuronx/nrt": ("nrtpy/*",),
+    "torch_neuronx/ops": ("nodevice/test_ops_*", "device/test_portability.py"),
+    "torch_neuronx/program": ("compiler/test_executable_*", "compiler/test_allowed.py"),
+    "torch_neuronx/tools": ("compiler/test_tools.py",),
+}  # fmt: skip
+
+
+def row_of(source: str) -> str | None:
+    """The longest key of `TESTS` that is the file or a directory above it."""
+    fitting = [key for key in TESTS if source == key or source.startswith(f"{key}/")]
+    return max(fitting, key=len, default=None)
+
+
+def files_with_tests() -> list[str]:
+    """All files with tests, as they are below tests/."""
+    folder = ROOT / "tests"
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("test_*.py"))
+
+
+def matching(patterns: tuple[str, ...]) -> list[str]:
+    """Files with tests that fit one of some patterns."""
+    return [name for name in files_with_tests() if any(fnmatch(name, p) for p in patterns)]
+
+
+def main() -> int:
+    """Print the tests of the source files that are named."""
+    found: list[str] = []
+    for argument in sys.argv[1:]:
+        source = Path(argument).resolve().relative_to(ROOT).as_posix()
+        row = row_of(source)
+        if row is None:
+            print(f"{source} is no source file of {', '.join(SOURCES)}", file=sys.stderr)  # noqa: T201
+            return 1
+        found += matching(TESTS[row])
+    print("\n".join(f"tests/{name}" for name in dict.fromkeys(found)))  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
