@@ -7,12 +7,8 @@ from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar, Store, scalars
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.operators.checks import ShapeError
+from neuronxcc.ir.operators.checks import COMBINERS, ShapeError
 from neuronxcc.ir.table import Group, infer
-
-COMBINERS = frozenset(
-    {Op.ADD, Op.MULTIPLY, Op.MINIMUM, Op.MAXIMUM, Op.AND, Op.OR, Op.XOR}
-)  # fmt: skip
 
 
 def verify(kernel: Kernel) -> None:
@@ -119,7 +115,7 @@ class _Rules:
 
     def _reduce(self, scalar: Scalar) -> None:
         self.demand(self.reduced > 0, scalar, "the kernel has no REDUCE dimension")
-        self.demand(scalar.op in COMBINERS, scalar, f"{_name(scalar.op)} does not reduce")
+        self.demand(scalar.op in COMBINERS.values(), scalar, f"{_name(scalar.op)} does not reduce")
         self.demand(len(scalar.srcs) == 1, scalar, "needs one operand")
 
     def _arg(self, scalar: Scalar) -> None:
@@ -139,7 +135,7 @@ class _Rules:
             self.demand(makes, "store", "the tile is read only")
         mask = store.mask is None or store.mask.dtype is DType.PRED
         self.demand(mask, "store", "the mask is not pred")
-        combine = store.combine is None or store.combine in COMBINERS
+        combine = store.combine is None or store.combine in COMBINERS.values()
         self.demand(combine, "store", f"{_name(store.combine)} does not combine")
 
     def in_place(self) -> None:

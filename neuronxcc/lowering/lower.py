@@ -8,17 +8,23 @@ from typing import Any
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering.cluster import Storage
-from neuronxcc.lowering.fold_checks import folded
-from neuronxcc.lowering.fuse import Fuser
-from neuronxcc.lowering.layout import Strides, contiguous
-from neuronxcc.lowering.overlap import overlapped
-from neuronxcc.lowering.plan import Interval, peak, plan
-from neuronxcc.lowering.prepare import prepare
-from neuronxcc.lowering.schedule import scheduled
-from neuronxcc.lowering.settle import Settler
-from neuronxcc.lowering.steps import CollectiveDraft, Draft, Drafter, has_collectives, has_effect
-from neuronxcc.lowering.summary import summary
+from neuronxcc.lowering.emission.drafts import (
+    CollectiveDraft,
+    Draft,
+    Drafter,
+    has_collectives,
+    has_effect,
+)
+from neuronxcc.lowering.emission.fold_checks import folded
+from neuronxcc.lowering.emission.summary import summary
+from neuronxcc.lowering.fusion.cluster import Storage
+from neuronxcc.lowering.fusion.fuser import Fuser
+from neuronxcc.lowering.geometry.layout import Strides, contiguous
+from neuronxcc.lowering.memory.plan import Interval, peak, plan
+from neuronxcc.lowering.memory.sharing import Settler
+from neuronxcc.lowering.preparation.rewrites import prepare
+from neuronxcc.lowering.scheduling.overlap import overlapped
+from neuronxcc.lowering.scheduling.schedule import scheduled
 from neuronxcc.options import Options
 from neuronxcc.program.memory import Buffer
 from neuronxcc.program.program import Program

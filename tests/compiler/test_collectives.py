@@ -20,9 +20,9 @@ from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.operators.checks import ShapeError
 from neuronxcc.ir.reference import evaluate_ranks, on_ranks
 from neuronxcc.ir.text import parse, to_text
-from neuronxcc.lowering import overlap
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.lowering.lower import lower
+from neuronxcc.lowering.scheduling import overlap
 from neuronxcc.neff import NeffError
 from neuronxcc.neff.codec import decode, encode
 from neuronxcc.options import Options

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from neuronxcc.ir import DType, Graph, Node, build
 from neuronxcc.ir.reference import evaluate
-from neuronxcc.lowering.channels import last_strides
-from neuronxcc.lowering.layout import contiguous
+from neuronxcc.lowering.fusion.channels import last_strides
+from neuronxcc.lowering.geometry.layout import contiguous
 from neuronxcc.program.program import Program
 from neuronxcc.program.reference import run_program
 from neuronxcc.program.steps.conv import ConvStep

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.index import Space
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import Space
 
 from .conv_nets import net
 

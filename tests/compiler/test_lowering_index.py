@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.index import Index, Joining, Quotient, Remainder, Space, SplitNeeded
-from neuronxcc.lowering.layout import (
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import (
+    Index,
+    Joining,
+    Quotient,
+    Remainder,
+    Space,
+    SplitNeeded,
+)
+from neuronxcc.lowering.geometry.layout import (
     Layout,
     collapsed,
     contiguous,

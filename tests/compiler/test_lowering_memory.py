@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neuronxcc.lowering.plan import ALIGNMENT, Interval, peak, plan
-from neuronxcc.lowering.schedule import dependencies, late, scheduled
-from neuronxcc.lowering.schedule import peak as peak_of
+from neuronxcc.lowering.memory.plan import ALIGNMENT, Interval, peak, plan
+from neuronxcc.lowering.scheduling.schedule import dependencies, late, scheduled
+from neuronxcc.lowering.scheduling.schedule import peak as peak_of
 
 INTERVALS = st.lists(
     st.builds(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from neuronxcc.codegen import build as kb
 from neuronxcc.codegen.loop import Access, Dim, Kernel, Kind, Slot, Store
 from neuronxcc.ir import DType, Graph, Node, build
-from neuronxcc.lowering import policy
+from neuronxcc.lowering.fusion import policy
 from neuronxcc.neff import codec
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.steps.gemm import GemmStep

@@ -6,7 +6,7 @@ import time
 
 from neuronxcc.ir import DType, Graph, build
 from neuronxcc.lowering import lower
-from neuronxcc.lowering.prepare import prepare
+from neuronxcc.lowering.preparation.rewrites import prepare
 from neuronxcc.options import Options
 
 from .lowering_models import Model, decoder

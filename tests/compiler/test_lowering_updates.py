@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from neuronxcc.codegen.loop import Kernel, scalars
 from neuronxcc.ir import DType, Node, Operand, build, indexing
-from neuronxcc.lowering.progressions import Progression, fixed_places, progression
+from neuronxcc.lowering.geometry.progressions import Progression, fixed_places, progression
 from neuronxcc.program.program import Program
 from neuronxcc.program.steps.copy import CopyStep
 from neuronxcc.program.steps.loop import LoopStep

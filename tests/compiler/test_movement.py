@@ -24,7 +24,7 @@ from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.codegen.rewrite import relocated
 from neuronxcc.ir import DType, Op
 from neuronxcc.ir.arithmetic import Array
-from neuronxcc.lowering.inside import kept_inside
+from neuronxcc.lowering.emission.inside import kept_inside
 
 from .dynamo_tools import weighted_sum
 from .movement_programs import Program, program

@@ -24,7 +24,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody writes it
 from torch.nn.parallel import DistributedDataParallel
 
 from examples.simple_fsdp import Model, loss_of, simple_fsdp
-from neuronxcc.lowering import overlap
+from neuronxcc.lowering.scheduling import overlap
 from neuronxcc.program.steps.collective import CollectiveStep, WaitStep
 from tests.distributed.compiled_collectives import Watch, collectives, compiled
 

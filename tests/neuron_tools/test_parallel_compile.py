@@ -26,7 +26,7 @@ from neuronxcc.environment.compilation import TORCH_NEURONX_PROGRESS
 from neuronxcc.frontends.hlo import import_hlo
 from neuronxcc.ir import DType, Graph, Node, TensorType, build
 from neuronxcc.ir.graph import parameter
-from neuronxcc.lowering.layout import contiguous
+from neuronxcc.lowering.geometry.layout import contiguous
 from neuronxcc.options import parse
 
 X = parameter(0, TensorType(DType.F32, (4, 6)), "x")

@@ -15,6 +15,10 @@ FORBIDDEN = {
 }
 # Kernels of the first generation import this package, which only names what is in nki.
 NAMES = "neuronxcc.nki"
+# The stages of lowering, in the order in which a graph passes through them: a stage may read what
+# an earlier one made, and nothing of a later one.
+LOWERING = "neuronxcc.lowering"
+STAGES = ("geometry", "preparation", "fusion", "memory", "emission", "scheduling")
 
 
 def within(name: str, package: str) -> bool:
@@ -35,6 +39,23 @@ def test_packages_import_only_what_is_below_them() -> None:
                 wrong.append(f"{where}: {name} is for kernels: import nki.first_generation")
     assert seen == set(PACKAGES) == set(FORBIDDEN)
     assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def test_stages_of_lowering_import_only_earlier_ones() -> None:
+    wrong, seen = [], set()
+    for module, path in modules().items():
+        stage = next((s for s in STAGES if within(module, f"{LOWERING}.{s}")), None)
+        if stage is None:
+            continue
+        seen.add(stage)
+        later = STAGES[STAGES.index(stage) + 1 :]
+        wrong += [
+            f"{where}: {stage} comes before {name}"
+            for name, _, where in arrows(module, path)
+            if name == f"{LOWERING}.lower" or any(within(name, f"{LOWERING}.{s}") for s in later)
+        ]
+    assert seen == set(STAGES)
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_names_of_the_first_generation_are_imported_and_nothing_else() -> None:

@@ -23,7 +23,7 @@ from neuronxcc.frontends.hlo.site import Handler, Site, Value, unflatten
 from neuronxcc.frontends.hlo.types import leaves, text_of
 from neuronxcc.ir import build
 from neuronxcc.ir.node import Node, Operand, TensorType
-from neuronxcc.lowering.kernel_calls import TARGET, Callee, keep
+from neuronxcc.lowering.emission.kernel_calls import TARGET, Callee, keep
 from neuronxcc.neff.container import NeffInfo, read_neff, write_neff
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.memory import Buffer, View

@@ -20,13 +20,9 @@ from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.make import make
 from neuronxcc.ir.node import Literal, Node, TensorType, topological
 from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.checks import COMBINERS
 from neuronxcc.ir.table import Group
 
-#: Kind -> the operators that mean it.
-_KINDS: Final[dict[str, Op]] = {
-    "add": Op.ADD, "mul": Op.MULTIPLY, "min": Op.MINIMUM, "max": Op.MAXIMUM, "and": Op.AND,
-    "or": Op.OR, "xor": Op.XOR,
-}  # fmt: skip
 SET: Final = "set"  # the second operand as it is
 
 
@@ -86,7 +82,7 @@ class Scalar:
             if SET in others and result is rhs:
                 found.append(SET)
                 continue
-            kind = next((k for k, op in _KINDS.items() if _is(op, result, lhs, rhs)), None)
+            kind = next((k for k, op in COMBINERS.items() if _is(op, result, lhs, rhs)), None)
             if kind is None:
                 return None
             found.append(kind)
@@ -158,4 +154,4 @@ def is_neutral(kind: str, node: Node) -> bool:
 
 def combine(kind: str, lhs: Node, rhs: Node) -> Node:
     """Two tensors, combined by the operator of a kind."""
-    return make(_KINDS[kind], (lhs, rhs))
+    return make(COMBINERS[kind], (lhs, rhs))

@@ -45,7 +45,17 @@ KIND_DTYPES: dict[str, frozenset[DType]] = {
     "set": EVERY,
 }
 DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
-REDUCE_KINDS = ("add", "mul", "min", "max", "and", "or", "xor")
+# How a reduction, a scatter or a collective combines two elements: the operator that does it.
+COMBINERS: dict[str, Op] = {
+    "add": Op.ADD,
+    "mul": Op.MULTIPLY,
+    "min": Op.MINIMUM,
+    "max": Op.MAXIMUM,
+    "and": Op.AND,
+    "or": Op.OR,
+    "xor": Op.XOR,
+}
+REDUCE_KINDS = tuple(COMBINERS)
 SCATTER_KINDS = ("set", "add", "mul", "min", "max")
 CUMULATIVE_KINDS = ("add", "mul", "min", "max", "logaddexp")
 WINDOW_KINDS = ("add", "mul", "min", "max")

@@ -13,7 +13,7 @@ from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.node import Node, Operand, TensorType
-from neuronxcc.lowering.kernel_calls import TARGET, Callee, body_of, callee_of, keep
+from neuronxcc.lowering.emission.kernel_calls import TARGET, Callee, body_of, callee_of, keep
 from neuronxcc.options import Options
 from neuronxcc.program.check import check_program
 from neuronxcc.program.memory import Buffer, View

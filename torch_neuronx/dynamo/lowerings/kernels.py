@@ -13,7 +13,7 @@ from neuronxcc.environment.compilation import TORCH_NEURONX_EXECUTOR
 from neuronxcc.environment.kernels import TORCH_NEURONX_NKI_EXECUTOR
 from neuronxcc.ir import build
 from neuronxcc.ir.node import Node, Operand, TensorType
-from neuronxcc.lowering.kernel_calls import TARGET, Callee, keep
+from neuronxcc.lowering.emission.kernel_calls import TARGET, Callee, keep
 from nki.kernel import Kernel
 from nki.launch import Launch
 from torch_neuronx.dynamo.dtypes import tensor_type, to_ir

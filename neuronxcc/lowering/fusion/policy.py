@@ -9,11 +9,11 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
-from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import BIJECTIVE, REDUCTIONS, SOFT, VIEWS, is_slow, splat_value
-from neuronxcc.lowering.cluster import Cluster, reduced_extents
-from neuronxcc.lowering.index import At, Index
-from neuronxcc.lowering.sources import Source
+from neuronxcc.lowering.fusion.cluster import Cluster, reduced_extents
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import At, Index
+from neuronxcc.lowering.geometry.sources import Source
 
 MAX_WORK = 128  # operations of a kernel
 MAX_OPEN = 24  # tensors that a kernel reads

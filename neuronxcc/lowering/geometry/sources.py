@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
-from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.index import At, Cond, Index, Quotient, Remainder, Space, Value
-from neuronxcc.lowering.progressions import fixed_places
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import At, Cond, Index, Quotient, Remainder, Space, Value
+from neuronxcc.lowering.geometry.progressions import fixed_places
 
 Source = tuple[Node, At]
 Rule = Callable[[Node, At, Space], tuple[Source, ...]]

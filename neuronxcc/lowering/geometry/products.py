@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from neuronxcc.ir.node import Node
-from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.index import Index, Space
-from neuronxcc.lowering.layout import Layout, Strides, collapsed, contiguous, viewed
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import Index, Space
+from neuronxcc.lowering.geometry.layout import Layout, Strides, collapsed, contiguous, viewed
 
 
 def roles(dot: Node, side: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:

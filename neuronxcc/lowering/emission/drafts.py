@@ -13,14 +13,14 @@ from neuronxcc.ir.node import Node, Operand
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
 from neuronxcc.lowering.classify import CONTROL, origin
-from neuronxcc.lowering.cluster import Cluster, Storage
-from neuronxcc.lowering.convolve import ConvRegion, is_narrow, step_of
-from neuronxcc.lowering.emit import Emitted, emit
-from neuronxcc.lowering.fuse import Fuser
-from neuronxcc.lowering.kernel_calls import Callee, body_of, callee_of
-from neuronxcc.lowering.layout import Layout, collapsed
-from neuronxcc.lowering.products import matrix
-from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.emission.kernel_calls import Callee, body_of, callee_of
+from neuronxcc.lowering.emission.kernels import Emitted, emit
+from neuronxcc.lowering.fusion.cluster import Cluster, Storage
+from neuronxcc.lowering.fusion.convolve import ConvRegion, is_narrow, step_of
+from neuronxcc.lowering.fusion.fuser import Fuser
+from neuronxcc.lowering.fusion.units import Home, Made, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.geometry.layout import Layout, collapsed
+from neuronxcc.lowering.geometry.products import matrix
 from neuronxcc.program.memory import View
 from neuronxcc.program.program import AnyStep, CallStep, Program
 from neuronxcc.program.steps import made

@@ -13,8 +13,8 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.lowering.classify import SOFT, UPDATES, VIEWS, is_hard
-from neuronxcc.lowering.layout import Layout, contiguous, unviewed, viewed
-from neuronxcc.lowering.progressions import fixed_places
+from neuronxcc.lowering.geometry.layout import Layout, contiguous, unviewed, viewed
+from neuronxcc.lowering.geometry.progressions import fixed_places
 
 
 def versions(graph: Graph) -> dict[Node, Node]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from neuronxcc.ir.node import Node
-from neuronxcc.lowering.cluster import Cluster, Storage
-from neuronxcc.lowering.order import Region
+from neuronxcc.lowering.fusion.cluster import Cluster, Storage
+from neuronxcc.lowering.fusion.order import Region
 
 # A tensor where it lies, or a copy that was made for one step.
 Tensor = Node | Storage

@@ -17,10 +17,10 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
-from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import BIJECTIVE, CALLS, VIEWS, is_hard, is_slow, origin
-from neuronxcc.lowering.index import Index, Space
-from neuronxcc.lowering.layout import Layout, Strides, contiguous, viewed
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import Index, Space
+from neuronxcc.lowering.geometry.layout import Layout, Strides, contiguous, viewed
 
 MAX_REGION = 96  # operations of an epilogue
 

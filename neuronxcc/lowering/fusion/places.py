@@ -9,9 +9,9 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
 from neuronxcc.lowering.classify import CALLS, CONTROL, VIEWS, origin
-from neuronxcc.lowering.cluster import Storage
-from neuronxcc.lowering.layout import Layout, Strides, contiguous, unviewed, viewed
-from neuronxcc.lowering.order import Region
+from neuronxcc.lowering.fusion.cluster import Storage
+from neuronxcc.lowering.fusion.order import Region
+from neuronxcc.lowering.geometry.layout import Layout, Strides, contiguous, unviewed, viewed
 
 
 class Places:

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
-from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import VIEWS
-from neuronxcc.lowering.cluster import Cluster, Storage
-from neuronxcc.lowering.convolve import ConvRegion
-from neuronxcc.lowering.fuse import Fuser
-from neuronxcc.lowering.index import Index
-from neuronxcc.lowering.layout import span
-from neuronxcc.lowering.progressions import fixed_places
-from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.fusion.cluster import Cluster, Storage
+from neuronxcc.lowering.fusion.convolve import ConvRegion
+from neuronxcc.lowering.fusion.fuser import Fuser
+from neuronxcc.lowering.fusion.units import Home, Made, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import Index
+from neuronxcc.lowering.geometry.layout import span
+from neuronxcc.lowering.geometry.progressions import fixed_places
 
 _IN_PLACE = frozenset({Op.ALL_REDUCE, Op.COLLECTIVE_BROADCAST})
 

@@ -16,15 +16,15 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
-from neuronxcc.lowering.cluster import Cluster
-from neuronxcc.lowering.schedule import dependencies
-from neuronxcc.lowering.steps import (
+from neuronxcc.lowering.emission.drafts import (
     CollectiveDraft,
     Draft,
     WaitDraft,
     has_collectives,
     has_effect,
 )
+from neuronxcc.lowering.fusion.cluster import Cluster
+from neuronxcc.lowering.scheduling.schedule import dependencies
 
 # Bytes of a bucket: a collective of less takes about as long as its two meetings of all ranks.
 BUCKET = 4 << 20

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering.order import Region
+from neuronxcc.lowering.fusion.order import Region
 from neuronxcc.program.memory import View
 from neuronxcc.program.steps.conv import ConvStep
 
 if TYPE_CHECKING:
-    from neuronxcc.lowering.cluster import Cluster
+    from neuronxcc.lowering.fusion.cluster import Cluster
 
 TARGET = "aten::convolution"
 TYPES = frozenset({DType.F32, DType.BF16, DType.F16})

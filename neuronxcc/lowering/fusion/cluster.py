@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering import index as ix
 from neuronxcc.lowering.classify import REDUCTIONS
-from neuronxcc.lowering.index import At, Cond, Index, Space, SplitNeeded
-from neuronxcc.lowering.layout import span
-from neuronxcc.lowering.sources import Source, sources
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import At, Cond, Index, Space, SplitNeeded
+from neuronxcc.lowering.geometry.layout import span
+from neuronxcc.lowering.geometry.sources import Source, sources
 
 
 @dataclass(eq=False)

@@ -19,11 +19,11 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
-from neuronxcc.lowering import calls
-from neuronxcc.lowering.chains import unchanged, value
 from neuronxcc.lowering.classify import CALLS, CONTROL
-from neuronxcc.lowering.collectives import collective
-from neuronxcc.lowering.support import call_elementwise, is_supported
+from neuronxcc.lowering.geometry.chains import unchanged, value
+from neuronxcc.lowering.preparation import calls
+from neuronxcc.lowering.preparation.collectives import collective
+from neuronxcc.lowering.preparation.support import call_elementwise, is_supported
 
 Rule = Callable[[Node], Node | None]
 

@@ -11,32 +11,16 @@ from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.checks import COMBINERS
 from neuronxcc.ir.table import Group
-from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.cluster import Cluster, Storage
-from neuronxcc.lowering.index import At, Cond, Index, Joining, Quotient, Term, Value
-from neuronxcc.lowering.inside import kept_inside
-from neuronxcc.lowering.layout import Layout, span
+from neuronxcc.lowering.emission.inside import kept_inside
+from neuronxcc.lowering.fusion.cluster import Cluster, Storage
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.index import At, Cond, Index, Joining, Quotient, Term, Value
+from neuronxcc.lowering.geometry.layout import Layout, span
 
-COMBINE = {
-    "set": None,
-    "add": Op.ADD,
-    "mul": Op.MULTIPLY,
-    "min": Op.MINIMUM,
-    "max": Op.MAXIMUM,
-}
 Place = Callable[[Node], tuple[Storage, Layout]]
 Key = tuple[Node, At]
-
-_REDUCE = {
-    "add": Op.ADD,
-    "mul": Op.MULTIPLY,
-    "min": Op.MINIMUM,
-    "max": Op.MAXIMUM,
-    "and": Op.AND,
-    "or": Op.OR,
-    "xor": Op.XOR,
-}
 
 
 @dataclass(frozen=True)
@@ -333,7 +317,7 @@ class _Emitter:
 
     def _reduce(self, node: Node, _at: At, srcs: list[Scalar]) -> Scalar:
         what = "arg" if node.op is Op.ARG_REDUCE else "reduce"
-        return Scalar.make(what, node.dtype, tuple(srcs), op=_REDUCE[node["kind"]])
+        return Scalar.make(what, node.dtype, tuple(srcs), op=COMBINERS[node["kind"]])
 
     def _reduce_window(self, node: Node, at: At, srcs: list[Scalar]) -> Scalar:
         ((_, where),) = self.cluster.inside[node][at]
@@ -373,7 +357,7 @@ class _Emitter:
             place,
             direction="EQ",
         )
-        combine = COMBINE[node["kind"]]
+        combine = COMBINERS.get(node["kind"])
         value = update if combine is None else _op(combine, node.dtype, x, update)
         return _op(Op.SELECT, node.dtype, here, value, x)
 

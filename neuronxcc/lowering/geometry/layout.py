@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering.index import reshape_groups
+from neuronxcc.lowering.geometry.index import reshape_groups
 
 Strides = tuple[int, ...]
 

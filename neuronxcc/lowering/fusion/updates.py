@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.lowering import index as ix
-from neuronxcc.lowering.chains import value
-from neuronxcc.lowering.cluster import Cluster, Storage, Write
-from neuronxcc.lowering.emit import COMBINE
-from neuronxcc.lowering.index import At, Cond, Index, Value
-from neuronxcc.lowering.layout import Layout
-from neuronxcc.lowering.progressions import Progression, fixed_places
-from neuronxcc.lowering.sources import index_at, started
+from neuronxcc.ir.operators.checks import COMBINERS
+from neuronxcc.lowering.fusion.cluster import Cluster, Storage, Write
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.chains import value
+from neuronxcc.lowering.geometry.index import At, Cond, Index, Value
+from neuronxcc.lowering.geometry.layout import Layout
+from neuronxcc.lowering.geometry.progressions import Progression, fixed_places
+from neuronxcc.lowering.geometry.sources import index_at, started
 
 
 def update_write(node: Node, cluster: Cluster, storage: Storage, layout: Layout) -> Write:
@@ -90,7 +90,7 @@ def _scatter(node: Node, cluster: Cluster, storage: Storage, layout: Layout) -> 
         coords.append(inside)
     cluster.want(updates, at)
     _want_values(cluster, At(tuple(coords)))
-    combine = COMBINE[node["kind"]]
+    combine = COMBINERS.get(node["kind"])
     return Write(
         updates, at, storage, tuple(coords), layout.strides, layout.offset, tuple(mask), combine
     )

@@ -16,10 +16,6 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
-from neuronxcc.lowering import index as ix
-from neuronxcc.lowering import policy
-from neuronxcc.lowering.chains import enclosed, in_step, late_readers, versions
-from neuronxcc.lowering.channels import channels_last, last_strides
 from neuronxcc.lowering.classify import (
     CONTROL,
     REDUCTIONS,
@@ -30,16 +26,20 @@ from neuronxcc.lowering.classify import (
     origin,
     splat_value,
 )
-from neuronxcc.lowering.cluster import Cluster, Storage, Write, reduced_extents
-from neuronxcc.lowering.convolve import ConvRegion, region_of
-from neuronxcc.lowering.index import At
-from neuronxcc.lowering.layout import Layout, Strides, contiguous
-from neuronxcc.lowering.order import Region, program_order, regions, stages
-from neuronxcc.lowering.places import Places
-from neuronxcc.lowering.products import frame, matrix, packed, shown_strides
-from neuronxcc.lowering.sources import is_choice
-from neuronxcc.lowering.units import Home, Made, Opaque, Product, Tensor, Unit
-from neuronxcc.lowering.updates import update_write
+from neuronxcc.lowering.fusion import policy
+from neuronxcc.lowering.fusion.channels import channels_last, last_strides
+from neuronxcc.lowering.fusion.cluster import Cluster, Storage, Write, reduced_extents
+from neuronxcc.lowering.fusion.convolve import ConvRegion, region_of
+from neuronxcc.lowering.fusion.order import Region, program_order, regions, stages
+from neuronxcc.lowering.fusion.places import Places
+from neuronxcc.lowering.fusion.units import Home, Made, Opaque, Product, Tensor, Unit
+from neuronxcc.lowering.fusion.updates import update_write
+from neuronxcc.lowering.geometry import index as ix
+from neuronxcc.lowering.geometry.chains import enclosed, in_step, late_readers, versions
+from neuronxcc.lowering.geometry.index import At
+from neuronxcc.lowering.geometry.layout import Layout, Strides, contiguous
+from neuronxcc.lowering.geometry.products import frame, matrix, packed, shown_strides
+from neuronxcc.lowering.geometry.sources import is_choice
 
 
 class Fuser:

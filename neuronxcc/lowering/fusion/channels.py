@@ -16,8 +16,8 @@ from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.table import Group
 from neuronxcc.lowering.classify import VIEWS
-from neuronxcc.lowering.convolve import is_convolution
-from neuronxcc.lowering.layout import Strides, contiguous, unviewed
+from neuronxcc.lowering.fusion.convolve import is_convolution
+from neuronxcc.lowering.geometry.layout import Strides, contiguous, unviewed
 
 FEW = 16  # channels: with fewer of them vectors lie better along the pixels
 

@@ -10,10 +10,10 @@ from neuronxcc.ir.op import Op
 from neuronxcc.ir.operators.definition import Cost
 from neuronxcc.ir.table import TABLE, Group
 from neuronxcc.lowering.classify import VIEWS
-from neuronxcc.lowering.cluster import Cluster
-from neuronxcc.lowering.convolve import multiplications
-from neuronxcc.lowering.steps import Draft, WaitDraft
-from neuronxcc.lowering.units import Made, Opaque, Product
+from neuronxcc.lowering.emission.drafts import Draft, WaitDraft
+from neuronxcc.lowering.fusion.cluster import Cluster
+from neuronxcc.lowering.fusion.convolve import multiplications
+from neuronxcc.lowering.fusion.units import Made, Opaque, Product
 from neuronxcc.targets import Engine
 
 # A step of several operators is carried out by the engine that comes last here.

@@ -1,0 +1,1 @@
+"""Geometry, for all stages: positions in tensors, strides in memory, where operands are read."""

@@ -1,0 +1,1 @@
+"""Stage 5: the order of the drafts, and which collectives run beside them."""
