@@ -18,7 +18,7 @@ from neuronxcc.lowering.emission.drafts import (
 from neuronxcc.lowering.emission.fold_checks import folded
 from neuronxcc.lowering.emission.summary import summary
 from neuronxcc.lowering.fusion.cluster import Storage
-from neuronxcc.lowering.fusion.fuser import Fuser
+from neuronxcc.lowering.fusion.fuse import Fused, fuse
 from neuronxcc.lowering.geometry.layout import Strides, contiguous
 from neuronxcc.lowering.memory.plan import Interval, peak, plan
 from neuronxcc.lowering.memory.sharing import Settler
@@ -54,8 +54,7 @@ def lower(
     if result_strides is None:
         result_strides = [contiguous(r.shape) for r in graph.results]
     graph = prepare(graph)
-    fuser = Fuser(graph, param_strides, result_strides)
-    fuser.run()
+    fused = fuse(graph, param_strides, result_strides)
 
     def lower_body(body: Graph, strides: Sequence[Strides]) -> Program:
         return lower(_handing_on(body), options, strides, None, ())
@@ -65,13 +64,13 @@ def lower(
 
     updated = set(graph.aliases.values())
     constant = range(len(graph.params)) if constant_params is None else constant_params
-    drafter = Drafter(fuser, lower_body, loc, frozenset(constant) - updated)
-    settler = Settler(fuser)
+    drafter = Drafter(fused, lower_body, loc, frozenset(constant) - updated)
+    settler = Settler(fused)
     settler.run()
-    units = sorted(fuser.units, key=lambda unit: unit.number, reverse=True)
+    units = sorted(fused.units, key=lambda unit: unit.number, reverse=True)
     kept = [unit for unit in units if unit not in settler.dropped]
     drafts = [draft for draft in map(drafter.draft, kept) if draft is not None]
-    return _assemble(graph, fuser, overlapped(_ordered(drafts), graph))
+    return _assemble(graph, fused, overlapped(_ordered(drafts), graph))
 
 
 def _handing_on(body: Graph) -> Graph:
@@ -96,11 +95,11 @@ def _ordered(drafts: list[Draft]) -> list[Draft]:
     return scheduled(drafts, nbytes, [effects, collectives])
 
 
-def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
+def _assemble(graph: Graph, fused: Fused, drafts: Sequence[Draft]) -> Program:
     """Number the buffers, place the temporaries, and build the steps."""
     lives: dict[Storage, Interval] = {}
     numbers: dict[Storage, int] = {}
-    for storage in (*fuser.places.params, *fuser.results):
+    for storage in (*fused.places.params, *fused.results):
         assert storage.merged is None
         numbers.setdefault(storage, len(numbers))
     for position, draft in enumerate(drafts):
@@ -123,7 +122,7 @@ def _assemble(graph: Graph, fuser: Fuser, drafts: Sequence[Draft]) -> Program:
         "steps": summary(drafts),
         "host": tuple(step.target for step in steps if isinstance(step, AtenStep) and step.host),
     }
-    results = tuple(numbers[storage] for storage in fuser.results)
+    results = tuple(numbers[storage] for storage in fused.results)
     return Program(graph.name, buffers, steps, results, scratch, meta)
 
 

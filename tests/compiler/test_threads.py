@@ -130,7 +130,9 @@ def _optimizers(thread: int) -> None:
         torch.nn.Parameter(torch.linspace(-1, 1, 8 + thread, device=device))
         for device in ("cpu", "neuron")
     )
-    optimizers = [torch.optim.AdamW([p], lr=0.1) for p in (plain, mine)]
+    # Not Adam: its steps ask PyTorch whether anything compiles, of which there is one answer for
+    # all threads, and raise a TypeError when another one compiles, on cpu too.
+    optimizers = [torch.optim.SGD([p], lr=0.1, momentum=0.9, foreach=True) for p in (plain, mine)]
     for _ in range(20):
         for parameter, optimizer in zip((plain, mine), optimizers, strict=True):
             optimizer.zero_grad()

@@ -17,7 +17,7 @@ from neuronxcc.lowering.emission.kernel_calls import Callee, body_of, callee_of
 from neuronxcc.lowering.emission.kernels import Emitted, emit
 from neuronxcc.lowering.fusion.cluster import Cluster, Storage
 from neuronxcc.lowering.fusion.convolve import ConvRegion, is_narrow, step_of
-from neuronxcc.lowering.fusion.fuser import Fuser
+from neuronxcc.lowering.fusion.fuse import Fused
 from neuronxcc.lowering.fusion.units import Home, Made, Opaque, Product, Tensor, Unit
 from neuronxcc.lowering.geometry.layout import Layout, collapsed
 from neuronxcc.lowering.geometry.products import matrix
@@ -186,7 +186,7 @@ class Drafter:
     """Makes the draft of every unit.
 
     Args:
-        fuser: Has run.
+        fused: What fusion made of the graph.
         lower_body: Lowers the graph of a body with these strides of parameters.
         loc: Of a node, as text.
         constant: Numbers of the parameters that are the same at many calls.
@@ -194,15 +194,15 @@ class Drafter:
 
     def __init__(
         self,
-        fuser: Fuser,
+        fused: Fused,
         lower_body: Callable[..., Program],
         loc: Callable[[Node], str],
         constant: Collection[int],
     ) -> None:
-        self.places = fuser.places
+        self.places = fused.places
         self.lower_body = lower_body
         self.loc = loc
-        self._constant = {fuser.graph.params[i] for i in constant}
+        self._constant = {fused.graph.params[i] for i in constant}
 
     def window(self, operand: Tensor) -> Window:
         """The whole of a tensor."""

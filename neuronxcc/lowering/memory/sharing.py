@@ -17,7 +17,7 @@ from neuronxcc.ir.table import Group
 from neuronxcc.lowering.classify import VIEWS
 from neuronxcc.lowering.fusion.cluster import Cluster, Storage
 from neuronxcc.lowering.fusion.convolve import ConvRegion
-from neuronxcc.lowering.fusion.fuser import Fuser
+from neuronxcc.lowering.fusion.fuse import Fused
 from neuronxcc.lowering.fusion.units import Home, Made, Opaque, Product, Tensor, Unit
 from neuronxcc.lowering.geometry import index as ix
 from neuronxcc.lowering.geometry.index import Index
@@ -83,16 +83,16 @@ def _joined(one: list[Use], other: list[Use]) -> list[Use]:
 class Settler:
     """See the module. `dropped` are the units that turn out to have nothing to do."""
 
-    def __init__(self, fuser: Fuser) -> None:
-        self.fuser = fuser
-        self.places = fuser.places
+    def __init__(self, fused: Fused) -> None:
+        self.fused = fused
+        self.places = fused.places
         self.uses: dict[Storage, _Uses] = {}
         self.dropped: set[Unit] = set()
         self._postponed = 0
-        self._units = {unit.number: unit for unit in fuser.units}
-        self._homes = {unit.storage.home for unit in fuser.units if isinstance(unit, Home)}
+        self._units = {unit.number: unit for unit in fused.units}
+        self._homes = {unit.storage.home for unit in fused.units if isinstance(unit, Home)}
         self.reads: dict[Unit, list[tuple[Storage, Index | None]]] = {}
-        for unit in fuser.units:
+        for unit in fused.units:
             self.reads[unit] = list(self._reads(unit))
             for storage, address in self.reads[unit]:
                 self._of(storage).reads.append(Use(unit.number, address))
@@ -101,25 +101,25 @@ class Settler:
         # What collectives send: not to be written over, or who does that waits for them.
         self._sent = {
             self._storage(operand).resolve()
-            for unit in fuser.units
+            for unit in fused.units
             if isinstance(unit, Opaque) and unit.node.op in Group.COLLECTIVE
             for operand in unit.operands
         }
         # The caller reads results when all has run.
-        for storage in fuser.results:
+        for storage in fused.results:
             if storage.kind == "output":
                 self._of(storage).reads.append(Use(-1, None))
 
     def run(self) -> None:
         """Merge what can be merged."""
         # The last first: only then is known for which parameter the content is made.
-        for unit in self.fuser.units:
+        for unit in self.fused.units:
             if isinstance(unit, Cluster) and self._is_copy(unit):
                 self._elide(unit)
-        for unit in self.fuser.units:
+        for unit in self.fused.units:
             if isinstance(unit, Home):
                 self._settle_home(unit)
-        for unit in reversed(self.fuser.units):
+        for unit in reversed(self.fused.units):
             if isinstance(unit, Cluster | Product) and unit not in self.dropped:
                 self._reuse(unit)
             elif isinstance(unit, Opaque) and unit.node.op in _IN_PLACE:
