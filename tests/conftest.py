@@ -4,9 +4,12 @@ Tiers are directories: ``nodevice`` and ``nki`` need no native core, ``kernels``
 arithmetic, ``device`` the device through PyTorch, ``multiprocess`` several processes.
 """
 
+import gc
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -39,6 +42,18 @@ def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--durations-file")
     if file:
         config.pluginmanager.register(Kept(file))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collected tests live to the end: the garbage collector need not look at them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

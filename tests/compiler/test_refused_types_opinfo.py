@@ -14,6 +14,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
+from tests.shallow import shallow
+
 from .opinfo import full_name
 
 # The samples themselves warn: of deprecations, of tensors resized, of NumPy.
@@ -45,6 +47,7 @@ def case(info: Any, dtype: torch.dtype) -> tuple[Any, list[Tensor]] | None:
     return called, [t.to(dtype) if t.dtype == known else t for t in given]
 
 
+@shallow
 def check(info: Any, dtype: torch.dtype) -> None:
     made = case(info, dtype)
     if made is None:

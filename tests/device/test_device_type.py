@@ -4,7 +4,7 @@ The harness (`instantiate_device_type_tests`) finds the device by itself; what i
 harness_exclusions.py with its reason.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -43,18 +43,16 @@ def in_float64(leaf: Any) -> Any:
     return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
 
-@shallow
 def samples_of(op: OpInfo, dtype: torch.dtype) -> list[SampleInput]:
     return list(islice(op.sample_inputs("cpu", dtype), SAMPLES))
 
 
-@shallow
 def seeded(op: OpInfo, tensor: Any, args: Any, kwargs: Any) -> Any:
     torch.manual_seed(0)
     return op(tensor, *args, **kwargs)
 
 
-def run(op: OpInfo, sample: SampleInput, device: str) -> Any:
+def run_on(op: OpInfo, sample: SampleInput, device: str) -> Any:
     return seeded(op, *to((sample.input, sample.args, sample.kwargs), device))
 
 
@@ -69,13 +67,25 @@ def on_host(tree: Any) -> Any:
 
 
 class TestOperators(TestCase):
+    def run(self, result: Any = None) -> Any:
+        # PyTorch reads the sources of the whole stack after every test. It keeps the tolerances for
+        # each thread.
+        tolerances = self.precision, self.rel_tol
+        run: Callable[[Any], Any] = super().run
+
+        def test() -> Any:
+            self.precision, self.rel_tol = tolerances
+            return run(result)
+
+        return shallow(test)()
+
     def results_on_cpu(self, op: OpInfo, dtype: torch.dtype) -> Iterator[tuple[SampleInput, Any]]:
         if dtype not in op.supported_dtypes("cpu"):
             self.skipTest(f"{op.name} has no {dtype} kernel on the CPU either")
         compared = 0
         for sample in samples_of(op, dtype):
             try:
-                expected = run(op, sample, "cpu")
+                expected = run_on(op, sample, "cpu")
             except (RuntimeError, NotImplementedError):
                 continue  # a sample that the CPU refuses has nothing to compare with
             compared += 1
@@ -88,9 +98,9 @@ class TestOperators(TestCase):
         if dtype == torch.bfloat16 and op.name in EXCLUDED_BFLOAT16:
             self.skipTest(EXCLUDED_BFLOAT16[op.name])
         for sample, expected in self.results_on_cpu(op, dtype):
-            got = on_host(run(op, sample, device))
+            got = on_host(run_on(op, sample, device))
             if dtype == torch.bfloat16 and op.name in ROUNDED_ONCE:
-                exact = run(op, sample.transform(in_float64), "cpu")
+                exact = run_on(op, sample.transform(in_float64), "cpu")
                 self.assertEqual(got, exact.to(got.dtype))  # noqa: PT009
             else:
                 self.assertEqual(got, on_host(expected))  # noqa: PT009

@@ -10,11 +10,13 @@ from tests.programs.check import check
 from tests.programs.generate import program
 from tests.programs.minimise import minimise
 from tests.programs.program import Outcome, Program, Statement, run
+from tests.shallow import shallow
 
 #: Programs that are compared in every run of the tests: so many seeds from so many on.
 _EAGER, _COMPILED, _DYNAMIC = range(150), range(1000, 1030), range(2000, 2010)
 
 
+@shallow
 def _found(seed: int, mode: str) -> str:
     made = program(seed)
     return "\n".join(
