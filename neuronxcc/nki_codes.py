@@ -321,7 +321,7 @@ NKI_CODES: dict[str, NkiCode] = {
 
 
 def explained_nki(code: str) -> str:
-    """What `neuronx-cc explain` prints."""
+    """Return the text that `neuronx-cc explain` prints."""
     row = NKI_CODES[code]
     return f"{code}\n  means:   {row.meaning}\n  remedy:  {row.remedy}"
 

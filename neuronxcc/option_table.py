@@ -17,7 +17,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 
 class Value(enum.Enum):
-    """What stands behind the name of an option."""
+    """The form of what follows the name of an option."""
 
     CHOICE = "one of the choices"
     INT = "one of the choices, a number"

@@ -51,7 +51,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """What the cache reads from the flags; the compiler never sees it.
+    """The flags that the cache reads; the compiler never sees them.
 
     Attributes:
         cache_dir: Directory or URL of the cache; "" to let the environment decide.
@@ -122,12 +122,12 @@ class Options:
 
     @property
     def target_spec(self) -> Target:
-        """What is known about the target."""
+        """The facts about the target."""
         return get_target(self.target)
 
     @property
     def int64_is_native(self) -> bool:
-        """Whether 64-bit integers are computed in 64 bits on the target."""
+        """Return whether 64-bit integers are computed in 64 bits on the target."""
         return self.native_int64 == "enabled" and self.target_spec.native_int64
 
     @property
@@ -145,7 +145,7 @@ class Options:
 
     @property
     def unsafe_fp8(self) -> bool:
-        """Whether float8_e4m3fn may be taken for float8_e4m3, by its own option or a stage's."""
+        """Return whether float8_e4m3fn may be taken for float8_e4m3, by any option."""
         name = "--experimental-unsafe-fp8e4m3fn-as-fp8e4m3"
         return any(name == option or name in value.split() for option, value in self.recorded)
 
@@ -157,7 +157,7 @@ class Options:
 
     @property
     def saves_temps(self) -> bool:
-        """Whether `--pipeline` has SaveTemps: the graph after every pass is written to files."""
+        """Return whether every pass writes its graph to a file (`--pipeline` has SaveTemps)."""
         return any(
             name == "--pipeline" and "savetemps" in value.lower().split()
             for name, value in self.recorded
@@ -169,7 +169,7 @@ class Options:
         return dict(self.recorded).get("--workdir", "")
 
     def canonical(self) -> dict[str, str]:
-        """What a compiled program depends on, by option, equal for flags of equal meaning.
+        """Return the options that a compiled program depends on, equal for flags of equal meaning.
 
         This is a part of the cache's key. Target and LNC are in it; paths and verbosity are not.
         """
@@ -297,7 +297,7 @@ def from_environment(
 
 
 def for_eager(target: str, environ: Mapping[str, str] | None = None) -> Options:
-    """What eager mode reads of NEURON_CC_FLAGS, for a machine: the integer options.
+    """Return the part of NEURON_CC_FLAGS that eager mode reads: the integer options of a machine.
 
     All others are left to the first compilation: a wrong one is no reason to have no device.
 

@@ -1,4 +1,4 @@
-"""What the current thread's kernel runs on and is recorded by."""
+"""The core and the recorder of the current thread's kernel."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -117,7 +117,7 @@ class Issuer(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What surrounds the code of a thread.
+    """The surroundings of the code of a thread.
 
     Attributes:
         core: what it runs on.

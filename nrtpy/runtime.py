@@ -37,7 +37,7 @@ class Memory(Protocol):
 
 
 class Freeable(Protocol):
-    """What refers to memory that can be given back: a `nrtpy.tensor.NrtpyTensor`."""
+    """A reference to memory that can be given back: a `nrtpy.tensor.NrtpyTensor`."""
 
     @property
     def _ref(self) -> Memory: ...

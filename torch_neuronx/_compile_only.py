@@ -150,7 +150,7 @@ def active() -> CompileOnly | None:
 
 
 def settings_of(options: Mapping[str, object]) -> Options:
-    """What `torch.compile(options=...)` compiles with: an open `compile_only` has the last word.
+    """Return the options of `torch.compile(options=...)`; those of an open `compile_only` win.
 
     Raises:
         OptionError: The options are not possible.

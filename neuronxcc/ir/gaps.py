@@ -1,4 +1,4 @@
-"""What the real compiler refuses or does lossily, by operator and target, with its documented code.
+"""Gaps: operators that the real compiler refuses or rounds, by target, with their documented codes.
 
 The limits of one operator stand in its block, those of element types here. Source: the error pages
 of the AWS Neuron documentation (compiler/error-codes, SDK 2.32). This says nothing about how a

@@ -107,7 +107,7 @@ class Literal:
 
 
 def is_uniform(array: np.ndarray) -> bool:
-    """Whether all elements of an array have the same bits; True for arrays of none or one."""
+    """Return whether all elements of an array have the same bits, as none or one have."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     octets = flat.reshape(array.size, array.itemsize)
     # Noise is found out by its beginning: arrays may be large.

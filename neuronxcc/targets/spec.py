@@ -1,4 +1,4 @@
-"""What is known about a machine: the classes that the files of this package fill in.
+"""The facts about a machine: the classes that the files of this package fill in.
 
 Units are in the names: ``*_ghz`` 1e9 cycles per second, ``*_bytes`` bytes, ``*_gbps`` 1e9 bytes per
 second, ``*_tflops`` 1e12 operations per second. Data types are named as in NumPy and ml_dtypes
@@ -102,7 +102,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveFacts:
-    """What is published about how the runtime runs collectives between cores.
+    """The published facts about how the runtime runs collectives between cores.
 
     Payloads below ``mesh_below_bytes`` go in one hop to everybody (mesh), those below
     ``halving_below_bytes`` by recursive doubling and halving in log2(n) hops, and larger ones

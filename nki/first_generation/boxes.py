@@ -1,4 +1,4 @@
-"""What a mask leaves of a tile: a box where it cuts one, else boxes or truth values."""
+"""The part of a tile that a mask leaves: a box where it cuts one, else boxes or truth values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TileRegion(NamedTuple):
     inside: Booleans | None = None
 
     def covers(self, shape: tuple[int, ...]) -> bool:
-        """Whether it is all of a tile of a shape."""
+        """Return whether it is all of a tile of a shape."""
         return self.inside is None and self.box == whole_box(shape)
 
 

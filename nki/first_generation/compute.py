@@ -142,7 +142,7 @@ _GPSIMD_OPS = {"tensor_tensor": {"power"}, "tensor_scalar": {"power", "rsqrt"}}
 
 
 def _on_gpsimd(name: str, attributes: Mapping[str, Any]) -> bool:
-    """Whether an instruction runs on the engine that does not reach PSUM."""
+    """Return whether an instruction runs on the engine that does not reach PSUM."""
     if getattr(attributes.get("engine"), "name", "") == "gpsimd":
         return True
     ops = [attributes.get(key) for key in ("op", "op0", "op1")] if name in _GPSIMD_OPS else []
@@ -162,7 +162,7 @@ def _refuse_general(name: str, domain: tuple[int, ...]) -> NoReturn:
 def _writes_more(
     row: Instruction, operands: Mapping[str, Operand], known: Mapping[str, Any]
 ) -> bool:
-    """Whether an instruction has an effect that a mask of its result does not reach."""
+    """Return whether an instruction has an effect that a mask of its result does not reach."""
     more = any(p.role is not Role.READ and p.name in operands for p in row.operands)
     command = known.get("reduce_cmd")
     return more or (command is not None and getattr(command, "name", command) != "idle")

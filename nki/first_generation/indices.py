@@ -68,7 +68,7 @@ class Index:
 
     @property
     def affine(self) -> bool:
-        """Whether offset and steps say all of it."""
+        """Return whether offset and steps say all of it."""
         return self._integers is None
 
     @property
@@ -303,7 +303,7 @@ def arange(*args: Any) -> Index:
 
 
 class MeshGrid(tuple[Index, ...]):
-    """What ``nl.mgrid[...]`` returns: an expression for each axis, all of one shape.
+    """The result of ``nl.mgrid[...]``: an expression for each axis, all of one shape.
 
     ``p`` is the first axis, the partition; ``x``, ``y``, ``z`` and ``w`` are those after it.
     """

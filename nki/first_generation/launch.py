@@ -346,7 +346,7 @@ class NcLatency:
 
 
 class BenchmarkResult:
-    """What `benchmark` measured.
+    """The measurements of `benchmark`.
 
     Attributes:
         nc_latency: of the runs, in the emulator's time.

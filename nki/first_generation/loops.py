@@ -26,7 +26,7 @@ class LoopIndex(int):
 
 
 class LoopRange(Sequence[int]):
-    """What ``nl.affine_range(...)`` returns: a range of which the state knows the turns."""
+    """The result of ``nl.affine_range(...)``: a range of which the state knows the turns."""
 
     __slots__ = ("_range",)
 

@@ -1,4 +1,4 @@
-"""What belongs to one run of a kernel: its grid, its constants, and the instruction that waits.
+"""The state of one run of a kernel: its grid, its constants, and the instruction that waits.
 
 An instruction that returns a tile is not issued at once. If the next thing that happens assigns the
 tile to a part of a tensor, the instruction writes there; whatever else happens first makes it write
@@ -100,7 +100,7 @@ class State:
             self._tiles.add(tensor.storage)
 
     def no_work(self, name: str, arguments: dict[str, Any]) -> bool:
-        """Whether an instruction reads or writes something empty; what it makes is empty too."""
+        """Return whether an instruction reads or writes something empty, and makes nothing."""
         tensors = [
             (operand.role is not Role.READ, tensor)
             for operand in TABLE[name].operands
@@ -131,14 +131,14 @@ def _tensors(value: Any) -> Iterator[NkiTensor]:
 
 
 def _is_new(tensor: NkiTensor) -> bool:
-    """Whether a view shows all of a storage that nothing has written."""
+    """Return whether a view shows all of a storage that nothing has written."""
     p = tensor.pattern
     whole = p.size * info(p.dtype).itemsize == tensor.storage.nbytes
     return whole and p.indirect is None and not written(tensor).any()
 
 
 def running() -> bool:
-    """Whether this thread runs a kernel of the first generation."""
+    """Return whether this thread runs a kernel of the first generation."""
     return surroundings().state is not None
 
 

@@ -63,7 +63,7 @@ def _is_loop_reduce(call: ast.Call) -> bool:
 
 
 def _may_need(code: types.CodeType) -> bool:
-    """Whether a function or one within it could contain either."""
+    """Return whether a function or one within it could contain either."""
     if "loop_reduce" in code.co_names or any(
         "mask" in c for c in code.co_consts if type(c) is tuple
     ):
@@ -134,7 +134,7 @@ _PACKAGES = ("neuronxcc.nki.", "nki.first_generation.")
 
 
 def is_first_generation(function: Any) -> bool:
-    """Whether a function names something of `neuronxcc.nki`, or imports it in its body."""
+    """Return whether a function names something of `neuronxcc.nki`, or imports it in its body."""
     plain = inspect.unwrap(function) if callable(function) else function
     if not isinstance(plain, types.FunctionType):
         return False

@@ -435,7 +435,7 @@ def _filled(parts: list[Any], shape: tuple[int, ...]) -> list[Any] | None:
 
 
 def _is_empty(part: slice, size: int) -> bool:
-    """Whether a slice forwards ends where it begins or before, wherever it lies."""
+    """Return whether a slice forwards ends where it begins or before, wherever it lies."""
     start = as_index(0 if part.start is None else part.start)
     stop = as_index(size if part.stop is None else part.stop)
     if start is None or stop is None or start.shape or stop.shape or (part.step or 1) < 1:
@@ -598,7 +598,7 @@ class Access(Tensor):
         return self.pattern_of(box)
 
     def inside(self) -> bool:
-        """Whether all of it lies within the tensor."""
+        """Return whether all of it lies within the tensor."""
         fixed = self.dynamic[0] if self.dynamic is not None else None
         for dim, (index, size) in enumerate(zip(self.key, self.base.shape, strict=True)):
             low, high = index.bounds()
@@ -782,7 +782,7 @@ class Result(Tensor):
 
     @property
     def waits(self) -> bool:
-        """Whether the instruction is not issued yet."""
+        """Return whether the instruction is not issued yet."""
         return not self.blocks
 
     @property

@@ -49,12 +49,12 @@ __all__ = [
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number of Python or NumPy."""
+    """Return whether a value is a number of Python or NumPy."""
     return isinstance(value, (bool, int, float, np.generic))
 
 
 def legal(tensor: NkiTensor) -> bool:
-    """Whether the compute engines can address an on-chip view."""
+    """Return whether the compute engines can address an on-chip view."""
     return broken_rule(tensor.storage, tensor.pattern) is None
 
 
@@ -364,7 +364,7 @@ def _fitted(source: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
 
 
 def _direct(target: NkiTensor, value: Result) -> bool:
-    """Whether an instruction that waits can write to a part of a tensor itself."""
+    """Return whether an instruction that waits can write to a part of a tensor itself."""
     shape = value.shape
     if value.kind != target.dtype or target.buffer.name not in value.regions:
         return False

@@ -1,4 +1,4 @@
-"""What attributes accept, and the canonical values that they become.
+"""The values that attributes accept, and the canonical values that these become.
 
 Each function takes what the user gave and returns a plain value: the name of an operator or of an
 enumeration member as a string, an int, a float, a bool, a tuple. It raises ValueError with a text

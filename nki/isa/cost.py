@@ -1,4 +1,4 @@
-"""What instructions cost: published formulas, and what follows from published rates.
+"""Costs of instructions: published formulas, and what follows from published rates.
 
 `N` is the number of elements per partition of the operand that the source names, `MIN_II` the
 minimum initiation interval. DMA costs are nanoseconds, all others cycles of the engine.

@@ -26,7 +26,7 @@ class engine(enum.Enum):  # noqa: N801 (the documented name, as are the others)
 
 
 class reduce_cmd(enum.Enum):  # noqa: N801
-    """What an instruction does with the accumulator registers of its engine."""
+    """The use that an instruction makes of the accumulator registers of its engine."""
 
     idle = 0
     reset = 1
@@ -45,7 +45,7 @@ class dge_mode(enum.Enum):  # noqa: N801
 
 
 class oob_mode(enum.Enum):  # noqa: N801
-    """What a dynamic access out of bounds does."""
+    """The effect of a dynamic access out of bounds."""
 
     error = 0
     skip = 1

@@ -47,7 +47,7 @@ REGISTER: Final = frozenset({"register"})
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What rules and costs need to know of a tensor operand.
+    """The facts about a tensor operand that rules and costs use.
 
     A register is described as one element of int32 in the region ``register``.
 
@@ -87,7 +87,7 @@ class Tile:
 
     @property
     def info(self) -> DTypeInfo:
-        """What is known of its data type."""
+        """The facts about its data type."""
         return info(self.dtype)
 
     @property
@@ -116,7 +116,7 @@ class Role(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """What an operand may be."""
+    """The kinds of values that an operand may have."""
 
     TILE = "a tensor"
     VECTOR = "a tensor of one element per partition"

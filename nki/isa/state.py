@@ -1,4 +1,4 @@
-"""What instructions remember in a core, and what a meaning is told besides its operands."""
+"""The state that instructions keep in a core, and the arguments of meanings besides operands."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ReferenceExecutable:
 
 
 def run_graph(imported: Imported, options: Mapping[str, Any]) -> ReferenceExecutable:
-    """What evaluates the graph itself; it does what the graph says, so options change nothing."""
+    """Return an evaluator of the graph itself, which options do not change."""
     del options
     rounds = from_environment().stochastic_rounding
     graph = with_state(imported.graph) if rounds else imported.graph
@@ -83,7 +83,7 @@ def run_graph(imported: Imported, options: Mapping[str, Any]) -> ReferenceExecut
 
 
 def run_steps(imported: Imported, options: Mapping[str, Any]) -> ReferenceExecutable:
-    """What compiles the graph, without a cache, and runs the steps of its program.
+    """Compile the graph without a cache, and return what runs the steps of its program.
 
     Raises:
         OptionError: An option is unknown or has a wrong value.
@@ -126,7 +126,7 @@ def call_step(step: AtenStep, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 def _call(
     target: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, on_core: bool
 ) -> list[torch.Tensor]:
-    """What the native executor does for an operator: arrays stand for tensors."""
+    """Run an operator as the native executor does: arrays stand for tensors."""
     device = "neuron" if on_core else "cpu"
 
     def thaw(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Whether NeuronCores have the operators of an exported graph, one by one."""
+"""The support of the operators of an exported graph on NeuronCores, one by one."""
 
 from __future__ import annotations
 

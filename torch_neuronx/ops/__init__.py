@@ -1,4 +1,4 @@
-"""What a NeuronCore makes of every ATen operator, and what to do where it makes nothing.
+"""The support of every ATen operator on a NeuronCore, and remedies where there is none.
 
 One table (`families/`) says for each operator and dtype whether a NeuronCore executes it, on which
 engine, and what is known to be in the way. From it come the coverage report
@@ -63,7 +63,7 @@ def install() -> None:
 
 
 def operator_report() -> list[OperatorUse]:
-    """What ran in this process since the start or the last reset, and how a NeuronCore sees it."""
+    """The operators that ran in this process since the last reset, and their support."""
     from . import run_report  # noqa: PLC0415
 
     return run_report.summarize(native_core().operator_counts(), current_policy())
@@ -82,7 +82,7 @@ def format_report(*, width: int = 100) -> str:
 
 
 def explain(op: str, target: str | None = None) -> str:
-    """What the table says about one operator, as text; `target` defaults to the emulated one."""
+    """Describe one operator as the table has it; `target` defaults to the emulated one."""
     from . import coverage  # noqa: PLC0415
 
     return coverage.explain(op, target)

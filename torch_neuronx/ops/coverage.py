@@ -194,7 +194,7 @@ def _family_table(chosen: list[Entry], width: int) -> str:
 
 
 def explain(op: str, target: str | None = None) -> str:
-    """What the table says about one operator.
+    """Look one operator up in the table.
 
     Raises:
         UnknownOperatorError: this torch has no such operator.

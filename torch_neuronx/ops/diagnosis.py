@@ -115,7 +115,7 @@ class Finding:
 def diagnose(
     op: str, dtype: str, policy: Policy, frame: FrameType | None, mode: Mode
 ) -> Finding | None:
-    """What there is to say about a call, or None if it may run.
+    """Return the diagnosis of a call, or None if it may run.
 
     Strict mode lets 64-bit integers carried in 32 bits pass: token ids and labels are such.
     """

@@ -1,4 +1,4 @@
-"""What a row of the operator table holds, and the dtype sets it is written in.
+"""The rows of the operator table, and the dtype sets they are written in.
 
 A dtype set is an integer with bit `int(ScalarType)` set. The dispatch path of the native core tests
 the same bits, so that nothing is translated when the table is handed over.
@@ -96,11 +96,11 @@ class Gap(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """What to do about it, likewise."""
+        """The remedy, likewise."""
         return self.advises or _known(self.code).remedy
 
     def holds_on(self, target: str) -> bool:
-        """Whether the gap exists on `target`."""
+        """Return whether the gap exists on `target`."""
         return self.on is None or self.on(get_target(target))
 
 

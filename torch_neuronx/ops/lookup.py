@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Status(enum.StrEnum):
-    """What becomes of one operator with one dtype on one target."""
+    """The fate of one operator with one dtype on one target."""
 
     NATIVE = "native"  # a NeuronCore executes it in that dtype
     CARRIED = "carried"  # executes with the 64-bit integers held in 32 bits: exact below 2^31
@@ -49,7 +49,7 @@ class Verdict:
 
     @property
     def on_neuron_core(self) -> bool:
-        """Whether a NeuronCore executes it; an undefined dtype is left to PyTorch's own error."""
+        """Return whether a NeuronCore executes it; undefined dtypes are left to PyTorch."""
         return self.status in {Status.NATIVE, Status.CARRIED, Status.UNDEFINED}
 
 
@@ -90,7 +90,7 @@ def entry_or_unknown(name: str) -> Entry:
 
 
 def verdict(name: str, dtype: str, policy: Policy) -> Verdict:
-    """What becomes of the operator `name` (a base name) with `dtype` ("float32", no prefix).
+    """Return the fate of the operator `name` (a base name) with `dtype` ("float32", no prefix).
 
     An empty or unknown dtype stands for "no tensor": only host-only operators are refused then.
     """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class OperatorCore(Protocol):
-    """What the native core offers; tests pass an object of their own.
+    """The functions of the native core; tests pass an object of their own.
 
     A dtype mask has bit `int(ScalarType)` set. A count is (operator with overload, dtype, calls,
     whether the mask said that a NeuronCore executes it).

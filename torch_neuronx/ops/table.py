@@ -28,7 +28,7 @@ ROWS: tuple[Row, ...] = (
 
 
 class Policy(NamedTuple):
-    """What is assumed of the compiler: the target and the two documented integer options.
+    """Assumptions about the compiler: the target and the two documented integer options.
 
     `native_int64` is `--native-int64=enabled` on a target that can; `accepted` holds the losses
     that the user named in `--implicit-integer-downcast`.
@@ -40,7 +40,7 @@ class Policy(NamedTuple):
 
     @classmethod
     def of(cls, options: Options) -> Policy:
-        """What the options of a compilation assume."""
+        """Return the assumptions that the options of a compilation make."""
         return cls(options.target, options.int64_is_native, options.accepted_downcasts)
 
     @property
@@ -53,12 +53,12 @@ class Policy(NamedTuple):
         return mask
 
     def enforces(self, gap: Gap) -> bool:
-        """Whether the gap refuses a dtype here, independent of the arguments of a call."""
+        """Return whether the gap refuses a dtype here, independent of the arguments of a call."""
         return not gap.when and gap.holds_on(self.target) and gap.accept not in self.accepted
 
 
 def policy_for(target: str, environ: Mapping[str, str] | None = None) -> Policy:
-    """What eager mode assumes of a target: the integer options of NEURON_CC_FLAGS count.
+    """Return the assumptions of eager mode about a target, NEURON_CC_FLAGS included.
 
     Args:
         target: a name that `neuronxcc.targets` knows.

@@ -1,4 +1,4 @@
-"""What the rules check with, and the error that they raise."""
+"""The checks that rules are made of, and the error that they raise."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def collective(op: Op, attrs: Mapping[str, Any], x: Array, exchange: Exchange) -
 
 
 def _part(x: Array, rows: Array, place: int) -> Array:
-    """What a rank that sends these numbers of rows sends to the one at `place`."""
+    """Return the rows that a rank sends to the one at `place`."""
     start = int(rows[:place].sum())
     return x[start : start + int(rows[place])]
 

@@ -44,7 +44,7 @@ ELEMENTWISE = frozenset({Kind.UNARY, Kind.CONVERSION, Kind.BINARY, Kind.CHOICE})
 
 
 class Cost(enum.Enum):
-    """What the work of an operator is proportional to."""
+    """The quantity that the work of an operator is proportional to."""
 
     FREE = "free"
     ELEMENTS = "elements"  # of the result
@@ -67,7 +67,7 @@ class Rounding(enum.Enum):
 
 
 class Xla(enum.Enum):
-    """Whether XLA has an elementwise operator, under the name of ours."""
+    """Return whether XLA has an elementwise operator, under the name of ours."""
 
     YES = "yes"
     YOUNG = "young"  # it does now; compilers that read our HLO may be older
@@ -99,12 +99,12 @@ class Gap:
 
     @property
     def text(self) -> str:
-        """What is wrong."""
+        """The sentence that says what is wrong."""
         return self.says or CODES[self.code].message
 
     @property
     def remedy(self) -> str:
-        """What to do."""
+        """The sentence that says what to do."""
         return CODES[self.code].remedy
 
 
@@ -115,18 +115,18 @@ IN_F32 = "; they are converted to f32, exact to 2^24"
 
 
 def takes(node: Node, dtypes: frozenset[DType]) -> bool:
-    """Whether the first operand has one of these types."""
+    """Return whether the first operand has one of these types."""
     return node.srcs[0].dtype in dtypes
 
 
 def more_than_one(node: Node, name: str) -> bool:
-    """Whether an attribute of several numbers has one above 1."""
+    """Return whether an attribute of several numbers has one above 1."""
     return any(n > 1 for n in node[name])
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a sample graph of an operator is made of.
+    """The parts of a sample graph of an operator.
 
     Attributes:
         name: What is particular.
@@ -162,7 +162,7 @@ class Exchange(Protocol):
 
 
 class Evaluator(Protocol):
-    """What evaluates a graph, as operators that call graphs or meet other ranks need it."""
+    """The evaluator of a graph, as operators that call graphs or meet other ranks need it."""
 
     exchange: Exchange
 

@@ -1,4 +1,4 @@
-"""What the steps made so far want of nodes that fusion has not visited yet."""
+"""The demands of the steps made so far on nodes that fusion has not visited yet."""
 
 from __future__ import annotations
 

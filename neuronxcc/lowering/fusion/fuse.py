@@ -35,7 +35,7 @@ from neuronxcc.lowering.geometry.layout import Strides
 
 @dataclass(frozen=True)
 class Fused:
-    """What fusion makes of a graph.
+    """The result of fusion.
 
     Attributes:
         graph: What was fused.

@@ -1,4 +1,4 @@
-"""What the operators of NKI's ALUs do, in NumPy: the one table of their meanings.
+"""The meanings of the operators of NKI's ALUs, in NumPy: the one table of them.
 
 Arithmetic works on float32, or on int64 holding 32-bit integers where an engine computes with
 integers; operators of bits work on unsigned integers. Comparisons and logical operators give 1 and

@@ -1,4 +1,4 @@
-"""What the instructions of the first generation share."""
+"""Functions that the instructions of the first generation share."""
 
 from __future__ import annotations
 

@@ -35,14 +35,14 @@ class nc_version(enum.IntEnum):  # noqa: N801
 
 
 class oob_mode(enum.IntEnum):  # noqa: N801
-    """What a dynamic access out of bounds does."""
+    """The effect of a dynamic access out of bounds."""
 
     error = 0
     skip = 1
 
 
 class reduce_cmd(enum.IntEnum):  # noqa: N801
-    """What an instruction does with the accumulator registers of its engine."""
+    """The use that an instruction makes of the accumulator registers of its engine."""
 
     idle = 0
     reset = 1

@@ -1,4 +1,4 @@
-"""What masks of matrix products mean: of the contraction, and of the operands' columns."""
+"""Masks of matrix products: of the contraction, and of the operands' columns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def product_mask(mask: Any, what: str) -> NkiError:
 
 
 class Cut(NamedTuple):
-    """What a mask leaves of a product.
+    """The part of a product that a mask leaves.
 
     Attributes:
         box: of contraction, stationary columns and moving columns; None if nothing is left.

@@ -1,4 +1,4 @@
-"""What moves no tensor through an engine: registers, the two cores of a logical core, queries.
+"""Instructions that move no tensor: registers, the two cores of a logical core, queries.
 
 Rows without a meaning are carried out by the runtime: they make objects, or need both cores.
 """

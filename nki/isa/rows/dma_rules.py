@@ -72,17 +72,17 @@ TRIGGER: Rule = requires(
 
 
 def hwdge_types(call: Call) -> bool:
-    """Whether the descriptor hardware, which moves bytes, is asked to convert nothing."""
+    """Return whether the descriptor hardware, which moves bytes, is asked to convert nothing."""
     return mode(call) != "hwdge" or call.tile("dst").dtype == call.tile("src").dtype
 
 
 def hwdge_gather(call: Call) -> bool:
-    """Whether rows are gathered by software descriptors only."""
+    """Return whether rows are gathered by software descriptors only."""
     return mode(call) not in ("hwdge", "none") or not any(t.indirect for _, _, t in call.tiles())
 
 
 def static(call: Call) -> bool:
-    """Whether descriptors that are written beforehand need no dynamic address."""
+    """Return whether descriptors that are written beforehand need no dynamic address."""
     return mode(call) != "none" or not any(t.dynamic for _, _, t in call.tiles())
 
 
@@ -151,7 +151,7 @@ def _gather_index(index: Tile, rows: int) -> str | None:
 
 
 def direct(call: Call) -> bool:
-    """Whether the descriptor hardware, if asked for, can transpose."""
+    """Return whether the descriptor hardware, if asked for, can transpose."""
     src = call.tile("src")
     if src.indirect or mode(call) != "hwdge":
         return True
@@ -159,12 +159,12 @@ def direct(call: Call) -> bool:
 
 
 def gathers(call: Call) -> bool:
-    """Whether a gathering transpose keeps its limits."""
+    """Return whether a gathering transpose keeps its limits."""
     return not call.tile("src").indirect or gather_transpose(call) is None
 
 
 def transpose_mode(call: Call) -> bool:
-    """Whether the mode fits the addresses."""
+    """Return whether the mode fits the addresses."""
     indirect = call.tile("src").indirect
     return mode(call) in ("unknown", *(("swdge",) if indirect else ("hwdge", "none")))
 
@@ -197,6 +197,6 @@ def scales(given: Any) -> tuple[float, ...] | None:
 
 
 def modifies(call: Call) -> bool:
-    """Whether a scatter or gather has the form that the hardware can modify in place."""
+    """Return whether a scatter or gather has the form that the hardware can modify in place."""
     indirect = any(tile.indirect for tile in sources(call)) or call.tile("dst").indirect
     return not indirect or (len(sources(call)) == 2 and call.attributes["unique_indices"])

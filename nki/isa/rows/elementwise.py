@@ -47,7 +47,7 @@ def wrap(value: Array, like: Array) -> Array:
 
 
 def integer_path(call: Call, *names: str) -> bool:
-    """Whether all these operands are 32-bit integers, with which GpSimd computes exactly."""
+    """Return whether all these operands are 32-bit integers, with which GpSimd computes exactly."""
     return all(call.tile(name).dtype in _WIDE_INTEGERS for name in names)
 
 

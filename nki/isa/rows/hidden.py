@@ -1,4 +1,4 @@
-"""What recordings hold besides the documented instructions.
+"""Instructions that recordings hold besides the documented ones.
 
 - ``fill`` sets any memory to a number.
 - ``device_print`` prints a tensor.

@@ -1,4 +1,4 @@
-"""What no NeuronCore executes: decompositions, fft, other layouts, libraries of other devices."""
+"""Operators that no NeuronCore executes: decompositions, fft, other layouts, other libraries."""
 
 from torch_neuronx.ops import gaps
 from torch_neuronx.ops.entry import EVERY, Basis, Engine, Row
