@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from neuronxcc.ir import DType, Graph, Group, Node, Op, TensorType, build, indexing, parameter
 from neuronxcc.ir.operators.checks import REDUCE_KINDS, ShapeError
-from neuronxcc.ir.samples import values
 from neuronxcc.ir.table import infer
 from neuronxcc.ir.text import to_text
+from tests.compiler.ir_samples import values
 
 DTYPES = (DType.F32, DType.BF16, DType.F16, DType.F64, DType.S32, DType.S64, DType.U8, DType.PRED)
 LARGEST = 512  # elements of a node

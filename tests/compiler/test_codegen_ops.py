@@ -17,9 +17,9 @@ from neuronxcc.codegen.reference import run_kernel
 from neuronxcc.ir import DType, Group, Op, TensorType
 from neuronxcc.ir.operators.checks import ShapeError
 from neuronxcc.ir.operators.definition import Rounding
-from neuronxcc.ir.samples import values
 from neuronxcc.ir.table import TABLE, infer
 from tests.compiler.codegen_compare import HOSTS, Array, check, compiled, host_id
+from tests.compiler.ir_samples import values
 
 SIZE = 261
 OPS: list[Op] = sorted(Group.ELEMENTWISE, key=lambda op: str(op.value))

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 
 from neuronxcc.ir import Node, Op
 from neuronxcc.ir.reference import evaluate
-from neuronxcc.ir.samples import Sample, samples
 from neuronxcc.ir.table import TABLE
 from neuronxcc.ir.text import parse, to_text
 from neuronxcc.ir.verify import called_graphs, verify
 from tests.compiler.graphs import Case, graphs, same_bits
+from tests.compiler.ir_samples import Sample, samples
 
 
 @given(graphs())

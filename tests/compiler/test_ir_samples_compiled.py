@@ -13,8 +13,8 @@ from neuronxcc.compiler import compile_graph
 from neuronxcc.ir import DType, Graph, Group, Node, Op, TensorType, parameter
 from neuronxcc.ir.arithmetic import arithmetic
 from neuronxcc.ir.reference import evaluate
-from neuronxcc.ir.samples import Sample, samples
 from neuronxcc.options import Options
+from tests.compiler.ir_samples import Sample, samples
 from torch_neuronx.program.dtypes import TO_TORCH, from_numpy, to_numpy
 from torch_neuronx.program.executable import Executable
 

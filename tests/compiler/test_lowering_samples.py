@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from neuronxcc.ir import DType, Graph, Group, Op, TensorType, build, parameter
-from neuronxcc.ir.samples import Sample, samples_of
 from neuronxcc.lowering import lower
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.options import Options
+from tests.compiler.ir_samples import Sample, samples_of
 
 from .graphs import same_bits
 from .lowering_tools import expected, run

@@ -9,11 +9,11 @@ from hypothesis import given, seed, settings
 
 from neuronxcc.ir import DType, Graph
 from neuronxcc.ir.reference import evaluate
-from neuronxcc.ir.samples import samples
 from neuronxcc.ir.verify import verify
 from neuronxcc.passes import canonical, pipeline, run
 from neuronxcc.passes.rules import RulePass
 from tests.compiler.graphs import FAMILIES, Case, graphs, same_bits
+from tests.compiler.ir_samples import samples
 
 
 @dataclass(frozen=True)

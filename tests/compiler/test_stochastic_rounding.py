@@ -22,7 +22,7 @@ from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.verify import verify
 from neuronxcc.options import OptionError, Options, parse
 from neuronxcc.passes import run, stochastic
-from neuronxcc.passes import stochastic_reference as slow
+from tests.compiler import stochastic_reference as slow
 from tests.compiler.graphs import Case, graphs, same_bits
 from tests.compiler.test_passes_exact import Casts
 from torch_neuronx import neuron

@@ -19,8 +19,8 @@ from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.reference import evaluate
-from neuronxcc.ir.samples import Sample, samples_of
 from neuronxcc.ir.table import Group
+from tests.compiler.ir_samples import Sample, samples_of
 from tests.frontends.modules import Computation, module
 from tests.frontends.programs import PROGRAMS
 from tests.frontends.test_hlo_jax import arguments, compare, imported

@@ -27,12 +27,12 @@ from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.hlo.exporter import export_hlo
 from neuronxcc.frontends.stablehlo import is_stablehlo, to_hlo
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.samples import samples_of
 from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
 from neuronxcc.options import parse
 from neuronxcc.program.footprint import programs
 from neuronxcc.program.memory import buffer_bytes
 from neuronxcc.program.program import CallStep, ForStep, Program, WhileStep
+from tests.compiler.ir_samples import samples_of
 from tests.frontends.programs import PROGRAMS
 from tests.fuzz.mutate import mutate_bytes, mutate_module, mutate_neff
 from torch_neuronx import nki
