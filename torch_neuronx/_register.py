@@ -63,6 +63,7 @@ def _register() -> None:
     )
     importlib.import_module("torch_neuronx.neuron.locations").register()
     importlib.import_module("torch_neuronx.neuron._exit").register()
+    importlib.import_module("torch_neuronx.neuron.eager").configure()
     importlib.import_module("torch_neuronx.distributed.group").register()
     _register_with("portable_cache")
     # What takes long to import waits for who imports it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronxcc.environment.variable import FLAG, TEXT, Reader, Section, words
+from neuronxcc.environment.variable import FLAG, TEXT, Reader, Section, choice, words
 
 _RUNTIME = "Runtime configuration guide"
 _LNC = "Logical NeuronCore configuration"
@@ -97,6 +97,24 @@ TORCH_DEVICE_BACKEND_AUTOLOAD = DEVICE.variable(
     "TORCH_DEVICE_BACKEND_AUTOLOAD", FLAG,
     "With 0, `import torch` does not load the device and `import torch_neuronx` is needed",
     default=True, source="PyTorch", readers={Reader.PYTORCH},
+)  # fmt: skip
+
+EAGER = Section(
+    "Eager mode",
+    "[eager.md](eager.md) explains the modes. `torch.neuron.set_eager_mode` and the context "
+    "manager `torch.neuron.eager_mode` choose one in a program.",
+)
+
+TORCH_NEURONX_EAGER_MODE = EAGER.variable(
+    "TORCH_NEURONX_EAGER_MODE", choice("debug", "strict"),
+    "`debug`: an operator has done its work when its call returns. `strict`: the call settles "
+    "shapes and takes memory, and a thread of the core does the work, in the order of issue",
+    default="debug", source="TorchNeuron", readers={Reader.DEVICE},
+)  # fmt: skip
+NEURON_LAUNCH_BLOCKING = EAGER.variable(
+    "NEURON_LAUNCH_BLOCKING", FLAG,
+    "1: `debug`, whatever the mode is else: errors come from the line that caused them",
+    default=False, source="TorchNeuron (AWS), environment variables", readers={Reader.DEVICE},
 )  # fmt: skip
 
 DISTRIBUTED = Section(

@@ -20,6 +20,7 @@ from neuronxcc.environment.variable import Section, Variable
 SECTIONS: Final[tuple[Section, ...]] = (
     machine.MACHINE,
     machine.DEVICE,
+    machine.EAGER,
     machine.DISTRIBUTED,
     compilation.PORTABILITY,
     compilation.COMPILATION,

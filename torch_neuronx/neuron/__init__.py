@@ -39,6 +39,13 @@ from torch_neuronx.neuron.devices import (
     set_device,
     synchronize,
 )
+from torch_neuronx.neuron.eager import (
+    eager_mode,
+    eager_stats,
+    get_eager_mode,
+    reset_eager_stats,
+    set_eager_mode,
+)
 from torch_neuronx.neuron.memory import (
     device_memory_used,
     empty_cache,
@@ -112,6 +119,8 @@ __all__ = [
     "device_count",
     "device_memory_used",
     "device_of",
+    "eager_mode",
+    "eager_stats",
     "empty_cache",
     "empty_host_cache",
     "get_amp_supported_dtype",
@@ -119,6 +128,7 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_eager_mode",
     "get_rng_state",
     "get_rng_state_all",
     "init",
@@ -146,6 +156,7 @@ __all__ = [
     "nvtx",
     "random",
     "reset_accumulated_memory_stats",
+    "reset_eager_stats",
     "reset_max_memory_allocated",
     "reset_max_memory_cached",
     "reset_peak_memory_stats",
@@ -154,6 +165,7 @@ __all__ = [
     "set_autocast_dtype",
     "set_autocast_enabled",
     "set_device",
+    "set_eager_mode",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",

@@ -86,6 +86,22 @@ at::Generator choose_generator(const std::optional<at::Generator>& generator,
   return *generator;
 }
 
+namespace {
+thread_local PhiloxState* t_given = nullptr;
+}
+GivenDraws::GivenDraws(PhiloxState* state) : outer_(t_given) { t_given = state; }
+GivenDraws::~GivenDraws() { t_given = outer_; }
+PhiloxState* GivenDraws::current() { return t_given; }
+
+PhiloxState take_draws(const at::Generator& generator, uint64_t draws) {
+  at::Generator chosen = generator;
+  const std::lock_guard<std::mutex> lock(chosen.mutex());
+  auto* impl = chosen.get<NeuronGenerator>();
+  const PhiloxState state = impl->philox();
+  for (uint64_t i = 0; i < draws; ++i) impl->advance();
+  return state;
+}
+
 at::Generator host_generator(const std::optional<at::Generator>& generator,
                              c10::DeviceIndex index) {
   PhiloxState state{};

@@ -43,10 +43,32 @@ at::Generator new_generator(c10::DeviceIndex index);
 at::Generator choose_generator(const std::optional<at::Generator>& generator,
                                c10::DeviceIndex index);
 
+// While alive, what this thread draws is drawn from `state`, which was taken from a generator when
+// the operator was issued.
+class GivenDraws {
+ public:
+  explicit GivenDraws(PhiloxState* state);
+  ~GivenDraws();
+  GivenDraws(const GivenDraws&) = delete;
+  GivenDraws& operator=(const GivenDraws&) = delete;
+  static PhiloxState* current();
+
+ private:
+  PhiloxState* const outer_;
+};
+
+// Takes the numbers of `draws` calls of with_philox() from a generator.
+PhiloxState take_draws(const at::Generator& generator, uint64_t draws);
+
 // Calls draw(state) with the generator locked. The offset advances by 4, the least that it can,
 // whatever is drawn: each offset has numbers of its own (kernels/philox.h).
 template <class Draw>
 void with_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex index, Draw draw) {
+  if (PhiloxState* given = GivenDraws::current()) {
+    draw(*given);
+    given->offset += 4;
+    return;
+  }
   at::Generator chosen = choose_generator(generator, index);
   std::lock_guard<std::mutex> lock(chosen.mutex());
   auto* impl = chosen.get<NeuronGenerator>();

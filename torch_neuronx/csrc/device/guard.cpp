@@ -9,6 +9,7 @@
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx {
 namespace {
@@ -51,6 +52,7 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override {
     check_device_index(stream.device_index());
     run_deferred();
+    if (queue::busy(stream.device_index())) return false;
     const Completions pending = pending_of(stream);
     return std::all_of(pending.begin(), pending.end(), [](const auto& c) { return c->done(); });
   }
@@ -67,13 +69,22 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
     if (*event == nullptr) *event = new Event;
     check_device_index(stream.device_index());
     run_deferred();
+    Completions pending = pending_of(stream);
+    if (auto mark = queue::mark(stream.device_index())) pending.push_back(std::move(mark));
     static_cast<Event*>(*event)->record(
-        stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT, pending_of(stream));
+        stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT, std::move(pending));
   }
   void block(void* event, const c10::Stream& stream) const override {
     check_device_index(stream.device_index());
     if (event == nullptr) return;  // never recorded
-    add_pending(stream, static_cast<Event*>(event)->pending());
+    Completions pending = static_cast<Event*>(event)->pending();
+    // What is issued later stands behind the marks of its own core.
+    pending.erase(std::remove_if(pending.begin(), pending.end(),
+                                 [&](const auto& completion) {
+                                   return queue::is_mark_of(*completion, stream.device_index());
+                                 }),
+                  pending.end());
+    add_pending(stream, std::move(pending));
   }
   bool queryEvent(void* event) const override {
     return event == nullptr || static_cast<Event*>(event)->done();

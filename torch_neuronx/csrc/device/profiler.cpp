@@ -167,6 +167,15 @@ int64_t profile_time() {
       .count();
 }
 
+int32_t profile_correlation() { return t_correlation.empty() ? 0 : t_correlation.back(); }
+
+CorrelationScope::CorrelationScope(int32_t correlation) : active_(correlation != 0) {
+  if (active_) t_correlation.push_back(correlation);
+}
+CorrelationScope::~CorrelationScope() {
+  if (active_) t_correlation.pop_back();
+}
+
 void ActivityScope::finish() const {
   const auto index = index_ >= 0 ? index_ : current_device();
   const int64_t end = profile_time();
@@ -180,7 +189,7 @@ void ActivityScope::finish() const {
                           end,
                           index,
                           static_cast<int32_t>(current_stream(index).id()),
-                          t_correlation.empty() ? 0 : t_correlation.back(),
+                          profile_correlation(),
                           {}});
 }
 
@@ -192,7 +201,7 @@ std::unique_ptr<CommunicationActivity> CommunicationActivity::start(std::string 
   activity->name_ = "neuron::" + std::move(name);
   activity->facts_ = std::move(facts);
   activity->index_ = index;
-  activity->correlation_ = t_correlation.empty() ? 0 : t_correlation.back();
+  activity->correlation_ = profile_correlation();
   std::lock_guard<std::mutex> lock(g_profile_mutex);
   const auto key = std::make_pair(index, group);
   const auto known = std::find(g_rows.begin(), g_rows.end(), key);

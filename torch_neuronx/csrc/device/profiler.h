@@ -39,6 +39,20 @@ class ActivityScope {
   c10::DeviceIndex index_ = -1;
 };
 
+// The operator that this thread is in, as a profile numbers it, or 0; and, while a scope is alive,
+// that of another thread, whose work this one does.
+int32_t profile_correlation();
+class CorrelationScope {
+ public:
+  explicit CorrelationScope(int32_t correlation);
+  ~CorrelationScope();
+  CorrelationScope(const CorrelationScope&) = delete;
+  CorrelationScope& operator=(const CorrelationScope&) = delete;
+
+ private:
+  const bool active_;
+};
+
 // Work on another thread than the operators': a collective. It has a row of its own below the
 // core's, so that what overlaps can be seen. Made by the thread that issues it, which PyTorch
 // knows. For use while `g_profiling`.

@@ -52,12 +52,14 @@ c10::Stream new_stream(c10::DeviceIndex index, int priority) {
 void synchronize(c10::DeviceIndex index) {
   check_device_index(index);
   run_deferred();
+  queue::wait(index);
   wait_pending(index);
 }
 
 void synchronize(c10::Stream stream) {
   check_device_index(stream.device_index());
   run_deferred();
+  queue::wait(stream.device_index());
   wait_pending(stream);
 }
 

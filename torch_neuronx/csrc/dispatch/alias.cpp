@@ -46,9 +46,10 @@ c10::Storage make_storage(size_t bytes, c10::DataPtr data, c10::Allocator* alloc
 c10::DataPtr steal(c10::StorageImpl& cpu, c10::DeviceIndex index) {
   c10::DataPtr data = cpu.set_data_ptr(c10::DataPtr());
   void* p = data.get();
+  const bool whole = is_block(data);
   const auto deleter = data.get_deleter();
   void* context = data.release_context();
-  if (Block* block = arena(index).find(p)) {
+  if (Block* block = whole ? arena(index).find(p) : nullptr) {
     block->category.store(Category::kTensors, std::memory_order_relaxed);
   }
   return {p, context, deleter, c10::Device(kNeuron, index)};

@@ -16,6 +16,7 @@
 #include "dispatch/devices.h"
 #include "dispatch/foreach.h"
 #include "memory/allocator.h"
+#include "queue/issue.h"
 
 namespace torch_neuronx {
 namespace {
@@ -119,6 +120,7 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
                Stack* stack) {
   ensure_initialized();  // refuses a forked child
   flush_deferred();
+  const queue::Inside inside;
   ActivityScope activity(plan.entry.name);
   const size_t base = stack->size() - plan.arguments;
   const auto [device, dtype] = place(plan, op, *stack);
@@ -191,13 +193,35 @@ namespace {
 
 class BoxedKernel final : public c10::OperatorKernel {
  public:
-  explicit BoxedKernel(const c10::OperatorHandle& op) : plan_(op) {}
+  explicit BoxedKernel(const c10::OperatorHandle& op)
+      : plan_(op),
+        issuer_(op, [this](const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                           Stack* stack) { run_boxed(plan_, handle, keys, stack); }) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    run_boxed(plan_, op, keys, stack);
+    ensure_initialized();  // refuses a forked child
+    if (queue::asynchronous() && (queue::busy() || elements(*stack) >= queue::direct_elements())) {
+      order_deferred();
+      issuer_(op, keys, stack);
+    } else {
+      run_boxed(plan_, op, keys, stack);
+    }
   }
 
  private:
+  int64_t elements(const Stack& stack) const {
+    int64_t count = 0;
+    for (const auto& arg : plan_.args) {
+      for_each_tensor(stack[stack.size() - plan_.arguments + arg.index], arg.kind,
+                      [&](const at::Tensor& t) {
+                        if (t.defined() && t.layout() == at::kStrided && !t.is_nested())
+                          count += t.numel();
+                      });
+    }
+    return count;
+  }
+
   const OpPlan plan_;
+  queue::Issuer issuer_;
 };
 
 // For operators that were registered after us (custom operators with a CPU kernel).

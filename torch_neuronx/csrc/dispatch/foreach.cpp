@@ -273,6 +273,8 @@ class ForeachKernel final : public c10::OperatorKernel {
   }
 
   bool defer(Stack* stack) {
+    // Another operator that is made of this one goes on as soon as this returns.
+    if (queue::detail::t_inside != 0) return false;
     const size_t base = stack->size() - plan_.arguments;
     std::array<List, 3> lists;
     std::vector<const List*> sources;
@@ -336,6 +338,7 @@ void flush_deferred_slow() {
 }
 
 void run_deferred_slow() {
+  if (!is_in_bad_fork()) queue::wait_all();
   // Destroyed after the lock is released: dropping a tensor may need Python's lock, which a thread
   // that waits here may hold.
   std::unique_ptr<Program> program;

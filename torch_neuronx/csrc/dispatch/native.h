@@ -14,6 +14,8 @@
 #include "dispatch/deferred.h"
 #include "dispatch/devices.h"
 #include "dispatch/op_table.h"
+#include "queue/issue.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx {
 
@@ -60,12 +62,15 @@ void for_each_tensor(at::TensorList list, See see) {
 template <class T, class See>
 void for_each_tensor(const T&, See) {}
 
+// Of a name with its overload: "aten::add.Tensor".
+c10::OperatorHandle find_operator(const std::string& name);
+// A kernel that enqueues an operator's calls; `run` does their work.
+c10::BoxedKernel issuer_for(const c10::OperatorHandle& op, c10::KernelFunction run);
+
 // Throws unless PyTorch allows the devices of the arguments beside each other.
 template <class... Args>
 void check_arguments(const std::string& name, const Args&... args) {
-  const size_t dot = name.find('.');
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      name.substr(0, dot).c_str(), dot == name.npos ? "" : name.substr(dot + 1).c_str());
+  const auto op = find_operator(name);
   LocatedTensors tensors;
   size_t argument = 0;
   const auto locate = [&](const auto& arg) {
@@ -83,9 +88,22 @@ struct Native;
 template <FixedString Name, class R, class... Args, R (*Fn)(Args...)>
 struct Native<Name, Fn> {
   static R call(Args... args) {
-    static OpEntry& entry = op_entry(Name.text);
     ensure_initialized();  // refuses a forked child
+    if (queue::asynchronous()) {
+      int64_t elements = 0;
+      (detail::for_each_tensor(args, [&](const at::Tensor& t) { elements += elements_of(t); }),
+       ...);
+      if (queue::busy() || elements >= queue::direct_elements())
+        return issue(std::forward<Args>(args)...);
+    }
+    return run(std::forward<Args>(args)...);
+  }
+
+ private:
+  static R run(Args... args) {
+    static OpEntry& entry = op_entry(Name.text);
     flush_deferred();
+    const queue::Inside inside;
     ActivityScope activity(entry.name);
     CommonCore core;
     (detail::for_each_tensor(
@@ -97,6 +115,17 @@ struct Native<Name, Fn> {
     }
     (void)(detail::note_dtype(entry, args) || ...);
     return Fn(std::forward<Args>(args)...);
+  }
+
+  static int64_t elements_of(const at::Tensor& t) { return t.is_nested() ? 0 : t.numel(); }
+
+  static R issue(Args... args) {
+    static const c10::OperatorHandle op = detail::find_operator(Name.text);
+    static const c10::BoxedKernel issuer =
+        detail::issuer_for(op, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(&run)));
+    return c10::impl::BoxedKernelWrapper<R(Args...)>::call(
+        issuer, op, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+        std::forward<Args>(args)...);
   }
 };
 

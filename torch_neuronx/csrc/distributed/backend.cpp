@@ -168,6 +168,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   // What was deferred runs now, in this thread: the collective may run in another. What the stream
   // has pending is the operation's to wait for.
   run_deferred();
+  queue::wait_all();
   auto& call = request.call;
   if (call.timeout < std::chrono::milliseconds(0)) call.timeout = options_->timeout;
   const auto device = static_cast<c10::DeviceIndex>(call.device);

@@ -13,6 +13,9 @@
 
 #include "device/state.h"
 #include "dispatch/deferred.h"
+#include "memory/guards.h"
+#include "memory/ledger.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx {
 namespace {
@@ -44,6 +47,12 @@ void reserve_hbm() {
 }
 
 void delete_block(void* ptr);
+// Of memory that Promises served.
+void return_block(void* ptr) {
+  if (Promises* promises = Promises::current()) promises->take_back(ptr);
+}
+// Of memory that a queued call only borrows.
+void keep_block(void*) {}
 
 thread_local c10::DeviceIndex t_scratch_device = -1;
 
@@ -52,10 +61,16 @@ class CpuAllocator final : public c10::Allocator {
   explicit CpuAllocator(c10::Allocator* next) : next_(next) {}
   c10::DataPtr allocate(size_t n) override {
     if (C10_LIKELY(t_scratch_device < 0) || n == 0) return next_->allocate(n);
+    if (Promises* promises = Promises::current()) {
+      void* p = promises->serve(n);
+      if (p == nullptr) return next_->allocate(n);
+      return {p, p, &return_block, c10::Device(c10::DeviceType::CPU)};
+    }
     Arena& a = arena(t_scratch_device);
     void* p = a.allocate(n, Category::kScratchpad);
     c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0,
                                      c10::Device(kNeuron, t_scratch_device));
+    if (AllocationLog* log = AllocationLog::current()) log->add(p, n);
     return {p, p, &delete_block, c10::Device(c10::DeviceType::CPU)};
   }
   // Raw allocations are freed without their context, so they must come from one place only.
@@ -72,6 +87,8 @@ class CpuAllocator final : public c10::Allocator {
 CpuAllocator* g_cpu_allocator = nullptr;
 
 void CpuAllocator::raw_delete(void* ptr) {
+  Promises* promises = Promises::current();
+  if (promises != nullptr && promises->take_back(ptr)) return;
   if (device_of_pointer(ptr) >= 0) {
     delete_block(ptr);
   } else {
@@ -81,6 +98,9 @@ void CpuAllocator::raw_delete(void* ptr) {
 
 void delete_block(void* ptr) {
   if (is_in_bad_fork()) return;  // the child owns nothing, and the arena's lock may be held
+  if (AllocationLog* log = AllocationLog::current()) log->freed(ptr);
+  // Whoever reads it behind guards now is stopped, so those who may have to be through.
+  if (C10_UNLIKELY(guards() != Guards::kNone)) queue::wait_holding_locks();
   const auto index = device_of_pointer(ptr);
   Arena& a = arena(index);
   const Block* block = a.find(ptr);
@@ -166,8 +186,17 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category
   ensure_initialized();
   const c10::Device device(kNeuron, index);
   if (bytes == 0) return {nullptr, nullptr, &c10::detail::deleteNothing, device};
+  if (Promises* promises = Promises::current()) {
+    if (void* p = promises->serve(bytes)) return {p, p, &return_block, device};
+    // A call that asks for more than an equal one did before gets it from the host.
+    c10::DataPtr host = g_cpu_allocator->next()->allocate(bytes);
+    const auto deleter = host.get_deleter();
+    void* const p = host.get();
+    return {p, host.release_context(), deleter, device};
+  }
   Arena& a = arena(index);
   void* p = allocate_or_flush(a, bytes, category);
+  if (AllocationLog* log = AllocationLog::current()) log->add(p, bytes);
   c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0, device);
   return {p, p, &delete_block, device};
 }
@@ -193,22 +222,33 @@ c10::DeviceIndex device_of_pointer(const void* ptr) {
                                                              : -1;
 }
 
-bool owns(const c10::DataPtr& data) { return data.get_deleter() == &delete_block; }
+bool owns(const c10::DataPtr& data) {
+  const auto deleter = data.get_deleter();
+  return deleter == &delete_block || deleter == &return_block || deleter == &keep_block;
+}
+bool is_block(const c10::DataPtr& data) { return data.get_deleter() == &delete_block; }
+
+c10::DataPtr borrow_block(void* start, c10::Device device) {
+  if (start == nullptr) return {nullptr, device};  // of an empty tensor
+  return {start, start, &keep_block, device};
+}
+
+void mark_written(const void* start) {
+  arena(device_of_pointer(start))
+      .generation(start)
+      .store(next_generation(), std::memory_order_relaxed);
+}
 
 void mark_written(const c10::StorageImpl& storage) {
   const auto& data = storage.data_ptr();
-  if (!owns(data)) return;
-  const void* p = data.get_context();
-  arena(device_of_pointer(p))
-      .find(p)
-      ->generation.store(next_generation(), std::memory_order_relaxed);
+  if (owns(data)) mark_written(data.get_context());
 }
 
 uint64_t generation_of(const c10::StorageImpl& storage) {
   const auto& data = storage.data_ptr();
   if (!owns(data)) return 0;
   const void* p = data.get_context();
-  return arena(device_of_pointer(p)).find(p)->generation.load(std::memory_order_relaxed);
+  return arena(device_of_pointer(p)).generation(p).load(std::memory_order_relaxed);
 }
 
 ScratchScope::ScratchScope(c10::DeviceIndex index) : previous_(t_scratch_device) {

@@ -24,11 +24,18 @@ c10::DeviceIndex device_of_pointer(const void* ptr);
 // The arena of a core, created on first use.
 Arena& arena(c10::DeviceIndex index);
 
-// True when `data` was allocated by us on any core, as device memory or through ScratchScope.
+// True when `data` is memory of a core: allocated there, as device memory or through ScratchScope,
+// or borrowed.
 bool owns(const c10::DataPtr& data);
+// True when `data` owns the block that it points to.
+bool is_block(const c10::DataPtr& data);
+// The block that starts at `start`, of which a queued call knows that it keeps its place.
+c10::DataPtr borrow_block(void* start, c10::Device device);
 
-// Marks the memory behind a storage as written, for caches derived from its content.
+// Marks the memory behind a storage, or the block that starts at `start`, as written, for caches
+// derived from its content.
 void mark_written(const c10::StorageImpl& storage);
+void mark_written(const void* start);
 // Identity of the content: changes with every write through the device; 0 for foreign memory.
 uint64_t generation_of(const c10::StorageImpl& storage);
 

@@ -11,6 +11,7 @@
 #include "device/state.h"
 #include "memory/guards.h"
 #include "memory/host_limits.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx {
 namespace {
@@ -93,7 +94,10 @@ uint64_t next_generation() {
 
 Arena::Arena(char* base, size_t virtual_bytes, size_t hbm_bytes, int device)
     : base_(base), virtual_bytes_(virtual_bytes), hbm_bytes_(hbm_bytes), device_(device) {
-  table_ = static_cast<Block**>(reserve_zero_pages(virtual_bytes / kQuantum * sizeof(Block*)));
+  const size_t quanta = virtual_bytes / kQuantum;
+  table_ = static_cast<Block**>(reserve_zero_pages(quanta * sizeof(Block*)));
+  generations_ = static_cast<std::atomic<uint64_t>*>(
+      reserve_zero_pages(quanta * sizeof(std::atomic<uint64_t>)));
   chunk_reserved_.resize(virtual_bytes / kChunk);
   const bool guarded = guards() != Guards::kNone;
   if (guarded) {
@@ -166,15 +170,16 @@ void* Arena::allocate(size_t bytes, Category category) {
   block->requested = bytes;
   block->is_free = false;
   block->category.store(category, std::memory_order_relaxed);
-  block->generation.store(next_generation(), std::memory_order_relaxed);
   count(block, true);
   if (C10_UNLIKELY(guards() != Guards::kNone)) {
     const Guarded guarded(*block);
     guarded.protect(PROT_READ | PROT_WRITE);
     guarded.around([](char* begin, char* end) { std::fill(begin, end, kFill); });
     table_[index_of(guarded.data)] = block;
+    generation(guarded.data).store(next_generation(), std::memory_order_relaxed);
     return guarded.data;
   }
+  generation(block->ptr).store(next_generation(), std::memory_order_relaxed);
   return block->ptr;
 }
 
@@ -342,6 +347,7 @@ void Arena::release_empty_slabs() {
 }
 
 void Arena::decommit_free_blocks() {
+  queue::wait_holding_locks();  // queued calls may still read what was freed behind them
   size_t released = 0;
   for (Block* block : free_) {
     const size_t begin = round_up(static_cast<size_t>(block->ptr - base_), kChunk) / kChunk;

@@ -46,9 +46,6 @@ struct Block {
   bool is_slab = false;
   bool reserved = false;  // all its chunks are known to be reserved
   std::atomic<Category> category{Category::kTensors};
-  // Changes whenever the memory is written through the device or handed out anew, so that caches
-  // derived from its content (packed weights) can tell. Never repeats within a process.
-  std::atomic<uint64_t> generation{0};
 };
 
 struct BlockView {  // for snapshots
@@ -73,6 +70,12 @@ class Arena {
 
   // The block that starts at `ptr`; null if there is none.
   Block* find(const void* ptr) const { return table_[index_of(ptr)]; }
+
+  // A number that changes whenever the memory at `ptr`, where a block starts, is written through
+  // the device or handed out anew, so that caches derived from its content (packed weights) can
+  // tell. Never repeats within a process. It stands beside the blocks because a queued call may ask
+  // after the block was freed.
+  std::atomic<uint64_t>& generation(const void* ptr) const { return generations_[index_of(ptr)]; }
 
   c10::CachingDeviceAllocator::DeviceStats stats();
   void reset_accumulated_stats();
@@ -119,10 +122,11 @@ class Arena {
   const int device_;
 
   std::mutex mutex_;
-  Block** table_;                  // block that starts at each quantum; demand-zero pages
-  std::deque<Block> storage_;      // owns every Block; addresses are stable
-  std::vector<Block*> spare_;      // unused Blocks of storage_
-  std::set<Block*, BySize> free_;  // free large blocks
+  Block** table_;                       // block that starts at each quantum; demand-zero pages
+  std::atomic<uint64_t>* generations_;  // likewise
+  std::deque<Block> storage_;           // owns every Block; addresses are stable
+  std::vector<Block*> spare_;           // unused Blocks of storage_
+  std::set<Block*, BySize> free_;       // free large blocks
   std::array<Block*, kSmallLimit / kQuantum + 1> bins_{};  // free small blocks by size class
   std::vector<Block*> slabs_;
   Block* slab_ = nullptr;  // the slab being cut, from slab_used_

@@ -164,7 +164,7 @@ SharedArena share_arena(c10::DeviceIndex index) {
   static std::array<SharedArena, kMaxDevices> arenas;
   const auto i = static_cast<size_t>(index);
   if (const auto* known = moved[i].load(std::memory_order_acquire)) return *known;
-  run_deferred();
+  flush_deferred();
   const SharedArena made = arena(index).share();
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);

@@ -1,0 +1,267 @@
+"""The queue of a core: calls return before their work is done, and nothing else changes."""
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import torch_neuronx
+from torch_neuronx import _C
+
+N = torch_neuronx.neuron
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_enqueued() -> Iterator[None]:
+    before = _C.direct_elements()
+    _C.set_direct_elements(0)
+    with N.eager_mode("strict"):
+        yield
+        with contextlib.suppress(RuntimeError, IndexError):
+            N.synchronize()
+    _C.set_direct_elements(before)
+
+
+def _program(seed: int, device: str) -> list[torch.Tensor]:
+    """Run some 40 operators, views, in-place writes and reads at random points among them."""
+    choose = random.Random(seed)  # noqa: S311
+    source = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    values = [torch.randn(6, 5, generator=source).to(device) for _ in range(3)]
+
+    def step() -> torch.Tensor:
+        a, b = choose.choice(values), choose.choice(values)
+        makers: list[Callable[[], torch.Tensor]] = [
+            lambda: a + b,
+            lambda: a * 1.5 - b,
+            lambda: torch.cat([a, b])[3:9],
+            lambda: (a @ b.t())[:, :5],
+            lambda: a[torch.tensor([0, 2, 1, 5, 4, 3], device=device)],
+            lambda: a.t().contiguous().t(),
+            lambda: torch.nn.functional.layer_norm(a, (5,)),
+            lambda: torch.nn.functional.dropout(a, 0.5),
+            lambda: a.softmax(1),
+            lambda: torch.rand_like(a),
+            lambda: a.sort(1).values,
+            lambda: torch.where(a > b, a, -b),
+            lambda: a.add_(b),
+            lambda: a[1:3].mul_(0.5) if a.is_contiguous() else a,
+            lambda: a.copy_(b),
+            lambda: a.clone().fill_(b.sum().item()),
+        ]
+        return choose.choice(makers)()
+
+    for _ in range(choose.randint(5, 40)):
+        made = step()
+        if made.shape == (6, 5):
+            values.append(made)
+        if len(values) > 6:
+            del values[choose.randrange(len(values))]
+    return [value.cpu() for value in values]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_give_what_debug_mode_gives(seed: int) -> None:
+    first = _program(seed, "neuron")  # many of its calls are the first of their kind
+    queued = _program(seed, "neuron")
+    N.set_eager_mode("debug")
+    expected = _program(seed, "neuron")
+    for ours in (first, queued):
+        for one, other in zip(ours, expected, strict=True):
+            assert torch.equal(one, other) or torch.equal(one.isnan(), other.isnan())
+
+
+def test_calls_return_before_their_work_is_done() -> None:
+    x = torch.randn(512, 512, device="neuron")
+    _ = x @ x  # the first of its kind runs at once
+    N.synchronize()
+    N.reset_eager_stats()
+    results = [x @ x for _ in range(8)]
+    assert N.eager_stats()["enqueued"] == 8
+    assert not N.current_stream().query()
+    N.synchronize()
+    assert N.current_stream().query()
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_debug_mode_enqueues_nothing() -> None:
+    N.set_eager_mode("debug")
+    N.reset_eager_stats()
+    x = torch.ones(100, device="neuron")
+    for _ in range(3):
+        x = x + x
+    assert N.eager_stats()["enqueued"] == 0
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="one of debug, strict, but got 'fast'"):
+        N.set_eager_mode("fast")
+
+
+def _embed_out_of_range() -> torch.Tensor:
+    table = torch.randn(4, 3, device="neuron")
+    fine = torch.tensor([1, 2], device="neuron")
+    _ = table.index_select(0, fine)
+    wrong = torch.tensor([1, 9], device="neuron")
+    N.synchronize()
+    return table.index_select(0, wrong)
+
+
+def _wait_for_event() -> None:
+    event = torch.Event("neuron")
+    event.record()
+    event.synchronize()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(lambda t: t.cpu(), id="cpu"),
+        pytest.param(lambda t: t[0, 0].item(), id="item"),
+        pytest.param(str, id="print"),
+        pytest.param(lambda _: N.synchronize(), id="synchronize"),
+        pytest.param(lambda _: N.current_stream().synchronize(), id="stream"),
+        pytest.param(lambda _: _wait_for_event(), id="event"),
+    ],
+)
+def test_a_failure_is_told_once_where_somebody_waits(
+    read: Callable[[torch.Tensor], object],
+) -> None:
+    wrong = _embed_out_of_range()
+    with pytest.raises(
+        IndexError,
+        match=r"(?s)index out of range.*an error of aten::index_select\(float32\[4, 3\], "
+        r"int64\[2\]\), which ran after its call had returned.*NEURON_LAUNCH_BLOCKING=1",
+    ):
+        read(wrong)
+    assert (torch.ones(3, device="neuron") + 1).tolist() == [2, 2, 2]
+
+
+def test_calls_behind_a_failure_do_not_run() -> None:
+    total = torch.zeros(5, device="neuron")
+    total.add_(1)
+    total.add_(1)
+    N.synchronize()
+    _embed_out_of_range()
+    total.add_(1)
+    with pytest.raises(IndexError):
+        N.synchronize()
+    assert total.tolist() == [2] * 5
+
+
+def test_wrong_shapes_are_refused_at_the_call() -> None:
+    x = torch.randn(300, 300, device="neuron")
+    _ = x @ x
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        _ = x @ torch.randn(3, 3, device="neuron")
+
+
+def test_a_number_of_the_host_may_change_after_the_call() -> None:
+    x = torch.randn(600, 600, device="neuron")
+    number = torch.tensor(3.0)
+    _ = torch.add(x, number)
+    product = x @ x
+    result = torch.add(x, number)
+    number.fill_(100)
+    assert torch.equal(result.cpu(), x.cpu() + 3)
+    assert product.shape == (600, 600)
+
+
+def test_memory_goes_to_the_next_call_at_once() -> None:
+    x = torch.randn(1 << 18, device="neuron")
+    for _ in range(3):
+        y = x * 2 + 1
+    del y
+    N.synchronize()
+    N.reset_peak_memory_stats()
+    before = N.memory_allocated()
+    y = x
+    for _ in range(200):
+        y = y * 0.5 + 1
+    expected = x.cpu()
+    for _ in range(200):
+        expected = expected * 0.5 + 1
+    assert torch.equal(y.cpu(), expected)
+    assert N.max_memory_allocated() - before <= 3 * (1 << 20) + (64 << 10)
+
+
+def test_emptying_the_cache_waits_for_readers_of_freed_memory() -> None:
+    a = torch.randn(700, 700, device="neuron")
+    b = torch.randn(700, 700, device="neuron")
+    expected = (a @ b).cpu()
+    N.synchronize()
+    results = []
+    for _ in range(4):
+        copy = b.clone()
+        results.append(a @ copy)
+        del copy
+        N.empty_cache()
+    assert all(torch.equal(result.cpu(), expected) for result in results)
+
+
+def test_writes_between_products_reach_the_right_ones() -> None:
+    a = torch.randn(256, 256, device="neuron")
+    w = torch.randn(256, 256, device="neuron")
+    weights = []
+    results = []
+    for _ in range(6):
+        results.append(a @ w)
+        weights.append(w.clone())
+        w.mul_(0.5)
+    for result, weight in zip(results, weights, strict=True):
+        torch.testing.assert_close(result.cpu(), a.cpu() @ weight.cpu(), rtol=1e-4, atol=1e-4)
+
+
+def test_threads_share_the_order_of_a_core() -> None:
+    x = torch.randn(64, 64, device="neuron")
+    expected = (x @ x + 1).cpu()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(50):
+                torch.testing.assert_close((x @ x + 1).cpu(), expected)
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_event_times_are_those_of_the_work() -> None:
+    x = torch.randn(900, 900, device="neuron")
+    _ = x @ x
+    start, end = (torch.Event("neuron", enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(5):
+        _ = x @ x
+    end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) > 0.1
+
+
+def test_gradients_are_those_of_debug_mode() -> None:
+    def gradients() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(20, 40), torch.nn.GELU(), torch.nn.Dropout(0.3), torch.nn.Linear(40, 5)
+        ).to("neuron")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(4):
+            loss = model(torch.randn(16, 20, device="neuron")).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return [parameter.detach().cpu() for parameter in model.parameters()]
+
+    queued = gradients()
+    N.set_eager_mode("debug")
+    for one, other in zip(queued, gradients(), strict=True):
+        assert torch.equal(one, other)

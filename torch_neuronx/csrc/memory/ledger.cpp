@@ -1,0 +1,50 @@
+#include "memory/ledger.h"
+
+#include <algorithm>
+
+namespace torch_neuronx {
+namespace {
+thread_local AllocationLog* t_log = nullptr;
+thread_local Promises* t_promises = nullptr;
+}  // namespace
+
+AllocationLog::AllocationLog() : outer_(t_log) { t_log = this; }
+AllocationLog::~AllocationLog() { t_log = outer_; }
+AllocationLog* AllocationLog::current() { return t_log; }
+
+void AllocationLog::freed(void* pointer) {
+  for (Allocation& each : allocations_)
+    if (each.pointer == pointer) each.live = false;
+}
+
+Promises::Promises(Allocations& given) : given_(given), outer_(t_promises) {
+  for (Allocation& each : given_) each.live = each.served = false;
+  t_promises = this;
+}
+Promises::~Promises() { t_promises = outer_; }
+Promises* Promises::current() { return t_promises; }
+
+size_t Promises::kept() const {
+  return static_cast<size_t>(
+      std::count_if(given_.begin(), given_.end(), [](const Allocation& a) { return a.live; }));
+}
+
+void* Promises::serve(size_t bytes) {
+  for (Allocation& each : given_) {
+    if (each.bytes != bytes || each.served) continue;
+    each.live = each.served = true;
+    return each.pointer;
+  }
+  return nullptr;
+}
+
+bool Promises::take_back(void* pointer) {
+  for (Allocation& each : given_) {
+    if (each.pointer != pointer || !each.live) continue;
+    each.live = false;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace torch_neuronx

@@ -1,0 +1,44 @@
+#include "queue/failure.h"
+
+#include <c10/util/Exception.h>
+
+#include <new>
+#include <type_traits>
+
+namespace torch_neuronx::queue {
+namespace {
+
+// The types that have a type of their own in Python; the first that fits is taken.
+template <class... Types>
+struct Kinds {};
+using Known = Kinds<c10::OutOfMemoryError, c10::IndexError, c10::ValueError, c10::TypeError,
+                    c10::NotImplementedError, c10::LinAlgError, c10::DistBackendError, c10::Error>;
+
+std::exception_ptr of_kind(const c10::Error&, const std::string&, Kinds<>) { return nullptr; }
+
+template <class First, class... Rest>
+std::exception_ptr of_kind(const c10::Error& error, const std::string& text,
+                           Kinds<First, Rest...>) {
+  if (std::is_same_v<First, c10::Error> || dynamic_cast<const First*>(&error) != nullptr)
+    return std::make_exception_ptr(First({__func__, __FILE__, __LINE__}, text));
+  return of_kind(error, text, Kinds<Rest...>{});
+}
+
+}  // namespace
+
+std::exception_ptr with_name(std::exception_ptr failure, const std::string& name) {
+  const std::string note = "\nThis is an error of " + name +
+                           ", which ran after its call had returned; calls behind it did not run. "
+                           "NEURON_LAUNCH_BLOCKING=1 runs each operator at its call.";
+  try {
+    std::rethrow_exception(failure);
+  } catch (const c10::Error& error) {
+    return of_kind(error, error.what_without_backtrace() + note, Known{});
+  } catch (const std::bad_alloc&) {
+    return failure;
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, error.what() + note));
+  }
+}
+
+}  // namespace torch_neuronx::queue

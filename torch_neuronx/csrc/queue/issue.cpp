@@ -1,0 +1,451 @@
+#include "queue/issue.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/IListRef.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "device/generator.h"
+#include "device/profiler.h"
+#include "device/state.h"
+#include "dispatch/deferred.h"
+#include "dispatch/op_table.h"
+#include "memory/allocator.h"
+#include "memory/ledger.h"
+#include "queue/queue.h"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace torch_neuronx::queue {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+namespace {
+
+// Measured with benchmarks/eager_queue.py: an addition of so many elements takes as long as handing
+// it over.
+std::atomic<int64_t> g_direct_elements{8192};
+
+// Operators whose results have a shape that depends on values, of which PyTorch's tags say nothing.
+constexpr std::string_view kByValue[] = {
+    "_ctc_loss",      "_pack_padded_sequence",       "linalg_lstsq",
+    "_embedding_bag", "_embedding_bag_forward_only", "segment_reduce"};
+constexpr std::string_view kByIndex[] = {"index", "_unsafe_index"};
+
+std::mutex g_here_mutex;
+std::map<std::pair<std::string, const char*>, int64_t> g_here;
+
+std::string_view base_name(const c10::OperatorHandle& op) {
+  std::string_view name = op.operator_name().name;
+  return name.starts_with("aten::") ? name.substr(6) : name;
+}
+
+template <size_t N>
+bool contains(const std::string_view (&names)[N], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+// How this thread rounds and treats denormals (torch.set_flush_denormal), for the one that works.
+uint32_t float_control() {
+#if defined(__SSE2__)
+  return _mm_getcsr();
+#else
+  return 0;
+#endif
+}
+void set_float_control(uint32_t control) {
+#if defined(__SSE2__)
+  constexpr uint32_t kFlags = 0x3f;  // what happened, not what is to happen
+  if ((_mm_getcsr() | kFlags) != (control | kFlags)) _mm_setcsr(control);
+#else
+  (void)control;
+#endif
+}
+
+at::Tensor make_tensor(c10::Storage storage, const Geometry& geometry, int64_t offset) {
+  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(geometry.dtype));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides, offset);
+  return t;
+}
+
+c10::Storage make_storage(size_t bytes, c10::DataPtr data) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), device_allocator(), true));
+}
+
+// A number of the host has a value that its owner may change after the call.
+at::Tensor copy_of_number(const at::Tensor& t) {
+  at::Tensor copy = at::empty({}, t.options().device(at::kCPU).requires_grad(false));
+  std::memcpy(copy.mutable_data_ptr(), t.const_data_ptr(), t.itemsize());
+  return copy;
+}
+
+}  // namespace
+
+int64_t direct_elements() { return g_direct_elements.load(std::memory_order_relaxed); }
+void set_direct_elements(int64_t elements) {
+  TORCH_CHECK(elements >= 0, "a number of elements must not be negative, but got ", elements);
+  g_direct_elements.store(elements);
+}
+
+std::vector<HereCount> here_counts() {
+  const std::lock_guard<std::mutex> lock(g_here_mutex);
+  std::vector<HereCount> counts;
+  for (const auto& [key, calls] : g_here) counts.push_back({key.first, key.second, calls});
+  return counts;
+}
+void reset_here_counts() {
+  const std::lock_guard<std::mutex> lock(g_here_mutex);
+  g_here.clear();
+}
+
+// A call whose results and memory are settled.
+class QueuedCall final : public Work {
+ public:
+  QueuedCall(const Issuer& issuer, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+             const CallKey& key, SettledPtr settled, const Allocations& memory)
+      : issuer_(issuer),
+        op_(op),
+        keys_(keys),
+        core_(key.core),
+        settled_(std::move(settled)),
+        memory_(memory) {
+    for (const c10::StorageImpl* storage : key.storages)
+      storages_.push_back({const_cast<void*>(storage->data()), storage->nbytes()});
+    for (const at::Tensor* t : key.tensors) offsets_.push_back(t->storage_offset());
+    if (g_profiling.load(std::memory_order_relaxed)) correlation_ = profile_correlation();
+  }
+
+  // Copies the arguments, but for the tensors of the core.
+  void take_arguments(const Stack& stack) {
+    using Role = Argument::Role;
+    const auto& kinds = issuer_.signature_.arguments;
+    arguments_.reserve(kinds.size());
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      const IValue& value = stack[stack.size() - kinds.size() + i];
+      if (value.isTensor() && value.toTensor().defined()) {
+        const at::Tensor& t = value.toTensor();
+        if (t.device().is_privateuseone()) {
+          arguments_.emplace_back();
+        } else {
+          const bool nobody_writes = t.unsafeGetTensorImpl()->is_wrapped_number();
+          arguments_.emplace_back(nobody_writes ? t : copy_of_number(t));
+        }
+      } else if (kinds[i].role == Role::kTensorList && !value.isNone()) {
+        lists_.push_back({i, value.toListRef().size()});
+        arguments_.emplace_back();
+      } else if (value.isGenerator()) {
+        arguments_.emplace_back();  // its numbers are taken already
+      } else {
+        arguments_.push_back(value);
+      }
+    }
+  }
+
+  void set_draws(PhiloxState state) { draws_ = state; }
+
+  void run() override {
+    set_float_control(float_control_);
+    if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
+    const CorrelationScope correlation(correlation_);
+    Promises promises(memory_);
+    {
+      const GivenDraws draws(settled_->draws > 0 ? &draws_ : nullptr);
+      Stack stack = restore();
+      issuer_.run_(op_, keys_, &stack);
+      check_results(stack);
+    }
+    TORCH_INTERNAL_ASSERT(promises.kept() == 0, name(), " keeps memory of its own");
+  }
+
+  std::string name() const override {
+    return c10::toString(op_.operator_name()) + "(" + text_of(settled_->operands) + ")";
+  }
+
+ private:
+  // The arguments, with tensors over the memory of those of the call.
+  Stack restore() {
+    const c10::Device device(kNeuron, core_);
+    c10::SmallVector<c10::Storage, 8> storages;
+    for (const auto& [start, bytes] : storages_)
+      storages.push_back(make_storage(bytes, borrow_block(start, device)));
+    c10::SmallVector<at::Tensor, 8> tensors;
+    for (size_t i = 0; i < offsets_.size(); ++i) {
+      const Operand& operand = settled_->operands[i];
+      tensors.push_back(make_tensor(storages[operand.storage], operand, offsets_[i]));
+      if (operand.wrapped_number) tensors.back().unsafeGetTensorImpl()->set_wrapped_number(true);
+      if (operand.kept_for_backward) tensors.back().set_requires_grad(true);
+    }
+    Stack stack = std::move(arguments_);
+    for (const auto& [argument, item, tensor] : settled_->places)
+      if (item < 0) stack[argument] = tensors[tensor];
+    for (const auto& [argument, size] : lists_) {
+      std::vector<at::Tensor> items(size);
+      for (const Place& place : settled_->places) {
+        if (place.argument == argument && place.item >= 0)
+          items[static_cast<size_t>(place.item)] = tensors[place.tensor];
+      }
+      stack[argument] = list_value(items, issuer_.signature_.arguments[argument].optional_items);
+    }
+    return stack;
+  }
+
+  static IValue list_value(const std::vector<at::Tensor>& items, bool optional) {
+    if (!optional) return IValue(items);
+    c10::List<std::optional<at::Tensor>> list;
+    for (const at::Tensor& item : items)
+      list.push_back(item.defined() ? std::optional<at::Tensor>(item) : std::nullopt);
+    return IValue(std::move(list));
+  }
+
+  // The results must lie where those who wait for them look.
+  void check_results(const Stack& stack) const {
+    const size_t first = stack.size() - settled_->returns.size();
+    for (size_t r = 0; r < settled_->returns.size(); ++r) {
+      const auto& results = settled_->returns[r];
+      for (size_t i = 0; i < results.size(); ++i) {
+        if (results[i].kind != Result::Kind::kNew || results[i].allocation < 0) continue;
+        const IValue& value = stack[first + r];
+        const at::Tensor& t =
+            settled_->is_list[r] ? value.toListRef()[i].toTensor() : value.toTensor();
+        place_result(t, results[i]);
+      }
+    }
+  }
+
+  void place_result(const at::Tensor& t, const Result& result) const {
+    void* const wanted = memory_[static_cast<size_t>(result.allocation)].pointer;
+    const auto* storage = t.storage().unsafeGetStorageImpl();
+    TORCH_INTERNAL_ASSERT(
+        t.sizes() == at::IntArrayRef(result.geometry.sizes) &&
+            t.strides() == at::IntArrayRef(result.geometry.strides) &&
+            t.scalar_type() == result.geometry.dtype && t.storage_offset() == result.offset &&
+            storage->nbytes() == result.bytes,
+        name(), " gave a result of another shape than an equal call before: ", t.sizes());
+    if (storage->data() != wanted) std::memcpy(wanted, storage->data(), result.bytes);
+    mark_written(wanted);
+  }
+
+  const Issuer& issuer_;
+  const c10::OperatorHandle op_;
+  const c10::DispatchKeySet keys_;
+  const c10::DeviceIndex core_;
+  const SettledPtr settled_;
+  Allocations memory_;
+  c10::SmallVector<std::pair<void*, size_t>, 6> storages_;
+  c10::SmallVector<int64_t, 6> offsets_;
+  Stack arguments_;
+  c10::SmallVector<std::pair<size_t, size_t>, 2> lists_;  // arguments, and how long they are
+  PhiloxState draws_{};
+  int32_t correlation_ = 0;
+  const uint32_t float_control_ = float_control();
+  const int threads_ = at::get_num_threads();
+};
+
+Issuer::Issuer(const c10::OperatorHandle& op, Run run) : run_(std::move(run)), signature_(op) {
+  const std::string_view name = base_name(op);
+  const auto& returns = op.schema().returns();
+  const bool tensors = std::all_of(returns.begin(), returns.end(), [](const c10::Argument& r) {
+    const auto list = r.type()->cast<c10::ListType>();
+    return (list ? list->getElementType() : r.type())->kind() == c10::TypeKind::TensorType;
+  });
+  const bool views = std::find(signature_.returns.begin(), signature_.returns.end(), -2) !=
+                     signature_.returns.end();
+  by_index_ = contains(kByIndex, name);
+  const bool by_value = op.hasTag(at::Tag::dynamic_output_shape) ||
+                        op.hasTag(at::Tag::data_dependent_output) || contains(kByValue, name);
+  never_ = !tensors                   ? "it returns no tensor"
+           : views                    ? "it returns a view"
+           : (by_value && !by_index_) ? "the shape of its result depends on values"
+                                      : "";
+}
+
+void Issuer::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  CallKey key;
+  if (*never_ != '\0') return run_here(op, keys, stack, never_);
+  // The handler of portability reports is Python, and wants the caller's line.
+  if (g_portability.load(std::memory_order_relaxed) != 0)
+    return run_here(op, keys, stack, "portability is checked");
+  if (!key.read(signature_, *stack))
+    return run_here(op, keys, stack, "an argument is not plain memory of one core");
+  const uint64_t hash = key.hash();
+  SettledPtr settled = settled_.find(key, hash);
+  if (settled == nullptr) return learn(op, keys, stack, key, hash);
+  if (!settled->queueable) return run_here(op, keys, stack, settled->reason);
+  if (!enqueue(op, keys, stack, key, std::move(settled)))
+    run_here(op, keys, stack, "a tensor is larger than its storage");
+}
+
+void Issuer::run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+                      const char* reason) const {
+  {
+    const std::lock_guard<std::mutex> lock(g_here_mutex);
+    ++g_here[{c10::toString(op.operator_name()), reason}];
+  }
+  wait_all();
+  const Inside inside;
+  run_(op, keys, stack);
+}
+
+void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+                   const CallKey& key, uint64_t hash) {
+  wait_all();
+  auto settled = std::make_shared<Settled>();
+  settled->words.assign(key.words.begin(), key.words.end());
+  settled->operands = operands_of(key);
+  settled->places.assign(key.places.begin(), key.places.end());
+  c10::SmallVector<at::Tensor, 8> tensors;
+  for (const at::Tensor* t : key.tensors) tensors.push_back(*t);
+  at::Generator generator = default_generator(key.core);
+  for (size_t i = stack->size() - signature_.arguments.size(); i < stack->size(); ++i)
+    if ((*stack)[i].isGenerator()) generator = (*stack)[i].toGenerator();
+  const auto offset = [&] {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    return generator.get<NeuronGenerator>()->philox().offset;
+  };
+  const uint64_t before = offset();
+  AllocationLog log;
+  {
+    const Inside inside;
+    run_(op, keys, stack);
+  }
+  settled->draws = (offset() - before) / 4;
+  settled->reason = read_results(*stack, log, settled.get());
+  for (size_t i = 0; i < tensors.size() && *settled->reason == '\0'; ++i) {
+    const Operand& was = settled->operands[i];
+    const auto* storage = tensors[i].storage().unsafeGetStorageImpl();
+    if (tensors[i].sizes() != at::IntArrayRef(was.sizes) ||
+        tensors[i].strides() != at::IntArrayRef(was.strides) ||
+        storage != key.storages[was.storage]) {
+      settled->reason = "it changed the shape of an argument";
+    }
+  }
+  if (by_index_) {
+    const bool mask = std::any_of(tensors.begin() + 1, tensors.end(), [](const at::Tensor& t) {
+      return t.scalar_type() == at::kBool || t.scalar_type() == at::kByte;
+    });
+    if (mask) settled->reason = "the shape of its result depends on values";
+  }
+  settled->queueable = *settled->reason == '\0';
+  settled_.add(hash, std::move(settled));
+  count_settled();
+}
+
+// Writes down what the results on the stack are. Returns why such results can't be made beforehand,
+// or "".
+const char* Issuer::read_results(const Stack& stack, const AllocationLog& log,
+                                 Settled* settled) const {
+  c10::SmallVector<const c10::StorageImpl*, 8> seen;
+  c10::SmallVector<size_t, 8> kept;  // allocations
+  const auto read = [&](const at::Tensor& t, Result* result) -> const char* {
+    if (!t.defined()) return "";
+    if (!is_plain(t)) return "a result is not plain memory of one core";
+    const auto* storage = t.storage().unsafeGetStorageImpl();
+    if (std::find(seen.begin(), seen.end(), storage) != seen.end())
+      return "two results share memory";
+    seen.push_back(storage);
+    result->kind = Result::Kind::kNew;
+    result->geometry = {t.scalar_type(), c10::DimVector(t.sizes()), c10::DimVector(t.strides())};
+    result->offset = t.storage_offset();
+    result->bytes = storage->nbytes();
+    if (storage->data() == nullptr) return "";
+    const auto& allocations = log.allocations();
+    for (size_t k = 0; k < allocations.size(); ++k) {
+      if (allocations[k].live && allocations[k].pointer == storage->data())
+        result->allocation = static_cast<int>(k);
+    }
+    if (result->allocation < 0) return "a result is memory of something else";
+    kept.push_back(static_cast<size_t>(result->allocation));
+    return "";
+  };
+  const size_t first = stack.size() - signature_.returns.size();
+  for (size_t r = 0; r < signature_.returns.size(); ++r) {
+    const IValue& value = stack[first + r];
+    auto& results = settled->returns.emplace_back();
+    settled->is_list.push_back(value.isTensorList());
+    if (signature_.returns[r] >= 0) {
+      results.emplace_back().kind = Result::Kind::kArgument;
+    } else if (value.isTensor()) {
+      if (const char* reason = read(value.toTensor(), &results.emplace_back()); *reason)
+        return reason;
+    } else if (value.isTensorList()) {
+      for (const IValue& item : value.toListRef()) {
+        if (const char* reason = read(item.toTensor(), &results.emplace_back()); *reason)
+          return reason;
+      }
+    } else {
+      return "a result is no tensor";
+    }
+  }
+  for (size_t k = 0; k < log.allocations().size(); ++k) {
+    const bool is_result = std::find(kept.begin(), kept.end(), k) != kept.end();
+    settled->memory.push_back(
+        {log.allocations()[k].bytes, is_result ? Category::kTensors : Category::kScratchpad});
+    if (log.allocations()[k].live && !is_result) return "it keeps memory";
+  }
+  return "";
+}
+
+bool Issuer::enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
+                     const CallKey& key, SettledPtr settled) const {
+  // A storage may have shrunk since the tensor was made (FSDP frees parameters so).
+  for (size_t i = 0; i < key.tensors.size(); ++i) {
+    const Operand& operand = settled->operands[i];
+    const auto end = static_cast<size_t>(key.tensors[i]->storage_offset() + operand.extent) *
+                     key.tensors[i]->itemsize();
+    if (operand.extent > 0 && end > key.storages[operand.storage]->nbytes()) return false;
+  }
+  c10::SmallVector<c10::DataPtr, 6> owned;
+  Allocations memory;
+  for (const auto& [bytes, category] : settled->memory) {
+    owned.push_back(allocate_on(key.core, bytes, category));
+    memory.push_back({owned.back().get(), bytes});
+  }
+  auto call = std::make_unique<QueuedCall>(*this, op, keys, key, settled, memory);
+  call->take_arguments(*stack);
+  if (settled->draws > 0) {
+    at::Generator generator = default_generator(key.core);
+    for (size_t i = stack->size() - signature_.arguments.size(); i < stack->size(); ++i)
+      if ((*stack)[i].isGenerator()) generator = (*stack)[i].toGenerator();
+    call->set_draws(take_draws(generator, settled->draws));
+  }
+  const size_t base = stack->size() - signature_.arguments.size();
+  Stack results;
+  const auto make = [&](const Result& result) {
+    if (result.kind == Result::Kind::kUndefined) return at::Tensor();
+    c10::DataPtr data(nullptr, c10::Device(kNeuron, key.core));
+    if (result.allocation >= 0) data = std::move(owned[static_cast<size_t>(result.allocation)]);
+    return make_tensor(make_storage(result.bytes, std::move(data)), result.geometry, result.offset);
+  };
+  for (size_t r = 0; r < settled->returns.size(); ++r) {
+    const auto& of_return = settled->returns[r];
+    if (signature_.returns[r] >= 0) {
+      results.push_back((*stack)[base + static_cast<size_t>(signature_.returns[r])]);
+    } else if (settled->is_list[r]) {
+      c10::List<at::Tensor> list;
+      for (const Result& result : of_return) list.push_back(make(result));
+      results.emplace_back(std::move(list));
+    } else {
+      results.emplace_back(make(of_return.front()));
+    }
+  }
+  // What the call needs only while it runs is freed behind it: the next call may have it.
+  push(key.core, std::move(call));
+  torch::jit::drop(*stack, signature_.arguments.size());
+  for (IValue& result : results) stack->push_back(std::move(result));
+  return true;
+}
+
+}  // namespace torch_neuronx::queue

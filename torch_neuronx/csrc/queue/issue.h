@@ -1,0 +1,66 @@
+// Issuing an operator's calls: at its call an operator settles what its results are and takes their
+// memory; its work is enqueued.
+//
+// What a call gives is known from an earlier one with the same key. So the first call of a kind
+// runs when it is issued, as in debug mode, and so do calls that can't be enqueued: those that read
+// values on the host, whose results have a shape that depends on values, or that change a tensor's
+// geometry.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "memory/ledger.h"
+#include "queue/settled.h"
+
+namespace torch_neuronx::queue {
+
+// Operands of fewer elements are done before another thread would have looked at them: while
+// nothing is enqueued, the calling thread does the work. `benchmarks/eager_queue.py` measures where
+// that ends.
+int64_t direct_elements();
+void set_direct_elements(int64_t elements);  // 0: everything is enqueued
+
+// Calls that could not be enqueued, for which a thread waited and did the work itself.
+struct HereCount {
+  std::string operator_name;
+  const char* reason;
+  int64_t calls;
+};
+std::vector<HereCount> here_counts();
+void reset_here_counts();
+
+class Issuer {
+ public:
+  using Run =
+      std::function<void(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*)>;
+
+  // `run` does all of a call's work.
+  Issuer(const c10::OperatorHandle& op, Run run);
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack);
+
+ private:
+  friend class QueuedCall;
+  void run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+                const char* reason) const;
+  void learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+             const CallKey& key, uint64_t hash);
+  const char* read_results(const torch::jit::Stack& stack, const AllocationLog& log,
+                           Settled* settled) const;
+  bool enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
+               const CallKey& key, SettledPtr settled) const;
+
+  const Run run_;
+  const Signature signature_;
+  const char* never_ = "";  // why no call can be enqueued
+  bool by_index_ = false;   // the results' shape depends on values if an index is a mask
+  SettledCalls settled_;
+};
+
+}  // namespace torch_neuronx::queue

@@ -1,0 +1,98 @@
+// The queue of a NeuronCore: work in the order in which it was issued, and the thread that does it.
+//
+// A call that is enqueued returns at once; whoever reads what it wrote waits first. All streams of
+// a core share its queue, so they run in the order of issue, which is an order that events allow.
+// Memory that is freed goes to the next call that asks for it, because that one runs later.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace torch_neuronx {
+
+class Completion;
+
+namespace queue {
+
+// What an operator's call does. `kDebug`: all of its work. `kStrict`: settles shapes and memory,
+// and enqueues the work.
+enum class Mode : int { kDebug = 0, kStrict = 1 };
+
+namespace detail {
+extern std::atomic<int> g_mode;
+extern std::atomic<int64_t> g_pending;  // of all cores
+extern thread_local int t_inside;
+void wait_all_slow();
+}  // namespace detail
+
+Mode mode();
+// Waits for what is enqueued, then changes what later calls do.
+void set_mode(Mode mode);
+
+// Whether calls of this thread are to be enqueued where that pays. Not within another call: what
+// one operator does by calling others belongs to its own work.
+inline bool asynchronous() {
+  return C10_UNLIKELY(detail::g_mode.load(std::memory_order_relaxed) != 0) && detail::t_inside == 0;
+}
+
+// While alive, this thread is within an operator's work.
+class Inside {
+ public:
+  Inside() { ++detail::t_inside; }
+  ~Inside() { --detail::t_inside; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
+
+// A piece of work. Destroyed on any thread, without Python's lock: it must hold no Python object.
+class Work {
+ public:
+  virtual ~Work() = default;
+  virtual void run() = 0;
+  // The operator and its operands, for the error that run() may throw.
+  virtual std::string name() const = 0;
+  // Called instead of run() where earlier work failed and nobody was told yet.
+  virtual void skip() {}
+};
+
+// Adds work at the end of a core's queue; waits while that is full.
+void push(c10::DeviceIndex core, std::unique_ptr<Work> work);
+
+// Whether a core, or any, has work that is not done.
+bool busy(c10::DeviceIndex core);
+inline bool busy() { return detail::g_pending.load(std::memory_order_acquire) != 0; }
+
+// Waits until everything is done that was enqueued on a core, or on any; then throws what failed,
+// once: calls that were enqueued behind the one that failed did not run.
+void wait(c10::DeviceIndex core);
+inline void wait_all() {
+  if (C10_UNLIKELY(busy())) detail::wait_all_slow();
+}
+// The same without throwing, for a thread that holds locks: failures are kept for the next to wait.
+void wait_holding_locks() noexcept;
+
+// A mark at the end of a core's queue; null if that is empty and nothing failed.
+std::shared_ptr<Completion> mark(c10::DeviceIndex core);
+// Whether `completion` is a mark in the queue of `core`, behind which all later work stands anyway.
+bool is_mark_of(const Completion& completion, c10::DeviceIndex core);
+
+struct Stats {
+  int64_t enqueued = 0;  // calls
+  int64_t waits = 0;     // times that a thread waited for a queue that was busy
+  int64_t settled = 0;   // kinds of calls whose results are known
+  int64_t full = 0;      // times that a queue was full
+};
+Stats stats();
+void count_settled();
+void reset_stats();
+
+// Ends the threads when all work is done. Work that is enqueued later runs at once.
+void close();
+
+}  // namespace queue
+}  // namespace torch_neuronx

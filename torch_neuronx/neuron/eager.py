@@ -1,0 +1,67 @@
+"""How operators of eager mode run: each at its call, or behind it, in a queue of its core."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from neuronxcc.environment.machine import NEURON_LAUNCH_BLOCKING, TORCH_NEURONX_EAGER_MODE
+from torch_neuronx import _C
+
+#: In the order of `queue::Mode`.
+_MODES: Final = ("debug", "strict")
+
+
+def get_eager_mode() -> str:
+    """Return ``"debug"`` or ``"strict"``; see :func:`set_eager_mode`."""
+    return _MODES[_C.eager_mode()]
+
+
+def set_eager_mode(mode: str) -> None:
+    """Choose how the operators of all threads run from now on; waits for what is enqueued.
+
+    Args:
+        mode: ``"debug"``: an operator's work is done when its call returns. ``"strict"``: the call
+            settles shapes and takes memory, and the work is done in the order of issue by a thread
+            of the core; whoever reads a value waits for it.
+
+    Raises:
+        ValueError: there is no such mode.
+        RuntimeError: enqueued work has failed (of any type that an operator raises).
+    """
+    if mode not in _MODES:
+        raise ValueError(f"eager mode must be one of {', '.join(_MODES)}, but got {mode!r}")
+    _C.set_eager_mode(_MODES.index(mode))
+
+
+@contextmanager
+def eager_mode(mode: str) -> Iterator[None]:
+    """Run a block's operators in another mode, as :func:`set_eager_mode` chooses it."""
+    before = get_eager_mode()
+    set_eager_mode(mode)
+    try:
+        yield
+    finally:
+        set_eager_mode(before)
+
+
+def eager_stats() -> dict[str, int]:
+    """Return what the queues of this process have done since :func:`reset_eager_stats`.
+
+    Returns:
+        ``enqueued``: calls that returned before their work was done. ``waits``: times that a thread
+        waited for a queue with work in it. ``settled``: kinds of calls (operator, shapes, types)
+        whose results are known, so that equal calls can be enqueued. ``full``: times that a call
+        waited because its queue was full.
+    """
+    return _C.queue_stats()
+
+
+def reset_eager_stats() -> None:
+    """Set the numbers of :func:`eager_stats` to zero."""
+    _C.reset_queue_stats()
+
+
+def configure() -> None:
+    """Take the mode from the environment."""
+    blocking = NEURON_LAUNCH_BLOCKING.get()
+    set_eager_mode("debug" if blocking else TORCH_NEURONX_EAGER_MODE.get())
