@@ -17,10 +17,11 @@
 namespace torch_neuronx {
 namespace {
 
-at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
-                       const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
-                       at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
-                       at::IntArrayRef output_padding, int64_t groups) {
+at::Tensor convolution_overrideable(const at::Tensor& input, const at::Tensor& weight,
+                                    const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                                    at::IntArrayRef padding, at::IntArrayRef dilation,
+                                    bool transposed, at::IntArrayRef output_padding,
+                                    int64_t groups) {
   return run_on_host(input.device().index(), [&](HostArgs& host) {
     return at::convolution(host(input), host(weight), host(bias), stride, padding, dilation,
                            transposed, output_padding, groups);
@@ -136,7 +137,7 @@ at::Tensor nonzero_static(const at::Tensor& x, int64_t size, int64_t fill) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "nonzero_static", nonzero_static);
-  NEURON_IMPL(m, "convolution_overrideable", convolution);
+  NEURON_IMPL(m, "convolution_overrideable", convolution_overrideable);
   NEURON_IMPL(m, "convolution_backward_overrideable", convolution_backward);
   NEURON_IMPL(m, "max_pool2d_with_indices", max_pool2d);
   NEURON_IMPL(m, "histc", histc);

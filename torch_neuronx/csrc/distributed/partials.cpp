@@ -11,7 +11,7 @@ namespace {
 
 // Elements that are widened at once: they stay in the core's own cache, and ATen copies so few on
 // the calling thread.
-constexpr int64_t kStrip = 8192;
+constexpr int64_t kRoundStrip = 8192;
 
 void convert(const void* from, c10::ScalarType from_dtype, void* to, c10::ScalarType to_dtype,
              int64_t count) {
@@ -50,13 +50,13 @@ void fold_inputs(const Folding& folding, const std::vector<const char*>& inputs,
     reduce(folding.op, partial, from.data(), n, &to, 1, count, folding.prescale, 1.0);
     return;
   }
-  const auto wide = std::make_unique<float[]>(n * kStrip);
+  const auto wide = std::make_unique<float[]>(n * kRoundStrip);
   std::vector<const void*> from;
-  for (size_t i = 0; i < n; ++i) from.push_back(wide.get() + i * kStrip);
-  for (int64_t at = 0; at < count; at += kStrip) {
-    const int64_t length = std::min(kStrip, count - at);
+  for (size_t i = 0; i < n; ++i) from.push_back(wide.get() + i * kRoundStrip);
+  for (int64_t at = 0; at < count; at += kRoundStrip) {
+    const int64_t length = std::min(kRoundStrip, count - at);
     for (size_t i = 0; i < n; ++i) {
-      convert(inputs[i] + at * folding.element_bytes(), folding.dtype, wide.get() + i * kStrip,
+      convert(inputs[i] + at * folding.element_bytes(), folding.dtype, wide.get() + i * kRoundStrip,
               partial, length);
     }
     void* to = out + at * sizeof(float);
@@ -73,9 +73,9 @@ void fold_partials(const Folding& folding, const std::vector<const char*>& parti
     reduce(folding.op, partial, from.data(), from.size(), &to, 1, count, 1.0, folding.postscale);
     return;
   }
-  const auto wide = std::make_unique<float[]>(kStrip);
-  for (int64_t at = 0; at < count; at += kStrip) {
-    const int64_t length = std::min(kStrip, count - at);
+  const auto wide = std::make_unique<float[]>(kRoundStrip);
+  for (int64_t at = 0; at < count; at += kRoundStrip) {
+    const int64_t length = std::min(kRoundStrip, count - at);
     const auto from = moved(partials, at * static_cast<int64_t>(sizeof(float)));
     void* to = wide.get();
     reduce(folding.op, partial, from.data(), from.size(), &to, 1, length, 1.0, folding.postscale);

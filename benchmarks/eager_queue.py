@@ -1,0 +1,76 @@
+"""What the queue of eager mode costs the caller, and from which size on it pays to enqueue.
+
+Run it as ``python -m benchmarks.eager_queue [--repeats N]`` on a quiet machine. For additions of
+growing size it prints the microseconds of the caller for a call, and of a call with its work, with
+the work done at the call (``debug``) and with every call enqueued (``strict``). Where a call with
+its work takes no longer in ``debug``, handing over gains nothing: `queue::direct_elements()` is
+that size. Then: ten products of 1024 x 1024, how long until all are issued, and until all are done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+
+from torch_neuronx import _C, neuron
+
+_CALLS = 200
+
+
+def _caller_and_all(call: Callable[[], object]) -> tuple[float, float]:
+    """Return microseconds of the caller, and until the work is done, for one of many calls."""
+    neuron.synchronize()
+    start = time.perf_counter()
+    for _ in range(_CALLS):
+        call()
+    issued = time.perf_counter()
+    neuron.synchronize()
+    done = time.perf_counter()
+    return (issued - start) / _CALLS * 1e6, (done - start) / _CALLS * 1e6
+
+
+def _best(call: Callable[[], object], mode: str, repeats: int) -> tuple[float, float]:
+    with neuron.eager_mode(mode):
+        call()
+        found = [_caller_and_all(call) for _ in range(repeats)]
+    return min(caller for caller, _ in found), min(total for _, total in found)
+
+
+def _products(mode: str, repeats: int) -> tuple[float, float]:
+    x, y = (torch.randn(1024, 1024, device="neuron") for _ in range(2))
+    issued, done = [], []
+    with neuron.eager_mode(mode):
+        for _ in range(repeats + 1):
+            neuron.synchronize()
+            start = time.perf_counter()
+            results = [x @ y for _ in range(10)]
+            issued.append(time.perf_counter() - start)
+            neuron.synchronize()
+            done.append(time.perf_counter() - start)
+            del results
+    return min(issued[1:]) * 1e3, min(done[1:]) * 1e3
+
+
+def main() -> None:
+    """Measure and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=15)
+    repeats = parser.parse_args().repeats
+    _C.set_direct_elements(0)
+    print(f"{'elements':>9} {'debug us':>9} {'strict: caller us':>18} {'with its work us':>17}")
+    for power in range(4, 21, 2):
+        x = torch.ones(1 << power, device="neuron")
+        _, at_call = _best(lambda x=x: x + x, "debug", repeats)  # type: ignore[misc]
+        caller, total = _best(lambda x=x: x + x, "strict", repeats)  # type: ignore[misc]
+        print(f"{1 << power:9} {at_call:9.2f} {caller:18.2f} {total:17.2f}")
+    print("\nten products of 1024 x 1024, ms:  issued    done")
+    for mode in ("debug", "strict"):
+        issued, done = _products(mode, repeats)
+        print(f"{mode:>31}  {issued:8.3f} {done:7.2f}")
+
+
+if __name__ == "__main__":
+    main()
