@@ -1,10 +1,11 @@
 """What the queue of eager mode costs the caller, and from which size on it pays to enqueue.
 
 Run it as ``python -m benchmarks.eager_queue [--repeats N]`` on a quiet machine. For additions of
-growing size it prints the microseconds of the caller for a call, and of a call with its work, with
-the work done at the call (``debug``) and with every call enqueued (``strict``). Where a call with
-its work takes no longer in ``debug``, handing over gains nothing: `queue::direct_elements()` is
-that size. Then: ten products of 1024 x 1024, how long until all are issued, and until all are done.
+growing size it prints the microseconds of a call with its work done at the call (``debug``), and
+with every call enqueued (``strict``) those of the caller, of a call with its work when many follow
+each other, and of one call and waiting for it. Where the last is the longer, enqueuing a call alone
+loses; `queue::direct_elements()` is where that ends. Then: ten products of 1024 x 1024, how long
+until all are issued, and until all are done.
 """
 
 from __future__ import annotations
@@ -39,6 +40,18 @@ def _best(call: Callable[[], object], mode: str, repeats: int) -> tuple[float, f
     return min(caller for caller, _ in found), min(total for _, total in found)
 
 
+def _alone(call: Callable[[], object], mode: str, repeats: int) -> float:
+    """Return the microseconds of one call and of waiting for it."""
+    found = []
+    with neuron.eager_mode(mode):
+        for _ in range(repeats * 20):
+            start = time.perf_counter()
+            call()
+            neuron.synchronize()
+            found.append(time.perf_counter() - start)
+    return min(found) * 1e6
+
+
 def _products(mode: str, repeats: int) -> tuple[float, float]:
     x, y = (torch.randn(1024, 1024, device="neuron") for _ in range(2))
     issued, done = [], []
@@ -60,12 +73,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     repeats = parser.parse_args().repeats
     _C.set_direct_elements(0)
-    print(f"{'elements':>9} {'debug us':>9} {'strict: caller us':>18} {'with its work us':>17}")
-    for power in range(4, 21, 2):
+    print("          |   many calls, us each        | one and waiting, us")
+    print(" elements |  debug  strict: caller   all |  debug  strict")
+    for power in range(4, 21):
         x = torch.ones(1 << power, device="neuron")
         _, at_call = _best(lambda x=x: x + x, "debug", repeats)  # type: ignore[misc]
         caller, total = _best(lambda x=x: x + x, "strict", repeats)  # type: ignore[misc]
-        print(f"{1 << power:9} {at_call:9.2f} {caller:18.2f} {total:17.2f}")
+        alone = [_alone(lambda x=x: x + x, mode, repeats) for mode in ("debug", "strict")]  # type: ignore[misc]
+        print(
+            f"{1 << power:9} | {at_call:6.2f} {caller:15.2f} {total:5.2f} "
+            f"| {alone[0]:6.2f} {alone[1]:7.2f}"
+        )
     print("\nten products of 1024 x 1024, ms:  issued    done")
     for mode in ("debug", "strict"):
         issued, done = _products(mode, repeats)

@@ -22,6 +22,7 @@ from examples import (
     minilm,
     nki_sine,
     portable_programs,
+    run_ahead,
 )
 
 LEAST_ACCURACY = 0.95
@@ -87,6 +88,12 @@ def pictures() -> list[str]:
     return diffusers_pipeline.run()
 
 
+def ahead() -> list[str]:
+    """Let Python run ahead of the work. Returns what went wrong, in words."""
+    title("8. Strict mode: Python issues, the core works behind it")
+    return run_ahead.run()
+
+
 def elsewhere() -> list[str]:
     """Take compiled programs to another process. Returns what went wrong, in words."""
     title("7. Compiled here, run there: a classifier on jagged batches with sparse gradients")
@@ -95,7 +102,7 @@ def elsewhere() -> list[str]:
 
 def machine() -> None:
     """Print the emulated machine, the memory used on it, and the portability report."""
-    title("8. The emulated machine")
+    title("9. The emulated machine")
     neuron = torch.get_device_module("neuron")
     for index in range(neuron.device_count()):
         properties = neuron.get_device_properties(index)
@@ -103,13 +110,13 @@ def machine() -> None:
         print(f"  neuron:{index}  {properties.name}, {gib:.0f} GiB of device memory")
     print("  Emulated: this computer's own processor did the arithmetic, not a Trainium chip.\n")
     print(neuron.memory_summary())
-    title("9. What of this run a real NeuronCore would have executed")
+    title("10. What of this run a real NeuronCore would have executed")
     print(torch_neuronx.ops.format_report())
 
 
 def main() -> int:
     failures = training() + embedding() + compiled() + kernels() + parallel() + pictures()
-    failures += elsewhere()
+    failures += elsewhere() + ahead()
     machine()
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)

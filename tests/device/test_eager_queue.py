@@ -1,7 +1,10 @@
 """The queue of a core: calls return before their work is done, and nothing else changes."""
 
 import contextlib
+import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -138,6 +141,58 @@ def test_a_failure_is_told_once_where_somebody_waits(
     ):
         read(wrong)
     assert (torch.ones(3, device="neuron") + 1).tolist() == [2, 2, 2]
+
+
+def test_a_failure_that_nobody_waited_for_is_told_at_the_end_of_the_program() -> None:
+    program = """
+import torch
+from torch_neuronx import _C
+_C.set_direct_elements(0)
+torch.neuron.set_eager_mode("strict")
+table = torch.zeros(4, 3, device="neuron")
+for last in (2, 9):
+    rows = torch.tensor([1, last], device="neuron")
+    torch.neuron.synchronize()
+    table.index_select(0, rows)
+print("issued")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "issued\n"
+    assert "index out of range" in done.stderr
+    assert "an error of aten::index_select(float32[4, 3], int64[2])" in done.stderr
+
+
+def test_launch_blocking_keeps_the_mode_at_debug() -> None:
+    program = """
+import warnings, torch
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    torch.neuron.set_eager_mode("strict")
+print(torch.neuron.get_eager_mode(), "|", *(each.message for each in told))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"NEURON_LAUNCH_BLOCKING": "1", "TORCH_NEURONX_EAGER_MODE": "strict"},
+    )
+    assert done.stdout == (
+        "debug | NEURON_LAUNCH_BLOCKING=1 keeps the eager mode at debug, "
+        "so 'strict' has no effect\n"
+    )
+
+
+def test_operators_that_wait_are_counted_with_the_reason() -> None:
+    x = torch.tensor([0.0, 1.0, 2.0], device="neuron")
+    N.reset_eager_stats()
+    for _ in range(3):
+        x.nonzero()
+    assert N.eager_stats()["at_the_call"] == {
+        "aten::nonzero": {"the shape of its result depends on values": 3}
+    }
 
 
 def test_calls_behind_a_failure_do_not_run() -> None:

@@ -1,8 +1,9 @@
 """How operators of eager mode run: each at its call, or behind it, in a queue of its core."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from neuronxcc.environment.machine import NEURON_LAUNCH_BLOCKING, TORCH_NEURONX_EAGER_MODE
 from torch_neuronx import _C
@@ -19,6 +20,8 @@ def get_eager_mode() -> str:
 def set_eager_mode(mode: str) -> None:
     """Choose how the operators of all threads run from now on; waits for what is enqueued.
 
+    With ``NEURON_LAUNCH_BLOCKING=1`` the mode stays ``"debug"``, and a warning says so.
+
     Args:
         mode: ``"debug"``: an operator's work is done when its call returns. ``"strict"``: the call
             settles shapes and takes memory, and the work is done in the order of issue by a thread
@@ -30,6 +33,12 @@ def set_eager_mode(mode: str) -> None:
     """
     if mode not in _MODES:
         raise ValueError(f"eager mode must be one of {', '.join(_MODES)}, but got {mode!r}")
+    if mode != "debug" and NEURON_LAUNCH_BLOCKING.get():
+        warnings.warn(
+            f"NEURON_LAUNCH_BLOCKING=1 keeps the eager mode at debug, so {mode!r} has no effect",
+            stacklevel=2,
+        )
+        mode = "debug"
     _C.set_eager_mode(_MODES.index(mode))
 
 
@@ -44,14 +53,15 @@ def eager_mode(mode: str) -> Iterator[None]:
         set_eager_mode(before)
 
 
-def eager_stats() -> dict[str, int]:
+def eager_stats() -> dict[str, Any]:
     """Return what the queues of this process have done since :func:`reset_eager_stats`.
 
     Returns:
         ``enqueued``: calls that returned before their work was done. ``waits``: times that a thread
         waited for a queue with work in it. ``settled``: kinds of calls (operator, shapes, types)
         whose results are known, so that equal calls can be enqueued. ``full``: times that a call
-        waited because its queue was full.
+        waited because its queue was full. ``at_the_call``: by operator and reason, the calls that
+        could not be enqueued, for which a thread waited and did the work itself.
     """
     return _C.queue_stats()
 

@@ -93,10 +93,9 @@ GivenDraws::GivenDraws(PhiloxState* state) : outer_(t_given) { t_given = state; 
 GivenDraws::~GivenDraws() { t_given = outer_; }
 PhiloxState* GivenDraws::current() { return t_given; }
 
-PhiloxState take_draws(const at::Generator& generator, uint64_t draws) {
-  at::Generator chosen = generator;
-  const std::lock_guard<std::mutex> lock(chosen.mutex());
-  auto* impl = chosen.get<NeuronGenerator>();
+PhiloxState take_draws(at::Generator generator, uint64_t draws) {
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  auto* impl = generator.get<NeuronGenerator>();
   const PhiloxState state = impl->philox();
   for (uint64_t i = 0; i < draws; ++i) impl->advance();
   return state;

@@ -58,7 +58,7 @@ class GivenDraws {
 };
 
 // Takes the numbers of `draws` calls of with_philox() from a generator.
-PhiloxState take_draws(const at::Generator& generator, uint64_t draws);
+PhiloxState take_draws(at::Generator generator, uint64_t draws);
 
 // Calls draw(state) with the generator locked. The offset advances by 4, the least that it can,
 // whatever is drawn: each offset has numbers of its own (kernels/philox.h).

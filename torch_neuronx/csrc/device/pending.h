@@ -1,5 +1,6 @@
 // What runs elsewhere while the host goes on: collectives, on the communication thread of a process
-// group. Operators have finished when their call returns, so a stream's only pending work is this.
+// group. Operators are not among it: they are done when their call returns, or in the queue of
+// their core (queue/queue.h), of which an event has a mark.
 //
 // The default stream waits as soon as it is told to. Another stream remembers; the first operator,
 // copy or synchronization that is issued on it waits, and so does whatever waits for an event that

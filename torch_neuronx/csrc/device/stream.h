@@ -1,6 +1,6 @@
-// Streams. Operators are executed in the order of their issue, so a stream is an identity that
-// programs can select, compare and wait on, with a list of what it has to wait for
-// (device/pending.h); an event is a time stamp with a copy of such a list.
+// Streams. The operators of a core are executed in the order of their issue, so a stream is an
+// identity that programs can select, compare and wait on, with a list of what it has to wait for
+// (device/pending.h); an event is a time stamp with a copy of such a list, and a mark in the queue.
 #pragma once
 
 #include <c10/core/Stream.h>

@@ -35,12 +35,6 @@ c10::StorageImpl* alias_owner(const c10::DataPtr& data) {
                                               : nullptr;
 }
 
-c10::Storage make_storage(size_t bytes, c10::DataPtr data, c10::Allocator* allocator) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                                            bytes, std::move(data), allocator,
-                                                            /*resizable=*/true));
-}
-
 // Moves the memory of a CPU storage that a kernel allocated to the device; the CPU storage, which
 // others may still hold, becomes an alias of the result.
 c10::DataPtr steal(c10::StorageImpl& cpu, c10::DeviceIndex index) {

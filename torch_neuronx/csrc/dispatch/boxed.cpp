@@ -15,6 +15,7 @@
 #include "dispatch/deferred.h"
 #include "dispatch/devices.h"
 #include "dispatch/foreach.h"
+#include "dispatch/schema.h"
 #include "memory/allocator.h"
 #include "queue/issue.h"
 
@@ -24,17 +25,6 @@ namespace {
 using c10::IValue;
 using Kind = OpPlan::Kind;
 using torch::jit::Stack;
-
-bool is_tensor(const c10::TypePtr& type) {
-  if (type->kind() == c10::TypeKind::TensorType) return true;
-  const auto optional = type->cast<c10::OptionalType>();
-  return optional && optional->getElementType()->kind() == c10::TypeKind::TensorType;
-}
-
-c10::TypePtr strip_optional(c10::TypePtr type) {
-  if (const auto optional = type->cast<c10::OptionalType>()) return optional->getElementType();
-  return type;
-}
 
 // The same functionality (dense, sparse, quantized...) on the CPU backend.
 c10::DispatchKeySet cpu_keys(c10::DispatchKeySet keys) {
@@ -193,15 +183,12 @@ namespace {
 
 class BoxedKernel final : public c10::OperatorKernel {
  public:
-  explicit BoxedKernel(const c10::OperatorHandle& op)
-      : plan_(op),
-        issuer_(op, [this](const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
-                           Stack* stack) { run_boxed(plan_, handle, keys, stack); }) {}
+  explicit BoxedKernel(const c10::OperatorHandle& op) : plan_(op) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     ensure_initialized();  // refuses a forked child
     if (queue::asynchronous() && (queue::busy() || elements(*stack) >= queue::direct_elements())) {
       order_deferred();
-      issuer_(op, keys, stack);
+      issuer(op)(op, keys, stack);
     } else {
       run_boxed(plan_, op, keys, stack);
     }
@@ -220,8 +207,19 @@ class BoxedKernel final : public c10::OperatorKernel {
     return count;
   }
 
+  // Made when it is first asked for: there are thousands of operators.
+  queue::Issuer& issuer(const c10::OperatorHandle& op) {
+    std::call_once(issuer_once_, [&] {
+      const auto run = [this](const c10::OperatorHandle& handle, c10::DispatchKeySet keys,
+                              Stack* stack) { run_boxed(plan_, handle, keys, stack); };
+      issuer_ = std::make_unique<queue::Issuer>(op, run);
+    });
+    return *issuer_;
+  }
+
   const OpPlan plan_;
-  queue::Issuer issuer_;
+  std::once_flag issuer_once_;
+  std::unique_ptr<queue::Issuer> issuer_;
 };
 
 // For operators that were registered after us (custom operators with a CPU kernel).
@@ -257,15 +255,14 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
   arguments = schema.arguments().size();
   for (size_t i = 0; i < arguments; ++i) {
     const auto& argument = schema.arguments()[i];
-    const auto* info = argument.alias_info();
-    const bool written = info != nullptr && info->isWrite();
+    const bool written = is_written(argument);
     const c10::TypePtr type = strip_optional(argument.real_type());
     if (is_tensor(type)) {
       args.push_back({i, Kind::kTensor, written});
     } else if (const auto list = type->cast<c10::ListType>()) {
       if (list->getElementType()->kind() == c10::TypeKind::TensorType) {
         args.push_back({i, Kind::kTensorList, written});
-      } else if (is_tensor(list->getElementType())) {
+      } else if (is_tensor(strip_optional(list->getElementType()))) {
         args.push_back({i, Kind::kOptionalTensorList, written});
       }
     } else if (type->kind() == c10::TypeKind::DeviceObjType) {
@@ -276,16 +273,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
       args.push_back({i, Kind::kDtype, false});
     }
   }
-  for (const auto& ret : schema.returns()) {
-    int source = -1;
-    if (const auto* info = ret.alias_info(); info != nullptr && info->isWrite()) {
-      for (size_t i = 0; i < arguments && source < 0; ++i) {
-        const auto* other = schema.arguments()[i].alias_info();
-        if (other != nullptr && *other == *info) source = static_cast<int>(i);
-      }
-    }
-    return_alias.push_back(source);
-  }
+  for (const auto& ret : schema.returns()) return_alias.push_back(written_argument(schema, ret));
 }
 
 namespace {
@@ -310,13 +298,7 @@ void register_for(c10::DispatchKey host, c10::DispatchKey device) {
     if (op && op->hasKernelForDispatchKey(host) && !op->hasKernelForDispatchKey(device)) add(*op);
   }
   if (device != c10::DispatchKey::PrivateUse1) return;
-  for (const char* name : kWholeOnHost) {
-    const std::string_view full(name);
-    const auto dot = full.find('.');
-    const std::string overload(dot == std::string_view::npos ? "" : full.substr(dot + 1));
-    add(dispatcher.findSchemaOrThrow(("aten::" + std::string(full.substr(0, dot))).c_str(),
-                                     overload.c_str()));
-  }
+  for (const char* name : kWholeOnHost) add(find_operator(std::string("aten::") + name));
 }
 
 }  // namespace

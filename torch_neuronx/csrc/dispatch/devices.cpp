@@ -1,12 +1,9 @@
 #include "dispatch/devices.h"
 
+#include "dispatch/schema.h"
+
 namespace torch_neuronx {
 namespace {
-
-bool is_written(const c10::Argument& argument) {
-  const auto* info = argument.alias_info();
-  return info != nullptr && info->isWrite();
-}
 
 // A host tensor that stands for a number.
 bool is_number(const at::Tensor& t, const c10::Argument& argument) {

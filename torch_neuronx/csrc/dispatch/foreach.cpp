@@ -14,6 +14,7 @@
 #include "dispatch/boxed.h"
 #include "dispatch/deferred.h"
 #include "dispatch/devices.h"
+#include "dispatch/schema.h"
 #include "kernels/multi_tensor.h"
 #include "memory/allocator.h"
 
@@ -290,7 +291,9 @@ class ForeachKernel final : public c10::OperatorKernel {
                                            lists[0].size(), rule_.negate, &scalar, &scalars)) {
       return false;
     }
-    // The program may run on any thread, so it must not contain what this one has to wait for.
+    // The program may run on any thread, so it must not contain what this one has to wait for. That
+    // is before the lock is taken: who waits lets go of Python's lock.
+    queue::wait_all();
     if (g_deferred_pending.load(std::memory_order_acquire) & kPendingStreams) {
       wait_pending_of_thread();
     }
@@ -338,7 +341,6 @@ void flush_deferred_slow() {
 }
 
 void run_deferred_slow() {
-  if (!is_in_bad_fork()) queue::wait_all();
   // Destroyed after the lock is released: dropping a tensor may need Python's lock, which a thread
   // that waits here may hold.
   std::unique_ptr<Program> program;
@@ -349,21 +351,22 @@ void run_deferred_slow() {
   struct Done {
     ~Done() { g_deferred_pending.fetch_and(~kDeferredProgram, std::memory_order_release); }
   } done;
+  // What the program reads was done before it was deferred; its results may lie in memory that was
+  // freed behind calls which still read it.
+  queue::wait_holding_locks();
   program->run();
 }
 
 void register_foreach(torch::Library& library) {
-  auto& dispatcher = c10::Dispatcher::singleton();
   for (const Rule& rule : kRules) {
     const std::string_view full(rule.name);
     const auto dot = full.find('.');
-    const std::string overload(dot == std::string_view::npos ? "" : full.substr(dot + 1));
+    const std::string overload(dot == std::string_view::npos ? "" : full.substr(dot));
     for (const bool in_place : {false, true}) {
-      const std::string base = std::string(full.substr(0, dot)) + (in_place ? "_" : "");
-      const auto op = dispatcher.findSchemaOrThrow(("aten::" + base).c_str(), overload.c_str());
-      library.impl((overload.empty() ? base : base + "." + overload).c_str(),
-                   torch::CppFunction::makeFromBoxedFunctor(
-                       std::make_unique<ForeachKernel>(op, rule, in_place)));
+      const std::string name = std::string(full.substr(0, dot)) + (in_place ? "_" : "") + overload;
+      const auto op = find_operator("aten::" + name);
+      library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                     std::make_unique<ForeachKernel>(op, rule, in_place)));
     }
   }
 }

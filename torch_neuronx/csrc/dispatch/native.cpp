@@ -25,12 +25,6 @@ class IssuingKernel final : public c10::OperatorKernel {
 
 }  // namespace
 
-c10::OperatorHandle find_operator(const std::string& name) {
-  const size_t dot = name.find('.');
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      name.substr(0, dot).c_str(), dot == name.npos ? "" : name.substr(dot + 1).c_str());
-}
-
 c10::BoxedKernel issuer_for(const c10::OperatorHandle& op, c10::KernelFunction run) {
   return c10::BoxedKernel::makeFromFunctor(std::make_unique<IssuingKernel>(op, std::move(run)));
 }

@@ -14,6 +14,7 @@
 #include "dispatch/deferred.h"
 #include "dispatch/devices.h"
 #include "dispatch/op_table.h"
+#include "dispatch/schema.h"
 #include "queue/issue.h"
 #include "queue/queue.h"
 
@@ -62,8 +63,6 @@ void for_each_tensor(at::TensorList list, See see) {
 template <class T, class See>
 void for_each_tensor(const T&, See) {}
 
-// Of a name with its overload: "aten::add.Tensor".
-c10::OperatorHandle find_operator(const std::string& name);
 // A kernel that enqueues an operator's calls; `run` does their work.
 c10::BoxedKernel issuer_for(const c10::OperatorHandle& op, c10::KernelFunction run);
 
@@ -120,7 +119,7 @@ struct Native<Name, Fn> {
   static int64_t elements_of(const at::Tensor& t) { return t.is_nested() ? 0 : t.numel(); }
 
   static R issue(Args... args) {
-    static const c10::OperatorHandle op = detail::find_operator(Name.text);
+    static const c10::OperatorHandle op = find_operator(Name.text);
     static const c10::BoxedKernel issuer =
         detail::issuer_for(op, c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(&run)));
     return c10::impl::BoxedKernelWrapper<R(Args...)>::call(

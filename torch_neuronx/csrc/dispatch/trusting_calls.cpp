@@ -6,6 +6,8 @@
 #include <array>
 #include <string_view>
 
+#include "dispatch/schema.h"
+
 namespace torch_neuronx::trusting {
 
 Call::Call(const c10::OperatorHandle& op, torch::jit::Stack& stack, StandIns& stand_ins)
@@ -29,8 +31,7 @@ bool Call::writes(const char* name) const {
   // Gradients are written back without their scale, if they have one.
   if (std::string_view(name) == "grads") return tensor("grad_scale") != nullptr;
   const auto index = op_.schema().argumentIndexWithName(name);
-  const auto* info = op_.schema().arguments()[static_cast<size_t>(*index)].alias_info();
-  return info != nullptr && info->isWrite();
+  return is_written(op_.schema().arguments()[static_cast<size_t>(*index)]);
 }
 
 void Call::replace(const char* name, at::Tensor copy) {

@@ -15,7 +15,7 @@ namespace {
 // Deadlines and ended processes are looked for this often while something is outstanding.
 constexpr std::chrono::milliseconds kLookEvery{100};
 // The keeper goes on looking for so long before it sleeps until it is called.
-constexpr std::chrono::seconds kLinger{1};
+constexpr std::chrono::seconds kKeeperIdle{1};
 // Where every rank has a core of its own, news are waited for this long before sleeping: the cost
 // of being put to sleep and woken.
 constexpr int kSpins = 400;
@@ -262,7 +262,7 @@ void Mailbox::keep(const std::shared_ptr<Mailbox>& self) {
     auto until = self->next_look_;
     if (self->outstanding_.empty()) {
       const auto now = Clock::now();
-      self->keeper_idle_ = now - self->last_end_ > kLinger;
+      self->keeper_idle_ = now - self->last_end_ > kKeeperIdle;
       until = self->keeper_idle_ ? Clock::time_point::max() : now + kLookEvery;
     }
     lock.unlock();

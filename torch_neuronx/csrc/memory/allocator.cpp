@@ -214,6 +214,21 @@ at::Tensor empty_on(c10::DeviceIndex index, at::IntArrayRef sizes, at::IntArrayR
   return t;
 }
 
+c10::Storage make_storage(size_t bytes, c10::DataPtr data, c10::Allocator* allocator,
+                          bool resizable) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), allocator, resizable));
+}
+
+at::Tensor tensor_over(c10::Storage storage, at::ScalarType dtype, at::IntArrayRef sizes,
+                       at::IntArrayRef strides, int64_t offset, bool on_core) {
+  const c10::DispatchKeySet keys(on_core ? c10::DispatchKey::PrivateUse1 : c10::DispatchKey::CPU);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys,
+                                                               c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
 c10::DeviceIndex device_of_pointer(const void* ptr) {
   const auto offset = static_cast<const char*>(ptr) - g_hbm.base;
   if (g_hbm.base == nullptr || offset < 0) return -1;

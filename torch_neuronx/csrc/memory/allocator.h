@@ -18,6 +18,13 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category
 at::Tensor empty_on(c10::DeviceIndex index, at::IntArrayRef sizes, at::IntArrayRef strides,
                     at::ScalarType dtype);
 
+// A storage over memory that was allocated already.
+c10::Storage make_storage(size_t bytes, c10::DataPtr data, c10::Allocator* allocator,
+                          bool resizable = true);
+// A dense tensor over `storage`, of a core or of the host.
+at::Tensor tensor_over(c10::Storage storage, at::ScalarType dtype, at::IntArrayRef sizes,
+                       at::IntArrayRef strides, int64_t offset, bool on_core);
+
 // The core whose HBM holds `ptr`, or -1.
 c10::DeviceIndex device_of_pointer(const void* ptr);
 

@@ -4,6 +4,7 @@
 
 #include "device/state.h"
 #include "dispatch/op_table.h"
+#include "dispatch/schema.h"
 #include "dispatch/trusting.h"
 #include "program/builder.h"
 
@@ -18,13 +19,6 @@ std::pair<std::string, std::string> split_target(const std::string& target) {
   if (dot == std::string::npos) return {target, ""};
   const std::string overload = target.substr(dot + 1);
   return {target.substr(0, dot), overload == "default" ? "" : overload};
-}
-
-bool is_tensor(const c10::TypePtr& type) { return type->kind() == c10::TypeKind::TensorType; }
-
-c10::TypePtr element_of_optional(const c10::TypePtr& type) {
-  const auto optional = type->cast<c10::OptionalType>();
-  return optional ? optional->getElementType() : type;
 }
 
 // The dtype that the eager device would judge the operator by.
@@ -153,9 +147,8 @@ void Builder::add_result(AtenStep& step, py::handle out) {
 
 AtenArgument Builder::make_argument(const AtenStep& step, const c10::Argument& argument,
                                     py::handle value, const std::string& target) {
-  const auto* info = argument.alias_info();
-  const bool written = info != nullptr && info->isWrite();
-  const c10::TypePtr type = element_of_optional(argument.real_type());
+  const bool written = is_written(argument);
+  const c10::TypePtr type = strip_optional(argument.real_type());
   const char* what = argument.name().c_str();
   AtenArgument made;
   if (type->kind() == c10::TypeKind::DeviceObjType) {
@@ -175,7 +168,7 @@ AtenArgument Builder::make_argument(const AtenStep& step, const c10::Argument& a
     return made;
   }
   if (const auto list = type->cast<c10::ListType>();
-      list && !value.is_none() && is_tensor(element_of_optional(list->getElementType()))) {
+      list && !value.is_none() && is_tensor(strip_optional(list->getElementType()))) {
     const bool optional = !is_tensor(list->getElementType());
     made.kind =
         optional ? AtenArgument::Kind::kOptionalTensorList : AtenArgument::Kind::kTensorList;

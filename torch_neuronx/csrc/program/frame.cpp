@@ -18,12 +18,6 @@ c10::Device device_of(c10::DeviceIndex index) {
   return index >= 0 ? c10::Device(kNeuron, index) : c10::Device(c10::DeviceType::CPU);
 }
 
-c10::Storage make_storage(size_t bytes, c10::DataPtr data, c10::Allocator* allocator,
-                          bool resizable = true) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), allocator, resizable));
-}
-
 c10::Storage allocate(size_t bytes, c10::DeviceIndex device, Category category) {
   if (device >= 0) {
     return make_storage(bytes, allocate_on(device, bytes, category), device_allocator());
@@ -34,12 +28,8 @@ c10::Storage allocate(size_t bytes, c10::DeviceIndex device, Category category) 
 
 at::Tensor tensor_over(c10::Storage storage, const Geometry& geometry, int64_t offset,
                        bool on_core) {
-  const c10::DispatchKeySet keys(on_core ? c10::DispatchKey::PrivateUse1 : c10::DispatchKey::CPU);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), keys, c10::scalarTypeToTypeMeta(geometry.dtype));
-  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(geometry.sizes, geometry.strides, offset);
-  return tensor;
+  return torch_neuronx::tensor_over(std::move(storage), geometry.dtype, geometry.sizes,
+                                    geometry.strides, offset, on_core);
 }
 
 void release_owner(void* context) {

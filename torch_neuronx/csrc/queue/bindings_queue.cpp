@@ -24,12 +24,14 @@ void bind_queue(py::module_& m) {
     result["waits"] = now.waits;
     result["settled"] = now.settled;
     result["full"] = now.full;
+    py::dict at_the_call;
+    for (const auto& each : here_counts()) {
+      const py::str name(each.operator_name);
+      if (!at_the_call.contains(name)) at_the_call[name] = py::dict();
+      at_the_call[name][py::str(each.reason)] = each.calls;
+    }
+    result["at_the_call"] = at_the_call;
     return result;
-  });
-  m.def("queue_waits", [] {
-    std::vector<std::tuple<std::string, std::string, int64_t>> rows;
-    for (auto& each : here_counts()) rows.emplace_back(each.operator_name, each.reason, each.calls);
-    return rows;
   });
   m.def("reset_queue_stats", [] {
     reset_stats();

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "device/state.h"
+#include "dispatch/schema.h"
 #include "memory/allocator.h"
 
 namespace torch_neuronx::queue {
@@ -49,12 +50,6 @@ c10::DispatchKeySet own_keys(const at::Tensor& t) {
          (c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
 }
 
-bool is_tensor(const c10::TypePtr& type) { return type->kind() == c10::TypeKind::TensorType; }
-c10::TypePtr strip_optional(const c10::TypePtr& type) {
-  const auto optional = type->cast<c10::OptionalType>();
-  return optional ? optional->getElementType() : type;
-}
-
 Argument::Role role_of(const c10::TypePtr& type) {
   using Role = Argument::Role;
   if (is_tensor(type)) return Role::kTensor;
@@ -89,8 +84,7 @@ bool is_plain(const at::Tensor& t) {
 }
 
 bool is_host_number(const at::Tensor& t) {
-  return t.dim() == 0 && own_keys(t) == c10::DispatchKeySet(c10::DispatchKey::CPU) && !t.is_neg() &&
-         !t.is_conj();
+  return t.dim() == 0 && own_keys(t) == c10::DispatchKeySet(c10::DispatchKey::CPU);
 }
 
 Signature::Signature(const c10::OperatorHandle& op) {
@@ -98,8 +92,7 @@ Signature::Signature(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   bool only_out = true;  // all tensors are out= arguments, so numbers decide the shape (arange)
   for (const auto& argument : schema.arguments()) {
-    const auto* info = argument.alias_info();
-    const bool written = info != nullptr && info->isWrite();
+    const bool written = is_written(argument);
     const auto role = role_of(strip_optional(argument.real_type()));
     bool optional_items = false;
     if (role == Role::kTensorList) {
@@ -112,15 +105,8 @@ Signature::Signature(const c10::OperatorHandle& op) {
       only_out = only_out && written && argument.kwarg_only();
   }
   for (const auto& ret : schema.returns()) {
-    int source = -1;
-    if (const auto* info = ret.alias_info()) {
-      source = -2;
-      for (size_t i = 0; i < arguments.size() && info->isWrite() && source < 0; ++i) {
-        const auto* other = schema.arguments()[i].alias_info();
-        if (other != nullptr && *other == *info) source = static_cast<int>(i);
-      }
-    }
-    returns.push_back(source);
+    const int source = written_argument(schema, ret);
+    returns.push_back(source < 0 && ret.alias_info() != nullptr ? -2 : source);
   }
   // A rate that changes with each step must not make each step a new kind of call. Where a float
   // may be refused (the parameters of distributions) or says how large the result is, its value
@@ -249,8 +235,8 @@ bool CallKey::read(const Signature& signature, const torch::jit::Stack& stack) {
   using Role = Argument::Role;
   const size_t base = stack.size() - signature.arguments.size();
   for (size_t i = 0; i < signature.arguments.size(); ++i) {
-    const auto& [role, written, optional_items] = signature.arguments[i];
-    (void)optional_items;
+    const Role role = signature.arguments[i].role;
+    const bool written = signature.arguments[i].written;
     const IValue& value = stack[base + i];
     if (value.isTensor()) {
       if (!add_tensor(value.toTensor(), written, i, -1)) return false;

@@ -38,6 +38,8 @@ std::exception_ptr with_name(std::exception_ptr failure, const std::string& name
     return failure;
   } catch (const std::exception& error) {
     return std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, error.what() + note));
+  } catch (...) {
+    return failure;  // of a type that has no text
   }
 }
 

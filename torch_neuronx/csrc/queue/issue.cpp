@@ -32,8 +32,8 @@ using torch::jit::Stack;
 
 namespace {
 
-// Measured with benchmarks/eager_queue.py: an addition of so many elements takes as long as handing
-// it over.
+// Measured with benchmarks/eager_queue.py: from here on an addition takes longer than handing it to
+// a thread that is awake.
 std::atomic<int64_t> g_direct_elements{8192};
 
 // Operators whose results have a shape that depends on values, of which PyTorch's tags say nothing.
@@ -43,7 +43,7 @@ constexpr std::string_view kByValue[] = {
 constexpr std::string_view kByIndex[] = {"index", "_unsafe_index"};
 
 std::mutex g_here_mutex;
-std::map<std::pair<std::string, const char*>, int64_t> g_here;
+std::map<std::pair<const Issuer*, const char*>, int64_t> g_here;
 
 std::string_view base_name(const c10::OperatorHandle& op) {
   std::string_view name = op.operator_name().name;
@@ -72,17 +72,19 @@ void set_float_control(uint32_t control) {
 #endif
 }
 
-at::Tensor make_tensor(c10::Storage storage, const Geometry& geometry, int64_t offset) {
-  at::Tensor t = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(geometry.dtype));
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides, offset);
-  return t;
+at::Tensor tensor_over(c10::Storage storage, const Geometry& geometry, int64_t offset) {
+  return torch_neuronx::tensor_over(std::move(storage), geometry.dtype, geometry.sizes,
+                                    geometry.strides, offset, /*on_core=*/true);
+}
+c10::Storage storage_over(size_t bytes, c10::DataPtr data) {
+  return make_storage(bytes, std::move(data), device_allocator());
 }
 
-c10::Storage make_storage(size_t bytes, c10::DataPtr data) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), device_allocator(), true));
+// The generator among the arguments, or the core's.
+at::Generator generator_of(const Stack& stack, const Signature& signature, c10::DeviceIndex core) {
+  for (size_t i = stack.size() - signature.arguments.size(); i < stack.size(); ++i)
+    if (stack[i].isGenerator()) return stack[i].toGenerator();
+  return default_generator(core);
 }
 
 // A number of the host has a value that its owner may change after the call.
@@ -103,7 +105,7 @@ void set_direct_elements(int64_t elements) {
 std::vector<HereCount> here_counts() {
   const std::lock_guard<std::mutex> lock(g_here_mutex);
   std::vector<HereCount> counts;
-  for (const auto& [key, calls] : g_here) counts.push_back({key.first, key.second, calls});
+  for (const auto& [key, calls] : g_here) counts.push_back({key.first->name(), key.second, calls});
   return counts;
 }
 void reset_here_counts() {
@@ -171,7 +173,7 @@ class QueuedCall final : public Work {
   }
 
   std::string name() const override {
-    return c10::toString(op_.operator_name()) + "(" + text_of(settled_->operands) + ")";
+    return issuer_.name() + "(" + text_of(settled_->operands) + ")";
   }
 
  private:
@@ -180,11 +182,11 @@ class QueuedCall final : public Work {
     const c10::Device device(kNeuron, core_);
     c10::SmallVector<c10::Storage, 8> storages;
     for (const auto& [start, bytes] : storages_)
-      storages.push_back(make_storage(bytes, borrow_block(start, device)));
+      storages.push_back(storage_over(bytes, borrow_block(start, device)));
     c10::SmallVector<at::Tensor, 8> tensors;
     for (size_t i = 0; i < offsets_.size(); ++i) {
       const Operand& operand = settled_->operands[i];
-      tensors.push_back(make_tensor(storages[operand.storage], operand, offsets_[i]));
+      tensors.push_back(tensor_over(storages[operand.storage], operand, offsets_[i]));
       if (operand.wrapped_number) tensors.back().unsafeGetTensorImpl()->set_wrapped_number(true);
       if (operand.kept_for_backward) tensors.back().set_requires_grad(true);
     }
@@ -254,7 +256,8 @@ class QueuedCall final : public Work {
   const int threads_ = at::get_num_threads();
 };
 
-Issuer::Issuer(const c10::OperatorHandle& op, Run run) : run_(std::move(run)), signature_(op) {
+Issuer::Issuer(const c10::OperatorHandle& op, Run run)
+    : name_(c10::toString(op.operator_name())), run_(std::move(run)), signature_(op) {
   const std::string_view name = base_name(op);
   const auto& returns = op.schema().returns();
   const bool tensors = std::all_of(returns.begin(), returns.end(), [](const c10::Argument& r) {
@@ -273,17 +276,17 @@ Issuer::Issuer(const c10::OperatorHandle& op, Run run) : run_(std::move(run)), s
 }
 
 void Issuer::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-  CallKey key;
   if (*never_ != '\0') return run_here(op, keys, stack, never_);
   // The handler of portability reports is Python, and wants the caller's line.
   if (g_portability.load(std::memory_order_relaxed) != 0)
     return run_here(op, keys, stack, "portability is checked");
+  CallKey key;
   if (!key.read(signature_, *stack))
     return run_here(op, keys, stack, "an argument is not plain memory of one core");
   const uint64_t hash = key.hash();
   SettledPtr settled = settled_.find(key, hash);
   if (settled == nullptr) return learn(op, keys, stack, key, hash);
-  if (!settled->queueable) return run_here(op, keys, stack, settled->reason);
+  if (*settled->reason != '\0') return run_here(op, keys, stack, settled->reason);
   if (!enqueue(op, keys, stack, key, std::move(settled)))
     run_here(op, keys, stack, "a tensor is larger than its storage");
 }
@@ -292,7 +295,7 @@ void Issuer::run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
                       const char* reason) const {
   {
     const std::lock_guard<std::mutex> lock(g_here_mutex);
-    ++g_here[{c10::toString(op.operator_name()), reason}];
+    ++g_here[{this, reason}];
   }
   wait_all();
   const Inside inside;
@@ -308,9 +311,7 @@ void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   settled->places.assign(key.places.begin(), key.places.end());
   c10::SmallVector<at::Tensor, 8> tensors;
   for (const at::Tensor* t : key.tensors) tensors.push_back(*t);
-  at::Generator generator = default_generator(key.core);
-  for (size_t i = stack->size() - signature_.arguments.size(); i < stack->size(); ++i)
-    if ((*stack)[i].isGenerator()) generator = (*stack)[i].toGenerator();
+  at::Generator generator = generator_of(*stack, signature_, key.core);
   const auto offset = [&] {
     const std::lock_guard<std::mutex> lock(generator.mutex());
     return generator.get<NeuronGenerator>()->philox().offset;
@@ -338,7 +339,6 @@ void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     });
     if (mask) settled->reason = "the shape of its result depends on values";
   }
-  settled->queueable = *settled->reason == '\0';
   settled_.add(hash, std::move(settled));
   count_settled();
 }
@@ -416,10 +416,7 @@ bool Issuer::enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
   auto call = std::make_unique<QueuedCall>(*this, op, keys, key, settled, memory);
   call->take_arguments(*stack);
   if (settled->draws > 0) {
-    at::Generator generator = default_generator(key.core);
-    for (size_t i = stack->size() - signature_.arguments.size(); i < stack->size(); ++i)
-      if ((*stack)[i].isGenerator()) generator = (*stack)[i].toGenerator();
-    call->set_draws(take_draws(generator, settled->draws));
+    call->set_draws(take_draws(generator_of(*stack, signature_, key.core), settled->draws));
   }
   const size_t base = stack->size() - signature_.arguments.size();
   Stack results;
@@ -427,7 +424,7 @@ bool Issuer::enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
     if (result.kind == Result::Kind::kUndefined) return at::Tensor();
     c10::DataPtr data(nullptr, c10::Device(kNeuron, key.core));
     if (result.allocation >= 0) data = std::move(owned[static_cast<size_t>(result.allocation)]);
-    return make_tensor(make_storage(result.bytes, std::move(data)), result.geometry, result.offset);
+    return tensor_over(storage_over(result.bytes, std::move(data)), result.geometry, result.offset);
   };
   for (size_t r = 0; r < settled->returns.size(); ++r) {
     const auto& of_return = settled->returns[r];

@@ -19,9 +19,8 @@
 
 namespace torch_neuronx::queue {
 
-// Operands of fewer elements are done before another thread would have looked at them: while
-// nothing is enqueued, the calling thread does the work. `benchmarks/eager_queue.py` measures where
-// that ends.
+// Calls on fewer elements are done before a thread that sleeps would have woken up (110 us on a
+// virtual machine): while nothing is enqueued, the calling thread does the work.
 int64_t direct_elements();
 void set_direct_elements(int64_t elements);  // 0: everything is enqueued
 
@@ -41,6 +40,7 @@ class Issuer {
 
   // `run` does all of a call's work.
   Issuer(const c10::OperatorHandle& op, Run run);
+  const std::string& name() const { return name_; }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
@@ -56,6 +56,7 @@ class Issuer {
   bool enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
                const CallKey& key, SettledPtr settled) const;
 
+  const std::string name_;
   const Run run_;
   const Signature signature_;
   const char* never_ = "";  // why no call can be enqueued

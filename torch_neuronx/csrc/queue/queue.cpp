@@ -310,6 +310,7 @@ void reset_stats() {
 void close() {
   if (is_in_bad_fork()) return;
   for_each_queue([](Queue& queue) { queue.close(); });
+  for_each_queue([](Queue& queue) { queue.tell(); });
 }
 
 }  // namespace torch_neuronx::queue

@@ -91,7 +91,8 @@ Stats stats();
 void count_settled();
 void reset_stats();
 
-// Ends the threads when all work is done. Work that is enqueued later runs at once.
+// Ends the threads when all work is done, then throws what failed and nobody was told. Work that is
+// enqueued later runs at once.
 void close();
 
 }  // namespace queue

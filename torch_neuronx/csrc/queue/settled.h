@@ -39,9 +39,8 @@ struct Result {
 
 struct Settled {
   std::vector<uint64_t> words;
-  // False: such calls run when they are issued, because something about the first one says that its
-  // results can't be made beforehand. `reason` says what.
-  bool queueable = false;
+  // Why such calls run when they are issued: what about the first one says that its results can't
+  // be made beforehand. "" if they can.
   const char* reason = "";
   std::vector<Operand> operands;
   std::vector<Place> places;
