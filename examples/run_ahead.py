@@ -19,7 +19,7 @@ SIZE, PRODUCTS = 1024, 10
 
 def _products(mode: str, x: torch.Tensor) -> torch.Tensor:
     """Issue the products in a mode, print how long that took; return the last one."""
-    neuron = torch.neuron
+    neuron = torch.get_device_module("neuron")
     with neuron.eager_mode(mode):
         x @ x  # the first of its kind runs at its call: it shows what equal calls will give
         neuron.reset_eager_stats()
