@@ -116,6 +116,11 @@ NEURON_LAUNCH_BLOCKING = EAGER.variable(
     "1: `debug`, whatever the mode is else: errors come from the line that caused them",
     default=False, source="TorchNeuron (AWS), environment variables", readers={Reader.DEVICE},
 )  # fmt: skip
+TORCH_NEURONX_ENABLE_STACK_TRACE = EAGER.variable(
+    "TORCH_NEURONX_ENABLE_STACK_TRACE", FLAG,
+    "1: an enqueued operator keeps the line that called it, for an error that comes up later",
+    default=False, source="TorchNeuron (AWS), environment variables", readers={Reader.DEVICE},
+)  # fmt: skip
 
 DISTRIBUTED = Section(
     "Distributed training",

@@ -6,7 +6,9 @@ import random
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -195,6 +197,89 @@ def test_operators_that_wait_are_counted_with_the_reason() -> None:
     }
 
 
+def test_a_late_failure_names_the_line_of_the_call_if_that_is_wanted(tmp_path: Path) -> None:
+    program = """
+import torch
+from torch_neuronx import _C
+_C.set_direct_elements(0)
+table = torch.zeros(4, 3, device="neuron")
+for last in (2, 9):
+    rows = torch.tensor([1, last], device="neuron")
+    torch.neuron.synchronize()
+    table.index_select(0, rows)
+try:
+    torch.neuron.synchronize()
+except IndexError as error:
+    print(error)
+"""
+    path = tmp_path / "user.py"
+    path.write_text(program)
+    done = subprocess.run(
+        [sys.executable, path],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ
+        | {"TORCH_NEURONX_EAGER_MODE": "strict", "TORCH_NEURONX_ENABLE_STACK_TRACE": "1"},
+    )
+    assert (
+        f"This is an error of aten::index_select(float32[4, 3], int64[2]), called at {path}:9: "
+        "table.index_select(0, rows), which ran after its call had returned; calls "
+        "behind it did not run. NEURON_LAUNCH_BLOCKING=1 runs" in done.stdout
+    )
+
+
+@pytest.mark.parametrize("mode", ["debug", "strict"])
+@pytest.mark.parametrize(
+    ("waits", "call"),
+    [
+        pytest.param("aten::_local_scalar_dense", lambda x: x.sum().item(), id="item"),
+        pytest.param("aten::_local_scalar_dense", lambda x: bool((x > 0).any()), id="bool"),
+        pytest.param("aten::nonzero", lambda x: x.nonzero(), id="nonzero"),
+        pytest.param("aten::masked_select", lambda x: x.masked_select(x > 0), id="select"),
+        pytest.param("aten::index.Tensor", lambda x: x[x > 0], id="mask"),
+        pytest.param("aten::unique_dim", lambda x: x.unique(dim=0), id="unique"),
+        pytest.param("aten::copy_", lambda x: x.cpu(), id="cpu"),
+        pytest.param("aten::copy_", lambda x: x.copy_(torch.zeros(20_000)), id="much"),
+        pytest.param("", lambda x: x[:50].copy_(torch.zeros(50)), id="little"),
+        pytest.param("", lambda x: x.cos() @ x, id="product"),
+        pytest.param("", lambda x: x[torch.tensor([1, 2], device="neuron")], id="index"),
+        pytest.param(
+            "",
+            lambda x: x.copy_(torch.zeros(20_000).pin_memory(), non_blocking=True),
+            id="pinned",
+        ),
+    ],
+)
+def test_operations_that_wait_for_values_are_told(
+    mode: str, waits: str, call: Callable[[torch.Tensor], object]
+) -> None:
+    x = torch.ones(20_000, device="neuron")
+    N.set_eager_mode(mode)
+    try:
+        N.set_sync_debug_mode("warn")
+        assert N.get_sync_debug_mode() == 1
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            call(x)
+        N.set_sync_debug_mode(2)
+        if waits:
+            assert f"{waits} makes the host wait" in str(told[0].message)
+            with pytest.raises(RuntimeError, match=f"{waits} makes the host wait for the Neuron"):
+                call(x)
+        else:
+            assert not told
+            call(x)
+    finally:
+        N.set_sync_debug_mode("default")
+
+
+def test_a_sync_debug_mode_that_does_not_exist_is_refused() -> None:
+    for wrong in ("loud", 3):
+        with pytest.raises(ValueError, match="one of default, warn, error or 0, 1, 2, but got"):
+            N.set_sync_debug_mode(wrong)
+
+
 def test_calls_behind_a_failure_do_not_run() -> None:
     total = torch.zeros(5, device="neuron")
     total.add_(1)
@@ -288,6 +373,99 @@ def test_threads_share_the_order_of_a_core() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def _busy(milliseconds: int = 40) -> torch.Tensor:
+    """Enqueue work of about so long."""
+    x = torch.randn(768, 768, device="neuron")
+    _ = x @ x
+    N.synchronize()
+    for _ in range(milliseconds // 2):
+        x = x @ x
+    return x
+
+
+def test_a_copy_from_pinned_memory_waits_in_the_queue() -> None:
+    host = torch.arange(300_000, dtype=torch.float32).pin_memory()
+    device = torch.empty(300_000, device="neuron")
+    _busy()
+    N.reset_eager_stats()
+    device.copy_(host, non_blocking=True)
+    doubled = device * 2
+    back = torch.empty(300_000).pin_memory()
+    back.copy_(device, non_blocking=True)
+    assert N.eager_stats()["waits"] <= 1  # the multiplication is the first of its kind
+    N.synchronize()
+    assert torch.equal(back, host)
+    assert torch.equal(doubled.cpu(), host * 2)
+
+
+def test_pinned_memory_has_no_next_owner_while_a_copy_waits() -> None:
+    def pinned(value: float) -> torch.Tensor:
+        return torch.full((100_000,), value).pin_memory()
+
+    device = torch.empty(100_000, device="neuron")
+    host = pinned(1.0)
+    _busy()
+    device.copy_(host, non_blocking=True)
+    del host
+    others = [pinned(2.0) for _ in range(3)]
+    assert device.cpu().eq(1.0).all()
+    assert all(other.eq(2.0).all() for other in others)
+
+
+def test_few_bytes_of_the_host_are_read_at_the_call() -> None:
+    host = torch.ones(1000)
+    device = torch.empty(1000, device="neuron")
+    _busy()
+    N.reset_eager_stats()
+    device.copy_(host)
+    host.fill_(7)
+    assert N.eager_stats() | {"settled": 0} == {
+        "enqueued": 1,
+        "waits": 0,
+        "settled": 0,
+        "full": 0,
+        "at_the_call": {},
+    }
+    assert device.cpu().eq(1).all()
+
+
+def test_a_blocking_copy_of_much_is_done_at_the_call() -> None:
+    host = torch.ones(100_000)
+    device = torch.empty(100_000, device="neuron")
+    _busy()
+    device.copy_(host, non_blocking=True)  # not pinned
+    assert not _C.queue_busy()
+    host.fill_(7)
+    assert device.cpu().eq(1).all()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_an_optimizers_step_waits_for_nothing(kind: type[torch.optim.Optimizer]) -> None:
+    def steps() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        parameters = [
+            torch.randn(n, 30, device="neuron", requires_grad=True) for n in range(1, 200, 9)
+        ]
+        optimizer = kind(parameters, lr=0.1, foreach=True)  # type: ignore[call-arg]
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = sum(parameter.square().sum() for parameter in parameters)
+            torch.as_tensor(loss).backward()
+            optimizer.step()
+        N.reset_eager_stats()
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        after = [torch.add(parameter, 0) for parameter in parameters]
+        assert N.eager_stats()["at_the_call"] == {}
+        return [each.detach().cpu() for each in after]
+
+    queued = steps()
+    N.set_eager_mode("debug")
+    for one, other in zip(queued, steps(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_event_times_are_those_of_the_work() -> None:

@@ -57,3 +57,21 @@ def test_a_temporary_that_nobody_keeps_is_never_written() -> None:
     assert found.data_ptr() == address
     assert (found == 7).all()
     torch.testing.assert_close(p[0].cpu(), torch.full((size,), 1 + 2.0**0.5))
+
+
+def test_deterministic_algorithms_join_no_operators() -> None:
+    size = 300_000
+    v = [torch.full((size,), 4.0, device="neuron")]
+    pattern = torch.full((size,), 7.0, device="neuron")
+    address = pattern.data_ptr()
+    del pattern
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        roots = torch._foreach_sqrt(v)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert roots[0].data_ptr() == address
+    del roots  # its memory keeps what was written
+    found = torch.empty(size, device="neuron")
+    assert found.data_ptr() == address
+    assert (found == 2).all()

@@ -41,8 +41,6 @@ NOT_CUDAS = {
     **dict.fromkeys(("get_arch_list", "get_gencode_flags", "has_half", "has_magma"), _BUILD),
     **dict.fromkeys(("DEVICE_REQUIREMENT", "PYTORCH_RELEASES_CODE_CC"), _BUILD),
     "is_tf32_supported": "float32 products are those of PyTorch; there is no shorter mode",
-    "get_sync_debug_mode": "an operator has finished when it returns, so nothing waits unseen",
-    "set_sync_debug_mode": "an operator has finished when it returns, so nothing waits unseen",
     "host_memory_stats": "pinned host memory is not counted",
     "host_memory_stats_as_nested_dict": "pinned host memory is not counted",
     "reset_accumulated_host_memory_stats": "pinned host memory is not counted",

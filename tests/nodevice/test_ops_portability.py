@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from torch_neuronx.ops import diagnosis, gaps, modes, portability
+from torch_neuronx import users_line
+from torch_neuronx.ops import gaps, modes, portability
 from torch_neuronx.ops.entry import DTYPE_NUMBER, Mode
 from torch_neuronx.ops.modes import (
     PortabilityError,
@@ -257,7 +258,7 @@ def test_native_int64_is_not_worth_a_warning(core: FakeCore) -> None:
 def _at(filename: str, function: str = "call") -> str:
     """Call a function of that name in that file, and tell what line is found from there."""
     code = f"def {function}():\n    return walk(sys._getframe())\nresult = {function}()"
-    scope = {"walk": diagnosis._walk, "sys": sys}
+    scope = {"walk": users_line.users_line, "sys": sys}
     exec(compile(code, filename, "exec"), scope)  # noqa: S102
     return str(scope["result"])
 
@@ -269,17 +270,17 @@ def test_the_users_line_is_found() -> None:
     assert _at("/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py").startswith(here)
     assert _at("/venv/lib/python3.11/site-packages/transformers/trainer.py").startswith(here)
     assert _at(threading.__file__).startswith(here)
-    assert _at(diagnosis.__file__).startswith(here)
+    assert _at(users_line.__file__).startswith(here)
     assert _at("/venv/torch/_tensor_str.py") == "None"
 
 
 def test_lines_where_no_user_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert str(diagnosis._walk(None)) == "in the backward pass"
+    assert str(users_line.users_line(None)) == "in the backward pass"
     backward = _at("/site-packages/torch/autograd/graph.py", "_engine_run_backward")
     assert backward.startswith(f"in the backward pass started at {__file__}:")
     # An installed program has no user's line: its own innermost one is the next best.
     # "" matches any name, also the "<string>" that pytest-xdist runs from.
-    monkeypatch.setattr(diagnosis, "_PACKAGE", "")
+    monkeypatch.setattr(users_line, "_PACKAGE", "")
     assert _at("/venv/site-packages/app/main.py") == "at /venv/site-packages/app/main.py:2"
     assert _at("/venv/site-packages/torch/functional.py") != "in the backward pass"
 

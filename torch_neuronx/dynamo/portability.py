@@ -16,11 +16,12 @@ from torch_neuronx.dynamo.errors import UnsupportedOperatorError, place
 from torch_neuronx.dynamo.locations import location
 from torch_neuronx.dynamo.registry import HostCall, flat
 from torch_neuronx.ops import PortabilityError, PortabilityWarning, get_portability
-from torch_neuronx.ops.diagnosis import SourceLine, describe
+from torch_neuronx.ops.diagnosis import describe
 from torch_neuronx.ops.entry import base_name
 from torch_neuronx.ops.lookup import Status, verdict
 from torch_neuronx.ops.table import Policy
 from torch_neuronx.program.dtypes import TO_TORCH
+from torch_neuronx.users_line import SourceLine
 
 #: What has been told about a graph: code, file, line.
 Told = set[tuple[str, str, int]]

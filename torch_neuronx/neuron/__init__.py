@@ -43,8 +43,10 @@ from torch_neuronx.neuron.eager import (
     eager_mode,
     eager_stats,
     get_eager_mode,
+    get_sync_debug_mode,
     reset_eager_stats,
     set_eager_mode,
+    set_sync_debug_mode,
 )
 from torch_neuronx.neuron.memory import (
     device_memory_used,
@@ -131,6 +133,7 @@ __all__ = [
     "get_eager_mode",
     "get_rng_state",
     "get_rng_state_all",
+    "get_sync_debug_mode",
     "init",
     "initial_seed",
     "is_autocast_enabled",
@@ -169,6 +172,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "set_sync_debug_mode",
     "sparse",
     "stream",
     "streams",

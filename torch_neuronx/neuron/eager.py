@@ -1,15 +1,22 @@
 """How operators of eager mode run: each at its call, or behind it, in a queue of its core."""
 
+import functools
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from neuronxcc.environment.machine import NEURON_LAUNCH_BLOCKING, TORCH_NEURONX_EAGER_MODE
+from neuronxcc.environment.machine import (
+    NEURON_LAUNCH_BLOCKING,
+    TORCH_NEURONX_EAGER_MODE,
+    TORCH_NEURONX_ENABLE_STACK_TRACE,
+)
 from torch_neuronx import _C
 
 #: In the order of `queue::Mode`.
 _MODES: Final = ("debug", "strict")
+_SYNC_DEBUG_MODES: Final = ("default", "warn", "error")
 
 
 def get_eager_mode() -> str:
@@ -71,7 +78,50 @@ def reset_eager_stats() -> None:
     _C.reset_queue_stats()
 
 
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """Say what an operation does that makes the host wait for a core's values, as CUDA has it.
+
+    These are ``item()`` and what calls it, operators whose results have a shape that depends on
+    values (``nonzero``, masks as indices), and copies between a core and the host, but for those
+    from and to pinned memory with ``non_blocking=True`` and of at most 64 KiB to a core. They are
+    the same in every eager mode. ``synchronize()`` and events are meant to wait and not told.
+
+    Args:
+        debug_mode: ``"default"`` or 0: nothing. ``"warn"`` or 1: a warning. ``"error"`` or 2: a
+            RuntimeError.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    if isinstance(debug_mode, str) and debug_mode in _SYNC_DEBUG_MODES:
+        debug_mode = _SYNC_DEBUG_MODES.index(debug_mode)
+    if debug_mode not in range(len(_SYNC_DEBUG_MODES)):
+        raise ValueError(
+            f"sync debug mode must be one of {', '.join(_SYNC_DEBUG_MODES)} or 0, 1, 2, "
+            f"but got {debug_mode!r}"
+        )
+    _C.set_watch_waits(int(debug_mode))
+
+
+def get_sync_debug_mode() -> int:
+    """Return 0, 1 or 2; see :func:`set_sync_debug_mode`."""
+    return _C.watch_waits()
+
+
+@functools.cache
+def _text(where: object) -> str:
+    return str(where)
+
+
+def _users_line() -> str:
+    from torch_neuronx.users_line import users_line  # noqa: PLC0415 - milliseconds of every import
+
+    where = users_line(sys._getframe())  # noqa: SLF001 - as torch and warnings do
+    return "" if where is None else _text(where)
+
+
 def configure() -> None:
     """Take the mode from the environment."""
+    _C.set_line_finder(_users_line if TORCH_NEURONX_ENABLE_STACK_TRACE.get() else None)
     blocking = NEURON_LAUNCH_BLOCKING.get()
     set_eager_mode("debug" if blocking else TORCH_NEURONX_EAGER_MODE.get())

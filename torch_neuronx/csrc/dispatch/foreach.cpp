@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "device/pending.h"
+#include "device/python_lock.h"
 #include "device/state.h"
 #include "dispatch/alias.h"
 #include "dispatch/boxed.h"
@@ -84,7 +85,10 @@ class Program {
   bool accepts(const List& first, const std::vector<const List*>& others);
   void add(Op op, const List& dst, const std::vector<const List*>& sources, double scalar,
            std::vector<double> scalars);
-  void run();
+  // What is left to do: addresses and numbers. Whoever has it runs it before that memory has
+  // another owner, or in the order of a queue.
+  std::unique_ptr<queue::Work> work() const;
+  c10::DeviceIndex core() const { return slots_.front().front().device().index(); }
   bool full() const {
     return steps_.size() >= kMaxPendingSteps || slots_.size() + 4 > kernels::kMaxSlots;
   }
@@ -178,18 +182,47 @@ bool is_only_here(const at::Tensor& t) {
   return t.use_count() == 2 && slot->has_unique_reference() && !has_weak_reference(wrapper);
 }
 
-void Program::run() {
+class ProgramWork final : public queue::Work {
+ public:
+  ProgramWork(std::vector<kernels::Step> steps, size_t slots, at::ScalarType dtype,
+              std::vector<kernels::TensorGroup> groups, std::vector<const void*> written)
+      : steps_(std::move(steps)),
+        slots_(slots),
+        dtype_(dtype),
+        groups_(std::move(groups)),
+        written_(std::move(written)) {}
+  void run() override {
+    kernels::run_program(steps_, static_cast<int>(slots_), dtype_, groups_);
+    for (const void* block : written_) mark_written(block);
+  }
+  std::string name() const override {
+    return c10::str("an optimizer's ", steps_.size(), " operators on lists of ", groups_.size(),
+                    " tensors");
+  }
+
+ private:
+  const std::vector<kernels::Step> steps_;
+  const size_t slots_;
+  const at::ScalarType dtype_;
+  const std::vector<kernels::TensorGroup> groups_;
+  const std::vector<const void*> written_;  // blocks of the core
+};
+
+std::unique_ptr<queue::Work> Program::work() const {
   const size_t tensors = slots_.front().size();
   std::vector<kernels::TensorGroup> groups(tensors);
   const bool any_scalars =
       std::any_of(scalars_.begin(), scalars_.end(), [](const auto& s) { return !s.empty(); });
   // A slot whose first use is a write needs no memory if nobody can read it any more.
-  std::vector<bool> written_first(slots_.size(), false), seen(slots_.size(), false);
+  std::vector<bool> written_first(slots_.size(), false), seen(slots_.size(), false),
+      written(slots_.size(), false);
   const auto sources = [](const kernels::Step& s) { return std::array<uint8_t, 3>{s.a, s.b, s.c}; };
   for (const auto& step : steps_) {
     for (const uint8_t s : sources(step)) seen[s] = true;  // unused operands name slot 0: an input
     if (!seen[step.dst]) written_first[step.dst] = seen[step.dst] = true;
+    written[step.dst] = true;
   }
+  std::vector<const void*> blocks;
   for (size_t i = 0; i < tensors; ++i) {
     auto& group = groups[i];
     group.numel = slots_.front()[i].numel();
@@ -197,17 +230,28 @@ void Program::run() {
       const at::Tensor& t = slots_[s][i];
       const bool dead = written_first[s] && is_only_here(t);
       group.slots.push_back(dead ? nullptr : t.mutable_data_ptr());
+      const c10::DataPtr& data = t.storage().data_ptr();
+      if (written[s] && !dead && owns(data)) blocks.push_back(data.get_context());
     }
     if (!any_scalars) continue;
     for (size_t k = 0; k < steps_.size(); ++k) {
       group.scalars.push_back(scalars_[k].empty() ? steps_[k].scalar : scalars_[k][i]);
     }
   }
-  kernels::run_program(steps_, static_cast<int>(slots_.size()), slots_.front()[0].scalar_type(),
-                       groups);
+  return std::make_unique<ProgramWork>(steps_, slots_.size(), slots_.front()[0].scalar_type(),
+                                       std::move(groups), std::move(blocks));
 }
 
 std::recursive_mutex g_mutex;
+// Whoever waits for the mutex lets go of Python's lock, so whoever has it may wait for that one.
+std::unique_lock<std::recursive_mutex> lock_pending() {
+  std::unique_lock<std::recursive_mutex> lock(g_mutex, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    const WithoutPythonLock released;
+    lock.lock();
+  }
+  return lock;
+}
 std::unique_ptr<Program>& pending() {
   static auto* program = new std::unique_ptr<Program>;  // never destroyed: tensors outlive statics
   return *program;
@@ -274,8 +318,9 @@ class ForeachKernel final : public c10::OperatorKernel {
   }
 
   bool defer(Stack* stack) {
-    // Another operator that is made of this one goes on as soon as this returns.
-    if (queue::detail::t_inside != 0) return false;
+    // Another operator that is made of this one goes on as soon as this returns. Deterministic mode
+    // joins nothing, though results are the same bit for bit.
+    if (queue::detail::t_inside != 0 || at::globalContext().deterministicAlgorithms()) return false;
     const size_t base = stack->size() - plan_.arguments;
     std::array<List, 3> lists;
     std::vector<const List*> sources;
@@ -291,13 +336,11 @@ class ForeachKernel final : public c10::OperatorKernel {
                                            lists[0].size(), rule_.negate, &scalar, &scalars)) {
       return false;
     }
-    // The program may run on any thread, so it must not contain what this one has to wait for. That
-    // is before the lock is taken: who waits lets go of Python's lock.
-    queue::wait_all();
+    // The program may run on any thread, so it must not contain what this one has to wait for.
     if (g_deferred_pending.load(std::memory_order_acquire) & kPendingStreams) {
       wait_pending_of_thread();
     }
-    std::lock_guard<std::recursive_mutex> lock(g_mutex);
+    const auto lock = lock_pending();
     auto& program = pending();
     if (program && (program->full() || !program->accepts(lists[0], sources))) run_deferred_slow();
     if (!program) {
@@ -318,7 +361,6 @@ class ForeachKernel final : public c10::OperatorKernel {
     plan_.entry.note(lists[0].front().scalar_type());
     const List& dst = in_place_ ? lists[0] : made;
     program->add(rule_.op, dst, sources, scalar, std::move(scalars));
-    for (const at::Tensor& t : dst) mark_written(*t.storage().unsafeGetStorageImpl());
     g_deferred_pending.fetch_or(kDeferredProgram, std::memory_order_release);
     torch::jit::drop(*stack, plan_.arguments);
     if (!in_place_) stack->emplace_back(std::move(made));
@@ -341,20 +383,24 @@ void flush_deferred_slow() {
 }
 
 void run_deferred_slow() {
+  // Work of the queue was ordered when it was issued, and must not wait for its own queue.
+  if (queue::detail::t_inside != 0 && queue::busy()) return;
   // Destroyed after the lock is released: dropping a tensor may need Python's lock, which a thread
   // that waits here may hold.
   std::unique_ptr<Program> program;
-  std::lock_guard<std::recursive_mutex> lock(g_mutex);
+  const auto lock = lock_pending();
   program = std::move(pending());
   if (program == nullptr || is_in_bad_fork()) return;
-  // The flag falls only when the work is done, so that other threads wait for it.
+  // The flag falls only when the work is done or enqueued, so that other threads wait for it.
   struct Done {
     ~Done() { g_deferred_pending.fetch_and(~kDeferredProgram, std::memory_order_release); }
   } done;
-  // What the program reads was done before it was deferred; its results may lie in memory that was
-  // freed behind calls which still read it.
-  queue::wait_holding_locks();
-  program->run();
+  std::unique_ptr<queue::Work> work = program->work();
+  if (queue::asynchronous() || queue::busy()) {
+    queue::push(program->core(), std::move(work));
+  } else {
+    work->run();
+  }
 }
 
 void register_foreach(torch::Library& library) {

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <string_view>
 #include <type_traits>
 
 #include "device/profiler.h"
@@ -88,6 +89,9 @@ template <FixedString Name, class R, class... Args, R (*Fn)(Args...)>
 struct Native<Name, Fn> {
   static R call(Args... args) {
     ensure_initialized();  // refuses a forked child
+    if constexpr (std::string_view(Name.text) == "aten::_local_scalar_dense") {
+      if (queue::attentive()) queue::note_wait(Name.text);
+    }
     if (queue::asynchronous()) {
       int64_t elements = 0;
       (detail::for_each_tensor(args, [&](const at::Tensor& t) { elements += elements_of(t); }),

@@ -22,10 +22,14 @@
 #include <vector>
 
 #include "device/on_device.h"
+#include "device/profiler.h"
 #include "device/state.h"
+#include "device/stream.h"
 #include "dispatch/alias.h"
 #include "dispatch/native.h"
 #include "memory/allocator.h"
+#include "memory/host_allocator.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx {
 namespace {
@@ -128,23 +132,113 @@ void check_overlap(const at::Tensor& self, const at::Tensor& source) {
 }
 
 // The plain case: equal types and shapes, both sides contiguous strided memory.
-bool copy_bytes(const at::Tensor& self, const at::Tensor& source) {
+bool is_plain_copy(const at::Tensor& self, const at::Tensor& source) {
   const auto plain = [](const at::Tensor& t) {
     return t.layout() == at::kStrided && (t.device().is_cpu() || on_neuron(t)) &&
            t.is_contiguous() && !t.is_conj() && !t.is_neg() && !t.is_quantized() &&
            !t._is_zerotensor();
   };
-  if (self.scalar_type() != source.scalar_type() || self.is_nested() || source.is_nested() ||
-      !plain(self) || !plain(source) || self.sizes() != source.sizes()) {
-    return false;
-  }
-  auto* to = static_cast<char*>(self.mutable_data_ptr());
-  const auto* from = static_cast<const char*>(source.const_data_ptr());
+  return self.scalar_type() == source.scalar_type() && !self.is_nested() && !source.is_nested() &&
+         plain(self) && plain(source) && self.sizes() == source.sizes();
+}
+
+void move_bytes(void* to, const void* from, size_t bytes) {
   constexpr int64_t kGrain = 1 << 20;  // bytes; below that one thread is faster
-  at::parallel_for(0, static_cast<int64_t>(self.nbytes()), kGrain, [&](int64_t begin, int64_t end) {
-    std::memmove(to + begin, from + begin, static_cast<size_t>(end - begin));
+  at::parallel_for(0, static_cast<int64_t>(bytes), kGrain, [&](int64_t begin, int64_t end) {
+    std::memmove(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
+                 static_cast<size_t>(end - begin));
   });
+}
+
+bool copy_bytes(const at::Tensor& self, const at::Tensor& source) {
+  if (!is_plain_copy(self, source)) return false;
+  move_bytes(self.mutable_data_ptr(), source.const_data_ptr(), self.nbytes());
   if (on_neuron(self)) mark_written(*self.storage().unsafeGetStorageImpl());
+  return true;
+}
+
+// A copy between a core and the host that waits in the queue. `staged` is what it reads if the
+// owner of the host's memory may change that after the call.
+class HostCopy final : public queue::Work {
+ public:
+  HostCopy(c10::DeviceIndex core, void* to, const void* from, size_t bytes, const void* written,
+           std::unique_ptr<char[]> staged)
+      : core_(core),
+        to_(to),
+        from_(from),
+        bytes_(bytes),
+        written_(written),
+        staged_(std::move(staged)) {
+    if (g_profiling.load(std::memory_order_relaxed)) correlation_ = profile_correlation();
+  }
+  void run() override {
+    static const std::string activity_name = "aten::copy_";
+    const CorrelationScope correlation(correlation_);
+    ActivityScope activity(activity_name);
+    activity.on(core_);
+    move_bytes(to_, from_, bytes_);
+    if (written_ != nullptr) mark_written(written_);
+  }
+  std::string name() const override { return c10::str("a copy of ", bytes_, " bytes"); }
+
+ private:
+  const c10::DeviceIndex core_;
+  void* const to_;
+  const void* const from_;
+  const size_t bytes_;
+  const void* const written_;  // the block of a core that holds `to`
+  const std::unique_ptr<char[]> staged_;
+  int32_t correlation_ = 0;
+};
+
+// As on CUDA: what is smaller is read at the call, and the call doesn't wait.
+constexpr size_t kStagedBytes = 64 << 10;
+
+// Whether a copy between a core and the host is done when its call returns, as CUDA's would be.
+bool waits_for_host(const at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  const bool onto_core = on_neuron(self);
+  if (onto_core == on_neuron(source)) return false;
+  const at::Tensor& host = onto_core ? source : self;
+  if (!host.has_storage()) return true;
+  return !(non_blocking && is_pinned_pointer(host.const_data_ptr())) &&
+         !(onto_core && host.nbytes() <= kStagedBytes);
+}
+
+// Enqueues a copy between a core and the host where that changes nothing for the caller: pinned
+// memory that the caller leaves alone, or few bytes, which are read now.
+bool enqueue_copy(const at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  const bool onto_core = on_neuron(self);
+  if (onto_core == on_neuron(source) || !is_plain_copy(self, source)) return false;
+  const at::Tensor& host = onto_core ? source : self;
+  const size_t bytes = self.nbytes();
+  const bool pinned = non_blocking && is_pinned_pointer(host.const_data_ptr());
+  const bool staged = !pinned && onto_core && bytes <= kStagedBytes && queue::busy();
+  if (!(pinned || staged) || bytes == 0 || g_portability.load(std::memory_order_relaxed) != 0)
+    return false;
+  for (const at::Tensor* t : {&self, &source}) {
+    const size_t end = static_cast<size_t>(t->storage_offset()) * t->itemsize() + bytes;
+    if (t->storage().nbytes() < end) return false;
+  }
+  order_deferred();
+  static OpEntry& entry = op_entry("aten::copy_");
+  entry.note(self.scalar_type());
+  const c10::DeviceIndex core = (onto_core ? self : source).device().index();
+  std::unique_ptr<char[]> copied;
+  const void* from = source.const_data_ptr();
+  if (pinned) {
+    const c10::DataPtr& data = host.storage().data_ptr();
+    host_allocator()->record_event(host.mutable_data_ptr(), data.get_context(),
+                                   current_stream(core));
+  } else {
+    copied = std::make_unique_for_overwrite<char[]>(bytes);
+    std::memcpy(copied.get(), from, bytes);
+    from = copied.get();
+  }
+  void* const to = self.mutable_data_ptr();
+  const c10::DataPtr& data = self.storage().data_ptr();
+  const void* written = onto_core && owns(data) ? data.get_context() : nullptr;
+  queue::push(core,
+              std::make_unique<HostCopy>(core, to, from, bytes, written, std::move(copied)));
   return true;
 }
 
@@ -171,6 +265,13 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   }
   aliases.finish();
   return self;
+}
+at::Tensor& copy_in_order(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  ensure_initialized();
+  if (queue::asynchronous() && enqueue_copy(self, source, non_blocking)) return self;
+  if (queue::attentive() && waits_for_host(self, source, non_blocking))
+    queue::note_wait("aten::copy_");
+  return Native<"aten::copy_", &copy>::call(self, source, non_blocking);
 }
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
   at::Tensor out = destination;
@@ -260,7 +361,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "set_.source_Storage", set_storage_whole);
   NEURON_IMPL(m, "set_.source_Tensor", set_tensor);
   NEURON_IMPL(m, "set_", set_nothing);
-  NEURON_IMPL(m, "copy_", copy);
+  m.impl("copy_", TORCH_FN(copy_in_order));
   NEURON_IMPL(m, "_copy_from", copy_from);
   NEURON_IMPL(m, "_copy_from_and_resize", copy_from_and_resize);
   NEURON_IMPL(m, "_local_scalar_dense", local_scalar);

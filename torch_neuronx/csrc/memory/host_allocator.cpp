@@ -5,8 +5,10 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "device/pending.h"
 #include "device/state.h"
 #include "device/stream.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx {
 namespace {
@@ -15,7 +17,7 @@ namespace {
 std::shared_mutex g_ranges_mutex;
 std::map<const char*, size_t> g_ranges;
 
-struct HostImpl : at::CachingHostAllocatorImpl<c10::Stream, char> {
+struct HostImpl : at::CachingHostAllocatorImpl<c10::Stream, std::shared_ptr<Completion>> {
   void allocate_host_memory(size_t size, void** ptr) override {
     constexpr size_t kPage = 4096;
     *ptr = std::aligned_alloc(kPage, (size + kPage - 1) / kPage * kPage);
@@ -31,11 +33,14 @@ struct HostImpl : at::CachingHostAllocatorImpl<c10::Stream, char> {
     }
     std::free(block->ptr_);
   }
-  // A copy has finished when its call returns, so an event is complete at once.
-  void record_stream(std::optional<std::vector<char>>& events, c10::Stream) override {
-    events->push_back(1);
+  // Of a block that is freed while copies from or to it may be enqueued.
+  void record_stream(std::optional<std::vector<std::shared_ptr<Completion>>>& events,
+                     c10::Stream stream) override {
+    events->push_back(queue::end_of(stream.device_index()));
   }
-  bool query_event(char& event) override { return event != 0; }
+  bool query_event(std::shared_ptr<Completion>& event) override {
+    return event == nullptr || event->done();
+  }
   c10::Stream get_current_stream() const override { return current_stream(current_device()); }
   bool stream_is_capturing(c10::Stream) const override { return false; }
 };

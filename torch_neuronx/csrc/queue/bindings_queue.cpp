@@ -1,7 +1,9 @@
 #include "queue/bindings_queue.h"
 
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "queue/failure.h"
 #include "queue/issue.h"
 #include "queue/queue.h"
 
@@ -37,6 +39,22 @@ void bind_queue(py::module_& m) {
     reset_stats();
     reset_here_counts();
   });
+  m.def("watch_waits", [] { return static_cast<int>(watch_waits()); });
+  m.def("set_watch_waits", [](int value) {
+    TORCH_CHECK(value >= 0 && value <= 2, "must be 0, 1 or 2, but got ", value);
+    set_watch_waits(static_cast<WatchWaits>(value));
+  });
+  m.def("finds_lines", &finds_lines);
+  m.def("set_line_finder", [](const std::optional<py::function>& finder) {
+    if (!finder.has_value()) return set_line_finder(nullptr);
+    // Never freed: a thread may still call it.
+    auto* kept = new py::function(*finder);
+    set_line_finder([kept] {
+      const py::gil_scoped_acquire gil;
+      return (*kept)().cast<std::string>();
+    });
+  });
+  m.def("queue_busy", [] { return busy(); });
   m.def("close_queues", &close, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -2,8 +2,11 @@
 
 #include <c10/util/Exception.h>
 
+#include <atomic>
+#include <mutex>
 #include <new>
 #include <type_traits>
+#include <utility>
 
 namespace torch_neuronx::queue {
 namespace {
@@ -24,12 +27,38 @@ std::exception_ptr of_kind(const c10::Error& error, const std::string& text,
   return of_kind(error, text, Kinds<Rest...>{});
 }
 
+std::mutex g_finder_mutex;
+std::atomic<bool> g_finds{false};
+std::function<std::string()>& finder() {
+  static auto* made = new std::function<std::string()>;  // never destroyed: it may hold Python's
+  return *made;
+}
+
 }  // namespace
 
-std::exception_ptr with_name(std::exception_ptr failure, const std::string& name) {
-  const std::string note = "\nThis is an error of " + name +
-                           ", which ran after its call had returned; calls behind it did not run. "
-                           "NEURON_LAUNCH_BLOCKING=1 runs each operator at its call.";
+void set_line_finder(std::function<std::string()> made) {
+  const std::lock_guard<std::mutex> lock(g_finder_mutex);
+  finder() = std::move(made);
+  g_finds.store(finder() != nullptr);
+}
+bool finds_lines() { return g_finds.load(std::memory_order_relaxed); }
+std::string users_line() {
+  if (!finds_lines()) return "";
+  std::function<std::string()> find;
+  {
+    const std::lock_guard<std::mutex> lock(g_finder_mutex);
+    find = finder();
+  }
+  return find ? find() : "";
+}
+
+std::exception_ptr with_name(std::exception_ptr failure, const std::string& name,
+                             const std::string& called_at) {
+  const std::string note =
+      "\nThis is an error of " + name + (called_at.empty() ? "" : ", called " + called_at) +
+      ", which ran after its call had returned; calls behind it did not run. " +
+      (called_at.empty() ? "TORCH_NEURONX_ENABLE_STACK_TRACE=1 tells the line of the call, " : "") +
+      "NEURON_LAUNCH_BLOCKING=1 runs each operator at its call.";
   try {
     std::rethrow_exception(failure);
   } catch (const c10::Error& error) {

@@ -267,12 +267,25 @@ Issuer::Issuer(const c10::OperatorHandle& op, Run run)
   const bool views = std::find(signature_.returns.begin(), signature_.returns.end(), -2) !=
                      signature_.returns.end();
   by_index_ = contains(kByIndex, name);
-  const bool by_value = op.hasTag(at::Tag::dynamic_output_shape) ||
-                        op.hasTag(at::Tag::data_dependent_output) || contains(kByValue, name);
-  never_ = !tensors                   ? "it returns no tensor"
-           : views                    ? "it returns a view"
-           : (by_value && !by_index_) ? "the shape of its result depends on values"
-                                      : "";
+  by_value_ = !by_index_ &&
+              (op.hasTag(at::Tag::dynamic_output_shape) ||
+               op.hasTag(at::Tag::data_dependent_output) || contains(kByValue, name));
+  never_ = !tensors    ? "it returns no tensor"
+           : views     ? "it returns a view"
+           : by_value_ ? "the shape of its result depends on values"
+                       : "";
+}
+
+bool Issuer::reads_values(const Stack& stack) const {
+  if (by_value_ || !by_index_) return by_value_;
+  const IValue& indices = stack[stack.size() - signature_.arguments.size() + 1];
+  if (!indices.isList()) return false;
+  for (const IValue& item : indices.toListRef()) {
+    if (!item.isTensor() || !item.toTensor().defined()) continue;
+    const auto dtype = item.toTensor().scalar_type();
+    if (dtype == at::kBool || dtype == at::kByte) return true;
+  }
+  return false;
 }
 
 void Issuer::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
@@ -311,6 +324,7 @@ void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   settled->places.assign(key.places.begin(), key.places.end());
   c10::SmallVector<at::Tensor, 8> tensors;
   for (const at::Tensor* t : key.tensors) tensors.push_back(*t);
+  const bool masked = by_index_ && reads_values(*stack);
   at::Generator generator = generator_of(*stack, signature_, key.core);
   const auto offset = [&] {
     const std::lock_guard<std::mutex> lock(generator.mutex());
@@ -333,12 +347,7 @@ void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
       settled->reason = "it changed the shape of an argument";
     }
   }
-  if (by_index_) {
-    const bool mask = std::any_of(tensors.begin() + 1, tensors.end(), [](const at::Tensor& t) {
-      return t.scalar_type() == at::kBool || t.scalar_type() == at::kByte;
-    });
-    if (mask) settled->reason = "the shape of its result depends on values";
-  }
+  if (masked) settled->reason = "the shape of its result depends on values";
   settled_.add(hash, std::move(settled));
   count_settled();
 }

@@ -44,6 +44,9 @@ class Issuer {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack);
+  // Whether a call makes the host wait for values: they decide the shape of its results, or are
+  // what it returns.
+  bool reads_values(const torch::jit::Stack& stack) const;
 
  private:
   friend class QueuedCall;
@@ -60,6 +63,7 @@ class Issuer {
   const Run run_;
   const Signature signature_;
   const char* never_ = "";  // why no call can be enqueued
+  bool by_value_ = false;   // the results' shape depends on values, or the results are values
   bool by_index_ = false;   // the results' shape depends on values if an index is a mask
   SettledCalls settled_;
 };

@@ -23,7 +23,7 @@
 
 namespace torch_neuronx::queue {
 namespace detail {
-std::atomic<int> g_mode{0};
+std::atomic<uint32_t> g_mode{0};
 std::atomic<int64_t> g_pending{0};
 thread_local int t_inside = 0;
 }  // namespace detail
@@ -158,7 +158,7 @@ class Queue {
       work.run();
     } catch (...) {
       const std::lock_guard<std::mutex> lock(failure_mutex_);
-      failure_ = with_name(std::current_exception(), work.name());
+      failure_ = with_name(std::current_exception(), work.name(), work.called_at);
       failed_.store(true, std::memory_order_release);
       detail::g_pending.fetch_add(1, std::memory_order_relaxed);  // until somebody is told
     }
@@ -243,14 +243,40 @@ class MarkWork final : public Work {
 
 }  // namespace
 
-Mode mode() { return static_cast<Mode>(detail::g_mode.load()); }
+namespace {
+std::atomic<WatchWaits> g_watch{WatchWaits::kOff};
+void set_bit(uint32_t bit, bool on) {
+  if (on) {
+    detail::g_mode.fetch_or(bit);
+  } else {
+    detail::g_mode.fetch_and(~bit);
+  }
+}
+}  // namespace
 
+Mode mode() {
+  return detail::g_mode.load() & detail::kAsynchronous ? Mode::kStrict : Mode::kDebug;
+}
 void set_mode(Mode mode) {
   wait_all();
-  detail::g_mode.store(static_cast<int>(mode));
+  set_bit(detail::kAsynchronous, mode == Mode::kStrict);
+}
+
+WatchWaits watch_waits() { return g_watch.load(); }
+void set_watch_waits(WatchWaits watch) {
+  g_watch.store(watch);
+  set_bit(detail::kWatchWaits, watch != WatchWaits::kOff);
+}
+void note_wait(const std::string& what) {
+  const WatchWaits watch = g_watch.load(std::memory_order_relaxed);
+  if (watch == WatchWaits::kOff || detail::t_inside != 0) return;
+  const std::string text = what + " makes the host wait for the NeuronCore's values";
+  TORCH_CHECK(watch != WatchWaits::kError, text);
+  TORCH_WARN(text);
 }
 
 void push(c10::DeviceIndex core, std::unique_ptr<Work> work) {
+  work->called_at = users_line();
   g_enqueued.fetch_add(1, std::memory_order_relaxed);
   if (start(core).push(work)) return;
   const Inside inside;
@@ -283,6 +309,14 @@ void wait_all_slow() {
 void wait_holding_locks() noexcept {
   if (!busy() || detail::t_inside != 0 || is_in_bad_fork()) return;
   for_each_queue([](Queue& queue) { queue.wait_until(queue.issued()); });
+}
+
+std::shared_ptr<Completion> end_of(c10::DeviceIndex core) {
+  Queue* queue = queue_of(core);
+  if (queue == nullptr || !(queue->busy() || queue->failed())) return nullptr;
+  auto made = std::make_shared<Mark>(core);
+  made->stand_at(queue->issued());
+  return made;
 }
 
 std::shared_ptr<Completion> mark(c10::DeviceIndex core) {

@@ -24,7 +24,8 @@ namespace queue {
 enum class Mode : int { kDebug = 0, kStrict = 1 };
 
 namespace detail {
-extern std::atomic<int> g_mode;
+extern std::atomic<uint32_t> g_mode;  // of these bits
+inline constexpr uint32_t kAsynchronous = 1, kWatchWaits = 2;
 extern std::atomic<int64_t> g_pending;  // of all cores
 extern thread_local int t_inside;
 void wait_all_slow();
@@ -37,6 +38,12 @@ void set_mode(Mode mode);
 // Whether calls of this thread are to be enqueued where that pays. Not within another call: what
 // one operator does by calling others belongs to its own work.
 inline bool asynchronous() {
+  return C10_UNLIKELY(detail::g_mode.load(std::memory_order_relaxed) & detail::kAsynchronous) &&
+         detail::t_inside == 0;
+}
+// Whether a call of this thread needs more than to be done: asynchronous(), or calls that wait for
+// values are watched.
+inline bool attentive() {
   return C10_UNLIKELY(detail::g_mode.load(std::memory_order_relaxed) != 0) && detail::t_inside == 0;
 }
 
@@ -56,6 +63,8 @@ class Work {
   virtual void run() = 0;
   // The operator and its operands, for the error that run() may throw.
   virtual std::string name() const = 0;
+  // The user's line, if somebody wants it in errors.
+  std::string called_at;
   // Called instead of run() where earlier work failed and nobody was told yet.
   virtual void skip() {}
 };
@@ -76,10 +85,19 @@ inline void wait_all() {
 // The same without throwing, for a thread that holds locks: failures are kept for the next to wait.
 void wait_holding_locks() noexcept;
 
-// A mark at the end of a core's queue; null if that is empty and nothing failed.
+// The end of a core's queue as it is now; null if that is empty and nothing failed. A mark is work
+// itself, and knows when it was done.
+std::shared_ptr<Completion> end_of(c10::DeviceIndex core);
 std::shared_ptr<Completion> mark(c10::DeviceIndex core);
 // Whether `completion` is a mark in the queue of `core`, behind which all later work stands anyway.
 bool is_mark_of(const Completion& completion, c10::DeviceIndex core);
+
+// What a call does that makes the host wait for values of a core, in any mode: nothing, warn, throw.
+enum class WatchWaits : int { kOff = 0, kWarn = 1, kError = 2 };
+WatchWaits watch_waits();
+void set_watch_waits(WatchWaits watch);
+// To be called where `what` waits; does what is asked for.
+void note_wait(const std::string& what);
 
 struct Stats {
   int64_t enqueued = 0;  // calls
