@@ -237,8 +237,7 @@ bool enqueue_copy(const at::Tensor& self, const at::Tensor& source, bool non_blo
   void* const to = self.mutable_data_ptr();
   const c10::DataPtr& data = self.storage().data_ptr();
   const void* written = onto_core && owns(data) ? data.get_context() : nullptr;
-  queue::push(core,
-              std::make_unique<HostCopy>(core, to, from, bytes, written, std::move(copied)));
+  queue::push(core, std::make_unique<HostCopy>(core, to, from, bytes, written, std::move(copied)));
   return true;
 }
 

@@ -267,9 +267,8 @@ Issuer::Issuer(const c10::OperatorHandle& op, Run run)
   const bool views = std::find(signature_.returns.begin(), signature_.returns.end(), -2) !=
                      signature_.returns.end();
   by_index_ = contains(kByIndex, name);
-  by_value_ = !by_index_ &&
-              (op.hasTag(at::Tag::dynamic_output_shape) ||
-               op.hasTag(at::Tag::data_dependent_output) || contains(kByValue, name));
+  by_value_ = !by_index_ && (op.hasTag(at::Tag::dynamic_output_shape) ||
+                             op.hasTag(at::Tag::data_dependent_output) || contains(kByValue, name));
   never_ = !tensors    ? "it returns no tensor"
            : views     ? "it returns a view"
            : by_value_ ? "the shape of its result depends on values"

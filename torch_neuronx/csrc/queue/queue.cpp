@@ -254,9 +254,7 @@ void set_bit(uint32_t bit, bool on) {
 }
 }  // namespace
 
-Mode mode() {
-  return detail::g_mode.load() & detail::kAsynchronous ? Mode::kStrict : Mode::kDebug;
-}
+Mode mode() { return detail::g_mode.load() & detail::kAsynchronous ? Mode::kStrict : Mode::kDebug; }
 void set_mode(Mode mode) {
   wait_all();
   set_bit(detail::kAsynchronous, mode == Mode::kStrict);

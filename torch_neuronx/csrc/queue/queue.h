@@ -92,7 +92,8 @@ std::shared_ptr<Completion> mark(c10::DeviceIndex core);
 // Whether `completion` is a mark in the queue of `core`, behind which all later work stands anyway.
 bool is_mark_of(const Completion& completion, c10::DeviceIndex core);
 
-// What a call does that makes the host wait for values of a core, in any mode: nothing, warn, throw.
+// What a call does that makes the host wait for values of a core, in any mode: nothing, warn,
+// throw.
 enum class WatchWaits : int { kOff = 0, kWarn = 1, kError = 2 };
 WatchWaits watch_waits();
 void set_watch_waits(WatchWaits watch);
