@@ -318,4 +318,9 @@ def test_hostile_code_is_refused_or_runs(
         return
     run = Executable(made, "cpu")
     data, rows = memory_of(8, 0)
-    run((torch.from_numpy(data), torch.from_numpy(rows)))
+    try:
+        run((torch.from_numpy(data), torch.from_numpy(rows)))
+    except IndexError as error:
+        # A check of values in the code may fail, as it may in a kernel that nobody changed.
+        if "[NKI132]" not in str(error):
+            raise

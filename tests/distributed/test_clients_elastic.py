@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
@@ -55,18 +56,29 @@ NAMES = [
 ]
 
 
-def examples(rank: int, world: int) -> dict[str, float]:
-    """Each example sets up and tears down a group of its own."""
+def examples(rank: int, world: int, ports: list[int]) -> dict[str, float]:
+    """Each example sets up and tears down a group of its own.
+
+    With a store of its own: a rank that is early would otherwise connect to the last one's, which
+    is about to close.
+    """
     del rank, world
-    return {n: importlib.import_module(f"examples.{n}").main() for n in NAMES}
+    results = {}
+    for name, port in zip(NAMES, ports, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
+        results[name] = importlib.import_module(f"examples.{name}").main()
+    return results
 
 
 def test_examples() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    results = run_ranks(2, examples, backend="none", env=env, timeout=100)
+    with contextlib.ExitStack() as probes:
+        ports = []
+        for _ in NAMES:
+            probe = probes.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    env = {"MASTER_ADDR": "127.0.0.1"}
+    results = run_ranks(2, examples, ports, backend="none", env=env, timeout=100)
     for result in results:
         assert result["context_parallel"] < 1e-5
         assert result["async_tensor_parallel"] < 1e-5
