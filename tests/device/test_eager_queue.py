@@ -459,13 +459,72 @@ def test_an_optimizers_step_waits_for_nothing(kind: type[torch.optim.Optimizer])
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()
         after = [torch.add(parameter, 0) for parameter in parameters]
-        assert N.eager_stats()["at_the_call"] == {}
+        reasons = {each for row in N.eager_stats()["at_the_call"].values() for each in row}
+        assert reasons <= {"it is the first of its kind"}
         return [each.detach().cpu() for each in after]
 
     queued = steps()
     N.set_eager_mode("debug")
     for one, other in zip(queued, steps(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.int64, torch.float32, torch.int32])
+def test_ranges_of_new_lengths_do_not_wait(dtype: torch.dtype | None) -> None:
+    made = []
+    _busy()
+    N.reset_eager_stats()
+    for end in range(3, 40, 5):
+        made.append(torch.arange(1, end, 2, dtype=dtype, device="neuron"))
+        made.append(torch.arange(0.5, end, 1.5, dtype=dtype, device="neuron"))
+    assert N.eager_stats()["at_the_call"] == {}
+    assert N.eager_stats()["enqueued"] == len(made)
+    for i, end in enumerate(range(3, 40, 5)):
+        assert torch.equal(made[2 * i].cpu(), torch.arange(1, end, 2, dtype=dtype))
+        assert torch.equal(made[2 * i + 1].cpu(), torch.arange(0.5, end, 1.5, dtype=dtype))
+
+
+def test_attention_is_enqueued() -> None:
+    q = torch.randn(1, 2, 64, 16, device="neuron")
+    attend = torch.nn.functional.scaled_dot_product_attention
+    expected = attend(q, q, q)
+    N.reset_eager_stats()
+    found = attend(q, q, q)
+    assert N.eager_stats()["at_the_call"] == {}
+    assert torch.equal(found.cpu(), expected.cpu())
+
+
+@pytest.mark.parametrize("direct", [0, 2000])
+def test_threads_that_wait_and_threads_that_do_not_share_memory(direct: int) -> None:
+    """Memory that one thread frees has readers in the queue when another is given it."""
+    _C.set_direct_elements(direct)
+    failures: list[str] = []
+
+    def work(number: int) -> None:
+        choose = random.Random(number)  # noqa: S311
+        for _ in range(120):
+            n = choose.randrange(1, 4000)
+            x = torch.full((n,), float(number), device="neuron")
+            doubled = x * 2
+            del x
+            kinds = {
+                "enqueued": lambda t: (t + 1).sum(),
+                "by value": lambda t: t[t > 0].sum() + t.nonzero().shape[0],
+                "new": lambda t: (t[: choose.randrange(1, n + 1)] * 1).mean() * n + n,
+                "list": lambda t: torch._foreach_add([t], 1.0)[0].sum(),
+            }
+            kind = choose.choice(list(kinds))
+            total = kinds[kind](doubled)
+            del doubled
+            if (found := total.item()) != pytest.approx((2 * number + 1) * n):
+                failures.append(f"{kind} of {n}: {found}, not {(2 * number + 1) * n}")
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
 
 
 def test_event_times_are_those_of_the_work() -> None:

@@ -3,12 +3,16 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/native/RangeUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/arange_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/copy_native.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -72,6 +76,37 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
   const OnDevice guard(target_index(device));
   return fill_if_deterministic(at::detail::empty_strided_generic(
       size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
+}
+
+// PyTorch's makes an empty tensor and has it resized, so each new length would be a new kind of
+// call, which waits; a program that decodes makes a new length with each token.
+at::Tensor arange(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
+                  std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                  std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  const bool whole = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
+  const at::ScalarType type =
+      dtype.value_or(whole ? at::kLong : c10::get_default_dtype_as_scalartype());
+  const bool known = type == at::kLong || type == at::kInt || type == at::kFloat;
+  if (!queue::asynchronous() || !queue::busy() || !known ||
+      g_portability.load(std::memory_order_relaxed) != 0) {
+    return at::native::arange(start, end, step, dtype, layout, device, pin_memory);
+  }
+  const int64_t size = type == at::kLong
+                           ? at::native::compute_arange_size<int64_t>(start, end, step)
+                           : at::native::compute_arange_size<float>(start, end, step);
+  at::Tensor made = empty({size}, type, layout, device, pin_memory, std::nullopt);
+  if (size == 0) return made;
+  order_deferred();
+  static OpEntry& entry = op_entry("aten::arange.start_out");
+  entry.note(type);
+  void* const data = made.mutable_data_ptr();
+  queue::push(made.device().index(),
+              std::make_unique<queue::FunctionWork>("aten::arange", [=] {
+                at::Tensor out = at::from_blob(data, {size}, type);
+                at::arange_out(out, start, end, step);
+                mark_written(data);
+              }));
+  return made;
 }
 
 // A storage keeps its allocator, and this kind knows one device.
@@ -347,6 +382,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("_efficientzerotensor", TORCH_FN(efficient_zero));
+  m.impl("arange.start_step", TORCH_FN(arange));
   m.impl("as_strided", TORCH_FN(as_strided));
   m.impl("view", TORCH_FN(view));
   m.impl("_reshape_alias", TORCH_FN(reshape_alias));

@@ -68,6 +68,7 @@ class CpuAllocator final : public c10::Allocator {
     }
     Arena& a = arena(t_scratch_device);
     void* p = a.allocate(n, Category::kScratchpad);
+    queue::wait_for_readers(t_scratch_device);
     c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0,
                                      c10::Device(kNeuron, t_scratch_device));
     if (AllocationLog* log = AllocationLog::current()) log->add(p, n);
@@ -196,6 +197,7 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category
   }
   Arena& a = arena(index);
   void* p = allocate_or_flush(a, bytes, category);
+  queue::wait_for_readers(index);
   if (AllocationLog* log = AllocationLog::current()) log->add(p, bytes);
   c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0, device);
   return {p, p, &delete_block, device};

@@ -88,6 +88,7 @@ void check_argument(const Program& program, size_t i, const at::Tensor& tensor) 
 Tensors call(const Program& program, Tensors& inputs) {
   if (program.on_neuron()) ensure_initialized();  // refuses a forked child
   flush_deferred();
+  const queue::Inside inside;
   c10::SmallVector<Argument, 8> arguments(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool written = program.buffers[program.arguments[i]].written;

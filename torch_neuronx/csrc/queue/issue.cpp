@@ -40,6 +40,8 @@ std::atomic<int64_t> g_direct_elements{8192};
 constexpr std::string_view kByValue[] = {
     "_ctc_loss",      "_pack_padded_sequence",       "linalg_lstsq",
     "_embedding_bag", "_embedding_bag_forward_only", "segment_reduce"};
+// Operators that return, beside tensors, sizes of their arguments.
+constexpr std::string_view kGivesSizes[] = {"_scaled_dot_product_fused_attention_overrideable"};
 constexpr std::string_view kByIndex[] = {"index", "_unsafe_index"};
 
 std::mutex g_here_mutex;
@@ -260,16 +262,18 @@ Issuer::Issuer(const c10::OperatorHandle& op, Run run)
     : name_(c10::toString(op.operator_name())), run_(std::move(run)), signature_(op) {
   const std::string_view name = base_name(op);
   const auto& returns = op.schema().returns();
-  const bool tensors = std::all_of(returns.begin(), returns.end(), [](const c10::Argument& r) {
+  const bool tensors = std::all_of(returns.begin(), returns.end(), [&](const c10::Argument& r) {
     const auto list = r.type()->cast<c10::ListType>();
-    return (list ? list->getElementType() : r.type())->kind() == c10::TypeKind::TensorType;
+    const auto kind = (list ? list->getElementType() : r.type())->kind();
+    return kind == c10::TypeKind::TensorType ||
+           (kind == c10::TypeKind::IntType && contains(kGivesSizes, name));
   });
   const bool views = std::find(signature_.returns.begin(), signature_.returns.end(), -2) !=
                      signature_.returns.end();
   by_index_ = contains(kByIndex, name);
   by_value_ = !by_index_ && (op.hasTag(at::Tag::dynamic_output_shape) ||
                              op.hasTag(at::Tag::data_dependent_output) || contains(kByValue, name));
-  never_ = !tensors    ? "it returns no tensor"
+  never_ = !tensors    ? "it returns values"
            : views     ? "it returns a view"
            : by_value_ ? "the shape of its result depends on values"
                        : "";
@@ -303,12 +307,14 @@ void Issuer::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     run_here(op, keys, stack, "a tensor is larger than its storage");
 }
 
+void Issuer::count_here(const char* reason) const {
+  const std::lock_guard<std::mutex> lock(g_here_mutex);
+  ++g_here[{this, reason}];
+}
+
 void Issuer::run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                       const char* reason) const {
-  {
-    const std::lock_guard<std::mutex> lock(g_here_mutex);
-    ++g_here[{this, reason}];
-  }
+  count_here(reason);
   wait_all();
   const Inside inside;
   run_(op, keys, stack);
@@ -316,6 +322,7 @@ void Issuer::run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
 
 void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                    const CallKey& key, uint64_t hash) {
+  count_here("it is the first of its kind");
   wait_all();
   auto settled = std::make_shared<Settled>();
   settled->words.assign(key.words.begin(), key.words.end());
@@ -393,6 +400,9 @@ const char* Issuer::read_results(const Stack& stack, const AllocationLog& log,
         if (const char* reason = read(item.toTensor(), &results.emplace_back()); *reason)
           return reason;
       }
+    } else if (value.isInt()) {
+      results.emplace_back().kind = Result::Kind::kNumber;
+      results.back().number = value.toInt();
     } else {
       return "a result is no tensor";
     }
@@ -442,6 +452,8 @@ bool Issuer::enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
       c10::List<at::Tensor> list;
       for (const Result& result : of_return) list.push_back(make(result));
       results.emplace_back(std::move(list));
+    } else if (of_return.front().kind == Result::Kind::kNumber) {
+      results.emplace_back(of_return.front().number);
     } else {
       results.emplace_back(make(of_return.front()));
     }

@@ -50,6 +50,7 @@ class Issuer {
 
  private:
   friend class QueuedCall;
+  void count_here(const char* reason) const;
   void run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
                 const char* reason) const;
   void learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,

@@ -44,6 +44,8 @@ void relax() {
 #endif
 }
 
+thread_local bool t_works = false;  // this is the thread of some core
+
 std::atomic<int64_t> g_enqueued{0}, g_waits{0}, g_settled{0}, g_full{0};
 
 class Queue {
@@ -124,6 +126,7 @@ class Queue {
     c10::setThreadName("neuron:" + std::to_string(core_));
     set_current_device_unchecked(core_);
     const Inside inside;
+    t_works = true;
     const c10::impl::ExcludeDispatchKeyGuard guard(
         c10::autograd_dispatch_keyset_with_ADInplaceOrView |
         c10::DispatchKeySet(
@@ -298,6 +301,14 @@ void wait(c10::DeviceIndex core) {
 }
 
 namespace detail {
+void wait_for_readers_slow(c10::DeviceIndex core) {
+  Queue* queue = queue_of(core);
+  // The thread of a core has its memory promised (memory/ledger.h).
+  if (queue == nullptr || t_works || is_in_bad_fork()) return;
+  const WithoutPythonLock released;
+  queue->wait_until(queue->issued());
+}
+
 void wait_all_slow() {
   if (is_in_bad_fork()) return;
   for (int core = 0; core < device_count(); ++core) wait(static_cast<c10::DeviceIndex>(core));

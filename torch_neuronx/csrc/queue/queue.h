@@ -10,8 +10,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace torch_neuronx {
 
@@ -29,6 +31,7 @@ inline constexpr uint32_t kAsynchronous = 1, kWatchWaits = 2;
 extern std::atomic<int64_t> g_pending;  // of all cores
 extern thread_local int t_inside;
 void wait_all_slow();
+void wait_for_readers_slow(c10::DeviceIndex core);
 }  // namespace detail
 
 Mode mode();
@@ -69,6 +72,19 @@ class Work {
   virtual void skip() {}
 };
 
+// Work that is a function and a name.
+class FunctionWork final : public Work {
+ public:
+  FunctionWork(std::string name, std::function<void()> function)
+      : name_(std::move(name)), function_(std::move(function)) {}
+  void run() override { function_(); }
+  std::string name() const override { return name_; }
+
+ private:
+  const std::string name_;
+  const std::function<void()> function_;
+};
+
 // Adds work at the end of a core's queue; waits while that is full.
 void push(c10::DeviceIndex core, std::unique_ptr<Work> work);
 
@@ -84,6 +100,11 @@ inline void wait_all() {
 }
 // The same without throwing, for a thread that holds locks: failures are kept for the next to wait.
 void wait_holding_locks() noexcept;
+// To be called before memory is used that was just allocated for work that this thread does now:
+// calls of other threads may be enqueued that read it, and whose tensors were freed since.
+inline void wait_for_readers(c10::DeviceIndex core) {
+  if (C10_UNLIKELY(busy()) && detail::t_inside != 0) detail::wait_for_readers_slow(core);
+}
 
 // The end of a core's queue as it is now; null if that is empty and nothing failed. A mark is work
 // itself, and knows when it was done.

@@ -29,8 +29,9 @@ struct Operand : Geometry {
 };
 
 struct Result {
-  enum class Kind : uint8_t { kNew, kArgument, kUndefined };
+  enum class Kind : uint8_t { kNew, kArgument, kUndefined, kNumber };
   Kind kind = Kind::kUndefined;
+  int64_t number = 0;
   Geometry geometry{};
   int64_t offset = 0;
   size_t bytes = 0;     // of its storage
