@@ -32,9 +32,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--durations-file", type=Path, help="write every test's seconds to this file (JSON)"
     )
+    parser.addoption(
+        "--eager-mode",
+        choices=["debug", "strict"],
+        help="run operators so, all that can be enqueued in strict mode however small it is",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if mode := config.getoption("--eager-mode"):
+        import torch  # noqa: PLC0415 - most tests of the compiler need none
+
+        from torch_neuronx import _C  # noqa: PLC0415
+
+        torch.get_device_module("neuron").set_eager_mode(mode)
+        _C.set_direct_elements(0)
     config.pluginmanager.register(Measured())
     if hasattr(config, "workerinput"):
         return  # of xdist; its controller hears of all tests

@@ -98,7 +98,9 @@ _PARAMETERS = [
 
 def outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
-        return function(), None
+        result = function()
+        torch.accelerator.synchronize()  # errors of values come up here in strict mode
+        return result, None
     except Exception as error:  # noqa: BLE001 - returned, for the caller to compare
         return None, error
 

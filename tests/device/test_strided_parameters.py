@@ -99,6 +99,7 @@ def test_ldl_solve_looks_at_pairs_of_pivots(hermitian: bool) -> None:
         solved: torch.Tensor = torch.linalg.ldl_solve(
             factors.to("neuron"), pivots.to("neuron"), b.to("neuron"), hermitian=hermitian
         )
+        torch.accelerator.synchronize()
         return solved
 
     torch.testing.assert_close(solve(pivots).cpu(), expected)
