@@ -527,6 +527,29 @@ def test_threads_that_wait_and_threads_that_do_not_share_memory(direct: int) -> 
     assert not failures
 
 
+def test_operators_that_a_compiler_runs_while_it_traces() -> None:
+    """They are called under PyTorch's Python dispatcher, which belongs to the calling thread."""
+
+    @torch.compile(backend="neuron")
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        hot: torch.Tensor = torch.nn.functional.one_hot(torch.tensor([0], device=x.device), 2)
+        return hot + x
+
+    _busy()
+    for _ in range(2):
+        torch.compiler.reset()
+        assert compiled(torch.zeros(1, 2, device="neuron")).tolist() == [[1.0, 0.0]]
+
+
+@pytest.mark.parametrize("wrong", [(4, 1), (3, 2)])
+def test_numbers_are_refused_at_the_call(wrong: tuple[int, int]) -> None:
+    experts = torch.tensor([0, 3, 3, 1, 7, 0, 9], device="neuron")
+    for _ in range(2):
+        torch.histc(experts, bins=3, min=1, max=4)
+    with pytest.raises(RuntimeError, match="max must be larger than min"):
+        torch.histc(experts, bins=3, min=wrong[0], max=wrong[1])
+
+
 def test_event_times_are_those_of_the_work() -> None:
     x = torch.randn(900, 900, device="neuron")
     _ = x @ x

@@ -100,8 +100,7 @@ at::Tensor arange(const at::Scalar& start, const at::Scalar& end, const at::Scal
   static OpEntry& entry = op_entry("aten::arange.start_out");
   entry.note(type);
   void* const data = made.mutable_data_ptr();
-  queue::push(made.device().index(),
-              std::make_unique<queue::FunctionWork>("aten::arange", [=] {
+  queue::push(made.device().index(), std::make_unique<queue::FunctionWork>("aten::arange", [=] {
                 at::Tensor out = at::from_blob(data, {size}, type);
                 at::arange_out(out, start, end, step);
                 mark_written(data);

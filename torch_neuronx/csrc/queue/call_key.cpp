@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
+#include <string_view>
 
 #include "device/state.h"
 #include "dispatch/schema.h"
@@ -61,11 +63,35 @@ Argument::Role role_of(const c10::TypePtr& type) {
   return number ? Role::kNumber : Role::kValue;
 }
 
-// Scalar or Scalar[], not float.
-bool is_scalar_type(const c10::TypePtr& type) {
-  const auto list = type->cast<c10::ListType>();
-  return (list ? strip_optional(list->getElementType()) : type)->kind() ==
-         c10::TypeKind::NumberType;
+// Operators that no number is refused by, and whose results have the same shape with any: a rate
+// that changes with each step must not make each step a new kind of call. The names are without
+// "aten::", "_foreach_" and the "_" at the end of those that write in place.
+constexpr std::string_view kTakeAnyNumber[] = {"add",          "sub",
+                                               "rsub",         "mul",
+                                               "div",          "true_divide",
+                                               "addcmul",      "addcdiv",
+                                               "lerp",         "fill",
+                                               "clamp",        "eq",
+                                               "ne",           "lt",
+                                               "le",           "gt",
+                                               "ge",           "where",
+                                               "maximum",      "minimum",
+                                               "masked_fill",  "clamp_min",
+                                               "clamp_max",    "remainder",
+                                               "fmod",         "pow",
+                                               "addmm",        "addmv",
+                                               "addr",         "baddbmm",
+                                               "addbmm",       "xlogy",
+                                               "full",         "copysign",
+                                               "_fused_adamw", "_fused_adam",
+                                               "_fused_sgd",   "_fused_adagrad"};
+
+bool takes_any_number(std::string_view name) {
+  if (name.starts_with("aten::")) name.remove_prefix(6);
+  if (name.starts_with("_foreach_")) name.remove_prefix(9);
+  if (name.ends_with('_')) name.remove_suffix(1);
+  return std::find(std::begin(kTakeAnyNumber), std::end(kTakeAnyNumber), name) !=
+         std::end(kTakeAnyNumber);
 }
 
 // Switches of the process that decide what an operator returns, or whether it refuses.
@@ -108,18 +134,9 @@ Signature::Signature(const c10::OperatorHandle& op) {
     const int source = written_argument(schema, ret);
     returns.push_back(source < 0 && ret.alias_info() != nullptr ? -2 : source);
   }
-  // A rate that changes with each step must not make each step a new kind of call. Where a float
-  // may be refused (the parameters of distributions) or says how large the result is, its value
-  // counts.
-  const bool only_writes =
-      std::none_of(returns.begin(), returns.end(), [](int source) { return source == -1; }) &&
-      !op.hasTag(at::Tag::nondeterministic_seeded);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    auto& role = arguments[i].role;
-    if (role != Role::kNumber) continue;
-    const auto type = strip_optional(schema.arguments()[i].real_type());
-    const bool is_float = !is_scalar_type(type);
-    if (only_out || (is_float && !only_writes)) role = Role::kValue;
+  const bool any_number = !only_out && takes_any_number(op.operator_name().name);
+  for (Argument& argument : arguments) {
+    if (argument.role == Role::kNumber && !any_number) argument.role = Role::kValue;
   }
 }
 

@@ -17,7 +17,7 @@ struct Argument {
   enum class Role : uint8_t {
     kTensor,      // and Tensor?
     kTensorList,  // and Tensor?[]
-    kNumber,      // Scalar, Scalar[], and float of what only writes: its type
+    kNumber,      // Scalar, Scalar[] and float of operators that take any: its type
     kValue        // all else: its value
   };
   Role role;

@@ -118,14 +118,9 @@ void reset_here_counts() {
 // A call whose results and memory are settled.
 class QueuedCall final : public Work {
  public:
-  QueuedCall(const Issuer& issuer, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-             const CallKey& key, SettledPtr settled, const Allocations& memory)
-      : issuer_(issuer),
-        op_(op),
-        keys_(keys),
-        core_(key.core),
-        settled_(std::move(settled)),
-        memory_(memory) {
+  QueuedCall(const Issuer& issuer, const c10::OperatorHandle& op, const CallKey& key,
+             SettledPtr settled, const Allocations& memory)
+      : issuer_(issuer), op_(op), core_(key.core), settled_(std::move(settled)), memory_(memory) {
     for (const c10::StorageImpl* storage : key.storages)
       storages_.push_back({const_cast<void*>(storage->data()), storage->nbytes()});
     for (const at::Tensor* t : key.tensors) offsets_.push_back(t->storage_offset());
@@ -168,7 +163,8 @@ class QueuedCall final : public Work {
     {
       const GivenDraws draws(settled_->draws > 0 ? &draws_ : nullptr);
       Stack stack = restore();
-      issuer_.run_(op_, keys_, &stack);
+      // Not the keys of the call: some of them stand for what was switched on in its thread.
+      issuer_.run_(op_, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), &stack);
       check_results(stack);
     }
     TORCH_INTERNAL_ASSERT(promises.kept() == 0, name(), " keeps memory of its own");
@@ -244,7 +240,6 @@ class QueuedCall final : public Work {
 
   const Issuer& issuer_;
   const c10::OperatorHandle op_;
-  const c10::DispatchKeySet keys_;
   const c10::DeviceIndex core_;
   const SettledPtr settled_;
   Allocations memory_;
@@ -303,7 +298,7 @@ void Issuer::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   SettledPtr settled = settled_.find(key, hash);
   if (settled == nullptr) return learn(op, keys, stack, key, hash);
   if (*settled->reason != '\0') return run_here(op, keys, stack, settled->reason);
-  if (!enqueue(op, keys, stack, key, std::move(settled)))
+  if (!enqueue(op, stack, key, std::move(settled)))
     run_here(op, keys, stack, "a tensor is larger than its storage");
 }
 
@@ -416,8 +411,8 @@ const char* Issuer::read_results(const Stack& stack, const AllocationLog& log,
   return "";
 }
 
-bool Issuer::enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
-                     const CallKey& key, SettledPtr settled) const {
+bool Issuer::enqueue(const c10::OperatorHandle& op, Stack* stack, const CallKey& key,
+                     SettledPtr settled) const {
   // A storage may have shrunk since the tensor was made (FSDP frees parameters so).
   for (size_t i = 0; i < key.tensors.size(); ++i) {
     const Operand& operand = settled->operands[i];
@@ -431,7 +426,7 @@ bool Issuer::enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, St
     owned.push_back(allocate_on(key.core, bytes, category));
     memory.push_back({owned.back().get(), bytes});
   }
-  auto call = std::make_unique<QueuedCall>(*this, op, keys, key, settled, memory);
+  auto call = std::make_unique<QueuedCall>(*this, op, key, settled, memory);
   call->take_arguments(*stack);
   if (settled->draws > 0) {
     call->set_draws(take_draws(generator_of(*stack, signature_, key.core), settled->draws));

@@ -57,8 +57,8 @@ class Issuer {
              const CallKey& key, uint64_t hash);
   const char* read_results(const torch::jit::Stack& stack, const AllocationLog& log,
                            Settled* settled) const;
-  bool enqueue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
-               const CallKey& key, SettledPtr settled) const;
+  bool enqueue(const c10::OperatorHandle& op, torch::jit::Stack* stack, const CallKey& key,
+               SettledPtr settled) const;
 
   const std::string name_;
   const Run run_;
