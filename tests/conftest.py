@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         from torch_neuronx import _C  # noqa: PLC0415
 
+        os.environ["TORCH_NEURONX_EAGER_MODE"] = mode  # for other processes too
         torch.get_device_module("neuron").set_eager_mode(mode)
         _C.set_direct_elements(0)
     config.pluginmanager.register(Measured())

@@ -510,7 +510,9 @@ def test_threads_that_wait_and_threads_that_do_not_share_memory(direct: int) -> 
             kinds = {
                 "enqueued": lambda t: (t + 1).sum(),
                 "by value": lambda t: t[t > 0].sum() + t.nonzero().shape[0],
-                "new": lambda t: (t[: choose.randrange(1, n + 1)] * 1).mean() * n + n,
+                "new": lambda t: (
+                    (t[: choose.randrange(1, len(t) + 1)] * 1).mean() * len(t) + len(t)
+                ),
                 "list": lambda t: torch._foreach_add([t], 1.0)[0].sum(),
             }
             kind = choose.choice(list(kinds))

@@ -244,7 +244,12 @@ def outcome(call: Callable[[], Any]) -> dict[str, Any] | None:
 
 def failing(call: Callable[[], Any]) -> dict[str, Any]:
     """The same of a call that must fail."""
-    answer = outcome(call)
+
+    def call_and_wait() -> None:
+        call()
+        torch.accelerator.synchronize()  # where calls are enqueued it comes up here
+
+    answer = outcome(call_and_wait)
     assert answer is not None, "the collective did not fail"
     return answer
 

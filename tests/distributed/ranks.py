@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+import torch_neuronx
+
 # New processes come from a server that has imported what every rank needs, which takes a rank some
 # three seconds of a processor. It has used no device and started no thread, so a copy of it is as
 # good as a new interpreter. It is started by the first ranks.
@@ -54,6 +56,9 @@ def _rank(
         LOCAL_WORLD_SIZE=str(world_size),
     )
     torch.set_num_threads(1)
+    torch_neuronx.neuron.eager.configure()  # the mode of this test, not of the server's
+    if torch_neuronx.neuron.get_eager_mode() != "debug":
+        torch_neuronx._C.set_direct_elements(0)
     try:
         torch.accelerator.set_device_index(rank % torch.accelerator.device_count())
         if backend != "none":

@@ -114,8 +114,9 @@ def raises(error: str, function: Callable[..., Any], *args: Any, **kwargs: Any) 
     """The call, or waiting for its work, fails with a text that has `error`."""
     with pytest.raises((dist.DistBackendError, ValueError), match=error):  # noqa: PT012
         work = function(*args, **kwargs)
-        if work is not None:
+        if isinstance(work, dist.Work):
             work.wait()
+        torch.accelerator.synchronize()  # where calls are enqueued it comes up here
 
 
 def many(rank: int) -> None:
@@ -317,8 +318,9 @@ def peer_dies(rank: int, world_size: int) -> list[str]:
         lambda: dist.recv(device_tensor(0), tag=4),
         lambda: dist.isend(device_tensor(0, 50_000), 2).wait(),  # type: ignore[union-attr]
     ):
-        with pytest.raises(dist.DistBackendError) as caught:
+        with pytest.raises(dist.DistBackendError) as caught:  # noqa: PT012
             call()
+            torch.accelerator.synchronize()
         texts.append(str(caught.value))
     assert time.monotonic() - started < 5
     return texts

@@ -13,6 +13,7 @@
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx {
 namespace {
@@ -86,6 +87,38 @@ std::vector<Key> keys_where(const Wanted& wanted) {
   return keys;
 }
 
+// A place in the queue of a core behind which all work waits for what others do.
+class Waiting final : public queue::Work {
+ public:
+  explicit Waiting(Completions completions) : completions_(std::move(completions)) {}
+  void run() override { wait_for(completions_); }
+  // An earlier failure is to be told; what is issued after that needs the memory all the same.
+  void skip() override {
+    for (const auto& completion : completions_) {
+      try {
+        completion->wait();
+      } catch (const std::exception& error) {
+        TORCH_WARN("after an earlier failure: ", error.what());
+      }
+    }
+  }
+  std::string name() const override { return "waiting for a collective or another core"; }
+
+ private:
+  const Completions completions_;
+};
+
+// Has the core wait if this thread enqueues its calls, and waits here if not.
+void wait_in_order(c10::DeviceIndex core, Completions completions) {
+  const bool open = std::any_of(completions.begin(), completions.end(),
+                                [](const auto& completion) { return !completion->done(); });
+  if (queue::asynchronous() && (open || queue::busy(core))) {
+    queue::push(core, std::make_unique<Waiting>(std::move(completions)));
+  } else {
+    wait_for(completions);
+  }
+}
+
 }  // namespace
 
 void wait_for(const Completions& completions) {
@@ -123,7 +156,7 @@ void add_pending(c10::Stream stream, Completions completions) {
   check_device_index(stream.device_index());
   if (completions.empty()) return;
   if (stream.id() == 0) {
-    wait_for(completions);
+    wait_in_order(stream.device_index(), std::move(completions));
     return;
   }
   // A stream on which nothing but collectives are issued would otherwise collect them for ever.
@@ -177,8 +210,14 @@ void wait_pending(c10::DeviceIndex index) {
 
 void wait_pending_of_thread() {
   if (!on_side_stream()) return;
-  wait_and_forget(
-      keys_where([](const Key& key) { return current_stream(key.first).id() == key.second; }));
+  const auto keys =
+      keys_where([](const Key& key) { return current_stream(key.first).id() == key.second; });
+  if (!queue::asynchronous()) return wait_and_forget(keys);
+  for (const Key& key : keys) {
+    Completions completions = snapshot(key);
+    forget(key, completions);
+    if (!completions.empty()) wait_in_order(key.first, std::move(completions));
+  }
 }
 
 }  // namespace torch_neuronx

@@ -4,7 +4,8 @@
 //
 // The default stream waits as soon as it is told to. Another stream remembers; the first operator,
 // copy or synchronization that is issued on it waits, and so does whatever waits for an event that
-// was recorded on it.
+// was recorded on it. Where calls are enqueued, it is the core that waits, when it comes to that
+// place of its queue, and not the host.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -32,7 +33,7 @@ class Completion {
 using Completions = std::vector<std::shared_ptr<Completion>>;
 
 // `stream` is not to go on before `completion` is done. The default stream waits here, and throws
-// what failed; another is told when it comes to wait.
+// what failed (or has the core wait); another is told when it comes to wait.
 void add_pending(c10::Stream stream, std::shared_ptr<Completion> completion);
 // The same for several.
 void add_pending(c10::Stream stream, Completions completions);

@@ -66,6 +66,10 @@ std::set<NeuronBackend*>& g_live = *new std::set<NeuronBackend*>;  // groups out
 
 void close_process_groups() {
   {
+    const WithoutPythonLock released;
+    queue::wait_holding_locks();  // collectives whose results nobody waits for
+  }
+  {
     const std::lock_guard<std::mutex> lock(g_live_mutex);
     for (auto* backend : g_live) backend->leave();
   }
@@ -166,9 +170,8 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
   std::call_once(became_default_, [&] { become_default(); });
   // What was deferred runs now, in this thread: the collective may run in another. What the stream
-  // has pending is the operation's to wait for.
+  // has pending, and what is enqueued, is the operation's to wait for.
   run_deferred();
-  queue::wait_all();
   auto& call = request.call;
   if (call.timeout < std::chrono::milliseconds(0)) call.timeout = options_->timeout;
   const auto device = static_cast<c10::DeviceIndex>(call.device);
@@ -179,7 +182,14 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
       call.kind == Kind::kReduceScatter)
     check_defined(call);
   call.sequence = ++sequence_;
-  const bool asynchronous = request.asynchronous || coalescing_ || current_stream(device).id() != 0;
+  std::shared_ptr<Completion> enqueued;
+  if (queue::asynchronous()) {
+    enqueued = queue::end_of(device);
+  } else {
+    queue::wait_all();
+  }
+  const bool asynchronous = request.asynchronous || coalescing_ || enqueued != nullptr ||
+                            current_stream(device).id() != 0;
   auto results = request.results;
   auto kept = request.kept;
   const auto type = request.type;
@@ -196,7 +206,8 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
       if (tensor.has_storage()) mark_written(*tensor.storage().unsafeGetStorageImpl());
   };
   auto operation =
-      std::make_shared<Operation>(std::move(body), std::move(results), std::move(kept), device);
+      std::make_shared<Operation>(std::move(body), std::move(results), std::move(kept), device,
+                                  std::move(enqueued));
   auto work = c10::make_intrusive<NeuronWork>(
       rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence);
   operation->profile(std::move(activity));
@@ -516,6 +527,10 @@ void NeuronBackend::abort() {
 }
 
 void NeuronBackend::shutdown() {
+  {
+    const WithoutPythonLock released;
+    queue::wait_holding_locks();
+  }
   closed_ = true;
   queue_.drain();
   mailbox_->shutdown();

@@ -7,10 +7,12 @@
 
 #include <optional>
 
+#include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "distributed/announcer.h"
 #include "distributed/error.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx::distributed {
 namespace {
@@ -24,12 +26,15 @@ bool have_one_shape(const std::vector<at::Tensor>& tensors) {
 }  // namespace
 
 Operation::Operation(std::function<void()> body, std::vector<at::Tensor> results,
-                     std::vector<at::Tensor> kept, c10::DeviceIndex device)
+                     std::vector<at::Tensor> kept, c10::DeviceIndex device,
+                     std::shared_ptr<Completion> before)
     : body_(std::move(body)),
       results_(std::move(results)),
       kept_(std::move(kept)),
       before_(pending_of(current_stream(device))),
-      device_(device) {}
+      device_(device) {
+  if (before != nullptr) before_.push_back(std::move(before));
+}
 
 void Operation::run() noexcept {
   std::exception_ptr error;
@@ -180,6 +185,12 @@ void NeuronWork::join() {
 }
 
 void NeuronWork::synchronize() {
+  // Who sent is known when it has come.
+  const bool tells = opType_ == c10d::OpType::BARRIER || opType_ == c10d::OpType::RECVANYSOURCE;
+  if (tells && queue::asynchronous()) {
+    const WithoutPythonLock released;
+    return join();
+  }
   for (const auto& operation : operations_)
     add_pending(current_stream(operation->device()), operation);
 }

@@ -21,10 +21,11 @@ namespace torch_neuronx::distributed {
 class Operation final : public Completion, public std::enable_shared_from_this<Operation> {
  public:
   Operation(std::function<void()> body, std::vector<at::Tensor> results,
-            std::vector<at::Tensor> kept, c10::DeviceIndex device);
+            std::vector<at::Tensor> kept, c10::DeviceIndex device,
+            std::shared_ptr<Completion> before = nullptr);
 
-  // Runs the body in this thread, after what the issuing stream had to wait for. `announce` is to
-  // follow.
+  // Runs the body in this thread, after what the issuing stream had to wait for and `before`.
+  // `announce` is to follow.
   void run() noexcept;
   // Has the Announcer call what waits for the end, and lets memory go: code of the user's.
   void announce() noexcept;
@@ -86,8 +87,9 @@ class NeuronWork final : public c10d::Work {
   std::exception_ptr exception() const override;
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
-  // On the default stream, waits; on another one, makes what is issued to it wait. With a timeout
-  // it always waits, and throws when it has passed.
+  // On the default stream, waits; on another one, makes what is issued to it wait. Where calls are
+  // enqueued it is the core that waits, but for barriers and for a message from anybody. With a
+  // timeout it always waits, and throws when it has passed.
   bool wait(std::chrono::milliseconds timeout) override;
   // Waits, whatever the current stream is.
   void join();
