@@ -41,8 +41,15 @@ CHECKS := tests/nodevice tests/smoke $(addprefix tests/compiler/test_,$(addsuffi
   ir_reference ir_table ir_text passes_autocast passes_exact passes_rules passes_structure \
   codegen_verify lowering_memory neff_golden foreign_memory options)) \
   $(wildcard $(addprefix tests/nki/test_,isa_*.py checks_*.py language_*.py lint.py nki_refusals.py))
+# What runs once more with operators enqueued; `make test-all` does that with everything.
+STRICT := $(addprefix tests/device/test_,$(addsuffix .py,activation_layouts amp attention autograd \
+  copy eager_queue fused_optimizers layouts misuse modules nn ops rng scaled_products storage \
+  streams_events strided_parameters varlen_attention zero_tensors)) tests/programs \
+  $(addprefix tests/distributed/test_,clients_ddp.py clients_fsdp.py clients_groups.py) \
+  tests/compiler/test_dynamo_device.py
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
   -n $${TEST_JOBS:-auto} --dist worksteal --durations-file build/durations.json
+IN_STRICT_MODE := --eager-mode strict --durations-file build/durations_strict.json
 
 .PHONY: help setup titan demo check test test-all fuzz bench lint format docs wheel clean
 
@@ -61,9 +68,11 @@ check: $(CORE_STAMP) $(EXTRA_STAMP)test ## What needs no device, and every door 
 
 test: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
 	$(PYTEST) $(PYTEST_ARGS)
+	$(PYTEST) $(IN_STRICT_MODE) $(STRICT) $(PYTEST_ARGS)
 
 test-all: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)
 	$(PYTEST) -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
+	$(PYTEST) $(IN_STRICT_MODE) $(PYTEST_ARGS)
 
 # Generators of their own; the others are Atheris', which mutates files.
 FUZZ_nki := tests.fuzz.kernels

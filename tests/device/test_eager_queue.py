@@ -507,7 +507,7 @@ def test_threads_that_wait_and_threads_that_do_not_share_memory(direct: int) -> 
             x = torch.full((n,), float(number), device="neuron")
             doubled = x * 2
             del x
-            kinds = {
+            kinds: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
                 "enqueued": lambda t: (t + 1).sum(),
                 "by value": lambda t: t[t > 0].sum() + t.nonzero().shape[0],
                 "new": lambda t: (
@@ -550,6 +550,47 @@ def test_numbers_are_refused_at_the_call(wrong: tuple[int, int]) -> None:
         torch.histc(experts, bins=3, min=1, max=4)
     with pytest.raises(RuntimeError, match="max must be larger than min"):
         torch.histc(experts, bins=3, min=wrong[0], max=wrong[1])
+
+
+def test_compiled_functions_are_enqueued() -> None:
+    @torch.compile(backend="neuron")
+    def compiled(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = torch.relu(x @ y) * 2
+        y.add_(1)
+        return z.softmax(1), z
+
+    x = torch.randn(64, 64, device="neuron")
+    weights = torch.randn(64, 64, device="neuron")
+    expected = []
+    for mode in ("debug", "strict"):
+        N.set_eager_mode(mode)
+        y = weights.clone()
+        compiled(x, y)
+        if mode == "strict":
+            _busy()
+        N.reset_eager_stats()
+        results = [compiled(x, y) for _ in range(3)]
+        if mode == "strict":
+            assert _C.queue_busy()
+            assert N.eager_stats()["waits"] == 0
+            assert N.eager_stats()["enqueued"] == 3
+        expected.append([each.cpu() for row in results for each in row] + [y.cpu()])
+    for one, other in zip(*expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_index_out_of_range_in_a_compiled_function_is_told_later() -> None:
+    @torch.compile(backend="neuron")
+    def compiled(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return table[rows] * 2
+
+    table = torch.ones(4, 3, device="neuron")
+    compiled(table, torch.tensor([0, 1], device="neuron"))
+    wrong = torch.tensor([0, 7], device="neuron")
+    _busy()
+    compiled(table, wrong)
+    with pytest.raises(IndexError, match=r"(?s)out of.*This is an error of program graph"):
+        N.synchronize()
 
 
 def test_event_times_are_those_of_the_work() -> None:

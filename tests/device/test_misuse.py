@@ -100,9 +100,9 @@ def outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         result = function()
         torch.accelerator.synchronize()  # errors of values come up here in strict mode
-        return result, None
     except Exception as error:  # noqa: BLE001 - returned, for the caller to compare
         return None, error
+    return result, None
 
 
 def is_number(call: Call, position: int) -> bool:

@@ -15,6 +15,13 @@ from torch_neuronx import _C, neuron
 PATIENCE = 20.0  # seconds; the machine may be busy
 
 
+@pytest.fixture(autouse=True)
+def _debug_mode() -> Iterator[None]:
+    """In strict mode the core waits and not the host: `tests/distributed/test_enqueued.py`."""
+    with neuron.eager_mode("debug"):
+        yield
+
+
 @contextmanager
 def waiting(completion: _C.TestCompletion, act: Callable[[], Any]) -> Iterator[list[Any]]:
     """Run `act` in a thread of its own; inside the block it waits for `completion`."""

@@ -210,14 +210,8 @@ void wait_pending(c10::DeviceIndex index) {
 
 void wait_pending_of_thread() {
   if (!on_side_stream()) return;
-  const auto keys =
-      keys_where([](const Key& key) { return current_stream(key.first).id() == key.second; });
-  if (!queue::asynchronous()) return wait_and_forget(keys);
-  for (const Key& key : keys) {
-    Completions completions = snapshot(key);
-    forget(key, completions);
-    if (!completions.empty()) wait_in_order(key.first, std::move(completions));
-  }
+  wait_and_forget(
+      keys_where([](const Key& key) { return current_stream(key.first).id() == key.second; }));
 }
 
 }  // namespace torch_neuronx

@@ -4,8 +4,9 @@
 //
 // The default stream waits as soon as it is told to. Another stream remembers; the first operator,
 // copy or synchronization that is issued on it waits, and so does whatever waits for an event that
-// was recorded on it. Where calls are enqueued, it is the core that waits, when it comes to that
-// place of its queue, and not the host.
+// was recorded on it. Where calls are enqueued, it is the core that waits on the default stream,
+// when it comes to that place of its queue, and not the host. On another stream the host waits: the
+// streams of a core share its queue, and must go on without each other.
 #pragma once
 
 #include <c10/core/Stream.h>

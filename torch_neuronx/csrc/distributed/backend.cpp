@@ -205,9 +205,8 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
     for (const auto& tensor : request.results)
       if (tensor.has_storage()) mark_written(*tensor.storage().unsafeGetStorageImpl());
   };
-  auto operation =
-      std::make_shared<Operation>(std::move(body), std::move(results), std::move(kept), device,
-                                  std::move(enqueued));
+  auto operation = std::make_shared<Operation>(std::move(body), std::move(results), std::move(kept),
+                                               device, std::move(enqueued));
   auto work = c10::make_intrusive<NeuronWork>(
       rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence);
   operation->profile(std::move(activity));

@@ -8,6 +8,7 @@
 
 #include "program/build.h"
 #include "program/call.h"
+#include "program/enqueued.h"
 #include "program/parse.h"
 #include "program/python_program.h"
 
@@ -55,6 +56,13 @@ PyObject* call_program(PyObject* object, PyObject* const* args, size_t nargsf, P
                      " must be a tensor, got ", Py_TYPE(item)->tp_name);
     inputs.push_back(THPVariable_Unpack(item));
     check_argument(*program, i, inputs.back());
+  }
+  if (is_to_be_enqueued(*program, inputs)) {
+    Tensors results = enqueue(program, object, inputs);
+    if (PyList_CheckExact(sequence) && PyList_SetSlice(sequence, 0, PY_SSIZE_T_MAX, nullptr) < 0) {
+      throw python_error();
+    }
+    return wrap(results);
   }
   // From here the tensors are the program's: it lets go of each after its last use.
   if (PyList_CheckExact(sequence) && PyList_SetSlice(sequence, 0, PY_SSIZE_T_MAX, nullptr) < 0) {

@@ -85,6 +85,15 @@ void check_argument(const Program& program, size_t i, const at::Tensor& tensor) 
   refuse(program, i, tensor);
 }
 
+void unsettle_shared_memory(const Program& program, std::span<Argument> arguments) {
+  if (!program.packs) return;
+  for (const int32_t w : program.written_arguments) {
+    for (Argument& other : arguments) {
+      if (other.owner == arguments[w].owner) other.stable = false;
+    }
+  }
+}
+
 Tensors call(const Program& program, Tensors& inputs) {
   if (program.on_neuron()) ensure_initialized();  // refuses a forked child
   flush_deferred();
@@ -97,13 +106,7 @@ Tensors call(const Program& program, Tensors& inputs) {
     arguments[i] = {static_cast<char*>(const_cast<void*>(data)),
                     inputs[i].storage().unsafeGetStorageImpl(), true};
   }
-  // Two arguments may share memory, and one of them be written to.
-  for (const int32_t w : program.written_arguments) {
-    if (!program.packs) break;
-    for (Argument& other : arguments) {
-      if (other.owner == arguments[w].owner) other.stable = false;
-    }
-  }
+  unsettle_shared_memory(program, arguments);
   const Marks marks{program, inputs};
   Frame frame(program, arguments);
   frame.run(inputs);

@@ -69,6 +69,9 @@ class Step {
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   virtual void run(Frame& frame) const = 0;
+  // Whether it can run after the program's call has returned, on another thread: it talks to nobody
+  // but memory, and draws no random numbers.
+  virtual bool may_wait() const { return false; }
   // Whether what it runs shows in profiles by itself.
   virtual bool is_composite() const { return false; }
 
@@ -95,7 +98,8 @@ struct Program {
   std::vector<int32_t> written_arguments;    // argument numbers
   std::vector<at::Tensor> constant_tensors;  // as `constants`
 
-  bool packs = false;  // some product keeps the packed form of an argument
+  bool may_wait = false;  // all steps may
+  bool packs = false;     // some product keeps the packed form of an argument
 
   bool on_neuron() const { return device >= 0; }
 };

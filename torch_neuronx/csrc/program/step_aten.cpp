@@ -97,6 +97,13 @@ void AtenStep::run(Frame& frame) const {
   }
 }
 
+// Operators of others may be Python's, which wants the caller's thread.
+bool AtenStep::may_wait() const {
+  const std::string& name = op.operator_name().name;
+  const bool ours = name.starts_with("aten::") || name.starts_with("neuron::check_");
+  return ours && !on_core && demands == nullptr && !op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
 void store_result(Frame& frame, const View& out, bool whole, at::Tensor&& result, size_t index) {
   const Geometry& g = out.geometry;
   TORCH_CHECK(result.scalar_type() == g.dtype && result.sizes() == at::IntArrayRef(g.sizes),

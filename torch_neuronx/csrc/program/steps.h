@@ -36,6 +36,7 @@ using LoopFunction = void (*)(void* const*, int64_t, int64_t, void*);
 struct LoopStep final : Step {
   using Step::Step;
   void run(Frame& frame) const override;
+  bool may_wait() const override { return true; }
 
   LoopFunction function = nullptr;
   int64_t items = 0, grain = 1;
@@ -52,6 +53,7 @@ struct LoopStep final : Step {
 struct GemmStep final : Step {
   using Step::Step;
   void run(Frame& frame) const override;
+  bool may_wait() const override { return true; }
 
   // How an operand comes to be that is not in memory: its View has a shape, but no buffer.
   struct Made {
@@ -81,6 +83,7 @@ struct GemmStep final : Step {
 struct ConvStep final : Step {
   using Step::Step;
   void run(Frame& frame) const override;
+  bool may_wait() const override { return true; }
 
   View x, w;
   std::optional<View> out;
@@ -111,6 +114,7 @@ struct AtenStep final : Step {
   AtenStep(std::string name, std::string loc, c10::OperatorHandle op)
       : Step(std::move(name), std::move(loc)), op(std::move(op)) {}
   void run(Frame& frame) const override;
+  bool may_wait() const override;
   bool is_composite() const override { return on_core; }
 
   c10::OperatorHandle op;
@@ -127,6 +131,7 @@ struct AtenStep final : Step {
 struct CopyStep final : Step {
   using Step::Step;
   void run(Frame& frame) const override;
+  bool may_wait() const override { return true; }
   View src, out;
 };
 

@@ -50,6 +50,7 @@ struct TapeFunction {
 struct TapeStep final : Step {
   using Step::Step;
   void run(Frame& frame) const override;
+  bool may_wait() const override { return true; }
 
   std::vector<TapeFunction> functions;
   std::vector<std::string> locations;
