@@ -20,10 +20,7 @@
 #include "memory/allocator.h"
 #include "memory/ledger.h"
 #include "queue/queue.h"
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
+#include "queue/queued_call.h"
 
 namespace torch_neuronx::queue {
 
@@ -57,43 +54,11 @@ bool contains(const std::string_view (&names)[N], std::string_view name) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-// How this thread rounds and treats denormals (torch.set_flush_denormal), for the one that works.
-uint32_t float_control() {
-#if defined(__SSE2__)
-  return _mm_getcsr();
-#else
-  return 0;
-#endif
-}
-void set_float_control(uint32_t control) {
-#if defined(__SSE2__)
-  constexpr uint32_t kFlags = 0x3f;  // what happened, not what is to happen
-  if ((_mm_getcsr() | kFlags) != (control | kFlags)) _mm_setcsr(control);
-#else
-  (void)control;
-#endif
-}
-
-at::Tensor tensor_over(c10::Storage storage, const Geometry& geometry, int64_t offset) {
-  return torch_neuronx::tensor_over(std::move(storage), geometry.dtype, geometry.sizes,
-                                    geometry.strides, offset, /*on_core=*/true);
-}
-c10::Storage storage_over(size_t bytes, c10::DataPtr data) {
-  return make_storage(bytes, std::move(data), device_allocator());
-}
-
 // The generator among the arguments, or the core's.
 at::Generator generator_of(const Stack& stack, const Signature& signature, c10::DeviceIndex core) {
   for (size_t i = stack.size() - signature.arguments.size(); i < stack.size(); ++i)
     if (stack[i].isGenerator()) return stack[i].toGenerator();
   return default_generator(core);
-}
-
-// A number of the host has a value that its owner may change after the call.
-at::Tensor copy_of_number(const at::Tensor& t) {
-  at::Tensor copy = at::empty({}, t.options().device(at::kCPU).requires_grad(false));
-  std::memcpy(copy.mutable_data_ptr(), t.const_data_ptr(), t.itemsize());
-  return copy;
 }
 
 }  // namespace
@@ -114,144 +79,6 @@ void reset_here_counts() {
   const std::lock_guard<std::mutex> lock(g_here_mutex);
   g_here.clear();
 }
-
-// A call whose results and memory are settled.
-class QueuedCall final : public Work {
- public:
-  QueuedCall(const Issuer& issuer, const c10::OperatorHandle& op, const CallKey& key,
-             SettledPtr settled, const Allocations& memory)
-      : issuer_(issuer), op_(op), core_(key.core), settled_(std::move(settled)), memory_(memory) {
-    for (const c10::StorageImpl* storage : key.storages)
-      storages_.push_back({const_cast<void*>(storage->data()), storage->nbytes()});
-    for (const at::Tensor* t : key.tensors) offsets_.push_back(t->storage_offset());
-    if (g_profiling.load(std::memory_order_relaxed)) correlation_ = profile_correlation();
-  }
-
-  // Copies the arguments, but for the tensors of the core.
-  void take_arguments(const Stack& stack) {
-    using Role = Argument::Role;
-    const auto& kinds = issuer_.signature_.arguments;
-    arguments_.reserve(kinds.size());
-    for (size_t i = 0; i < kinds.size(); ++i) {
-      const IValue& value = stack[stack.size() - kinds.size() + i];
-      if (value.isTensor() && value.toTensor().defined()) {
-        const at::Tensor& t = value.toTensor();
-        if (t.device().is_privateuseone()) {
-          arguments_.emplace_back();
-        } else {
-          const bool nobody_writes = t.unsafeGetTensorImpl()->is_wrapped_number();
-          arguments_.emplace_back(nobody_writes ? t : copy_of_number(t));
-        }
-      } else if (kinds[i].role == Role::kTensorList && !value.isNone()) {
-        lists_.push_back({i, value.toListRef().size()});
-        arguments_.emplace_back();
-      } else if (value.isGenerator()) {
-        arguments_.emplace_back();  // its numbers are taken already
-      } else {
-        arguments_.push_back(value);
-      }
-    }
-  }
-
-  void set_draws(PhiloxState state) { draws_ = state; }
-
-  void run() override {
-    set_float_control(float_control_);
-    if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
-    const CorrelationScope correlation(correlation_);
-    Promises promises(memory_);
-    {
-      const GivenDraws draws(settled_->draws > 0 ? &draws_ : nullptr);
-      Stack stack = restore();
-      // Not the keys of the call: some of them stand for what was switched on in its thread.
-      issuer_.run_(op_, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), &stack);
-      check_results(stack);
-    }
-    TORCH_INTERNAL_ASSERT(promises.kept() == 0, name(), " keeps memory of its own");
-  }
-
-  std::string name() const override {
-    return issuer_.name() + "(" + text_of(settled_->operands) + ")";
-  }
-
- private:
-  // The arguments, with tensors over the memory of those of the call.
-  Stack restore() {
-    const c10::Device device(kNeuron, core_);
-    c10::SmallVector<c10::Storage, 8> storages;
-    for (const auto& [start, bytes] : storages_)
-      storages.push_back(storage_over(bytes, borrow_block(start, device)));
-    c10::SmallVector<at::Tensor, 8> tensors;
-    for (size_t i = 0; i < offsets_.size(); ++i) {
-      const Operand& operand = settled_->operands[i];
-      tensors.push_back(tensor_over(storages[operand.storage], operand, offsets_[i]));
-      if (operand.wrapped_number) tensors.back().unsafeGetTensorImpl()->set_wrapped_number(true);
-      if (operand.kept_for_backward) tensors.back().set_requires_grad(true);
-    }
-    Stack stack = std::move(arguments_);
-    for (const auto& [argument, item, tensor] : settled_->places)
-      if (item < 0) stack[argument] = tensors[tensor];
-    for (const auto& [argument, size] : lists_) {
-      std::vector<at::Tensor> items(size);
-      for (const Place& place : settled_->places) {
-        if (place.argument == argument && place.item >= 0)
-          items[static_cast<size_t>(place.item)] = tensors[place.tensor];
-      }
-      stack[argument] = list_value(items, issuer_.signature_.arguments[argument].optional_items);
-    }
-    return stack;
-  }
-
-  static IValue list_value(const std::vector<at::Tensor>& items, bool optional) {
-    if (!optional) return IValue(items);
-    c10::List<std::optional<at::Tensor>> list;
-    for (const at::Tensor& item : items)
-      list.push_back(item.defined() ? std::optional<at::Tensor>(item) : std::nullopt);
-    return IValue(std::move(list));
-  }
-
-  // The results must lie where those who wait for them look.
-  void check_results(const Stack& stack) const {
-    const size_t first = stack.size() - settled_->returns.size();
-    for (size_t r = 0; r < settled_->returns.size(); ++r) {
-      const auto& results = settled_->returns[r];
-      for (size_t i = 0; i < results.size(); ++i) {
-        if (results[i].kind != Result::Kind::kNew || results[i].allocation < 0) continue;
-        const IValue& value = stack[first + r];
-        const at::Tensor& t =
-            settled_->is_list[r] ? value.toListRef()[i].toTensor() : value.toTensor();
-        place_result(t, results[i]);
-      }
-    }
-  }
-
-  void place_result(const at::Tensor& t, const Result& result) const {
-    void* const wanted = memory_[static_cast<size_t>(result.allocation)].pointer;
-    const auto* storage = t.storage().unsafeGetStorageImpl();
-    TORCH_INTERNAL_ASSERT(
-        t.sizes() == at::IntArrayRef(result.geometry.sizes) &&
-            t.strides() == at::IntArrayRef(result.geometry.strides) &&
-            t.scalar_type() == result.geometry.dtype && t.storage_offset() == result.offset &&
-            storage->nbytes() == result.bytes,
-        name(), " gave a result of another shape than an equal call before: ", t.sizes());
-    if (storage->data() != wanted) std::memcpy(wanted, storage->data(), result.bytes);
-    mark_written(wanted);
-  }
-
-  const Issuer& issuer_;
-  const c10::OperatorHandle op_;
-  const c10::DeviceIndex core_;
-  const SettledPtr settled_;
-  Allocations memory_;
-  c10::SmallVector<std::pair<void*, size_t>, 6> storages_;
-  c10::SmallVector<int64_t, 6> offsets_;
-  Stack arguments_;
-  c10::SmallVector<std::pair<size_t, size_t>, 2> lists_;  // arguments, and how long they are
-  PhiloxState draws_{};
-  int32_t correlation_ = 0;
-  const uint32_t float_control_ = float_control();
-  const int threads_ = at::get_num_threads();
-};
 
 Issuer::Issuer(const c10::OperatorHandle& op, Run run)
     : name_(c10::toString(op.operator_name())), run_(std::move(run)), signature_(op) {
@@ -426,7 +253,7 @@ bool Issuer::enqueue(const c10::OperatorHandle& op, Stack* stack, const CallKey&
     owned.push_back(allocate_on(key.core, bytes, category));
     memory.push_back({owned.back().get(), bytes});
   }
-  auto call = std::make_unique<QueuedCall>(*this, op, key, settled, memory);
+  auto call = std::make_unique<QueuedCall>(name_, signature_, run_, op, key, settled, memory);
   call->take_arguments(*stack);
   if (settled->draws > 0) {
     call->set_draws(take_draws(generator_of(*stack, signature_, key.core), settled->draws));
@@ -437,7 +264,9 @@ bool Issuer::enqueue(const c10::OperatorHandle& op, Stack* stack, const CallKey&
     if (result.kind == Result::Kind::kUndefined) return at::Tensor();
     c10::DataPtr data(nullptr, c10::Device(kNeuron, key.core));
     if (result.allocation >= 0) data = std::move(owned[static_cast<size_t>(result.allocation)]);
-    return tensor_over(storage_over(result.bytes, std::move(data)), result.geometry, result.offset);
+    c10::Storage storage = make_storage(result.bytes, std::move(data), device_allocator());
+    return tensor_over(std::move(storage), result.geometry.dtype, result.geometry.sizes,
+                       result.geometry.strides, result.offset, /*on_core=*/true);
   };
   for (size_t r = 0; r < settled->returns.size(); ++r) {
     const auto& of_return = settled->returns[r];

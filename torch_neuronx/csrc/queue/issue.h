@@ -10,11 +10,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "memory/ledger.h"
+#include "queue/queued_call.h"
 #include "queue/settled.h"
 
 namespace torch_neuronx::queue {
@@ -35,10 +35,6 @@ void reset_here_counts();
 
 class Issuer {
  public:
-  using Run =
-      std::function<void(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*)>;
-
-  // `run` does all of a call's work.
   Issuer(const c10::OperatorHandle& op, Run run);
   const std::string& name() const { return name_; }
 
@@ -49,7 +45,6 @@ class Issuer {
   bool reads_values(const torch::jit::Stack& stack) const;
 
  private:
-  friend class QueuedCall;
   void count_here(const char* reason) const;
   void run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
                 const char* reason) const;

@@ -59,6 +59,8 @@ class Inside {
   Inside& operator=(const Inside&) = delete;
 };
 
+class QueuedCall;
+
 // A piece of work. Destroyed on any thread, without Python's lock: it must hold no Python object.
 class Work {
  public:
@@ -66,6 +68,8 @@ class Work {
   virtual void run() = 0;
   // The operator and its operands, for the error that run() may throw.
   virtual std::string name() const = 0;
+  // Itself, if it is a call of an operator that is known in all parts.
+  virtual QueuedCall* as_call() { return nullptr; }
   // The user's line, if somebody wants it in errors.
   std::string called_at;
   // Called instead of run() where earlier work failed and nobody was told yet.
