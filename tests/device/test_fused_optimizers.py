@@ -96,11 +96,16 @@ def test_eager(
     g = torch.Generator().manual_seed(seed)
     start = torch.randn(shape, generator=g).to(dtype)
     grads = [torch.randn(shape, generator=g).to(dtype) for _ in range(STEPS)]
-    # Adam and Adagrad divide a gradient by its own size. Where it is next to nothing, or cancels with
-    # the decay, rounding decides the sign; and the square of a small one has few digits in float16.
-    for i, grad in enumerate(grads):
-        sizes = [(grad.double() / (scale or 1) + decay * start.double()).abs() for decay in (0, 0.1)]
-        grads[i] = torch.where(torch.minimum(*sizes) < 0.1, grad + 4, grad)
+
+    # Adam and Adagrad divide a gradient by its own size. Where it is next to nothing, or cancels
+    # with the decay, rounding decides the sign, and float16 has few digits for a small square.
+    def well(grad: torch.Tensor) -> torch.Tensor:
+        sizes = [
+            (grad.double() / (scale or 1) + decay * start.double()).abs() for decay in (0, 0.1)
+        ]
+        return torch.where(torch.minimum(*sizes) < 0.1, grad + 4, grad)
+
+    grads = [well(grad) for grad in grads]
     plain = steps(name, start.double(), [x.double() for x in grads], scale)
     fused = steps(
         name, on_device(start, layouts[0]), [on_device(x, layouts[1]) for x in grads], scale
