@@ -106,9 +106,10 @@ EAGER = Section(
 )
 
 TORCH_NEURONX_EAGER_MODE = EAGER.variable(
-    "TORCH_NEURONX_EAGER_MODE", choice("debug", "strict"),
+    "TORCH_NEURONX_EAGER_MODE", choice("debug", "strict", "fused"),
     "`debug`: an operator has done its work when its call returns. `strict`: the call settles "
-    "shapes and takes memory, and a thread of the core does the work, in the order of issue",
+    "shapes and takes memory, and a thread of the core does the work, in the order of issue. "
+    "`fused`: operators that wait are also joined into programs, with the same bits",
     default="debug", source="TorchNeuron", readers={Reader.DEVICE},
 )  # fmt: skip
 NEURON_LAUNCH_BLOCKING = EAGER.variable(

@@ -102,7 +102,7 @@ def test_debug_mode_enqueues_nothing() -> None:
 
 
 def test_a_mode_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of debug, strict, but got 'fast'"):
+    with pytest.raises(ValueError, match="one of debug, strict, fused, but got 'fast'"):
         N.set_eager_mode("fast")
 
 

@@ -13,9 +13,10 @@ from neuronxcc.environment.machine import (
     TORCH_NEURONX_ENABLE_STACK_TRACE,
 )
 from torch_neuronx import _C
+from torch_neuronx.neuron import regions
 
 #: In the order of `queue::Mode`.
-_MODES: Final = ("debug", "strict")
+_MODES: Final = ("debug", "strict", "fused")
 _SYNC_DEBUG_MODES: Final = ("default", "warn", "error")
 
 
@@ -32,7 +33,8 @@ def set_eager_mode(mode: str) -> None:
     Args:
         mode: ``"debug"``: an operator's work is done when its call returns. ``"strict"``: the call
             settles shapes and takes memory, and the work is done in the order of issue by a thread
-            of the core; whoever reads a value waits for it.
+            of the core; whoever reads a value waits for it. ``"fused"``: while the core is behind,
+            operators that wait are also joined into programs, with the same bits.
 
     Raises:
         ValueError: there is no such mode.
@@ -46,6 +48,8 @@ def set_eager_mode(mode: str) -> None:
             stacklevel=2,
         )
         mode = "debug"
+    if mode == "fused":
+        regions.start()
     _C.set_eager_mode(_MODES.index(mode))
 
 
@@ -68,14 +72,20 @@ def eager_stats() -> dict[str, Any]:
         waited for a queue with work in it. ``settled``: kinds of calls (operator, shapes, types)
         whose results are known, so that equal calls can be enqueued. ``full``: times that a call
         waited because its queue was full. ``at_the_call``: by operator and reason, the calls that
-        could not be enqueued, for which a thread waited and did the work itself.
+        could not be enqueued, for which a thread waited and did the work itself. ``fused``: how
+        many ``regions`` of operators were run as programs, the ``operators`` in them, those of
+        them whose results were ``unwritten`` because nobody could read them any more, programs
+        that were ``compiled`` and regions that were ``given_up``; and whether regions
+        ``ended_by_operator`` (one that takes no part), ``ended_full`` or ``ended_idle`` (nothing
+        more was enqueued).
     """
-    return _C.queue_stats()
+    return _C.queue_stats() | {"fused": _C.region_stats()}
 
 
 def reset_eager_stats() -> None:
     """Set the numbers of :func:`eager_stats` to zero."""
     _C.reset_queue_stats()
+    _C.reset_region_stats()
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:

@@ -169,6 +169,7 @@ void* Arena::allocate(size_t bytes, Category category) {
   }
   block->requested = bytes;
   block->is_free = false;
+  block->serial = ++serials_;
   block->category.store(category, std::memory_order_relaxed);
   count(block, true);
   if (C10_UNLIKELY(guards() != Guards::kNone)) {
@@ -296,6 +297,12 @@ void Arena::deallocate(void* ptr) {
   } else {
     give_back(block);
   }
+}
+
+bool Arena::is_in_use(const void* ptr, uint64_t serial) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Block* block = find(ptr);
+  return block != nullptr && !block->is_free && block->serial == serial;
 }
 
 void Arena::give_back(Block* block) {

@@ -41,6 +41,7 @@ struct Block {
   Block* next = nullptr;
   Block* slab = nullptr;      // the slab that a small block was cut from
   Block* bin_next = nullptr;  // next free block of the same size class
+  uint64_t serial = 0;        // of its last allocation: no two are equal
   uint32_t live = 0;          // of a slab: blocks in use
   bool is_free = true;
   bool is_slab = false;
@@ -70,6 +71,13 @@ class Arena {
 
   // The block that starts at `ptr`; null if there is none.
   Block* find(const void* ptr) const { return table_[index_of(ptr)]; }
+
+  // Which allocation the block at `ptr` is of, which is in use; and whether it still is.
+  uint64_t serial(const void* ptr) const {
+    const Block* block = find(ptr);
+    return block == nullptr ? 0 : block->serial;
+  }
+  bool is_in_use(const void* ptr, uint64_t serial);
 
   // A number that changes whenever the memory at `ptr`, where a block starts, is written through
   // the device or handed out anew, so that caches derived from its content (packed weights) can
@@ -134,6 +142,7 @@ class Arena {
   std::vector<bool> chunk_reserved_;
   size_t shared_bytes_ = 0;  // of the arena, from its base on, are in a memory file
   size_t reserved_ = 0;
+  uint64_t serials_ = 0;
   size_t checked_host_at_ = 0;
   bool out_of_host_memory_ = false;
   c10::CachingDeviceAllocator::DeviceStats stats_;

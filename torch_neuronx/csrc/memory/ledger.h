@@ -19,6 +19,7 @@ namespace torch_neuronx {
 struct Allocation {
   void* pointer;
   size_t bytes;
+  uint64_t serial = 0;  // of the block, if somebody wants to know whether it is still in use
   bool live = true;     // not freed yet, as far as the thread knows that allocated it
   bool served = false;  // by Promises
 };

@@ -11,6 +11,7 @@
 #include "program/enqueued.h"
 #include "program/parse.h"
 #include "program/python_program.h"
+#include "program/regions.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -135,6 +136,24 @@ std::shared_ptr<const Program> program_of(py::handle object) {
 }
 
 void bind_program(py::module& m) {
+  install_regions();
+  m.def("next_region", &next_region);
+  m.def("finish_region", &finish_region);
+  m.def("stop_regions", &stop_regions);
+  m.def("region_stats", [] {
+    const RegionStats now = region_stats();
+    py::dict result;
+    result["regions"] = now.regions;
+    result["operators"] = now.calls;
+    result["unwritten"] = now.unwritten;
+    result["compiled"] = now.compiled;
+    result["given_up"] = now.given_up;
+    result["ended_by_operator"] = now.ended_boundary;
+    result["ended_full"] = now.ended_full;
+    result["ended_idle"] = now.ended_idle;
+    return result;
+  });
+  m.def("reset_region_stats", &reset_region_stats);
   py::class_<View>(m, "ProgramView")
       .def(py::init([](py::handle buffer, py::handle dtype, py::handle shape, py::handle strides,
                        py::handle offset) {

@@ -14,7 +14,7 @@ namespace torch_neuronx::queue {
 void bind_queue(py::module_& m) {
   m.def("eager_mode", [] { return static_cast<int>(mode()); });
   m.def("set_eager_mode", [](int value) {
-    TORCH_CHECK(value == 0 || value == 1, "eager mode must be 0 or 1, but got ", value);
+    TORCH_CHECK(value >= 0 && value <= 2, "eager mode must be 0, 1 or 2, but got ", value);
     set_mode(static_cast<Mode>(value));
   });
   m.def("direct_elements", &direct_elements);

@@ -125,7 +125,7 @@ Signature::Signature(const c10::OperatorHandle& op) {
       const auto list = strip_optional(argument.real_type())->cast<c10::ListType>();
       optional_items = !is_tensor(list->getElementType());
     }
-    arguments.push_back({role, written, optional_items});
+    arguments.push_back({role, written, optional_items, argument.name() == "alpha"});
     writes = writes || written;
     if (role == Role::kTensor || role == Role::kTensorList)
       only_out = only_out && written && argument.kwarg_only();

@@ -23,6 +23,7 @@ struct Argument {
   Role role;
   bool written;
   bool optional_items;  // of a list of tensors
+  bool alpha;           // a factor of one of the others
 };
 
 // Where a tensor stands among the arguments.

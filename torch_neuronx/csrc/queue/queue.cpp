@@ -1,5 +1,6 @@
 #include "queue/queue.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
@@ -45,6 +46,8 @@ void relax() {
 }
 
 thread_local bool t_works = false;  // this is the thread of some core
+
+RegionRunner g_region_runner = nullptr;
 
 std::atomic<int64_t> g_enqueued{0}, g_waits{0}, g_settled{0}, g_full{0};
 
@@ -131,15 +134,41 @@ class Queue {
         c10::autograd_dispatch_keyset_with_ADInplaceOrView |
         c10::DispatchKeySet(
             {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
-    for (uint64_t position = 0;; ++position) {
+    size_t alone = 0;  // pieces of work that make no region
+    for (uint64_t position = 0;;) {
       sleep_until_issued(position);
       if (closed_.load()) return;
-      run(*ring_[position % kCapacity]);
-      ring_[position % kCapacity].reset();
-      detail::g_pending.fetch_sub(1, std::memory_order_release);
-      done_.store(position + 1, std::memory_order_seq_cst);
+      size_t ran = 0;
+      if (alone == 0 && looks_for_regions()) {
+        const RegionOutcome outcome = run_region(position);
+        ran = outcome.done;
+        alone = outcome.alone;
+      }
+      if (ran == 0) {
+        run(*ring_[position % kCapacity]);
+        ran = 1;
+        if (alone > 0) --alone;
+      }
+      for (size_t i = 0; i < ran; ++i) ring_[(position + i) % kCapacity].reset();
+      position += ran;
+      detail::g_pending.fetch_sub(static_cast<int64_t>(ran), std::memory_order_release);
+      done_.store(position, std::memory_order_seq_cst);
       if (waiting_.load(std::memory_order_seq_cst) != 0) done_.notify_all();
     }
+  }
+
+  RegionOutcome run_region(uint64_t position) {
+    // Deterministic modes join nothing, though the bits are the same.
+    if (g_region_runner == nullptr || at::globalContext().deterministicAlgorithms() ||
+        failed_.load(std::memory_order_acquire))
+      return {};
+    RegionOutcome outcome = g_region_runner([&](size_t k) -> Work* {
+      const uint64_t wanted = position + k;
+      if (wanted >= issued_.load(std::memory_order_acquire)) return nullptr;
+      return ring_[wanted % kCapacity].get();
+    });
+    if (outcome.done > 0) outcome.alone = 0;
+    return outcome;
   }
 
   void sleep_until_issued(uint64_t position) {
@@ -257,11 +286,17 @@ void set_bit(uint32_t bit, bool on) {
 }
 }  // namespace
 
-Mode mode() { return detail::g_mode.load() & detail::kAsynchronous ? Mode::kStrict : Mode::kDebug; }
+Mode mode() {
+  return looks_for_regions()                               ? Mode::kFused
+         : (detail::g_mode.load() & detail::kAsynchronous) ? Mode::kStrict
+                                                           : Mode::kDebug;
+}
 void set_mode(Mode mode) {
   wait_all();
-  set_bit(detail::kAsynchronous, mode == Mode::kStrict);
+  set_bit(detail::kAsynchronous, mode != Mode::kDebug);
+  set_bit(detail::kLooksForRegions, mode == Mode::kFused);
 }
+void set_region_runner(RegionRunner runner) { g_region_runner = runner; }
 
 WatchWaits watch_waits() { return g_watch.load(); }
 void set_watch_waits(WatchWaits watch) {

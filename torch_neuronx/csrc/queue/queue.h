@@ -22,12 +22,12 @@ class Completion;
 namespace queue {
 
 // What an operator's call does. `kDebug`: all of its work. `kStrict`: settles shapes and memory,
-// and enqueues the work.
-enum class Mode : int { kDebug = 0, kStrict = 1 };
+// and enqueues the work. `kFused`: the same, and joins what waits (program/regions.h).
+enum class Mode : int { kDebug = 0, kStrict = 1, kFused = 2 };
 
 namespace detail {
 extern std::atomic<uint32_t> g_mode;  // of these bits
-inline constexpr uint32_t kAsynchronous = 1, kWatchWaits = 2;
+inline constexpr uint32_t kAsynchronous = 1, kWatchWaits = 2, kLooksForRegions = 4;
 extern std::atomic<int64_t> g_pending;  // of all cores
 extern thread_local int t_inside;
 void wait_all_slow();
@@ -43,6 +43,9 @@ void set_mode(Mode mode);
 inline bool asynchronous() {
   return C10_UNLIKELY(detail::g_mode.load(std::memory_order_relaxed) & detail::kAsynchronous) &&
          detail::t_inside == 0;
+}
+inline bool looks_for_regions() {
+  return (detail::g_mode.load(std::memory_order_relaxed) & detail::kLooksForRegions) != 0;
 }
 // Whether a call of this thread needs more than to be done: asynchronous(), or calls that wait for
 // values are watched.
@@ -88,6 +91,15 @@ class FunctionWork final : public Work {
   const std::string name_;
   const std::function<void()> function_;
 };
+
+// Runs several pieces of work at once, from the next on, if it can. `at(k)` is the k-th piece from
+// the next on, or null behind the last; it stays where it is while this runs.
+struct RegionOutcome {
+  size_t done = 0;   // so many were run
+  size_t alone = 1;  // else: so many are to be run one by one before it is asked again
+};
+using RegionRunner = RegionOutcome (*)(const std::function<Work*(size_t)>& at);
+void set_region_runner(RegionRunner runner);
 
 // Adds work at the end of a core's queue; waits while that is full.
 void push(c10::DeviceIndex core, std::unique_ptr<Work> work);

@@ -70,6 +70,13 @@ QueuedCall::QueuedCall(const std::string& name, const Signature& signature, cons
       float_control_(float_control()) {
   for (const c10::StorageImpl* storage : key.storages)
     storages_.push_back({const_cast<void*>(storage->data()), storage->nbytes()});
+  if (looks_for_regions()) {
+    const Arena& arena = torch_neuronx::arena(core_);
+    for (const auto& [start, bytes] : storages_)
+      serials_.push_back(start == nullptr ? 0 : arena.serial(start));
+    for (Allocation& each : memory_)
+      each.serial = each.pointer == nullptr ? 0 : arena.serial(each.pointer);
+  }
   for (const at::Tensor* t : key.tensors) offsets_.push_back(t->storage_offset());
   if (g_profiling.load(std::memory_order_relaxed)) correlation_ = profile_correlation();
 }

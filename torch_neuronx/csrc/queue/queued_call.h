@@ -44,6 +44,8 @@ class QueuedCall final : public Work {
   const auto& storages() const { return storages_; }
   const auto& offsets() const { return offsets_; }
   const Allocations& memory() const { return memory_; }
+  // Which allocation a storage was of when the call was issued; 0 if nobody asked.
+  uint64_t storage_serial(size_t storage) const { return serials_.empty() ? 0 : serials_[storage]; }
 
  private:
   torch::jit::Stack restore();
@@ -58,6 +60,7 @@ class QueuedCall final : public Work {
   const SettledPtr settled_;
   Allocations memory_;
   c10::SmallVector<std::pair<void*, size_t>, 6> storages_;
+  c10::SmallVector<uint64_t, 6> serials_;
   c10::SmallVector<int64_t, 6> offsets_;
   torch::jit::Stack arguments_;
   c10::SmallVector<std::pair<size_t, size_t>, 2> lists_;  // arguments, and how long they are

@@ -1,0 +1,277 @@
+"""Fused mode: operators that wait are joined into programs, and nobody can tell by the results."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import torch_neuronx
+from torch_neuronx import _C
+from torch_neuronx.neuron.regions import compile_region
+
+N = torch_neuronx.neuron
+NUMBERS = {torch.float16: 5, torch.float32: 6, torch.bool: 11, torch.bfloat16: 15}
+TYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.fixture
+def fused() -> Iterator[None]:
+    before = _C.direct_elements()
+    _C.set_direct_elements(0)
+    with N.eager_mode("fused"):
+        yield
+    _C.set_direct_elements(before)
+
+
+def patterns(dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """All values of a 16-bit type, or a sample of those of float32, in some order.
+
+    In front, those of the seeds 1 and 2 have each pair of special values.
+    """
+    info = torch.finfo(dtype)
+    ends = [info.max, info.tiny, info.smallest_normal * info.eps, float("inf"), 0.0, 0.1, 0.5, 1, 3]
+    special = torch.tensor([*ends, *(-x for x in ends), float("nan")]).to(dtype)
+    count = len(special)
+    special = special.repeat_interleave(count) if seed == 1 else special.repeat(count)
+    return torch.cat([special, _patterns(dtype, seed)])
+
+
+def _patterns(dtype: torch.dtype, seed: int) -> torch.Tensor:
+    source = torch.Generator().manual_seed(seed)
+    if dtype is torch.float32:
+        bits = torch.randint(-(1 << 31), 1 << 31, (1 << 16,), generator=source)
+        values = bits.to(torch.int32).view(torch.float32)
+        return torch.cat([values, torch.randn(1 << 15, generator=source)])
+    values = torch.arange(1 << 16, dtype=torch.int32).sub(1 << 15).to(torch.int16).view(dtype)
+    return values[torch.randperm(1 << 16, generator=source)]
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal bits, but for those of NaN."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    ints = torch.int32 if a.itemsize == 4 else torch.int16
+    return bool(((a.view(ints) == b.view(ints)) | (a.isnan() & b.isnan())).all())
+
+
+_X, _Y, _Z = ("input", 0), ("input", 1), ("input", 2)
+#: By operator: arguments of a call. All of `kSameBits` in csrc/program/regions.cpp.
+CALLS: dict[str, list[list[Any]]] = {
+    "abs": [[_X]],
+    "add.Tensor": [[_X, _Y, 1], [_X, 1.7, 1], [_X, 3, 1]],
+    "cat": [[[_X, _Y, _X], 0]],
+    "ceil": [[_X]],
+    "copysign.Tensor": [[_X, _Y]],
+    "div.Tensor": [[_X, _Y], [_X, 0.3], [_X, -0.0]],
+    "eq.Scalar": [[_X, 0.5]],
+    "eq.Tensor": [[_X, _Y]],
+    "floor": [[_X]],
+    "ge.Scalar": [[_X, -0.0]],
+    "ge.Tensor": [[_X, _Y]],
+    "gt.Scalar": [[_X, 0.1]],
+    "gt.Tensor": [[_X, _Y]],
+    "hardtanh": [[_X, -0.7, 1.3]],
+    "le.Scalar": [[_X, 0.1]],
+    "le.Tensor": [[_X, _Y]],
+    "leaky_relu": [[_X, 0.01], [_X, -0.3]],
+    "lt.Scalar": [[_X, 1]],
+    "lt.Tensor": [[_X, _Y]],
+    "mul.Tensor": [[_X, _Y], [_X, 0.3], [_X, -0.0], [_X, 2]],
+    "neg": [[_X]],
+    "reciprocal": [[_X]],
+    "relu": [[_X]],
+    "round": [[_X]],
+    "sign": [[_X]],
+    "sub.Tensor": [[_X, _Y, 1], [_X, 0.1, 1]],
+    "threshold_backward": [[_X, _Y, 0], [_X, _Y, 0.5]],
+    "trunc": [[_X]],
+    "where.self": [[("input", 2), _X, _Y]],
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", CALLS)
+def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype) -> None:
+    x, y = (patterns(dtype, seed).to("neuron") for seed in (1, 2))
+    inputs = [x, y, x > 0]
+    base, _, overload = name.partition(".")
+    operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+    named = operator._schema.arguments
+
+    def of(given: Any) -> Any:
+        if isinstance(given, list):
+            return [of(each) for each in given]
+        return inputs[given[1]] if isinstance(given, tuple) else given
+
+    for arguments in CALLS[name]:
+        split = list(zip(named, map(of, arguments), strict=True))
+        expected = operator(
+            *(value for about, value in split if not about.kwarg_only),
+            **{about.name: value for about, value in split if about.kwarg_only},
+        )
+        facts = [(NUMBERS[t.dtype], tuple(t.shape), tuple(t.stride())) for t in inputs]
+        call = (base, overload, arguments, NUMBERS[expected.dtype], tuple(expected.shape))
+        program = compile_region(0, 0, facts, [call], (0,))
+        assert program is not None
+        (found,) = program(inputs[:])
+        assert same(found.cpu(), expected.cpu()), arguments
+
+
+@pytest.mark.parametrize("source", TYPES)
+@pytest.mark.parametrize("target", TYPES)
+def test_a_cast_gives_the_same_bits_compiled(source: torch.dtype, target: torch.dtype) -> None:
+    x = patterns(source, 3).to("neuron")
+    facts = [(NUMBERS[source], tuple(x.shape), (1,))]
+    call = ("copy_", "", [None, _X, False], NUMBERS[target], tuple(x.shape))
+    program = compile_region(0, 0, facts, [call], (0,))
+    (found,) = program([x])
+    assert same(found.cpu(), x.to(target).cpu())
+
+
+def _until_fused(step: Callable[[], Any], seconds: float = 60) -> Any:
+    """Take steps until a region was run as a program; return what the last one gave."""
+    N.reset_eager_stats()
+    end = time.monotonic() + seconds
+    while N.eager_stats()["fused"]["regions"] == 0:
+        result = step()
+        N.synchronize()
+        assert time.monotonic() < end, N.eager_stats()
+        time.sleep(0.02)
+    return result
+
+
+def _work(seed: int, dtype: torch.dtype) -> Callable[[], list[torch.Tensor]]:
+    """Some 20 operators on tensors of 96 KiB and more, with views, writes and reads."""
+    choose = random.Random(seed)  # noqa: S311
+    source = torch.Generator().manual_seed(seed)
+    given = [torch.randn(192, 256, generator=source).to(dtype).to("neuron") for _ in range(3)]
+    row = torch.randn(256, generator=source).to(dtype).to("neuron")
+    makers: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
+        lambda a, b: a + b,
+        lambda a, b: a * b,
+        lambda a, b: a - b * 0.5,
+        lambda a, _: a.relu() * row,
+        lambda a, b: torch.where(a > b, a, -b),
+        lambda a, b: torch.cat([a[:96], b[96:]]),
+        lambda a, _: a.float().mul(1.25).to(dtype),
+        lambda a, b: torch.cat([-a.chunk(2, 1)[1], b.chunk(2, 1)[0]], 1),
+        lambda a, _: a.t().contiguous().t().contiguous(),
+        lambda a, b: torch.maximum(a, b).clamp_(-2, 2),
+        lambda a, b: a.add_(b).clone(),
+        lambda a, _: torch.nn.functional.gelu(a),
+        lambda a, _: a / (a.abs() + 1),
+        lambda a, _: a.softmax(1),
+        lambda a, b: a.copy_(b) + 1,
+    ]
+    plan = [(choose.randrange(len(makers)), choose.random(), choose.random()) for _ in range(20)]
+
+    def step() -> list[torch.Tensor]:
+        values = [t.clone() for t in given]
+        for maker, first, second in plan:
+            a, b = (values[int(r * len(values))] for r in (first, second))
+            values.append(makers[maker](a, b))
+            if len(values) > 5:
+                del values[int(first * len(values))]
+        return values
+
+    return step
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_give_the_same_bits(seed: int) -> None:
+    step = _work(seed, TYPES[seed % 3])
+    with N.eager_mode("debug"):
+        expected = [t.cpu() for t in step()]
+    for _ in range(12):
+        for found, wanted in zip(step(), expected, strict=True):
+            assert same(found.cpu(), wanted)
+        step()  # nobody reads this one's results
+        N.synchronize()
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("fused")
+def test_what_is_kept_of_a_region_has_its_value() -> None:
+    x = torch.randn(300, 300, device="neuron")
+    kept: list[torch.Tensor] = []
+
+    def step() -> torch.Tensor:
+        y = x * 2
+        z = y + 1
+        kept[:] = [z]
+        return (z - 3).relu() * x
+
+    result = _until_fused(step)
+    stats = N.eager_stats()["fused"]
+    assert stats["operators"] >= 2 * stats["regions"]
+    expected = x.cpu() * 2 + 1
+    assert torch.equal(kept[0].cpu(), expected)
+    assert torch.equal(result.cpu(), (expected - 3).relu() * x.cpu())
+
+
+@pytest.mark.usefixtures("fused")
+def test_a_reader_behind_the_region_finds_what_was_freed() -> None:
+    x = torch.randn(300, 300, device="neuron")
+    weights = torch.randn(300, 300, device="neuron")
+
+    def step() -> torch.Tensor:
+        y = x * 2 + 1
+        z = y @ weights  # no part of a region; reads what is freed when the function ends
+        return z + 1
+
+    with N.eager_mode("debug"):
+        expected = step().cpu()
+    assert torch.equal(_until_fused(step).cpu(), expected)
+    for _ in range(20):
+        assert torch.equal(step().cpu(), expected)
+
+
+@pytest.mark.usefixtures("fused")
+def test_deterministic_algorithms_join_nothing() -> None:
+    x = torch.randn(300, 300, device="neuron")
+
+    def step() -> torch.Tensor:
+        return (x * 2 + 1).relu() - x
+
+    _until_fused(step)
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        N.reset_eager_stats()
+        for _ in range(5):
+            step()
+            N.synchronize()
+        assert N.eager_stats()["fused"]["regions"] == 0
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+def test_training_gives_the_same_bits_in_all_modes() -> None:
+    def losses(mode: str) -> list[torch.Tensor]:
+        with N.eager_mode(mode):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(
+                torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)
+            ).to("neuron")
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            x = torch.randn(300, 64, device="neuron")
+            told = []
+            for _ in range(12):
+                loss = ((model(x) - x) * 0.5).square().mean() * 2
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                told.append(loss.detach())
+            return [each.cpu() for each in told] + [p.detach().cpu() for p in model.parameters()]
+
+    expected = losses("debug")
+    for mode in ("strict", "fused"):
+        for found, wanted in zip(losses(mode), expected, strict=True):
+            assert torch.equal(found, wanted)
