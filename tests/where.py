@@ -107,7 +107,7 @@ TESTS: dict[str, tuple[str, ...]] = {
                                "nki/test_native_*"),
     "torch_neuronx/csrc/program": ("compiler/test_executable_*", "compiler/test_foreign_memory.py",
                                    "compiler/test_tape*.py", "compiler/test_threads.py"),
-    "torch_neuronx/csrc/queue": ("device/test_eager_queue.py",),
+    "torch_neuronx/csrc/queue": ("device/test_eager_queue.py", "device/test_eager_regions.py"),
     "torch_neuronx/distributed": ("distributed/*",),
     "torch_neuronx/distributed/planning": ("distributed/test_planning.py",),
     "torch_neuronx/dynamo": ("compiler/test_dynamo_*", "compiler/test_partition.py",
