@@ -73,6 +73,17 @@ bool is_known_type(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kBool;
 }
 
+// All of one type, but for a condition. Where types are mixed, bits were not compared.
+bool has_one_type(const std::vector<queue::Operand>& operands) {
+  std::optional<at::ScalarType> type;
+  for (const queue::Operand& operand : operands) {
+    if (operand.dtype == at::kBool) continue;
+    if (type && *type != operand.dtype) return false;
+    type = operand.dtype;
+  }
+  return type.has_value();
+}
+
 struct Input {
   at::ScalarType dtype;
   c10::DimVector sizes, strides;
@@ -185,7 +196,9 @@ bool Collected::add(const QueuedCall& call) {
   if (!has_same_bits(call) || settled.returns.size() != 1 || settled.returns[0].size() != 1 ||
       settled.draws != 0)
     return false;
+  if (!members.empty() && !call.enters_as(*members[0].call)) return false;
   const bool copies = call.signature().returns[0] >= 0;
+  if (!copies && !has_one_type(settled.operands)) return false;
   Member member;
   member.call = &call;
   if (copies) {  // aten::copy_: all of a storage, by another tensor
@@ -390,6 +403,7 @@ void run(Region& region, const Collected& found, const std::vector<size_t>& outp
   if (program.scratch_bytes > 0)
     scratch.push_back({region.scratch.get(), static_cast<size_t>(program.scratch_bytes)});
   Promises promises(scratch);
+  found.members[0].call->enter_thread();
   Frame frame(program, arguments, targets);
   frame.run({});
   for (const size_t output : outputs) mark_written(found.members[output].data);

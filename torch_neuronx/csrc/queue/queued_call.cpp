@@ -106,9 +106,13 @@ void QueuedCall::take_arguments(const Stack& stack) {
   }
 }
 
-void QueuedCall::run() {
+void QueuedCall::enter_thread() const {
   set_float_control(float_control_);
   if (omp_get_max_threads() != threads_) omp_set_num_threads(threads_);
+}
+
+void QueuedCall::run() {
+  enter_thread();
   const CorrelationScope correlation(correlation_);
   Promises promises(memory_);
   {

@@ -34,6 +34,12 @@ class QueuedCall final : public Work {
   std::string name() const override;
   QueuedCall* as_call() override { return this; }
 
+  // Has this thread round and share work as the calling one did.
+  void enter_thread() const;
+  bool enters_as(const QueuedCall& other) const {
+    return float_control_ == other.float_control_ && threads_ == other.threads_;
+  }
+
   const c10::OperatorHandle& op() const { return op_; }
   c10::DeviceIndex core() const { return core_; }
   const Signature& signature() const { return signature_; }
