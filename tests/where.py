@@ -133,6 +133,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/ops": ("nodevice/test_ops_*", "device/test_portability.py"),
     "torch_neuronx/program": ("compiler/test_executable_*", "compiler/test_allowed.py"),
     "torch_neuronx/tools": ("compiler/test_tools.py",),
+    "torch_neuronx/tools/explain_eager.py": ("device/test_explain_eager.py",),
 }  # fmt: skip
 
 

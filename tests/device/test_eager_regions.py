@@ -12,10 +12,10 @@ import torch
 
 import torch_neuronx
 from torch_neuronx import _C
-from torch_neuronx.neuron.regions import compile_region
+from torch_neuronx.neuron.regions import TYPES_BY_NUMBER, compile_region
 
 N = torch_neuronx.neuron
-NUMBERS = {torch.float16: 5, torch.float32: 6, torch.bool: 11, torch.bfloat16: 15}
+NUMBERS = {dtype: number for number, dtype in TYPES_BY_NUMBER.items()}
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
