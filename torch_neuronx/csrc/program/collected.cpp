@@ -21,21 +21,45 @@ constexpr int64_t kLeastBytes = 64 << 10;
 // Operators whose compiled form gives the same bits in float32, bfloat16 and float16. That is
 // tested (tests/device/test_eager_regions.py); those with `alpha` only where that is 1.
 constexpr std::string_view kSameBits[] = {
-    "aten::abs",        "aten::add.Tensor",
-    "aten::cat",        "aten::ceil",
-    "aten::copy_",      "aten::copysign.Tensor",
-    "aten::div.Tensor", "aten::eq.Scalar",
-    "aten::eq.Tensor",  "aten::floor",
-    "aten::ge.Scalar",  "aten::ge.Tensor",
-    "aten::gt.Scalar",  "aten::gt.Tensor",
-    "aten::hardtanh",   "aten::le.Scalar",
-    "aten::le.Tensor",  "aten::leaky_relu",
-    "aten::lt.Scalar",  "aten::lt.Tensor",
-    "aten::mul.Tensor", "aten::neg",
-    "aten::reciprocal", "aten::relu",
-    "aten::round",      "aten::sign",
-    "aten::sub.Tensor", "aten::threshold_backward",
-    "aten::trunc",      "aten::where.self",
+    "aten::abs",
+    "aten::add.Tensor",
+    "aten::cat",
+    "aten::ceil",
+    "aten::copy_",
+    "aten::copysign.Tensor",
+    "aten::div.Tensor",
+    "aten::eq.Scalar",
+    "aten::eq.Tensor",
+    "aten::exp",
+    "aten::floor",
+    "aten::ge.Scalar",
+    "aten::ge.Tensor",
+    "aten::gelu",
+    "aten::gelu_backward",
+    "aten::gt.Scalar",
+    "aten::gt.Tensor",
+    "aten::hardtanh",
+    "aten::le.Scalar",
+    "aten::le.Tensor",
+    "aten::leaky_relu",
+    "aten::lt.Scalar",
+    "aten::lt.Tensor",
+    "aten::mul.Tensor",
+    "aten::neg",
+    "aten::reciprocal",
+    "aten::relu",
+    "aten::round",
+    "aten::sigmoid",
+    "aten::sigmoid_backward",
+    "aten::sign",
+    "aten::silu",
+    "aten::silu_backward",
+    "aten::sub.Tensor",
+    "aten::tanh",
+    "aten::tanh_backward",
+    "aten::threshold_backward",
+    "aten::trunc",
+    "aten::where.self",
 };
 
 bool has_same_bits(const QueuedCall& call) {
@@ -80,6 +104,7 @@ std::optional<Atom> Collected::constant(const c10::IValue& value) {
   if (value.isBool()) return Atom{value.toBool()};
   if (value.isInt()) return Atom{value.toInt()};
   if (value.isDouble()) return Atom{value.toDouble()};
+  if (value.isString()) return Atom{value.toStringRef()};
   if (value.isTensor() && value.toTensor().defined()) {
     const at::Tensor& t = value.toTensor();
     // A number of Python's that PyTorch made a tensor of.
@@ -252,6 +277,10 @@ std::vector<uint64_t> Collected::key(const std::vector<size_t>& outputs) const {
           key.push_back(bits);
         }
         if (const auto* t = std::get_if<bool>(&atom)) key.push_back(*t);
+        if (const auto* text = std::get_if<std::string>(&atom)) {
+          key.push_back(text->size());
+          key.insert(key.end(), text->begin(), text->end());
+        }
         if (const auto* i = std::get_if<InputRef>(&atom)) key.push_back(i->number);
         if (const auto* v = std::get_if<ValueRef>(&atom)) key.push_back(v->call);
       }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -31,7 +32,8 @@ struct ValueRef {  // what an earlier call of the region gave
   size_t call;
 };
 struct Given;
-using Atom = std::variant<std::monostate, int64_t, double, bool, InputRef, ValueRef>;
+using Atom =
+    std::variant<std::monostate, int64_t, double, bool, std::string, InputRef, ValueRef>;
 struct Given {  // an argument
   std::vector<Atom> items;
   bool is_list = false;

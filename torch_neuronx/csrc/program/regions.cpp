@@ -225,6 +225,7 @@ py::object object_of(const Atom& atom) {
   if (const auto* i = std::get_if<int64_t>(&atom)) return py::int_(*i);
   if (const auto* d = std::get_if<double>(&atom)) return py::float_(*d);
   if (const auto* t = std::get_if<bool>(&atom)) return py::bool_(*t);
+  if (const auto* text = std::get_if<std::string>(&atom)) return py::str(*text);
   if (const auto* i = std::get_if<InputRef>(&atom)) return py::make_tuple("input", i->number);
   if (const auto* v = std::get_if<ValueRef>(&atom)) return py::make_tuple("value", v->call);
   return py::none();
