@@ -28,7 +28,7 @@ BOUNDS: dict[Op, tuple[float, float]] = {
     Op.TANH: (1.5, 1.5),
     Op.ERF: (1.25, 1.5),
     Op.LOGISTIC: (2.4, 2.4),
-    Op.NORMAL_CDF: (4.0, 4.0),
+    Op.NORMAL_CDF: (7.0, 7.0),  # in the far tail
     Op.NORMAL_PDF: (2.0, 2.0),
     Op.RSQRT: (1.5, 1.5),
     Op.SQRT: (0.5, 0.5),

@@ -100,9 +100,7 @@ def _plus_one(scalar: Scalar) -> Scalar | None:
     return None
 
 
-def _rounded_to(
-    user: Scalar | None, source: Scalar, tolerant: dict[Scalar, DType]
-) -> DType | None:
+def _rounded_to(user: Scalar | None, source: Scalar, tolerant: dict[Scalar, DType]) -> DType | None:
     """The 16-bit type that a user's result is rounded to in the end.
 
     None if there is none, or if a small relative error of `source` may be a larger one there.

@@ -214,8 +214,13 @@ OPERATORS = (
     _function(Op.ERFC, _each(math.erfc), REAL, xla=Xla.NO),
     _function(Op.ERFINV, _each(_erfinv), REAL, xla=Xla.NO),
     _function(Op.NORMAL_CDF, _each(_normal_cdf), REAL, xla=Xla.NO, instructions=30),
-    _function(Op.NORMAL_PDF, lambda x: np.exp(x * x * -0.5) / math.sqrt(2 * math.pi), REAL,
-              xla=Xla.NO, instructions=20),
+    _function(
+        Op.NORMAL_PDF,
+        lambda x: np.exp(x * x * -0.5) / math.sqrt(2 * math.pi),
+        REAL,
+        xla=Xla.NO,
+        instructions=20,
+    ),
     _function(Op.LGAMMA, _each(_lgamma), REAL, xla=Xla.NO),
     _function(Op.DIGAMMA, _each(_digamma), REAL, xla=Xla.NO),
 )

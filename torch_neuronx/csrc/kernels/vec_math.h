@@ -3,7 +3,8 @@
 //
 // exp, sigmoid, tanh and normal_cdf stand in neuronxcc/codegen/llvm/math32.py too, operation by
 // operation, so that compiled code gives the same bits: tests/device/test_eager_regions.py. What
-// includes this is compiled without contraction: a product and a sum are rounded unless fma says so.
+// includes this is compiled without contraction: a product and a sum are rounded unless fma says
+// so.
 #pragma once
 
 #include "kernels/vec.h"
@@ -179,12 +180,23 @@ TN_INLINE vf tanh(vf x) {
   return (vf)((vi)(t >= 0.625f ? large : small) | ((vi)x & (vi)splat(-0.0f)));
 }
 
+// t^2 - square, where `square` is t * t rounded.
+TN_INLINE vf lost_of_square(vf t, vf square) {
+#if defined(__FMA__)
+  return fma(t, t, -square);
+#else
+  const vf high = (vf)((vi)t & -4096);  // 12 bits, so that its square is exact
+  const vf rest = t - high;
+  return (high * high - square) + high * rest * 2.0f + rest * rest;
+#endif
+}
+
 // The normal distribution function and e^(-x^2/2), both good to a few ulp in the far tail too:
 // P(-t) = e^(-t^2/2) * R(t) with R smooth, so no 1 + erf cancellation. NaN gives NaN.
 TN_INLINE vf normal_cdf(vf x, vf* bell) {
   const vf t = min2(splat(14.6f), abs(x));
   const vf square = t * t;
-  const vf low = fma(t, t, -square);
+  const vf low = lost_of_square(t, square);
   *bell = exp_reduced(square * -0.5f, low * -0.5f);
   const vf v = fma(fast_reciprocal(t + 3.0f), -6.0f, 1.0f);
   const vf tail = *bell * horner(v, 5.30624529e-05f, 0.000114910741f, -0.000338918588f,

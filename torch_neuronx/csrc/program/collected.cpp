@@ -20,56 +20,83 @@ constexpr int64_t kLeastBytes = 64 << 10;
 
 // Operators whose compiled form gives the same bits in float32, bfloat16 and float16. That is
 // tested (tests/device/test_eager_regions.py); those with `alpha` only where that is 1.
-constexpr std::string_view kSameBits[] = {
-    "aten::abs",
-    "aten::add.Tensor",
-    "aten::cat",
-    "aten::ceil",
-    "aten::copy_",
-    "aten::copysign.Tensor",
-    "aten::div.Tensor",
-    "aten::eq.Scalar",
-    "aten::eq.Tensor",
-    "aten::exp",
-    "aten::floor",
-    "aten::ge.Scalar",
-    "aten::ge.Tensor",
-    "aten::gelu",
-    "aten::gelu_backward",
-    "aten::gt.Scalar",
-    "aten::gt.Tensor",
-    "aten::hardtanh",
-    "aten::le.Scalar",
-    "aten::le.Tensor",
-    "aten::leaky_relu",
-    "aten::lt.Scalar",
-    "aten::lt.Tensor",
-    "aten::mul.Tensor",
-    "aten::neg",
-    "aten::reciprocal",
-    "aten::relu",
-    "aten::round",
-    "aten::sigmoid",
-    "aten::sigmoid_backward",
-    "aten::sign",
-    "aten::silu",
-    "aten::silu_backward",
-    "aten::sub.Tensor",
-    "aten::tanh",
-    "aten::tanh_backward",
-    "aten::threshold_backward",
-    "aten::trunc",
-    "aten::where.self",
+struct SameBits {
+  std::string_view name;
+  // The argument with this number has to have this value.
+  int number = -1;
+  double value = 0.0;
+  bool operator<(std::string_view other) const { return name < other; }
+};
+constexpr SameBits kSameBits[] = {
+    {"aten::abs"},
+    {"aten::add.Tensor"},
+    {"aten::cat"},
+    {"aten::ceil"},
+    {"aten::clamp"},
+    {"aten::clamp_max"},
+    {"aten::clamp_min"},
+    {"aten::copy_"},
+    {"aten::copysign.Tensor"},
+    {"aten::div.Tensor"},
+    {"aten::eq.Scalar"},
+    {"aten::eq.Tensor"},
+    {"aten::exp"},
+    {"aten::floor"},
+    {"aten::ge.Scalar"},
+    {"aten::ge.Tensor"},
+    {"aten::gelu"},
+    {"aten::gelu_backward"},
+    {"aten::gt.Scalar"},
+    {"aten::gt.Tensor"},
+    {"aten::hardsigmoid"},
+    {"aten::hardswish"},
+    {"aten::hardtanh"},
+    {"aten::le.Scalar"},
+    {"aten::le.Tensor"},
+    {"aten::leaky_relu"},
+    {"aten::logical_not"},
+    {"aten::lt.Scalar"},
+    {"aten::lt.Tensor"},
+    {"aten::masked_fill.Scalar"},
+    {"aten::mul.Tensor"},
+    {"aten::ne.Scalar"},
+    {"aten::ne.Tensor"},
+    {"aten::neg"},
+    {"aten::pow.Tensor_Scalar", 1, 2.0},
+    {"aten::reciprocal"},
+    {"aten::relu"},
+    {"aten::round"},
+    {"aten::rsub.Scalar"},
+    {"aten::sigmoid"},
+    {"aten::sigmoid_backward"},
+    {"aten::sign"},
+    {"aten::silu"},
+    {"aten::silu_backward"},
+    {"aten::sub.Tensor"},
+    {"aten::tanh"},
+    {"aten::tanh_backward"},
+    {"aten::threshold_backward"},
+    {"aten::trunc"},
+    {"aten::where.self"},
 };
 
+bool has_value(const c10::IValue& given, double value) {
+  if (given.isInt()) return static_cast<double>(given.toInt()) == value;
+  return given.isDouble() && given.toDouble() == value;
+}
+
 bool has_same_bits(const QueuedCall& call) {
-  thread_local std::unordered_map<const queue::Signature*, bool> known;
-  const auto [found, is_new] = known.try_emplace(&call.signature(), false);
+  thread_local std::unordered_map<const queue::Signature*, const SameBits*> known;
+  const auto [found, is_new] = known.try_emplace(&call.signature(), nullptr);
   if (is_new) {
     const std::string name = c10::toString(call.op().operator_name());
-    found->second = std::binary_search(std::begin(kSameBits), std::end(kSameBits), name);
+    const SameBits* row = std::lower_bound(std::begin(kSameBits), std::end(kSameBits), name);
+    if (row != std::end(kSameBits) && row->name == name) found->second = row;
   }
-  return found->second;
+  const SameBits* row = found->second;
+  return row != nullptr &&
+         (row->number < 0 ||
+          has_value(call.arguments()[static_cast<size_t>(row->number)], row->value));
 }
 
 bool is_known_type(at::ScalarType dtype) {
@@ -216,10 +243,7 @@ bool Collected::add(const QueuedCall& call) {
     if (found) continue;
     const auto atom = constant(arguments[i]);
     if (!atom || given.is_list) return fails();
-    if (call.signature().arguments[i].alpha &&
-        !(arguments[i].isInt() && arguments[i].toInt() == 1) &&
-        !(arguments[i].isDouble() && arguments[i].toDouble() == 1.0))
-      return fails();
+    if (call.signature().arguments[i].alpha && !has_value(arguments[i], 1.0)) return fails();
     given.items.push_back(*atom);
   }
   // Its memory may have been that of an input, which the program would read later or in between.

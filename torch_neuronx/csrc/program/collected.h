@@ -32,8 +32,7 @@ struct ValueRef {  // what an earlier call of the region gave
   size_t call;
 };
 struct Given;
-using Atom =
-    std::variant<std::monostate, int64_t, double, bool, std::string, InputRef, ValueRef>;
+using Atom = std::variant<std::monostate, int64_t, double, bool, std::string, InputRef, ValueRef>;
 struct Given {  // an argument
   std::vector<Atom> items;
   bool is_list = false;
