@@ -94,7 +94,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "device/test_scaled_products.py", "device/test_strided_parameters.py",
         "device/test_zero_tensors.py", "device/test_portability.py", "fuzz/test_operators.py"),
     "torch_neuronx/csrc/distributed": ("distributed/*",),
-    "torch_neuronx/csrc/gemm": ("kernels/test_gemm_*",),
+    "torch_neuronx/csrc/gemm": ("kernels/test_gemm_*", "distributed/test_same_products.py"),
     "torch_neuronx/csrc/inference": ("inference/*",),
     "torch_neuronx/csrc/kernels": ("kernels/test_multi_tensor.py", "kernels/test_norm.py",
                                    "kernels/test_philox.py", "kernels/test_pointwise.py",
