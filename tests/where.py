@@ -31,6 +31,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "neuronxcc/driver": ("frontends/test_cli.py",),
     "neuronxcc/codegen": ("compiler/test_codegen_*", "compiler/test_executable_bounds.py"),
     "neuronxcc/codegen/llvm": ("compiler/test_codegen_*", "compiler/test_special_values.py",
+                               "compiler/test_complex_values.py",
                                "compiler/test_activations_16bits.py"),
     "neuronxcc/collected.py": ("compiler/test_collector.py",),
     "neuronxcc/collector.py": ("compiler/test_collector.py",),
