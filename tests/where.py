@@ -112,7 +112,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/distributed": ("distributed/*",),
     "torch_neuronx/distributed/planning": ("distributed/test_planning.py",),
     "torch_neuronx/dynamo": ("compiler/test_dynamo_*", "compiler/test_partition.py",
-                             "compiler/test_zoo.py"),
+                             "compiler/test_windows.py", "compiler/test_zoo.py"),
     "torch_neuronx/dynamo/portability.py": ("compiler/test_portability.py",),
     "torch_neuronx/dynamo/lowerings": ("compiler/test_lowerings_opinfo.py",
                                        "compiler/test_refused_types_opinfo.py",
