@@ -1,8 +1,8 @@
 """Results of a graph whose elements share memory, such as the windows of `unfold`.
 
-AOTAutograd guesses that the gradient of a result has the result's strides, and copies it there if it
-hasn't. Where elements share memory, those of the gradient would overwrite each other: PyTorch 2.13
-sees that for `expand` alone.
+AOTAutograd guesses that the gradient of a result has the result's strides, and copies it there if
+it hasn't. Where elements share memory, those of the gradient would overwrite each other: PyTorch
+2.13 sees that for `expand` alone.
 """
 
 from __future__ import annotations
