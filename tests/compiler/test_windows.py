@@ -26,7 +26,14 @@ def windows(draw: st.DrawFn) -> tuple[torch.Tensor, list[Step]]:
     return x, steps
 
 
-OTHERS = ([], ["transpose"], ["expand"], ["windows"], ["slice", "transpose"], ["select"])
+OTHERS: tuple[list[str], ...] = (
+    [],
+    ["transpose"],
+    ["expand"],
+    ["windows"],
+    ["slice", "transpose"],
+    ["select"],
+)
 
 
 def _step(draw: st.DrawFn, x: torch.Tensor, kind: str) -> Step:
