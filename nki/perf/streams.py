@@ -1,0 +1,344 @@
+"""From a recording to a stream: works, cells, and how tiles share the memories on the chip."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from neuronxcc.perf.stream import QUEUES, Block, Ints, Loop, Stream, Work
+from nki.checks.flow import Leaf, Times, leaf_roles, starts
+from nki.core import Core
+from nki.errors import NkiError
+from nki.isa.spec import Role
+from nki.perf.buffers import reuses
+from nki.perf.cells import Boxes, Cells, boxes_of, cells_of, pitch_of
+from nki.perf.works import choices, is_timed, unpriced, work_of
+from nki.recording import Block as Recorded
+from nki.recording import Loop as RecordedLoop
+from nki.recording import Recording, RegisterForm
+
+__all__ = ["stream_of"]
+
+
+class _Accesses(NamedTuple):
+    """Accesses of one block: instruction, key of what is accessed, and whether it is written."""
+
+    event: list[Ints]
+    key: list[Ints]
+    writes: list[Ints]
+
+
+class _Part(NamedTuple):
+    """A block as far as it is known before cells are."""
+
+    block: Block
+    accesses: _Accesses
+    storages: Ints  # on chip without an address, of each use
+    events: Ints  # the instruction of each use
+
+
+def stream_of(recording: Recording, *, chooses_engines: bool = False) -> Stream:
+    """Return what a recording asks a core to do.
+
+    Args:
+        recording: of a kernel.
+        chooses_engines: a compiler chooses the engines that the kernel leaves open, the less busy
+            one each time; else they are those of the recording.
+
+    Raises:
+        NkiError: how often a loop runs is not known before it runs (NKI330).
+    """
+    return _Adapter(recording, chooses_engines).stream()
+
+
+class _Adapter:
+    def __init__(self, recording: Recording, chooses: bool) -> None:
+        self._recording = recording
+        self._templates = recording.templates
+        self._words = [template.words for template in recording.templates]
+        self._leaves: list[tuple[Leaf, ...]] = [leaf_roles(t) for t in recording.templates]
+        self._works: dict[Work, int] = {}
+        self._chosen = [
+            [self._number(work_of(t, name)) for name in (choices(t) if chooses else (None,))]
+            if is_timed(t)
+            else []
+            for t in recording.templates
+        ]
+        self._load = [0.0] * len(QUEUES)
+        storages = recording.storages
+        self._count = len(storages)
+        self._pitch = np.array([pitch_of(s) for s in storages] or [1], np.int64)
+        self._whole = np.array(
+            [s.nbytes if s.address is None else s.memory.partitions * s.pitch for s in storages]
+            or [1],
+            np.int64,
+        )
+        self._tracked = self._who_is_tracked()
+        self._memory = self._memories()
+        self._keys: list[tuple[int, int, Ints, Ints]] = []  # template, leaf, storages, bytes
+        self._known = 0
+
+    def _number(self, work: Work) -> int:
+        return self._works.setdefault(work, len(self._works))
+
+    # --- memories --------------------------------------------------------------------------------
+
+    def _who_is_tracked(self) -> np.ndarray:
+        """Return by storage whether some instruction reads and another one writes it."""
+        read, write = (np.zeros(max(1, self._count), bool) for _ in range(2))
+        blocks = [self._recording.body]
+        while blocks:
+            block = blocks.pop()
+            blocks += [loop.body for loop in block.loops]
+            for template, _, words in self._groups(block):
+                for i, leaf in enumerate(self._leaves[template]):
+                    if not isinstance(leaf.form, RegisterForm):
+                        used = np.unique(words[:, 2 * i])
+                        read[used] |= leaf.reads or leaf.role is Role.READWRITE
+                        write[used] |= leaf.writes
+        return read & write
+
+    def _memories(self) -> Ints:
+        """Return by storage what its places count in: itself, or the memory of its core."""
+        found = np.arange(max(1, self._count))
+        cores: dict[int, int] = {}
+        for number, storage in enumerate(self._recording.storages):
+            if storage.address is not None:
+                found[number] = self._count + cores.setdefault(id(storage.memory), len(cores))
+        self._registers = self._count + len(cores)
+        return found
+
+    # --- blocks ----------------------------------------------------------------------------------
+
+    def _groups(self, block: Recorded) -> list[tuple[int, Ints, Ints]]:
+        """Return for each template that is timed its instructions in a block, and their places.
+
+        Instructions are counted without those that are not timed, and without loops.
+        """
+        at = starts(block.code, self._words)
+        if not len(at):
+            return []
+        code = np.frombuffer(block.code, np.int64)
+        numbers = code[at]
+        timed = np.array([*(bool(chosen) for chosen in self._chosen), False])[numbers]
+        at, numbers = at[timed], numbers[timed]
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        made = []
+        for chosen in np.split(order, cuts) if len(order) else ():
+            template = int(numbers[chosen[0]])
+            words = at[chosen][:, None] + 2 + np.arange(self._words[template])
+            made.append((template, chosen, code[words]))
+        return made
+
+    def _block(self, block: Recorded) -> tuple[_Part, list[_Part]]:
+        """Return what is known of a block, and of it and all blocks within it."""
+        at = starts(block.code, self._words)
+        code = np.frombuffer(block.code, np.int64) if len(at) else np.zeros(0, np.int64)
+        numbers = code[at]
+        timed = np.array([*(bool(chosen) for chosen in self._chosen), False])[numbers]
+        made = Block(work=np.zeros(int(timed.sum()), np.int64), line=code[at[timed] + 1])
+        accesses = _Accesses([], [], [])
+        pairs: list[tuple[Ints, Ints]] = []
+        for template, events, words in self._groups(block):
+            made.work[events] = self._chosen[template][0]
+            for i, leaf in enumerate(self._leaves[template]):
+                self._access(template, i, leaf, events, words, accesses, pairs)
+        self._assign(made)
+        parts: list[_Part] = []
+        before = np.cumsum(timed)
+        for i in np.flatnonzero(numbers < 0).tolist():
+            loop = block.loops[code[at[i] + 1]]
+            inner, more = self._block(loop.body)
+            parts += more
+            made.loops.append((int(before[i]), Loop(_trips(loop, self._recording), inner.block)))
+        events_ = np.concatenate([np.zeros(0, np.int64), *(events for events, _ in pairs)])
+        used = np.concatenate([np.zeros(0, np.int64), *(storages for _, storages in pairs)])
+        part = _Part(made, accesses, used, events_)
+        return part, [part, *parts]
+
+    def _access(
+        self,
+        template: int,
+        number: int,
+        leaf: Leaf,
+        events: Ints,
+        words: Ints,
+        accesses: _Accesses,
+        pairs: list[tuple[Ints, Ints]],
+    ) -> None:
+        """Take note of what one leaf of the instructions of a template accesses."""
+        storages, bytes_ = words[:, 2 * number], words[:, 2 * number + 1]
+        if not isinstance(leaf.form, RegisterForm):
+            if leaf.form.region.on_chip and not leaf.form.addressed:
+                pairs.append((events, storages))
+            kept = self._tracked[storages]
+            events, storages, bytes_ = events[kept], storages[kept], bytes_[kept]
+        if not len(events):
+            return
+        keys = self._known + np.arange(len(events))
+        self._known += len(events)
+        self._keys.append((template, number, storages, bytes_))
+        accesses.event.append(events)
+        accesses.key.append(keys)
+        accesses.writes.append(np.full(len(events), int(leaf.writes)))
+        if leaf.writes and leaf.reads:
+            accesses.event.append(events)
+            accesses.key.append(keys)
+            accesses.writes.append(np.zeros(len(events), np.int64))
+
+    def _assign(self, made: Block) -> None:
+        """Let the less busy engine run what several may."""
+        open_ = {i: works for i, works in enumerate(self._chosen) if len(works) > 1}
+        if not open_:
+            return
+        listed = list(self._works)
+        owner = {works[0]: works for works in open_.values()}
+        for i, number in enumerate(made.work.tolist()):
+            best = min(
+                owner.get(number, (number,)),
+                key=lambda w: self._load[listed[w].queue] + listed[w].cycles,
+            )
+            made.work[i] = best
+            self._load[listed[best].queue] += listed[best].cycles
+
+    # --- all together ----------------------------------------------------------------------------
+
+    def stream(self) -> Stream:
+        """Return the stream."""
+        recording = self._recording
+        _, parts = self._block(recording.body)
+        unique, cells = self._cells()
+        for part in parts:
+            self._finish(part, unique, cells)
+        made = Stream(recording.name, list(self._works), recording.locations, parts[0].block)
+        made.notes = self._notes()
+        self._share(parts, cells)
+        return made
+
+    def _cells(self) -> tuple[Ints, Cells]:
+        """Return for each access the number of its box, and the cells of boxes."""
+        rows = [np.zeros((0, 5), np.int64)]
+        for template, number, storages, bytes_ in self._keys:
+            form = self._leaves[template][number].form
+            register = isinstance(form, RegisterForm)
+            memory = self._registers + storages if register else self._memory[storages]
+            box = boxes_of(form, storages, bytes_, self._pitch, self._whole)
+            rows.append(np.stack([memory, *box], 1))
+        table = np.concatenate(rows)
+        boxes, inverse = _unique(table)
+        return inverse, cells_of(Boxes(*boxes.T))
+
+    def _finish(self, part: _Part, unique: Ints, cells: Cells) -> None:
+        """Put the accesses of a block into it."""
+        block, accesses = part.block, part.accesses
+        if not accesses.event:
+            return
+        event = np.concatenate(accesses.event)
+        box = unique[np.concatenate(accesses.key)]
+        writes = np.concatenate(accesses.writes)
+        begin, end = cells.first[box], cells.first[box + 1]
+        sizes = end - begin
+        block.event = np.repeat(event, sizes)
+        block.cell = cells.cell[_ranges(begin, end)]
+        block.writes = np.repeat(writes, sizes)
+        _sort(block)
+
+    def _share(self, parts: list[_Part], cells: Cells) -> None:
+        """Let tiles that do not fit side by side wait for each other's memory."""
+        recording = self._recording
+        times = Times(recording, lambda number: recording.storages[number].depth)
+        pairs = np.array(reuses(recording, times, Core(recording.target)), np.int64)
+        if not len(pairs):
+            return
+        pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+        # Only what is both read and written has cells.
+        at = np.searchsorted(cells.memory, pairs[:, 1])
+        known = cells.memory[np.minimum(at, len(cells.memory) - 1)] == pairs[:, 1]
+        pairs, at = pairs[known], at[known]
+        queue = np.array([w.queue + len(QUEUES) * w.core for w in self._works], np.int64)
+        for part in parts:
+            _wait(part, queue, pairs[:, 0], cells.low[at], cells.high[at])
+
+    def _notes(self) -> list[str]:
+        names = {t.row.name for t in self._templates if is_timed(t)}
+        found = sorted({t.row.name for t in self._templates if is_timed(t) and unpriced(t)})
+        notes = []
+        if found:
+            notes.append(
+                f"no cost is published of {', '.join(found)}: one cycle for each element of a "
+                "partition is taken, at least 64"
+            )
+        if names & {"combine", "counted_copy"} or self._recording.cores > 1:
+            notes.append("what cores exchange is timed as copies, and meeting costs nothing")
+        return notes
+
+
+def _wait(part: _Part, queue: Ints, new: Ints, low: Ints, high: Ints) -> None:
+    """Let the first instruction of each queue that uses a tile wait for what it takes over.
+
+    Args:
+        part: a block.
+        queue: by work.
+        new: tiles, ascending.
+        low: first cell of what each of them takes over.
+        high: behind the last one.
+    """
+    block = part.block
+    queues = queue[block.work[part.events]]
+    order = np.lexsort((part.events, queues, part.storages))
+    events, storages, queues = part.events[order], part.storages[order], queues[order]
+    changed = (storages[1:] != storages[:-1]) | (queues[1:] != queues[:-1])
+    first = np.append(True, changed)[: len(events)]
+    events, storages = events[first], storages[first]
+    begin, end = (np.searchsorted(new, storages, side) for side in ("left", "right"))
+    pair = _ranges(begin, end)
+    events = np.repeat(events, end - begin)
+    cell = _ranges(low[pair], high[pair])
+    event = np.repeat(events, high[pair] - low[pair])
+    block.event = np.concatenate([block.event, event])
+    block.cell = np.concatenate([block.cell, cell])
+    block.writes = np.concatenate([block.writes, np.ones(len(cell), np.int64)])
+    _sort(block)
+
+
+def _ranges(begin: Ints, end: Ints) -> Ints:
+    """Return the integers from each begin to below its end, one range after the other."""
+    sizes = end - begin
+    shift: Ints = np.repeat(begin - (np.cumsum(sizes) - sizes), sizes)
+    return shift + np.arange(len(shift))
+
+
+def _sort(block: Block) -> None:
+    order = np.argsort(block.event, kind="stable")
+    block.event, block.cell = block.event[order], block.cell[order]
+    block.writes = block.writes[order]
+
+
+def _unique(table: Ints) -> tuple[Ints, Ints]:
+    """Return the different rows of a table in order, and for each row its number among them."""
+    if not len(table):
+        return table, np.zeros(0, np.int64)
+    order = np.lexsort(table.T[::-1])
+    ordered = table[order]
+    new = np.append(True, (ordered[1:] != ordered[:-1]).any(1))
+    inverse = np.empty(len(table), np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return ordered[new], inverse
+
+
+def _trips(loop: RecordedLoop, recording: Recording) -> int:
+    """Return how often a loop runs.
+
+    Raises:
+        NkiError: a value of the run says so (NKI330).
+    """
+    if loop.kind == "for" and isinstance(loop.lower, int) and isinstance(loop.upper, int):
+        return len(range(loop.lower, loop.upper, loop.step))
+    raise NkiError(
+        "NKI330",
+        "how often a loop runs depends on a value that only a run of the kernel knows",
+        "give the loop's bounds as integers to time the kernel",
+        recording.locations[loop.location],
+    )
