@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuronxcc.perf.dependences import Flat, edges_of
+from neuronxcc.perf.dependences import Flat, edges_of, orders_of
 from neuronxcc.perf.loops import FIRST, SMALL, Instance, Unrolled, repeats, unroll
 from neuronxcc.perf.model import CoreModel, Cost, model_of
 from neuronxcc.perf.parameters import CALIBRATED, MODEL_VERSION, STATED_ERROR, Parameters
 from neuronxcc.perf.prediction import LineShare, Prediction
 from neuronxcc.perf.stream import ENGINES, QUEUES, TENSOR, Block, Ints, Loop, Stream
-from neuronxcc.perf.timeline import Timeline, simulate
+from neuronxcc.perf.timeline import Timeline, simulate, simulate_listed
 from neuronxcc.targets import Target
 
 __all__ = ["predict"]
@@ -37,7 +37,8 @@ def predict(
     costs = [model.cost(work) for work in stream.works]
     queue = np.array([work.core * len(QUEUES) + work.queue for work in stream.works], np.int64)
     most: dict[int, int] = {}
-    if not full and stream.body.counted() > SMALL:
+    # What a compiler orders has no iterations that follow each other.
+    if not (full or stream.listed) and stream.body.counted() > SMALL:
         most = {id(loop): FIRST for loop in _loops(stream.body)}
     while True:
         unrolled = unroll(stream.body, most)
@@ -62,8 +63,13 @@ def _run(flat: Flat, stream: Stream, costs: list[Cost], queue: Ints, model: Core
     number = np.arange(groups)
     engine = (number % 2 == 0).astype(np.int64)
     passes_on = (number // 2 % len(QUEUES) == TENSOR).astype(np.int64)
-    edges = edges_of(flat, 2 * whose + moves[flat.work], engine, passes_on)
-    return simulate(flat.work, costs, whose, edges, model.semaphore, model.target.core.dma_engines)
+    group = 2 * whose + moves[flat.work]
+    rest = model.semaphore, model.target.core.dma_engines
+    if stream.listed:
+        orders = orders_of(flat, group, engine, passes_on)
+        return simulate_listed(flat.work, costs, whose, orders, *rest)
+    edges = edges_of(flat, group, engine, passes_on)
+    return simulate(flat.work, costs, whose, edges, *rest)
 
 
 def _whole(unrolled: Unrolled, timeline: Timeline, most: dict[int, int]) -> int | None:

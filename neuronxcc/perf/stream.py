@@ -139,6 +139,7 @@ class Stream:
         lines: the user's lines by number, (file, line).
         body: the instructions.
         notes: what is not modelled of this program, in sentences.
+        listed: a compiler orders what each engine does; else it is the order of the program.
     """
 
     name: str = "program"
@@ -146,6 +147,7 @@ class Stream:
     lines: list[tuple[str, int]] = field(default_factory=list)
     body: Block = field(default_factory=Block)
     notes: list[str] = field(default_factory=list)
+    listed: bool = False
 
     @property
     def cores(self) -> int:

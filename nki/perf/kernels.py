@@ -57,7 +57,7 @@ def predict_recording(
         recording: of a kernel.
         target: by default that which the kernel was recorded for.
         parameters: of the model.
-        compiled: a compiler chooses engines, as that of the first generation does.
+        compiled: a compiler orders instructions and chooses engines, as for the first generation.
 
     Raises:
         NkiError: a value of the run says how often a loop runs (NKI330).
@@ -65,5 +65,5 @@ def predict_recording(
     if target is None:
         target = recording.target
     chip = get_target(target) if isinstance(target, str) else target
-    stream = stream_of(recording, chooses_engines=compiled)
+    stream = stream_of(recording, compiled=compiled)
     return predict_stream(stream, chip, parameters=parameters)

@@ -11,8 +11,9 @@ from nki.checks.flow import Leaf, Times, leaf_roles, starts
 from nki.core import Core
 from nki.errors import NkiError
 from nki.isa.spec import Role
-from nki.perf.buffers import reuses
+from nki.perf.buffers import ordered, ranges, reuses, take_over
 from nki.perf.cells import Boxes, Cells, boxes_of, cells_of, pitch_of
+from nki.perf.loads import without_repeated_loads
 from nki.perf.works import choices, is_timed, unpriced, work_of
 from nki.recording import Block as Recorded
 from nki.recording import Loop as RecordedLoop
@@ -34,27 +35,29 @@ class _Part(NamedTuple):
 
     block: Block
     accesses: _Accesses
-    storages: Ints  # on chip without an address, of each use
-    events: Ints  # the instruction of each use
 
 
-def stream_of(recording: Recording, *, chooses_engines: bool = False) -> Stream:
+def stream_of(recording: Recording, *, compiled: bool = False) -> Stream:
     """Return what a recording asks a core to do.
 
     Args:
         recording: of a kernel.
-        chooses_engines: a compiler chooses the engines that the kernel leaves open, the less busy
-            one each time; else they are those of the recording.
+        compiled: a compiler orders what each engine does, keeps what it has loaded, and chooses
+            the engines that the kernel leaves open, the less busy one each time; else they are
+            those of the recording.
 
     Raises:
         NkiError: how often a loop runs is not known before it runs (NKI330).
     """
-    return _Adapter(recording, chooses_engines).stream()
+    if compiled:
+        recording = without_repeated_loads(recording)
+    return _Adapter(recording, compiled).stream()
 
 
 class _Adapter:
     def __init__(self, recording: Recording, chooses: bool) -> None:
         self._recording = recording
+        self._chooses = chooses
         self._templates = recording.templates
         self._words = [template.words for template in recording.templates]
         self._leaves: list[tuple[Leaf, ...]] = [leaf_roles(t) for t in recording.templates]
@@ -140,11 +143,10 @@ class _Adapter:
         timed = np.array([*(bool(chosen) for chosen in self._chosen), False])[numbers]
         made = Block(work=np.zeros(int(timed.sum()), np.int64), line=code[at[timed] + 1])
         accesses = _Accesses([], [], [])
-        pairs: list[tuple[Ints, Ints]] = []
         for template, events, words in self._groups(block):
             made.work[events] = self._chosen[template][0]
             for i, leaf in enumerate(self._leaves[template]):
-                self._access(template, i, leaf, events, words, accesses, pairs)
+                self._access(template, i, leaf, events, words, accesses)
         self._assign(made)
         parts: list[_Part] = []
         before = np.cumsum(timed)
@@ -153,9 +155,7 @@ class _Adapter:
             inner, more = self._block(loop.body)
             parts += more
             made.loops.append((int(before[i]), Loop(_trips(loop, self._recording), inner.block)))
-        events_ = np.concatenate([np.zeros(0, np.int64), *(events for events, _ in pairs)])
-        used = np.concatenate([np.zeros(0, np.int64), *(storages for _, storages in pairs)])
-        part = _Part(made, accesses, used, events_)
+        part = _Part(made, accesses)
         return part, [part, *parts]
 
     def _access(
@@ -166,13 +166,10 @@ class _Adapter:
         events: Ints,
         words: Ints,
         accesses: _Accesses,
-        pairs: list[tuple[Ints, Ints]],
     ) -> None:
         """Take note of what one leaf of the instructions of a template accesses."""
         storages, bytes_ = words[:, 2 * number], words[:, 2 * number + 1]
         if not isinstance(leaf.form, RegisterForm):
-            if leaf.form.region.on_chip and not leaf.form.addressed:
-                pairs.append((events, storages))
             kept = self._tracked[storages]
             events, storages, bytes_ = events[kept], storages[kept], bytes_[kept]
         if not len(events):
@@ -214,6 +211,7 @@ class _Adapter:
             self._finish(part, unique, cells)
         made = Stream(recording.name, list(self._works), recording.locations, parts[0].block)
         made.notes = self._notes()
+        made.listed = self._chooses
         self._share(parts, cells)
         return made
 
@@ -241,9 +239,9 @@ class _Adapter:
         begin, end = cells.first[box], cells.first[box + 1]
         sizes = end - begin
         block.event = np.repeat(event, sizes)
-        block.cell = cells.cell[_ranges(begin, end)]
+        block.cell = cells.cell[ranges(begin, end)]
         block.writes = np.repeat(writes, sizes)
-        _sort(block)
+        ordered(block)
 
     def _share(self, parts: list[_Part], cells: Cells) -> None:
         """Let tiles that do not fit side by side wait for each other's memory."""
@@ -257,9 +255,9 @@ class _Adapter:
         at = np.searchsorted(cells.memory, pairs[:, 1])
         known = cells.memory[np.minimum(at, len(cells.memory) - 1)] == pairs[:, 1]
         pairs, at = pairs[known], at[known]
-        queue = np.array([w.queue + len(QUEUES) * w.core for w in self._works], np.int64)
-        for part in parts:
-            _wait(part, queue, pairs[:, 0], cells.low[at], cells.high[at])
+        new = np.searchsorted(cells.memory, pairs[:, 0])
+        known = cells.memory[np.minimum(new, len(cells.memory) - 1)] == pairs[:, 0]
+        take_over([part.block for part in parts], cells, new[known], at[known])
 
     def _notes(self) -> list[str]:
         names = {t.row.name for t in self._templates if is_timed(t)}
@@ -273,47 +271,6 @@ class _Adapter:
         if names & {"combine", "counted_copy"} or self._recording.cores > 1:
             notes.append("what cores exchange is timed as copies, and meeting costs nothing")
         return notes
-
-
-def _wait(part: _Part, queue: Ints, new: Ints, low: Ints, high: Ints) -> None:
-    """Let the first instruction of each queue that uses a tile wait for what it takes over.
-
-    Args:
-        part: a block.
-        queue: by work.
-        new: tiles, ascending.
-        low: first cell of what each of them takes over.
-        high: behind the last one.
-    """
-    block = part.block
-    queues = queue[block.work[part.events]]
-    order = np.lexsort((part.events, queues, part.storages))
-    events, storages, queues = part.events[order], part.storages[order], queues[order]
-    changed = (storages[1:] != storages[:-1]) | (queues[1:] != queues[:-1])
-    first = np.append(True, changed)[: len(events)]
-    events, storages = events[first], storages[first]
-    begin, end = (np.searchsorted(new, storages, side) for side in ("left", "right"))
-    pair = _ranges(begin, end)
-    events = np.repeat(events, end - begin)
-    cell = _ranges(low[pair], high[pair])
-    event = np.repeat(events, high[pair] - low[pair])
-    block.event = np.concatenate([block.event, event])
-    block.cell = np.concatenate([block.cell, cell])
-    block.writes = np.concatenate([block.writes, np.ones(len(cell), np.int64)])
-    _sort(block)
-
-
-def _ranges(begin: Ints, end: Ints) -> Ints:
-    """Return the integers from each begin to below its end, one range after the other."""
-    sizes = end - begin
-    shift: Ints = np.repeat(begin - (np.cumsum(sizes) - sizes), sizes)
-    return shift + np.arange(len(shift))
-
-
-def _sort(block: Block) -> None:
-    order = np.argsort(block.event, kind="stable")
-    block.event, block.cell = block.event[order], block.cell[order]
-    block.writes = block.writes[order]
 
 
 def _unique(table: Ints) -> tuple[Ints, Ints]:

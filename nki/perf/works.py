@@ -9,7 +9,7 @@ from typing import Final
 from neuronxcc.perf.stream import ENGINES, QUEUES, RINGS, TENSOR, Transfer, Work
 from nki.dtypes import info
 from nki.isa.cost import MIN_II
-from nki.isa.spec import Call, Role, Tile
+from nki.isa.spec import PMAX, Call, Role, Tile
 from nki.recording import Template, TileForm
 
 __all__ = ["choices", "is_timed", "unpriced", "work_of"]
@@ -44,14 +44,33 @@ def choices(template: Template) -> tuple[str, ...]:
     as public profiles of trn1 show (AccelOpt, NKIBench: it is busy for at most 1.2 %).
     """
     call = template.call
-    if call.attributes.get("engine", "unknown") != "unknown" or call.engine not in ENGINES:
+    if call.attributes.get("engine", "unknown") != "unknown":
         return (call.engine,)
-    allowed = template.row.engines.allowed[call.generation]
-    # Without an attribute of the name there is nothing to choose; the row says who runs it.
-    if "engine" not in call.attributes:
-        return (call.engine,)
-    kept = tuple(name for name in allowed if name in ("vector", "scalar"))
-    return kept if call.engine in kept else (call.engine,)
+    if template.row.name == "tensor_copy":
+        # Of what PSUM holds Scalar makes copies, as the profiles of products show.
+        return ("scalar",) if call.tile("src").region == "psum" else ("vector", "scalar")
+    if template.row.name == "tensor_scalar" and call.engine == "vector" and _scales(call):
+        return ("vector", "scalar")
+    if _spreads(call):
+        return ("tensor",)
+    return (call.engine,)
+
+
+def _spreads(call: Call) -> bool:
+    """Return whether an instruction copies one partition to others.
+
+    Compilers of the first generation let the Tensor Engine do that, by a product with ones: the
+    profile of NKIBench's mamba has its operations, and no more time of Vector.
+    """
+    if call.instruction.name != "nc_stream_shuffle":
+        return False
+    return len(set(call.attributes["shuffle_mask"])) == 1
+
+
+def _scales(call: Call) -> bool:
+    """Return whether an activation without a function does the same: a product, then a sum."""
+    pair = call.attributes["op0"], call.attributes["op1"]
+    return pair in (("multiply", "add"), ("multiply", None), ("add", None))
 
 
 def work_of(template: Template, engine: str | None = None) -> Work:
@@ -84,6 +103,16 @@ def work_of(template: Template, engine: str | None = None) -> Work:
 
 def _cycles(call: Call) -> tuple[float, str]:
     """Return cycles, or elements and the parameter that says how many cycles one takes."""
+    if call.engine == "tensor" and _spreads(call):
+        # One product fills all partitions; four passes of float32.
+        tile = call.tile("dst")
+        return tile.size / PMAX * (4 if tile.dtype == "float32" else 1), ""
+    if call.instruction.name == "nc_transpose" and call.engine == "tensor":
+        # A product with ones and zeros before NeuronCore-v3, of float32 in four passes: NKIBench's
+        # profiles count the operations of transposes as they count those of products.
+        quadruple = call.generation == 2 and call.tile("data").dtype == "float32"
+        assert call.instruction.cost is not None
+        return call.instruction.cost.cycles(call) * (4 if quadruple else 1), ""
     cost = call.instruction.cost
     if cost is None or cost.unit != "cycles":
         most = max((tile.free for _, _, tile in call.tiles()), default=1)

@@ -34,7 +34,7 @@ def _silu(x: Any) -> Any:
 
 
 def silu(x: Any) -> Any:
-    """x * sigmoid(x) of [4096, 7168]."""
+    """Multiply: x * sigmoid(x) of [4096, 7168]."""
     out = nl.ndarray(x.shape, dtype=F32, buffer=nl.shared_hbm)
     for row in nl.affine_range(x.shape[0] // _P):
         for block in nl.affine_range(x.shape[1] // _ROW):

@@ -86,7 +86,7 @@ def stream_for(row: Row) -> Stream:
     slots = tuple(Slot(i, f"a{i}", shape, "float32") for i, shape in enumerate(shapes))
     kernel = jit(KERNELS[row.kernel], platform_target=row.chip).today()
     recording = record(kernel.function, [(slots, {})], target=get_target(row.chip), grid=())
-    stream = stream_of(recording, chooses_engines=True)
+    stream = stream_of(recording, compiled=True)
     stream.name = row.name
     return stream
 
