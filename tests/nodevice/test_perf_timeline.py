@@ -6,6 +6,7 @@ Random programs of some engines and transfers, with and without loops, on every 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -67,24 +68,31 @@ def random_works(data: st.DataObject) -> list[Work]:
     return data.draw(st.lists(works(), min_size=1, max_size=6))
 
 
-def waits(stream: Stream, all_works: list[Work]) -> list[list[tuple[int, bool]]]:
-    """Whom each instruction waits for, pair by pair, and whether it is one of its own engine's."""
+def orders(stream: Stream, all_works: list[Work]) -> list[list[tuple[int, str]]]:
+    """Whom each instruction waits for, pair by pair: its turn, its end, or that and a semaphore."""
     flat = unroll(stream.body, {}).flat
     uses: list[tuple[set[int], set[int]]] = [(set(), set()) for _ in all_works]
     for event, cell, writes in zip(flat.event, flat.cell, flat.writes, strict=True):
         uses[event][writes].add(int(cell))
-    found: list[list[tuple[int, bool]]] = []
+    found: list[list[tuple[int, str]]] = []
     for i, b in enumerate(all_works):
         reads, writes = uses[i]
         found.append([])
         for j, a in enumerate(all_works[:i]):
             raw = bool(uses[j][1] & reads)
             own = (a.core, a.queue) == (b.core, b.queue) and not (a.transfer or b.transfer)
-            if own and (not raw or a.queue == TENSOR):
-                continue
+            passes = own and (not raw or a.queue == TENSOR)
             if raw or uses[j][1] & writes or uses[j][0] & writes:
-                found[-1].append((j, own))
+                found[-1].append((j, "turn" if passes else "end" if own else "semaphore"))
     return found
+
+
+def waits(stream: Stream, all_works: list[Work]) -> list[list[tuple[int, bool]]]:
+    """Whose end each instruction waits for, and whether it is one of its own engine's."""
+    return [
+        [(j, how == "end") for j, how in before if how != "turn"]
+        for before in orders(stream, all_works)
+    ]
 
 
 class SlowCore:
@@ -333,3 +341,86 @@ def test_a_trace_has_every_instruction(tmp_path: Path) -> None:
 def test_the_page_has_the_table_of_parameters() -> None:
     page = Path(__file__).parents[2] / "docs" / "performance.md"
     assert markdown() in page.read_text()
+
+
+# --- what a compiler orders ----------------------------------------------------------------------
+
+
+def slow_list(stream: Stream, target: Any) -> list[tuple[int, int]]:
+    """List scheduling moment by moment: an engine that is free takes the first that is ready."""
+    model = model_of(target)
+    all_works = [stream.works[i] for i in unroll(stream.body, {}).flat.work.tolist()]
+    before = orders(stream, all_works)
+    cores = [SlowCore(model.target.core.dma_engines) for _ in range(2)]
+    done: dict[int, tuple[int, int]] = {}
+    free: dict[tuple[int, int], int] = {}
+    ended: dict[tuple[int, int], int] = {}
+
+    def ready(i: int) -> int:
+        ends = [
+            done[j][0] if how == "turn" else done[j][1] + (how == "semaphore") * model.semaphore
+            for j, how in before[i]
+        ]
+        key = all_works[i].core, all_works[i].queue
+        return max([free.get(key, 0), *ends])
+
+    while len(done) < len(all_works):
+        open_ = [i for i in range(len(all_works)) if i not in done]
+        open_ = [i for i in open_ if all(j in done for j, _ in before[i])]
+        now, i = min((ready(i), i) for i in open_)
+        work = all_works[i]
+        key, cost = (work.core, work.queue), model.cost(work)
+        begin = cores[work.core].begin(now, cost)
+        free[key] = end = begin + cost.issue
+        if cost.engines:
+            end = ended[key] = max(cores[work.core].move(end + cost.start, cost), ended.get(key, 0))
+        done[i] = begin, end + cost.latency
+    return [done[i] for i in range(len(all_works))]
+
+
+@given(st.data(), st.sampled_from(TARGETS))
+def test_lists_are_those_of_the_slow_one(data: st.DataObject, target: Any) -> None:
+    """On one queue of each kind: between queues that begin at once nothing is promised."""
+    made = Writer()
+    engine = Work("compute", ENGINES.index("scalar"), data.draw(st.sampled_from((64, 500))))
+    load = Work("load", QUEUES.index("load"), 0, transfer=Transfer(1 << 15, 2048))
+    add(data, made, [engine, load, engine._replace(cycles=3000)], data.draw(st.integers(1, 20)))
+    made.stream.listed = True
+    found = predict(made.stream, target).timeline
+    pairs = list(zip(found.start.tolist(), found.end.tolist(), strict=True))
+    assert pairs == slow_list(made.stream, target)
+
+
+@given(st.data(), st.sampled_from(TARGETS))
+def test_lists_keep_what_the_program_means(data: st.DataObject, target: Any) -> None:
+    made = Writer()
+    add(data, made, random_works(data), data.draw(st.integers(1, 25)))
+    made.stream.listed = True
+    found = predict(made.stream, target)
+    all_works = [made.stream.works[i] for i in found.flat.work.tolist()]
+    start, end = found.timeline.start.tolist(), found.timeline.end.tolist()
+    semaphore = model_of(target).semaphore
+    for i, before in enumerate(waits(made.stream, all_works)):
+        for j, own in before:
+            assert start[i] >= end[j] + (0 if own else semaphore)
+    busy: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for i, work in enumerate(all_works):
+        issue = model_of(target).cost(work).issue
+        busy.setdefault((work.core, work.queue), []).append((start[i], start[i] + issue))
+    for spans in busy.values():
+        spans.sort()
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
+
+
+def test_lists_hide_what_an_order_shows() -> None:
+    """Chains of two engines, one after the other: in order they stall each other."""
+    made = Writer()
+    vector, scalar = (Work(n, ENGINES.index(n), 500) for n in ("vector", "scalar"))
+    for chain in range(50):
+        for step in range(4):
+            made.add((vector, scalar)[step % 2], [chain * 5 + step], [chain * 5 + step + 1])
+    ordered = predict(made.stream, get_target("trn1"))
+    made.stream.listed = True
+    listed = predict(made.stream, get_target("trn1"))
+    assert listed.device_us < 0.6 * ordered.device_us
+    assert listed.device_us < 1.1 * listed.busy_us["vector"]
