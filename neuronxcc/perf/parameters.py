@@ -23,10 +23,10 @@ __all__ = [
 #: Counts changes of the model that change a prediction.
 MODEL_VERSION: Final = 1
 
-#: Targets whose measurements the fitted parameters were chosen by; none yet.
-CALIBRATED: Final[frozenset[str]] = frozenset()
-#: A prediction may be off by this factor less 1, either way. Assumed: the worst case that is known
-#: for bounds without a schedule is 0.52, and nothing has been held out and judged yet.
+#: Targets whose measurements the fitted parameters were chosen by.
+CALIBRATED: Final[frozenset[str]] = frozenset({"trn1"})
+#: A prediction may be off by this factor less 1, either way: the worst of the public measurements
+#: that the fit has not seen, rounded up; see docs/accuracy.md.
 STATED_ERROR: Final = 0.5
 
 #: ``documented``: printed in a public document. ``fitted``: chosen so that predictions are near
@@ -74,16 +74,18 @@ PARAMETERS: Final[dict[str, Parameter]] = {
         "128 rows that a result passes through, and the least length of an instruction, 64",
     ),
     "tensor_tensor_slope": Parameter(
-        2.0,
+        1.38,
         "cycles per element",
-        "documented",
-        "NKI API reference of October 2025: max(64, 2 N) where no faster case is named",
+        "fitted",
+        "trn1, see docs/accuracy.md; documented are 2 where no faster case is named (NKI API "
+        "reference of October 2025)",
     ),
     "reciprocal_slope": Parameter(
-        8.0,
+        4.55,
         "cycles per element",
-        "documented",
-        "nki.api.shared.rst, 'Engine Selection', for the Vector Engine",
+        "fitted",
+        "trn1, see docs/accuracy.md; documented are 8 on the Vector Engine (nki.api.shared.rst), "
+        "for which the profiles of trn1 leave no room",
     ),
     "semaphore": Parameter(
         50, "ns", "assumed", "from the end of one engine's instruction to another engine's start"

@@ -173,7 +173,7 @@ def simulate(  # noqa: C901, PLR0912, PLR0915
     return Timeline(np.array(start, np.int64), ends, np.array(cause, np.int64))
 
 
-def simulate_listed(
+def simulate_listed(  # noqa: C901 (a loop that all large programs pass through)
     work: Ints, costs: Sequence[Cost], queue: Ints, orders: Orders, semaphore: int, dma_engines: int
 ) -> Timeline:
     """Return when every instruction runs if a compiler orders what each engine does.

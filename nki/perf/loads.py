@@ -21,12 +21,12 @@ from nki.core import Core
 from nki.memory import MemoryRegion
 from nki.recording import Block, Recording, Template, TileForm
 
-__all__ = ["without_repeated_loads"]
+__all__ = ["Load", "loads_of", "without_repeated_loads"]
 
 _QUADRANTS = 4
 
 
-class _Load(NamedTuple):
+class Load(NamedTuple):
     """A transfer of a part of an argument to a tile of its own.
 
     Attributes:
@@ -47,11 +47,11 @@ def without_repeated_loads(recording: Recording) -> Recording:
     """
     if recording.body.loops:
         return recording
-    groups = [group for group in _groups(recording) if len(group) > 1]
+    groups = [group for group in loads_of(recording) if len(group) > 1]
     if not groups:
         return recording
     room = _Room(recording)
-    by_source: dict[int, list[list[_Load]]] = {}
+    by_source: dict[int, list[list[Load]]] = {}
     for group in groups:
         by_source.setdefault(group[0].source, []).append(group)
     alias = np.arange(len(recording.storages))
@@ -70,8 +70,11 @@ def without_repeated_loads(recording: Recording) -> Recording:
     return replace(recording, body=_rewritten(recording, alias, dropped)) if dropped else recording
 
 
-def _groups(recording: Recording) -> Iterator[list[_Load]]:
-    """Iterate over the loads that bring the same, in the order of the program."""
+def loads_of(recording: Recording) -> Iterator[list[Load]]:
+    """Iterate over the loads of arguments, those that bring the same in one list, in order.
+
+    Each fills a tile that nothing else writes.
+    """
     code, at = _code(recording)
     numbers = code[at]
     arguments = set(recording.inputs) - written(recording)
@@ -80,14 +83,14 @@ def _groups(recording: Recording) -> Iterator[list[_Load]]:
         for i, leaf in enumerate(leaf_roles(template)):
             if leaf.writes and isinstance(leaf.form, TileForm):
                 np.add.at(writes, code[at[numbers == number] + 2 + 2 * i], 1)
-    found: dict[tuple[int, int, int], list[_Load]] = {}
+    found: dict[tuple[int, int, int], list[Load]] = {}
     for number, template in enumerate(recording.templates):
         if not _is_load(template):
             continue
         for begin in at[numbers == number].tolist():
             tile, _, source, byte = code[begin + 2 : begin + 6].tolist()
             if source in arguments and writes[tile] == 1:
-                found.setdefault((number, source, byte), []).append(_Load(begin, tile, source))
+                found.setdefault((number, source, byte), []).append(Load(begin, tile, source))
     yield from found.values()
 
 

@@ -14,6 +14,7 @@ from nki.isa.spec import Role
 from nki.perf.buffers import ordered, ranges, reuses, take_over
 from nki.perf.cells import Boxes, Cells, boxes_of, cells_of, pitch_of
 from nki.perf.loads import without_repeated_loads
+from nki.perf.reloads import with_reloads
 from nki.perf.works import choices, is_timed, unpriced, work_of
 from nki.recording import Block as Recorded
 from nki.recording import Loop as RecordedLoop
@@ -50,7 +51,7 @@ def stream_of(recording: Recording, *, compiled: bool = False) -> Stream:
         NkiError: how often a loop runs is not known before it runs (NKI330).
     """
     if compiled:
-        recording = without_repeated_loads(recording)
+        recording = with_reloads(without_repeated_loads(recording))
     return _Adapter(recording, compiled).stream()
 
 

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import neuronxcc.nki as first_nki
+import neuronxcc.nki.isa as first_nisa
+import neuronxcc.nki.language as first_nl
 import nki
 import nki.isa as nisa
 import nki.language as nl
@@ -168,10 +171,10 @@ def test_a_loop_of_the_device_runs_as_often_as_it_does() -> None:
             nisa.dma_copy(dst=out[nl.ds(i, 128)], src=x)
         return out
 
-    found = predict_recording(recorded(kernel, (1 << 20, 512)))
-    assert found.hbm_bytes == 2 * 4 * 512 << 20
+    found = predict_recording(recorded(kernel, (1 << 20, 8)))
+    assert found.hbm_bytes == 2 * 4 * 8 << 20
     assert found.left_out_us > 0
-    half = predict_recording(recorded(kernel, (1 << 19, 512)))
+    half = predict_recording(recorded(kernel, (1 << 19, 8)))
     assert found.device_us == pytest.approx(2 * half.device_us, rel=1e-3)
 
 
@@ -203,7 +206,7 @@ def test_tiles_that_do_not_fit_side_by_side_wait_for_each_other() -> None:
     """224 KiB of a partition hold two pairs of 64 KiB less than two pairs of 8 KiB."""
     small, large = buffered(2048), buffered(16384)
     assert small.hbm_bytes == large.hbm_bytes
-    assert large.device_us > 1.15 * small.device_us
+    assert large.device_us > 1.05 * small.device_us
 
 
 def test_two_cores_have_engines_of_their_own() -> None:
@@ -232,6 +235,93 @@ def test_nothing_runs_and_the_time_is_the_same_each_time() -> None:
     first, second = (predict(kernel, a, a) for _ in range(2))
     assert first.device_us == second.device_us
     assert first.target == "trn3"  # what `nki.simulate` is documented to take
+
+
+# --- what a compiler of the first generation does -------------------------------------------------
+
+
+def scaled_rows(rows: int, width: int, kept: int) -> Any:
+    """Multiply blocks of rows by the same factors, which are loaded for each block."""
+
+    def kernel(a: Any, factors: Any) -> Any:
+        out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+        for row in range(rows):
+            here = slice(row * 128, (row + 1) * 128)
+            tile = first_nl.load(a[here])
+            others = [first_nl.load(factors[:, i * width : (i + 1) * width]) for i in range(kept)]
+            for other in others:
+                tile = first_nl.multiply(tile, other)
+            first_nl.store(out[here], tile)
+        return out
+
+    return first_nki.jit(kernel, platform_target="trn1")
+
+
+# What does not fit is told when the kernel is recorded.
+SPILLS = pytest.mark.filterwarnings("ignore:.*NKI223:nki.errors.NkiWarning")
+
+
+@SPILLS
+@pytest.mark.parametrize(("kept", "loads"), [(4, 1), (24, 6)])
+def test_what_is_loaded_again_and_again_stays_if_there_is_room(kept: int, loads: int) -> None:
+    """24 tiles of 16 KiB per partition are more than 192 KiB, 4 are not."""
+    rows, width = 6, 4096
+    kernel = scaled_rows(rows, width, kept)
+    a = np.zeros((rows * 128, width), np.float32)
+    factors = np.zeros((128, kept * width), np.float32)
+    assert kernel.predict(a, factors).hbm_bytes == 2 * a.nbytes + loads * factors.nbytes
+
+
+@SPILLS
+def test_what_does_not_fit_is_loaded_again() -> None:
+    """All factors are loaded once and used in each round; 12 tiles of 16 KiB fill SBUF."""
+    width = 4096
+
+    def rounds(kept: int) -> Any:
+        def kernel(a: Any, factors: Any) -> Any:
+            out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+            others = [first_nl.load(factors[:, i * width : (i + 1) * width]) for i in range(kept)]
+            for row in range(5):
+                here = slice(row * 128, (row + 1) * 128)
+                tile = first_nl.load(a[here])
+                for other in others:
+                    tile = first_nl.multiply(tile, other)
+                first_nl.store(out[here], tile)
+            return out
+
+        a = np.zeros((5 * 128, width), np.float32)
+        factors = np.zeros((128, kept * width), np.float32)
+        made = first_nki.jit(kernel, platform_target="trn1").predict(a, factors)
+        return (made.hbm_bytes - 2 * a.nbytes) / factors.nbytes
+
+    assert rounds(8) == 1
+    assert 4 < rounds(16) <= 5
+
+
+def test_engines_that_are_left_open_are_the_less_busy_ones() -> None:
+    @first_nki.jit(platform_target="trn1")
+    def kernel(a: Any) -> Any:
+        out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+        tile = first_nl.load(a)
+        for _ in range(64):
+            first_nl.store(out, first_nisa.tensor_scalar(tile, np.multiply, 2.0))
+        return out
+
+    busy = kernel.predict(np.zeros((128, 512), np.float32)).busy_us
+    assert busy["vector"] > 0
+    assert busy["scalar"] == pytest.approx(busy["vector"], rel=0.3)
+
+
+def test_a_row_is_spread_by_the_tensor_engine() -> None:
+    @first_nki.jit(platform_target="trn1")
+    def kernel(a: Any) -> Any:
+        out = first_nl.ndarray((128, 512), dtype=a.dtype, buffer=first_nl.shared_hbm)
+        first_nl.store(out, first_nl.load(a).broadcast_to((128, 512)))
+        return out
+
+    busy = kernel.predict(np.zeros((1, 512), np.float32)).busy_us
+    assert busy["vector"] == 0
+    assert busy["tensor"] == pytest.approx(4 * 512 / 2.8e3, rel=1e-3)
 
 
 # --- cells ---------------------------------------------------------------------------------------

@@ -313,7 +313,7 @@ def test_a_summary_names_the_target_and_the_interval() -> None:
     found: Prediction = predict(streaming(8), get_target("trn1"))
     text = str(found)
     assert "streaming on trn1, 1 core" in text
-    assert "not calibrated" in text
+    assert "model 1, calibrated" in text
     low, high = found.interval_us
     assert low < found.latency_us < high
     assert found.latency_us == found.device_us + PARAMETERS["launch"].value
