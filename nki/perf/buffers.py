@@ -16,7 +16,7 @@ from nki.checks.capacity import quadrants
 from nki.checks.flow import Times
 from nki.core import Core, OnChip
 from nki.memory import MemoryRegion
-from nki.perf.cells import Cells
+from nki.perf.cells import Cells, unique_rows
 from nki.recording import Recording
 
 __all__ = ["ordered", "ranges", "reuses", "take_over"]
@@ -51,14 +51,15 @@ def _of_one(
     mine = np.array([i for i in numbers if storages[i].address is None], np.int64)
     begins = mine[np.argsort(times.first[mine], kind="stable")].tolist()
     ends = deque(mine[np.argsort(times.last[mine], kind="stable")].tolist())
+    sizes = {number: _size(recording, number, unit) for number in begins}
     first, last = times.first.tolist(), times.last.tolist()
     old: deque[tuple[int, int]] = deque()  # storages that are not used any more, and their memory
     found: list[tuple[int, int]] = []
     for number in begins:
         while ends and last[ends[0]] < first[number]:
             done = ends.popleft()
-            old.append((done, _size(recording, done, unit)))
-        size = _size(recording, number, unit)
+            old.append((done, sizes[done]))
+        size = sizes[number]
         fresh = min(size, max(free, 0))
         free -= fresh
         size -= fresh
@@ -108,9 +109,9 @@ def take_over(blocks: list[Block], cells: Cells, new: Ints, old: Ints) -> None:
     """
     firsts, finals = _ends(blocks)
     pair, begin = _joined(firsts[:, 0], cells.low[new], cells.high[new])
-    begins = np.unique(np.stack([pair, firsts[begin, 1], firsts[begin, 2]], 1), axis=0)
+    begins, _ = unique_rows(np.stack([pair, firsts[begin, 1], firsts[begin, 2]], 1))
     pair, end = _joined(finals[:, 0], cells.low[old], cells.high[old])
-    ends = np.unique(np.stack([pair, finals[end, 1], finals[end, 2]], 1), axis=0)
+    ends, _ = unique_rows(np.stack([pair, finals[end, 1], finals[end, 2]], 1))
     made = int(cells.high.max(initial=0)) + np.arange(len(begins))
     row, use = _joined(ends[:, 0], begins[:, 0], begins[:, 0] + 1)
     for number, block in enumerate(blocks):

@@ -17,7 +17,7 @@ from nki.dtypes import info
 from nki.memory import Storage
 from nki.recording import RegisterForm, TileForm
 
-__all__ = ["Boxes", "Cells", "boxes_of", "cells_of"]
+__all__ = ["Boxes", "Cells", "boxes_of", "cells_of", "pitch_of", "unique_rows"]
 
 _MOST = 1 << 20  # of rows times columns that the boxes of one tensor cut it into
 
@@ -172,3 +172,15 @@ def _atoms(boxes: Ints) -> tuple[list[Ints], int]:
     grid = numbers.reshape(rows, columns)
     found = [np.unique(grid[a:b, c:d]) for a, b, c, d in boxes.tolist()]
     return found, len(sums)
+
+
+def unique_rows(table: Ints) -> tuple[Ints, Ints]:
+    """Return the different rows of a table in order, and for each row its number among them."""
+    if not len(table):
+        return table, np.zeros(0, np.int64)
+    order = np.lexsort(table.T[::-1])
+    ordered = table[order]
+    new = np.append(True, (ordered[1:] != ordered[:-1]).any(1))
+    inverse = np.empty(len(table), np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return ordered[new], inverse

@@ -12,7 +12,7 @@ from nki.core import Core
 from nki.errors import NkiError
 from nki.isa.spec import Role
 from nki.perf.buffers import ordered, ranges, reuses, take_over
-from nki.perf.cells import Boxes, Cells, boxes_of, cells_of, pitch_of
+from nki.perf.cells import Boxes, Cells, boxes_of, cells_of, pitch_of, unique_rows
 from nki.perf.loads import without_repeated_loads
 from nki.perf.reloads import with_reloads
 from nki.perf.works import choices, is_timed, unpriced, work_of
@@ -69,6 +69,7 @@ class _Adapter:
             else []
             for t in recording.templates
         ]
+        self._begins: dict[int, Ints] = {}  # by id of a block
         self._load = [0.0] * len(QUEUES)
         storages = recording.storages
         self._count = len(storages)
@@ -98,9 +99,11 @@ class _Adapter:
             for template, _, words in self._groups(block):
                 for i, leaf in enumerate(self._leaves[template]):
                     if not isinstance(leaf.form, RegisterForm):
-                        used = np.unique(words[:, 2 * i])
-                        read[used] |= leaf.reads or leaf.role is Role.READWRITE
-                        write[used] |= leaf.writes
+                        used = words[:, 2 * i]
+                        if leaf.reads or leaf.role is Role.READWRITE:
+                            read[used] = True
+                        if leaf.writes:
+                            write[used] = True
         return read & write
 
     def _memories(self) -> Ints:
@@ -113,6 +116,13 @@ class _Adapter:
         self._registers = self._count + len(cores)
         return found
 
+    def _starts(self, block: Recorded) -> Ints:
+        """Return where the instructions of a block begin."""
+        known = self._begins.get(id(block))
+        if known is None:
+            known = self._begins[id(block)] = starts(block.code, self._words)
+        return known
+
     # --- blocks ----------------------------------------------------------------------------------
 
     def _groups(self, block: Recorded) -> list[tuple[int, Ints, Ints]]:
@@ -120,7 +130,7 @@ class _Adapter:
 
         Instructions are counted without those that are not timed, and without loops.
         """
-        at = starts(block.code, self._words)
+        at = self._starts(block)
         if not len(at):
             return []
         code = np.frombuffer(block.code, np.int64)
@@ -138,7 +148,7 @@ class _Adapter:
 
     def _block(self, block: Recorded) -> tuple[_Part, list[_Part]]:
         """Return what is known of a block, and of it and all blocks within it."""
-        at = starts(block.code, self._words)
+        at = self._starts(block)
         code = np.frombuffer(block.code, np.int64) if len(at) else np.zeros(0, np.int64)
         numbers = code[at]
         timed = np.array([*(bool(chosen) for chosen in self._chosen), False])[numbers]
@@ -226,7 +236,7 @@ class _Adapter:
             box = boxes_of(form, storages, bytes_, self._pitch, self._whole)
             rows.append(np.stack([memory, *box], 1))
         table = np.concatenate(rows)
-        boxes, inverse = _unique(table)
+        boxes, inverse = unique_rows(table)
         return inverse, cells_of(Boxes(*boxes.T))
 
     def _finish(self, part: _Part, unique: Ints, cells: Cells) -> None:
@@ -272,18 +282,6 @@ class _Adapter:
         if names & {"combine", "counted_copy"} or self._recording.cores > 1:
             notes.append("what cores exchange is timed as copies, and meeting costs nothing")
         return notes
-
-
-def _unique(table: Ints) -> tuple[Ints, Ints]:
-    """Return the different rows of a table in order, and for each row its number among them."""
-    if not len(table):
-        return table, np.zeros(0, np.int64)
-    order = np.lexsort(table.T[::-1])
-    ordered = table[order]
-    new = np.append(True, (ordered[1:] != ordered[:-1]).any(1))
-    inverse = np.empty(len(table), np.int64)
-    inverse[order] = np.cumsum(new) - 1
-    return ordered[new], inverse
 
 
 def _trips(loop: RecordedLoop, recording: Recording) -> int:
