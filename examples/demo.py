@@ -19,6 +19,7 @@ from examples import (
     digits_parallel,
     digits_vit,
     inside,
+    kernel_time,
     minilm,
     nki_sine,
     portable_programs,
@@ -71,9 +72,9 @@ def compiled() -> list[str]:
 
 
 def kernels() -> list[str]:
-    """Run a kernel of NKI in PyTorch. Returns what went wrong, in words."""
-    title("4. A kernel of one's own, in NKI")
-    return nki_sine.run()
+    """Run a kernel of NKI in PyTorch, and time one. Returns what went wrong, in words."""
+    title("4. A kernel of one's own, in NKI; and how long it would take on hardware")
+    return nki_sine.run() + kernel_time.run()
 
 
 def parallel() -> list[str]:

@@ -317,6 +317,8 @@ NKI_CODES: dict[str, NkiCode] = {
                       "stay within the documented sizes and groups"),
     "NKI323": NkiCode("a launch on ranks that cannot be",
                       "launch on as many ranks as there are, one kernel on all of them"),
+    "NKI330": NkiCode("a kernel whose time depends on values",
+                      "give the bounds of the loop as integers to time the kernel"),
 }  # fmt: skip
 
 

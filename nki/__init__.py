@@ -11,7 +11,7 @@ from nki.kernel import Kernel, jit, simulate
 __all__ = ["Kernel", "check", "jit", "simulate"]
 
 # ``import nki`` is enough to name these; they are imported when they are first asked for.
-_PARTS = frozenset({"collectives", "dtype", "isa", "language", "typing"})
+_PARTS = frozenset({"collectives", "dtype", "isa", "language", "perf", "typing"})
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ from nki.isa.state import Finding
 from nki.memory import MemoryRegion, Storage
 from nki.recording import Recording
 
-__all__ = ["Capacity", "Usage", "capacity_of", "check_capacity"]
+__all__ = ["Capacity", "Usage", "capacity_of", "check_capacity", "quadrants"]
 
 _QUADRANTS, _ROWS = 4, 32  # of partitions
 _SHOWN = 3  # tensors that the message names
@@ -222,10 +222,10 @@ def _size(storage: Storage, unit: int, capacity: int) -> int:
     """Return what a tensor takes, in units of one quadrant each."""
     units = -(-storage.row_bytes // unit)
     # One that is wider than the memory fits nowhere, however few partitions it has.
-    return units * (_QUADRANTS if units > capacity else _quadrants(storage))
+    return units * (_QUADRANTS if units > capacity else quadrants(storage))
 
 
-def _quadrants(storage: Storage) -> int:
+def quadrants(storage: Storage) -> int:
     """Return how many quadrants a tensor takes wherever it lies: 1, 2 or all."""
     rows = storage.shape[0]
     return 1 if rows <= _ROWS else 2 if rows <= 2 * _ROWS else _QUADRANTS

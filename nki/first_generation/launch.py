@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from neuronxcc.perf import Prediction
 from neuronxcc.targets import Target, get_target
 from nki import tracer
 from nki.checks.capacity import Capacity, capacity_of
@@ -33,6 +34,7 @@ from nki.first_generation.writes import copy, on_sbuf
 from nki.frontends import Frontend
 from nki.kernel import Kernel
 from nki.memory import MemoryRegion
+from nki.perf import predict_recording
 from nki.recording import TileForm
 from nki.tensor import NkiTensor
 
@@ -134,6 +136,18 @@ class FirstKernel:
         """
         recording = self.today().record(*args, **kwargs)
         return capacity_of(recording, Times(recording, lambda _: 0))
+
+    def predict(self, *args: Any, **kwargs: Any) -> Prediction:
+        """Return how long a call with these arguments would take on hardware, by the model.
+
+        The kernel is recorded for that, and not run. The programs of a grid run one after the
+        other on one core.
+
+        Raises:
+            NkiError: the kernel breaks a rule; or a value of the run says how often a loop runs
+                (NKI330).
+        """
+        return predict_recording(self.today().record(*args, **kwargs), compiled=True)
 
     def __fingerprint__(self) -> tuple[Any, ...]:
         """Return what it consists of, for the cache on disk."""
@@ -316,18 +330,20 @@ def baremetal(kernel: Any = None, **options: Any) -> Any:
     return jit(kernel, platform_target=options.get("platform_target"))
 
 
-class NcLatency:
-    """Latencies of runs on the emulator: they say nothing of the speed on hardware.
+class Latency:
+    """Latencies of some runs.
 
     Attributes:
         samples: microseconds, in the order of the runs.
     """
 
+    kind = "on this computer"
+
     def __init__(self, samples: list[float]) -> None:
         self.samples = samples
 
     def get_latency_percentile(self, percentile: int) -> int:
-        """Return a percentile in microseconds of the emulator's time.
+        """Return a percentile in microseconds.
 
         Raises:
             NkiError: it is none of 0 to 100 (NKI268).
@@ -342,18 +358,51 @@ class NcLatency:
 
     def __repr__(self) -> str:
         middle = statistics.median(self.samples)
-        return f"NcLatency({len(self.samples)} runs of the emulator, median {middle:.0f} us)"
+        runs = f"{len(self.samples)} runs {self.kind}"
+        return f"{type(self).__name__}({runs}, median {middle:.0f} us)"
+
+
+class NcLatency(Latency):
+    """What a NeuronCore would take by the performance model: all percentiles are equal.
+
+    Attributes:
+        prediction: where the number comes from, and how far it may be off.
+    """
+
+    def __init__(self, prediction: Prediction) -> None:
+        super().__init__([prediction.latency_us])
+        self.prediction = prediction
+
+    def __repr__(self) -> str:
+        made = self.prediction
+        kind = "calibrated" if made.calibrated else "not calibrated"
+        low, high = made.interval_us
+        return (
+            f"NcLatency(predicted {made.latency_us:.0f} us on {made.target}, {low:.0f} to "
+            f"{high:.0f} us, model {made.model}, {kind})"
+        )
 
 
 class BenchmarkResult:
-    """The measurements of `benchmark`.
+    """The results of `benchmark`.
 
     Attributes:
-        nc_latency: of the runs, in the emulator's time.
+        host_latency: of the runs on this computer, with the transfer of arguments.
     """
 
-    def __init__(self, nc_latency: NcLatency) -> None:
-        self.nc_latency = nc_latency
+    def __init__(self, host_latency: Latency, predict: Callable[[], Prediction]) -> None:
+        """Keep the measurements, and what predicts the time on hardware when it is asked for."""
+        self.host_latency = host_latency
+        self._predict = predict
+
+    @functools.cached_property
+    def nc_latency(self) -> NcLatency:
+        """What a NeuronCore would take, predicted; see docs/performance.md.
+
+        Raises:
+            NkiError: a value of the run says how often a loop runs (NKI330).
+        """
+        return NcLatency(self._predict())
 
 
 class BenchmarkedKernel(FirstKernel):
@@ -385,13 +434,16 @@ class BenchmarkedKernel(FirstKernel):
             return super().__call__(*args, **kwargs)
         result = super().__call__(*args, **kwargs)
         copies = _map(args, object, _copied), _map(kwargs, object, _copied)
-        samples = []
+        samples: list[float] = []
         for run in range(self.warmup + self.iters):
             start = time.perf_counter()
             super().__call__(*copies[0], **copies[1])
             if run >= self.warmup:
                 samples.append((time.perf_counter() - start) * 1e6)
-        self._results[:] = [BenchmarkResult(NcLatency(samples))]
+        # The recording is kept, so that this keeps no arguments.
+        recording = self.today().record(*args, **kwargs)
+        predicted = functools.partial(predict_recording, recording, compiled=True)
+        self._results[:] = [BenchmarkResult(Latency(samples), predicted)]
         return result
 
 
@@ -406,8 +458,9 @@ def _copied(value: Any) -> Any:
 def benchmark(kernel: Any = None, *, warmup: int = 10, iters: int = 100, **options: Any) -> Any:
     """Make a function a kernel that measures itself when it is called.
 
-    ``kernel.benchmark_result.nc_latency.get_latency_percentile(50)`` is a time of the emulator on
-    this computer, including the transfer of arguments; it is no estimate of the hardware's.
+    ``kernel.benchmark_result.nc_latency.get_latency_percentile(50)`` is what a NeuronCore of the
+    target would take by the performance model, with the launch; all percentiles are equal.
+    ``host_latency`` is the time of the emulator on this computer, with the transfer of arguments.
 
     Args:
         kernel: the function.
@@ -422,8 +475,41 @@ def benchmark(kernel: Any = None, *, warmup: int = 10, iters: int = 100, **optio
     return BenchmarkedKernel(plain, options.get("platform_target"), warmup, max(1, iters))
 
 
+class ProfiledKernel(FirstKernel):
+    """A kernel that is put on a timeline when it is called."""
+
+    def __init__(self, func: Callable[..., Any], platform: str | None) -> None:
+        """Wrap a function."""
+        super().__init__(func, platform)
+        # One for all grids: ``kernel[4](x)`` leaves its result in `kernel` too.
+        self._results: list[Callable[[], Prediction]] = []
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """The profile of the last call by the performance model; None before it.
+
+        Raises:
+            NkiError: a value of the run says how often a loop runs (NKI330).
+        """
+        return self._results[-1]() if self._results else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel, and remember what it did."""
+        result = super().__call__(*args, **kwargs)
+        if tracer.is_active() or running():
+            return result
+        recording = self.today().record(*args, **kwargs)
+        self._results[:] = [functools.cache(lambda: predict_recording(recording, compiled=True))]
+        return result
+
+
 def profile(func: Any = None, **options: Any) -> Any:
-    """Make a function a kernel; there is no profile of hardware, and a warning says so."""
+    """Make a function a kernel that keeps the profile of its last call.
+
+    ``kernel.prediction`` is how long a NeuronCore would take by the performance model, by engine
+    and by line; `neuronxcc.perf.trace.save` writes its timeline. There is no profile of hardware
+    in the vendor's files, and a warning says so.
+    """
     if func is None:
         return functools.partial(profile, **options)
     asked = {key: value for key, value in options.items() if key != "platform_target"}
@@ -433,4 +519,5 @@ def profile(func: Any = None, **options: Any) -> Any:
             NkiWarning,
             stacklevel=2,
         )
-    return jit(func, platform_target=options.get("platform_target"))
+    plain = func.func if isinstance(func, FirstKernel) else func
+    return ProfiledKernel(plain, options.get("platform_target"))

@@ -129,7 +129,7 @@ def test_platform_target_is_what_the_kernel_is_built_for() -> None:
     assert version.gen2 < version.gen3
 
 
-def test_benchmark_measures_the_emulator_and_leaves_arguments_alone() -> None:
+def test_benchmark_predicts_measures_and_leaves_arguments_alone() -> None:
     @nki.benchmark(warmup=1, iters=5)
     def measured(a: Any, total: Any) -> Any:
         nl.store(total, nl.load(total) + nl.load(a))
@@ -140,11 +140,45 @@ def test_benchmark_measures_the_emulator_and_leaves_arguments_alone() -> None:
     assert before is None
     np.testing.assert_array_equal(measured(a, total), a + a)
     np.testing.assert_array_equal(total, a)
-    latency = measured.benchmark_result.nc_latency
-    percentiles = [latency.get_latency_percentile(p) for p in (0, 1, 10, 25, 50, 90, 99, 100)]
+    host = measured.benchmark_result.host_latency
+    percentiles = [host.get_latency_percentile(p) for p in (0, 1, 10, 25, 50, 90, 99, 100)]
     assert percentiles == sorted(percentiles)
     assert percentiles[0] > 0
-    assert "5 runs of the emulator" in repr(latency)
+    assert "Latency(5 runs on this computer" in repr(host)
+    latency = measured.benchmark_result.nc_latency
+    expected = measured.predict(a, total).latency_us
+    assert {latency.get_latency_percentile(p) for p in (0, 50, 99, 100)} == {round(expected)}
+    assert f"predicted {expected:.0f} us on trn3" in repr(latency)
+
+
+def test_the_predicted_time_is_that_of_the_target() -> None:
+    def kernel(a: Any) -> Any:
+        return doubled(a)
+
+    a = random(128, 512)
+    found = {}
+    for target in ("trn1", "trn2", "trn3"):
+        measured = nki.benchmark(kernel, warmup=0, iters=1, platform_target=target)
+        measured(a)
+        found[target] = measured.benchmark_result.nc_latency.prediction
+        assert found[target].target == target
+    assert found["trn1"].device_us > found["trn2"].device_us > found["trn3"].device_us
+
+
+def test_profile_keeps_the_prediction_of_the_last_call() -> None:
+    @nki.profile
+    def kernel(a: Any) -> Any:
+        return doubled(a)
+
+    before = kernel.prediction
+    assert before is None
+    for shape in ((128, 512), (128, 2048)):
+        a = random(*shape)
+        np.testing.assert_array_equal(kernel(a), a + a)
+        assert kernel.prediction.device_us == kernel.predict(a).device_us
+        assert kernel.prediction.lines[0].file == __file__
+    kernel[2](a)
+    assert kernel.prediction.device_us > kernel.predict(a).device_us
 
 
 @pytest.mark.parametrize("name", ["benchmark", "baremetal", "profile"])
@@ -208,7 +242,7 @@ def test_a_grid_leaves_its_measurement_in_the_kernel() -> None:
     kernel: Any = nki.benchmark(spmd, warmup=0, iters=2)
     a = random(4, 2, 1, 1)
     np.testing.assert_array_equal(kernel[4, 2](a), a)
-    assert len(kernel.benchmark_result.nc_latency.samples) == 2
+    assert len(kernel.benchmark_result.host_latency.samples) == 2
 
 
 def test_kernels_of_today_call_those_of_the_first_generation() -> None:

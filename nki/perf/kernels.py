@@ -1,0 +1,69 @@
+"""The time of a kernel with arguments: :func:`predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from neuronxcc.perf import Parameters, Prediction
+from neuronxcc.perf import predict as predict_stream
+from neuronxcc.targets import Target, get_target
+from nki.kernel import Kernel, simulate
+from nki.perf.streams import stream_of
+from nki.recording import Recording
+
+__all__ = ["predict", "predict_recording"]
+
+
+def predict(
+    kernel: Callable[..., Any],
+    *args: Any,
+    parameters: Parameters | None = None,
+    **kwargs: Any,
+) -> Prediction:
+    """Return how long a kernel would take on hardware; it is recorded for that, and not run.
+
+    Args:
+        kernel: a kernel of either generation, ``kernel[2]``, or a plain function.
+        args: as in a call. Only shapes and types of arrays matter, unless the kernel looks at
+            values.
+        parameters: of the model; by default those of `neuronxcc.perf.PARAMETERS`.
+        kwargs: likewise.
+
+    Returns:
+        Times in microseconds and where they come from; `print` shows a summary. The target is that
+        of a call: what ``NEURON_PLATFORM_TARGET_OVERRIDE`` names.
+
+    Raises:
+        NkiError: the kernel breaks a rule; or a value of the run says how often a loop runs
+            (NKI330).
+    """
+    older = getattr(kernel, "today", None)
+    made: Kernel = simulate(kernel) if older is None else older()
+    recording = made.record(*args, **kwargs)
+    return predict_recording(recording, parameters=parameters, compiled=older is not None)
+
+
+def predict_recording(
+    recording: Recording,
+    *,
+    target: str | Target | None = None,
+    parameters: Parameters | None = None,
+    compiled: bool = False,
+) -> Prediction:
+    """Return how long a recorded kernel would take.
+
+    Args:
+        recording: of a kernel.
+        target: by default that which the kernel was recorded for.
+        parameters: of the model.
+        compiled: a compiler orders instructions and chooses engines, as for the first generation.
+
+    Raises:
+        NkiError: a value of the run says how often a loop runs (NKI330).
+    """
+    if target is None:
+        target = recording.target
+    chip = get_target(target) if isinstance(target, str) else target
+    stream = stream_of(recording, compiled=compiled)
+    return predict_stream(stream, chip, parameters=parameters)

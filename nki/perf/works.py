@@ -1,0 +1,227 @@
+"""From the instructions of a recording to works of the performance model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from neuronxcc.perf.stream import ENGINES, QUEUES, RINGS, TENSOR, Transfer, Work
+from nki.dtypes import info
+from nki.isa.cost import MIN_II
+from nki.isa.spec import PMAX, Call, Role, Tile
+from nki.recording import Template, TileForm
+
+__all__ = ["choices", "is_timed", "unpriced", "work_of"]
+
+# Instructions whose formula is a slope that the model has as a parameter, and the operand whose
+# elements count.
+_SLOPES: Final = {
+    "tensor_tensor": ("tensor_tensor_slope", "data1"),
+    "reciprocal": ("reciprocal_slope", "data"),
+}
+# What a debugger shows takes no part in the program's time.
+_NOT_TIMED: Final = frozenset({"device_print"})
+# Rates of what the DMA engines turn around, of a copy's: trainium2_arch.rst.
+_TURNED_FROM_HBM, _TURNED_ON_CHIP = 0.9, 0.5
+_LOAD, _STORE, _MOVE = (QUEUES.index(name) for name in RINGS)
+
+
+def is_timed(template: Template) -> bool:
+    """Return whether hardware runs an instruction: not those that fill what is new here."""
+    return not template.hidden and template.row.name not in _NOT_TIMED
+
+
+def unpriced(template: Template) -> bool:
+    """Return whether no cost of an instruction is published or derived."""
+    return template.row.cost is None and template.call.engine != "dma"
+
+
+def choices(template: Template) -> tuple[str, ...]:
+    """Return the engines that may run an instruction, where the kernel leaves that open.
+
+    GpSimd is none of them where another engine is: compilers of the first generation left it idle,
+    as public profiles of trn1 show (AccelOpt, NKIBench: it is busy for at most 1.2 %).
+    """
+    call = template.call
+    if call.attributes.get("engine", "unknown") != "unknown":
+        return (call.engine,)
+    if template.row.name == "tensor_copy":
+        # Of what PSUM holds Scalar makes copies, as the profiles of products show.
+        return ("scalar",) if call.tile("src").region == "psum" else ("vector", "scalar")
+    if template.row.name == "tensor_scalar" and call.engine == "vector" and _scales(call):
+        return ("vector", "scalar")
+    if _spreads(call):
+        return ("tensor",)
+    return (call.engine,)
+
+
+def _spreads(call: Call) -> bool:
+    """Return whether an instruction copies one partition to others.
+
+    Compilers of the first generation let the Tensor Engine do that, by a product with ones: the
+    profile of NKIBench's mamba has its operations, and no more time of Vector.
+    """
+    if call.instruction.name != "nc_stream_shuffle":
+        return False
+    return len(set(call.attributes["shuffle_mask"])) == 1
+
+
+def _scales(call: Call) -> bool:
+    """Return whether an activation without a function does the same: a product, then a sum."""
+    pair = call.attributes["op0"], call.attributes["op1"]
+    return pair in (("multiply", "add"), ("multiply", None), ("add", None))
+
+
+def work_of(template: Template, engine: str | None = None) -> Work:
+    """Return what an instruction costs.
+
+    Args:
+        template: the instruction.
+        engine: who runs it; by default the one that the recording has.
+    """
+    call = template.call
+    if engine is not None and engine != call.engine:
+        call = Call(call.instruction, call.operands, call.attributes, call.generation, engine)
+    name = template.row.name
+    if call.engine == "dma":
+        return _transfer(template)
+    queue = ENGINES.index(call.engine)
+    regions = {tile.region for _, _, tile in call.tiles()}
+    cycles, slope = _cycles(call)
+    return Work(
+        name,
+        queue,
+        cycles,
+        core=template.core,
+        sbuf="sbuf" in regions,
+        psum="psum" in regions,
+        flops=_flops(call) if queue == TENSOR else 0,
+        slope=slope,
+    )
+
+
+def _cycles(call: Call) -> tuple[float, str]:
+    """Return cycles, or elements and the parameter that says how many cycles one takes."""
+    if call.engine == "tensor" and _spreads(call):
+        # One product fills all partitions; four passes of float32.
+        tile = call.tile("dst")
+        return tile.size / PMAX * (4 if tile.dtype == "float32" else 1), ""
+    if call.instruction.name == "nc_transpose" and call.engine == "tensor":
+        # A product with ones and zeros before NeuronCore-v3, of float32 in four passes: NKIBench's
+        # profiles count the operations of transposes as they count those of products.
+        quadruple = call.generation == 2 and call.tile("data").dtype == "float32"
+        assert call.instruction.cost is not None
+        return call.instruction.cost.cycles(call) * (4 if quadruple else 1), ""
+    cost = call.instruction.cost
+    if cost is None or cost.unit != "cycles":
+        most = max((tile.free for _, _, tile in call.tiles()), default=1)
+        return float(max(MIN_II, most)), ""
+    cycles = cost.cycles(call)
+    slope = _SLOPES.get(call.instruction.name)
+    if slope is not None and call.engine == "vector":
+        elements = call.tile(slope[1]).free
+        if cycles > max(MIN_II, elements):
+            return float(elements), slope[0]
+    return float(cycles), ""
+
+
+def _flops(call: Call) -> int:
+    if not call.instruction.name.startswith("nc_matmul") or call.attributes.get("is_transpose"):
+        return 0
+    stationary, moving = call.tile("stationary"), call.tile("moving")
+    each = 4 if stationary.dtype.endswith("_x4") else 1
+    return 2 * each * stationary.size * moving.free
+
+
+# --- transfers -----------------------------------------------------------------------------------
+
+
+def _transfer(template: Template) -> Work:
+    call, row = template.call, template.row
+    roles = {operand.name: operand.role for operand in row.operands}
+    written: list[Tile] = []
+    read: list[Tile] = []
+    for operand in row.operands:
+        for tile in _tiles(call.operands.get(operand.name)):
+            (read if roles[operand.name] is Role.READ else written).append(tile)
+    nbytes = sum(tile.size * tile.info.itemsize for tile in written)
+    sources = [tile for tile in read if tile.size > 1] or read
+    # A sum reads all of its sources.
+    nbytes = max(nbytes, sum(tile.size * tile.info.itemsize for tile in sources[1:]) + nbytes)
+    to_chip = any(tile.on_chip for tile in written)
+    from_chip = any(tile.on_chip for tile in read)
+    share = 1.0
+    if row.name == "dma_transpose":
+        share = _TURNED_ON_CHIP if from_chip else _TURNED_FROM_HBM
+    queue = _LOAD if to_chip and not from_chip else _STORE if from_chip and not to_chip else _MOVE
+    asked = call.attributes.get("engine", "unknown")
+    if asked in ENGINES:
+        queue = ENGINES.index(asked)
+    return Work(
+        row.name,
+        queue,
+        0,
+        core=template.core,
+        transfer=Transfer(
+            nbytes=nbytes,
+            row=max(1, min(_row(template), nbytes)),
+            hbm=int(not to_chip) + int(bool(read) and not from_chip),
+            made=_maker(call),
+            share=share,
+        ),
+    )
+
+
+def _tiles(value: object) -> Iterator[Tile]:
+    if isinstance(value, Tile):
+        yield value
+    elif isinstance(value, tuple):
+        yield from value
+
+
+def _maker(call: Call) -> str:
+    """Return who makes the descriptors of a transfer while the kernel runs."""
+    mode = call.attributes.get("dge_mode", "unknown")
+    if mode in ("hwdge", "swdge"):
+        return "hardware" if mode == "hwdge" else "gpsimd"
+    if mode == "none":
+        return ""
+    if any(tile.indirect for _, _, tile in call.tiles()):
+        return "gpsimd"
+    if any(tile.dynamic for _, _, tile in call.tiles()):
+        return "hardware" if call.generation >= 3 else "gpsimd"
+    return ""
+
+
+def _row(template: Template) -> int:
+    """Return how many bytes lie one after the other on every side of a transfer."""
+    rows = [
+        _run(form)
+        for _, operand in template.operands
+        for form in (operand if _is_list(operand) else (operand,))  # type: ignore[union-attr]
+        if isinstance(form, TileForm) and math.prod(form.shape) > 1
+    ]
+    return min(rows, default=1)
+
+
+def _is_list(form: object) -> bool:
+    return type(form) is tuple
+
+
+def _run(form: TileForm) -> int:
+    """Return how many bytes of a tensor lie one after the other, at the least."""
+    size = info(form.dtype).itemsize
+    keep = 1 if form.pattern.partition else 0
+    if form.indirect is not None and form.indirect.kind != "scalar":
+        keep = max(keep, form.indirect.axis + 1)
+    run = size
+    for extent, stride in zip(
+        reversed(form.shape[keep:]), reversed(form.strides[keep:]), strict=True
+    ):
+        if extent == 1:
+            continue
+        if stride != run:
+            break
+        run *= extent
+    return run

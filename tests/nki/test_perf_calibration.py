@@ -1,0 +1,127 @@
+"""The calibration: its kernels compute what they should, and its page says what the model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from neuronxcc.perf import PARAMETERS, Parameters
+from nki.first_generation.launch import jit
+from nki.perf.calibration.fit import FITTED, PRIOR, errors, fit
+from nki.perf.calibration.kernels import KERNELS, SHAPES
+from nki.perf.calibration.rows import predicted, rows, stream_for
+
+Array = npt.NDArray[Any]
+PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
+
+
+def sigmoid(x: Array) -> Array:
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+def normalised(x: Array, gain: Array) -> Array:
+    result: Array = x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * gain
+    return result
+
+
+def adamw(theta: Array, grad: Array, m: Array, v: Array) -> Array:
+    first = 0.01 * (0.9 * m + 0.1 * grad)
+    second = 0.999 * v + 0.001 * grad * grad
+    result: Array = theta - 1e-5 * theta - first / (np.sqrt(1000 * second) + 1e-8)
+    return result
+
+
+def scan(delta: Array, u: Array, a: Array, b: Array, c: Array) -> Array:
+    result: Array = np.zeros_like(delta)
+    for state in range(a.shape[1]):
+        at = np.zeros(len(delta))
+        for i in range(delta.shape[1]):
+            at = np.exp(delta[:, i] * a[:, state]) * at + delta[:, i] * u[:, i] * b[state, i]
+            result[:, i] += at * c[state, i]
+    return result
+
+
+MEANINGS: dict[str, tuple[Any, Any]] = {
+    "silu": (lambda x: x * sigmoid(x), ((128, 1024),)),
+    "adamw": (adamw, ((160, 1024),) * 4),
+    "matmul": (lambda x, w: x @ w, ((128, 1024), (1024, 1024))),
+    "swiglu": (
+        lambda x, up, down, gate: ((x @ gate) * sigmoid(x @ gate) * (x @ up)) @ down,
+        ((512, 1024), (1024, 1024), (1024, 1024), (1024, 1024)),
+    ),
+    "add_rmsnorm_matmul": (
+        lambda x, w, z, g: normalised(x + z, g) @ w,
+        ((128, 256), (256, 512), (128, 256), (1, 256)),
+    ),
+    "matmul_add_rmsnorm": (
+        lambda x, w, z, g: normalised(x @ w + z, g),
+        ((128, 256), (256, 512), (128, 512), (1, 512)),
+    ),
+} | dict.fromkeys(
+    ("mamba", "fused_mamba_v1", "fused_mamba_v2"),
+    (scan, ((128, 32), (128, 32), (128, 2), (2, 32), (2, 32))),
+)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_computes_what_the_measured_one_does(name: str) -> None:
+    meaning, shapes = MEANINGS[name]
+    rng = np.random.default_rng(0)
+    # Positive, as squares of gradients are; small, so that sums stay near 1.
+    arrays = [(rng.random(shape) / 8).astype(np.float32) for shape in shapes]
+    found = jit(KERNELS[name], platform_target="trn1")(*arrays)
+    expected = meaning(*(array.astype(np.float64) for array in arrays))
+    # float32 sums of up to 1024 terms; the engine's functions are good to some units.
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+
+
+def test_rows_have_kernels_and_sources() -> None:
+    found = rows()
+    assert len(found) == 13
+    assert {row.kernel for row in found} == KERNELS.keys() == SHAPES.keys()
+    for row in found:
+        assert row.source.startswith(("AccelOpt ", "fused_mamba"))
+        assert row.measured > 0
+
+
+def test_the_page_says_what_the_model_says() -> None:
+    """Of the rows that are quick to record."""
+    page = PAGE.read_text()
+    chosen = [row for row in rows() if row.name in {"silu", "mamba", "fused_mamba_v1 256 512"}]
+    assert len(chosen) == 3
+    streams = [(row, stream_for(row)) for row in chosen]
+    before = errors(streams, Parameters(**PRIOR))
+    for (row, first, off), (_, made, error) in zip(
+        before, errors(streams, Parameters()), strict=True
+    ):
+        line = f"| {row.measured:.0f} | {first:.0f} | {off:+.0%} | {made:.0f} | {error:+.0%} |"
+        assert f"| {row.name} |" in page
+        assert line in page
+
+
+def test_traffic_is_that_of_the_profile() -> None:
+    (row,) = (row for row in rows() if row.kernel == "silu")
+    made = predicted(row, stream_for(row), Parameters())
+    assert row.hbm_mb is not None
+    assert made.hbm_bytes / 1e6 == pytest.approx(row.hbm_mb, rel=0.01)
+
+
+def test_the_fit_finds_what_lowers_the_error() -> None:
+    (row,) = (row for row in rows() if row.kernel == "silu")
+    streams = [(row, stream_for(row))]
+    made = fit(streams)
+    assert made.reciprocal_slope < PRIOR["reciprocal_slope"]
+    ((_, _, before),) = errors(streams, Parameters(**PRIOR))
+    ((_, _, after),) = errors(streams, made)
+    assert abs(after) < abs(before) / 4
+
+
+def test_what_is_fitted_is_said_to_be() -> None:
+    said = {name for name, row in PARAMETERS.items() if row.known == "fitted"}
+    # The launch is what the published latencies and device times differ by.
+    assert said == {*FITTED, "launch"}
