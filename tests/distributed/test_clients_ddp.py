@@ -252,6 +252,9 @@ def bf16_hook_is_refused(env: Env) -> None:
 def low_rank(env: Env) -> None:
     """PowerSGD gives equal parameters everywhere and trains; before its start it is exact.
 
+    Each rank multiplies its gradients out of the reduced factors by itself, so that parameters are
+    equal only if ranks multiply equal numbers to equal bits (test_same_products.py).
+
     PyTorch 2.13's batched hook works before its start only, on any device: it hands matrices of two
     dimensions to `_orthogonalize`, which asserts three.
     """
