@@ -151,13 +151,14 @@ class Repeat(NamedTuple):
     times: int
 
 
-def repeats(instance: Instance, start: Ints, end: Ints) -> Repeat | None:
+def repeats(instance: Instance, start: Ints, end: Ints, semaphore: int) -> Repeat | None:
     """Return the period of a loop; None if none is certain.
 
     Args:
         instance: the loop.
         start: of all instructions of the program.
         end: likewise.
+        semaphore: picoseconds that pass until other queues know of an end.
     """
     first, size, count = instance.first, instance.size, instance.iterations
     last = first + size * count
@@ -175,11 +176,15 @@ def repeats(instance: Instance, start: Ints, end: Ints) -> Repeat | None:
         even &= (ends[period:] - ends[:-period] == length[:, None]).all(1)
         for low, high in _stretches(even, length):
             begin, stop = first + low * size, first + (high + period) * size
+            if stop >= last:
+                continue  # the loop ends here, and with it what repeats
             before = int(ended[begin - 1]) if begin else 0
-            after = int(begins[stop]) if stop < len(start) else int(end.max())
+            after = int(begins[stop])
             step = int(length[low])
-            if step > 0 and after - before >= 2 * step:
-                return Repeat(before + step, step, instance.left // period)
+            # What is under way at the end of the stretch must have begun within it.
+            longest = int((end[begin:stop] - start[begin:stop]).max()) + semaphore
+            if step > 0 and after - before >= 2 * step + longest:
+                return Repeat(after - 1, step, instance.left // period)
     return None
 
 
