@@ -134,17 +134,11 @@ def llama(device: torch.device) -> Step:
 
 
 def _training(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-    def step() -> object:
+    def loss() -> Tensor:
         with torch.autocast(inputs.device.type, torch.bfloat16):
-            loss = functional.cross_entropy(model(inputs), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
+            return functional.cross_entropy(model(inputs), labels)
 
-    return step
+    return workloads.adamw_on(model, loss)
 
 
 def vit(device: torch.device) -> Step:

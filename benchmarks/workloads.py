@@ -176,16 +176,25 @@ def training(model: nn.Module, device: torch.device, batch: int) -> Step:
         device: of its parameters.
         batch: sequences of a step, the same in all.
     """
-    optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.randint(256, (batch, 257), generator=torch.Generator().manual_seed(0)).to(device)
 
-    def step() -> object:
+    def loss() -> Tensor:
         logits = model(ids[:, :-1])
-        loss = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+    return adamw_on(model, loss)
+
+
+def adamw_on(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
+    """A step of AdamW over all parameters of a model, for a loss that `loss` computes anew."""
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> object:
+        value = loss()
         optimizer.zero_grad()
-        loss.backward()
+        value.backward()
         optimizer.step()
-        return loss
+        return value
 
     return step
 

@@ -90,8 +90,8 @@ def pictures() -> list[str]:
 
 
 def ahead() -> list[str]:
-    """Let Python run ahead of the work. Returns what went wrong, in words."""
-    title("8. Strict mode: Python issues, the core works behind it")
+    """Let Python run ahead of the work, and join what waits. Returns what went wrong, in words."""
+    title("8. Strict and fused mode: Python issues, the core works behind it")
     return run_ahead.run()
 
 

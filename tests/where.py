@@ -31,6 +31,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "neuronxcc/driver": ("frontends/test_cli.py",),
     "neuronxcc/codegen": ("compiler/test_codegen_*", "compiler/test_executable_bounds.py"),
     "neuronxcc/codegen/llvm": ("compiler/test_codegen_*", "compiler/test_special_values.py",
+                               "compiler/test_complex_values.py",
                                "compiler/test_activations_16bits.py"),
     "neuronxcc/collected.py": ("compiler/test_collector.py",),
     "neuronxcc/collector.py": ("compiler/test_collector.py",),
@@ -96,7 +97,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "device/test_scaled_products.py", "device/test_strided_parameters.py",
         "device/test_zero_tensors.py", "device/test_portability.py", "fuzz/test_operators.py"),
     "torch_neuronx/csrc/distributed": ("distributed/*",),
-    "torch_neuronx/csrc/gemm": ("kernels/test_gemm_*",),
+    "torch_neuronx/csrc/gemm": ("kernels/test_gemm_*", "distributed/test_same_products.py"),
     "torch_neuronx/csrc/inference": ("inference/*",),
     "torch_neuronx/csrc/kernels": ("kernels/test_multi_tensor.py", "kernels/test_norm.py",
                                    "kernels/test_philox.py", "kernels/test_pointwise.py",
@@ -113,7 +114,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/distributed": ("distributed/*",),
     "torch_neuronx/distributed/planning": ("distributed/test_planning.py",),
     "torch_neuronx/dynamo": ("compiler/test_dynamo_*", "compiler/test_partition.py",
-                             "compiler/test_zoo.py"),
+                             "compiler/test_windows.py", "compiler/test_zoo.py"),
     "torch_neuronx/dynamo/portability.py": ("compiler/test_portability.py",),
     "torch_neuronx/dynamo/lowerings": ("compiler/test_lowerings_opinfo.py",
                                        "compiler/test_refused_types_opinfo.py",
@@ -135,6 +136,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/ops": ("nodevice/test_ops_*", "device/test_portability.py"),
     "torch_neuronx/program": ("compiler/test_executable_*", "compiler/test_allowed.py"),
     "torch_neuronx/tools": ("compiler/test_tools.py",),
+    "torch_neuronx/tools/explain_eager.py": ("device/test_explain_eager.py",),
 }  # fmt: skip
 
 

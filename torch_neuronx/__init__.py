@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch_neuronx.program.allowed import allow_operators
     from torch_neuronx.tools.compare import compare
     from torch_neuronx.tools.explain import explain
+    from torch_neuronx.tools.explain_eager import explain_eager
 
 __all__ = [
     "BucketModelConfig",
@@ -57,6 +58,7 @@ __all__ = [
     "dynamic_batch",
     "experimental",
     "explain",
+    "explain_eager",
     "kernels",
     "lazy_load",
     "move_trace_to_device",
@@ -81,6 +83,7 @@ __all__ = [
 _LATER = {
     "compare": ("torch_neuronx.tools.compare", "compare"),
     "explain": ("torch_neuronx.tools.explain", "explain"),
+    "explain_eager": ("torch_neuronx.tools.explain_eager", "explain_eager"),
     "kernels": ("torch_neuronx.kernels", ""),
     "nki": ("torch_neuronx.nki", ""),
     "nki_jit": ("torch_neuronx.nki.either", "nki_jit"),

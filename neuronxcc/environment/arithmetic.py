@@ -24,8 +24,8 @@ TORCH_NEURONX_GEMM_CACHE_MB = ARITHMETIC.variable(
 )  # fmt: skip
 TORCH_NEURONX_GEMM_PROBE = ARITHMETIC.variable(
     "TORCH_NEURONX_GEMM_PROBE", choice("0", "1"),
-    "Whether the method for a shape is found by a short measurement; 0 uses a fixed rule, so that "
-    "a run does not depend on timing",
+    "Whether the method for a shape is found by a short measurement, once for all processes that "
+    "share a cache; 0 uses a fixed rule, so that a run does not depend on timing",
     default="1", source=_OURS, readers={Reader.CORE},
 )  # fmt: skip
 TORCH_NEURONX_CONV_KERNELS = ARITHMETIC.variable(
@@ -43,7 +43,8 @@ XDG_CACHE_HOME = ARITHMETIC.variable(
 )  # fmt: skip
 HOME = ARITHMETIC.variable(
     "HOME", TEXT,
-    "The home directory, for the default above; without either nothing is kept",
+    "The home directory, for the default above; without either nothing is kept, and matrix "
+    "products follow the fixed rule",
     default="", source=_XDG, readers={Reader.CORE, Reader.COMPILER},
 )  # fmt: skip
 

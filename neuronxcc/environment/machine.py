@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuronxcc.environment.variable import FLAG, TEXT, Reader, Section, choice, words
+from neuronxcc.environment.variable import FLAG, TEXT, Reader, Section, choice, number, words
 
 _RUNTIME = "Runtime configuration guide"
 _LNC = "Logical NeuronCore configuration"
@@ -111,6 +111,21 @@ TORCH_NEURONX_EAGER_MODE = EAGER.variable(
     "shapes and takes memory, and a thread of the core does the work, in the order of issue. "
     "`fused`: operators that wait are also joined into programs, with the same bits",
     default="debug", source="TorchNeuron", readers={Reader.DEVICE},
+)  # fmt: skip
+TORCH_NEURONX_ENABLE_CONCATENATION = EAGER.variable(
+    "TORCH_NEURONX_ENABLE_CONCATENATION", FLAG,
+    "1: `fused`, where `TORCH_NEURONX_EAGER_MODE` says nothing",
+    default=False, source="TorchNeuron (AWS), as users report it", readers={Reader.DEVICE},
+)  # fmt: skip
+TORCH_NEURONX_CONCATENATION_QUEUE_LOW_THRESHOLD = EAGER.variable(
+    "TORCH_NEURONX_CONCATENATION_QUEUE_LOW_THRESHOLD", number(0, 4096, "operators"),
+    "In `fused` mode, operators are not joined while so many or fewer wait: the core is not behind",
+    default=0, source="TorchNeuron (AWS), as users report it", readers={Reader.DEVICE},
+)  # fmt: skip
+TORCH_NEURONX_APPLY_SKIP_INTERMEDIATE = EAGER.variable(
+    "TORCH_NEURONX_APPLY_SKIP_INTERMEDIATE", FLAG,
+    "0: in `fused` mode, results that nobody can read any more are written nevertheless",
+    default=True, source="TorchNeuron (AWS), as users report it", readers={Reader.DEVICE},
 )  # fmt: skip
 NEURON_LAUNCH_BLOCKING = EAGER.variable(
     "NEURON_LAUNCH_BLOCKING", FLAG,

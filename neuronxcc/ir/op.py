@@ -48,6 +48,8 @@ class Op(enum.Enum):
     ERF = "erf"
     ERFC = "erfc"
     ERFINV = "erf_inv"
+    NORMAL_CDF = "normal_cdf"
+    NORMAL_PDF = "normal_pdf"
     LGAMMA = "lgamma"
     DIGAMMA = "digamma"
     LOGISTIC = "logistic"

@@ -20,7 +20,7 @@ MOST_WORK = 1 << 18  # multiplications, or elements taken one by one
 _LABORIOUS = frozenset(
     {
         *(Op.GATHER, Op.SCATTER, Op.SELECT_AND_SCATTER, Op.REDUCE_WINDOW, Op.CONVOLUTION),
-        *(Op.ERF, Op.ERFC, Op.ERFINV, Op.LGAMMA, Op.DIGAMMA),
+        *(Op.ERF, Op.ERFC, Op.ERFINV, Op.NORMAL_CDF, Op.LGAMMA, Op.DIGAMMA),
     }
 )
 _FOLDABLE = (

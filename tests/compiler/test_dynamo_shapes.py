@@ -8,7 +8,7 @@ from torch import Tensor
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
 from neuronxcc.environment.variable import VariableError
-from torch_neuronx.dynamo.shapes import ShapeLimitWarning
+from torch_neuronx.dynamo.shapes import DataShapeWarning, ShapeLimitWarning
 from torch_neuronx.ops import PortabilityWarning, portability
 
 from .dynamo_tools import watched
@@ -75,6 +75,33 @@ def test_more_shapes_than_the_bound_run_in_eager_mode(monkeypatch: pytest.Monkey
         "by operator, first: [7, 4]. A NeuronCore needs static shapes: pad inputs to a few sizes, "
         "or set TORCH_NEURONX_MAX_SHAPES to compile more programs"
     )
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Error detected in IndexFillBackward"
+)  # PyTorch's, while tracing
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_gradient_whose_shape_depends_on_numbers(dim: int) -> None:
+    """That of the number filled in: PyTorch asks for the places, each once."""
+
+    def fill(x: Tensor, places: Tensor, value: Tensor) -> Tensor:
+        return (x * 2).index_fill(dim, places, value * 3)
+
+    def run(call: object, device: str, count: int) -> list[Tensor]:
+        x = torch.arange(3.0 * count).view(count, 3).to(device).requires_grad_()
+        value = torch.tensor(5.0).to(device).requires_grad_()
+        assert callable(call)
+        result = call(x, torch.tensor([1, 0, 1], device=device), value)
+        result.square().sum().backward()
+        assert x.grad is not None
+        assert value.grad is not None
+        return [result.detach().cpu(), x.grad.cpu(), value.grad.cpu()]
+
+    compiled = torch.compile(fill, backend="neuron", dynamic=True)
+    for count in (3, 5):
+        with pytest.warns(DataShapeWarning, match=r"_unique.* operator by operator"):
+            got = run(compiled, "neuron", count)
+        assert all(map(torch.equal, got, run(fill, "cpu", count)))
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "many"])

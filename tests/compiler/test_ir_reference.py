@@ -39,7 +39,8 @@ TORCH_UNARY = {
     Op.TANH: torch.tanh, Op.ASIN: torch.asin, Op.ACOS: torch.acos, Op.ATAN: torch.atan,
     Op.ASINH: torch.asinh, Op.ACOSH: torch.acosh, Op.ATANH: torch.atanh, Op.ERF: torch.erf,
     Op.ERFC: torch.erfc, Op.ERFINV: torch.erfinv, Op.LGAMMA: torch.lgamma,
-    Op.DIGAMMA: torch.digamma, Op.LOGISTIC: torch.sigmoid,
+    Op.DIGAMMA: torch.digamma, Op.LOGISTIC: torch.sigmoid, Op.NORMAL_CDF: torch.special.ndtr,
+    Op.NORMAL_PDF: lambda x: torch.exp(x * x / -2) / math.sqrt(2 * math.pi),
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -122,3 +122,59 @@ def test_a_norm_in_training_has_the_strides_of_eager_mode(order: tuple[int, ...]
 
     compiled = torch.compile(norm, backend="neuron", dynamic=False)
     assert compiled(x, weight).stride() == norm(x, weight).stride() == (12, 4, 1)
+
+
+_BEFORE: dict[str, Callable[[Tensor], Tensor]] = {
+    "exp": torch.exp,
+    "twice": lambda x: x + x,
+    "part": lambda x: x[2:].repeat(2)[:6],
+    "view": lambda x: x.view(2, 3).t().reshape(6),
+    "sin": torch.sin,
+    "norm": lambda x: functional.rms_norm(x, (6,)),
+    "remainder": lambda x: 3.0 % (x + 4),
+    "cumsum": lambda x: x.cumsum(0),
+}
+_WRITES: dict[str, Callable[[Tensor], object]] = {
+    "add_": lambda x: x.add_(1),
+    "mul_": lambda x: x.mul_(x),
+    "a part": lambda x: x[1:4].zero_(),
+    "a view": lambda x: x.view(3, 2)[:, 1].add_(5),
+    "copy_": lambda x: x.copy_(x.flip(0)),
+    "an element": lambda x: x.__setitem__(0, 7.0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@settings(max_examples=15, deadline=None)
+@given(
+    before=st.lists(st.sampled_from(sorted(_BEFORE)), min_size=1, max_size=3),
+    writes=st.lists(st.sampled_from(sorted(_WRITES)), min_size=1, max_size=2),
+    also=st.booleans(),
+)
+def test_the_backward_pass_sees_arguments_as_they_were(
+    *, dynamic: bool, before: list[str], writes: list[str], also: bool
+) -> None:
+    """The forward pass reads a tensor, and then writes to it."""
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        read = x
+        for name in before:
+            read = _BEFORE[name](read)
+        for name in writes:
+            _WRITES[name](x)
+        return read * weight + x if also else (read * weight).sin()
+
+    def run(call: object, device: str) -> tuple[Tensor, ...]:
+        x, weight = torch.linspace(0.2, 1.4, 6), torch.linspace(1.0, 2.0, 6)
+        x, weight = x.to(device), weight.to(device).requires_grad_()
+        assert callable(call)
+        for _ in range(2):
+            result = call(x, weight)
+            (result * torch.arange(6.0, device=device)).sum().backward()
+        assert weight.grad is not None
+        return result.detach().cpu(), weight.grad.cpu(), x.cpu()
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="neuron", dynamic=dynamic)
+    for one, other in zip(run(compiled, "neuron"), run(function, "cpu"), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)

@@ -12,10 +12,10 @@ import torch
 
 import torch_neuronx
 from torch_neuronx import _C
-from torch_neuronx.neuron.regions import compile_region
+from torch_neuronx.neuron.regions import TYPES_BY_NUMBER, compile_region
 
 N = torch_neuronx.neuron
-NUMBERS = {torch.float16: 5, torch.float32: 6, torch.bool: 11, torch.bfloat16: 15}
+NUMBERS = {dtype: number for number, dtype in TYPES_BY_NUMBER.items()}
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
@@ -68,28 +68,48 @@ CALLS: dict[str, list[list[Any]]] = {
     "add.Tensor": [[_X, _Y, 1], [_X, 1.7, 1], [_X, 3, 1]],
     "cat": [[[_X, _Y, _X], 0]],
     "ceil": [[_X]],
+    "clamp": [[_X, -0.5, 0.7], [_X, None, 0.7], [_X, 0.1, None]],
+    "clamp_max": [[_X, 0.1], [_X, -0.0]],
+    "clamp_min": [[_X, 0.1], [_X, 0]],
     "copysign.Tensor": [[_X, _Y]],
     "div.Tensor": [[_X, _Y], [_X, 0.3], [_X, -0.0]],
     "eq.Scalar": [[_X, 0.5]],
     "eq.Tensor": [[_X, _Y]],
+    "exp": [[_X]],
     "floor": [[_X]],
+    "gelu": [[_X, "none"], [_X, "tanh"]],
+    "gelu_backward": [[_X, _Y, "none"], [_X, _Y, "tanh"]],
     "ge.Scalar": [[_X, -0.0]],
     "ge.Tensor": [[_X, _Y]],
     "gt.Scalar": [[_X, 0.1]],
     "gt.Tensor": [[_X, _Y]],
     "hardtanh": [[_X, -0.7, 1.3]],
+    "hardsigmoid": [[_X]],
+    "hardswish": [[_X]],
     "le.Scalar": [[_X, 0.1]],
     "le.Tensor": [[_X, _Y]],
     "leaky_relu": [[_X, 0.01], [_X, -0.3]],
+    "logical_not": [[_X]],
     "lt.Scalar": [[_X, 1]],
     "lt.Tensor": [[_X, _Y]],
+    "masked_fill.Scalar": [[_X, ("input", 2), -1.5], [_X, ("input", 2), float("-inf")]],
     "mul.Tensor": [[_X, _Y], [_X, 0.3], [_X, -0.0], [_X, 2]],
+    "ne.Scalar": [[_X, 0]],
+    "ne.Tensor": [[_X, _Y]],
     "neg": [[_X]],
+    "pow.Tensor_Scalar": [[_X, 2], [_X, 2.0]],
     "reciprocal": [[_X]],
     "relu": [[_X]],
     "round": [[_X]],
+    "rsub.Scalar": [[_X, 1, 1], [_X, 0.3, 1]],
+    "sigmoid": [[_X]],
+    "sigmoid_backward": [[_X, _Y]],
     "sign": [[_X]],
+    "silu": [[_X]],
+    "silu_backward": [[_X, _Y]],
     "sub.Tensor": [[_X, _Y, 1], [_X, 0.1, 1]],
+    "tanh": [[_X]],
+    "tanh_backward": [[_X, _Y]],
     "threshold_backward": [[_X, _Y, 0], [_X, _Y, 0.5]],
     "trunc": [[_X]],
     "where.self": [[("input", 2), _X, _Y]],

@@ -1,9 +1,10 @@
-"""The probe's decisions and their file: kept, shared, and never trusted when damaged."""
+"""The probe's decisions and their file: shared, only added to, never trusted when damaged."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -16,7 +17,7 @@ import torch
 
 MODULE = os.environ.get("TORCH_NEURONX_GEMM_TEST_MODULE", "torch_neuronx._C")
 
-# Decides for some shapes and prints the report, then lets the exit write the file.
+# Decides for some shapes; prints the file, what is decided and by which agreement.
 SCRIPT = """
 import importlib, json, sys, torch
 core = importlib.import_module({module!r})
@@ -24,7 +25,8 @@ torch.set_num_threads(2)
 for m, n, k in json.loads(sys.argv[1]):
     a, b, out = torch.rand(m, k), torch.rand(k, n), torch.empty(m, n)
     core.gemm_run(a, b, out)
-print(json.dumps([core.gemm_probe_path(), core.gemm_probe_report()]))
+agreement = core.gemm_probe_agreement()
+print(json.dumps([core.gemm_probe_path(), core.gemm_probe_report(), agreement]))
 """
 
 Report = list[dict[str, object]]
@@ -42,7 +44,9 @@ def decide(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    path, report = json.loads(done.stdout)
+    path, report, agreement = json.loads(done.stdout)
+    # Nothing is measured that could not count.
+    assert agreement != "rule" or not any(row["ours_us"] for row in report)
     return Path(path), report
 
 
@@ -59,15 +63,23 @@ def probed(tmp_path: Path, decided: tuple[Path, Report]) -> tuple[Path, Report]:
     if not report:
         pytest.skip("this processor has no matrix micro-kernels")
     folder = shutil.copytree(cache / "torchneuron", tmp_path / "torchneuron")
-    return folder / "gemm_probe.txt", report
+    (path,) = folder.iterdir()
+    return path, report
+
+
+def measured(report: Report) -> bool:
+    """Whether somebody has measured it all, and nothing is left to the rule."""
+    return all(row["ours_us"] for row in report)
 
 
 def test_the_file_is_private_and_in_the_cache_directory(
     tmp_path: Path, probed: tuple[Path, Report]
 ) -> None:
     path, report = probed
-    assert path == tmp_path / "torchneuron" / "gemm_probe.txt"
+    assert path.parent == tmp_path / "torchneuron"
+    assert re.fullmatch(r"gemm_probe-[0-9a-f]{16}\.txt", path.name)
     assert len(report) == 1
+    assert measured(report)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -78,46 +90,46 @@ def test_decisions_are_read_and_not_measured_again(
 ) -> None:
     path, report = probed
     before = path.read_bytes()
-    assert decide(tmp_path, [(8, 64, 64)])[1] == report
+    assert decide(tmp_path, [(8, 64, 64)]) == (path, report)
     assert path.read_bytes() == before
 
 
 def test_new_classes_are_added_to_the_file(tmp_path: Path, probed: tuple[Path, Report]) -> None:
-    _, first = probed
+    path, first = probed
+    before = path.read_bytes()
     _, both = decide(tmp_path, [(30, 40, 50)])
     assert len(both) == 2
     assert first[0] in both
+    assert path.read_bytes().startswith(before)
+    assert len(path.read_bytes().splitlines()) == 2
 
 
 def test_home_is_used_without_xdg(tmp_path: Path) -> None:
     path, _ = decide(Path("relative-is-invalid"), [(8, 64, 64)], HOME=str(tmp_path))
-    assert path == tmp_path / ".cache" / "torchneuron" / "gemm_probe.txt"
+    assert path.parent == tmp_path / ".cache" / "torchneuron"
 
 
-def damage_header(text: str) -> str:
-    return text.replace("probe 1", "probe 9")
+def other_method(text: str) -> str:
+    """The decision changed, but not its checksum."""
+    method = text.split()[10]
+    return text.replace(method, "dot" if method == "panel" else "panel")
 
 
-def damage_host(text: str) -> str:
-    return text.replace("torch-2", "torch-1")
+def other_checksum(text: str) -> str:
+    return "0" * 16 + text[16:]
 
 
-def damage_body(text: str) -> str:
+def other_times(text: str) -> str:
     return text.rstrip("\n") + "1\n"
-
-
-def damage_checksum(text: str) -> str:
-    lines = text.split("\n")
-    lines[2] = "0" * 16
-    return "\n".join(lines)
 
 
 def cut_short(text: str) -> str:
     return text[: len(text) * 2 // 3]
 
 
-def cut_in_header(text: str) -> str:
-    return "\n".join(text.split("\n")[:3])
+def without_end(text: str) -> str:
+    """As a full disk may leave it: whole, but for the end of the line."""
+    return text.rstrip("\n")
 
 
 def empty(text: str) -> str:
@@ -128,23 +140,21 @@ def binary(text: str) -> str:
     return "\0\1" * len(text)
 
 
+def without_space(text: str) -> str:
+    return text.replace(" ", "")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
-        damage_header,
-        damage_host,
-        damage_body,
-        damage_checksum,
-        cut_short,
-        cut_in_header,
-        empty,
-        binary,
+        other_method, other_checksum, other_times, cut_short, without_end, empty, binary,
+        without_space,
     ],
-)
-def test_a_damaged_file_is_ignored_and_replaced(
-    tmp_path: Path, probed: tuple[Path, Report], damage: object
+)  # fmt: skip
+def test_a_damaged_line_is_ignored_and_kept(
+    tmp_path: Path, probed: tuple[Path, Report], damage: Callable[[str], str]
 ) -> None:
-    assert callable(damage)
+    """Others may have read the file: what is written in it never changes."""
     path, _ = probed
     good = path.read_text()
     damaged = damage(good)
@@ -152,29 +162,76 @@ def test_a_damaged_file_is_ignored_and_replaced(
     path.write_text(damaged)
     _, report = decide(tmp_path, [(8, 64, 64)])
     assert len(report) == 1
-    lines = path.read_text().split("\n")
-    assert lines[:2] == good.split("\n")[:2]
-    assert len(lines) == len(good.split("\n"))
+    assert measured(report)
+    text = path.read_text()
+    assert text.startswith(damaged)
+    assert decide(tmp_path, [(8, 64, 64)])[1] == report
+    assert path.read_text() == text
 
 
-def test_a_file_that_others_may_write_is_ignored(
-    tmp_path: Path, probed: tuple[Path, Report]
-) -> None:
-    path, _ = probed
-    path.chmod(0o666)
+def test_the_first_line_about_a_class_counts(tmp_path: Path, probed: tuple[Path, Report]) -> None:
+    path, report = probed
+    first = path.read_text()
+    path.unlink()
     decide(tmp_path, [(8, 64, 64)])
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600, "measured and written anew"
+    second = path.read_text()
+    path.write_text(first + second)
+    assert decide(tmp_path, [(8, 64, 64)])[1] == report
 
 
-def test_a_link_is_ignored(tmp_path: Path, probed: tuple[Path, Report]) -> None:
-    path, _ = probed
-    target = tmp_path / "elsewhere"
+def test_sizes_on_both_sides_of_a_limit_are_two_classes(tmp_path: Path) -> None:
+    """The dot method takes 16 rows; 20 are in the same bucket, but not for it to decide."""
+    _, one = decide(tmp_path, [(16, 16, 2)])
+    _, both = decide(tmp_path, [(20, 20, 2), (16, 16, 2)])
+    assert len(both) == 2 * len(one)
+    assert all(row in both for row in one)
+
+
+# What two processes do that know each other's file from the start: one after the other.
+DUEL = """
+import importlib, sys, torch
+core = importlib.import_module({module!r})
+a, b, out = torch.rand(8, 64), torch.rand(64, 64), torch.empty(8, 64)
+core.gemm_method(torch.rand(30, 50), torch.rand(50, 40), torch.empty(30, 40))
+print("ready", flush=True)
+sys.stdin.readline()
+print(core.gemm_probe_propose(a, b, out, sys.argv[1]), core.gemm_method(a, b, out), flush=True)
+"""
+
+
+def test_two_processes_that_measure_differently_take_one_method(tmp_path: Path) -> None:
+    core = pytest.importorskip(MODULE)
+    if core.gemm_kernels()["Float"] == "none":
+        pytest.skip("this processor has no matrix micro-kernels")
+    rivals = [
+        subprocess.Popen(
+            [sys.executable, "-c", DUEL.format(module=MODULE), method],
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for method in ("panel", "aten")
+    ]
+    try:
+        for rival in rivals:
+            assert rival.stdout is not None
+            assert rival.stdout.readline() == "ready\n"
+        said = [rival.communicate("go\n")[0] for rival in rivals]
+    finally:
+        for rival in rivals:
+            rival.kill()
+    assert said == ["panel panel\n"] * 2
+
+
+def writable_by_others(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def link(path: Path) -> None:
+    target = path.parent.parent / "elsewhere"
     path.rename(target)
     path.symlink_to(target)
-    before = target.read_bytes()
-    decide(tmp_path, [(8, 64, 64), (30, 40, 50)])
-    assert not path.is_symlink()
-    assert target.read_bytes() == before
 
 
 def pipe(path: Path) -> None:
@@ -183,6 +240,7 @@ def pipe(path: Path) -> None:
 
 
 def sparse(path: Path) -> None:
+    """Full: no more than 4 MiB are read or written."""
     os.truncate(path, 100 << 30)
 
 
@@ -191,17 +249,21 @@ def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("hostile", [pipe, sparse, endless])
-def test_what_is_no_such_file_is_replaced(
+@pytest.mark.parametrize("hostile", [writable_by_others, link, pipe, sparse, endless])
+def test_what_is_no_such_file_is_left_alone(
     tmp_path: Path, probed: tuple[Path, Report], hostile: Callable[[Path], None]
 ) -> None:
     path, _ = probed
     hostile(path)
-    _, report = decide(tmp_path, [(8, 64, 64)])
-    assert len(report) == 1
-    assert path.is_file()
-    assert not path.is_symlink()
-    assert path.stat().st_size < 10_000
+    before = path.lstat()
+    _, report = decide(tmp_path, [(30, 40, 50)])
+    new = [row for row in report if row["m"] != probed[1][0]["m"]]
+    assert len(new) == 1
+    assert not measured(new)
+    after = path.lstat()
+    assert (after.st_mode, after.st_size, after.st_ino) == (
+        before.st_mode, before.st_size, before.st_ino
+    )  # fmt: skip
 
 
 def test_a_directory_of_others_is_not_written_to(
@@ -218,8 +280,9 @@ def test_a_directory_of_others_is_not_written_to(
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
-    path, _ = decide(blocked, [(8, 64, 64)])
+    path, report = decide(blocked, [(8, 64, 64)])
     assert not path.exists()
+    assert not any(row["ours_us"] for row in report), "the fixed rule, and no measurement"
 
 
 def test_without_the_probe_nothing_is_measured_or_written(tmp_path: Path) -> None:
@@ -248,10 +311,12 @@ def test_other_kernels_have_their_own_decisions(
     tmp_path: Path, probed: tuple[Path, Report], kernels: str
 ) -> None:
     path, _ = probed
-    identity = path.read_text().split("\n")[1]
-    _, report = decide(tmp_path, [(8, 64, 64)], TORCH_NEURONX_GEMM_KERNELS=kernels)
-    if report:
-        assert path.read_text().split("\n")[1] != identity
+    before = path.read_bytes()
+    theirs, _ = decide(tmp_path, [(8, 64, 64)], TORCH_NEURONX_GEMM_KERNELS=kernels)
+    if kernels != "none":  # which measures nothing
+        assert theirs.exists()
+    assert theirs != path
+    assert path.read_bytes() == before
 
 
 def test_a_class_is_measured_in_the_form_that_it_was_asked_for(

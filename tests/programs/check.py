@@ -33,15 +33,15 @@ def check(program: Program, modes: Sequence[str] = MODES, *, seed: int = 0) -> R
     """Run the program everywhere and compare."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = run(program, "cpu")
-        backward = expected.stage == "backward" and expected.error is None
-        noisy = (
-            noise.reruns(program, backward=backward, seed=seed) if expected.error is None else []
-        )
+        # Which operators an autocast region casts is a table of the device's own (it is CUDA's, not the
+        # CPU's): there eager mode on the device is what compiled programs are compared with.
+        device = "cpu" if program.autocast is None else "neuron"
+        expected = run(program, device)
+        noisy = []
+        if expected.error is None:
+            backward = expected.stage == "backward"
+            noisy = noise.reruns(program, backward=backward, seed=seed, device=device)
         if program.autocast is not None:
-            # Which operators a region casts is a table of the device's own (it is CUDA's, not the CPU's):
-            # there eager mode on the device is what compiled programs are compared with.
-            expected = run(program, "neuron")
             modes = [m for m in modes if m != "eager"]
         verdicts = {mode: _mode(program, mode, expected, noisy) for mode in modes}
     return Result(expected, verdicts)

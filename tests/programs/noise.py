@@ -1,7 +1,7 @@
 """How far a program's values may differ: measured by running it with roundings changed.
 
 A bound on the error of a random program can't be written down, since it depends on the condition of
-every step. So the program runs several times on the CPU while each float operator's inputs and
+every step. So the program runs several times while each float operator's inputs and
 results are changed by about one rounding of their type, and what comes out says how much every element
 of every result may move. An element that moves without bound (an index chosen by a comparison
 of nearly equal numbers) isn't compared, and the comparison says how many were.
@@ -50,17 +50,19 @@ class Noise(TorchDispatchMode):
             lambda x: self._changed(x) if isinstance(x, torch.Tensor) and id(x) not in kept else x,
             (args, kwargs),
         )
-        out = func(*args, **kwargs)
+        out = _wide(func, args, kwargs) if func in _SUMS else func(*args, **kwargs)
         inner = _INNER.get(func)
         if inner is not None:
-            out = out + inner(*args) * self._noise(out) * torch.finfo(out.dtype).eps
+            moved = inner(*args) * self._noise(out) * torch.finfo(out.dtype).eps
+            out = out + moved.to(out.dtype)
         for x in pytree.tree_leaves(written if schema.is_mutable else out):
             if isinstance(x, torch.Tensor) and _is_float(x) and _writable(x):
                 x.copy_(self._changed(x))
         return out
 
     def _noise(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.rand(x.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
+        drawn = torch.rand(x.shape, generator=self._generator, dtype=torch.float64)
+        return drawn.to(x.device) * 2 - 1
 
     def _changed(self, x: torch.Tensor) -> torch.Tensor:
         if not _is_float(x) or not x.numel() or x.layout is not torch.strided or x._is_zerotensor():
@@ -70,7 +72,7 @@ class Noise(TorchDispatchMode):
         changed = (x.to(wide) * (1 + eps * self._noise(x))).to(x.dtype)
         # Exact zeros, infinities and NaN stay, and so do the strides.
         out = (
-            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
             if _writable(x)
             else torch.empty_like(x)
         )
@@ -79,6 +81,34 @@ class Noise(TorchDispatchMode):
 
 #: What an operator rounds inside, where that is more than its result: x (1 + erf(x / sqrt(2))) / 2.
 _INNER: dict[Any, Any] = {torch.ops.aten.gelu.default: lambda x: x.abs()}
+
+
+#: Gradients that the CPU sums in 16 bits where operands have these: of some hundred terms nothing may
+#: be left. Noisy runs sum them in float32.
+_SUMS = frozenset(
+    {
+        torch.ops.aten.native_layer_norm_backward.default,
+        torch.ops.aten.embedding_dense_backward.default,
+        torch.ops.aten.unfold_backward.default,
+    }
+)
+
+
+def _wide(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operator gives that computes 16-bit floats in float32 and rounds once."""
+    narrow = {torch.bfloat16, torch.float16}
+    types = {x.dtype for x in pytree.tree_leaves(args) if isinstance(x, torch.Tensor)} & narrow
+    if not types:
+        return func(*args, **kwargs)
+    out = func(*_cast(args, narrow, torch.float32), **_cast(kwargs, narrow, torch.float32))
+    return _cast(out, {torch.float32}, types.pop())
+
+
+def _cast(values: Any, given: set[torch.dtype], wanted: torch.dtype) -> Any:
+    def one(x: Any) -> Any:
+        return x.to(wanted) if isinstance(x, torch.Tensor) and x.dtype in given else x
+
+    return pytree.tree_map(one, values)
 
 
 def _is_float(x: torch.Tensor) -> bool:
@@ -92,10 +122,10 @@ def _writable(x: torch.Tensor) -> bool:
     )
 
 
-def reruns(program: Program, *, backward: bool, seed: int) -> list[Outcome]:
-    """Outcomes on the CPU under noise; those that ended in an error are left out."""
+def reruns(program: Program, *, backward: bool, seed: int, device: str = "cpu") -> list[Outcome]:
+    """Outcomes under noise; those that ended in an error are left out."""
     made = [
-        run(program, "cpu", around=lambda n=n: Noise(seed * 100 + n), backward=backward)  # type: ignore[misc]
+        run(program, device, around=lambda n=n: Noise(seed * 100 + n), backward=backward)  # type: ignore[misc]
         for n in range(RUNS)
     ]
     return [m for m in made if m.error is None]
@@ -107,8 +137,12 @@ def tolerance(
     """Bound of every element in float64, and whether it is compared at all.
 
     Integers and booleans have the bound 0 and are compared where every run agrees. Floats are
-    compared where all runs agree on being finite, or on the infinity or NaN that they are.
+    compared where all runs agree on being finite, or on the infinity or NaN that they are. Where
+    the noise made an error of every run, nothing is known and nothing compared.
     """
+    if not others:
+        nothing = torch.zeros(expected.shape, dtype=torch.float64)
+        return nothing, nothing.bool()
     if not _is_float(expected):
         same = torch.ones(expected.shape, dtype=torch.bool)
         for other in others:

@@ -99,6 +99,51 @@ def test_noise_shows_what_has_no_digits() -> None:
     assert not bool(compared.all())
 
 
+def test_without_noisy_runs_nothing_is_compared() -> None:
+    expected, got = run(_doubled(), "cpu"), run(_doubled("y * 3"), "cpu")
+    verdict = compare.outcomes(expected, got, [])
+    assert (verdict.kind, verdict.compared) == ("", 0)
+    assert verdict.elements > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "code",
+    ["F.gelu(x)", "F.layer_norm(x, (4,), x[0], x[1])", "x.unfold(0, 5, 1) * 3", "x @ x.mT"],
+)
+def test_noise_keeps_types(code: str, dtype: torch.dtype) -> None:
+    x = torch.randn(300, 4).to(dtype).requires_grad_()
+    made = Program({"x": x}, {}, [Statement(("y",), code, "operator")], ("y",))
+    expected = run(made, "cpu")
+    noisy = noise.reruns(made, backward=True, seed=1)
+    assert len(noisy) == noise.RUNS
+    for name, value in expected.values.items():
+        assert value is not None
+        for other in noisy:
+            found = other.values[name]
+            assert found is not None
+            assert found.dtype == value.dtype
+            assert name == "input x" or not torch.equal(found, value)
+
+
+def test_what_the_cpu_sums_in_16_bits_is_no_finding() -> None:
+    """The gradient of the bias, of 1,000 equal numbers."""
+    x = torch.randn(1000, 4).to(torch.bfloat16).requires_grad_()
+    bias = torch.zeros(4, dtype=torch.bfloat16).requires_grad_()
+    line = Statement(("y",), "F.layer_norm(x, (4,), None, b)", "operator")
+    made = Program({"x": x, "b": bias}, {}, [line], ("y",))
+    assert check(made, ["eager"], seed=1).verdicts["eager"].kind == ""
+    bound, _ = noise.tolerance(*_gradient_of_bias(made))
+    assert bool((bound > 0.1).all())
+
+
+def _gradient_of_bias(made: Program) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    runs = [run(made, "cpu"), *noise.reruns(made, backward=True, seed=1)]
+    values = [r.values["gradient b"] for r in runs]
+    found = [v for v in values if v is not None]
+    return found[0], found[1:]
+
+
 def test_minimising_keeps_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a comparison that allows no difference, programs are cut to the line that has one."""
     monkeypatch.setattr(noise, "FACTOR", 0.0)

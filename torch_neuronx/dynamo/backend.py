@@ -43,6 +43,7 @@ from torch_neuronx.dynamo.shapes import Specializer, has_symbolic
 from torch_neuronx.dynamo.stolen import with_flat_arguments
 from torch_neuronx.dynamo.streams import compile_parts, uses_streams
 from torch_neuronx.dynamo.subject import META, about, traced_subject
+from torch_neuronx.dynamo.windows import returns_windows
 from torch_neuronx.dynamo.wrapper import boxed
 from torch_neuronx.nki.tracing import register as register_kernel_calls
 
@@ -199,7 +200,11 @@ def compile_static(
 
     # PyTorch's DDPOptimizer learns from this that the first call of the result is to be a fake one.
     counters["aot_autograd"]["total"] += 1
-    with torch_settings():
+    guess = functorch_config.guess_tangent_strides_as_outputs and not returns_windows(gm)
+    with (
+        torch_settings(),
+        functorch_config.patch(guess_tangent_strides_as_outputs=guess),
+    ):
         compiled = aot_module_simplified(
             gm,
             example_inputs,

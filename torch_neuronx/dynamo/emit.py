@@ -103,6 +103,16 @@ def scaled(x: Node, factor: Scalar) -> Node:
     return x if is_one(factor) else build.multiply(x, number(factor, x.dtype, x.shape))
 
 
+def times(x: Node, factor: Scalar) -> Node:
+    """`factor * x` as the kernels of sums do it, which multiply complex numbers by 1 + 0i, too.
+
+    That changes some: an infinite part makes the other one NaN, and -0.0 may become 0.0.
+    """
+    if not x.dtype.is_complex:
+        return scaled(x, factor)
+    return build.multiply(x, number(factor, x.dtype, x.shape))
+
+
 def like(x: Node, constant: Scalar) -> Node:
     """A tensor of the type of `x` filled with a number."""
     return number(constant, x.dtype, x.shape)
@@ -214,6 +224,7 @@ __all__ = [
     "scaled",
     "shape_of",
     "sum_to",
+    "times",
     "together",
     "value",
     "wrap_index",

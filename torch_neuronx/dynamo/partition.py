@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch._functorch import config as functorch_config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import Node
+from torch.utils.checkpoint import CheckpointPolicy
 
 aten = torch.ops.aten
 
@@ -37,10 +39,50 @@ def partition(
                 if each is node or each.target is operator.getitem:
                     each.meta.pop("recompute", None)
     norms_from_statistics(joint.graph)
+    keep_old_values(joint.graph, options["num_fwd_outputs"])
     with functorch_config.patch(
         ban_recompute_materialized_backward=False, ban_recompute_used_far_apart=False
     ):
         return min_cut_rematerialization_partition(joint, inputs, **options)
+
+
+def keep_old_values(graph: torch.fx.Graph, results: int) -> None:
+    """Read arguments that the forward pass writes to from copies, if the backward pass needs them.
+
+    PyTorch's partitioner gives the backward pass the argument itself, which holds the new value by
+    then. Of the copy, or what is computed from it, it saves what is smaller; a copy that nothing
+    saves is no work.
+
+    Args:
+        graph: AOTAutograd's joint graph; changed in place.
+        results: How many of its outputs are those of the forward pass.
+    """
+    (output,) = graph.find_nodes(op="output")
+    arguments = graph.find_nodes(op="placeholder")
+    backward = _reached(a for a in arguments if "tangents" in str(a.target))
+    backward |= {n for n in output.args[0][results:] if isinstance(n, Node)}
+    for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        held = write.args[0]
+        readers = [user for user in held.users if user is not write and user is not output]
+        if held.op != "placeholder" or not backward & _reached(readers):
+            continue
+        with graph.inserting_after(arguments[-1]):
+            old = graph.call_function(aten.clone.default, (held,))
+        old.meta = {**held.meta, "recompute": CheckpointPolicy.MUST_SAVE}
+        for reader in readers:
+            reader.replace_input_with(held, old)
+
+
+def _reached(nodes: Iterable[Node]) -> set[Node]:
+    """The nodes and all that is computed from them, but for what is written to arguments."""
+    found: set[Node] = set()
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        if node not in found and node.op != "output" and node.target is not aten.copy_.default:
+            found.add(node)
+            left.extend(node.users)
+    return found
 
 
 def norms_from_statistics(graph: torch.fx.Graph) -> None:

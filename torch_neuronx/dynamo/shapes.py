@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
 from torch_neuronx.dynamo.errors import DynamicShapeError
@@ -20,6 +21,17 @@ from torch_neuronx.ops import get_portability
 
 class ShapeLimitWarning(UserWarning):
     """A graph was called with more shapes than it is compiled for; the rest runs in eager mode."""
+
+
+class DataShapeWarning(UserWarning):
+    """Shapes in a graph depend on numbers, mostly those of a gradient: it runs in eager mode."""
+
+
+_BY_DATA = (
+    "the shape of what {} returns depends on numbers, in the function that is compiled or in its "
+    "gradient: it runs operator by operator. Compile what is before and after it, or leave "
+    "torch.compile(dynamic=True) out: then only the operator itself is left out"
+)
 
 
 def has_symbolic(inputs: Sequence[Any]) -> bool:
@@ -89,7 +101,12 @@ class Specializer:
         gm = _with_numbers(self.gm, known) if known else self.gm
         # The tracing context of the compilation that made this object is gone.
         with torch._guards.tracing(None):
-            return self.compile_static(gm, with_symbolic_lengths(args))
+            try:
+                return self.compile_static(gm, with_symbolic_lengths(args))
+            except DynamicOutputShapeException as error:
+                # Of a graph without symbolic sizes Dynamo hears of it, and breaks the graph there.
+                warnings.warn(_BY_DATA.format(error.func), DataShapeWarning, stacklevel=4)
+                return gm
 
     def _warn(self, args: Sequence[Any]) -> None:
         if self.warned:

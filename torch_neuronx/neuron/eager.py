@@ -9,7 +9,10 @@ from typing import Any, Final
 
 from neuronxcc.environment.machine import (
     NEURON_LAUNCH_BLOCKING,
+    TORCH_NEURONX_APPLY_SKIP_INTERMEDIATE,
+    TORCH_NEURONX_CONCATENATION_QUEUE_LOW_THRESHOLD,
     TORCH_NEURONX_EAGER_MODE,
+    TORCH_NEURONX_ENABLE_CONCATENATION,
     TORCH_NEURONX_ENABLE_STACK_TRACE,
 )
 from torch_neuronx import _C
@@ -21,7 +24,7 @@ _SYNC_DEBUG_MODES: Final = ("default", "warn", "error")
 
 
 def get_eager_mode() -> str:
-    """Return ``"debug"`` or ``"strict"``; see :func:`set_eager_mode`."""
+    """Return ``"debug"``, ``"strict"`` or ``"fused"``; see :func:`set_eager_mode`."""
     return _MODES[_C.eager_mode()]
 
 
@@ -130,8 +133,26 @@ def _users_line() -> str:
     return "" if where is None else _text(where)
 
 
+@contextmanager
+def keep_lines() -> Iterator[None]:
+    """Have enqueued calls of a block keep the line that called them."""
+    _C.set_line_finder(_users_line)
+    try:
+        yield
+    finally:
+        _find_lines_if_asked()
+
+
+def _find_lines_if_asked() -> None:
+    _C.set_line_finder(_users_line if TORCH_NEURONX_ENABLE_STACK_TRACE.get() else None)
+
+
 def configure() -> None:
     """Take the mode from the environment."""
-    _C.set_line_finder(_users_line if TORCH_NEURONX_ENABLE_STACK_TRACE.get() else None)
-    blocking = NEURON_LAUNCH_BLOCKING.get()
-    set_eager_mode("debug" if blocking else TORCH_NEURONX_EAGER_MODE.get())
+    _find_lines_if_asked()
+    _C.set_low_threshold(TORCH_NEURONX_CONCATENATION_QUEUE_LOW_THRESHOLD.get())
+    _C.set_skips_unread(TORCH_NEURONX_APPLY_SKIP_INTERMEDIATE.get())
+    mode = TORCH_NEURONX_EAGER_MODE.get()
+    if TORCH_NEURONX_ENABLE_CONCATENATION.get() and not TORCH_NEURONX_EAGER_MODE.text():
+        mode = "fused"
+    set_eager_mode("debug" if NEURON_LAUNCH_BLOCKING.get() else mode)

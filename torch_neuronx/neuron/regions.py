@@ -30,7 +30,7 @@ Input = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 #: PyTorch's numbers of the types that regions have (c10/core/ScalarType.h).
-_TYPES: Final = {5: torch.float16, 6: torch.float32, 11: torch.bool, 15: torch.bfloat16}
+TYPES_BY_NUMBER: Final = {5: torch.float16, 6: torch.float32, 11: torch.bool, 15: torch.bfloat16}
 
 
 def region_graph(
@@ -73,7 +73,7 @@ def region_graph(
         for i, (dtype, sizes, strides) in enumerate(inputs):
             node = graph.placeholder(f"arg{i}_1")
             node.meta["val"] = torch.empty_strided(
-                sizes, strides, dtype=_TYPES[dtype], device=device
+                sizes, strides, dtype=TYPES_BY_NUMBER[dtype], device=device
             )
             places.append(node)
         for name, overload, arguments, dtype, sizes in calls:
@@ -84,7 +84,7 @@ def region_graph(
                 node = call(
                     aten._to_copy.default,  # noqa: SLF001
                     source,
-                    dtype=_TYPES[dtype],
+                    dtype=TYPES_BY_NUMBER[dtype],
                     memory_format=torch.contiguous_format,
                 )
             else:
@@ -97,7 +97,7 @@ def region_graph(
                     **{about.name: value for about, value in named if about.kwarg_only},
                 )
             value = node.meta["val"]
-            if (value.dtype, tuple(value.shape)) != (_TYPES[dtype], sizes):
+            if (value.dtype, tuple(value.shape)) != (TYPES_BY_NUMBER[dtype], sizes):
                 raise ValueError(f"{name} gives {value.dtype}{list(value.shape)}, not {sizes}")
             values.append(node)
     graph.output(tuple(values[number] for number in outputs))

@@ -1,13 +1,14 @@
 """Expressions that are computed as one, and those for which less than float32 will do.
 
-What a kernel rounds to bfloat16 in the end needs no more than a few digits beyond those 8 bits, as
-long as everything in between keeps relative errors as they are: products, quotients, signs,
-choices, and sums of what is positive.
+What a kernel rounds to 16 bits in the end needs no more than a few digits beyond those, as long as
+everything in between keeps relative errors as they are: products, quotients, signs, choices, and
+sums of what is positive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from neuronxcc.codegen.llvm import math32
 from neuronxcc.codegen.llvm.num import Num
@@ -20,7 +21,12 @@ from neuronxcc.ir.op import Op
 Formula = tuple[Callable[..., Num], tuple[Scalar, ...]]
 
 _FUSED = {Op.TANH: (math32.one_plus_tanh, math32.one_plus_tanh_rough)}
-_ROUGH = {Op.EXP: math32.exp_rough, Op.LOGISTIC: math32.logistic_rough}
+# By the 16-bit type that the result is rounded to.
+_NARROW = {
+    Op.TANH: math32.tanh_narrow,
+    Op.LOGISTIC: math32.logistic_narrow,
+    Op.NORMAL_CDF: math32.normal_cdf_narrow,
+}
 # Operands whose relative error the result takes over.
 _KEEPING = {
     Op.MULTIPLY: (0, 1), Op.DIVIDE: (0, 1), Op.NEGATE: (0,), Op.ABS: (0,), Op.COPYSIGN: (0,),
@@ -32,20 +38,30 @@ def formulas(space: Space) -> dict[Scalar, Formula]:
     """The expressions that are not computed operator by operator."""
     users = _users(space)
     inner = {s: _plus_one(s) for s in space.order}
-    tolerant: set[Scalar] = set()
+    tolerant: dict[Scalar, DType] = {}
     result: dict[Scalar, Formula] = {}
     for scalar in reversed(space.order):
         if scalar.dtype is not DType.F32:
             continue
-        if all(_tolerates(user, scalar, tolerant) for user in users[scalar]):
-            tolerant.add(scalar)
-        rough = scalar in tolerant
+        to = {_rounded_to(user, scalar, tolerant) for user in users[scalar]}
+        narrow = to.pop() if len(to) == 1 else None
+        if narrow is not None:
+            tolerant[scalar] = narrow
         function = inner[scalar]
         if function is not None and len(users[function]) == 1 and function.op is not None:
-            result[scalar] = (_FUSED[function.op][rough], function.srcs)
-        elif rough and scalar.what == "op" and scalar.op in _ROUGH:
-            result[scalar] = (_ROUGH[scalar.op], scalar.srcs)
+            result[scalar] = (_FUSED[function.op][narrow is DType.BF16], function.srcs)
+        elif narrow is None or scalar.what != "op":
+            continue
+        elif scalar.op in _NARROW:
+            result[scalar] = (partial(_NARROW[scalar.op], narrow=narrow), scalar.srcs)
+        elif scalar.op is Op.EXP and narrow is DType.BF16 and not _is_result(users[scalar]):
+            # Within softmax and the like. As a result of its own it has all of its digits.
+            result[scalar] = (math32.exp_rough, scalar.srcs)
     return result
+
+
+def _is_result(users: list[Scalar | None]) -> bool:
+    return any(user is not None and user.op is Op.CONVERT for user in users)
 
 
 def _users(space: Space) -> dict[Scalar, list[Scalar | None]]:
@@ -84,16 +100,21 @@ def _plus_one(scalar: Scalar) -> Scalar | None:
     return None
 
 
-def _tolerates(user: Scalar | None, source: Scalar, tolerant: set[Scalar]) -> bool:
-    """Return whether a small relative error of `source` is one of the user's result at most."""
+def _rounded_to(user: Scalar | None, source: Scalar, tolerant: dict[Scalar, DType]) -> DType | None:
+    """The 16-bit type that a user's result is rounded to in the end.
+
+    None if there is none, or if a small relative error of `source` may be a larger one there.
+    """
     if user is None:
-        return False
+        return None
     if user.what == "reduce":
         # Exponentials are positive, so nothing cancels.
-        return user.op is Op.ADD and source.op is Op.EXP and user in tolerant
+        sums = user.op is Op.ADD and source.op is Op.EXP
+        return tolerant.get(user) if sums else None
     if user.what != "op" or user.op is None:
-        return False
+        return None
     if user.op is Op.CONVERT:
-        return user.dtype is DType.BF16
+        return user.dtype if user.dtype in (DType.BF16, DType.F16) else None
     places = [i for i, s in enumerate(user.srcs) if s is source]
-    return user in tolerant and all(i in _KEEPING.get(user.op, ()) for i in places)
+    keeps = all(i in _KEEPING.get(user.op, ()) for i in places)
+    return tolerant.get(user) if keeps else None

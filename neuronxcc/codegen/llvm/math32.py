@@ -1,4 +1,10 @@
-"""Elementary functions of float32 vectors. The bounds are what test_codegen_math.py measures."""
+"""Elementary functions of float32 vectors. The bounds are what test_codegen_math.py measures.
+
+exp, tanh, logistic and normal_cdf, for float32 and for results that are rounded to 16 bits, are
+those of eager mode's kernels (torch_neuronx/csrc/kernels/vec_math.h), operation by operation: a
+compiled operator gives the bits of the separate one, which tests/device/test_eager_regions.py
+holds.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,7 @@ from collections.abc import Callable
 
 from neuronxcc.codegen.llvm.emitter import Emitter, Val, vector_type
 from neuronxcc.codegen.llvm.num import Num, horner
+from neuronxcc.ir.dtypes import DType
 
 LOG2E = 1.44269504
 # ln 2 in two parts; the first has 10 bits, so that its product with an exponent is exact.
@@ -81,6 +88,28 @@ def _approximate_reciprocal(x: Num) -> Num:
     return Num(em, _sixteens(em, approximate, x.val))
 
 
+def _reciprocal(x: Num) -> Num:
+    """1 / x to 26 bits, for normal numbers of moderate size."""
+    if not x.em.host.avx512:
+        return 1.0 / x
+    y = _approximate_reciprocal(x)
+    return (-x).mad(y, 2.0) * y
+
+
+def _fraction(x: Num) -> Num:
+    """AVX-512's x less the nearest integer; 0 for infinities."""
+    em = x.em
+    name = "@llvm.x86.avx512.mask.reduce.ps.512"
+    vec = vector_type("float", 16)
+    em.declarations[name] = f"declare {vec} {name}({vec}, i32, {vec}, i16, i32)"
+
+    def one(part: Val) -> Val:
+        call = f"call {vec} {name}({part.typed}, i32 8, {vec} zeroinitializer, i16 -1, i32 4)"
+        return em.pure("float", 16, call, part)
+
+    return Num(em, _sixteens(em, one, x.val))
+
+
 def _one_minus_twice_reciprocal(x: Num) -> Num:
     """1 - 2 / x for x in [2, 2^30], at most 0.6 ulp of the larger one of 1 and the result."""
     if not x.em.host.avx512:
@@ -130,8 +159,31 @@ _EXP = (1.38144614e-3, 8.36878084e-3, 4.16683927e-2, 1.66665196e-1, 4.9999994e-1
 def exp(x: Num) -> Num:
     """e^x, at most 1.1 ulp; overflow gives inf, underflow goes through denormals to 0."""
     biased, n, r = _exp_parts(x.upper(-104.0).lower(104.0))
-    p = horner(r, *_EXP, 1.0, 1.0)
-    return _scale(p, n, biased)
+    return _exp_of(r, n, biased)
+
+
+def _exp_of(r: Num, n: Num, biased: Num) -> Num:
+    return _scale((horner(r, *_EXP) * r).mad(r, r) + 1.0, n, biased)
+
+
+_EXP2_NARROW = {
+    # Exactly 1 at 0: half of a denormal number is a tie.
+    DType.BF16: (0.00958285294, 0.0559064262, 0.240240991, 0.693124175, 1.0),
+    DType.F16: (0.00132764666, 0.00967554096, 0.0555071346, 0.240221202, 0.693146944, 1.00000012),
+}
+
+
+def _exp2_negative(x: Num, narrow: DType) -> Num:
+    """2^x for x <= 0, for what is rounded to 16 bits: 3e-6 off for BF16, 1.5e-7 for F16."""
+    if x.em.host.avx512:
+        f = _fraction(x)
+        n = biased = x - f
+    else:
+        x = x.upper(-155.0)
+        biased = x + ROUND
+        n = biased - ROUND
+        f = x - n
+    return _scale(horner(f, *_EXP2_NARROW[narrow]), n, biased)
 
 
 def exp2(x: Num) -> Num:
@@ -203,19 +255,30 @@ def log1p(x: Num) -> Num:
     return _log_ends(x, result, u)
 
 
+_TANH = (
+    -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1,
+)  # fmt: skip
+
+
 def tanh(x: Num) -> Num:
     """At most 1.4 ulp; keeps the sign of zero."""
     t = x.abs()
     z = t * t
-    p = horner(
-        z, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
-        -3.33332819422e-1,
-    )  # fmt: skip
-    small = (p * z).mad(t, t)
+    small = (horner(z, *_TANH) * z).mad(t, t)
     # tanh 9.1 rounds to 1.
     t = t.lower(9.1)
     large = _one_minus_twice_reciprocal(_exp_inside(t + t) + 1.0)
     return copy_sign((t >= 0.625).where(large, small), x)
+
+
+def tanh_narrow(x: Num, narrow: DType) -> Num:
+    """Tanh for a result that is rounded to 16 bits."""
+    t = x.abs()
+    z = t * t
+    small = (horner(z, *_TANH) * z).mad(t, t)
+    e = _exp2_negative(t * (-2 * LOG2E), narrow)
+    large = (1.0 - e) * _reciprocal(1.0 + e)
+    return copy_sign((t < 0.625).where(small, large), x)
 
 
 def one_plus_tanh(x: Num) -> Num:
@@ -237,11 +300,6 @@ def one_plus_tanh(x: Num) -> Num:
 def one_plus_tanh_rough(x: Num) -> Num:
     """1 + tanh x with a relative error of 1.5e-4."""
     return _reciprocal_rough(x * (-2 * LOG2E)) * 2.0
-
-
-def logistic_rough(x: Num) -> Num:
-    """1 / (1 + e^-x) with a relative error of 1.5e-4."""
-    return _reciprocal_rough(x * -LOG2E)
 
 
 def _reciprocal_rough(x: Num) -> Num:
@@ -274,6 +332,66 @@ def logistic(x: Num) -> Num:
     """1 / (1 + e^-x), at most 2.5 ulp, denormal results included: e^-|x| cannot overflow."""
     e = exp(-x.abs())
     return (x < 0.0).where(e, 1.0) / (1.0 + e)
+
+
+def logistic_narrow(x: Num, narrow: DType) -> Num:
+    """1 / (1 + e^-x) for a result that is rounded to 16 bits."""
+    e = _exp2_negative(x.abs() * -LOG2E, narrow)
+    return (x < 0.0).where(e, 1.0) * _reciprocal(1.0 + e)
+
+
+# The normal distribution function's tail is P(-t) = e^(-t^2/2) R(t) with R smooth, so there is no
+# 1 + erf that cancels; R is a polynomial of v = 1 - 2 c / (t + c).
+_CDF = (
+    5.30624529e-05, 0.000114910741, -0.000338918588, -0.000983195263, 0.00290435296,
+    0.00613191631, -0.0462132581, 0.123225041, -0.206402615, 0.121513948,
+)  # fmt: skip
+_CDF_NARROW = {
+    DType.BF16: (-0.00146840385, -0.0013068323, 0.0191402249, -0.061696142, 0.125845477,
+                 -0.187136114, 0.106345266),
+    DType.F16: (-0.0016244275, -0.00152873748, 0.0191213358, -0.061637383, 0.125851884,
+                -0.187139764, 0.106345184),
+}  # fmt: skip
+
+
+def _lost_of_square(t: Num, square: Num) -> Num:
+    """t^2 - square, where `square` is t * t rounded."""
+    if t.em.host.fma:
+        return t.mad(t, -square)
+    high = (t.bits("i32") & -4096).bits("float")  # 12 bits, so that its square is exact
+    rest = t - high
+    return (high * high - square) + high * rest * 2.0 + rest * rest
+
+
+def _bell(t: Num) -> Num:
+    """e^(-t^2/2) for t up to 14.6, good to 1.1 ulp: what the square lost is put right."""
+    square = t * t
+    low = _lost_of_square(t, square)
+    biased, n, r = _exp_parts(square * -0.5)
+    return _exp_of(r + low * -0.5, n, biased)
+
+
+def normal_pdf(x: Num) -> Num:
+    """The density of the normal distribution, at most 2 ulp."""
+    return _bell(x.abs().lower(14.6)) * (1 / math.sqrt(2 * math.pi))
+
+
+def normal_cdf(x: Num) -> Num:
+    """The normal distribution function, at most 7 ulp, in the far tail."""
+    t = x.abs().lower(14.6)
+    bell = _bell(t)
+    v = _reciprocal(t + 3.0).mad(-6.0, 1.0)
+    tail = bell * horner(v, *_CDF)
+    return (x < 0.0).where(tail, 1.0 - tail)
+
+
+def normal_cdf_narrow(x: Num, narrow: DType) -> Num:
+    """The same for a result that is rounded to 16 bits, of a 16-bit number: its square is exact."""
+    t = x.abs().lower(14.6)
+    e = _exp2_negative((t * t) * (-0.5 * LOG2E), narrow)
+    v = _reciprocal(t + 3.5).mad(-7.0, 1.0)
+    tail = e * horner(v, *_CDF_NARROW[narrow])
+    return (x < 0.0).where(tail, 1.0 - tail)
 
 
 def rsqrt(x: Num) -> Num:

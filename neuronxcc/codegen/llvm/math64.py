@@ -19,6 +19,16 @@ def logistic(x: Num) -> Num:
     return (x < 0.0).where(e, 1.0) / (1.0 + e)
 
 
+def normal_cdf(x: Num) -> Num:
+    """The normal distribution function, as 1/2 erfc(-x / sqrt(2))."""
+    return _call("erfc", x * -math.sqrt(0.5)) * 0.5
+
+
+def normal_pdf(x: Num) -> Num:
+    """The density of the normal distribution."""
+    return _call("exp", x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+
+
 def erfinv(x: Num) -> Num:
     """The float32 approximation (good to 1e-10) improved by one step of Newton's method."""
     t = x.abs()

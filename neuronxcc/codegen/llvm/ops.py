@@ -148,6 +148,8 @@ _FLOAT32: dict[Op, Callable[..., Num]] = {
     Op.TANH: math32.tanh,
     Op.ERF: math32.erf,
     Op.LOGISTIC: math32.logistic,
+    Op.NORMAL_CDF: math32.normal_cdf,
+    Op.NORMAL_PDF: math32.normal_pdf,
     Op.LOG2: wide.log2,
     Op.LOG10: wide.log10,
     Op.SIN: wide.sin,
@@ -170,6 +172,8 @@ _FLOAT32: dict[Op, Callable[..., Num]] = {
 # LGAMMA and REMAINDER of float32, and most functions of float64, call the C library (libm.py).
 _FLOAT64: dict[Op, Callable[..., Num]] = {
     Op.LOGISTIC: math64.logistic,
+    Op.NORMAL_CDF: math64.normal_cdf,
+    Op.NORMAL_PDF: math64.normal_pdf,
     Op.ERFINV: math64.erfinv,
     Op.DIGAMMA: math64.digamma,
 }

@@ -1,7 +1,7 @@
 """Functions of float32 that are computed in double: nearly correctly rounded, half as fast.
 
 Relative errors inside are about 1e-11, so that the rounding to float32 is nearly the only one. Each
-function takes and returns float32; `_log`, `_exp`, `_sincos` and `_atan` work on doubles.
+function takes and returns float32; `_log`, `exp_of_double`, `_sincos` and `_atan` work on doubles.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _log_of_float(x: Num) -> Num:
     return inside.where(_log(d), outside)
 
 
-def _exp(x: Num) -> Num:
+def exp_of_double(x: Num) -> Num:
     """e^x of a double; beyond +-700 as there."""
     x = x.upper(-700.0).lower(700.0)
     biased = x.mad(1 / math.log(2), _ROUND)
@@ -136,7 +136,7 @@ def power(x: Num, y: Num) -> Num:
     d = y.to("double")
     magnitude = x.abs()
     exponent = d * _log_of_float(magnitude)
-    result = _exp(exponent).to("float")
+    result = exp_of_double(exponent).to("float")
     # Exact powers of two come out a bit off: exp(0) is 1, but not exp(n ln 2).
     one = magnitude.equals(1.0) | y.equals(0.0)
     result = one.where(1.0, result)
@@ -156,14 +156,14 @@ def sinh(x: Num) -> Num:
     t = x.abs().to("double")
     z = t * t
     small = (horner(z, 1 / 362880, 1 / 5040, 1 / 120, 1 / 6) * z).mad(t, t)
-    e = _exp(t)
+    e = exp_of_double(t)
     large = (e - 1.0 / e) * 0.5
     return copy_sign((t < 0.25).where(small, large).to("float"), x)
 
 
 def cosh(x: Num) -> Num:
     """At most 0.6 ulp."""
-    e = _exp(x.abs().to("double"))
+    e = exp_of_double(x.abs().to("double"))
     return ((e + 1.0 / e) * 0.5).to("float")
 
 
@@ -239,7 +239,7 @@ def erfc(x: Num) -> Num:
     """At most 0.6 ulp, down to denormal results."""
     t = x.abs().to("double").lower(10.2)
     v = (t - 2.0) / (t + 2.0)
-    tail = _exp(-(t * t)) * horner(v, *_ERFCX) / t.mad(2.0, 1.0)
+    tail = exp_of_double(-(t * t)) * horner(v, *_ERFCX) / t.mad(2.0, 1.0)
     return (x < 0.0).where(2.0 - tail, tail).to("float")
 
 

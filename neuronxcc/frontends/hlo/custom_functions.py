@@ -25,14 +25,9 @@ def _erf(site: Site) -> Node:
     return build.erf(site.one)
 
 
-def _gelu_factor(x: Node) -> Node:
-    """The distribution function of a normal variable."""
-    return build.multiply(build.add(build.erf(build.multiply(x, math.sqrt(0.5))), 1.0), 0.5)
-
-
 def _gelu(site: Site) -> Node:
     x = _wide(site.one)
-    return build.convert(build.multiply(x, _gelu_factor(x)), site.tensor_type.dtype)
+    return build.convert(build.multiply(x, build.normal_cdf(x)), site.tensor_type.dtype)
 
 
 def _gelu_tanh(site: Site) -> Node:
@@ -60,10 +55,7 @@ def _slope_of(site: Site, slope: Callable[[Node], Node]) -> Node:
 
 
 def _gelu_slope(x: Node) -> Node:
-    density = build.multiply(
-        build.exp(build.multiply(build.multiply(x, x), -0.5)), 1 / math.sqrt(2 * math.pi)
-    )
-    return build.add(_gelu_factor(x), build.multiply(x, density))
+    return build.add(build.normal_cdf(x), build.multiply(x, build.normal_pdf(x)))
 
 
 def _silu(site: Site) -> Node:

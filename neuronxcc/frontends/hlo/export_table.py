@@ -88,6 +88,24 @@ def _trunc(c: Computation, node: Node, operands: list[int]) -> Written:
     return (c.add("select", type_, [negative, *parts]),)
 
 
+def _normal_cdf(c: Computation, node: Node, operands: list[int]) -> Written:
+    type_ = node.type
+
+    def times(x: int, factor: float) -> int:
+        return c.add("multiply", type_, [x, c.full(factor, type_)])
+
+    bell = c.add("erf", type_, [times(operands[0], math.sqrt(0.5))])
+    return (times(c.add("add", type_, [bell, c.full(1, type_)]), 0.5),)
+
+
+def _normal_pdf(c: Computation, node: Node, operands: list[int]) -> Written:
+    type_ = node.type
+    square = c.add("multiply", type_, operands * 2)
+    exponent = c.add("multiply", type_, [square, c.full(-0.5, type_)])
+    scale = c.full(1 / math.sqrt(2 * math.pi), type_)
+    return (c.add("multiply", type_, [c.add("exponential", type_, [exponent]), scale]),)
+
+
 def _conj(c: Computation, node: Node, operands: list[int]) -> Written:
     part = TensorType(DType.F32 if node.dtype is DType.C64 else DType.F64, node.shape)
     real, imag = (c.add(opcode, part, operands) for opcode in ("real", "imag"))
@@ -512,6 +530,8 @@ WRITERS: Final[dict[Op, Writer]] = {
     Op.COMPARE: _compare,
     Op.IS_NAN: _is_nan,
     Op.TRUNC: _trunc,
+    Op.NORMAL_CDF: _normal_cdf,
+    Op.NORMAL_PDF: _normal_pdf,
     Op.CONJ: _conj,
     Op.CONVERT: _convert,
     Op.CONSTANT: _constant,

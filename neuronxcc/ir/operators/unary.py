@@ -145,6 +145,10 @@ def _digamma(x: float) -> float:
     return shift + (math.inf if math.isinf(x) else math.log(x) - 0.5 / x - series)
 
 
+def _normal_cdf(x: float) -> float:
+    return 0.5 * math.erfc(-x * math.sqrt(0.5))
+
+
 def _erfinv(x: float) -> float:
     if not abs(x) < 1:
         return math.copysign(math.inf, x) if abs(x) == 1 else math.nan
@@ -209,6 +213,14 @@ OPERATORS = (
     _function(Op.ERF, _each(math.erf), REAL, instructions=26),
     _function(Op.ERFC, _each(math.erfc), REAL, xla=Xla.NO),
     _function(Op.ERFINV, _each(_erfinv), REAL, xla=Xla.NO),
+    _function(Op.NORMAL_CDF, _each(_normal_cdf), REAL, xla=Xla.NO, instructions=30),
+    _function(
+        Op.NORMAL_PDF,
+        lambda x: np.exp(x * x * -0.5) / math.sqrt(2 * math.pi),
+        REAL,
+        xla=Xla.NO,
+        instructions=20,
+    ),
     _function(Op.LGAMMA, _each(_lgamma), REAL, xla=Xla.NO),
     _function(Op.DIGAMMA, _each(_digamma), REAL, xla=Xla.NO),
 )

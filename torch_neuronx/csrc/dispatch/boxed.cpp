@@ -186,7 +186,8 @@ class BoxedKernel final : public c10::OperatorKernel {
   explicit BoxedKernel(const c10::OperatorHandle& op) : plan_(op) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     ensure_initialized();  // refuses a forked child
-    if (queue::attentive() && issuer(op).reads_values(*stack)) queue::note_wait(plan_.entry.name);
+    if (queue::watches_waits() && issuer(op).reads_values(*stack))
+      queue::note_wait(plan_.entry.name);
     if (queue::asynchronous() && (queue::busy() || elements(*stack) >= queue::direct_elements())) {
       order_deferred();
       issuer(op)(op, keys, stack);

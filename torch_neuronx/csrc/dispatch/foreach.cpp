@@ -230,8 +230,8 @@ std::unique_ptr<queue::Work> Program::work() const {
       const at::Tensor& t = slots_[s][i];
       const bool dead = written_first[s] && is_only_here(t);
       group.slots.push_back(dead ? nullptr : t.mutable_data_ptr());
-      const c10::DataPtr& data = t.storage().data_ptr();
-      if (written[s] && !dead && owns(data)) blocks.push_back(data.get_context());
+      if (!written[s] || dead) continue;
+      if (const void* block = block_of(t.storage().data_ptr())) blocks.push_back(block);
     }
     if (!any_scalars) continue;
     for (size_t k = 0; k < steps_.size(); ++k) {

@@ -90,7 +90,7 @@ struct Native<Name, Fn> {
   static R call(Args... args) {
     ensure_initialized();  // refuses a forked child
     if constexpr (std::string_view(Name.text) == "aten::_local_scalar_dense") {
-      if (queue::attentive()) queue::note_wait(Name.text);
+      if (queue::watches_waits()) queue::note_wait(Name.text);
     }
     if (queue::asynchronous()) {
       int64_t elements = 0;

@@ -202,12 +202,9 @@ class HostCopy final : public queue::Work {
         from_(from),
         bytes_(bytes),
         written_(written),
-        staged_(std::move(staged)) {
-    if (g_profiling.load(std::memory_order_relaxed)) correlation_ = profile_correlation();
-  }
+        staged_(std::move(staged)) {}
   void run() override {
     static const std::string activity_name = "aten::copy_";
-    const CorrelationScope correlation(correlation_);
     ActivityScope activity(activity_name);
     activity.on(core_);
     move_bytes(to_, from_, bytes_);
@@ -222,7 +219,6 @@ class HostCopy final : public queue::Work {
   const size_t bytes_;
   const void* const written_;  // the block of a core that holds `to`
   const std::unique_ptr<char[]> staged_;
-  int32_t correlation_ = 0;
 };
 
 // As on CUDA: what is smaller is read at the call, and the call doesn't wait.
@@ -269,8 +265,7 @@ bool enqueue_copy(const at::Tensor& self, const at::Tensor& source, bool non_blo
     from = copied.get();
   }
   void* const to = self.mutable_data_ptr();
-  const c10::DataPtr& data = self.storage().data_ptr();
-  const void* written = onto_core && owns(data) ? data.get_context() : nullptr;
+  const void* written = onto_core ? block_of(self.storage().data_ptr()) : nullptr;
   queue::push(core, std::make_unique<HostCopy>(core, to, from, bytes, written, std::move(copied)));
   return true;
 }
@@ -302,7 +297,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
 at::Tensor& copy_in_order(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   ensure_initialized();
   if (queue::asynchronous() && enqueue_copy(self, source, non_blocking)) return self;
-  if (queue::attentive() && waits_for_host(self, source, non_blocking))
+  if (queue::watches_waits() && waits_for_host(self, source, non_blocking))
     queue::note_wait("aten::copy_");
   return Native<"aten::copy_", &copy>::call(self, source, non_blocking);
 }

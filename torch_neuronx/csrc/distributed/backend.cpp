@@ -14,6 +14,7 @@
 #include "distributed/announcer.h"
 #include "distributed/error.h"
 #include "distributed/fresh_store.h"
+#include "gemm/probe.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"
 
@@ -94,6 +95,10 @@ NeuronBackend::NeuronBackend(c10::intrusive_ptr<c10d::Store> store, int rank, in
       segment_(*shared_segment_),
       mailbox_(std::make_shared<Mailbox>(shared_segment_)),
       local_(segment_) {
+  // What ranks compute each for itself from equal numbers is to have equal bits.
+  std::vector<std::string> products;
+  for (const auto& identity : segment_.ranks()) products.push_back(identity.products);
+  if (size > 1) gemm::agree_with(products);
   // Now, while no thread writes to tensors: see share_arena.
   if (segment_.local_size() > 1) {
     flush_deferred();

@@ -14,6 +14,7 @@
 #include "distributed/error.h"
 #include "distributed/fresh_store.h"
 #include "distributed/random_word.h"
+#include "gemm/probe.h"
 #include "memory/allocator.h"
 #include "memory/memory_file.h"
 #include "memory/shared.h"
@@ -63,7 +64,7 @@ Segment::Segment(c10d::Store& store, int rank, int size, std::string name,
     : name_(std::move(name)) {
   const auto deadline = Clock::now() + timeout;
   const auto key = [](int r) { return "rank/" + std::to_string(r); };
-  store.set(key(rank), std::to_string(getpid()) + " " + host_identity());
+  store.set(key(rank), std::to_string(getpid()) + " " + gemm::agreement() + " " + host_identity());
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) keys.push_back(key(r));
   await_ranks(store, keys, size, timeout);
@@ -71,7 +72,7 @@ Segment::Segment(c10d::Store& store, int rank, int size, std::string name,
   for (const auto& value : values) {
     std::istringstream text(std::string(value.begin(), value.end()));
     RankIdentity identity;
-    text >> identity.pid >> std::ws;
+    text >> identity.pid >> identity.products >> std::ws;
     std::getline(text, identity.host);
     ranks_.push_back(std::move(identity));
   }

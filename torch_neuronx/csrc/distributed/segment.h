@@ -65,8 +65,10 @@ struct alignas(128) Slot {
   Post posts[2];  // by parity of the sequence: one may still be read while the other is written
 };
 
-// Who a rank is; equal `host` means that memory can be shared.
+// Who a rank is; equal `host` means that memory can be shared, equal `products` that methods of
+// matrix products are chosen alike (gemm::agreement).
 struct RankIdentity {
+  std::string products;
   std::string host;
   int pid;
 };

@@ -67,14 +67,27 @@ std::string gemm_method(const at::Tensor& a, const at::Tensor& b, const at::Tens
   return method_name(choose(normalised(*p)));
 }
 
+std::string gemm_probe_propose(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out,
+                               const std::string& method) {
+  const py::gil_scoped_release nogil;
+  const auto p = problem_of(out, at::Tensor(), a, b, 0, 1);
+  TORCH_CHECK_VALUE(p && has_kernels(p->dtype), "no product that is measured");
+  for (const Method candidate : {Method::kAten, Method::kPanel, Method::kDot, Method::kStream}) {
+    const bool fits = candidate == Method::kAten || applicable(normalised(*p), candidate);
+    if (fits && method == method_name(candidate))
+      return method_name(propose_decision(normalised(*p), candidate));
+  }
+  TORCH_CHECK_VALUE(false, "no method for this product: ", method);
+}
+
 py::list gemm_probe_report() {
   py::list rows;
   for (const auto& [c, d] : decisions()) {
-    rows.append(py::dict("dtype"_a = c10::toString(c.dtype), "batch"_a = int(c.batch),
-                         "m"_a = int(c.m), "n"_a = int(c.n), "k"_a = int(c.k),
-                         "a_layout"_a = int(c.a), "b_layout"_a = int(c.b),
-                         "threads"_a = int(c.threads), "method"_a = method_name(d.method),
-                         "ours_us"_a = d.ours_us, "aten_us"_a = d.aten_us));
+    rows.append(py::dict(
+        "dtype"_a = c10::toString(c.dtype), "batch"_a = int(c.batch), "m"_a = int(c.m),
+        "n"_a = int(c.n), "k"_a = int(c.k), "a_layout"_a = int(c.a), "b_layout"_a = int(c.b),
+        "methods"_a = int(c.methods), "threads"_a = int(c.threads),
+        "method"_a = method_name(d.method), "ours_us"_a = d.ours_us, "aten_us"_a = d.aten_us));
   }
   return rows;
 }
@@ -116,8 +129,10 @@ void bind_gemm(py::module& m) {
   m.def("gemm_kernels", &gemm_kernels, "Names of the micro-kernels in use, by dtype");
   m.def("gemm_probe_report", &gemm_probe_report, "What is decided so far, a dict per class");
   m.def("gemm_probe_path", &probe_file_path, "The decisions' file, or an empty string");
-  m.def("gemm_probe_save", &save_decisions, "Write new decisions now",
-        py::call_guard<py::gil_scoped_release>());
+  m.def("gemm_probe_agreement", &agreement, "Equal in processes that decide alike");
+  m.def("gemm_probe_keeps_rule", &keeps_rule, "Whether the fixed rule decides alone");
+  m.def("gemm_probe_propose", &gemm_probe_propose, "a"_a, "b"_a, "out"_a, "method"_a,
+        "As if `method` had been measured to be the fastest; the method that counts");
   m.def("gemm_cache_stats", &gemm_cache_stats, "Counters of the packed-weight cache");
   m.def("gemm_clear_packed", [] { PackedCache::instance().clear(); }, "Forget packed weights");
   m.def("gemm_clear", &gemm_clear, "Forget packed weights, decisions and this thread's scratch");

@@ -3,7 +3,6 @@
 #include <c10/util/hash.h>
 
 #include <bit>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -14,7 +13,6 @@
 namespace torch_neuronx::gemm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 // The rule is given up only for something clearly faster: equal times should not flip between two
 // runs. On a busy machine, where times say little, only for something faster by far.
 constexpr double kMargin = 0.97, kBusyMargin = 0.75;
@@ -34,68 +32,46 @@ class Book {
 
   Method decide(const Problem& p, const ShapeClass& shape) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!loaded_) load();
-    const auto found = known_.find(shape);
-    if (found != known_.end()) {
-      const Method method = found->second.method;
-      if (method == Method::kAten || applicable(p, method)) return method;
+    if (const auto known = known_.find(shape); known != known_.end()) return known->second.method;
+    // Without a file a measurement could not count, so none is made.
+    const Decision rule{choose_by_rule(p), 0, 0};
+    if (!file_.read(&known_)) return known_.try_emplace(shape, rule).first->second.method;
+    if (const auto known = known_.find(shape); known != known_.end()) return known->second.method;
+    return settle(shape, measure_class(p), rule);
+  }
+
+  // `proposal`, what another process proposed before, or `rule` if nobody can.
+  Method settle(const ShapeClass& shape, const Decision& proposal, const Decision& rule) {
+    // The second time in case that a line cut off by a full disk has spoilt the first.
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      if (!file_.propose(shape, proposal) || !file_.read(&known_)) break;
+      if (const auto known = known_.find(shape); known != known_.end()) return known->second.method;
     }
-    const Decision decision = measure_class(p);
-    known_[shape] = decision;
-    unsaved_ = true;
-    if (Clock::now() - saved_at_ > std::chrono::seconds(2)) save();
-    return decision.method;
+    return known_.try_emplace(shape, rule).first->second.method;
+  }
+
+  Method propose(const ShapeClass& shape, const Decision& proposal, const Decision& rule) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return settle(shape, proposal, rule);
   }
 
   Decisions copy() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!loaded_) load();
     return known_;
   }
 
   void forget() {
     const std::lock_guard<std::mutex> lock(mutex_);
     known_.clear();
-    loaded_ = unsaved_ = false;
+    file_ = {};
   }
 
-  void save_now() {
+  std::string name() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    save();
+    return file_.name();
   }
 
  private:
-  Book() {
-    std::atexit([] { Book::instance().save_at_exit(); });
-  }
-
-  void save_at_exit() {
-    // A thread killed in the middle of a measurement must not make the exit hang.
-    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (lock.owns_lock()) save();
-  }
-
-  void load() {
-    loaded_ = true;
-    saved_at_ = Clock::now();
-    const std::string path = probe_file_path();
-    if (path.empty()) return;
-    if (auto stored = read_decisions(path)) known_ = std::move(*stored);
-  }
-
-  void save() {
-    if (!unsaved_) return;
-    unsaved_ = false;
-    saved_at_ = Clock::now();
-    const std::string path = probe_file_path();
-    if (path.empty()) return;
-    // Another process may have measured other classes meanwhile. An unwritable place costs the next
-    // process its measurements and nothing else, so the result is not looked at.
-    Decisions all = read_decisions(path).value_or(Decisions{});
-    for (const auto& [shape, decision] : known_) all[shape] = decision;
-    (void)write_decisions(path, all);
-  }
-
   static Decision measure_class(const Problem& p) {
     std::vector<Method> methods;
     for (const Method method : {Method::kPanel, Method::kDot, Method::kStream}) {
@@ -130,9 +106,20 @@ class Book {
 
   std::mutex mutex_;
   Decisions known_;
-  bool loaded_ = false, unsaved_ = false;
-  Clock::time_point saved_at_{};
+  DecisionFile file_;
 };
+
+std::atomic<bool> disagreed{false};
+
+// Which of our methods apply: a class where one does not is another class, for the sizes of one
+// bucket may lie on both sides of a method's limit.
+uint8_t methods_of(const Problem& p) {
+  uint8_t methods = 0;
+  for (const Method method : {Method::kPanel, Method::kDot, Method::kStream}) {
+    if (applicable(p, method)) methods |= uint8_t(1U << unsigned(method));
+  }
+  return methods;
+}
 
 // The last decisions of this thread, so that a repeated shape takes no lock. Entries are thrown
 // away together when forget_decisions() moves the epoch.
@@ -165,13 +152,14 @@ uint8_t size_bucket(int64_t size) {
 ShapeClass class_of(const Problem& p) {
   const int threads = at::in_parallel_region() ? 1 : at::get_num_threads();
   return {p.dtype,          size_bucket(p.batch), size_bucket(p.m),      size_bucket(p.n),
-          size_bucket(p.k), layout_of(p.a, true), layout_of(p.b, false), uint16_t(threads)};
+          size_bucket(p.k), layout_of(p.a, true), layout_of(p.b, false), methods_of(p),
+          uint16_t(threads)};
 }
 
 size_t ShapeClassHash::operator()(const ShapeClass& c) const {
   const uint64_t sizes = uint64_t(c.batch) << 48 | uint64_t(c.m) << 40 | uint64_t(c.n) << 32 |
                          uint64_t(c.k) << 24 | uint64_t(c.a) << 20 | uint64_t(c.b) << 16 |
-                         uint64_t(c.dtype) << 8;
+                         uint64_t(c.methods) << 12 | uint64_t(c.dtype) << 6;
   // Fibonacci hashing: the high bits of the product depend on all bits of the sizes.
   return size_t(((sizes ^ c.threads) * 0x9E3779B97F4A7C15ULL) >> 17);
 }
@@ -198,14 +186,11 @@ bool probe_enabled() {
 
 Method choose(const Problem& p) {
   // Inside a parallel region the neighbours' work would be measured, not the method.
-  if (!probe_enabled() || at::in_parallel_region()) return choose_by_rule(p);
+  if (keeps_rule() || at::in_parallel_region()) return choose_by_rule(p);
   const ShapeClass shape = class_of(p);
   const uint64_t now = epoch.load(std::memory_order_acquire);
   Recent& slot = recent[ShapeClassHash{}(shape) % kRecent];
-  if (slot.epoch == now && slot.shape == shape &&
-      (slot.method == Method::kAten || applicable(p, slot.method))) {
-    return slot.method;
-  }
+  if (slot.epoch == now && slot.shape == shape) return slot.method;
   slot.method = Book::instance().decide(p, shape);
   slot.shape = shape;
   slot.epoch = now;
@@ -224,6 +209,24 @@ void forget_decisions() {
   epoch.fetch_add(1, std::memory_order_release);
 }
 
-void save_decisions() { Book::instance().save_now(); }
+bool keeps_rule() { return disagreed.load(std::memory_order_relaxed) || !probe_enabled(); }
+
+std::string agreement() {
+  const std::string name = keeps_rule() ? "" : Book::instance().name();
+  return name.empty() ? "rule" : name;
+}
+
+void agree_with(const std::vector<std::string>& agreements) {
+  const auto& first = agreements.at(0);
+  for (const auto& other : agreements) {
+    if (other != first) disagreed = true;
+  }
+  // What is remembered may be of a file that has been deleted.
+  forget_decisions();
+}
+
+Method propose_decision(const Problem& p, Method method) {
+  return Book::instance().propose(class_of(p), {method, 0, 0}, {choose_by_rule(p), 0, 0});
+}
 
 }  // namespace torch_neuronx::gemm

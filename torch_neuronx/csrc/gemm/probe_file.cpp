@@ -1,16 +1,16 @@
-// The file of probe decisions. Text, one class a line, behind a header that names the host and a
-// checksum of the rest. Whatever is wrong with it, it is as good as absent: classes are
-// re-measured.
+// The file of probe decisions, one for each kind of host: text, one proposal a line, which starts
+// with a checksum of the host's identity and the rest. A line that is not whole counts for nobody.
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -21,7 +21,7 @@
 namespace torch_neuronx::gemm {
 namespace {
 
-constexpr char kMagic[] = "torchneuron-gemm-probe 1";
+constexpr char kMagic[] = "torchneuron-gemm-probe 2 ";
 constexpr size_t kMaxFileBytes = size_t(4) << 20;
 
 uint64_t fnv1a(const std::string& text) {
@@ -60,32 +60,44 @@ bool parse_method(const std::string& text, Method& method) {
   return false;
 }
 
-bool parse_line(const std::string& line, Decisions& decisions) {
-  std::istringstream in(line);
+bool parse_body(const std::string& body, ShapeClass& shape, Decision& decision) {
+  std::istringstream in(body);
   std::string dtype, method, rest;
-  unsigned batch, m, n, k, a, b, threads;
-  Decision decision;
-  in >> dtype >> batch >> m >> n >> k >> a >> b >> threads >> method >> decision.ours_us >>
-      decision.aten_us;
+  unsigned batch, m, n, k, a, b, methods, threads;
+  in >> dtype >> batch >> m >> n >> k >> a >> b >> methods >> threads >> method >>
+      decision.ours_us >> decision.aten_us;
   if (!in || in >> rest) return false;
-  if (batch > 127 || m > 127 || n > 127 || k > 127 || a > 2 || b > 2 || threads > 65535)
+  if (batch > 127 || m > 127 || n > 127 || k > 127 || a > 2 || b > 2 || methods > 255 ||
+      threads > 65535)
     return false;
-  ShapeClass shape{at::kFloat, uint8_t(batch), uint8_t(m), uint8_t(n),
-                   uint8_t(k), Layout(a),      Layout(b),  uint16_t(threads)};
+  shape = {at::kFloat, uint8_t(batch), uint8_t(m),       uint8_t(n),       uint8_t(k),
+           Layout(a),  Layout(b),      uint8_t(methods), uint16_t(threads)};
   if (!parse_dtype(dtype, shape.dtype) || !parse_method(method, decision.method)) return false;
-  decisions[shape] = decision;
-  return true;
+  return decision.method == Method::kAten || (methods >> unsigned(decision.method) & 1U) != 0;
 }
 
-std::string body_of(const Decisions& decisions) {
+std::string checksum_of(const std::string& body) {
+  static const std::string seed = kMagic + host_identity() + ' ';
+  return hex(fnv1a(seed + body));
+}
+
+void parse_line(const std::string& line, Decisions* known) {
+  const size_t space = line.find(' ');
+  if (space == std::string::npos) return;
+  const std::string body = line.substr(space + 1);
+  if (line.compare(0, space, checksum_of(body)) != 0) return;
+  ShapeClass shape{};
+  Decision decision;
+  if (parse_body(body, shape, decision)) known->try_emplace(shape, decision);
+}
+
+std::string line_of(const ShapeClass& c, const Decision& d) {
   std::ostringstream out;
   out.precision(9);  // enough for any float to come back the same
-  for (const auto& [c, d] : decisions) {
-    out << dtype_name(c.dtype) << ' ' << int(c.batch) << ' ' << int(c.m) << ' ' << int(c.n) << ' '
-        << int(c.k) << ' ' << int(c.a) << ' ' << int(c.b) << ' ' << c.threads << ' '
-        << method_name(d.method) << ' ' << d.ours_us << ' ' << d.aten_us << '\n';
-  }
-  return out.str();
+  out << dtype_name(c.dtype) << ' ' << int(c.batch) << ' ' << int(c.m) << ' ' << int(c.n) << ' '
+      << int(c.k) << ' ' << int(c.a) << ' ' << int(c.b) << ' ' << int(c.methods) << ' ' << c.threads
+      << ' ' << method_name(d.method) << ' ' << d.ours_us << ' ' << d.aten_us;
+  return checksum_of(out.str()) + ' ' + out.str() + '\n';
 }
 
 class File {
@@ -97,32 +109,10 @@ class File {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
   int get() const { return descriptor_; }
-  bool close() {  // a full disk may show itself only now
-    const int descriptor = descriptor_;
-    descriptor_ = -1;
-    return ::close(descriptor) == 0;
-  }
 
  private:
-  int descriptor_;
+  const int descriptor_;
 };
-
-std::optional<std::string> read_private_file(const std::string& path) {
-  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  struct stat info{};
-  if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return std::nullopt;
-  const bool ours = S_ISREG(info.st_mode) && info.st_uid == ::geteuid() &&
-                    (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-  if (!ours || size_t(info.st_size) > kMaxFileBytes) return std::nullopt;
-  std::string text(size_t(info.st_size), '\0');
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = ::read(file.get(), text.data() + done, text.size() - done);
-    if (got <= 0) return std::nullopt;
-    done += size_t(got);
-  }
-  return text;
-}
 
 // Somebody else may have made the directory again after it was deleted.
 bool directory_is_ours(const std::string& path) {
@@ -141,6 +131,20 @@ bool make_private_directories(const std::string& path) {
   return directory_is_ours(path);
 }
 
+// The file's descriptor, or -1 if there is none that this process may decide by.
+int open_private_file(struct stat& info) {
+  const std::string path = probe_file_path();
+  if (path.empty() || !make_private_directories(path)) return -1;
+  const int descriptor =
+      ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (descriptor < 0) return -1;
+  const bool ours = ::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode) &&
+                    info.st_uid == ::geteuid() && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (ours) return descriptor;
+  ::close(descriptor);
+  return -1;
+}
+
 }  // namespace
 
 std::string probe_file_path() {
@@ -155,7 +159,8 @@ std::string probe_file_path() {
   } else {
     return {};
   }
-  return base + "/torchneuron/gemm_probe.txt";
+  static const std::string name = "/torchneuron/gemm_probe-" + checksum_of("") + ".txt";
+  return base + name;
 }
 
 std::string host_identity() {
@@ -185,45 +190,48 @@ std::string host_identity() {
   return identity + '-' + (kernels == nullptr || *kernels == '\0' ? "auto" : kernels);
 }
 
-std::optional<Decisions> read_decisions(const std::string& path) {
-  const std::optional<std::string> text = read_private_file(path);
-  if (!text) return std::nullopt;
-  std::istringstream in(*text);
-  std::string magic, identity, checksum, line, body;
-  if (!std::getline(in, magic) || !std::getline(in, identity) || !std::getline(in, checksum)) {
-    return std::nullopt;
-  }
-  if (magic != kMagic || identity != host_identity()) return std::nullopt;
-  const size_t header = magic.size() + identity.size() + checksum.size() + 3;
-  if (header > text->size()) return std::nullopt;
-  body = text->substr(header);
-  if (checksum != hex(fnv1a(body))) return std::nullopt;
-  Decisions decisions;
-  std::istringstream lines(body);
-  while (std::getline(lines, line)) {
-    if (!parse_line(line, decisions)) return std::nullopt;
-  }
-  return decisions;
-}
-
-bool write_decisions(const std::string& path, const Decisions& decisions) {
-  if (!make_private_directories(path)) return false;
-  const std::string body = body_of(decisions);
-  const std::string text =
-      std::string(kMagic) + '\n' + host_identity() + '\n' + hex(fnv1a(body)) + '\n' + body;
-  std::string temporary = path + ".XXXXXX";
-  File file(::mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
+bool DecisionFile::read(Decisions* known) {
+  struct stat info{};
+  const File file(open_private_file(info));
   if (file.get() < 0) return false;
+  if (info.st_dev != device_ || info.st_ino != inode_ || size_t(info.st_size) < offset_) {
+    offset_ = 0;
+    device_ = info.st_dev;
+    inode_ = info.st_ino;
+  }
+  std::string text(std::min(size_t(info.st_size), kMaxFileBytes) - offset_, '\0');
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t put = ::write(file.get(), text.data() + done, text.size() - done);
-    if (put <= 0) break;
-    done += size_t(put);
+    const ssize_t got =
+        ::pread(file.get(), text.data() + done, text.size() - done, off_t(offset_ + done));
+    if (got < 0) return false;
+    if (got == 0) break;
+    done += size_t(got);
   }
-  const bool whole = file.close() && done == text.size();
-  if (whole && ::rename(temporary.c_str(), path.c_str()) == 0) return true;
-  ::unlink(temporary.c_str());
-  return false;
+  // A line that is still being written is for the next time.
+  size_t start = 0;
+  for (size_t end; (end = text.find('\n', start)) < done; start = end + 1)
+    parse_line(text.substr(start, end - start), known);
+  offset_ += start;
+  return true;
+}
+
+bool DecisionFile::propose(const ShapeClass& shape, const Decision& decision) {
+  struct stat info{};
+  const File file(open_private_file(info));
+  const std::string line = line_of(shape, decision);
+  if (file.get() < 0 || size_t(info.st_size) + line.size() > kMaxFileBytes) return false;
+  // In one piece: the system puts it behind what other processes have written.
+  return ::write(file.get(), line.data(), line.size()) == ssize_t(line.size());
+}
+
+std::string DecisionFile::name() {
+  struct stat info{};
+  const File file(open_private_file(info));
+  if (file.get() < 0) return {};
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot + '/' + std::to_string(info.st_dev) + '/' + std::to_string(info.st_ino);
 }
 
 }  // namespace torch_neuronx::gemm

@@ -7,8 +7,9 @@
 namespace torch_neuronx::kernels::TN_ISA {
 namespace {
 
-// 2 sqrt(2/pi), the cubic coefficient of the tanh approximation, 1/sqrt(2 pi).
-constexpr float kTwoBeta = 1.59576912f, kKappa = 0.044715f, kBellScale = 0.398942280f;
+// 2 sqrt(2/pi), its product with the cubic coefficient of the tanh approximation, 1/sqrt(2 pi).
+constexpr float kTwoBeta = 1.5957691216057308, kCubic = 1.5957691216057308 * 0.044715,
+                kThreeCubic = 3 * 1.5957691216057308 * 0.044715, kBellScale = 0.3989422804014327;
 
 // Every functor is f<T>(vectors...); T is the storage format that the result is rounded to.
 struct GeluF {
@@ -25,7 +26,7 @@ struct GeluF {
 // 0.5 x (1 + tanh(u)) = x sigmoid(2u), without the cancellation of 1 + tanh.
 template <class T>
 TN_INLINE vf gelu_tanh_gate(vf x) {
-  return sigmoid<T>(x * fma(x * x, kTwoBeta * kKappa, kTwoBeta));
+  return sigmoid<T>(x * (x * x * kCubic + kTwoBeta));
 }
 struct GeluTanhF {
   template <class T>
@@ -69,22 +70,22 @@ struct GeluG {
   static TN_INLINE vf f(vf grad, vf x) {
     vf bell;
     const vf cdf = normal_cdf(x, &bell);
-    return grad * fma(x * kBellScale, bell, cdf);
+    return grad * (cdf + x * (bell * kBellScale));
   }
 };
 struct GeluTanhG {
   template <class T>
   static TN_INLINE vf f(vf grad, vf x) {
-    const vf s = gelu_tanh_gate<T>(x);
-    const vf slope = fma(x * x, 3.0f * kTwoBeta * kKappa, kTwoBeta);
-    return grad * fma(x * (s * (1.0f - s)), slope, s);
+    const vf s = gelu_tanh_gate<F32>(x);  // 1 - s may cancel
+    const vf slope = x * x * kThreeCubic + kTwoBeta;
+    return grad * (x * (s * (1.0f - s)) * slope + s);
   }
 };
 struct SiluG {
   template <class T>
   static TN_INLINE vf f(vf grad, vf x) {
-    const vf s = sigmoid<T>(x);
-    return grad * s * fma(x, 1.0f - s, 1.0f);
+    const vf s = sigmoid<F32>(x);  // 1 - s may cancel
+    return grad * s * (x * (1.0f - s) + 1.0f);
   }
 };
 struct SigmoidG {

@@ -1,5 +1,10 @@
 // Elementary functions on vectors of float. Error bounds (against the exact value, in units in the
 // last place of float32) are those that tests/kernels/test_pointwise.py checks.
+//
+// exp, sigmoid, tanh and normal_cdf stand in neuronxcc/codegen/llvm/math32.py too, operation by
+// operation, so that compiled code gives the same bits: tests/device/test_eager_regions.py. What
+// includes this is compiled without contraction: a product and a sum are rounded unless fma says
+// so.
 #pragma once
 
 #include "kernels/vec.h"
@@ -137,6 +142,25 @@ TN_INLINE vf sigmoid(vf x) {
   return T::bits == 24 ? top / (1.0f + e) : top * fast_reciprocal(1.0f + e);
 }
 
+// e^x for |x| < 20, without a look at the ends; error 1 ulp and 2e-9 |x| besides.
+TN_INLINE vf exp_inside(vf x) {
+  const vf biased = fma(x, kLog2e, kRound);
+  const vf r = fma(biased - kRound, -0.693147181f, x);
+  const vf p = horner(r, 1.38144614e-3f, 8.36878084e-3f, 4.16683927e-2f, 1.66665196e-1f,
+                      4.9999994e-1f, 1.0f, 1.0f);
+  return (vf)((vi)p + ((vi)biased << 23));
+}
+
+// 1 - 2 / x for x in [2, 2^30], at most 0.6 ulp of the larger one of 1 and the result.
+TN_INLINE vf one_minus_twice_reciprocal(vf x) {
+#if defined(__AVX512F__)
+  const vf y = _mm512_rcp14_ps(x);
+  return fma(_mm512_fnmadd_ps(x, y, splat(2.0f)), y * -2.0f, 1.0f);
+#else
+  return 1.0f - 2.0f / x;
+#endif
+}
+
 // At most 1.4 ulp; keeps the sign of zero.
 template <class T>
 TN_INLINE vf tanh(vf x) {
@@ -147,12 +171,24 @@ TN_INLINE vf tanh(vf x) {
   const vf small = fma(p * z, t, t);
   vf large;
   if constexpr (T::bits == 24) {
-    large = 1.0f - 2.0f / (exp(t + t) + 1.0f);
+    const vf inside = min2(splat(9.1f), t);  // tanh 9.1 rounds to 1
+    large = one_minus_twice_reciprocal(exp_inside(inside + inside) + 1.0f);
   } else {
     const vf e = decay<T>(t, -2.0f);
     large = (1.0f - e) * fast_reciprocal(1.0f + e);
   }
-  return (vf)((vi)(t < 0.625f ? small : large) | ((vi)x & (vi)splat(-0.0f)));
+  return (vf)((vi)(t >= 0.625f ? large : small) | ((vi)x & (vi)splat(-0.0f)));
+}
+
+// t^2 - square, where `square` is t * t rounded.
+TN_INLINE vf lost_of_square(vf t, vf square) {
+#if defined(__FMA__)
+  return fma(t, t, -square);
+#else
+  const vf high = (vf)((vi)t & -4096);  // 12 bits, so that its square is exact
+  const vf rest = t - high;
+  return (high * high - square) + high * rest * 2.0f + rest * rest;
+#endif
 }
 
 // The normal distribution function and e^(-x^2/2), both good to a few ulp in the far tail too:
@@ -160,7 +196,7 @@ TN_INLINE vf tanh(vf x) {
 TN_INLINE vf normal_cdf(vf x, vf* bell) {
   const vf t = min2(splat(14.6f), abs(x));
   const vf square = t * t;
-  const vf low = fma(t, t, -square);
+  const vf low = lost_of_square(t, square);
   *bell = exp_reduced(square * -0.5f, low * -0.5f);
   const vf v = fma(fast_reciprocal(t + 3.0f), -6.0f, 1.0f);
   const vf tail = *bell * horner(v, 5.30624529e-05f, 0.000114910741f, -0.000338918588f,

@@ -245,9 +245,17 @@ bool owns(const c10::DataPtr& data) {
 }
 bool is_block(const c10::DataPtr& data) { return data.get_deleter() == &delete_block; }
 
-c10::DataPtr borrow_block(void* start, c10::Device device) {
-  if (start == nullptr) return {nullptr, device};  // of an empty tensor
-  return {start, start, &keep_block, device};
+bool is_block(const c10::StorageImpl& storage) {
+  return is_block(storage.data_ptr()) || (storage.nbytes() == 0 && storage.data() == nullptr);
+}
+
+const void* block_of(const c10::DataPtr& data) { return owns(data) ? data.get_context() : nullptr; }
+
+c10::Storage borrow_storage(void* start, size_t bytes, c10::DeviceIndex core) {
+  const c10::Device device(kNeuron, core);
+  c10::DataPtr data(nullptr, device);  // of an empty tensor
+  if (start != nullptr) data = {start, start, &keep_block, device};
+  return make_storage(bytes, std::move(data), &g_allocator);
 }
 
 void mark_written(const void* start) {
@@ -257,15 +265,13 @@ void mark_written(const void* start) {
 }
 
 void mark_written(const c10::StorageImpl& storage) {
-  const auto& data = storage.data_ptr();
-  if (owns(data)) mark_written(data.get_context());
+  if (const void* block = block_of(storage.data_ptr())) mark_written(block);
 }
 
 uint64_t generation_of(const c10::StorageImpl& storage) {
-  const auto& data = storage.data_ptr();
-  if (!owns(data)) return 0;
-  const void* p = data.get_context();
-  return arena(device_of_pointer(p)).generation(p).load(std::memory_order_relaxed);
+  const void* block = block_of(storage.data_ptr());
+  if (block == nullptr) return 0;
+  return arena(device_of_pointer(block)).generation(block).load(std::memory_order_relaxed);
 }
 
 ScratchScope::ScratchScope(c10::DeviceIndex index) : previous_(t_scratch_device) {

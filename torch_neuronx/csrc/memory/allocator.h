@@ -34,10 +34,16 @@ Arena& arena(c10::DeviceIndex index);
 // True when `data` is memory of a core: allocated there, as device memory or through ScratchScope,
 // or borrowed.
 bool owns(const c10::DataPtr& data);
+// Where the block begins that `data` is of; null if it is no memory of a core.
+const void* block_of(const c10::DataPtr& data);
 // True when `data` owns the block that it points to.
 bool is_block(const c10::DataPtr& data);
-// The block that starts at `start`, of which a queued call knows that it keeps its place.
-c10::DataPtr borrow_block(void* start, c10::Device device);
+// True when a storage owns the block of a core that it lies in, or is empty: a queued call may
+// remember its address.
+bool is_block(const c10::StorageImpl& storage);
+// A storage of a core over a block that starts at `start`, of which a queued call knows that it
+// keeps its place.
+c10::Storage borrow_storage(void* start, size_t bytes, c10::DeviceIndex core);
 
 // Marks the memory behind a storage, or the block that starts at `start`, as written, for caches
 // derived from its content.

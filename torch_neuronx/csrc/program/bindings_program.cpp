@@ -142,18 +142,16 @@ void bind_program(py::module& m) {
   m.def("stop_regions", &stop_regions);
   m.def("region_stats", [] {
     const RegionStats now = region_stats();
-    py::dict result;
-    result["regions"] = now.regions;
-    result["operators"] = now.calls;
-    result["unwritten"] = now.unwritten;
-    result["compiled"] = now.compiled;
-    result["given_up"] = now.given_up;
-    result["ended_by_operator"] = now.ended_boundary;
-    result["ended_full"] = now.ended_full;
-    result["ended_idle"] = now.ended_idle;
-    return result;
+    return py::dict(py::arg("regions") = now.regions, py::arg("operators") = now.calls,
+                    py::arg("unwritten") = now.unwritten, py::arg("compiled") = now.compiled,
+                    py::arg("given_up") = now.given_up,
+                    py::arg("ended_by_operator") = now.ended_boundary,
+                    py::arg("ended_full") = now.ended_full, py::arg("ended_idle") = now.ended_idle);
   });
   m.def("reset_region_stats", &reset_region_stats);
+  m.def("regions_seen", &regions_seen);
+  m.def("set_low_threshold", &set_low_threshold);
+  m.def("set_skips_unread", &set_skips_unread);
   py::class_<View>(m, "ProgramView")
       .def(py::init([](py::handle buffer, py::handle dtype, py::handle shape, py::handle strides,
                        py::handle offset) {

@@ -1,16 +1,16 @@
 #include "program/enqueued.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "dispatch/op_table.h"
 #include "memory/allocator.h"
-#include "memory/ledger.h"
 #include "queue/issue.h"
 #include "queue/queue.h"
 
@@ -33,82 +33,65 @@ void give_back_owners() {
 class ProgramCall final : public queue::Work {
  public:
   ProgramCall(std::shared_ptr<const Program> program, PyObject* owner)
-      : owner_(Py_NewRef(owner)), program_(std::move(program)) {
-    if (g_profiling.load(std::memory_order_relaxed)) correlation_ = profile_correlation();
-  }
+      : owner_(Py_NewRef(owner)), program_(std::move(program)) {}
 
   ~ProgramCall() override {
     const std::lock_guard<std::mutex> lock(g_done_mutex);
     g_done.push_back(owner_);
   }
 
-  void add_argument(const at::Tensor& tensor, bool written) {
-    const auto* storage = tensor.storage().unsafeGetStorageImpl();
-    const std::pair<void*, size_t> memory{const_cast<void*>(storage->data()), storage->nbytes()};
-    const auto known = std::find(storages_.begin(), storages_.end(), memory);
-    const auto number = static_cast<size_t>(known - storages_.begin());
-    if (known == storages_.end()) storages_.push_back(memory);
-    arguments_.push_back({static_cast<char*>(const_cast<void*>(tensor.const_data_ptr())), number});
-    if (written) written_.push_back(memory.first);
-  }
-  void add_result(void* data, size_t bytes) {
-    storages_.push_back({data, bytes});
-    targets_.push_back({static_cast<char*>(data), storages_.size() - 1});
-    if (data != nullptr) written_.push_back(data);
-  }
-  void set_scratch(void* data, size_t bytes) { scratch_.push_back({data, bytes}); }
-
-  void run() override {
-    const CorrelationScope correlation(correlation_);
-    const c10::Device device(kNeuron, program_->device);
-    c10::SmallVector<c10::Storage, 8> storages;
-    for (const auto& [data, bytes] : storages_)
-      storages.push_back(make_storage(bytes, borrow_block(data, device), device_allocator()));
-    const auto lent = [&](const c10::SmallVector<Memory, 8>& all) {
-      c10::SmallVector<Argument, 8> given;
-      for (const auto& [data, storage] : all)
-        given.push_back({data, storages[storage].unsafeGetStorageImpl(), true});
-      return given;
-    };
-    auto arguments = lent(arguments_);
-    unsettle_shared_memory(*program_, arguments);
-    Promises promises(scratch_);
-    try {
-      Frame frame(*program_, arguments, lent(targets_));
-      frame.run({});
-    } catch (...) {
-      mark();
-      throw;
-    }
-    mark();
-  }
+  void run() override { memory.run(*program_); }
   std::string name() const override { return "program " + program_->name; }
 
- private:
-  struct Memory {
-    char* data;
-    size_t storage;  // which of `storages_` it lies in
-  };
-  void mark() const {
-    for (const void* block : written_) mark_written(block);
-  }
+  LentMemory memory;
 
+ private:
   PyObject* const owner_;
   const std::shared_ptr<const Program> program_;
-  c10::SmallVector<std::pair<void*, size_t>, 8> storages_;
-  c10::SmallVector<Memory, 8> arguments_, targets_;
-  c10::SmallVector<void*, 8> written_;
-  Allocations scratch_;
-  int32_t correlation_ = 0;
 };
 
 bool is_block_of(const at::Tensor& tensor, c10::DeviceIndex core) {
   if (!tensor.device().is_privateuseone() || tensor.device().index() != core) return false;
-  const auto* storage = tensor.storage().unsafeGetStorageImpl();
-  return is_block(storage->data_ptr()) || (storage->nbytes() == 0 && storage->data() == nullptr);
+  return is_block(*tensor.storage().unsafeGetStorageImpl());
 }
 
 }  // namespace
+
+void LentMemory::add_argument(const void* data, const void* start, size_t bytes, bool written) {
+  const std::pair<void*, size_t> storage{const_cast<void*>(start), bytes};
+  const auto known = std::find(storages_.begin(), storages_.end(), storage);
+  arguments_.push_back({static_cast<char*>(const_cast<void*>(data)),
+                        static_cast<size_t>(known - storages_.begin())});
+  if (known == storages_.end()) storages_.push_back(storage);
+  if (written && start != nullptr) written_.push_back(start);
+}
+
+void LentMemory::add_result(const void* start, size_t bytes) {
+  storages_.emplace_back(const_cast<void*>(start), bytes);
+  targets_.push_back({static_cast<char*>(const_cast<void*>(start)), storages_.size() - 1});
+  if (start != nullptr) written_.push_back(start);
+}
+
+void LentMemory::run(const Program& program) {
+  c10::SmallVector<c10::Storage, 8> storages;
+  for (const auto& [start, bytes] : storages_)
+    storages.push_back(borrow_storage(start, bytes, program.device));
+  const auto lent = [&](const c10::SmallVector<Place, 8>& all) {
+    c10::SmallVector<Argument, 8> given;
+    for (const auto& [data, storage] : all)
+      given.push_back({data, storages[storage].unsafeGetStorageImpl(), true});
+    return given;
+  };
+  auto arguments = lent(arguments_);
+  unsettle_shared_memory(program, arguments);
+  // Caches that were made from what is written must notice, even if a later step failed.
+  const auto mark = c10::make_scope_exit([&] {
+    for (const void* block : written_) mark_written(block);
+  });
+  Promises promises(scratch);
+  Frame frame(program, arguments, lent(targets_));
+  frame.run({});
+}
 
 bool is_to_be_enqueued(const Program& program, const Tensors& inputs) {
   if (!queue::asynchronous() || !program.on_neuron() || !program.may_wait) return false;
@@ -131,19 +114,21 @@ Tensors enqueue(std::shared_ptr<const Program> program, PyObject* owner, const T
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool written = program->buffers[program->arguments[i]].written;
     if (written) (void)inputs[i].mutable_data_ptr();  // makes a lazy copy real
-    call->add_argument(inputs[i], written);
+    const auto* storage = inputs[i].storage().unsafeGetStorageImpl();
+    call->memory.add_argument(inputs[i].const_data_ptr(), storage->data(), storage->nbytes(),
+                              written);
   }
   std::vector<at::Tensor> outputs(program->buffers.size());
   for (const int32_t buffer : program->outputs) {
     outputs[buffer] = make_tensor(program->buffers[buffer].geometry, core);
     const auto* storage = outputs[buffer].storage().unsafeGetStorageImpl();
-    call->add_result(const_cast<void*>(storage->data()), storage->nbytes());
+    call->memory.add_result(storage->data(), storage->nbytes());
   }
   c10::DataPtr scratch;  // freed behind the call: the next one may have it
   if (program->scratch_bytes > 0) {
     const auto bytes = static_cast<size_t>(program->scratch_bytes);
     scratch = allocate_on(core, bytes, Category::kScratchpad);
-    call->set_scratch(scratch.get(), bytes);
+    call->memory.scratch.push_back({scratch.get(), bytes});
   }
   Tensors results;
   for (const int32_t buffer : program->results) {

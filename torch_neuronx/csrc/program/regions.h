@@ -25,11 +25,18 @@ struct RegionStats {
 };
 RegionStats region_stats();
 void reset_region_stats();
+// Regions that came by since reset_region_stats(), as dictionaries; see explain_eager in Python.
+pybind11::list regions_seen();
+
+// No region begins while at most so many pieces of work wait: the core is not behind.
+void set_low_threshold(size_t calls);
+// Whether results that nobody can read any more are left unwritten.
+void set_skips_unread(bool on);
 
 // For the thread that compiles: the next region that is wanted, as (number, inputs, calls,
 // outputs); None when the interpreter ends. Then `program`, or None if it can't be had.
 pybind11::object next_region();
-void finish_region(int64_t number, pybind11::object program);
+void finish_region(size_t number, pybind11::object program);
 void stop_regions();
 
 }  // namespace torch_neuronx::program

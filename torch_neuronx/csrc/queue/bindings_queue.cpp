@@ -21,19 +21,15 @@ void bind_queue(py::module_& m) {
   m.def("set_direct_elements", &set_direct_elements);
   m.def("queue_stats", [] {
     const Stats now = stats();
-    py::dict result;
-    result["enqueued"] = now.enqueued;
-    result["waits"] = now.waits;
-    result["settled"] = now.settled;
-    result["full"] = now.full;
     py::dict at_the_call;
     for (const auto& each : here_counts()) {
       const py::str name(each.operator_name);
       if (!at_the_call.contains(name)) at_the_call[name] = py::dict();
       at_the_call[name][py::str(each.reason)] = each.calls;
     }
-    result["at_the_call"] = at_the_call;
-    return result;
+    return py::dict(py::arg("enqueued") = now.enqueued, py::arg("waits") = now.waits,
+                    py::arg("settled") = now.settled, py::arg("full") = now.full,
+                    py::arg("at_the_call") = at_the_call);
   });
   m.def("reset_queue_stats", [] {
     reset_stats();

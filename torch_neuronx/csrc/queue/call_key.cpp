@@ -169,8 +169,7 @@ bool CallKey::add_tensor(const at::Tensor& t, bool written, size_t argument, int
   size_t number = 0;
   while (number < storages.size() && storages[number] != storage) ++number;
   if (number == storages.size()) {
-    const auto& data = storage->data_ptr();
-    if (!is_block(data) && !(data.get() == nullptr && storage->nbytes() == 0)) return false;
+    if (!is_block(*storage)) return false;
     storages.push_back(storage);
   }
   place(tensors.size());

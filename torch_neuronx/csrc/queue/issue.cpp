@@ -1,21 +1,13 @@
 #include "queue/issue.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/core/IListRef.h>
-#include <omp.h>
-
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <string_view>
 #include <utility>
 
 #include "device/generator.h"
-#include "device/profiler.h"
 #include "device/state.h"
-#include "dispatch/deferred.h"
 #include "dispatch/op_table.h"
 #include "memory/allocator.h"
 #include "memory/ledger.h"

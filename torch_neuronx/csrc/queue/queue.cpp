@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "device/pending.h"
+#include "device/profiler.h"
 #include "device/python_lock.h"
 #include "device/state.h"
 #include "queue/failure.h"
@@ -187,6 +188,7 @@ class Queue {
       return;
     }
     try {
+      const CorrelationScope correlation(work.correlation);
       work.run();
     } catch (...) {
       const std::lock_guard<std::mutex> lock(failure_mutex_);
@@ -273,9 +275,6 @@ class MarkWork final : public Work {
   const std::shared_ptr<Mark> mark_;
 };
 
-}  // namespace
-
-namespace {
 std::atomic<WatchWaits> g_watch{WatchWaits::kOff};
 void set_bit(uint32_t bit, bool on) {
   if (on) {
@@ -305,7 +304,6 @@ void set_watch_waits(WatchWaits watch) {
 }
 void note_wait(const std::string& what) {
   const WatchWaits watch = g_watch.load(std::memory_order_relaxed);
-  if (watch == WatchWaits::kOff || detail::t_inside != 0) return;
   const std::string text = what + " makes the host wait for the NeuronCore's values";
   TORCH_CHECK(watch != WatchWaits::kError, text);
   TORCH_WARN(text);
@@ -313,6 +311,7 @@ void note_wait(const std::string& what) {
 
 void push(c10::DeviceIndex core, std::unique_ptr<Work> work) {
   work->called_at = users_line();
+  if (g_profiling.load(std::memory_order_relaxed)) work->correlation = profile_correlation();
   g_enqueued.fetch_add(1, std::memory_order_relaxed);
   if (start(core).push(work)) return;
   const Inside inside;
@@ -355,24 +354,24 @@ void wait_holding_locks() noexcept {
   for_each_queue([](Queue& queue) { queue.wait_until(queue.issued()); });
 }
 
-std::shared_ptr<Completion> end_of(c10::DeviceIndex core) {
+namespace {
+// `as_work`: the mark is the last piece of work, and else behind it.
+std::shared_ptr<Completion> make_mark(c10::DeviceIndex core, bool as_work) {
   Queue* queue = queue_of(core);
   if (queue == nullptr || !(queue->busy() || queue->failed())) return nullptr;
   auto made = std::make_shared<Mark>(core);
-  made->stand_at(queue->issued());
-  return made;
-}
-
-std::shared_ptr<Completion> mark(c10::DeviceIndex core) {
-  Queue* queue = queue_of(core);
-  if (queue == nullptr || !(queue->busy() || queue->failed())) return nullptr;
-  auto made = std::make_shared<Mark>(core);
-  std::unique_ptr<Work> work = std::make_unique<MarkWork>(made);
-  if (!queue->push(work)) return nullptr;
+  if (as_work) {
+    std::unique_ptr<Work> work = std::make_unique<MarkWork>(made);
+    if (!queue->push(work)) return nullptr;
+  }
   // Others may have enqueued more meanwhile: then it is done a little later.
   made->stand_at(queue->issued());
   return made;
 }
+}  // namespace
+
+std::shared_ptr<Completion> end_of(c10::DeviceIndex core) { return make_mark(core, false); }
+std::shared_ptr<Completion> mark(c10::DeviceIndex core) { return make_mark(core, true); }
 
 bool is_mark_of(const Completion& completion, c10::DeviceIndex core) {
   const auto* mark = dynamic_cast<const Mark*>(&completion);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/util/FunctionRef.h>
 
 #include <atomic>
 #include <chrono>
@@ -47,10 +48,10 @@ inline bool asynchronous() {
 inline bool looks_for_regions() {
   return (detail::g_mode.load(std::memory_order_relaxed) & detail::kLooksForRegions) != 0;
 }
-// Whether a call of this thread needs more than to be done: asynchronous(), or calls that wait for
-// values are watched.
-inline bool attentive() {
-  return C10_UNLIKELY(detail::g_mode.load(std::memory_order_relaxed) != 0) && detail::t_inside == 0;
+// Whether calls of this thread that wait for values are to be told: see note_wait().
+inline bool watches_waits() {
+  return C10_UNLIKELY(detail::g_mode.load(std::memory_order_relaxed) & detail::kWatchWaits) &&
+         detail::t_inside == 0;
 }
 
 // While alive, this thread is within an operator's work.
@@ -73,8 +74,10 @@ class Work {
   virtual std::string name() const = 0;
   // Itself, if it is a call of an operator that is known in all parts.
   virtual QueuedCall* as_call() { return nullptr; }
-  // The user's line, if somebody wants it in errors.
+  // Of the call, written down by push(): the user's line, if somebody wants it in errors, and the
+  // operator that the calling thread was in, if somebody profiles.
   std::string called_at;
+  int32_t correlation = 0;
   // Called instead of run() where earlier work failed and nobody was told yet.
   virtual void skip() {}
 };
@@ -98,7 +101,8 @@ struct RegionOutcome {
   size_t done = 0;   // so many were run
   size_t alone = 1;  // else: so many are to be run one by one before it is asked again
 };
-using RegionRunner = RegionOutcome (*)(const std::function<Work*(size_t)>& at);
+using LookAt = c10::function_ref<Work*(size_t)>;
+using RegionRunner = RegionOutcome (*)(LookAt at);
 void set_region_runner(RegionRunner runner);
 
 // Adds work at the end of a core's queue; waits while that is full.
@@ -134,7 +138,7 @@ bool is_mark_of(const Completion& completion, c10::DeviceIndex core);
 enum class WatchWaits : int { kOff = 0, kWarn = 1, kError = 2 };
 WatchWaits watch_waits();
 void set_watch_waits(WatchWaits watch);
-// To be called where `what` waits; does what is asked for.
+// To be called where `what` waits and watches_waits(); does what is asked for.
 void note_wait(const std::string& what);
 
 struct Stats {

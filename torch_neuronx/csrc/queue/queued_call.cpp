@@ -5,7 +5,6 @@
 #include <cstring>
 #include <vector>
 
-#include "device/profiler.h"
 #include "memory/allocator.h"
 
 #if defined(__SSE2__)
@@ -78,7 +77,6 @@ QueuedCall::QueuedCall(const std::string& name, const Signature& signature, cons
       each.serial = each.pointer == nullptr ? 0 : arena.serial(each.pointer);
   }
   for (const at::Tensor* t : key.tensors) offsets_.push_back(t->storage_offset());
-  if (g_profiling.load(std::memory_order_relaxed)) correlation_ = profile_correlation();
 }
 
 void QueuedCall::take_arguments(const Stack& stack) {
@@ -113,7 +111,6 @@ void QueuedCall::enter_thread() const {
 
 void QueuedCall::run() {
   enter_thread();
-  const CorrelationScope correlation(correlation_);
   Promises promises(memory_);
   {
     const GivenDraws draws(settled_->draws > 0 ? &draws_ : nullptr);
@@ -129,10 +126,9 @@ std::string QueuedCall::name() const { return name_ + "(" + text_of(settled_->op
 
 // The arguments, with tensors over the memory of those of the call.
 Stack QueuedCall::restore() {
-  const c10::Device device(kNeuron, core_);
   c10::SmallVector<c10::Storage, 8> storages;
   for (const auto& [start, bytes] : storages_)
-    storages.push_back(make_storage(bytes, borrow_block(start, device), device_allocator()));
+    storages.push_back(borrow_storage(start, bytes, core_));
   c10::SmallVector<at::Tensor, 8> tensors;
   for (size_t i = 0; i < offsets_.size(); ++i) {
     const Operand& operand = settled_->operands[i];

@@ -71,7 +71,6 @@ class QueuedCall final : public Work {
   torch::jit::Stack arguments_;
   c10::SmallVector<std::pair<size_t, size_t>, 2> lists_;  // arguments, and how long they are
   PhiloxState draws_{};
-  int32_t correlation_ = 0;
   const uint32_t float_control_;
   const int threads_ = at::get_num_threads();
 };

@@ -18,39 +18,30 @@ _BETA = math.sqrt(2) * 2 / math.sqrt(math.pi) * 0.5
 _KAPPA = 0.044715
 
 
-def _gelu_inner(v: Node) -> Node:
-    cube = b.multiply(b.multiply(v, v), v)
-    return b.multiply(b.add(v, b.multiply(cube, e.like(v, _KAPPA))), e.like(v, _BETA))
+def _gelu_tanh_gate(v: Node) -> Node:
+    """(1 + tanh u) / 2 as 1 / (1 + e^-2u), which does not cancel."""
+    slope = b.add(b.multiply(b.multiply(v, v), e.like(v, 2 * _BETA * _KAPPA)), e.like(v, 2 * _BETA))
+    return b.logistic(b.multiply(v, slope))
 
 
 @lowers(aten.gelu.default)
 def gelu(cx: Context, x: Node, *, approximate: str = "none") -> Node:
-    def of(v: Node) -> Node:
-        if approximate == "tanh":
-            bell = b.tanh(_gelu_inner(v))
-        else:
-            bell = b.erf(b.multiply(v, e.like(v, math.sqrt(0.5))))
-        return b.multiply(b.multiply(v, e.like(v, 0.5)), b.add(bell, e.like(v, 1)))
-
-    return formula(cx, of, x)
+    gate = _gelu_tanh_gate if approximate == "tanh" else b.normal_cdf
+    return formula(cx, lambda v: b.multiply(v, gate(v)), x)
 
 
 @lowers(aten.gelu_backward.default)
 def gelu_backward(cx: Context, grad: Node, x: Node, *, approximate: str = "none") -> Node:
     def of(g: Node, v: Node) -> Node:
-        half, one = e.like(v, 0.5), e.like(v, 1)
+        one = e.like(v, 1)
         if approximate == "tanh":
-            t = b.tanh(_gelu_inner(v))
-            left = b.multiply(half, b.add(one, t))
-            slope = b.add(one, b.multiply(b.multiply(v, v), e.like(v, 3 * _KAPPA)))
-            inner = b.multiply(
-                b.subtract(one, b.multiply(t, t)), b.multiply(slope, e.like(v, _BETA))
+            s = _gelu_tanh_gate(v)
+            slope = b.add(
+                b.multiply(b.multiply(v, v), e.like(v, 6 * _BETA * _KAPPA)), e.like(v, 2 * _BETA)
             )
-            return b.multiply(g, b.add(left, b.multiply(b.multiply(half, v), inner)))
-        cdf = b.multiply(half, b.add(one, b.erf(b.multiply(v, e.like(v, math.sqrt(0.5))))))
-        pdf = b.exp(b.multiply(b.multiply(v, v), e.like(v, -0.5)))
-        pdf = b.multiply(pdf, e.like(v, 1 / math.sqrt(2 * math.pi)))
-        return b.multiply(g, b.add(cdf, b.multiply(v, pdf)))
+            inner = b.multiply(b.multiply(v, b.multiply(s, b.subtract(one, s))), slope)
+            return b.multiply(g, b.add(inner, s))
+        return b.multiply(g, b.add(b.normal_cdf(v), b.multiply(v, b.normal_pdf(v))))
 
     return formula(cx, of, grad, x)
 

@@ -24,6 +24,7 @@ from torch_neuronx.dynamo.lowerings.pointwise import (
     finish,
     formula,
     is_infinite,
+    is_nan,
     rounded_formula,
 )
 from torch_neuronx.dynamo.registry import Context, lowers
@@ -156,7 +157,10 @@ def _complex_logaddexp(x: Node, y: Node) -> Node:
     """The larger plus log(1 + exp(smaller - larger)), by real parts."""
     first = b.greater_equal(b.real(x), b.real(y))
     large, small = b.select(first, x, y), b.select(first, y, x)
-    return b.add(large, b.log(b.add(e.like(x, 1), b.exp(b.subtract(small, large)))))
+    total = b.add(large, b.log(b.add(e.like(x, 1), b.exp(b.subtract(small, large)))))
+    # A NaN in one part of an operand makes both parts of the result NaN.
+    nan = b.or_(is_nan(x), is_nan(y))
+    return b.select(nan, e.like(x, complex(math.nan, math.nan)), total)
 
 
 @lowers(aten.logaddexp2.default)

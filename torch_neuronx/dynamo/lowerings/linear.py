@@ -113,9 +113,9 @@ def addr(cx: Context, bias: Node, x: Node, y: Node, *, beta: Scalar = 1, alpha: 
     column, row = (
         b.broadcast_in_dim(b.convert(v, wide), cx.shape, (d,)) for d, v in enumerate((x, y))
     )
-    outer = e.scaled(b.multiply(column, row), alpha)
+    outer = e.times(b.multiply(column, row), alpha)
     if not e.is_zero(beta):
-        extra = e.scaled(b.convert(bias, wide), beta)
+        extra = e.times(b.convert(bias, wide), beta)
         outer = b.add(b.broadcast_to(extra, cx.shape), outer)
     return finish(cx, outer)
 

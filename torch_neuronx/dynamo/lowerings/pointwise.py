@@ -148,11 +148,14 @@ def logical_not(_cx: Context, x: Node) -> Node:
 
 @lowers(aten.isnan.default)
 def isnan(cx: Context, x: Node) -> Node:
-    if x.dtype.is_complex:
-        return b.or_(b.is_nan(b.real(x)), b.is_nan(b.imag(x)))
-    return (
-        b.is_nan(x) if x.dtype.is_float else e.number(value=False, dtype=DType.PRED, shape=cx.shape)
-    )
+    if not x.dtype.is_float and not x.dtype.is_complex:
+        return e.number(value=False, dtype=DType.PRED, shape=cx.shape)
+    return is_nan(x)
+
+
+def is_nan(x: Node) -> Node:
+    """Whether a float, or a part of a complex number, is NaN."""
+    return b.or_(b.is_nan(b.real(x)), b.is_nan(b.imag(x))) if x.dtype.is_complex else b.is_nan(x)
 
 
 @lowers(aten.isinf.default)
@@ -337,6 +340,11 @@ def _sum(op: Op, cx: Context, x: Value, y: Value, alpha: Scalar) -> Node:
         both = e.together(DType.PRED, x, y) if alpha else e.together(DType.PRED, x, x)
         return finish(cx, b.or_(*both))
     wide = compute_dtype(cx.dtype)
+    if wide.is_complex:
+        # One formula for both, as in eager mode: what a product leaves of special parts depends on
+        # the sign of its factor.
+        factor = alpha if op is Op.ADD else -alpha
+        return finish(cx, b.add(*e.together(wide, x, e.times(e.value(y, wide), factor))))
     if isinstance(y, Node):
         y = e.scaled(b.convert(y, wide), alpha)
     elif not e.is_one(alpha):
@@ -416,12 +424,12 @@ def clamp_max(cx: Context, x: Node, high: Value) -> Node:
 
 @lowers(aten.addcmul.default)
 def addcmul(cx: Context, x: Node, y: Node, z: Node, *, value: Scalar = 1) -> Node:
-    return formula(cx, lambda x, y, z: b.add(x, b.multiply(e.scaled(y, value), z)), x, y, z)
+    return formula(cx, lambda x, y, z: b.add(x, b.multiply(e.times(y, value), z)), x, y, z)
 
 
 @lowers(aten.addcdiv.default)
 def addcdiv(cx: Context, x: Node, y: Node, z: Node, *, value: Scalar = 1) -> Node:
-    return formula(cx, lambda x, y, z: b.add(x, b.divide(e.scaled(y, value), z)), x, y, z)
+    return formula(cx, lambda x, y, z: b.add(x, b.divide(e.times(y, value), z)), x, y, z)
 
 
 @lowers(aten.lerp.Scalar, aten.lerp.Tensor)

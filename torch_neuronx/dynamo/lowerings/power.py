@@ -18,8 +18,17 @@ from torch_neuronx.dynamo.registry import Context, lowers
 aten = torch.ops.aten
 
 
-@lowers(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+@lowers(
+    aten.pow.Tensor_Scalar,
+    aten.pow.Tensor_Tensor,
+    aten.pow.Scalar,
+    aten.float_power.Tensor_Tensor,
+    aten.float_power.Tensor_Scalar,
+    aten.float_power.Scalar,
+)
 def pow_(cx: Context, x: Value, y: Value) -> Node:
+    if isinstance(y, complex) and not y.imag:
+        y = y.real
     if not isinstance(y, Node) and not isinstance(y, complex):
         simple = _simple_power(cx, x, y)
         if simple is not None:
@@ -43,7 +52,7 @@ _FOR_ALL: dict[float, Callable[[Node], Node]] = {
     2: lambda x: b.multiply(x, x),
     3: lambda x: b.multiply(b.multiply(x, x), x),
 }
-_FOR_FLOATS: dict[float, Callable[[Node], Node]] = {
+_FOR_FRACTIONS: dict[float, Callable[[Node], Node]] = {
     0.5: b.sqrt,
     -0.5: b.rsqrt,
     -1: _inverse,
@@ -57,7 +66,9 @@ def _simple_power(cx: Context, x: Value, exponent: float) -> Node | None:
     wide = compute_dtype(cx.dtype)
     if cx.dtype is DType.F16 and abs(exponent) == 0.5:
         return None  # the one type for which PyTorch has no root here: (-inf) ** 0.5 is inf
-    function = _FOR_ALL.get(exponent) or (_FOR_FLOATS.get(exponent) if wide.is_float else None)
+    function = _FOR_ALL.get(exponent)
+    if function is None and not wide.is_integer:
+        function = _FOR_FRACTIONS.get(exponent)
     return None if function is None else finish(cx, function(b.convert(x, wide)))
 
 
@@ -72,11 +83,6 @@ def _integer_power(x: Node, y: Node) -> Node:
     minus = b.select(odd, e.like(x, -1), one)
     inverse = b.select(b.equal(x, one), one, b.select(b.equal(x, e.like(x, -1)), minus, zero))
     return b.select(negative, inverse, positive)
-
-
-@lowers(aten.float_power.Tensor_Tensor, aten.float_power.Tensor_Scalar, aten.float_power.Scalar)
-def float_power(cx: Context, x: Value, y: Value) -> Node:
-    return formula(cx, b.power, x, y)
 
 
 @lowers(aten.ldexp.Tensor)

@@ -20,6 +20,7 @@ from torch_neuronx.dynamo.errors import CaptureError
 from torch_neuronx.dynamo.lowerings.index import put_along, take_along
 from torch_neuronx.dynamo.outputs import root
 from torch_neuronx.dynamo.registry import Context, lowers
+from torch_neuronx.dynamo.windows import may_overlap
 
 aten = torch.ops.aten
 Ints = Sequence[int]
@@ -69,7 +70,7 @@ def as_strided_scatter(
         return _replaced(x, held, source, wanted)
     places = _places(size, stride, begin - int(held.storage_offset()))
     memory = _flat(x, order)
-    if not _may_overlap(size, stride):
+    if not may_overlap(size, stride):
         return _shaped(put_along(memory, [(0, places)], source, "set"), x.shape, order)
     count = memory.type.size
     changed = _differ(source, take_along(memory, [(0, places)]))
@@ -154,16 +155,6 @@ def _places(size: Ints, stride: Ints, begin: int) -> Node:
             along = b.iota(DType.S64, size, d)
             places = b.add(places, e.scaled(along, step))
     return places
-
-
-def _may_overlap(size: Ints, stride: Ints) -> bool:
-    """Return whether two elements of a view may be one of its storage."""
-    reach = 0
-    for step, extent in sorted(zip(stride, size, strict=True)):
-        if extent > 1 and step <= reach:
-            return True
-        reach += (extent - 1) * step
-    return False
 
 
 def _differ(x: Node, y: Node) -> Node:
