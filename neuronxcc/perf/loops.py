@@ -175,9 +175,10 @@ def repeats(instance: Instance, start: Ints, end: Ints, semaphore: int) -> Repea
         even = (moved == length[:, None]).all(1)
         even &= (ends[period:] - ends[:-period] == length[:, None]).all(1)
         for low, high in _stretches(even, length):
-            begin, stop = first + low * size, first + (high + period) * size
-            if stop >= last:
-                continue  # the loop ends here, and with it what repeats
+            # An iteration has to be left: with the last one what repeats ends.
+            begin, stop = first + low * size, first + min(high + period, count - 1) * size
+            if stop <= begin:
+                continue
             before = int(ended[begin - 1]) if begin else 0
             after = int(begins[stop])
             step = int(length[low])
