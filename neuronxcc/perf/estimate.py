@@ -43,7 +43,7 @@ def predict(
     while True:
         unrolled = unroll(stream.body, most)
         timeline = _run(unrolled.flat, stream, costs, queue, model)
-        total = _whole(unrolled, timeline, most)
+        total = _whole(unrolled, timeline, most, model.semaphore)
         if total is not None:
             break
     return _prediction(stream, model, costs, unrolled, timeline, total)
@@ -72,7 +72,9 @@ def _run(flat: Flat, stream: Stream, costs: list[Cost], queue: Ints, model: Core
     return simulate(flat.work, costs, whose, edges, *rest)
 
 
-def _whole(unrolled: Unrolled, timeline: Timeline, most: dict[int, int]) -> int | None:
+def _whole(
+    unrolled: Unrolled, timeline: Timeline, most: dict[int, int], semaphore: int
+) -> int | None:
     """Return the time of the whole program; None if more iterations have to be looked at.
 
     Then `most` has become larger.
@@ -81,7 +83,7 @@ def _whole(unrolled: Unrolled, timeline: Timeline, most: dict[int, int]) -> int 
     unclear: set[int] = set()
     cut = [instance for instance in unrolled.instances if instance.left]
     for instance in sorted(cut, key=_inner_first):
-        found = repeats(instance, start, end)
+        found = repeats(instance, start, end, semaphore)
         if found is None:
             unclear.add(instance.loop)
             continue

@@ -151,13 +151,14 @@ class Repeat(NamedTuple):
     times: int
 
 
-def repeats(instance: Instance, start: Ints, end: Ints) -> Repeat | None:
+def repeats(instance: Instance, start: Ints, end: Ints, semaphore: int) -> Repeat | None:
     """Return the period of a loop; None if none is certain.
 
     Args:
         instance: the loop.
         start: of all instructions of the program.
         end: likewise.
+        semaphore: picoseconds that pass until other queues know of an end.
     """
     first, size, count = instance.first, instance.size, instance.iterations
     last = first + size * count
@@ -174,12 +175,17 @@ def repeats(instance: Instance, start: Ints, end: Ints) -> Repeat | None:
         even = (moved == length[:, None]).all(1)
         even &= (ends[period:] - ends[:-period] == length[:, None]).all(1)
         for low, high in _stretches(even, length):
-            begin, stop = first + low * size, first + (high + period) * size
+            # An iteration has to be left: with the last one what repeats ends.
+            begin, stop = first + low * size, first + min(high + period, count - 1) * size
+            if stop <= begin:
+                continue
             before = int(ended[begin - 1]) if begin else 0
-            after = int(begins[stop]) if stop < len(start) else int(end.max())
+            after = int(begins[stop])
             step = int(length[low])
-            if step > 0 and after - before >= 2 * step:
-                return Repeat(before + step, step, instance.left // period)
+            # What is under way at the end of the stretch must have begun within it.
+            longest = int((end[begin:stop] - start[begin:stop]).max()) + semaphore
+            if step > 0 and after - before >= 2 * step + longest:
+                return Repeat(after - 1, step, instance.left // period)
     return None
 
 

@@ -1,9 +1,8 @@
-"""Loads that a compiler of the first generation does again, because SBUF is full meanwhile.
+"""What a compiler of the first generation moves besides, where SBUF is too small for a kernel.
 
-Where the tiles in use do not fit, what an argument's tile holds is in HBM anyway. So such a tile
-goes as soon as others need its room, the one first whose last use is longest ago, and is loaded
-again for its next use. In NKIBench's product of 4096 x 5120 x 12288 that is 32 loads of the weight,
-which the profile shows, where the source has one.
+Where the tiles in use do not fit, the one goes whose last use is longest ago, and comes back for
+its next use. What an argument's tile holds is in HBM anyway, and is loaded again; what was computed
+is spilled: stored in HBM, and loaded from there.
 """
 
 from __future__ import annotations
@@ -17,13 +16,19 @@ import numpy as np
 from nki.checks.capacity import quadrants
 from nki.checks.flow import Ints, Times, leaf_roles, starts
 from nki.core import Core
-from nki.memory import MemoryRegion
+from nki.dtypes import info
+from nki.isa.spec import Call, Tile
+from nki.isa.table import TABLE
+from nki.memory import MemoryRegion, Storage
+from nki.pattern import contiguous
 from nki.perf.loads import loads_of
-from nki.recording import Block, Recording, TileForm
+from nki.perf.works import SPILL
+from nki.recording import Block, Recording, Template, TileForm
 
 __all__ = ["with_reloads"]
 
 _QUADRANTS = 4
+_HBM = MemoryRegion.private_hbm
 _LOAD_WORDS = 6  # template, line, and the places of both sides
 
 
@@ -51,6 +56,17 @@ def with_reloads(recording: Recording) -> Recording:
 
 
 class _Reloads:
+    """Goes through a program once, with SBUF as far as it reaches.
+
+    Attributes:
+        inside: tiles in the order of their last uses, and their room.
+        full: what all of them take.
+        now: what stands for a tile that came back.
+        kept: of a tile that was spilled, the memory in HBM that holds it as it is now.
+        unused: of a tile that nothing has used since it was loaded, where its load is.
+        moved: loads that were for nothing: others are in their place, at the first use.
+    """
+
     def __init__(self, recording: Recording, times: Times, sizes: Ints, room: int) -> None:
         self._recording = recording
         self._sizes = sizes.tolist()
@@ -58,68 +74,130 @@ class _Reloads:
         self._last = times.last.tolist()
         self._loads = {load.tile: load.at for group in loads_of(recording) for load in group}
         self._storages = list(recording.storages)
-        self._inside: OrderedDict[int, int] = OrderedDict()  # tiles, and their room
-        self._full = 0
-        self._now: dict[int, int] = {}  # what stands for a tile that was loaded again
-        # Where the load of a tile is that nothing has used since, and where those are that
-        # nothing ever will: they are moved to the first use.
-        self._unused: dict[int, int] = {}
-        self._moved: list[int] = []
+        self._templates = list(recording.templates)
+        self._transfers: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
+        self._code = array("q")
+        self.inside: OrderedDict[int, int] = OrderedDict()
+        self.full = 0
+        self.now: dict[int, int] = {}
+        self.kept: dict[int, int] = {}
+        self.unused: dict[int, int] = {}
+        self.moved: list[int] = []
 
     def rewritten(self) -> Recording:
-        """Go through the program once."""
+        """Return the program with what it moves besides."""
         templates = self._recording.templates
         tiles = [
-            [2 + 2 * i for i, leaf in enumerate(leaf_roles(t)) if isinstance(leaf.form, TileForm)]
-            for t in templates
+            [
+                (2 + 2 * i, leaf.writes)
+                for i, leaf in enumerate(leaf_roles(template))
+                if isinstance(leaf.form, TileForm) and not template.hidden
+            ]
+            for template in templates
         ]
         old = self._recording.body.code
         at = starts(old, [template.words for template in templates])
-        code = array("q")
         for time, begin in enumerate(at.tolist()):
             event = old[begin : begin + 2 + templates[old[begin]].words]
-            places = [p for p in tiles[old[begin]] if self._sizes[event[p]]]
-            for place in places:
-                self._use(event[place], begin, code, keep={event[p] for p in places})
-            for place in places:
+            places = [(p, writes) for p, writes in tiles[old[begin]] if self._sizes[event[p]]]
+            for place, _ in places:
+                self._use(event[place], begin, event[1], keep={event[p] for p, _ in places})
+            for place, writes in places:
                 tile = event[place]
-                event[place] = self._now.get(tile, tile)
-                if self._last[tile] <= time and tile in self._inside:
-                    self._full -= self._inside.pop(tile)
+                event[place] = self.now.get(tile, tile)
+                if writes:
+                    self.kept.pop(tile, None)
+                if self._last[tile] <= time and tile in self.inside:
+                    self.full -= self.inside.pop(tile)
                 if self._loads.get(tile) == begin:
-                    self._unused[tile] = len(code)
+                    self.unused[tile] = len(self._code)
                 else:
-                    self._unused.pop(tile, None)
-            code += event
-        for at_load in sorted(self._moved, reverse=True):
-            del code[at_load : at_load + _LOAD_WORDS]
-        return replace(self._recording, body=Block(code), storages=self._storages)
+                    self.unused.pop(tile, None)
+            self._code += event
+        for load in sorted(self.moved, reverse=True):
+            del self._code[load : load + _LOAD_WORDS]
+        body = Block(self._code)
+        return replace(
+            self._recording, body=body, storages=self._storages, templates=self._templates
+        )
 
-    def _use(self, tile: int, begin: int, code: array[int], keep: set[int]) -> None:
+    def _use(self, tile: int, begin: int, line: int, keep: set[int]) -> None:
         """Make sure that a tile is there when an instruction uses it."""
-        if tile in self._inside:
-            self._inside.move_to_end(tile)
+        if tile in self.inside:
+            self.inside.move_to_end(tile)
             return
         size = self._sizes[tile]
+        if self.full + size > self._room:
+            self._make_room(size, line, keep)
         load = self._loads.get(tile)
         if load is not None and load != begin:
-            self._again(tile, load, code)
-        old = [t for t in self._inside if t in self._loads and t not in keep]
-        for gone in old if self._full + size > self._room else ():
-            self._full -= self._inside.pop(gone)
-            if gone in self._unused:
-                self._moved.append(self._unused.pop(gone))
-            if self._full + size <= self._room:
-                break
-        self._inside[tile] = size
-        self._full += size
+            # Of a load the first place is what it fills.
+            event = self._recording.body.code[load : load + _LOAD_WORDS]
+            event[2] = self._another(tile)
+            self._code += event
+        elif tile in self.kept:
+            source = self.kept[tile]
+            back = self._transfer(tile)[1]
+            self._code.extend((back, line, self._another(tile), 0, source, 0))
+        self.inside[tile] = size
+        self.full += size
 
-    def _again(self, tile: int, load: int, code: array[int]) -> None:
-        """Load a tile to a new one."""
-        made = len(self._storages)
+    def _make_room(self, size: int, line: int, keep: set[int]) -> None:
+        """Let tiles go, those first whose last use is longest ago."""
+        for gone in [tile for tile in self.inside if tile not in keep]:
+            self.full -= self.inside.pop(gone)
+            if gone in self.unused:
+                self.moved.append(self.unused.pop(gone))
+            elif gone not in self._loads and gone not in self.kept:
+                self.kept[gone] = self._memory(gone)
+                there = self._transfer(gone)[0]
+                tile = self.now.get(gone, gone)
+                self._code.extend((there, line, self.kept[gone], 0, tile, 0))
+            if self.full + size <= self._room:
+                break
+
+    def _another(self, tile: int) -> int:
+        """Return the number of a new tile that stands for one from now on."""
         self._storages.append(self._storages[tile].another(self._storages[tile].name))
-        self._now[tile] = made
-        # Of a load the first place is what it fills.
-        event = self._recording.body.code[load : load + _LOAD_WORDS]
-        event[2] = made
-        code += event
+        self.now[tile] = len(self._storages) - 1
+        return self.now[tile]
+
+    def _memory(self, tile: int) -> int:
+        """Return the number of new memory in HBM for a tile."""
+        old = self._storages[tile]
+        made = Storage(MemoryRegion.private_hbm, old.dtype, old.shape, core=old.core, spills=False)
+        self._storages.append(made)
+        return len(self._storages) - 1
+
+    def _transfer(self, tile: int) -> tuple[int, int]:
+        """Return the numbers of the instructions that take tiles like one to HBM and back."""
+        storage = self._storages[tile]
+        key = storage.dtype, storage.shape
+        found = self._transfers.get(key)
+        if found is None:
+            chip, hbm = (_form(storage, region) for region in (storage.region, _HBM))
+            found = self._transfers[key] = len(self._templates), len(self._templates) + 1
+            generation = self._recording.target.core.isa
+            self._templates += [_copy(hbm, chip, generation), _copy(chip, hbm, generation)]
+        return found
+
+
+def _form(storage: Storage, region: MemoryRegion) -> TileForm:
+    """Return the form of all of a tile, in SBUF or in HBM."""
+    p = contiguous(storage.dtype, storage.shape, partition=region.on_chip)
+    strides = tuple(stride * info(p.dtype).itemsize for stride in p.strides)
+    row = storage.row_bytes if region.on_chip else storage.nbytes
+    return TileForm(
+        p, strides, region, 0, storage.nbytes, addressed=False, row_bytes=row, indirect=None
+    )
+
+
+def _copy(dst: TileForm, src: TileForm, generation: int) -> Template:
+    """Return the instruction that copies one to the other for want of room."""
+    row = TABLE["dma_copy"]
+    tiles = {"dst": dst, "src": src}
+    operands = {n: Tile(form.shape, form.dtype, form.region.name) for n, form in tiles.items()}
+    attributes = {a.name: a.default for a in row.attributes}
+    call = Call(row, operands, attributes, generation, "dma")
+    marked = {**attributes, SPILL: True}
+    return Template(row, tuple(tiles.items()), marked, call, words=4)

@@ -12,8 +12,10 @@ from nki.isa.cost import MIN_II
 from nki.isa.spec import PMAX, Call, Role, Tile
 from nki.recording import Template, TileForm
 
-__all__ = ["choices", "is_timed", "unpriced", "work_of"]
+__all__ = ["SPILL", "choices", "is_timed", "unpriced", "work_of"]
 
+#: Of a copy that is no instruction of the kernel's: its memory is too small.
+SPILL: Final = "spill"
 # Instructions whose formula is a slope that the model has as a parameter, and the operand whose
 # elements count.
 _SLOPES: Final = {
@@ -167,6 +169,7 @@ def _transfer(template: Template) -> Work:
             nbytes=nbytes,
             row=max(1, min(_row(template), nbytes)),
             hbm=int(not to_chip) + int(bool(read) and not from_chip),
+            spill=bool(template.attributes.get(SPILL, False)),
             made=_maker(call),
             share=share,
         ),

@@ -295,7 +295,7 @@ def test_what_does_not_fit_is_loaded_again() -> None:
         return (made.hbm_bytes - 2 * a.nbytes) / factors.nbytes
 
     assert rounds(8) == 1
-    assert 4 < rounds(16) <= 5
+    assert 4 < rounds(16) <= 5  # the last use of each round is the next one to go
 
 
 def test_engines_that_are_left_open_are_the_less_busy_ones() -> None:
@@ -374,3 +374,28 @@ def forms_place(forms: Forms, view: NkiTensor) -> tuple[int, int]:
     places = array("q")
     forms.tile(view, places)
     return places[0], places[1]
+
+
+@SPILLS
+def test_what_is_computed_and_does_not_fit_is_spilled_and_counted() -> None:
+    """16 tiles of 16 KiB are computed, then all are used: 12 fit."""
+    width, count = 4096, 16
+
+    @first_nki.jit(platform_target="trn1")
+    def kernel(a: Any) -> Any:
+        out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+        tile = first_nl.load(a)
+        kept = [first_nl.multiply(tile, float(i)) for i in range(count)]
+        total = kept[0]
+        for other in kept[1:]:
+            total = first_nl.add(total, other)
+        first_nl.store(out, total)
+        return out
+
+    a = np.zeros((128, width), np.float32)
+    made = kernel.predict(a)
+    # Of the tiles that went the last use is longest ago, so that each goes before it is used.
+    assert 2 * (count - 12) * a.nbytes <= made.spilled_bytes <= 2 * count * a.nbytes
+    assert made.hbm_bytes == 2 * a.nbytes + made.spilled_bytes
+    assert "spilled" in str(made)
+    assert made.notes == ()

@@ -46,6 +46,7 @@ WORDS: dict[str, list[list[str]]] = {
     "torch_neuronx.ops": [["--help"], [], ["--json"], ["topk"], ["--dtype", "nonsense"]],
     "torch_neuronx.distributed.plan": [["--help"], ["missing.py"]],
     "nki.coverage": [[]],
+    "nki.perf.calibration": [["--help"], ["--nonsense"]],
     "neuronxcc.environment": [["--help"], []],
     "torch_neuronx.env": [["--markdown"], ["--nonsense"]],
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Compare the performance model with public measurements, and fit it.
 
-python -m nki.perf.calibration [--fit] [--kernel NAME]
+python -m nki.perf.calibration [--fit]
 """
 
 from __future__ import annotations
@@ -8,59 +8,59 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from neuronxcc.perf import Parameters
-from nki.perf.calibration.fit import FITTED, HELD_OUT, PRIOR, errors, fit
+from neuronxcc.unread import ends_quietly
+from nki.perf.calibration.fit import GRID, PRIOR, best, errors, left_out, tabulated
 from nki.perf.calibration.rows import Row, rows, stream_for
 
+Errors = Sequence[tuple[Row, float, float]]
 
-def _table(found: list[list[tuple[Row, float, float]]]) -> list[str]:
+
+def _table(before: Errors, now: Errors) -> list[str]:
     lines = [
-        "| Kernel | Used by the fit | Measured us | Before the fit us | Error | Now us | Error |",
-        "|---|---|---|---|---|---|---|",
+        "| Kernel | Measured us | Documents us | Error | Fitted us | Error |",
+        "|---|---|---|---|---|---|",
     ]
-    for (row, before, off), (_, after, now) in zip(*found, strict=True):
-        used = "no" if row.kernel in HELD_OUT else "yes"
+    for (row, first, off), (_, made, error) in zip(before, now, strict=True):
         lines.append(
-            f"| {row.name} | {used} | {row.measured:.0f} | {before:.0f} | {off:+.0%} "
-            f"| {after:.0f} | {now:+.0%} |"
+            f"| {row.name} | {row.measured:.0f} | {first:.0f} | {off:+.0%} "
+            f"| {made:.0f} | {error:+.0%} |"
         )
     return lines
 
 
-def _summary(found: list[list[tuple[Row, float, float]]]) -> list[str]:
-    lines = [
-        "| Rows | Number | Before: mean of sizes | Worst | Now: mean of sizes | Mean | Worst |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, held in (("used by the fit", False), ("not used", True)):
-        both = [[off for row, _, off in run if (row.kernel in HELD_OUT) == held] for run in found]
-        before, now = both
-        lines.append(
-            f"| {name} | {len(now)} | {statistics.fmean(map(abs, before)):.0%} "
-            f"| {max(before, key=abs):+.0%} | {statistics.fmean(map(abs, now)):.0%} "
-            f"| {statistics.fmean(now):+.0%} | {max(now, key=abs):+.0%} |"
-        )
-    return lines
+def _summary(name: str, found: Sequence[float]) -> str:
+    size, mean = statistics.fmean(map(abs, found)), statistics.fmean(found)
+    return f"| {name} | {size:.0%} | {mean:+.0%} | {max(found, key=abs):+.0%} |"
 
 
+@ends_quietly
 def main() -> int:
     """Print what was asked for."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--fit", action="store_true", help="fit, and print the parameters")
-    options.add_argument("--kernel", help="only this one, by its name in kernels.py")
+    options.add_argument("--fit", action="store_true", help="fit, and leave out each family")
     chosen = options.parse_args()
-    streams = [(row, stream_for(row)) for row in rows() if chosen.kernel in {None, row.kernel}]
+    streams = [(row, stream_for(row)) for row in rows()]
     now = Parameters()
+    summaries = []
     if chosen.fit:
-        used = [(row, stream) for row, stream in streams if row.kernel not in HELD_OUT]
-        now = fit(used, lambda text: print(text, file=sys.stderr, flush=True))
-        print("\n".join(f"{name} = {getattr(now, name):.3g}" for name in FITTED) + "\n")
-    found = [errors(streams, parameters) for parameters in (replace(now, **PRIOR), now)]
-    print("\n".join(_table(found)))
-    if chosen.kernel is None:
-        print("\n" + "\n".join(_summary(found)))
+        table = tabulated(streams, lambda text: print(text, file=sys.stderr, flush=True))
+        point = dict(zip(GRID, best(table), strict=True))
+        now = replace(now, **point)
+        print("\n".join(f"{name} = {value:g}" for name, value in point.items()) + "\n")
+        apart = left_out(table)
+        print("\n".join(f"{name}, its family left out: {off:+.0%}" for name, off in apart.items()))
+        print()
+        summaries = [_summary("fitted without the row's family", list(apart.values()))]
+    before, after = errors(streams, replace(now, **PRIOR)), errors(streams, now)
+    print("\n".join(_table(before, after)))
+    print("\n| Errors | Mean of sizes | Mean | Worst |\n|---|---|---|---|")
+    print(_summary("as the documents say", [off for _, _, off in before]))
+    print(_summary("fitted", [off for _, _, off in after]))
+    print("\n".join(summaries))
     return 0
 
 

@@ -1,12 +1,14 @@
-"""The fit: parameters that bring predictions near public measurements, and do not leave the known.
+"""The fit: two slopes of the Vector Engine, chosen from a grid by public measurements.
 
-Every parameter is moved on its own, by steps that become smaller, as long as that lowers the
-objective: the sum of squared logarithms of predicted over measured time, and for each parameter
-that of its value over what the table said before the first fit, with a small weight.
+Every row is predicted at every point of the grid. The objective at a point is the mean, over
+families of kernels, of the mean square of the logarithms of predicted over measured time: the rows
+of the tutorial are one family, so that they do not outweigh the other kernels. What the fit is
+worth is told by leaving out each family in turn and predicting its rows with what the others say.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,20 +17,16 @@ from typing import Final
 from neuronxcc.perf import Parameters, Stream
 from nki.perf.calibration.rows import Row, predicted
 
-__all__ = ["FITTED", "HELD_OUT", "PRIOR", "errors", "fit"]
+__all__ = ["GRID", "PRIOR", "Point", "best", "errors", "left_out", "tabulated"]
 
-#: What the parameters that are fitted were before, by the documents. The fit is hardly sensitive to
-#: the others (latencies, the semaphore), so that they stay as they are known.
-PRIOR: Final[Mapping[str, float]] = {
-    "tensor_tensor_slope": 2.0,
-    "reciprocal_slope": 8.0,
+Point = tuple[float, ...]
+#: What the parameters that are fitted were before, by the documents.
+PRIOR: Final[Mapping[str, float]] = {"tensor_tensor_slope": 2.0, "reciprocal_slope": 8.0}
+#: The points of the fit: the slopes that the documents print are among them.
+GRID: Final[Mapping[str, tuple[float, ...]]] = {
+    "tensor_tensor_slope": tuple(1 + i / 8 for i in range(9)),
+    "reciprocal_slope": tuple(3 + i / 2 for i in range(11)),
 }
-#: What is fitted; clocks, rates and what DMA costs stay as they are documented.
-FITTED: Final = tuple(PRIOR)
-#: Kernels whose rows are not looked at by the fit.
-HELD_OUT: Final = frozenset({"fused_mamba_v1", "fused_mamba_v2"})
-_WEIGHT = 0.02  # of what is known before, against one measurement
-_STEPS = (1.6, 1.25, 1.1, 1.04)
 
 
 def errors(
@@ -42,34 +40,55 @@ def errors(
     return found
 
 
-def fit(
+def tabulated(
     streams: Sequence[tuple[Row, Stream]], say: Callable[[str], None] = lambda _: None
-) -> Parameters:
-    """Return parameters that fit the rows.
+) -> dict[Point, list[tuple[Row, float]]]:
+    """Return for each point of the grid the logarithm of predicted over measured of each row.
 
     Args:
         streams: rows and what their kernels do.
-        say: is told of every improvement.
+        say: is told of every row that is done.
     """
-    # What was measured is what is fitted; everything else is the table's.
-    best = replace(Parameters(), **PRIOR)
-    lowest = _objective(streams, best)
-    for step in _STEPS:
-        improved = True
-        while improved:
-            improved = False
-            for name in FITTED:
-                for factor in (step, 1 / step):
-                    made = replace(best, **{name: getattr(best, name) * factor})
-                    value = _objective(streams, made)
-                    if value < lowest * (1 - 1e-6):
-                        best, lowest, improved = made, value, True
-                        say(f"{name} = {getattr(best, name):.3f}: {lowest:.4f}")
-                        break
-    return best
+    found: dict[Point, list[tuple[Row, float]]] = {p: [] for p in itertools.product(*GRID.values())}
+    for row, stream in streams:
+        # A slope that no instruction has changes nothing.
+        used = [any(work.slope == name for work in stream.works) for name in GRID]
+        known: dict[Point, float] = {}
+        for point, errors_at in found.items():
+            key = tuple(value for value, has in zip(point, used, strict=True) if has)
+            if key not in known:
+                made = replace(Parameters(), **dict(zip(GRID, point, strict=True)))
+                ((_, _, error),) = errors([(row, stream)], made)
+                known[key] = math.log1p(error)
+            errors_at.append((row, known[key]))
+        say(row.name)
+    return found
 
 
-def _objective(streams: Sequence[tuple[Row, Stream]], parameters: Parameters) -> float:
-    off = sum(math.log1p(error) ** 2 for _, _, error in errors(streams, parameters))
-    known = sum(math.log(getattr(parameters, name) / PRIOR[name]) ** 2 for name in FITTED)
-    return off + _WEIGHT * known
+def best(table: Mapping[Point, Sequence[tuple[Row, float]]], without: str | None = None) -> Point:
+    """Return the point with the least objective.
+
+    Args:
+        table: of `tabulated`.
+        without: a family that is not looked at.
+    """
+    return min(table, key=lambda point: (_objective(table[point], without), point))
+
+
+def left_out(table: Mapping[Point, Sequence[tuple[Row, float]]]) -> dict[str, float]:
+    """Return for each row its error if its family is not looked at by the fit."""
+    point = next(iter(table))
+    families = {row.family: best(table, row.family) for row, _ in table[point]}
+    return {
+        row.name: math.expm1({r.name: x for r, x in table[families[row.family]]}[row.name])
+        for row, _ in table[point]
+    }
+
+
+def _objective(found: Sequence[tuple[Row, float]], without: str | None) -> float:
+    families: dict[str, list[float]] = {}
+    for row, error in found:
+        if row.family != without:
+            families.setdefault(row.family, []).append(error * error)
+    means = [sum(squares) / len(squares) for squares in families.values()]
+    return sum(means) / len(means)

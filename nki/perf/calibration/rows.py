@@ -46,6 +46,11 @@ class Row(NamedTuple):
         return " ".join([self.kernel, *map(str, self.arguments)])
 
     @property
+    def family(self) -> str:
+        """What kernels that are alike have in common: those of the tutorial are one family."""
+        return "fused_mamba" if self.kernel.startswith("fused_mamba") else self.kernel
+
+    @property
     def measured(self) -> float:
         """Microseconds: of the device where that is published, else of the whole call."""
         found = self.device_us or self.latency_us
