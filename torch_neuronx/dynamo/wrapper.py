@@ -87,6 +87,6 @@ def _output(
         return base
     # Detached, since a view of a result that has gradients has them too, also if the graph detached
     # it. Both still count the same writes, so autograd notices if something saved is overwritten.
-    # Once for all views of it: AOTAutograd wants arguments that share memory to be views of one tensor.
+    # Once for all its views: AOTAutograd wants arguments that share memory to have one base.
     whole = detached.setdefault(id(base), base.detach())
     return whole.as_strided(view.size, view.stride, view.offset)
