@@ -28,8 +28,10 @@ def _store(lanes: Lanes, dst: Operand, results: list[Scalar]) -> None:
 @implements("bn_stats")
 def _bn_stats(work: Work) -> None:
     dst, data = work.operand("dst"), work.operand("data")
-    lanes = work.lanes("data", reduce=True)
-    value = values.to_float32(lanes.load("data"), data.dtype)
+    if dst.pointer == data.pointer:
+        data = work.dense(data)  # six items in place: a result is not where its operand was
+    lanes = work.lanes(data, reduce=True)
+    value = values.to_float32(lanes.load(data), data.dtype)
     odd = build.op(Op.AND, lanes.position(DType.S32), 1)
     results: list[Scalar] = []
     for parity in (0, 1):

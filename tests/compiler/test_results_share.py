@@ -89,3 +89,29 @@ def test_what_is_saved_notices_writes_through_results(backend: str | None) -> No
         written.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         other.sum().backward()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@settings(max_examples=8, deadline=None)
+@given(
+    split=st.sampled_from([torch.unsafe_chunk, torch.unsafe_split]),
+    count=st.integers(2, 4),
+    dim=st.integers(0, 1),
+)
+def test_parts_that_pytorch_calls_no_views(
+    *, dynamic: bool, split: Callable[..., list[torch.Tensor]], count: int, dim: int
+) -> None:
+    """They share memory, and the next graph writes to one and reads another."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        parts = split(x, count, dim)
+        torch._dynamo.graph_break()
+        parts[0].masked_fill_(parts[1].sum() > 0, 2.0)
+        return parts[0] + 1
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="neuron", dynamic=dynamic)
+    x = torch.arange(64.0).view(8, 8)
+    mine = x.to("neuron")
+    assert torch.equal(compiled(mine).cpu(), function(x))
+    assert torch.equal(mine.cpu(), x)

@@ -466,6 +466,14 @@ def _bn_stats(m: Maker) -> Case:
     return Case(operands, {}, ulps=4, least=_sums(m, 1600.0))
 
 
+@case("bn_stats:in place")
+def _bn_stats_in_place(m: Maker) -> Case:
+    """Six results where six items were."""
+    data = m.tile(["float32"], free=m.pick((6,), (2, 3)), special=False)
+    dst = Given(data.data, data.dtype, data.layout, shares="data")
+    return Case({"data": data, "dst": dst}, {}, ulps=4, least=_sums(m, 1600.0))
+
+
 @case("bn_aggr")
 def _bn_aggr(m: Maker) -> Case:
     count = m.pick(1, 2, 4)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tests.programs.noise import tolerance
+from tests.programs.noise import class_of, tolerance
 from tests.programs.program import Outcome
 
 
@@ -113,16 +113,7 @@ def _tensors(
     if expected.dtype.is_floating_point or expected.dtype.is_complex:
         wide = torch.complex128 if expected.dtype.is_complex else torch.float64
         a, b = got.to(wide), expected.to(wide)
-        if expected.dtype.is_complex:
-            same_class = (torch.view_as_real(a).isfinite() == torch.view_as_real(b).isfinite()).all(
-                -1
-            )
-        else:
-            same_class = (
-                (a.isnan() == b.isnan())
-                & (a.isposinf() == b.isposinf())
-                & (a.isneginf() == b.isneginf())
-            )
+        same_class = class_of(a) == class_of(b)
         far = (
             torch.where(a.isfinite() & b.isfinite(), (a - b).abs() > bound, ~same_class) & compared
         )

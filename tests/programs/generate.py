@@ -29,6 +29,12 @@ _SHAPES = (
     (1, 3, 8, 8),
 )
 _LIMIT = 20_000
+#: Types of the operators' samples besides float32 and the program's own.
+_DRAWN = (torch.bfloat16, torch.int64, torch.float64, torch.complex64, torch.int32, torch.uint8, torch.bool)  # fmt: skip
+
+
+def _differentiable(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 class Generator:
@@ -51,8 +57,8 @@ class Generator:
         """A program of so many statements, fewer if one is an error."""
         rng = self._rng
         dtype = rng.choices(
-            (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64),
-            (7, 2, 1, 1, 0.7),
+            (*statements.FLOATS, torch.int64, torch.complex64),
+            (7, 2, 1, 1, 0.7, 0.7),
         )[0]
         for _ in range(rng.randint(1, 3)):
             self._input(rng.choice(_SHAPES), dtype)
@@ -81,13 +87,13 @@ class Generator:
             x = x.transpose(-1, -2).contiguous().transpose(-1, -2)
         elif shape and rng.random() < 0.15:
             x = torch.stack([x, x], -1).flatten(-2)[..., ::2]
-        if dtype.is_floating_point and x.numel() and rng.random() < 0.12:
+        if _differentiable(dtype) and x.numel() and rng.random() < 0.12:
             flat = x.reshape(-1).clone()
-            flat[rng.randrange(flat.numel())] = float(
-                rng.choice(("nan", "inf", "-inf", "-0.0", "0.0"))
-            )
+            special = ("nan", "inf", "-inf", "-0.0", "0.0")
+            parts = torch.view_as_real(flat).view(-1) if dtype.is_complex else flat
+            parts[rng.randrange(parts.numel())] = float(rng.choice(special))
             x = flat.view(x.shape)
-        return self._add(x.requires_grad_(dtype.is_floating_point and rng.random() < 0.6))
+        return self._add(x.requires_grad_(_differentiable(dtype) and rng.random() < 0.6))
 
     def _add(self, x: torch.Tensor, letter: str = "x") -> str:
         name = self._fresh(letter)
@@ -99,10 +105,12 @@ class Generator:
     def _random(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if dtype is torch.bool:
             return torch.rand(shape, generator=self._torch) > 0.5
-        if not dtype.is_floating_point:
+        if not _differentiable(dtype):
             return torch.randint(
                 0 if dtype is torch.uint8 else -5, 9, shape, generator=self._torch
             ).to(dtype)
+        if dtype.is_complex:
+            return torch.randn(shape, generator=self._torch, dtype=dtype)
         return torch.randn(shape, generator=self._torch).to(dtype)
 
     def _step(self, *, keep_refused: bool) -> None:
@@ -138,9 +146,9 @@ class Generator:
         """A call of the table, with tensors replaced by values of the program where they fit."""
         rng = self._rng
         operator = rng.choice(operators.operators())
-        dtype = rng.choice(
-            [torch.float32, torch.float32, torch.bfloat16, torch.int64, self._dtype()]
-        )
+        dtype = rng.choices(
+            (torch.float32, self._dtype(), *_DRAWN), (4, 3, *(2, 2, 1, 1, 1, 1, 1))
+        )[0]
         sample = operators.pick(rng, operator.name, dtype)
         if sample is None:
             return None
@@ -166,7 +174,27 @@ class Generator:
         if any(a is None for a in (*args, *kwargs.values())):
             return None
         words = [*(str(a) for a in args), *(f"{k}={v}" for k, v in kwargs.items())]
-        return Statement((self._fresh("t"),), f"{operator.text}({', '.join(words)})", "operator")
+        code = f"{operator.text}({', '.join(words)})"
+        how = rng.random()
+        if how < 0.12 and operator.in_place and self._may_be_written(words[0]):
+            code = f"{words[0]}.{operator.in_place}({', '.join(words[1:])})"
+        elif how < 0.2 and operator.info.supports_out and "out" not in kwargs:
+            code = self._with_out(code) or code
+        return Statement((self._fresh("t"),), code, "operator")
+
+    def _may_be_written(self, name: str) -> bool:
+        return name in self._values and statements.has_elements_apart(self._values[name])
+
+    def _with_out(self, code: str) -> str | None:
+        """The call with a new tensor for its result, None if it has another number of results."""
+        made = self._evaluated(code)
+        if not isinstance(made, torch.Tensor) or made.layout is not torch.strided:
+            return None
+        first = next(iter(self.program.inputs))
+        new = f"{first}.new_zeros({tuple(made.shape)}, dtype={made.dtype})"
+        if made.dim() == 2 and self._rng.random() < 0.3:
+            new = f"{first}.new_zeros({tuple(made.shape[::-1])}, dtype={made.dtype}).t()"
+        return f"{code[:-1]}, out={new})"
 
     def _dtype(self) -> torch.dtype:
         return next(iter(self.program.inputs.values())).dtype
@@ -196,25 +224,16 @@ class Generator:
             return f"{rng.choice(other)}.flatten()[:{n}].to({wanted.dtype}).view({shape})"
         kept = wanted.detach().clone(memory_format=torch.preserve_format)
         return self._add(
-            kept.requires_grad_(wanted.dtype.is_floating_point and rng.random() < 0.5), "c"
+            kept.requires_grad_(_differentiable(wanted.dtype) and rng.random() < 0.5), "c"
         )
 
     def _try(self, statement: Statement, *, keep_refused: bool) -> bool:
         """Run the statement; whether it became part of the program."""
-        names = {
-            "torch": torch,
-            "F": F,
-            "inf": torch.inf,
-            "nan": torch.nan,
-            **CALLABLES,
-            **self._values,
-            **self._modules,
-        }
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.manual_seed(3)
-                made = eval(statement.code, names)
+                made = eval(statement.code, self._names())
         except Exception:  # noqa: BLE001 - whatever the CPU raises
             if keep_refused and self._rng.random() < 0.02:
                 self.program.statements.append(statement)
@@ -222,6 +241,20 @@ class Generator:
                 return True
             return False
         return self._bind(statement, made)
+
+    def _names(self) -> dict[str, Any]:
+        """What the text of a statement may name."""
+        plain = {"torch": torch, "F": F, "inf": torch.inf, "nan": torch.nan}
+        return {**plain, **CALLABLES, **self._values, **self._modules}
+
+    def _evaluated(self, code: str) -> Any:
+        """What a call gives that writes to none of its operands, None if the CPU refuses it."""
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                return eval(code, self._names())
+        except Exception:  # noqa: BLE001 - whatever the CPU raises
+            return None
 
     def _bind(self, statement: Statement, made: Any) -> bool:
         """Take the statement's results into the program, if they are of use."""
@@ -237,7 +270,7 @@ class Generator:
             statement = Statement(
                 tuple(self._fresh("t") for _ in results), statement.code, "unpack"
             )
-        floats = [r for r in results if r.dtype.is_floating_point and r.numel()]
+        floats = [r for r in results if _differentiable(r.dtype) and r.numel()]
         # A program of NaN tests nothing.
         useless = any(bool(r.isnan().all()) for r in floats) and self._rng.random() < 0.95
         if useless or sum(r.numel() for r in results) > _LIMIT:

@@ -156,7 +156,7 @@ def tolerance(
     same = torch.ones(expected.shape, dtype=torch.bool)
     for other in others:
         moved = (other.to(wide) - reference).abs()
-        agrees = torch.where(finite, other.isfinite(), _class(other) == _class(expected))
+        agrees = torch.where(finite, other.isfinite(), class_of(other) == class_of(expected))
         same &= agrees
         deviation = torch.maximum(deviation, torch.where(finite & agrees, moved, 0.0))
     sizes = torch.where(finite, reference.abs(), 0.0)
@@ -169,10 +169,10 @@ def tolerance(
     return FACTOR * torch.maximum(deviation, typical) + ROUNDINGS * eps * (sizes + tiny), same
 
 
-def _class(x: torch.Tensor) -> torch.Tensor:
+def class_of(x: torch.Tensor) -> torch.Tensor:
     """Which of NaN, +inf, -inf, finite; complex by parts."""
     if x.dtype.is_complex:
         real = torch.view_as_real(x)
-        part = _class(real)
+        part = class_of(real)
         return part[..., 0] * 4 + part[..., 1]
     return x.isnan() * 1 + x.isposinf() * 2 + x.isneginf() * 3

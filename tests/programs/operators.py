@@ -74,10 +74,18 @@ _SORTED_IN_ORDER = {"mode": 16}
 
 @dataclass(frozen=True)
 class Operator:
-    """An entry of the table: its name, the text that calls it, and whether it may be drawn often."""
+    """An entry of the table.
+
+    Attributes:
+        name: its own and its variant's
+        text: what calls it
+        in_place: the method that writes the result to the first operand, "" without one
+        info: the entry
+    """
 
     name: str
     text: str
+    in_place: str
     info: Any
 
 
@@ -100,7 +108,9 @@ def operators() -> tuple[Operator, ...]:
             text = public.replace("torch.nn.functional.", "F.")
         else:
             CALLABLES[text] = info.op
-        made.append(Operator(name, text, info))
+        in_place = getattr(info.inplace_variant, "__name__", "")
+        method = in_place if getattr(torch.Tensor, in_place, None) is info.inplace_variant else ""
+        made.append(Operator(name, text, method, info))
     return tuple(made)
 
 

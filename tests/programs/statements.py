@@ -159,7 +159,7 @@ def join(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     )
 
 
-def _has_elements_apart(x: torch.Tensor) -> bool:
+def has_elements_apart(x: torch.Tensor) -> bool:
     """Whether no two elements are one in memory, which makes a write depend on its order."""
     reach = 0
     for step, extent in sorted(zip(x.stride(), x.shape, strict=True)):
@@ -172,7 +172,7 @@ def _has_elements_apart(x: torch.Tensor) -> bool:
 def write(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     """A write into a value or into a view of it."""
     del fresh
-    name = _some(rng, values, _has_elements_apart)
+    name = _some(rng, values, has_elements_apart)
     if name is None:
         return None
     x = values[name]

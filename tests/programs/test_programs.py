@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -157,3 +159,14 @@ def test_minimising_keeps_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     small = minimise(whole, "eager", "values", seed=1)
     assert len(small.statements) == 1
     assert len(small.results) == 1
+
+
+def test_calls_of_the_table_are_drawn_in_every_form() -> None:
+    """New results, in place, and `out=`; complex operands among others."""
+    forms = {"in place": r"\w+\.[a-z]\w*[a-z0-9]_\(", "out": r".*, out=\w+\.new_zeros"}
+    made = [program(seed) for seed in range(60)]
+    calls = [s.code for p in made for s in p.statements if s.form == "operator"]
+    for form, pattern in forms.items():
+        assert sum(bool(re.match(pattern, code)) for code in calls) >= 5, form
+    for dtype in (torch.complex64, torch.int32, torch.float64):
+        assert any(x.dtype is dtype for p in made for x in p.inputs.values())

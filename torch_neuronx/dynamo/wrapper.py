@@ -50,7 +50,8 @@ def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
             results = run(tensors)
         for i, device in moved:
             results[i] = results[i].to(device)
-        return [_output(o, results, kept) for o in outputs]
+        detached: dict[int, torch.Tensor] = {}
+        return [_output(o, results, kept, detached) for o in outputs]
 
     return _boxed(call)
 
@@ -72,7 +73,12 @@ def _boxed(call: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list
     return call
 
 
-def _output(output: Output, results: Sequence[torch.Tensor], args: dict[int, Any]) -> Any:
+def _output(
+    output: Output,
+    results: Sequence[torch.Tensor],
+    args: dict[int, Any],
+    detached: dict[int, torch.Tensor],
+) -> Any:
     if output.kind == "constant":
         return output.value
     base = results[output.index] if output.kind == "result" else args[output.index]
@@ -81,4 +87,6 @@ def _output(output: Output, results: Sequence[torch.Tensor], args: dict[int, Any
         return base
     # Detached, since a view of a result that has gradients has them too, also if the graph detached
     # it. Both still count the same writes, so autograd notices if something saved is overwritten.
-    return base.detach().as_strided(view.size, view.stride, view.offset)
+    # Once for all its views: AOTAutograd wants arguments that share memory to have one base.
+    whole = detached.setdefault(id(base), base.detach())
+    return whole.as_strided(view.size, view.stride, view.offset)
