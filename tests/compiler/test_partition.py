@@ -124,15 +124,16 @@ def test_a_norm_in_training_has_the_strides_of_eager_mode(order: tuple[int, ...]
     assert compiled(x, weight).stride() == norm(x, weight).stride() == (12, 4, 1)
 
 
+# None makes numbers much larger: the sine of a large one depends on the last bit of the number.
 _BEFORE: dict[str, Callable[[Tensor], Tensor]] = {
-    "exp": torch.exp,
+    "exp": lambda x: torch.exp(-x.abs()),
     "twice": lambda x: x + x,
     "part": lambda x: x[2:].repeat(2)[:6],
     "view": lambda x: x.view(2, 3).t().reshape(6),
     "sin": torch.sin,
     "norm": lambda x: functional.rms_norm(x, (6,)),
     "remainder": lambda x: 3.0 % (x + 4),
-    "cumsum": lambda x: x.cumsum(0),
+    "cumsum": lambda x: x.cumsum(0) / 6,
 }
 _WRITES: dict[str, Callable[[Tensor], object]] = {
     "add_": lambda x: x.add_(1),

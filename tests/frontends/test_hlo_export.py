@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from jax._src.compiler import get_compile_options
@@ -41,13 +42,22 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return zeroed[0].tobytes() == zeroed[1].tobytes()
 
 
+# Written as several operators, each of which rounds.
+BY_OTHERS = (Op.NORMAL_CDF, Op.NORMAL_PDF)
+
+
 @pytest.mark.parametrize("op", [op for op in Op if op not in Group.COLLECTIVE], ids=repr)
 def test_what_is_written_is_read_back(op: Op) -> None:
     for sample in samples_of(op):
         graph = import_hlo(export_hlo(sample.graph)).graph
         wanted = evaluate(sample.graph, list(sample.args))
         for want, got in zip(wanted, evaluate(graph, list(sample.args)), strict=True):
-            assert same_bits(want, got), sample.name
+            if op in BY_OTHERS:
+                scale = 2 * float(ml_dtypes.finfo(want.dtype).eps)
+                a, b = want.astype(np.float64), got.astype(np.float64)
+                np.testing.assert_allclose(b, a, rtol=scale, atol=scale, err_msg=sample.name)
+            else:
+                assert same_bits(want, got), sample.name
 
 
 def by_xla(content: bytes, args: list[np.ndarray]) -> list[np.ndarray]:

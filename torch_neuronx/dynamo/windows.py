@@ -14,12 +14,15 @@ import torch
 from torch_neuronx.dynamo.registry import flat
 
 
-def returns_windows(gm: torch.fx.GraphModule) -> bool:
+def returns_windows(gm: torch.nn.Module) -> bool:
     """Return whether elements of a result share memory, or might: nobody knows its strides.
 
     Args:
-        gm: Dynamo's graph. Of symbolic strides those count that it was captured with.
+        gm: Dynamo's graph, or a module around it. Of symbolic strides those count that it was
+            captured with.
     """
+    if not isinstance(gm, torch.fx.GraphModule):
+        return True  # what Dynamo wraps around a graph whose arguments are lists
     (output,) = gm.graph.find_nodes(op="output")
     values = (node.meta.get("example_value") for node in output.all_input_nodes)
     tensors = (v for v in flat(list(values)) if isinstance(v, torch.Tensor))
