@@ -53,7 +53,7 @@ def test_what_is_written_is_read_back(op: Op) -> None:
         wanted = evaluate(sample.graph, list(sample.args))
         for want, got in zip(wanted, evaluate(graph, list(sample.args)), strict=True):
             if op in BY_OTHERS:
-                scale = 2 * float(ml_dtypes.finfo(want.dtype).eps)
+                scale = 2 * float(ml_dtypes.finfo(want.dtype).eps)  # type: ignore[no-untyped-call]
                 a, b = want.astype(np.float64), got.astype(np.float64)
                 np.testing.assert_allclose(b, a, rtol=scale, atol=scale, err_msg=sample.name)
             else:
