@@ -16,6 +16,8 @@ from neuronxcc.targets import Target
 __all__ = ["CoreModel", "Cost", "model_of"]
 
 LEAST_CYCLES = 64  # of an instruction: NKI API reference, the minimum initiation interval
+# Bytes of a row at which the DMA engines reach their published rate: NKI DMA bandwidth guide.
+_FULL_ROW = 4096
 _PS = 1000  # picoseconds in a nanosecond
 # What VectorE shares with GpSimd (the port to SBUF) and with ScalarE (that to PSUM).
 SBUF_PORT, PSUM_PORT = 1, 2
@@ -94,6 +96,8 @@ class CoreModel:
         if work.slope:
             cycles = max(LEAST_CYCLES, cycles * getattr(self.parameters, work.slope))
         issue = round(cycles / clock * _PS)
+        if work.waits:
+            issue += round(self.parameters.wait * _PS)
         return Cost(issue, round(self.latencies[work.queue] / clock * _PS), ports)
 
     def _transfer(self, work: Work) -> Cost:
@@ -105,7 +109,9 @@ class CoreModel:
         # A transfer between two places in HBM takes its bandwidth twice.
         share = self.hbm_gbps / core.dma_engines / max(1, transfer.hbm)
         rate = min(core.dma_engine_gbps, share) * transfer.share
-        size = max(min(transfer.row, transfer.nbytes), known.dma_row)
+        # Every row costs some bytes besides its own; the published rate is that of long rows.
+        row = min(transfer.row, transfer.nbytes)
+        size = max(row, (row + known.dma_row) / (1 + known.dma_row / _FULL_ROW))
         # What the last rows leave of an engine's turn another transfer can use.
         moving = max(rows * size, transfer.nbytes) / engines / rate * _PS
         maker = {"": 0, "hardware": 1, "gpsimd": 2}[transfer.made]
