@@ -101,7 +101,7 @@ PARAMETERS: Final[dict[str, Parameter]] = {
         "bytes",
         "assumed",
         f"{_DMA_GUIDE} tells of a curve: what a row costs besides its bytes, so that rows of 4 KiB "
-        "reach the published rate, 2 KiB nine tenths of it, and 256 bytes a third",
+        "reach the published rate, 2 KiB nine tenths of it, and 256 bytes three eighths",
     ),
     "dma_issue": Parameter(
         50, "ns", "assumed", "of the queue that starts a transfer whose descriptors are ready"

@@ -255,16 +255,25 @@ class _Adapter:
         made = Stream(recording.name, [], recording.locations)
         made.notes = self._notes()
         made.listed = self._chooses
-        made.tiles = [
-            _tile(storage, core)
-            for storage, core in zip(recording.storages, self._owner.tolist(), strict=False)
-        ]
+        made.tiles = self._tiles()
         self._share(parts, cells)
         for part in parts:
             mark(part.block, self._works)
         made.works = list(self._works)
         made.body = self._looped(recording.body, shape)
         return made
+
+    def _tiles(self) -> list[Tile]:
+        """Return what shows of the storages; those that are alike are one object."""
+        known: dict[tuple[object, ...], Tile] = {}
+        found = []
+        for storage, core in zip(self._recording.storages, self._owner.tolist(), strict=False):
+            key = storage.name, storage.region, storage.dtype, storage.shape, core
+            tile = known.get(key)
+            if tile is None:
+                tile = known[key] = _tile(storage, core)
+            found.append(tile)
+        return found
 
     def _looped(self, block: Recorded, shape: Shape | None) -> Block:
         """Return what a block became, with its loops."""

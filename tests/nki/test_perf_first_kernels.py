@@ -78,4 +78,4 @@ def test_variants_are_in_order(slow: str, fast: str) -> None:
 @pytest.mark.parametrize("name", ["bmm", "rope", "softmax_rows", "declared", "layernorm"])
 def test_twice_the_work_takes_longer(name: str) -> None:
     one, two = timed(name, "trn1"), timed(name, "trn1", 2)
-    assert 1.5 * one.device_us < two.device_us < 2.1 * one.device_us
+    assert 1.5 * one.device_us < two.device_us < 2.3 * one.device_us

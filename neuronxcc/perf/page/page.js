@@ -68,8 +68,8 @@ function showSummary() {
   const head = byId("headline");
   head.append(element("b", time(about.device_us * us)), " on the device, ",
     `${time(about.latency_us * us)} with the launch, bound by ${about.bound_by}`);
-  byId("trust").textContent = `Predicted, not measured: expected between ${time(low * us)} and `
-    + `${time(high * us)}; model ${about.model}, `
+  byId("trust").textContent = `Predicted, not measured: expected with the launch between `
+    + `${time(low * us)} and ${time(high * us)}; model ${about.model}, `
     + (about.calibrated ? "calibrated for this chip" : "not calibrated for this chip");
   const seconds = about.device_us / 1e6 || 1;
   facts("Work", [
