@@ -11,6 +11,7 @@ from neuronxcc.perf.stream import ENGINES, QUEUES, RINGS, TENSOR, Product, Trans
 from nki.dtypes import info
 from nki.isa.cost import MIN_II
 from nki.isa.spec import PMAX, Call, Role, Tile
+from nki.memory import MemoryRegion
 from nki.recording import Template, TileForm
 
 __all__ = ["SPILL", "choices", "is_timed", "unpriced", "work_of"]
@@ -21,6 +22,9 @@ SPILL: Final = "spill"
 # elements count.
 _SLOPES: Final = {"reciprocal": ("reciprocal_slope", "data")}
 _NOBODY: Final[frozenset[str]] = frozenset()
+# Elements of a partition in a cycle, at the most, of instructions that have such modes.
+_MODES: Final = {(3, "vector"): 4, (4, "vector"): 4, (4, "scalar"): 2}
+_WITH_MODES: Final = frozenset({"tensor_copy", "tensor_scalar"})
 # What a debugger shows takes no part in the program's time.
 _NOT_TIMED: Final = frozenset({"device_print"})
 # Rates of what the DMA engines turn around, of a copy's: trainium2_arch.rst.
@@ -99,6 +103,9 @@ def work_of(template: Template, engine: str | None = None, near: frozenset[str] 
         return _transfer(template)
     queue = ENGINES.index(call.engine)
     cycles, slope = _cycles(call)
+    mode = _mode(template, call)
+    if mode > 1:
+        cycles = max(MIN_II, cycles / mode)
     product = _product(call) if queue == TENSOR else None
     return Work(
         name,
@@ -136,6 +143,34 @@ def _cycles(call: Call) -> tuple[float, str]:
         if cycles > max(MIN_II, elements):
             return float(elements), slope[0]
     return float(cycles), ""
+
+
+def _mode(template: Template, call: Call) -> int:
+    """Return how many elements of a partition an instruction takes in a cycle: 1, 2 or 4.
+
+    Vector copies and computes with numbers from NeuronCore-v3 on four elements at a time if all are
+    of 16-bit types, in SBUF and contiguous, and two if one of these is missing; Scalar of
+    NeuronCore-v4 two if all hold. From the architecture guides (trainium2_arch.rst and
+    trainium3_arch.rst).
+    """
+    most = _MODES.get((call.generation, call.engine), 1)
+    if most == 1 or call.instruction.name not in _WITH_MODES:
+        return 1
+    forms = [
+        form
+        for _, form in template.operands
+        if isinstance(form, TileForm) and math.prod(form.shape[1:]) > 1
+    ]
+    missing = (
+        any(info(form.dtype).itemsize > 2 for form in forms),
+        any(form.region is not MemoryRegion.sbuf for form in forms),
+        any(form.indirect is not None or not _contiguous(form) for form in forms),
+    )
+    return max(1, most >> sum(missing)) if sum(missing) <= 1 else 1
+
+
+def _contiguous(form: TileForm) -> bool:
+    return _run(form) == math.prod(form.shape[1:]) * info(form.dtype).itemsize
 
 
 def _product(call: Call) -> Product | None:

@@ -509,3 +509,38 @@ def test_an_engine_waits_for_each_instruction_of_another_once() -> None:
     waits = [stream.works[i].waits for i in stream.body.work.tolist()]
     # The load is waited for by the first, z by the first of Vector, which knows y then.
     assert waits == [False, True, False, True, False, False]
+
+
+def copied(dtype: Any, *, step: int = 1, buffer: Any = nl.sbuf) -> Any:
+    """Copy 2048 elements of each partition on Vector, each `step`-th of a tile."""
+
+    def kernel() -> Any:
+        out = nl.ndarray((128, 2048), dtype=dtype, buffer=nl.shared_hbm)
+        x = nl.ndarray((128, 2048 * step), dtype=dtype, buffer=nl.sbuf)
+        y = nl.ndarray((128, 2048), dtype=dtype, buffer=buffer)
+        nisa.memset(dst=x, value=0)
+        nisa.tensor_copy(dst=y, src=x[:, 0 : 2048 * step : step], engine=nisa.engine.vector)
+        z = nl.ndarray((128, 2048), dtype=dtype, buffer=nl.sbuf)
+        nisa.activation(dst=z, op=nl.copy, data=y)
+        nisa.dma_copy(dst=out, src=z)
+        return out
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("target", "kernel", "expected"),
+    [
+        ("trn1", copied(nl.bfloat16), 2048),
+        ("trn2", copied(nl.bfloat16), 512),
+        ("trn2", copied(nl.float32), 1024),
+        ("trn2", copied(nl.bfloat16, step=2), 1024),
+        ("trn2", copied(nl.bfloat16, buffer=nl.psum), 1024),
+        ("trn2", copied(nl.float32, buffer=nl.psum), 2048),
+        ("trn3", copied(nl.float32, step=2), 2048),
+    ],
+)
+def test_modes_of_vector_have_their_conditions(target: str, kernel: Any, expected: float) -> None:
+    stream = stream_of(recorded(kernel, target=get_target(target)))
+    (vector,) = {w.cycles for w in stream.works if (w.name, w.queue) == ("tensor_copy", 1)}
+    assert vector == expected
