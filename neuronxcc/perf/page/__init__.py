@@ -33,6 +33,7 @@ __all__ = ["MOST", "contents", "render", "save"]
 MOST: Final = 200_000
 _STEPS = 50_000  # moments at which a line of a chart changes, at most
 _LANES = 8  # rows of a queue's transfers, of which several are under way at once
+_PARTS = ("page.css", "page.js")
 _US = 1e6
 
 
@@ -52,10 +53,11 @@ def render(made: Prediction) -> str:
     """Return the page."""
     # Within a script "<" could begin another one, or end it.
     known = json.dumps(contents(made), separators=(",", ":")).replace("<", "\\u003c")
-    parts = {name: (files(__package__) / name).read_text() for name in ("page.css", "page.js")}
-    page = (files(__package__) / "page.html").read_text()
+    page, *parts = (
+        (files(__package__) / name).read_text("utf-8") for name in ("page.html", *_PARTS)
+    )
     # The page's own text first: what a program is called may look like a place in it.
-    for name, text in parts.items():
+    for name, text in zip(_PARTS, parts, strict=True):
         page = page.replace(f"{{{{ {name} }}}}", text)
     title = html.escape(f"{made.name} on {made.target}")
     before, _, rest = page.partition("{{ title }}")
