@@ -14,11 +14,14 @@ import numpy as np
 
 from nki.checks.flow import Ints, Leaf, leaf_roles, starts
 from nki.isa.spec import Role
+from nki.perf.works import spreads
 from nki.recording import Block, Recording, Template, TileForm
 
 __all__ = ["without_invariants"]
 
 _ENGINES = frozenset({"vector", "scalar", "gpsimd"})
+_SPREADS = 4  # tiles to which an innermost loop spreads rows, at the most
+_SPREAD_DST = 2  # the word of an instruction that spreads a row which says to which tile
 _BODY = 24  # instructions of an innermost loop's body, at the most
 # Their results depend on more than their operands.
 _STATEFUL = frozenset({"rng", "rand2", "dropout", "rand_get_state", "iota", "memset"})
@@ -39,6 +42,12 @@ def without_invariants(recording: Recording) -> Recording:
     writes = _writes(recording, leaves, code, at, numbers)
     kept = np.ones(len(at), bool)
     alias = np.arange(len(recording.storages))
+    spread = [number for number, template in enumerate(templates) if spreads(template)]
+    gone, stands = _spread_again(code, at, np.isin(numbers, spread), writes)
+    if len(gone):
+        kept[np.isin(numbers, spread) & np.isin(code[at + _SPREAD_DST], gone)] = False
+        alias[gone] = stands
+        _rename(leaves, code, at, numbers, alias)
     again = True
     while again:
         again = False
@@ -60,6 +69,36 @@ def without_invariants(recording: Recording) -> Recording:
     sizes = 2 + np.array([template.words for template in templates], np.int64)[numbers]
     words = np.repeat(kept, sizes)
     return replace(recording, body=Block(array("q", code[words].tobytes())))
+
+
+def _spread_again(code: Ints, at: Ints, mine: np.ndarray, writes: Ints) -> tuple[Ints, Ints]:
+    """Return tiles to which a row is spread again, and those to which it was before.
+
+    A row is spread by several instructions, each to some partitions of one tile.
+
+    Args:
+        code: of the program.
+        at: where its instructions begin.
+        mine: those that spread rows.
+        writes: by storage how many instructions write it.
+    """
+    parts: dict[int, list[tuple[int, ...]]] = {}
+    for begin in at[mine].tolist():
+        template, _, tile, byte, source, place = code[begin : begin + 6].tolist()
+        parts.setdefault(tile, []).append((template, byte, source, place))
+    last: dict[tuple[tuple[int, ...], ...], tuple[int, int]] = {}
+    gone, stands = [], []
+    for number, (tile, found) in enumerate(parts.items()):
+        whole = writes[tile] == len(found) and all(writes[source] <= 1 for *_, source, _ in found)
+        key = tuple(sorted(found))
+        before, first = last.get(key, (-_SPREADS - 1, tile))
+        if whole and number - before <= _SPREADS:
+            gone.append(tile)
+            stands.append(first)
+        else:
+            first = tile
+        last[key] = number, first
+    return np.array(gone, np.int64), np.array(stands, np.int64)
 
 
 def _is_pure(template: Template) -> bool:

@@ -21,7 +21,7 @@ from nki.perf.loads import without_repeated_loads
 from nki.perf.near import near_tiles
 from nki.perf.reloads import with_reloads
 from nki.perf.trips import Shape
-from nki.perf.works import choices, is_timed, unpriced, work_of
+from nki.perf.works import choices, columns, is_timed, unpriced, work_of
 from nki.recording import Block as Recorded
 from nki.recording import Loop as RecordedLoop
 from nki.recording import Recording, RegisterForm
@@ -222,8 +222,9 @@ class _Adapter:
         if self._templates[template].row.name != "tensor_tensor":
             return
         names = [leaf.name for leaf in self._leaves[template]]
+        single = columns(self._templates[template]) if self._chooses else ()
         for name in ("data1", "data2"):
-            there = self._near[words[:, 2 * names.index(name)]]
+            there = self._near[words[:, 2 * names.index(name)]] | (name in single)
             if there.any():
                 work = work_of(self._templates[template], near=frozenset({name}))
                 made.work[events[there]] = self._number(work)

@@ -14,7 +14,7 @@ from nki.isa.spec import PMAX, Call, Role, Tile
 from nki.memory import MemoryRegion
 from nki.recording import Template, TileForm
 
-__all__ = ["SPILL", "choices", "is_timed", "unpriced", "work_of"]
+__all__ = ["SPILL", "choices", "columns", "is_timed", "spreads", "unpriced", "work_of"]
 
 #: Of a copy that is no instruction of the kernel's: its memory is too small.
 SPILL: Final = "spill"
@@ -59,6 +59,28 @@ def choices(template: Template) -> tuple[str, ...]:
     if _spreads(call):
         return ("tensor",)
     return (call.engine,)
+
+
+def columns(template: Template) -> frozenset[str]:
+    """Return the operands of a `tensor_tensor` that have one element for each partition.
+
+    A compiler makes an instruction with a number for each partition of it, which reads one operand.
+    """
+    if template.row.name != "tensor_tensor":
+        return _NOBODY
+    return frozenset(
+        name
+        for name, form in template.operands
+        if name != "dst"
+        and isinstance(form, TileForm)
+        and math.prod(form.shape[1:]) > 1
+        and not any(form.strides[1:])
+    )
+
+
+def spreads(template: Template) -> bool:
+    """Return whether an instruction copies one partition to others."""
+    return _spreads(template.call)
 
 
 def _spreads(call: Call) -> bool:

@@ -493,6 +493,29 @@ def test_a_tile_that_changes_is_computed_again() -> None:
                if w.name == "activation") == 4  # fmt: skip
 
 
+def test_rows_are_spread_once_for_a_loop_and_a_number_for_each_row_costs_no_operand() -> None:
+    @first_nki.jit(platform_target="trn1")
+    def kernel(a: Any, gain: Any) -> Any:
+        out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+        factors = first_nl.load(gain)
+        for i in range(a.shape[0] // 128):
+            here = slice(i * 128, (i + 1) * 128)
+            tile = first_nl.load(a[here])
+            moved = first_nl.subtract(tile, first_nl.max(tile, axis=[1]))
+            scaled = first_nl.multiply(moved, factors.broadcast_to(moved.shape))
+            first_nl.store(out[here], scaled)
+        return out
+
+    made = kernel.predict(np.ones((1024, 1024), np.float32), np.ones((1, 1024), np.float32))
+    rows = [(w, n) for w, n in zip(made.stream.works, made.counts.tolist(), strict=True) if n]
+    # A row goes to four times 32 partitions, and that once.
+    assert sum(n for w, n in rows if w.name == "nc_stream_shuffle") == 4
+    cycles = [(w.cycles, n) for w, n in rows if w.name == "tensor_tensor"]
+    # Of the difference one operand is read, of the product two.
+    assert sum(n for each, n in cycles if each == 1024) == 8
+    assert sum(n for each, n in cycles if each == 2048) == 8
+
+
 def test_an_engine_waits_for_each_instruction_of_another_once() -> None:
     def kernel(a: Any) -> Any:
         out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
