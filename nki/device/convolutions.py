@@ -132,7 +132,7 @@ class _Runner:
                         [[c.inputs * places, outputs], [places, count]], offset=i * places + place
                     )
                     tile = e.tile(outputs, self.kind, count)
-                    turn(part, tile)
+                    turn(e, part, tile)
                     found[place, i, o] = tile
         return found
 

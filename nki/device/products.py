@@ -157,7 +157,7 @@ def _turned_panel(e: Emitter, leaf: Leaf, depth: int, column: int, columns: int)
             turned = nl.ndarray((height, group), dtype=kind, buffer=nl.psum)
             for at, size, tile in tiles:
                 nisa.nc_transpose(turned[:, at : at + size], tile[:, begin : begin + height])
-            nisa.tensor_copy(found[number][:, group_at : group_at + group], turned)
+            e.copy(found[number][:, group_at : group_at + group], turned)
     return found
 
 
@@ -273,7 +273,7 @@ class _Product:
             e.at(node)
             total = multiply(left, right, (at, height), (column, some))
             if whole is not None:
-                nisa.tensor_copy(whole[:, column : column + some], total)
+                e.copy(whole[:, column : column + some], total)
                 continue
             e.partitions, e.columns = height, some
             value = Value(total, node.dtype)

@@ -17,6 +17,7 @@ from nki.device.emitter import Emitter, NoLoweringError, require_form
 from nki.device.groups import Group, fused
 from nki.device.kernels import run_group
 from nki.device.program import DeviceProgram
+from nki.device.schedule import scheduled
 from nki.device.sections import Section, count
 from nki.device.types import HELD, has_form, stored_shape
 from nki.errors import NkiError
@@ -165,7 +166,7 @@ def _recorded(
         for i, node in enumerate(inputs)
     )
     try:
-        return record(kernel, [(slots, {})], target=target, grid=())
+        return scheduled(record(kernel, [(slots, {})], target=target, grid=()), target)
     except NoLoweringError as error:
         error.node = e.node
         raise

@@ -299,6 +299,7 @@ def reduced(e: Emitter, node: Node, x: Operand, held: str = "") -> Value:
         tile = dense
     else:
         tile = x.tile
+    e.spend(tile, scalar=False)
     nisa.tensor_reduce(made, op=op, data=tile, axis=(1,))
     return Value(made, node.dtype, vector=True)
 
