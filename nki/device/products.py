@@ -29,6 +29,7 @@ from nki.tensor import NkiTensor
 __all__ = ["BANK", "Side", "multiply", "panel", "product_of", "run_product"]
 
 BANK = 512  # elements of float32 in a bank of PSUM, the most columns of one product
+_BANKS = 2  # of PSUM for rows that are reduced: eight hold what runs ahead, too
 _STAYS = 64 * 1024  # bytes of a partition for an operand that stays on the chip
 _ALLOWED = frozenset({DType.F32, DType.BF16, DType.F16, DType.F8E4M3, DType.F8E4M3FN, DType.F8E5M2})
 
@@ -169,7 +170,13 @@ def _bytes(depth: int, columns: int, dtype: DType) -> int:
 # --- the product ---------------------------------------------------------------------------------
 
 
-def multiply(left: Panel, right: Panel, m: tuple[int, int], n: tuple[int, int]) -> NkiTensor:
+def multiply(
+    left: Panel,
+    right: Panel,
+    m: tuple[int, int],
+    n: tuple[int, int],
+    total: NkiTensor | None = None,
+) -> NkiTensor:
     """Return a tile in PSUM: the sum over all tiles of k.
 
     Args:
@@ -177,8 +184,10 @@ def multiply(left: Panel, right: Panel, m: tuple[int, int], n: tuple[int, int]) 
         right: tiles of (k, n).
         m: first column of the left tiles and how many, at most 128.
         n: likewise of the right ones, at most 512.
+        total: where to, by default a new tile.
     """
-    total = nl.ndarray((m[1], n[1]), dtype="float32", buffer=nl.psum)
+    if total is None:
+        total = nl.ndarray((m[1], n[1]), dtype="float32", buffer=nl.psum)
     for a, b in zip(left, right, strict=True):
         nisa.nc_matmul(total, a[:, m[0] : m[0] + m[1]], b[:, n[0] : n[0] + n[1]])
     return total
@@ -268,11 +277,18 @@ class _Product:
         self.rows.begin_rows(batch * self.shape.m + row, height)
         whole = None
         if self.whole_rows:
-            whole = nl.ndarray((height, width), dtype=HELD[node.dtype], buffer=nl.sbuf)
+            fits = width <= _BANKS * BANK and node.dtype is DType.F32
+            buffer = nl.psum if fits else nl.sbuf
+            whole = nl.ndarray((height, width), dtype=HELD[node.dtype], buffer=buffer)
         for column, some in chunks(width, BANK):
             e.at(node)
-            total = multiply(left, right, (at, height), (column, some))
+            total = None
+            if whole is not None and whole.buffer is nl.psum:
+                total = whole[:, column : column + some]
+            total = multiply(left, right, (at, height), (column, some), total)
             if whole is not None:
+                if whole.buffer is nl.psum:
+                    continue
                 e.copy(whole[:, column : column + some], total)
                 continue
             e.partitions, e.columns = height, some

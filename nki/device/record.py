@@ -111,7 +111,7 @@ def _section(group: Group, target: Target, locs: Mapping[Node, Loc]) -> tuple[Se
     # The target is kept because its id is in the key.
     recording, instructions, reason, code, place, _ = found
     section = Section(
-        tuple(group.nodes), group.kind, inputs, outputs, recording, reason, code, known,
+        (*group.nodes, *group.stored), group.kind, inputs, outputs, recording, reason, code, known,
         instructions,
     )  # fmt: skip
     return section, None if place is None or len(group.nodes) == 1 else group.nodes[place]
@@ -131,11 +131,15 @@ def _key(group: Group, inputs: tuple[Node, ...], outputs: tuple[Node, ...]) -> A
         attrs = tuple((k, type(v), repr(v) if isinstance(v, float) else v)
                       for k, v in node.attrs.items())  # fmt: skip
         rows.append((node.op, node.types, attrs, tuple(uses)))
-    rows.append(tuple(_output(node, numbers) for node in outputs))
+    rows.append(tuple(_output(node, group, numbers) for node in outputs))
+    rows.append(tuple(sorted(numbers[node] for node in group.lines)))
     return tuple(rows)
 
 
-def _output(node: Node, numbers: Mapping[Node, Any]) -> Any:
+def _output(node: Node, group: Group, numbers: Mapping[Node, Any]) -> Any:
+    stored = group.stored.get(node)
+    if stored is not None:
+        return numbers[stored.source], stored.view, node.types
     if node.op is Op.GET:
         return numbers[node.srcs[0]], node["index"]
     return numbers[node]

@@ -43,9 +43,7 @@ def scheduled(recording: Recording, target: Target) -> Recording:
     order = np.argsort(start, kind="stable")
     sizes = np.diff(np.append(begin, len(flat)))
     first = np.repeat(begin[order], sizes[order])
-    within = np.arange(len(flat)) - np.repeat(
-        np.cumsum(sizes[order]) - sizes[order], sizes[order]
-    )
+    within = np.arange(len(flat)) - np.repeat(np.cumsum(sizes[order]) - sizes[order], sizes[order])
     made = array("q")
     made.frombytes(flat[first + within].tobytes())
     recording.body = Block(made, [])

@@ -97,7 +97,7 @@ def test_attention_is_two_products() -> None:
     out = build.matmul(shares, v)
     graph = graph_of(build.reshape(build.transpose(out, (0, 2, 1, 3)), (2, 130, 48)))
     program = check(graph, arguments(graph), most=400, floor=1)
-    assert [section.kind for section in program.sections] == ["product", "product", "move"]
+    assert [section.kind for section in program.sections] == ["product", "product"]
 
 
 def test_equal_sections_are_recorded_once() -> None:
