@@ -8,8 +8,8 @@ number. Instructions are chosen by which of these the operands are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from nki.tensor import NkiTensor
 __all__ = ["PARTITIONS", "Emitter", "NoLoweringError", "Number", "Operand", "Value"]
 
 PARTITIONS = 128
+T = TypeVar("T")
 Number = float | int
 
 
@@ -69,6 +70,8 @@ class Emitter:
         partitions: of the block.
         columns: of the block.
         node: whose instructions are issued.
+        core: number of the physical core that instructions are for.
+        cores: how many share the work.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Emitter:
             places: file and line of nodes, which instructions are taken to be at.
         """
         self._places = places or {}
+        self.core, self.cores = 0, 1
         self.node: Node | None = None
         self.target = target
         self.isa = target.core.isa
@@ -97,6 +101,11 @@ class Emitter:
         run = current_run()
         if run is not None:
             run.where = self._places.get(node, _NOWHERE)
+
+    def share(self, parts: Sequence[T]) -> Sequence[T]:
+        """Return this core's part of some pieces of work that do not depend on each other."""
+        each = -(-len(parts) // self.cores)
+        return parts[self.core * each : (self.core + 1) * each]
 
     # --- tiles -----------------------------------------------------------------------------------
 

@@ -209,12 +209,14 @@ class _Product:
         (space,) = group.spaces
         self.rows = Rows(e, group, space, inputs, outputs)
         self.whole_rows = any(node.op.value == "reduce" for node in group.nodes)
+        self._by_batch = self.shape.batch >= e.cores
         self._panels: dict[tuple[str, int, int], Panel] = {}
 
     def run(self) -> None:
         if not self.shape.k:
             raise NoLoweringError("a product over no elements is a constant")
-        for batch in range(self.shape.batch):
+        batches = range(self.shape.batch)
+        for batch in self.e.share(batches) if self._by_batch else batches:
             self._panels.clear()
             self._matrix(batch)
 
@@ -222,8 +224,16 @@ class _Product:
         shape = self.shape
         width = self._width()
         left_stays = _bytes(shape.k, shape.m, self.left.dtype) <= _STAYS
-        rows = chunks(shape.m, PARTITIONS)
-        for column, columns in chunks(shape.n, width):
+        rows, parts = chunks(shape.m, PARTITIONS), chunks(shape.n, width)
+        if not self._by_batch:
+            # Cores share what there is more of: rows, or else columns.
+            if len(rows) < self.e.cores and not self.whole_rows:
+                each = -(-shape.n // self.e.cores)
+                parts = [(a, n) for at, size in self.e.share(chunks(shape.n, each))
+                         for a, n in ((at + b, n) for b, n in chunks(size, width))]  # fmt: skip
+            else:
+                rows = list(self.e.share(rows))
+        for column, columns in parts:
             right = self._panel("right", batch, column, columns)
             for row, height in rows:
                 left, at = (

@@ -42,6 +42,7 @@ class DeviceProgram:
         options: of the compiler.
         sections: in the order in which they run.
         views: of each result, what it is a view of.
+        lnc: physical cores of the logical core that it is for.
         notes: what the user should be told: options without effect here.
     """
 
@@ -50,6 +51,7 @@ class DeviceProgram:
     options: Options
     sections: tuple[Section, ...]
     views: Mapping[Node, Use]
+    lnc: int = 1
     notes: tuple[str, ...] = ()
     _launches: dict[int, Launch] = field(default_factory=dict)
     _predictions: dict[Any, Any] = field(default_factory=dict)
@@ -74,10 +76,10 @@ class DeviceProgram:
     def predict(
         self, target: str | Target | None = None, parameters: Parameters | None = None
     ) -> ProgramPrediction:
-        """Return how long the program would take: sections one after the other, their times summed.
+        """Return how long the program would take: its sections on one timeline.
 
-        A section begins when the one before has ended, so that nothing is loaded ahead from one
-        to the next.
+        Each section is timed behind the one before it, whose end it overlaps with: engines go on
+        as soon as they can, and weights are loaded ahead.
 
         Args:
             target: by default that which the program was lowered for.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 
 import nki.isa as nisa
 import nki.language as nl
@@ -39,7 +39,6 @@ from nki.tensor import NkiTensor
 __all__ = ["Rows", "blocks_of", "number_of", "reduced", "run_rows", "space_of"]
 
 Tensors = Mapping[Node, NkiTensor]
-Located = Callable[[Node], None]
 
 _ROOM = 96 * 1024  # bytes of a partition that the tiles of a block may take
 _KEPT = 32 * 1024  # bytes of a partition for tiles that stay from block to block
@@ -341,7 +340,7 @@ class Rows:
             is_full = node in self._full or is_line
             if full is not None and is_full is not full:
                 continue
-            if is_line and self._row:
+            if is_line and (self._row or self.e.core):
                 continue  # it was stored with the first rows
             value = self.value(node)
             self.e.at(node)
@@ -474,10 +473,10 @@ def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
     """Compute a group without products."""
     space, linear = space_of(group)
     rows = Rows(e, group, space, inputs, outputs, linear=linear)
-    for row, partitions in blocks_of(space.rows):
+    for row, partitions in e.share(blocks_of(space.rows)):
         rows.rows(row, partitions)
 
 
-def blocks_of(rows: int) -> Iterator[tuple[int, int]]:
-    """Iterate over (first row, rows) of blocks."""
-    yield from chunks(rows, PARTITIONS)
+def blocks_of(rows: int) -> list[tuple[int, int]]:
+    """Return (first row, rows) of blocks."""
+    return chunks(rows, PARTITIONS)
