@@ -15,6 +15,7 @@ import torch
 
 import torch_neuronx.ops
 from examples import (
+    device_program,
     diffusers_pipeline,
     digits_parallel,
     digits_vit,
@@ -73,8 +74,8 @@ def compiled() -> list[str]:
 
 def kernels() -> list[str]:
     """Run a kernel of NKI in PyTorch, and time one. Returns what went wrong, in words."""
-    title("4. A kernel of one's own, in NKI; and how long it would take on hardware")
-    return nki_sine.run() + kernel_time.run()
+    title("4. A kernel of one's own, in NKI; how long it, and a graph, would take on hardware")
+    return nki_sine.run() + kernel_time.run() + device_program.run()
 
 
 def parallel() -> list[str]:
