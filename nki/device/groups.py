@@ -369,7 +369,13 @@ class _Fuser:
 
     def _reduces(self, group: Group, space: Space) -> bool:
         """Return whether whole rows of a group are on the chip at once, or can be again."""
-        return group.kind == "rows" or (group.kind == "product" and space.columns <= _MOST_COLUMNS)
+        if group.kind != "product" or space.columns > _MOST_COLUMNS:
+            return group.kind == "rows"
+        # All of the right operand of a matrix is on the chip meanwhile.
+        node = group.nodes[0]
+        depth = math.prod(node.srcs[0].shape[d] for d in node["lhs_contract"])
+        size = -(-depth // 128) * space.columns * node.srcs[1].dtype.itemsize
+        return bool(size <= _MOST_BYTES)
 
     def _begin(self, kind: str, node: Node, uses: tuple[Use, ...]) -> Group:
         group = Group(len(self.groups), kind)
@@ -427,6 +433,7 @@ class _Fuser:
             self.owner[node].outputs.append(node)
 
 
+_MOST_BYTES = 64 * 1024  # of a partition for the right operand of such a product
 _MOST_COLUMNS = 8192  # of a product whose rows are reduced while they are on the chip
 
 

@@ -30,6 +30,7 @@ __all__ = ["BANK", "Side", "multiply", "panel", "product_of", "run_product"]
 
 BANK = 512  # elements of float32 in a bank of PSUM, the most columns of one product
 _BANKS = 2  # of PSUM for rows that are reduced: eight hold what runs ahead, too
+_TURNED = 48 * 1024  # bytes of a partition for what is turned at once
 _STAYS = 64 * 1024  # bytes of a partition for an operand that stays on the chip
 _ALLOWED = frozenset({DType.F32, DType.BF16, DType.F16, DType.F8E4M3, DType.F8E4M3FN, DType.F8E5M2})
 
@@ -117,14 +118,14 @@ def product_of(
 # --- operands on the chip ------------------------------------------------------------------------
 
 
-def panel(e: Emitter, leaf: Leaf, depth: int, column: int, columns: int) -> Panel:
-    """Load some columns of a matrix of `depth` rows, 128 rows to a tile."""
+def panel(e: Emitter, leaf: Leaf, depth: int, column: int, columns: int, first: int = 0) -> Panel:
+    """Load some columns of `depth` rows of a matrix, from row `first` on, 128 rows to a tile."""
     if _runs_down(leaf, depth):
-        return _turned_panel(e, leaf, depth, column, columns)
+        return _turned_panel(e, leaf, (first, depth), column, columns)
     found = []
     for at, size in chunks(depth, PARTITIONS):
         e.partitions, e.columns = size, columns
-        value = load(e, leaf, at, column)
+        value = load(e, leaf, first + at, column)
         tile = value.tile
         if value.vector and columns > 1:
             dense = e.tile(columns, tile.dtype)
@@ -140,25 +141,31 @@ def _runs_down(leaf: Leaf, depth: int) -> bool:
     return runs and depth > 1 and not (leaf.columns and leaf.columns[-1][1] == 1)
 
 
-def _turned_panel(e: Emitter, leaf: Leaf, depth: int, column: int, columns: int) -> Panel:
+def _turned_panel(
+    e: Emitter, leaf: Leaf, rows: tuple[int, int], column: int, columns: int
+) -> Panel:
     """Load columns as rows, and turn them 128 by 128; a bank of PSUM leaves by one copy."""
     kind = HELD[leaf.dtype]
+    first, depth = rows
     found = [
         nl.ndarray((size, columns), dtype=kind, buffer=nl.sbuf)
         for _, size in chunks(depth, PARTITIONS)
     ]
     other = leaf._replace(rows=leaf.columns, columns=leaf.rows)
     together = max(1, BANK * 4 // info(kind).itemsize // PARTITIONS)
+    deep = max(PARTITIONS, _TURNED // together // info(kind).itemsize // PARTITIONS * PARTITIONS)
     for group_at, group in chunks(columns, PARTITIONS * together):
-        tiles = []
-        for at, size in chunks(group, PARTITIONS):
-            e.partitions, e.columns = size, depth
-            tiles.append((at, size, load(e, other, column + group_at + at, 0).tile))
-        for number, (begin, height) in enumerate(chunks(depth, PARTITIONS)):
-            turned = nl.ndarray((height, group), dtype=kind, buffer=nl.psum)
-            for at, size, tile in tiles:
-                nisa.nc_transpose(turned[:, at : at + size], tile[:, begin : begin + height])
-            e.copy(found[number][:, group_at : group_at + group], turned)
+        for begin, part in chunks(depth, deep):
+            tiles = []
+            for at, size in chunks(group, PARTITIONS):
+                e.partitions, e.columns = size, part
+                tiles.append((at, size, load(e, other, column + group_at + at, first + begin).tile))
+            for k, height in chunks(part, PARTITIONS):
+                turned = nl.ndarray((height, group), dtype=kind, buffer=nl.psum)
+                for at, size, tile in tiles:
+                    nisa.nc_transpose(turned[:, at : at + size], tile[:, k : k + height])
+                target = found[(begin + k) // PARTITIONS]
+                e.copy(target[:, group_at : group_at + group], turned)
     return found
 
 
@@ -220,8 +227,29 @@ class _Product:
             self._panels.clear()
             self._matrix(batch)
 
+    def _deep(self, batch: int) -> None:
+        """Compute a matrix whose operands are so deep that no 128 columns of them fit at once."""
+        shape, e = self.shape, self.e
+        itemsize = info(HELD[self.right.dtype]).itemsize
+        deep = _STAYS // 2 // (BANK * itemsize) * PARTITIONS
+        rows = chunks(shape.m, PARTITIONS)
+        for column, columns in chunks(shape.n, BANK):
+            for row, height in rows if self._by_batch else e.share(rows):
+                e.at(self.node)
+                total = None
+                for first, depth in chunks(shape.k, deep):
+                    left = panel(e, self.left.leaf(batch), depth, row, height, first)
+                    right = panel(e, self.right.leaf(batch), depth, column, columns, first)
+                    total = multiply(left, right, (0, height), (0, columns), total)
+                assert total is not None
+                self.rows.begin_rows(batch * shape.m + row, height)
+                self._finish(total, column, height, columns)
+
     def _matrix(self, batch: int) -> None:
         shape = self.shape
+        if not self.whole_rows and _bytes(shape.k, PARTITIONS, self.right.dtype) > _STAYS:
+            self._deep(batch)
+            return
         width = self._width()
         left_stays = _bytes(shape.k, shape.m, self.left.dtype) <= _STAYS
         rows, parts = chunks(shape.m, PARTITIONS), chunks(shape.n, width)
@@ -248,7 +276,7 @@ class _Product:
         if self.whole_rows:
             return self.shape.n
         each = _bytes(self.shape.k, 1, self.right.dtype)
-        return min(self.shape.n, max(BANK, _STAYS // each // BANK * BANK))
+        return min(self.shape.n, max(PARTITIONS, _STAYS // each // PARTITIONS * PARTITIONS))
 
     def _panel(
         self, side: str, batch: int, column: int, columns: int, *, keep: bool = True
@@ -301,15 +329,20 @@ class _Product:
                     continue
                 e.copy(whole[:, column : column + some], total)
                 continue
-            e.partitions, e.columns = height, some
-            value = Value(total, node.dtype)
-            if node.dtype is not DType.F32:
-                value = e.copied(value, node.dtype)
-            self.rows.begin_columns(first + column, some, {node: value})
-            self.rows.store(full=None if first + column == 0 else True)
+            self._finish(total, first + column, height, some)
         if whole is not None:
             given = {node: Value(whole, node.dtype)}
             self.rows.rows(batch * self.shape.m + row, height, given)
+
+    def _finish(self, total: NkiTensor, column: int, height: int, columns: int) -> None:
+        """Do what follows with a tile in PSUM, and store it."""
+        node, e = self.node, self.e
+        e.partitions, e.columns = height, columns
+        value = Value(total, node.dtype)
+        if node.dtype is not DType.F32:
+            value = e.copied(value, node.dtype)
+        self.rows.begin_columns(column, columns, {node: value})
+        self.rows.store(full=None if column == 0 else True)
 
 
 def run_product(

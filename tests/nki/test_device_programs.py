@@ -88,6 +88,16 @@ def test_products_of_any_layout(
     check(graph, arguments(graph), most=2 * k + 2, floor=math.sqrt(k))
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_products_over_many_elements(dtype: DType) -> None:
+    """What of an operand does not fit is loaded in parts; rows are reduced apart if they must."""
+    x, w = typed(0, dtype, 130, 30_000), typed(1, dtype, 600, 30_000)
+    y = build.matmul(x, build.swap_dims(w))
+    program = compiled(graph_of(build.reduce(y, "max", (1,)), y))
+    assert [section.kind for section in program.sections] == ["product", "rows"]
+    assert program.predict().bound_by in ("tensor", "dma")
+
+
 def test_attention_is_two_products() -> None:
     q, k, v = (f32(i, 2, 3, 130, 16) for i in range(3))
     scores = build.dot_general(
