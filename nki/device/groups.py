@@ -193,6 +193,15 @@ def _prefixes(shape: tuple[int, ...]) -> list[Space]:
 
 # --- making groups -------------------------------------------------------------------------------
 
+_THIN = 4  # rows: below that most partitions have nothing to do
+_LONG = 1024  # columns
+
+
+def _is_thin(space: Space) -> bool:
+    """Return whether elementwise work is done faster by itself, with columns over partitions."""
+    return space.rows <= _THIN and space.columns >= _LONG
+
+
 _OPEN = frozenset({"rows", "product", "convolution"})  # kinds of groups that others join
 _MOST_NODES = 96  # of a group: recordings stay small, and tiles fit
 
@@ -269,6 +278,8 @@ class _Fuser:
                 group.nodes[0] in self.alone or len(group.nodes) + len(last.nodes) > _MOST_NODES
             )
             if group.kind not in _OPEN or closed:
+                continue
+            if group.kind == "product" and _is_thin(group.spaces[0]):
                 continue
             if last.kind == "rows" and self._merged(last, group, node, uses):
                 return group
@@ -362,6 +373,8 @@ class _Fuser:
         if not spaces:
             return False
         if node.op is Op.REDUCE and not self._reduces(group, spaces[0]):
+            return False
+        if group.kind == "product" and _is_thin(spaces[0]) and node.op is not Op.CONVERT:
             return False
         group.spaces = spaces
         self._add(group, node, uses)

@@ -43,6 +43,7 @@ Tensors = Mapping[Node, NkiTensor]
 _ROOM = 96 * 1024  # bytes of a partition that the tiles of a block may take
 _KEPT = 32 * 1024  # bytes of a partition for tiles that stay from block to block
 _MOST_COLUMNS = 4096
+_LONG = 1024  # columns of a single row that are worth being spread over partitions
 _FEW_COLUMNS = 512  # below that instructions and transfers are mostly overhead
 # What tiles of its own come from: the operands are none of the block's.
 _ANCHORS = frozenset({Op.DOT_GENERAL, Op.CONVOLUTION})
@@ -67,6 +68,7 @@ class Rows:
         outputs: Tensors,
         *,
         linear: bool = False,
+        spread: bool = False,
     ) -> None:
         """Begin.
 
@@ -78,8 +80,11 @@ class Rows:
             outputs: tensors in HBM for the group's outputs.
             linear: all of it is element by element in the order of memory, so that rows and columns
                 need not be dimensions.
+            spread: there is one row, whose columns lie over all partitions; what has one value is
+                on each of them.
         """
-        self._linear = linear
+        self._linear, self._spread = linear, spread
+        self._ones: NkiTensor | None = None
         self.e = e
         self.group = group
         self.space = space
@@ -95,7 +100,10 @@ class Rows:
             source, view = group.stored.get(node) or Use(node, contiguous(node.shape))
             self._stores.append((source, self._leaf(Use(source, view), outputs[node], source)))
         self._full = {
-            node for node in group.nodes if linear or group.kind_of(node, space) == "full"
+            node
+            for node in group.nodes
+            if (linear and not (spread and node.type.size == 1))
+            or (not linear and group.kind_of(node, space) == "full")
         }
         self._kept: dict[tuple[Leaf, int, int], Value] = {}
         self._lines: dict[tuple[Node, int, int], Operand] = {}
@@ -204,7 +212,9 @@ class Rows:
         operands = [self._operand(node, n) for n in range(len(self.group.uses[node]))]
         self.e.at(node)
         if node.op is Op.REDUCE:
-            made: Operand = reduced(self.e, node, operands[0])
+            made: Operand = reduced(self.e, node, operands[0], "float32" if self._spread else "")
+            if self._spread:
+                made = self._across(node, made)
         else:
             made = emit(self.e, node, operands)
         (self._values if node in self._full else self._rows)[node] = made
@@ -251,7 +261,8 @@ class Rows:
             reduce_cmd=nisa.reduce_cmd.reset_reduce,
         )  # fmt: skip
         for reduction in sums:
-            self._rows[reduction] = Value(total, DType.F32, vector=True)
+            sum_ = Value(total, DType.F32, vector=True)
+            self._rows[reduction] = self._across(reduction, sum_) if self._spread else sum_
         return Value(made, DType.F32)
 
     def _scaled_sum(self, node: Node) -> Operand | None:
@@ -298,6 +309,27 @@ class Rows:
         if isinstance(found, Value) and found.tile.shape[0] != e.partitions:
             found = found._replace(tile=found.tile[0 : e.partitions])
         return found
+
+    def _across(self, node: Node, x: Operand) -> Operand:
+        """Return the reduction of a vector over all partitions, on each of them."""
+        e = self.e
+        assert isinstance(x, Value)
+        if self._ones is None:
+            self._ones = nl.ndarray((PARTITIONS, PARTITIONS), dtype="float32", buffer=nl.sbuf)
+            nisa.memset(self._ones, 1.0)
+        total = nl.ndarray((PARTITIONS, 1), dtype="float32", buffer=nl.psum)
+        if node["kind"] == "add":
+            nisa.nc_matmul(total, self._ones, x.tile)
+        else:
+            line = nl.ndarray((1, PARTITIONS), dtype="float32", buffer=nl.psum)
+            nisa.nc_transpose(line, x.tile)
+            one = nl.ndarray((1, 1), dtype="float32", buffer=nl.sbuf)
+            nisa.tensor_reduce(one, op=REDUCTIONS[node["kind"]], data=line, axis=(1,))
+            # A product with ones copies it to all partitions.
+            nisa.nc_matmul(total, self._ones[0:1], one)
+        made = e.new(node.dtype, vector=True)
+        nisa.tensor_copy(made, total)
+        return Value(made, node.dtype, vector=True)
 
     def _operand(self, node: Node, number: int) -> Operand:
         use = self.group.uses[node][number]
@@ -348,7 +380,7 @@ class Rows:
             if not is_full:
                 self.e.columns = 1
             partitions = self.e.partitions
-            if is_line:
+            if is_line or (self._spread and not is_full):
                 self.e.partitions = 1
                 if isinstance(value, Value):
                     value = value._replace(tile=value.tile[0:1])
@@ -455,6 +487,27 @@ def _factored(size: int) -> Space:
     return chosen
 
 
+def _spread(group: Group) -> Space | None:
+    """Return rows over which the columns of a single row can lie; None if they cannot."""
+    mine = set(group.nodes)
+    (rows, size), *_ = sorted(group.spaces)
+    kinds = {node["kind"] for node in group.nodes if node.op is Op.REDUCE}
+    if rows > 1 or size < _LONG or size % PARTITIONS or group.stored or group.lines:
+        return None
+    if not kinds or not kinds <= {"add", "max", "min"}:
+        return None
+    for node in group.nodes:
+        if node.type.size not in (1, size) or not node.dtype.is_float:
+            return None
+        for source, view in group.uses[node]:
+            dims = collapsed(view.dims)
+            dense = len(dims) <= 1 and all(stride in (0, 1) for _, stride in dims)
+            if view.size not in (1, size) or (source not in mine and not dense):
+                return None
+    width = size // PARTITIONS
+    return Space(PARTITIONS, width) if width <= _MOST_COLUMNS // 8 else None
+
+
 def space_of(group: Group) -> tuple[Space, bool]:
     """Return rows and columns by which a group is computed fastest, and whether it is linear."""
     mine = set(group.nodes)
@@ -471,6 +524,12 @@ def space_of(group: Group) -> tuple[Space, bool]:
 
 def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
     """Compute a group without products."""
+    spread = _spread(group)
+    if spread is not None:
+        # One block, which is one core's.
+        if not e.core:
+            Rows(e, group, spread, inputs, outputs, linear=True, spread=True).rows(0, PARTITIONS)
+        return
     space, linear = space_of(group)
     rows = Rows(e, group, space, inputs, outputs, linear=linear)
     for row, partitions in e.share(blocks_of(space.rows)):

@@ -89,6 +89,28 @@ def test_products_of_any_layout(
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_a_single_row_lies_over_all_partitions(dtype: DType, lnc: int) -> None:
+    """As one token has it: a product, and a softmax of one row."""
+    x, w, b = typed(0, dtype, 1, 64), typed(1, dtype, 64, 2048), typed(2, dtype, 2048)
+    y = build.binary(Op.ADD, build.matmul(x, w), build.reshape(b, (1, 2048)))
+    total = build.reduce(y, "add", (1,))
+    graph = graph_of(softmax(y), total)
+    # The sum is one of 2048 numbers of about 8, some of which are rounded the other way.
+    floor = 2048 if dtype is DType.F32 else 32
+    program = check(graph, arguments(graph), compiled(graph, lnc=lnc), most=16, floor=floor)
+    shares = graph_of(softmax(y))
+    check(shares, arguments(shares), compiled(shares, lnc=lnc), most=300)
+    assert [section.kind for section in program.sections] == ["product", "rows"]
+    plain = graph_of(softmax(f32(0, 1, 2048 + 1)))
+    rows = program.sections[1]
+    assert rows.recording is not None
+    alone = program.predict().sections[1].prediction
+    assert alone is not None
+    assert alone.device_us < compiled(plain).predict().device_us
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 def test_products_over_many_elements(dtype: DType) -> None:
     """What of an operand does not fit is loaded in parts; rows are reduced apart if they must."""
     x, w = typed(0, dtype, 130, 30_000), typed(1, dtype, 600, 30_000)
