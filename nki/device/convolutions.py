@@ -32,6 +32,7 @@ __all__ = ["run_convolution", "space_of_convolution"]
 
 Tensors = Mapping[Node, NkiTensor]
 
+_PLANES = 40 * 1024  # bytes of a partition for the images that are multiplied at once
 _ROOM = 128 * 1024  # bytes of a partition for the planes and weights of a group
 _ALLOWED = frozenset({DType.F32, DType.BF16, DType.F16, DType.F8E4M3, DType.F8E4M3FN, DType.F8E5M2})
 
@@ -97,23 +98,20 @@ class _Runner:
         if group.spaces:
             self.rows = Rows(e, group, group.spaces[0], inputs, outputs)
         self.output = outputs.get(node)
+        self._kept: tuple[object, list[tuple[int, Plane]]] = (None, [])
 
     def run(self) -> None:
         c = self.c
-        room = math.prod(c.padded) * info(self.kind).itemsize * -(-c.inputs // PARTITIONS)
-        if room > _ROOM:
-            raise NoLoweringError(
-                f"images of {room} bytes in a partition, which has {_ROOM} for them: convolutions "
-                "are not divided yet"
-            )
         if c.inputs == 1 and c.outputs == 1 and c.groups > 1:
             if self._by_image or not self.e.core:
                 self._single()
             return
         for group in range(c.groups * c.batch_groups):
-            weights = self._weights(group)
-            for image in self._images():
-                self._image(group, image, weights)
+            for o in chunks(c.outputs, PARTITIONS):
+                weights = self._weights(group, o)
+                for image in self._images():
+                    for band in self._bands():
+                        self._band(group, image, band, o, weights)
 
     def _images(self) -> Sequence[int]:
         """Return the images that are this core's, all of them where cores share something else."""
@@ -122,77 +120,104 @@ class _Runner:
 
     # --- operands --------------------------------------------------------------------------------
 
-    def _weights(self, group: int) -> dict[tuple[int, int, int], NkiTensor]:
-        """Return by (place, first input, first output) tiles of (inputs, outputs)."""
+    def _weights(self, group: int, part: tuple[int, int]) -> dict[tuple[int, int], NkiTensor]:
+        """Return by (place, first input) tiles of (inputs, outputs), for some outputs."""
         c, e = self.c, self.e
         places = math.prod(c.window)
         found = {}
-        for o, outputs in chunks(c.outputs, PARTITIONS):
-            first = group * c.outputs + o
-            natural = nl.ndarray((outputs, c.inputs * places), dtype=self.kind, buffer=nl.sbuf)
-            dims = (outputs, self.w.strides[0]), *self.w.dims[1:]
-            offset = self.w.offset + first * self.w.strides[0]
-            nisa.dma_copy(dst=natural, src=pattern(self.weight, collapsed(dims), offset))
-            for i, count in chunks(c.inputs, PARTITIONS):
-                for place in range(places):
-                    part = natural.ap(
-                        [[c.inputs * places, outputs], [places, count]], offset=i * places + place
-                    )
-                    tile = e.tile(outputs, self.kind, count)
-                    turn(e, part, tile)
-                    found[place, i, o] = tile
+        o, outputs = part
+        first = group * c.outputs + o
+        natural = nl.ndarray((outputs, c.inputs * places), dtype=self.kind, buffer=nl.sbuf)
+        dims = (outputs, self.w.strides[0]), *self.w.dims[1:]
+        offset = self.w.offset + first * self.w.strides[0]
+        nisa.dma_copy(dst=natural, src=pattern(self.weight, collapsed(dims), offset))
+        for i, count in chunks(c.inputs, PARTITIONS):
+            for place in range(places):
+                weight = natural.ap(
+                    [[c.inputs * places, outputs], [places, count]], offset=i * places + place
+                )
+                tile = e.tile(outputs, self.kind, count)
+                turn(e, weight, tile)
+                found[place, i] = tile
         return found
 
-    def _planes(self, group: int, image: int) -> list[tuple[int, Plane]]:
+    def _bands(self) -> list[tuple[int, int]]:
+        """Return (first, count) of the result's outermost positions whose images fit at once."""
+        c = self.c
+        if not c.sizes:
+            return [(0, 1)]
+        each = math.prod(c.padded[1:]) * info(self.kind).itemsize * -(-c.inputs // PARTITIONS)
+        rows = _PLANES // max(1, each) - (c.window[0] - 1) * c.holes[0] - 1
+        count = max(1, rows // c.strides[0] + 1) if rows >= 0 else 1
+        if each * ((c.window[0] - 1) * c.holes[0] + 1) > _ROOM:
+            raise NoLoweringError(
+                f"rows of images of {each} bytes in a partition, which has {_ROOM} for a window"
+            )
+        return chunks(c.sizes[0], min(count, c.sizes[0]))
+
+    def _planes(self, group: int, image: int, band: tuple[int, int]) -> list[tuple[int, Plane]]:
+        """Return (first channel, images of up to 128 channels) of what a band needs."""
+        key = (group, image, band)
+        if self._kept[0] == key:
+            return self._kept[1]
         c = self.c
         number, first = image, group * c.inputs
         if c.batch_groups > 1:
             number, first = group * c.images + image, 0
         offset = self.x.offset + number * self.x.strides[0] + first * self.x.strides[1]
         image_view = View(self.x.shape[2:], self.x.strides[2:])
+        padded, low = c.padded, c.low
+        if c.sizes and band != (0, c.sizes[0]):
+            begin = band[0] * c.strides[0]
+            rows_in = (band[1] - 1) * c.strides[0] + (c.window[0] - 1) * c.holes[0] + 1
+            padded, low = (rows_in, *padded[1:]), (low[0] - begin, *low[1:])
         planes = []
         for i, count in chunks(c.inputs, PARTITIONS):
             rows = View((count,), self.x.strides[1:2], offset + i * self.x.strides[1])
             plane = load_plane(
-                self.e, self.image, (rows, image_view), 0, count, (c.padded, c.low, c.base), 0.0,
+                self.e, self.image, (rows, image_view), 0, count, (padded, low, c.base), 0.0,
                 self.dtype,
             )  # fmt: skip
             planes.append((i, plane))
+        self._kept = (key, planes)
         return planes
 
     # --- one image -------------------------------------------------------------------------------
 
-    def _image(
-        self, group: int, image: int, weights: dict[tuple[int, int, int], NkiTensor]
+    def _band(
+        self,
+        group: int,
+        image: int,
+        band: tuple[int, int],
+        part: tuple[int, int],
+        weights: dict[tuple[int, int], NkiTensor],
     ) -> None:
+        """Compute some rows of an image's result, for some outputs."""
         c = self.c
         self.e.at(self.node)
-        planes = self._planes(group, image)
-        parts = self._parts()
-        for o, outputs in chunks(c.outputs, PARTITIONS):
-            for begin, sizes in parts if self._by_image else self.e.share(parts):
-                self.e.at(self.node)
-                total = nl.ndarray((outputs, math.prod(sizes)), dtype="float32", buffer=nl.psum)
-                shape = [[math.prod(sizes), outputs], *[[s, n] for n, s in contiguous(sizes).dims]]
-                where = total.ap(shape)
-                for number, place in enumerate(itertools.product(*map(range, c.window))):
-                    first = tuple(
-                        b * s + p * h
-                        for b, s, p, h in zip(begin, c.strides, place, c.holes, strict=True)
-                    )
-                    for i, plane in planes:
-                        moving = plane.part(first, c.strides, sizes)
-                        nisa.nc_matmul(where, weights[number, i, o], moving)
-                self._finish(group, image, (o, outputs), begin, sizes, total)
+        planes = self._planes(group, image, band)
+        parts = self._parts((band[1], *c.sizes[1:]) if c.sizes else ())
+        for at, sizes in parts if self._by_image else self.e.share(parts):
+            self.e.at(self.node)
+            total = nl.ndarray((part[1], math.prod(sizes)), dtype="float32", buffer=nl.psum)
+            shape = [[math.prod(sizes), part[1]], *[[s, n] for n, s in contiguous(sizes).dims]]
+            where = total.ap(shape)
+            for number, place in enumerate(itertools.product(*map(range, c.window))):
+                first = tuple(
+                    b * s + p * h for b, s, p, h in zip(at, c.strides, place, c.holes, strict=True)
+                )
+                for i, plane in planes:
+                    moving = plane.part(first, c.strides, sizes)
+                    nisa.nc_matmul(where, weights[number, i], moving)
+            begin = (band[0] + at[0], *at[1:]) if c.sizes else ()
+            self._finish(group, image, part, begin, sizes, total)
 
-    def _parts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Return (begin, sizes) of parts of an image of the result that a bank of PSUM holds."""
-        sizes = self.c.sizes
+    def _parts(self, whole: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Return (begin, sizes) of parts of a result that a bank of PSUM holds."""
         found: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ())]
-        room = BANK
-        inner = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
-        for d, size in enumerate(sizes):
-            most = max(1, min(size, room // inner[d])) if inner[d] <= room else 1
+        for d, size in enumerate(whole):
+            inner = math.prod(whole[d + 1 :])
+            most = max(1, min(size, BANK // inner)) if inner <= BANK else 1
             found = [
                 ((*begin, at), (*part, count))
                 for begin, part in found

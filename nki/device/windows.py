@@ -10,7 +10,7 @@ from typing import NamedTuple
 import nki.isa as nisa
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-from nki.device.emitter import Emitter, NoLoweringError, Value, require_form
+from nki.device.emitter import Emitter, NoLoweringError, Value, chunks, require_form
 from nki.device.groups import Group, Use, is_number
 from nki.device.rows import blocks_of
 from nki.device.transfers import pattern
@@ -203,24 +203,49 @@ def run_reduce_window(e: Emitter, group: Group, inputs: Tensors, outputs: Tensor
     (use,) = group.uses[node]
     tensor = _tensor(inputs, use)
     g = _geometry(node, use.view.shape, node.shape)
-    _check_room(math.prod(g.padded), 2 * math.prod(g.sizes))
     op, fill = _COMBINES.get(node["kind"], ""), _NEUTRAL.get(node["kind"], 0.0)
     if not op:
         raise NoLoweringError(f"windows are not combined by {node['kind']}")
     rows = math.prod(node.shape[d] for d in g.rows)
+    lines, image = _dims(contiguous(node.shape), g)
     for row, partitions in e.share(blocks_of(rows)):
-        e.partitions = partitions
-        plane = load_plane(
-            e, tensor, _dims(use.view, g), row, partitions, (g.padded, g.low, g.base), fill,
-            node.dtype,
-        )  # fmt: skip
-        tile = _folded(e, plane, g, op)
-        e.columns = math.prod(g.sizes)
-        value = Value(tile, DType.F32)
-        if tile.dtype != HELD[node.dtype]:
-            value = e.copied(value, node.dtype)
-        where = _dims(contiguous(node.shape), g)
-        store_plane(e, outputs[node], where, row, partitions, value.tile)
+        for begin, band in _bands(g):
+            e.partitions = partitions
+            plane = load_plane(
+                e, tensor, _dims(use.view, g), row, partitions, (band.padded, band.low, band.base),
+                fill, node.dtype,
+            )  # fmt: skip
+            tile = _folded(e, plane, band, op)
+            e.columns = math.prod(band.sizes)
+            value = Value(tile, DType.F32)
+            if tile.dtype != HELD[node.dtype]:
+                value = e.copied(value, node.dtype)
+            at = lines._replace(offset=begin * image.strides[0])
+            where = at, image._replace(shape=band.sizes)
+            store_plane(e, outputs[node], where, row, partitions, value.tile)
+
+
+def _bands(g: _Geometry) -> list[tuple[int, _Geometry]]:
+    """Return parts of a result that fit, along its first windowed dimension, and their begins."""
+    reach = (g.window[0] - 1) * g.holes[0] + 1
+    line, result = math.prod(g.padded[1:]), 2 * math.prod(g.sizes[1:])
+    count = g.sizes[0]
+    while count > 1 and 4 * (((count - 1) * g.strides[0] + reach) * line + count * result) > _ROOM:
+        count = -(-count // 2)
+    _check_room(((count - 1) * g.strides[0] + reach) * line, count * result)
+    if count == g.sizes[0]:
+        return [(0, g)]
+    return [
+        (
+            begin,
+            g._replace(
+                sizes=(size, *g.sizes[1:]),
+                low=(g.low[0] - begin * g.strides[0], *g.low[1:]),
+                padded=((size - 1) * g.strides[0] + reach, *g.padded[1:]),
+            ),
+        )
+        for begin, size in chunks(g.sizes[0], count)
+    ]
 
 
 def _folded(e: Emitter, plane: Plane, g: _Geometry, op: str) -> NkiTensor:

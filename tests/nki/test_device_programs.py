@@ -258,6 +258,22 @@ def test_two_cores_share_a_section() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_images_that_do_not_fit_are_divided(dtype: DType) -> None:
+    x, w = typed(0, dtype, 1, 3, 230, 230), typed(1, dtype, 4, 3, 7, 7)
+    graph = graph_of(build.convolution(x, w, strides=2, low=3, high=2))
+    check(graph, arguments(graph), most=64, floor=4)
+    pooled = build.reduce_window(
+        x, "max", window=(1, 1, 3, 2), strides=(1, 1, 2, 1), low=(0, 0, 1, 0), high=(0, 0, 1, 0)
+    )
+    check(graph_of(pooled), arguments(graph)[:1], most=0)
+
+
+def test_convolutions_of_many_channels_have_instructions() -> None:
+    x, w = typed(0, DType.F32, 1, 1280, 32, 32), typed(1, DType.F32, 1280, 1280, 3, 3)
+    assert compiled(graph_of(build.convolution(x, w, low=1, high=1))).predict().device_us > 1000
+
+
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_two_cores_share_convolutions_and_windows(lnc: int) -> None:
     x, w, s = f32(0, 1, 5, 9, 12), f32(1, 6, 5, 3, 3), f32(2, 5, 1, 2, 2)
