@@ -30,6 +30,7 @@ __all__ = ["InstructionLimitError", "lower"]
 # Kernels that write some elements of their result twice. The performance model follows no order of
 # writes to HBM that nobody reads, so these stay as they are.
 _WRITTEN_TWICE = frozenset({"pad", "dynamic_update_slice", "scatter"})
+_FUSED = 2  # the level of optimisation from which on operators are in groups
 _MOST = 4096  # recordings that are kept
 
 
@@ -84,7 +85,7 @@ def lower(
     lnc = options.lnc if options.lnc in chip.supported_lnc else chip.default_lnc
     alone = frozenset(node for node in graph.nodes() if not _has_forms(node))
     while True:
-        groups, sources = fused(graph, alone, fuse=options.optlevel > 1)
+        groups, sources = fused(graph, alone, fuse=options.optlevel >= _FUSED)
         made = [_section(group, chip, graph.locs, lnc) for group in groups]
         # What has no instructions must not keep others from theirs.
         culprits = {culprit for _, culprit in made if culprit is not None} - alone
@@ -127,6 +128,11 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
     if options.lnc != lnc:
         found.append(
             f"--lnc {options.lnc} does not exist on {target.name}: {lnc} physical core(s) are used"
+        )
+    if options.optlevel > _FUSED:
+        found.append(
+            f"--optlevel {options.optlevel} has the groups of level {_FUSED}: no tensor stays in SBUF "
+            "from one section to the next"
         )
     if options.model_type != "generic":
         found.append(f"--model-type {options.model_type} changes no instruction of device programs")

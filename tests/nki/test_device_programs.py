@@ -309,10 +309,14 @@ def test_too_many_instructions_are_an_error() -> None:
 def test_options_without_effect_are_said() -> None:
     graph = graph_of(build.unary(Op.EXP, f32(0, 4)))
     program = compiled(
-        graph, lnc=1, model_type="transformer", distribution_strategy="fsdp",
+        graph, lnc=1, optlevel=3, model_type="transformer", distribution_strategy="fsdp",
         enable_saturate_infinity=True,
     )  # fmt: skip
     assert program.notes == (
+        (
+            "--optlevel 3 has the groups of level 2: no tensor stays in SBUF from one section to the "
+            "next"
+        ),
         "--model-type transformer changes no instruction of device programs",
         (
             "--distribution-strategy fsdp changes no instruction of device programs: they have no "
