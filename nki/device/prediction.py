@@ -20,6 +20,7 @@ from nki.recording import Recording
 __all__ = ["ProgramPrediction", "SectionTime", "predicted"]
 
 _US = 1e6
+_MOST = 4096  # recordings of which streams and times are kept
 
 
 class SectionTime(NamedTuple):
@@ -109,7 +110,7 @@ class ProgramPrediction:
 
 
 class _Known:
-    """What is known of recordings, for as long as they exist: streams and times."""
+    """What is known of recordings: streams and times; of so many that were met last."""
 
     def __init__(self) -> None:
         self._of: dict[int, tuple[Recording, dict[object, Any]]] = {}
@@ -119,6 +120,8 @@ class _Known:
         found = self._of.get(id(recording))
         if found is None or found[0] is not recording:
             found = self._of[id(recording)] = (recording, {})
+            while len(self._of) > _MOST:
+                self._of.pop(next(iter(self._of)))  # what was met first
         if key not in found[1]:
             found[1][key] = make()
         return found[1][key]

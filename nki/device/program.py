@@ -54,7 +54,6 @@ class DeviceProgram:
     lnc: int = 1
     notes: tuple[str, ...] = ()
     _launches: dict[int, Launch] = field(default_factory=dict)
-    _predictions: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def instructions(self) -> int:

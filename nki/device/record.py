@@ -131,8 +131,8 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
         )
     if options.optlevel > _FUSED:
         found.append(
-            f"--optlevel {options.optlevel} has the groups of level {_FUSED}: no tensor stays in SBUF "
-            "from one section to the next"
+            f"--optlevel {options.optlevel} has the groups of level {_FUSED}: no tensor stays in "
+            "SBUF from one section to the next"
         )
     if options.model_type != "generic":
         found.append(f"--model-type {options.model_type} changes no instruction of device programs")

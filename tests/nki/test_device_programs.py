@@ -314,8 +314,8 @@ def test_options_without_effect_are_said() -> None:
     )  # fmt: skip
     assert program.notes == (
         (
-            "--optlevel 3 has the groups of level 2: no tensor stays in SBUF from one section to the "
-            "next"
+            "--optlevel 3 has the groups of level 2: no tensor stays in SBUF from one section to "
+            "the next"
         ),
         "--model-type transformer changes no instruction of device programs",
         (
