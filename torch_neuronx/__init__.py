@@ -14,6 +14,7 @@ from torch_neuronx._version import __version__
 
 if TYPE_CHECKING:
     from torch_neuronx import experimental, kernels, nki, utils
+    from torch_neuronx.estimation.session import estimate
     from torch_neuronx.inference.analysis import analyze
     from torch_neuronx.inference.batching import dynamic_batch
     from torch_neuronx.inference.buckets import BucketModelConfig, bucket_model_trace
@@ -56,6 +57,7 @@ __all__ = [
     "compare",
     "compile_only",
     "dynamic_batch",
+    "estimate",
     "experimental",
     "explain",
     "explain_eager",
@@ -82,6 +84,7 @@ __all__ = [
 # What takes long to import, and is imported when it is asked for: module and name in it.
 _LATER = {
     "compare": ("torch_neuronx.tools.compare", "compare"),
+    "estimate": ("torch_neuronx.estimation.session", "estimate"),
     "explain": ("torch_neuronx.tools.explain", "explain"),
     "explain_eager": ("torch_neuronx.tools.explain_eager", "explain_eager"),
     "kernels": ("torch_neuronx.kernels", ""),

@@ -45,6 +45,8 @@ WORDS: dict[str, list[list[str]]] = {
     ],
     "torch_neuronx.ops": [["--help"], [], ["--json"], ["topk"], ["--dtype", "nonsense"]],
     "torch_neuronx.distributed.plan": [["--help"], ["missing.py"]],
+    "torch_neuronx.estimate": [["--help"], ["--target", "nonsense"], ["missing.py"]],
+    "torch_neuronx.estimation.calibration": [["--help"], ["--nonsense"]],
     "nki.coverage": [[]],
     "nki.perf.calibration": [["--help"], ["--nonsense"]],
     "neuronxcc.environment": [["--help"], []],
