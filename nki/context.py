@@ -31,10 +31,12 @@ class KernelRun(Protocol):
         made: the first tensor by shape, data type and buffer as they were given, for others like
             it.
         depth: number of nested loops of the device that are open.
+        where: file and line that instructions are taken to be at; None for those of the caller.
     """
 
     made: dict[Any, Any]
     depth: int
+    where: tuple[str, int] | None
 
     # --- making tensors --------------------------------------------------------------------------
 

@@ -141,9 +141,13 @@ class Repeats:
         known = self._known.get(key)
         if known is None:
             return key
-        frame = sys._getframe(2)  # noqa: SLF001 (the documented way)
-        line = self._lines.get((id(frame.f_code), frame.f_lasti))
-        code = [known.number, self._line(frame) if line is None else line]
+        recorder = self._recorder
+        if recorder.where is None:
+            frame = sys._getframe(2)  # noqa: SLF001 (the documented way)
+            line = self._lines.get((id(frame.f_code), frame.f_lasti))
+            code = [known.number, self._line(frame) if line is None else line]
+        else:
+            code = [known.number, recorder.line(recorder.where)]
         for place in known.tensors:
             tensor = tensors[place]
             storage, layout = tensor.storage, tensor.layout
@@ -151,7 +155,6 @@ class Repeats:
             code.append(self._forms.number(storage) if number is None else number)
             at = byte_of(tensor) if layout.addressed else tensor.pattern.offset * layout.itemsize
             code.append(at)
-        recorder = self._recorder
         for place, read in known.reads:
             if tensors[place].storage.marks is not COMPLETE:
                 self._initialisation.read(known.template, read, tensors[place])

@@ -67,6 +67,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "nki": ("nki/test_*", "nki/examples/*"),
     "nki/checks": ("nki/test_checks_*", "nki/test_unwritten.py"),
     "nki/collectives": ("nki/test_collectives*",),
+    "nki/device": ("nki/test_device_*",),
     "nki/first_generation": ("nki/compat/*", "nki/torch/test_first_generation.py",
                              "fuzz/test_first_generation.py"),
     "nki/isa": ("nki/test_isa_*", "nki/test_nki_refusals.py"),

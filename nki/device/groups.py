@@ -1,0 +1,306 @@
+"""Which operators run together: groups, each of which becomes one kernel.
+
+Operators of movement are access patterns of what they move (`nki.device.views`), unless there is no
+such pattern; then they are groups of their own. Elementwise operators and reductions join the group
+of their last operand as long as they see its rows and columns as it does. Groups are in the order
+of their first nodes, and operands come from the same group or earlier ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.node import Node, is_uniform
+from neuronxcc.ir.op import Op
+from nki.device.pointwise import POINTWISE
+from nki.device.views import MOVES, View, collapsed, contiguous, moved, split
+
+__all__ = ["Group", "Space", "Use", "fused", "is_number", "kind_in", "uses_of"]
+
+
+class Space(NamedTuple):
+    """Positions that a group computes: rows over partitions, columns within each."""
+
+    rows: int
+    columns: int
+
+
+class Use(NamedTuple):
+    """An operand: a view of what is computed or given."""
+
+    source: Node
+    view: View
+
+
+@dataclass(eq=False)
+class Group:
+    """Operators that run together.
+
+    Attributes:
+        number: of the group, ascending in the order in which they run.
+        kind: "rows", "product", or the name of the one operator.
+        nodes: what is computed, operands first.
+        spaces: the possible ways to see it as rows and columns.
+        uses: of each node its operands.
+        outputs: nodes that others, or the caller, need.
+    """
+
+    number: int
+    kind: str
+    nodes: list[Node] = field(default_factory=list)
+    spaces: list[Space] = field(default_factory=list)
+    uses: dict[Node, tuple[Use, ...]] = field(default_factory=dict)
+    outputs: list[Node] = field(default_factory=list)
+
+    def inputs(self) -> Iterator[Node]:
+        """Iterate over what comes from elsewhere, once each, numbers left out."""
+        mine = set(self.nodes)
+        seen: set[Node] = set()
+        for node in self.nodes:
+            for source, _ in self.uses[node]:
+                if source not in mine and source not in seen and not is_number(source):
+                    seen.add(source)
+                    yield source
+
+
+def is_number(node: Node) -> bool:
+    """Return whether a node is a constant whose elements are all the same."""
+    return node.op is Op.CONSTANT and is_uniform(node["literal"].array) and node.type.size > 0
+
+
+class Sources:
+    """What the operands of nodes are views of."""
+
+    def __init__(self) -> None:
+        self._known: dict[Node, Use] = {}
+
+    def of(self, node: Node) -> Use:
+        """Return what a node is a view of: itself if it is computed."""
+        found = self._known.get(node)
+        if found is None:
+            found = self._known[node] = self._found(node)
+        return found
+
+    def _found(self, node: Node) -> Use:
+        if node.op in MOVES and node.type.size:
+            source, view = self.of(node.srcs[0])
+            made = moved(node, view)
+            if made is not None:
+                return Use(source, made)
+        return Use(node, contiguous(node.shape if len(node.types) == 1 else ()))
+
+
+def uses_of(sources: Sources, node: Node) -> tuple[Use, ...]:
+    """Return the operands of a node that is computed."""
+    return tuple(sources.of(src) for src in node.srcs)
+
+
+# --- rows and columns ----------------------------------------------------------------------------
+
+
+def kind_in(shape: tuple[int, ...], space: Space) -> str:
+    """Return "full" for a value in all positions, "row" for one in each row, "" for others."""
+    if split(contiguous(shape), *space) is not None:
+        return "full"
+    return "row" if math.prod(shape) == space.rows else ""
+
+
+def _fits_use(use: Use, space: Space) -> bool:
+    """Return whether a value of the group is used where it is."""
+    source, view = use
+    inner = kind_in(source.shape, space)
+    found = split(view, *space)
+    rows, columns = space
+    if found is None:
+        whole = collapsed(view.dims) in ((), ((rows, 1),)) and view.offset == 0
+        return inner == "row" and view.size == rows and whole
+    at_rows, at_columns = found
+    if view.offset:
+        return False
+    if inner == "full":
+        return (
+            at_rows in ((), ((rows, columns),))
+            and at_columns in ((), ((columns, 1),))
+            and ((rows == 1 or at_rows != ()) and (columns == 1 or at_columns != ()))
+        )
+    one_each = at_rows == ((rows, 1),) or (rows == 1 and at_rows == ())
+    return inner == "row" and one_each and all(stride == 0 for _, stride in at_columns)
+
+
+def _reduces_columns(node: Node, view: View, space: Space) -> bool:
+    """Return whether a reduction takes all columns and no rows."""
+    count = 1
+    for dim, size in enumerate(view.shape):
+        if size > 1 and (dim in node["dims"]) != (count >= space.rows):
+            return False
+        count *= size
+    return split(view, *space) is not None
+
+
+def _fits(group: Group, node: Node, uses: tuple[Use, ...], space: Space) -> bool:
+    mine = group.uses
+    if node.op is Op.REDUCE:
+        (use,) = uses
+        if not _reduces_columns(node, use.view, space) or kind_in(use.view.shape, space) != "full":
+            return False
+        return use.source not in mine or _fits_use(use, space)
+    if not kind_in(node.shape, space):
+        return False
+    return all(use.source not in mine or _fits_use(use, space) for use in uses)
+
+
+def _prefixes(shape: tuple[int, ...]) -> list[Space]:
+    """Return all ways to divide dimensions into rows and columns."""
+    total, rows = math.prod(shape), 1
+    found = [Space(1, total)]
+    for size in shape:
+        rows *= size
+        if Space(rows, total // rows) not in found:
+            found.append(Space(rows, total // rows))
+    return found
+
+
+# --- making groups -------------------------------------------------------------------------------
+
+_OPEN = frozenset({"rows", "product", "convolution"})  # kinds of groups that others join
+_MOST_NODES = 96  # of a group: recordings stay small, and tiles fit
+
+
+class _Fuser:
+    def __init__(self, graph: Graph, alone: frozenset[Node], *, fuse: bool) -> None:
+        self.graph = graph
+        self.fuse = fuse
+        self.alone = alone
+        self.sources = Sources()
+        self.groups: list[Group] = []
+        self.owner: dict[Node, Group] = {}
+
+    def run(self) -> list[Group]:
+        for node in self.graph.nodes():
+            self._node(node)
+        for result in self.graph.results:
+            if self.sources.of(result).source is not result:
+                self._result(result)
+        self._outputs()
+        return self.groups
+
+    def _node(self, node: Node) -> None:
+        if node.op in (Op.PARAMETER, Op.CONSTANT) or not any(t.size for t in node.types):
+            return
+        if node.op is Op.GET:
+            self.owner[node] = self.owner[node.srcs[0]]
+            return
+        if self.sources.of(node).source is not node:
+            return
+        uses = uses_of(self.sources, node)
+        if node.op in POINTWISE or node.op is Op.REDUCE:
+            group = None if node in self.alone else self._last(uses)
+            if group is not None and self._join(group, node, uses):
+                return
+            self._begin_rows(node, uses)
+        elif node.op is Op.DOT_GENERAL:
+            self._begin_product(node, uses)
+        elif node.op is Op.CONVOLUTION:
+            group = self._begin("convolution", node, uses)
+            if tuple(node["out_spec"]) == tuple(range(len(node.shape))):
+                rows = node.shape[0] * node.shape[1]
+                group.spaces = [Space(rows, node.type.size // rows)]
+        else:
+            self._begin("move" if node.op in MOVES else node.op.value, node, uses)
+
+    def _last(self, uses: tuple[Use, ...]) -> Group | None:
+        """Return the last group that an operand comes from, if nodes may join it."""
+        owners = [self.owner[use.source] for use in uses if use.source in self.owner]
+        last = max(owners, key=lambda group: group.number, default=None)
+        if last is None or not self.fuse or last.kind not in _OPEN:
+            return None
+        closed = len(last.nodes) >= _MOST_NODES or last.nodes[0] in self.alone
+        return None if closed else last
+
+    def _join(self, group: Group, node: Node, uses: tuple[Use, ...]) -> bool:
+        spaces = [space for space in group.spaces if _fits(group, node, uses, space)]
+        if not spaces:
+            return False
+        if node.op is Op.REDUCE and not self._reduces(group, spaces[0]):
+            return False
+        group.spaces = spaces
+        self._add(group, node, uses)
+        return True
+
+    def _reduces(self, group: Group, space: Space) -> bool:
+        """Return whether whole rows of a group are on the chip at once, or can be again."""
+        return group.kind == "rows" or (group.kind == "product" and space.columns <= _MOST_COLUMNS)
+
+    def _begin(self, kind: str, node: Node, uses: tuple[Use, ...]) -> Group:
+        group = Group(len(self.groups), kind)
+        self.groups.append(group)
+        self._add(group, node, uses)
+        return group
+
+    def _add(self, group: Group, node: Node, uses: tuple[Use, ...]) -> None:
+        group.nodes.append(node)
+        group.uses[node] = uses
+        self.owner[node] = group
+
+    def _begin_rows(self, node: Node, uses: tuple[Use, ...]) -> None:
+        if node.op is Op.REDUCE:
+            (use,) = uses
+            kept = [d for d in range(len(use.view.shape)) if d not in node["dims"]]
+            view = use.view.permuted([*kept, *node["dims"]])
+            group = self._begin("rows", node, (Use(use.source, view),))
+            group.spaces = [Space(node.type.size, view.size // max(1, node.type.size))]
+            return
+        group = self._begin("rows", node, uses)
+        group.spaces = _prefixes(node.shape)
+
+    def _begin_product(self, node: Node, uses: tuple[Use, ...]) -> None:
+        group = self._begin("product", node, uses)
+        rhs = node.srcs[1]
+        used = {*node["rhs_batch"], *node["rhs_contract"]}
+        columns = math.prod(n for d, n in enumerate(rhs.shape) if d not in used)
+        group.spaces = [Space(node.type.size // columns, columns)]
+
+    def _result(self, node: Node) -> None:
+        """Compute a result that is a view of something else."""
+        source, view = self.sources.of(node)
+        if source is node or node in self.owner:
+            return
+        if view.is_whole and source in self.owner and view.size == source.type.size:
+            return  # the same bytes
+        self._begin("move", node, (Use(source, view),))
+
+    def _outputs(self) -> None:
+        wanted: dict[Node, None] = {}
+        for group in self.groups:
+            for node in group.nodes:
+                for use in group.uses[node]:
+                    owner = self.owner.get(use.source)
+                    if owner is not None and owner is not group:
+                        wanted[use.source] = None
+        for result in self.graph.results:
+            source = result if result in self.owner else self.sources.of(result).source
+            if source in self.owner:
+                wanted[source] = None
+        for node in wanted:
+            self.owner[node].outputs.append(node)
+
+
+_MOST_COLUMNS = 8192  # of a product whose rows are reduced while they are on the chip
+
+
+def fused(
+    graph: Graph, alone: frozenset[Node] = frozenset(), *, fuse: bool = True
+) -> tuple[list[Group], Sources]:
+    """Return the groups of a graph in order, and what its nodes are views of.
+
+    Args:
+        graph: verified.
+        alone: nodes that are groups of their own.
+        fuse: several operators may be in a group; else each is one of its own.
+    """
+    fuser = _Fuser(graph, alone, fuse=fuse)
+    return fuser.run(), fuser.sources

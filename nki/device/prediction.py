@@ -1,0 +1,190 @@
+"""How long device programs take: the sum of their sections, and what each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Op
+from neuronxcc.perf import MODEL_VERSION, Parameters, Prediction, model_of
+from neuronxcc.perf.parameters import CALIBRATED, STATED_ERROR
+from neuronxcc.targets import Target
+from nki.device.sections import Section
+from nki.perf import predict_recording
+from nki.recording import Recording
+
+__all__ = ["ProgramPrediction", "SectionTime", "predicted"]
+
+_US = 1e6
+
+
+class SectionTime(NamedTuple):
+    """What is predicted of one section.
+
+    Attributes:
+        section: the section.
+        device_us: microseconds.
+        prediction: of its recording; None where it has none.
+        begin_us: when it begins, in microseconds from the program's begin.
+    """
+
+    section: Section
+    device_us: float
+    prediction: Prediction | None
+    begin_us: float = 0.0
+
+    @property
+    def estimated(self) -> bool:
+        """The time is one of bytes and operations, not of instructions."""
+        return self.prediction is None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPrediction:
+    """How long a device program would take.
+
+    The fields that `neuronxcc.perf.Prediction` has as well mean the same.
+
+    Attributes:
+        name: of the graph.
+        target: name of the chip.
+        cores: physical cores.
+        model: version of the model.
+        calibrated: the model's parameters were fitted to measurements of this chip.
+        device_us: microseconds of all sections.
+        launch_us: what running a program costs besides.
+        interval_us: where the truth is expected, of `latency_us`.
+        instructions: how many run.
+        busy_us: by engine, and "dma": microseconds that it works.
+        moved_bytes: by DMA.
+        hbm_bytes: of these, those that HBM gives or takes.
+        spilled_bytes: of these, those that are there because memory on the chip is too small.
+        flops: multiplications and additions of products.
+        sections: what is predicted of each section, in order.
+        notes: what is not modelled.
+    """
+
+    name: str
+    target: str
+    cores: int
+    model: int
+    calibrated: bool
+    device_us: float
+    launch_us: float
+    interval_us: tuple[float, float]
+    instructions: int
+    busy_us: dict[str, float]
+    moved_bytes: int
+    hbm_bytes: int
+    spilled_bytes: int
+    flops: int
+    sections: tuple[SectionTime, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def latency_us(self) -> float:
+        """Microseconds from asking for the program until it has ended."""
+        return self.device_us + self.launch_us
+
+    @property
+    def utilisation(self) -> dict[str, float]:
+        """By engine, and "dma": the share of the device's time that it works."""
+        total = self.device_us
+        return {name: busy / total if total else 0.0 for name, busy in self.busy_us.items()}
+
+    @property
+    def bound_by(self) -> str:
+        """The busiest engine or "dma"; "latency" where none works half of the time."""
+        name, most = max(self.utilisation.items(), key=lambda pair: pair[1], default=("", 0.0))
+        return name if most >= 0.5 else "latency"
+
+    @property
+    def estimated_us(self) -> float:
+        """Microseconds of the sections that have no instructions."""
+        return sum(time.device_us for time in self.sections if time.estimated)
+
+
+# A recording is timed once for a target and parameters, whoever asks.
+_KNOWN: dict[int, tuple[Recording, dict[object, Prediction]]] = {}
+
+
+def _timed(recording: Recording, target: Target, parameters: Parameters | None) -> Prediction:
+    found = _KNOWN.get(id(recording))
+    if found is None or found[0] is not recording:
+        found = _KNOWN[id(recording)] = (recording, {})
+    key = (target.name, parameters)
+    made = found[1].get(key)
+    if made is None:
+        made = predict_recording(recording, target=target, parameters=parameters)
+        found[1][key] = made
+    return made
+
+
+def predicted(
+    sections: Sequence[Section], name: str, target: Target, parameters: Parameters | None
+) -> ProgramPrediction:
+    """Return what is predicted of sections that run one after the other."""
+    model = model_of(target, parameters)
+    times: list[SectionTime] = []
+    busy: dict[str, float] = {}
+    notes: dict[str, None] = {}
+    at = 0.0
+    moved = hbm = spilled = flops = instructions = 0
+    cores = 1
+    for section in sections:
+        made = None
+        if section.recording is not None:
+            made = _timed(section.recording, target, parameters)
+            spent = made.device_us
+            for engine, us in made.busy_us.items():
+                busy[engine] = busy.get(engine, 0.0) + us
+            moved += made.moved_bytes
+            hbm += made.hbm_bytes
+            spilled += made.spilled_bytes
+            flops += made.flops
+            instructions += made.instructions
+            cores = max(cores, made.cores)
+            notes.update(dict.fromkeys(made.notes))
+        else:
+            spent = _bounded(section, model.hbm_gbps, model.dma_gbps, target)
+            notes[f"{section.operator}: {section.reason}; its time is that of its bytes"] = None
+        times.append(SectionTime(section, spent, made, at))
+        at += spent
+    launch = model.launch / _US
+    latency = at + launch
+    return ProgramPrediction(
+        name=name,
+        target=target.name,
+        cores=cores,
+        model=MODEL_VERSION,
+        calibrated=target.name in CALIBRATED,
+        device_us=at,
+        launch_us=launch,
+        interval_us=(latency / (1 + STATED_ERROR), latency * (1 + STATED_ERROR)),
+        instructions=instructions,
+        busy_us=busy,
+        moved_bytes=moved,
+        hbm_bytes=hbm,
+        spilled_bytes=spilled,
+        flops=flops,
+        sections=tuple(times),
+        notes=tuple(notes),
+    )
+
+
+def _bounded(section: Section, hbm: float, dma: float, target: Target) -> float:
+    """Return microseconds of a section without instructions: its bytes, or its products."""
+    nbytes = sum(t.nbytes for node in (*section.inputs, *section.outputs) for t in node.types)
+    products = sum(_products(node) for node in section.nodes)
+    rate = target.core.tensor.peak_tflops.get("bfloat16", 1.0)
+    return max(nbytes / min(hbm, dma) / 1e3, products / rate / 1e6)
+
+
+def _products(node: Node) -> int:
+    if node.op is Op.CONVOLUTION:
+        weights = node.srcs[1].type.size
+        features = max(1, node.shape[node["out_spec"][1]])
+        return int(2 * node.type.size * weights // features)
+    return 0

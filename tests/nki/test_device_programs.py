@@ -1,0 +1,215 @@
+"""Device programs: what is fused, what is shared, what is said where there are no instructions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neuronxcc.ir import build
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import Graph, Loc, parameter
+from neuronxcc.ir.node import Node, TensorType
+from neuronxcc.ir.op import Op
+from neuronxcc.options import Options
+from nki.device import lower
+from nki.device.views import boxes, collapsed, contiguous, moved
+
+from .device_tools import arguments, check, compiled, graph_of
+
+
+def f32(index: int, *shape: int) -> Node:
+    return parameter(index, TensorType(DType.F32, shape))
+
+
+def typed(index: int, dtype: DType, *shape: int) -> Node:
+    return parameter(index, TensorType(dtype, shape))
+
+
+def softmax(x: Node) -> Node:
+    last = x.type.rank - 1
+    top = build.reduce(x, "max", (last,), keep=True)
+    powers = build.unary(Op.EXP, build.binary(Op.SUBTRACT, x, build.broadcast_to(top, x.shape)))
+    total = build.reduce(powers, "add", (last,), keep=True)
+    return build.binary(Op.DIVIDE, powers, build.broadcast_to(total, x.shape))
+
+
+# --- fusion --------------------------------------------------------------------------------------
+
+
+def test_a_softmax_is_one_section() -> None:
+    graph = graph_of(softmax(f32(0, 300, 40)))
+    program = check(graph, arguments(graph))
+    assert [section.kind for section in program.sections] == ["rows"]
+    apart = compiled(graph, optlevel=1)
+    assert len(apart.sections) == 5
+    check(graph, arguments(graph), apart)
+    assert apart.predict().device_us > program.predict().device_us
+    assert apart.predict().hbm_bytes > program.predict().hbm_bytes
+
+
+def test_rows_that_do_not_fit_are_gone_through_several_times() -> None:
+    graph = graph_of(softmax(f32(0, 3, 60_000)))
+    program = check(graph, arguments(graph), most=64)
+    assert len(program.sections) == 1
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_what_follows_a_product_is_done_while_it_leaves_psum(dtype: DType) -> None:
+    x, w, b, r = (
+        typed(0, dtype, 200, 70), typed(1, dtype, 70, 600), typed(2, dtype, 600),
+        typed(3, dtype, 200, 600),
+    )  # fmt: skip
+    y = build.matmul(x, w)
+    y = build.binary(Op.ADD, y, build.broadcast_in_dim(b, y.shape, (1,)))
+    graph = graph_of(build.binary(Op.ADD, build.unary(Op.TANH, y), r))
+    program = check(graph, arguments(graph), most=70, floor=1)
+    assert [section.kind for section in program.sections] == ["product"]
+
+
+@given(
+    st.tuples(*[st.integers(1, 3)] * 2),
+    st.tuples(*[st.sampled_from([1, 3, 130])] * 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_products_of_any_layout(
+    batch: tuple[int, int], sizes: tuple[int, int, int], left: bool, right: bool
+) -> None:
+    m, k, n = sizes
+    x = f32(0, *batch, *((k, m) if left else (m, k)))
+    y = f32(1, *batch, *((n, k) if right else (k, n)))
+    x = build.swap_dims(x) if left else x
+    y = build.swap_dims(y) if right else y
+    graph = graph_of(build.matmul(x, y))
+    check(graph, arguments(graph), most=2 * k + 2, floor=math.sqrt(k))
+
+
+def test_attention_is_two_products() -> None:
+    q, k, v = (f32(i, 2, 3, 130, 16) for i in range(3))
+    scores = build.dot_general(
+        q, k, lhs_batch=(0, 1), rhs_batch=(0, 1), lhs_contract=(3,), rhs_contract=(3,)
+    )
+    shares = softmax(build.binary(Op.MULTIPLY, scores, 0.25))
+    out = build.matmul(shares, v)
+    graph = graph_of(build.reshape(build.transpose(out, (0, 2, 1, 3)), (2, 130, 48)))
+    program = check(graph, arguments(graph), most=400, floor=1)
+    assert [section.kind for section in program.sections] == ["product", "product", "move"]
+
+
+def test_equal_sections_are_recorded_once() -> None:
+    x = f32(0, 64, 64)
+    y = x
+    for i in range(6):
+        w = f32(i + 1, 64, 64)
+        y = build.unary(Op.TANH, build.matmul(y, w))
+    program = check(graph_of(y), arguments(graph_of(y)), most=400, floor=1)
+    assert len(program.sections) == 6
+    assert len({id(section.recording) for section in program.sections}) == 1
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_chains_of_movement(data: st.DataObject) -> None:
+    x = f32(0, 4, 6, 2)
+    y: Node = x
+    for _ in range(data.draw(st.integers(1, 4))):
+        rank = y.type.rank
+        kind = data.draw(st.sampled_from(["transpose", "reshape", "slice", "reverse", "spread"]))
+        if kind == "transpose":
+            y = build.transpose(y, data.draw(st.permutations(range(rank))))
+        elif kind == "reshape":
+            size = y.type.size
+            first = data.draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
+            y = build.reshape(y, (first, size // first))
+        elif kind == "slice":
+            dim = data.draw(st.integers(0, rank - 1))
+            start = data.draw(st.integers(0, y.shape[dim] - 1))
+            y = build.slice_dim(y, dim, start, y.shape[dim], data.draw(st.integers(1, 2)))
+        elif kind == "reverse":
+            y = build.reverse(y, (data.draw(st.integers(0, rank - 1)),))
+        elif y.type.size < 500:
+            y = build.broadcast_in_dim(y, (*y.shape, 2), range(rank))
+    graph = graph_of(y, build.unary(Op.NEGATE, y))
+    check(graph, arguments(graph), most=0)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_ranges_of_positions_are_boxes(shape: list[int], data: st.DataObject) -> None:
+    strides = [data.draw(st.integers(-9, 9)) for _ in shape]
+    dims = collapsed(tuple(zip(shape, strides, strict=True)))
+    offsets = [
+        sum(i * s for i, s in zip(index, strides, strict=True)) for index in np.ndindex(*shape)
+    ]
+    begin = data.draw(st.integers(0, len(offsets) - 1))
+    count = data.draw(st.integers(1, len(offsets) - begin))
+    found: list[int] = []
+    for first, offset, part in boxes(dims, begin, count):
+        assert first == len(found)
+        sizes = [size for size, _ in part]
+        found += [
+            offset + sum(i * s for i, (_, s) in zip(index, part, strict=True))
+            for index in np.ndindex(*sizes)
+        ]
+    assert found == offsets[begin : begin + count]
+
+
+def test_a_reshape_of_a_transpose_is_no_view() -> None:
+    x = f32(0, 3, 4)
+    turned = build.transpose(x, (1, 0))
+    assert moved(build.reshape(turned, (12,)), contiguous((3, 4)).permuted((1, 0))) is None
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+def test_what_has_no_instructions_is_said_and_computed() -> None:
+    x = f32(0, 8)
+    graph = graph_of(build.unary(Op.TANH, build.unary(Op.LGAMMA, x)))
+    program = lower(graph, "trn2")
+    (missing,) = program.missing
+    assert missing.operator == "lgamma"
+    assert missing.reason == "no engine has this function (lgamma)"
+    assert program.coverage == 0.5
+    args = arguments(graph)
+    check(graph, args, program)
+    made = program.predict()
+    assert made.estimated_us > 0
+    assert any("lgamma" in note for note in made.notes)
+
+
+def test_floats_of_64_bits_have_a_code() -> None:
+    graph = graph_of(build.unary(Op.TANH, typed(0, DType.F64, 4)))
+    (missing,) = lower(graph, "trn2").missing
+    assert missing.code == "NCC_ESPP004"
+
+
+def test_lines_are_those_of_the_user() -> None:
+    x = f32(0, 128, 256)
+    y = build.unary(Op.EXP, x)
+    graph = Graph("located", (x,), (y,), locs={y: Loc("model.py", 42)})
+    made = lower(graph, "trn2").predict()
+    (section,) = made.sections
+    assert section.prediction is not None
+    assert {(line.file, line.line) for line in section.prediction.lines} == {("model.py", 42)}
+
+
+def test_the_time_of_a_program_is_that_of_its_sections() -> None:
+    x, w = f32(0, 256, 512), f32(1, 512, 512)
+    program = compiled(graph_of(softmax(build.matmul(softmax(x), w))))
+    made = program.predict()
+    assert made.device_us == pytest.approx(sum(part.device_us for part in made.sections))
+    assert made.instructions == program.instructions
+    assert made.flops == 2 * 256 * 512 * 512
+    for name in ("trn1", "trn3"):
+        assert program.predict(name).target == name
+
+
+def test_options_without_a_target_take_its_name() -> None:
+    graph = graph_of(build.unary(Op.EXP, f32(0, 4)))
+    assert lower(graph, options=Options(target="trn1")).target.name == "trn1"
