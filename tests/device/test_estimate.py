@@ -394,3 +394,20 @@ def test_parameters_ask_what_if() -> None:
 
 def base_efficiency() -> float:
     return GraphParameters().product_efficiency
+
+
+def test_device_programs_give_the_time_where_there_are_some() -> None:
+    found = torch_neuronx.estimate(model(), x(), programs=True)
+    check_whole(found)
+    assert "simulated" in {row.how for row in found.rows}
+    assert 0.0 < found.simulated <= 1.0
+    assert found.flops == torch_neuronx.estimate(model(), x()).flops
+
+    def sorts(a: Tensor) -> Tensor:
+        values: Tensor = torch.linalg.eigvalsh(a.float() @ a.float().T)
+        return values
+
+    mixed = torch_neuronx.estimate(sorts, x(), programs=True)
+    check_whole(mixed)
+    assert {"simulated", "bytes and flops"} <= {row.how for row in mixed.rows}
+    assert any("has no instructions" in note for note in mixed.notes)

@@ -204,7 +204,7 @@ def test_every_operator_has_a_class() -> None:
             node = Node.make(operator.op, types, params, case.attrs)
             assert rates.class_of(node) in known, operator.op
             cost = cost_of(node, Machine.of(get_target("trn2")))
-            assert all(us >= 0 for us in cost.busy.values())
+            assert all(us >= 0 for us in (*cost.busy.values(), *cost.either.values()))
 
 
 # Collectives and the host.
@@ -283,3 +283,41 @@ def test_a_larger_group_of_cores_is_no_slower() -> None:
     assert total(sections_of(graph, Machine.of(target, 2))) <= total(
         sections_of(graph, Machine.of(target, 1))
     )
+
+
+def kinds_that_work(graph: Graph) -> list[str]:
+    machine = Machine.of(get_target("trn1"))
+    return [c.kind for s in sections_of(graph, machine) for c in s.nodes if c.works]
+
+
+def test_an_instruction_takes_numbers_along() -> None:
+    x = parameter(0, TensorType(DType.F32, (512, 512)))
+    number = build.splat(2.0, x.type)
+
+    def scaled(value: Node) -> Node:
+        return build.multiply(value, number)
+
+    # activation: a factor and a summand; a third operation is an instruction of its own.
+    one = build.graph("g", [x], [build.exp(build.add(scaled(x), number))])
+    assert kinds_that_work(one) == ["function"]
+    more = build.graph("g", [x], [build.exp(build.maximum(build.add(scaled(x), number), number))])
+    assert kinds_that_work(more) == [rates.NUMBERS, "function"]
+    # scalar_tensor_tensor takes one.
+    both = build.graph("g", [x], [build.add(scaled(x), build.exp(x))])
+    assert kinds_that_work(both) == ["function", "arithmetic of tensors"]
+    # What somebody else reads, too, is computed.
+    kept = scaled(x)
+    read = build.graph("g", [x], [build.exp(kept), kept])
+    assert kinds_that_work(read) == [rates.NUMBERS, "function"]
+
+
+def test_vector_and_scalar_share_what_both_may_do() -> None:
+    x = parameter(0, TensorType(DType.F32, (4096, 4096)))
+    number = build.splat(2.0, x.type)
+    values = [
+        build.multiply(build.maximum(x, build.splat(float(i), x.type)), number) for i in range(6)
+    ]
+    graph = build.graph("g", [x], values)
+    (section,) = sections_of(graph, Machine.of(get_target("trn1")))
+    vector, scalar = section.busy["vector"], section.busy["scalar"]
+    assert max(vector, scalar) < 2 * min(vector, scalar)

@@ -83,6 +83,13 @@ RULES: Final[tuple[Rule, ...]] = (
         '(torch.compile(model, backend="neuron")), or write the chain as one kernel.',
     ),
     Rule(
+        "spills",
+        0.02,
+        lambda clock, _mode: clock.us * clock.spilled / max(1, clock.read + clock.written),
+        "Values that do not fit into SBUF go to HBM and back. Make tiles or batches smaller, or "
+        "divide the layer over more cores.",
+    ),
+    Rule(
         "half of the array",
         0.10,
         _those(

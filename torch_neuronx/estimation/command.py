@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--era", choices=tuple(ERAS), default=DEFAULT_ERA, help="of the collectives' times"
     )
+    made.add_argument("--programs", action="store_true", help="take the times of device programs")
     made.add_argument(
         "--json", type=Path, metavar="FILE", help="write everything there; - is stdout"
     )
@@ -88,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tokens=chosen.tokens,
             price_per_hour=chosen.price_per_hour,
             era=chosen.era,
+            programs=chosen.programs,
         )
     except (EstimateError, PlanError, ValueError) as error:
         print(f"cannot estimate: {error}", file=sys.stderr)  # noqa: T201

@@ -69,6 +69,7 @@ class Clock:
         pieces: of all segments, with how often each counts.
         read: bytes that HBM gives.
         written: bytes that HBM takes.
+        spilled: bytes of these that are there because memory on the chip is too small.
         programs: how many the host starts.
         device_sections: how many sections all segments have.
         notes: what is not modelled.
@@ -82,6 +83,7 @@ class Clock:
     pieces: list[Piece] = field(default_factory=list)
     read: int = 0
     written: int = 0
+    spilled: int = 0
     programs: int = 0
     device_sections: int = 0
     notes: set[str] = field(default_factory=set)
@@ -189,6 +191,7 @@ class _Run:
         clock.pieces += timed.pieces
         clock.read += timed.read
         clock.written += timed.written
+        clock.spilled += timed.spilled
         clock.device_sections += timed.sections
         clock.notes |= timed.notes
         for mine, its in ((clock.busy, timed.busy), (clock.bound, timed.bound)):

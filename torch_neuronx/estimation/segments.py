@@ -27,12 +27,25 @@ from neuronxcc.perf.graphs.sections import BY_BOUNDS, How
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.errors import LoweringError
 from torch_neuronx.dynamo.importer import Imported, import_graph
+from torch_neuronx.estimation.programs import simulated
 from torch_neuronx.estimation.recorder import Form, Ref, Tape
 
 __all__ = ["Graphs", "Piece", "Timed", "Timer"]
 
-#: By key of a segment and options: its graph and which parameters are weights, or why it has none.
-Graphs = dict[Any, tuple[Graph, frozenset[int]] | str]
+
+@dataclass(slots=True)
+class Graphs:
+    """What segments of a tape were made into.
+
+    Attributes:
+        keys: by calls, what is equal for segments that take equally long.
+        made: by key and options, the graph and which of its parameters are weights; or why there is
+            none.
+    """
+
+    keys: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    made: dict[Any, tuple[Graph, frozenset[int]] | str] = field(default_factory=dict)
+
 
 aten = torch.ops.aten
 _READS = aten._local_scalar_dense.default
@@ -79,6 +92,7 @@ class Timed:
         bound: microseconds by what binds each section.
         read: bytes that HBM gives.
         written: bytes that HBM takes.
+        spilled: bytes of HBM that are there because memory on the chip is too small.
         sections: how many.
         notes: what is not modelled.
     """
@@ -89,6 +103,7 @@ class Timed:
     bound: dict[str, float] = field(default_factory=dict)
     read: int = 0
     written: int = 0
+    spilled: int = 0
     sections: int = 0
     notes: set[str] = field(default_factory=set)
 
@@ -102,22 +117,27 @@ class Timer:
         settings: the compiler's options.
         training: weights change, so that transposing them is part of every step.
         graphs: what segments of this tape were made into; is added to.
+        programs: take the times of device programs where there are some.
     """
 
     def __init__(
-        self, tape: Tape, machine: Machine, settings: Options, *, training: bool, graphs: Graphs
-    ) -> None:
+        self, tape: Tape, machine: Machine, settings: Options, *, training: bool, graphs: Graphs,
+        programs: bool = False,
+    ) -> None:  # fmt: skip
         self.tape, self.machine, self.settings = tape, machine, settings
         self.training = training
-        self.graphs = graphs
+        self.graphs, self.programs = graphs, programs
         self._known: dict[Any, Timed] = {}
+        self._keys = graphs.keys
         self._last = _last_uses(tape)
 
     def time(self, calls: Sequence[int]) -> Timed:
         """Return the time of some calls, given by their numbers on the tape."""
         work = [n for n in calls if self.tape.calls[n].func is not _READS]
         segment = _Segment(self.tape, work, self._last)
-        key = segment.key(self._constant)
+        key = self._keys.get(tuple(work))
+        if key is None:
+            key = self._keys[tuple(work)] = segment.key(self._constant)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._timed(segment, key)
@@ -131,16 +151,24 @@ class Timer:
         if not segment.calls:
             return Timed()
         full = (key, self.settings)
-        if full not in self.graphs:
-            self.graphs[full] = self._compiled(segment)
-        compiled = self.graphs[full]
+        if full not in self.graphs.made:
+            self.graphs.made[full] = self._compiled(segment)
+        compiled = self.graphs.made[full]
         if isinstance(compiled, str):
             if len(segment.calls) > 1:
                 return self._one_by_one(segment)
             return self._opaque(segment, compiled)
         graph, constant = compiled
+        notes: set[str] = set()
+        if self.programs:
+            found = simulated(graph, self.machine, self.settings)
+            if not isinstance(found, str):
+                return self._put_together(found[1], _located(found[0]), len(segment.calls))
+            notes.add(f"no device program: {found}")
         sections = sections_of(graph, self.machine, constant_params=constant)
-        return self._put_together(sections, _located(graph), len(segment.calls))
+        made = self._put_together(sections, _located(graph), len(segment.calls))
+        made.notes |= notes
+        return made
 
     def _compiled(self, segment: _Segment) -> tuple[Graph, frozenset[int]] | str:
         """The segment's graph after all passes, and which of its parameters are weights."""
@@ -176,6 +204,7 @@ class Timer:
             {"dma": us},
             moved,
             0,
+            0,
             1,
             {note},
         )
@@ -191,6 +220,7 @@ class Timer:
             made.us += section.us
             made.read += section.read
             made.written += section.written
+            made.spilled += section.spilled
             made.notes |= set(section.notes)
             made.bound[section.bound_by] = made.bound.get(section.bound_by, 0.0) + section.us
             for name, us in {**section.busy, "latency": section.latency_us}.items():
@@ -235,6 +265,7 @@ def _add(whole: Timed, part: Timed, call: int) -> None:
     whole.us += part.us
     whole.read += part.read
     whole.written += part.written
+    whole.spilled += part.spilled
     whole.sections += part.sections
     whole.notes |= part.notes
     for mine, its in ((whole.busy, part.busy), (whole.bound, part.bound)):

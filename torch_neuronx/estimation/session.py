@@ -60,6 +60,7 @@ def estimate(
     price_per_hour: float = 0.0,
     era: str = DEFAULT_ERA,
     options: Mapping[str, Any] | None = None,
+    programs: bool = False,
     parameters: Parameters | None = None,
     graph_parameters: GraphParameters | None = None,
     host: HostParameters | None = None,
@@ -94,6 +95,8 @@ def estimate(
         price_per_hour: Of an instance, in dollars.
         era: Which collectives' times: a name in `neuronxcc.perf.graphs.collectives.ERAS`.
         options: The compiler's, as for `torch.compile`.
+        programs: Take the times of this compiler's device programs where there are some, instead of
+            those by bytes and flops.
         parameters: Of the model of kernels.
         graph_parameters: Of graphs.
         host: Of the host.
@@ -132,6 +135,7 @@ def estimate(
             price_per_hour=price_per_hour,
             era=era,
             options=options,
+            programs=programs,
             parameters=parameters,
             graph_parameters=graph_parameters,
             host=host,
@@ -209,7 +213,7 @@ def record(
         placement=placement,
         tokens=_tokens(tape, regions, () if whole else inputs),
         hbm_in_use=following.progress.memory.peak("neuron").bytes,
-        graphs={},
+        graphs=Graphs(),
     )
 
 
@@ -221,6 +225,7 @@ def time_of(
     price_per_hour: float = 0.0,
     era: str = DEFAULT_ERA,
     options: Mapping[str, Any] | None = None,
+    programs: bool = False,
     parameters: Parameters | None = None,
     graph_parameters: GraphParameters | None = None,
     host: HostParameters | None = None,
@@ -231,8 +236,9 @@ def time_of(
     machine = Machine.of(chip, placement.lnc, parameters, graph_parameters)
     settings = dataclasses.replace(settings_of(options or {}), target=chip.name, lnc=placement.lnc)
     timer = Timer(
-        recorded.tape, machine, settings, training=recorded.trains, graphs=recorded.graphs
-    )
+        recorded.tape, machine, settings, training=recorded.trains, graphs=recorded.graphs,
+        programs=programs,
+    )  # fmt: skip
 
     def network(one: Collective) -> float:
         us = collective_us(

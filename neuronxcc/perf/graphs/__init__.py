@@ -9,7 +9,13 @@ lies above graphs has a table each: collectives between cores (`collectives`), a
 from neuronxcc.perf.graphs.machine import Machine
 from neuronxcc.perf.graphs.parameters import GRAPH_PARAMETERS, GraphParameters
 from neuronxcc.perf.graphs.rates import NodeCost, cost_of
-from neuronxcc.perf.graphs.sections import BY_BOUNDS, SIMULATED, Section, sections_of
+from neuronxcc.perf.graphs.sections import (
+    BY_BOUNDS,
+    SIMULATED,
+    Section,
+    cost_section,
+    sections_of,
+)
 
 __all__ = [
     "BY_BOUNDS",
@@ -20,5 +26,6 @@ __all__ = [
     "NodeCost",
     "Section",
     "cost_of",
+    "cost_section",
     "sections_of",
 ]

@@ -15,6 +15,7 @@ from neuronxcc.ir.node import Node, TensorType, is_uniform
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.operators.definition import ELEMENTWISE, Kind
 from neuronxcc.ir.table import info
+from neuronxcc.perf.graphs.host import HostParameters
 from neuronxcc.perf.graphs.machine import LANES, Machine
 from neuronxcc.perf.parameters import Known
 from neuronxcc.targets import Engine
@@ -45,7 +46,7 @@ _GUIDE = "NKI performance guide: N cycles for N elements of a partition"
 RATES: Final[dict[str, Rate]] = {
     "function": Rate("scalar", 1, "result", "documented", f"{_GUIDE} (activation)"),
     "arithmetic with a number": Rate(
-        "vector", 1, "result", "documented", f"{_GUIDE} (tensor_scalar)"
+        "vector", 1, "result", "documented", f"{_GUIDE} (tensor_scalar), or scalar (activation)"
     ),
     "arithmetic of tensors": Rate(
         "vector", "tensor_tensor_slope", "result", "fitted", "docs/accuracy.md (tensor_tensor)"
@@ -87,6 +88,9 @@ RATES: Final[dict[str, Rate]] = {
 }
 
 FREE: Final = ""  # the class of what costs nothing
+NUMBERS: Final = "arithmetic with a number"
+# What Scalar does as well, at one element of a lane in a cycle.
+_EITHER: Final = frozenset({NUMBERS, "copy"})
 
 _BY_OP = {
     Op.DIVIDE: "division",
@@ -132,7 +136,7 @@ def class_of(node: Node) -> str:
         if block.engine is Engine.SCALAR:
             return "function"
         wide = sum(_is_tensor(src) for src in node.srcs)
-        return "arithmetic of tensors" if wide > 1 else "arithmetic with a number"
+        return "arithmetic of tensors" if wide > 1 else NUMBERS
     # The rest are leaves and parts; what calls graphs is taken apart by who asks.
     return {Kind.COLLECTIVE: "collective", Kind.CALL: "host"}.get(block.kind, FREE)
 
@@ -169,6 +173,7 @@ class NodeCost:
         kind: its class.
         engine: who does most of it, "" if nobody.
         busy: microseconds by engine; "dma" is what is moved beyond whole tensors.
+        either: microseconds of work that either of these engines may do.
         flops: multiplications and additions of products.
         filled: of the Tensor Engine's array that a product fills, 1 for all of it.
         row_bytes: of the rows that a gather or scatter moves, 0 for others.
@@ -179,6 +184,7 @@ class NodeCost:
     kind: str
     engine: str = ""
     busy: dict[str, float] = field(default_factory=dict)
+    either: dict[str, float] = field(default_factory=dict)
     flops: int = 0
     filled: float = 1.0
     row_bytes: int = 0
@@ -187,7 +193,13 @@ class NodeCost:
     @property
     def longest(self) -> float:
         """Microseconds of the engine that works longest."""
-        return max(self.busy.values(), default=0.0)
+        shared = self.either.get(self.engine, 0.0)
+        return max(max(self.busy.values(), default=0.0), shared)
+
+    @property
+    def works(self) -> bool:
+        """Return whether an engine does something for it."""
+        return bool(self.busy or self.either)
 
 
 def cost_of(node: Node, machine: Machine) -> NodeCost:
@@ -223,10 +235,15 @@ def _by_rate(made: NodeCost, machine: Machine) -> None:
         elements = operands + result
     else:
         elements = result
-    made.busy[rate.engine] = machine.lanes_us(rate.engine, elements, cycles, dtype)
+    us = machine.lanes_us(rate.engine, elements, cycles, dtype)
+    if made.kind in _EITHER:
+        made.either = {"vector": us, "scalar": machine.lanes_us("scalar", elements, 1, dtype)}
+        made.engine = "vector"
+        return
+    made.busy[rate.engine] = us
     if made.kind == "transpose":
         made.busy["tensor"] *= machine.passes(dtype)
-        made.busy["vector"] = machine.lanes_us("vector", elements, 1, dtype)
+        made.either = _from_psum(elements, machine)
         made.engine = "tensor"
 
 
@@ -241,9 +258,12 @@ def _product(made: NodeCost, machine: Machine) -> None:
     made.busy["tensor"] = machine.product_us(batch, m, k, n, dtype)
     made.filled = _filled(made.flops, made.busy["tensor"], machine, dtype)
     made.engine = "tensor"
-    # Somebody copies the sums from PSUM; Scalar and Vector share that.
-    made.busy["scalar"] = machine.lanes_us("scalar", node.types[0].size, 1, DType.F32) / 2
-    made.busy["vector"] = machine.lanes_us("vector", node.types[0].size, 1, DType.F32) / 2
+    made.either = _from_psum(node.types[0].size, machine)
+
+
+def _from_psum(elements: int, machine: Machine) -> dict[str, float]:
+    """Who copies what the Tensor Engine made."""
+    return {name: machine.lanes_us(name, elements, 1, DType.F32) for name in ("vector", "scalar")}
 
 
 def _filled(flops: int, us: float, machine: Machine, dtype: DType) -> float:
@@ -368,7 +388,17 @@ def _run(sizes: tuple[int, ...], shape: tuple[int, ...]) -> int:
     return run
 
 
-_SPECIAL = {"product": _product, "attention": _attention, "rows": _rows}
+# ---- what a core does not have ------------------------------------------------------------------
+
+
+def _on_host(made: NodeCost, _machine: Machine) -> None:
+    """The operands go to the host and the results come back; what it does between is not known."""
+    known, node = HostParameters(), made.node
+    moved = sum(src.type.nbytes for src in node.srcs) + sum(t.nbytes for t in node.types)
+    made.busy["host"] = known.eager_wait + known.copy_us(moved)
+
+
+_SPECIAL = {"product": _product, "attention": _attention, "rows": _rows, "host": _on_host}
 
 
 def markdown() -> str:

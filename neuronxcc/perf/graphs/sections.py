@@ -16,6 +16,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.perf.graphs.machine import Machine
+from neuronxcc.perf.graphs.merging import balance, merge
 from neuronxcc.perf.graphs.rates import NodeCost, cost_of
 
 __all__ = ["BY_BOUNDS", "SIMULATED", "How", "Section", "cost_section", "sections_of"]
@@ -48,6 +49,7 @@ class Section:
         of: bytes of HBM by number in `nodes`: to whom they are counted.
         how: where its time is from.
         simulated_us: of a device program, None if there is none.
+        spilled: bytes of HBM that are there because memory on the chip is too small.
         notes: what is not modelled of it.
     """
 
@@ -59,6 +61,7 @@ class Section:
     of: list[int] = field(default_factory=list)
     how: How = BY_BOUNDS
     simulated_us: float | None = None
+    spilled: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -125,6 +128,11 @@ def cost_section(nodes: Sequence[Node], results: Collection[Node], machine: Mach
         parts.costs[node] = cost_of(node, machine)
         parts.place[node] = 0
         parts.sections[0].append(node)
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for src in node.srcs:
+            users.setdefault(src, []).append(node)
+    merge([parts.costs[node] for node in nodes], users)
     return parts.costed(0, frozenset(results), frozenset())
 
 
@@ -156,7 +164,7 @@ class _Parts:
             self.place[node] = -1
             return
         before = max((self.place[src] for src in node.srcs), default=-1)
-        free = not cost.busy and cost.kind not in _BEGINS
+        free = not cost.works and cost.kind not in _BEGINS
         if node.op in _NESTED:
             self.nested[node] = self._inside(node)
         elif free and before < 0:
@@ -189,8 +197,12 @@ class _Parts:
         )
         results = frozenset(node for node in graph.results if self._root(node) not in crossing)
         results |= frozenset(map(self._root, graph.results)) & crossing
+        users = graph.users()
+        for node in graph.results:
+            users[node].append(node)  # stands for whoever calls the program
         found = []
         for number, nodes in enumerate(self.sections):
+            merge([self.costs[node] for node in nodes], users)
             section = self.costed(number, results, crossing)
             inner = [s for node in nodes for s in self.nested.get(node, ())]
             found.append(_joined(section, inner, nodes) if inner else section)
@@ -213,6 +225,7 @@ class _Parts:
         for cost in made.nodes:
             for name, us in cost.busy.items():
                 made.busy[name] = made.busy.get(name, 0.0) + us
+        balance(made.nodes, made.busy)
         whole = machine.dma_us(made.read + made.written - rows)
         made.busy["dma"] = made.busy.get("dma", 0.0) + whole
         made.busy = {name: us for name, us in made.busy.items() if us}
@@ -252,7 +265,7 @@ class _Parts:
         until: dict[Node, float] = {}
         for cost in section.nodes:
             before = max((until.get(src, 0.0) for src in cost.node.srcs), default=0.0)
-            own = self.machine.latency_us(cost.engine) if cost.busy else 0.0
+            own = self.machine.latency_us(cost.engine) if cost.works else 0.0
             until[cost.node] = before + own
         return max(until.values(), default=0.0)
 

@@ -10,7 +10,6 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from neuronxcc.perf.graphs.parameters import GraphParameters
 from neuronxcc.unread import ends_quietly
@@ -18,11 +17,9 @@ from torch_neuronx.estimation.calibration.fit import (
     GRID,
     PRIOR,
     best,
-    estimated,
     left_out,
     tabulated,
 )
-from torch_neuronx.estimation.calibration.models import recorded
 from torch_neuronx.estimation.calibration.rows import Row, rows
 
 
@@ -35,17 +32,20 @@ def _summary(name: str, found: Sequence[float]) -> str:
     return f"| {name} | {size:.0%} | {mean:+.0%} | {max(found, key=abs):+.0%} |"
 
 
-def _table(made: Mapping[Row, tuple[float, float]], apart: Mapping[str, float]) -> list[str]:
+def _table(
+    found: Mapping[str, Sequence[tuple[Row, float]]], apart: Mapping[str, float]
+) -> list[str]:
+    """A line for each row: published, as the documents say, and with the model's parameters."""
     lines = [
         "| Row | Published ms | Documents ms | Error | Fitted ms | Error | Without its family |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row, (before, now) in made.items():
+    for (row, before), (_, now) in zip(found["prior"], found["now"], strict=True):
         alone = f"{apart[row.name]:+.0%}" if row.name in apart else ""
-        lines.append(
-            f"| {row.name} | {row.us / 1e3:.3f} | {before / 1e3:.3f} | {before / row.us - 1:+.0%} "
-            f"| {now / 1e3:.3f} | {now / row.us - 1:+.0%} | {alone} |"
-        )
+        times = [
+            f"{row.us * math.exp(log) / 1e3:.3f} | {math.expm1(log):+.0%}" for log in (before, now)
+        ]
+        lines.append(f"| {row.name} | {row.us / 1e3:.3f} | {times[0]} | {times[1]} | {alone} |")
     return lines
 
 
@@ -56,24 +56,22 @@ def main() -> int:
     options.add_argument("--fit", action="store_true", help="fit, and leave out each family")
     chosen = options.parse_args()
     compared = [row for row in rows() if row.compared]
-    now, apart = GraphParameters(), {}
+    prior, apart = tuple(PRIOR.values()), {}
     if chosen.fit:
-        table = tabulated(compared, _say)
-        point = dict(zip(GRID, best(table), strict=True))
-        now = replace(now, **point)
-        print("\n".join(f"{name} = {value:g}" for name, value in point.items()) + "\n")
+        table = tabulated(compared, GRID, _say)
+        point = best(table)
+        print("\n".join(f"{name} = {x:g}" for name, x in zip(GRID, point, strict=True)) + "\n")
         apart = left_out(table)
-    made = {}
-    for row in compared:
-        program = recorded(row)
-        before = estimated(row, program, replace(now, **PRIOR))
-        made[row] = before, estimated(row, program, now)
-        _say(row.name)
-    print("\n".join(_table(made, apart)))
+    else:
+        point = tuple(getattr(GraphParameters(), name) for name in GRID)
+        axes = zip(GRID, prior, point, strict=True)
+        table = tabulated(compared, {name: (x, now) for name, x, now in axes}, _say)
+    found = {"prior": table[prior], "now": table[point]}
+    print("\n".join(_table(found, apart)))
     print("\n| Errors | Mean of sizes | Mean | Worst |\n|---|---|---|---|")
     fitted = [row for row in compared if row.fitted]
-    print(_summary("as the documents say", [made[row][0] / row.us - 1 for row in fitted]))
-    print(_summary("fitted", [made[row][1] / row.us - 1 for row in fitted]))
+    for name, logs in zip(("as the documents say", "fitted"), found.values(), strict=True):
+        print(_summary(name, [math.expm1(log) for row, log in logs if row.fitted]))
     if apart:
         held = [apart[row.name] for row in fitted]
         print(_summary("fitted without the row's family", held))

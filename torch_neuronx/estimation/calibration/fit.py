@@ -28,10 +28,13 @@ PRIOR: Final[Mapping[str, float]] = {
 }
 #: The points of the fit: what the documents say is among them.
 GRID: Final[Mapping[str, tuple[float, ...]]] = {
-    "product_efficiency": (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
-    "section_gap": (0.5, 1.0, 1.3, 2.0, 3.0, 4.0, 6.0),
-    "collective_floor": (0.0, 20.0, 40.0, 50.0, 60.0, 70.0, 80.0, 100.0),
+    "product_efficiency": (0.4, 0.5, 0.6, 0.7, 0.85, 1.0),
+    "section_gap": (0.5, 1.3, 2.0, 3.0, 4.5),
+    "collective_floor": (0.0, 25.0, 40.0, 55.0, 70.0, 85.0, 100.0),
 }
+
+
+_MUCH = 100.0  # microseconds
 
 
 def estimated(row: Row, program: Recorded, graph: GraphParameters) -> float:
@@ -46,26 +49,36 @@ def estimated(row: Row, program: Recorded, graph: GraphParameters) -> float:
 
 
 def tabulated(
-    rows: Sequence[Row], say: Callable[[str], None] = lambda _: None
+    rows: Sequence[Row],
+    grid: Mapping[str, Sequence[float]] = GRID,
+    say: Callable[[str], None] = lambda _: None,
 ) -> dict[Point, list[tuple[Row, float]]]:
     """Return for each point of the grid the logarithm of estimated over published of each row.
 
     Args:
         rows: those that are compared.
+        grid: values of each parameter; what the documents say is among them.
         say: is told of every row that is done.
     """
-    found: dict[Point, list[tuple[Row, float]]] = {p: [] for p in itertools.product(*GRID.values())}
+    found: dict[Point, list[tuple[Row, float]]] = {p: [] for p in itertools.product(*grid.values())}
     for row in rows:
         program = recorded(row)
-        alone = row.ranks == 1
         known: dict[Point, float] = {}
-        for point, logs in found.items():
-            key = point[:-1] if alone else point  # without others there are no collectives
-            if key not in known:
-                graph = GraphParameters(**dict(zip(GRID, point, strict=True)))
-                known[key] = math.log(estimated(row, program, graph) / row.us)
-            logs.append((row, known[key]))
-        say(row.name)
+
+        def at(point: Point) -> float:
+            if point not in known:  # noqa: B023 - is called before the next row
+                graph = GraphParameters(**dict(zip(grid, point, strict=True)))
+                known[point] = estimated(row, program, graph)  # noqa: B023
+            return known[point]  # noqa: B023
+
+        for (*others, floor), logs in found.items():
+            # Every collective of these rows is waited for, so that its floor is added.
+            none, much = at((*others, 0.0)), 0.0
+            if row.ranks > 1:
+                much = (at((*others, _MUCH)) - none) / _MUCH
+            logs.append((row, math.log((none + much * floor) / row.us)))
+        *others, _ = PRIOR.values()
+        say(f"{row.name}: {row.us:.0f} us, {at((*others, 0.0)):.0f} us as the documents say")
     return found
 
 
