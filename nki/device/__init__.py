@@ -7,7 +7,14 @@ See docs/device_programs.md.
 
 from nki.device.prediction import ProgramPrediction, SectionTime
 from nki.device.program import DeviceProgram
-from nki.device.record import lower
+from nki.device.record import InstructionLimitError, lower
 from nki.device.sections import Section
 
-__all__ = ["DeviceProgram", "ProgramPrediction", "Section", "SectionTime", "lower"]
+__all__ = [
+    "DeviceProgram",
+    "InstructionLimitError",
+    "ProgramPrediction",
+    "Section",
+    "SectionTime",
+    "lower",
+]

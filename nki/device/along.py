@@ -85,7 +85,7 @@ def run_cumulative(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) 
     source = _operand(inputs, use, node["dim"])
     target = _result(outputs, node, node.shape, node.dtype, node["dim"])
     op0, number = _SCANS[kind]
-    for row, partitions in blocks_of(source.rows):
+    for row, partitions in e.share(blocks_of(source.rows)):
         before: NkiTensor | None = None
         for column, columns in chunks(source.columns, _PART):
             e.partitions, e.columns = partitions, columns
@@ -122,7 +122,7 @@ def run_arg_reduce(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) 
     op = _COMBINES[node["kind"]]
     target = leaf_of(outputs[node], node.dtype, contiguous(node.shape), source.rows, 1)
     parts = chunks(source.columns, _PART)
-    for row, partitions in blocks_of(source.rows):
+    for row, partitions in e.share(blocks_of(source.rows)):
         e.partitions = partitions
         extreme = _combined(e, op, _extremes(e, op, source, row, parts))
         place = _combined(e, "minimum", _places(e, source, row, parts, extreme))
@@ -236,7 +236,7 @@ def run_topk(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
     dim = len(use.view.shape) - 1
     source = _operand(inputs, use, dim)
     results = {out["index"]: out for out in group.outputs}
-    for row, partitions in blocks_of(source.rows):
+    for row, partitions in e.share(blocks_of(source.rows)):
         e.partitions, e.columns = partitions, source.columns
         x = load(e, source.leaf, row, 0)
         places = _ordered(e, _wide(e, x), node["k"], largest=node["largest"])
@@ -256,7 +256,7 @@ def run_sort(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
     e.at(node)
     dim = node["dim"]
     sources = [_operand(inputs, use, dim) for use in group.uses[node]]
-    for row, partitions in blocks_of(sources[0].rows):
+    for row, partitions in e.share(blocks_of(sources[0].rows)):
         e.partitions, e.columns = partitions, sources[0].columns
         tiles = [load(e, source.leaf, row, 0) for source in sources]
         key = _wide(e, tiles[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import nki.isa as nisa
@@ -92,6 +92,7 @@ class _Runner:
         self.image, self.weight = inputs[lhs.source], inputs[rhs.source]
         self.dtype, self.kind = lhs.source.dtype, HELD[lhs.source.dtype]
         self.c = _of(node, self.x, self.w)
+        self._by_image = self.c.images >= e.cores
         self.rows: Rows | None = None
         if group.spaces:
             self.rows = Rows(e, group, group.spaces[0], inputs, outputs)
@@ -106,12 +107,18 @@ class _Runner:
                 "are not divided yet"
             )
         if c.inputs == 1 and c.outputs == 1 and c.groups > 1:
-            self._single()
+            if self._by_image or not self.e.core:
+                self._single()
             return
         for group in range(c.groups * c.batch_groups):
             weights = self._weights(group)
-            for image in range(c.images):
+            for image in self._images():
                 self._image(group, image, weights)
+
+    def _images(self) -> Sequence[int]:
+        """Return the images that are this core's, all of them where cores share something else."""
+        images = range(self.c.images)
+        return self.e.share(images) if self._by_image else images
 
     # --- operands --------------------------------------------------------------------------------
 
@@ -132,7 +139,7 @@ class _Runner:
                         [[c.inputs * places, outputs], [places, count]], offset=i * places + place
                     )
                     tile = e.tile(outputs, self.kind, count)
-                    turn(part, tile)
+                    turn(e, part, tile)
                     found[place, i, o] = tile
         return found
 
@@ -161,8 +168,9 @@ class _Runner:
         c = self.c
         self.e.at(self.node)
         planes = self._planes(group, image)
+        parts = self._parts()
         for o, outputs in chunks(c.outputs, PARTITIONS):
-            for begin, sizes in self._parts():
+            for begin, sizes in parts if self._by_image else self.e.share(parts):
                 self.e.at(self.node)
                 total = nl.ndarray((outputs, math.prod(sizes)), dtype="float32", buffer=nl.psum)
                 shape = [[math.prod(sizes), outputs], *[[s, n] for n, s in contiguous(sizes).dims]]
@@ -248,7 +256,7 @@ class _Runner:
                 wide = e.tile(places, "float32", channels)
                 nisa.tensor_copy(wide, weights)
                 weights = wide
-            for image in range(c.images):
+            for image in self._images():
                 e.at(self.node)
                 rows = View(
                     (channels,), self.x.strides[1:2],

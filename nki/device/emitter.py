@@ -8,8 +8,8 @@ number. Instructions are chosen by which of these the operands are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from nki.tensor import NkiTensor
 __all__ = ["PARTITIONS", "Emitter", "NoLoweringError", "Number", "Operand", "Value"]
 
 PARTITIONS = 128
+T = TypeVar("T")
 Number = float | int
 
 
@@ -69,6 +70,8 @@ class Emitter:
         partitions: of the block.
         columns: of the block.
         node: whose instructions are issued.
+        core: number of the physical core that instructions are for.
+        cores: how many share the work.
     """
 
     def __init__(
@@ -81,11 +84,16 @@ class Emitter:
             places: file and line of nodes, which instructions are taken to be at.
         """
         self._places = places or {}
+        self.core, self.cores = 0, 1
         self.node: Node | None = None
         self.target = target
         self.isa = target.core.isa
         self.partitions = PARTITIONS
         self.columns = 1
+        # Nanoseconds that engines are busy, roughly: whoever may run an instruction, the less busy
+        # one does.
+        self._clocks = target.core.vector.clock_ghz, target.core.scalar.clock_ghz
+        self._vector = self._scalar = 0.0
 
     def at(self, node: Node) -> None:
         """Let instructions be a node's from here on."""
@@ -93,6 +101,11 @@ class Emitter:
         run = current_run()
         if run is not None:
             run.where = self._places.get(node, _NOWHERE)
+
+    def share(self, parts: Sequence[T]) -> Sequence[T]:
+        """Return this core's part of some pieces of work that do not depend on each other."""
+        each = -(-len(parts) // self.cores)
+        return parts[self.core * each : (self.core + 1) * each]
 
     # --- tiles -----------------------------------------------------------------------------------
 
@@ -139,8 +152,35 @@ class Emitter:
         if tile.buffer is not nl.psum:
             return tile
         made = nl.ndarray(tile.shape, dtype=tile.dtype, buffer=nl.sbuf)
-        nisa.tensor_copy(made, tile)
+        self.copy(made, tile)
         return made
+
+    # --- who does it -----------------------------------------------------------------------------
+
+    def spend(self, tile: NkiTensor, *, scalar: bool, each: float = 1.0) -> None:
+        """Take note that an engine works on the columns of a tile, so many cycles for each."""
+        cycles = max(_LEAST, each * (tile.size // tile.shape[0]))
+        if scalar:
+            self._scalar += (cycles + _OVERHEAD) / self._clocks[1]
+        else:
+            self._vector += (cycles + _OVERHEAD) / self._clocks[0]
+
+    def scalar_is_free(self, tile: NkiTensor) -> bool:
+        """Return whether Scalar would be done with a tile before Vector."""
+        columns = max(_LEAST, tile.size // tile.shape[0])
+        later = self._scalar + columns / self._clocks[1], self._vector + columns / self._clocks[0]
+        return later[0] < later[1]
+
+    def copy(self, dst: NkiTensor, src: NkiTensor) -> None:
+        """Copy a tile, converting it: by Vector, or by Scalar if it is less busy."""
+        scalar = src.dtype in _FLOATS and dst.dtype in _FLOATS and self.scalar_is_free(dst)
+        self.spend(dst, scalar=scalar)
+        if not scalar:
+            nisa.tensor_copy(dst, src)
+        elif self.isa > _V2:
+            nisa.tensor_copy(dst, src, engine=nisa.engine.scalar)
+        else:
+            nisa.activation(dst, op="copy", data=src)
 
     # --- arithmetic ------------------------------------------------------------------------------
 
@@ -164,13 +204,37 @@ class Emitter:
             first, second = (x.tile for x in (a, b) if isinstance(x, Value))
             if first.buffer is nl.psum and second.buffer is nl.psum:
                 second = self.on_sbuf(second)
+            self.spend(made, scalar=False, each=_TWO)
             nisa.tensor_tensor(made, first, second, op=op)
             return Value(made, dtype, vector)
         data, other = (a, b) if wide[0] else (b, a)
         assert isinstance(data, Value)
         operand = self.vector32(other) if isinstance(other, Value) else float(other)
-        nisa.tensor_scalar(made, data.tile, op0=op, operand0=operand, reverse0=not wide[0])
+        self._with_scalar(made, data.tile, op, operand, reverse=not wide[0])
         return Value(made, dtype, vector)
+
+    def _with_scalar(
+        self,
+        made: NkiTensor,
+        data: NkiTensor,
+        op: str,
+        operand: NkiTensor | float,
+        *,
+        reverse: bool,
+    ) -> None:
+        """Combine a tile with a number or a vector: Scalar has products and sums."""
+        if op == "subtract" and not reverse and isinstance(operand, float):
+            op, operand = "add", -operand
+        simple = op == "multiply" or (op == "add" and self.isa > _V2)
+        floats = data.dtype in _FLOATS and made.dtype in _FLOATS
+        scalar = simple and floats and self.scalar_is_free(made)
+        self.spend(made, scalar=scalar)
+        if not scalar:
+            nisa.tensor_scalar(made, data, op0=op, operand0=operand, reverse0=reverse)
+        elif self.isa > _V2:
+            nisa.tensor_scalar(made, data, op0=op, operand0=operand, engine=nisa.engine.scalar)
+        else:
+            nisa.activation(made, op="copy", data=data, scale=operand)
 
     def integer(self, op: str, a: Operand, b: Operand, dtype: DType) -> Value:
         """Return ``a <op> b`` of integers by GpSimd, exactly in 32 bits, wrapped to the type."""
@@ -230,6 +294,7 @@ class Emitter:
         elif bias:
             # NeuronCore-v2 takes tensors only.
             more["bias"] = float(bias) if self.isa > 2 else self.filled(bias, "float32")
+        self.spend(made, scalar=True)
         nisa.activation(made, op=function, data=x.tile, **more)
         return Value(made, dtype, x.vector)
 
@@ -238,7 +303,7 @@ class Emitter:
         if not isinstance(x, Value):
             return Value(self.filled(x, held or dtype, vector=vector), dtype, vector)
         made = self.new(held or dtype, vector=x.vector)
-        nisa.tensor_copy(made, x.tile)
+        self.copy(made, x.tile)
         return Value(made, dtype, x.vector)
 
     def float32(self, x: Operand) -> Operand:
@@ -248,6 +313,10 @@ class Emitter:
         return self.copied(x, DType.F32)
 
 
+# Cycles: of the shortest instruction, of any besides its elements, of two operands for each.
+_LEAST, _OVERHEAD, _TWO = 64, 20, 1.6
+_V2 = 2
+_FLOATS = frozenset({"float32", "bfloat16", "float16"})
 _NOWHERE = ("<graph>", 0)
 _WHOLE = frozenset({"int8", "int16", "int32", "uint8", "uint16", "uint32"})
 _RANGE32 = np.iinfo(np.int32).min, np.iinfo(np.uint32).max

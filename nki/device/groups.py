@@ -17,7 +17,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, is_uniform
 from neuronxcc.ir.op import Op
 from nki.device.pointwise import POINTWISE
-from nki.device.views import MOVES, View, collapsed, contiguous, moved, split
+from nki.device.views import MOVES, View, collapsed, contiguous, inverted, moved, split
 
 __all__ = ["Group", "Space", "Use", "fused", "is_number", "kind_in", "uses_of"]
 
@@ -47,14 +47,23 @@ class Group:
         spaces: the possible ways to see it as rows and columns.
         uses: of each node its operands.
         outputs: nodes that others, or the caller, need.
+        lines: nodes that have one value for each column.
+        stored: nodes that are others' elements in another order: what is stored, and where each of
+            its elements comes to lie.
     """
 
-    number: int
+    number: float
     kind: str
     nodes: list[Node] = field(default_factory=list)
     spaces: list[Space] = field(default_factory=list)
     uses: dict[Node, tuple[Use, ...]] = field(default_factory=dict)
     outputs: list[Node] = field(default_factory=list)
+    lines: set[Node] = field(default_factory=set)
+    stored: dict[Node, Use] = field(default_factory=dict)
+
+    def kind_of(self, node: Node, space: Space) -> str:
+        """Return "column" for a value in each column; else see `kind_in`."""
+        return "column" if node in self.lines else kind_in(node.shape, space)
 
     def inputs(self) -> Iterator[Node]:
         """Iterate over what comes from elsewhere, once each, numbers left out."""
@@ -109,12 +118,20 @@ def kind_in(shape: tuple[int, ...], space: Space) -> str:
     return "row" if math.prod(shape) == space.rows else ""
 
 
-def _fits_use(use: Use, space: Space) -> bool:
-    """Return whether a value of the group is used where it is."""
-    source, view = use
-    inner = kind_in(source.shape, space)
+def _fits_use(  # noqa: PLR0911 - a case each
+    use: Use, inner: str, space: Space
+) -> bool:
+    """Return whether a value of the group, of a kind, is used where it is."""
+    view = use.view
     found = split(view, *space)
     rows, columns = space
+    if inner == "column":
+        if view.size == columns and found is None:
+            return view.is_whole
+        if found is None or view.offset:
+            return False
+        one_each = found[1] == ((columns, 1),) or (columns == 1 and found[1] == ())
+        return one_each and all(stride == 0 for _, stride in found[0])
     if found is None:
         whole = collapsed(view.dims) in ((), ((rows, 1),)) and view.offset == 0
         return inner == "row" and view.size == rows and whole
@@ -143,14 +160,24 @@ def _reduces_columns(node: Node, view: View, space: Space) -> bool:
 
 def _fits(group: Group, node: Node, uses: tuple[Use, ...], space: Space) -> bool:
     mine = group.uses
+    if any(use.source in group.stored for use in uses):
+        return False  # in HBM only
+
+    def fits(use: Use) -> bool:
+        return use.source not in mine or _fits_use(use, group.kind_of(use.source, space), space)
+
     if node.op is Op.REDUCE:
         (use,) = uses
         if not _reduces_columns(node, use.view, space) or kind_in(use.view.shape, space) != "full":
             return False
-        return use.source not in mine or _fits_use(use, space)
-    if not kind_in(node.shape, space):
-        return False
-    return all(use.source not in mine or _fits_use(use, space) for use in uses)
+        return fits(use)
+    kind = group.kind_of(node, space)
+    if kind == "column":
+        # On its own: of other columns and of what is the same for all rows.
+        return node.type.size == space.columns and all(
+            use.source in group.lines or use.source not in mine for use in uses
+        )
+    return bool(kind) and all(fits(use) for use in uses)
 
 
 def _prefixes(shape: tuple[int, ...]) -> list[Space]:
@@ -186,6 +213,8 @@ class _Fuser:
             if self.sources.of(result).source is not result:
                 self._result(result)
         self._outputs()
+        kept = [group for group in self.groups if group.nodes]
+        self.groups = sorted(kept, key=lambda group: group.number)
         return self.groups
 
     def _node(self, node: Node) -> None:
@@ -196,9 +225,11 @@ class _Fuser:
             return
         if self.sources.of(node).source is not node:
             return
+        if node.op is Op.RESHAPE and self._store_moved(node, self.sources.of(node.srcs[0])):
+            return
         uses = uses_of(self.sources, node)
         if node.op in POINTWISE or node.op is Op.REDUCE:
-            group = None if node in self.alone else self._last(uses)
+            group = None if node in self.alone else self._home(node, uses)
             if group is not None and self._join(group, node, uses):
                 return
             self._begin_rows(node, uses)
@@ -220,6 +251,111 @@ class _Fuser:
             return None
         closed = len(last.nodes) >= _MOST_NODES or last.nodes[0] in self.alone
         return None if closed else last
+
+    def _home(self, node: Node, uses: tuple[Use, ...]) -> Group | None:
+        """Return the group that a node may join: earlier operands' if the last one can move there.
+
+        That is what bias and scales need, whose type is converted after the product has begun.
+        """
+        if not self.fuse:
+            return None
+        owners = {self.owner[use.source] for use in uses if use.source in self.owner}
+        ordered = sorted(owners, key=lambda group: -group.number)
+        if not ordered:
+            return None
+        last = ordered[0]
+        for group in ordered[1:]:
+            closed = (
+                group.nodes[0] in self.alone or len(group.nodes) + len(last.nodes) > _MOST_NODES
+            )
+            if group.kind not in _OPEN or closed:
+                continue
+            if last.kind == "rows" and self._merged(last, group, node, uses):
+                return group
+            fits = any(_fits(group, node, uses, space) for space in group.spaces)
+            if fits and group.kind != "rows" and self._moved_before(last, group):
+                return group
+        return self._last(uses)
+
+    def _moved_before(self, last: Group, group: Group) -> bool:
+        """Let a group, and what it needs, run before an earlier one that none of them needs."""
+        moved_groups, stack = {last}, [last]
+        while stack:
+            for uses in stack.pop().uses.values():
+                for owner in [self.owner[u.source] for u in uses if u.source in self.owner]:
+                    if owner is group:
+                        return False
+                    if owner.number > group.number and owner not in moved_groups:
+                        moved_groups.add(owner)
+                        stack.append(owner)
+        before = max((g.number for g in self.groups if g.number < group.number), default=-1.0)
+        step = (group.number - before) / (len(moved_groups) + 1)
+        for place, other in enumerate(sorted(moved_groups, key=lambda g: g.number)):
+            other.number = before + step * (place + 1)
+        return True
+
+    def _merged(self, last: Group, group: Group, node: Node, uses: tuple[Use, ...]) -> bool:
+        """Move the nodes of a group to an earlier one, if there they and the node fit."""
+        for part in last.nodes:
+            for use in last.uses[part]:
+                owner = self.owner.get(use.source)
+                if owner is not None and owner is not last and owner.number > group.number:
+                    return False
+        if last.stored:
+            return False
+        trial = Group(group.number, group.kind, list(group.nodes), list(group.spaces),
+                      dict(group.uses), [], set(group.lines), dict(group.stored))  # fmt: skip
+        if self._are_lines(last, group, uses):
+            trial.lines |= set(last.nodes)
+        for part, operands in [*last.uses.items(), (node, uses)]:
+            spaces = [space for space in trial.spaces if _fits(trial, part, operands, space)]
+            if not spaces or (part.op is Op.REDUCE and not self._reduces(trial, spaces[0])):
+                return False
+            trial.spaces = spaces
+            trial.nodes.append(part)
+            trial.uses[part] = operands
+        for part in last.nodes:
+            self._add(group, part, last.uses[part])
+        group.spaces, group.lines = trial.spaces, trial.lines
+        last.nodes.clear()
+        last.uses.clear()
+        return True
+
+    def _are_lines(self, last: Group, group: Group, uses: tuple[Use, ...]) -> bool:
+        """Return whether a group has a value for each column of another one."""
+        columns = {space.columns for space in group.spaces}
+        if len(columns) != 1 or any(part.op is Op.REDUCE for part in last.nodes):
+            return False
+        (count,) = columns
+        if any(part.type.size not in (1, count) for part in last.nodes):
+            return False
+        space = group.spaces[0]
+        return all(
+            _fits_use(use, "column", space) for use in uses if self.owner.get(use.source) is last
+        )
+
+    def _store_moved(self, node: Node, use: Use) -> bool:
+        """Let a group store a result in the order that a node has its elements in."""
+        source, view = use
+        group = self.owner.get(source)
+        if group is None or not self.fuse or group.kind not in _OPEN or source not in group.uses:
+            return False
+        if source in group.lines or group.nodes[0] in self.alone:
+            return False
+        inverse = inverted(view, source.type.size)
+        if inverse is None:
+            return False
+        spaces = [
+            space
+            for space in group.spaces
+            if kind_in(source.shape, space) == "full" and split(inverse, *space) is not None
+        ]
+        if not spaces:
+            return False
+        group.spaces = spaces
+        group.stored[node] = Use(source, inverse)
+        self.owner[node] = group
+        return True
 
     def _join(self, group: Group, node: Node, uses: tuple[Use, ...]) -> bool:
         spaces = [space for space in group.spaces if _fits(group, node, uses, space)]
@@ -271,6 +407,8 @@ class _Fuser:
             return
         if view.is_whole and source in self.owner and view.size == source.type.size:
             return  # the same bytes
+        if self._store_moved(node, Use(source, view)):
+            return
         self._begin("move", node, (Use(source, view),))
 
     def _outputs(self) -> None:

@@ -190,7 +190,7 @@ def run_gather(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> N
     rows = collapsed(result.permuted(batch).dims)
     dropped = {*node["collapsed_slice_dims"], *node["operand_batching_dims"]}
     kept = [d for d in range(len(at.sizes)) if d not in dropped]
-    for row, partitions in blocks_of(at.windows):
+    for row, partitions in e.share(blocks_of(at.windows)):
         e.partitions = partitions
         starts = _starts(e, at, indices, given.source.dtype, row, clamp=True, width=width, beyond=0)
         _copy_windows(e, node, at, kept, offset_dims, rows, (source, outputs[node]), starts, row)

@@ -43,6 +43,14 @@ KERNELS: Final[Mapping[str, Run]] = {
 }
 
 
+# Kernels that one core runs alone: transfers that other cores would not make faster.
+_ONE_CORE: Final = frozenset(
+    {
+        "move", "concatenate", "pad", "dynamic_slice", "dynamic_update_slice", "iota", "scatter",
+    }
+)  # fmt: skip
+
+
 def run_group(
     e: Emitter, group: Group, inputs: Mapping[Node, NkiTensor], outputs: Mapping[Node, NkiTensor]
 ) -> None:
@@ -60,4 +68,6 @@ def run_group(
     run = KERNELS.get(group.kind)
     if run is None:
         raise NoLoweringError(f"{group.kind} has no lowering to instructions")
+    if e.core and group.kind in _ONE_CORE:
+        return
     run(e, group, inputs, outputs)

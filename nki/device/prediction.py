@@ -1,18 +1,20 @@
-"""How long device programs take: the sum of their sections, and what each of them is."""
+"""How long device programs take: their sections on one timeline, and what each of them adds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.perf import MODEL_VERSION, Parameters, Prediction, model_of
+from neuronxcc.perf import MODEL_VERSION, Parameters, Prediction, Stream, model_of
+from neuronxcc.perf import predict as predict_stream
 from neuronxcc.perf.parameters import CALIBRATED, STATED_ERROR
 from neuronxcc.targets import Target
+from nki.device.joined import joined
 from nki.device.sections import Section
-from nki.perf import predict_recording
+from nki.perf.streams import stream_of
 from nki.recording import Recording
 
 __all__ = ["ProgramPrediction", "SectionTime", "predicted"]
@@ -25,8 +27,8 @@ class SectionTime(NamedTuple):
 
     Attributes:
         section: the section.
-        device_us: microseconds.
-        prediction: of its recording; None where it has none.
+        device_us: microseconds that it adds, next to what runs beside the section before.
+        prediction: of its recording by itself; None where it has none.
         begin_us: when it begins, in microseconds from the program's begin.
     """
 
@@ -106,26 +108,83 @@ class ProgramPrediction:
         return sum(time.device_us for time in self.sections if time.estimated)
 
 
-# A recording is timed once for a target and parameters, whoever asks.
-_KNOWN: dict[int, tuple[Recording, dict[object, Prediction]]] = {}
+class _Known:
+    """What is known of recordings, for as long as they exist: streams and times."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Recording, dict[object, Any]]] = {}
+
+    def of(self, recording: Recording, key: object, make: Callable[[], Any]) -> Any:
+        """Return what was made for a recording under a key, made when it is first asked for."""
+        found = self._of.get(id(recording))
+        if found is None or found[0] is not recording:
+            found = self._of[id(recording)] = (recording, {})
+        if key not in found[1]:
+            found[1][key] = make()
+        return found[1][key]
+
+
+_KNOWN = _Known()
+
+
+def _stream(recording: Recording) -> Stream:
+    made: Stream = _KNOWN.of(recording, "stream", lambda: stream_of(recording))
+    return made
 
 
 def _timed(recording: Recording, target: Target, parameters: Parameters | None) -> Prediction:
-    found = _KNOWN.get(id(recording))
-    if found is None or found[0] is not recording:
-        found = _KNOWN[id(recording)] = (recording, {})
-    key = (target.name, parameters)
-    made = found[1].get(key)
-    if made is None:
-        made = predict_recording(recording, target=target, parameters=parameters)
-        found[1][key] = made
+    """Return the time of a section by itself."""
+    made: Prediction = _KNOWN.of(
+        recording,
+        (target.name, parameters),
+        lambda: predict_stream(_stream(recording), target, parameters=parameters),
+    )
     return made
+
+
+def _added(
+    before: Section, section: Section, target: Target, parameters: Parameters | None
+) -> float:
+    """Return microseconds by which a section makes a program longer that ends with another one."""
+    first, second = before.recording, section.recording
+    assert first is not None
+    assert second is not None
+    links = tuple(
+        (before.outputs.index(node), number)
+        for number, node in enumerate(section.inputs)
+        if node in before.outputs
+    )
+
+    def added() -> float:
+        both = joined((_stream(first), _stream(second)), (first, second), links)
+        made = predict_stream(both, target, parameters=parameters)
+        return max(0.0, made.device_us - _timed(first, target, parameters).device_us)
+
+    # The first recording is kept by the key, so that its id is no other one's.
+    found: float = _KNOWN.of(second, (target.name, parameters, _Same(first), links), added)
+    return found
+
+
+class _Same:
+    """A recording as a part of keys: equal to itself alone."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.recording is other.recording
+
+    def __hash__(self) -> int:
+        return id(self.recording)
 
 
 def predicted(
     sections: Sequence[Section], name: str, target: Target, parameters: Parameters | None
 ) -> ProgramPrediction:
-    """Return what is predicted of sections that run one after the other."""
+    """Return what is predicted of sections on one timeline.
+
+    A section overlaps with the one before it, but not with earlier ones.
+    """
     model = model_of(target, parameters)
     times: list[SectionTime] = []
     busy: dict[str, float] = {}
@@ -133,11 +192,15 @@ def predicted(
     at = 0.0
     moved = hbm = spilled = flops = instructions = 0
     cores = 1
+    before: Section | None = None
     for section in sections:
         made = None
         if section.recording is not None:
             made = _timed(section.recording, target, parameters)
-            spent = made.device_us
+            if before is not None and before.recording is not None:
+                spent = _added(before, section, target, parameters)
+            else:
+                spent = made.device_us
             for engine, us in made.busy_us.items():
                 busy[engine] = busy.get(engine, 0.0) + us
             moved += made.moved_bytes
@@ -152,6 +215,9 @@ def predicted(
             notes[f"{section.operator}: {section.reason}; its time is that of its bytes"] = None
         times.append(SectionTime(section, spent, made, at))
         at += spent
+        before = section
+    # What is hidden behind neighbours twice is not hidden: the busiest engine has to work.
+    at = max(at, max(busy.values(), default=0.0))
     launch = model.launch / _US
     latency = at + launch
     return ProgramPrediction(

@@ -29,6 +29,7 @@ from nki.tensor import NkiTensor
 __all__ = ["BANK", "Side", "multiply", "panel", "product_of", "run_product"]
 
 BANK = 512  # elements of float32 in a bank of PSUM, the most columns of one product
+_BANKS = 2  # of PSUM for rows that are reduced: eight hold what runs ahead, too
 _STAYS = 64 * 1024  # bytes of a partition for an operand that stays on the chip
 _ALLOWED = frozenset({DType.F32, DType.BF16, DType.F16, DType.F8E4M3, DType.F8E4M3FN, DType.F8E5M2})
 
@@ -157,7 +158,7 @@ def _turned_panel(e: Emitter, leaf: Leaf, depth: int, column: int, columns: int)
             turned = nl.ndarray((height, group), dtype=kind, buffer=nl.psum)
             for at, size, tile in tiles:
                 nisa.nc_transpose(turned[:, at : at + size], tile[:, begin : begin + height])
-            nisa.tensor_copy(found[number][:, group_at : group_at + group], turned)
+            e.copy(found[number][:, group_at : group_at + group], turned)
     return found
 
 
@@ -169,7 +170,13 @@ def _bytes(depth: int, columns: int, dtype: DType) -> int:
 # --- the product ---------------------------------------------------------------------------------
 
 
-def multiply(left: Panel, right: Panel, m: tuple[int, int], n: tuple[int, int]) -> NkiTensor:
+def multiply(
+    left: Panel,
+    right: Panel,
+    m: tuple[int, int],
+    n: tuple[int, int],
+    total: NkiTensor | None = None,
+) -> NkiTensor:
     """Return a tile in PSUM: the sum over all tiles of k.
 
     Args:
@@ -177,8 +184,10 @@ def multiply(left: Panel, right: Panel, m: tuple[int, int], n: tuple[int, int]) 
         right: tiles of (k, n).
         m: first column of the left tiles and how many, at most 128.
         n: likewise of the right ones, at most 512.
+        total: where to, by default a new tile.
     """
-    total = nl.ndarray((m[1], n[1]), dtype="float32", buffer=nl.psum)
+    if total is None:
+        total = nl.ndarray((m[1], n[1]), dtype="float32", buffer=nl.psum)
     for a, b in zip(left, right, strict=True):
         nisa.nc_matmul(total, a[:, m[0] : m[0] + m[1]], b[:, n[0] : n[0] + n[1]])
     return total
@@ -200,12 +209,14 @@ class _Product:
         (space,) = group.spaces
         self.rows = Rows(e, group, space, inputs, outputs)
         self.whole_rows = any(node.op.value == "reduce" for node in group.nodes)
+        self._by_batch = self.shape.batch >= e.cores
         self._panels: dict[tuple[str, int, int], Panel] = {}
 
     def run(self) -> None:
         if not self.shape.k:
             raise NoLoweringError("a product over no elements is a constant")
-        for batch in range(self.shape.batch):
+        batches = range(self.shape.batch)
+        for batch in self.e.share(batches) if self._by_batch else batches:
             self._panels.clear()
             self._matrix(batch)
 
@@ -213,8 +224,16 @@ class _Product:
         shape = self.shape
         width = self._width()
         left_stays = _bytes(shape.k, shape.m, self.left.dtype) <= _STAYS
-        rows = chunks(shape.m, PARTITIONS)
-        for column, columns in chunks(shape.n, width):
+        rows, parts = chunks(shape.m, PARTITIONS), chunks(shape.n, width)
+        if not self._by_batch:
+            # Cores share what there is more of: rows, or else columns.
+            if len(rows) < self.e.cores and not self.whole_rows:
+                each = -(-shape.n // self.e.cores)
+                parts = [(a, n) for at, size in self.e.share(chunks(shape.n, each))
+                         for a, n in ((at + b, n) for b, n in chunks(size, width))]  # fmt: skip
+            else:
+                rows = list(self.e.share(rows))
+        for column, columns in parts:
             right = self._panel("right", batch, column, columns)
             for row, height in rows:
                 left, at = (
@@ -268,12 +287,19 @@ class _Product:
         self.rows.begin_rows(batch * self.shape.m + row, height)
         whole = None
         if self.whole_rows:
-            whole = nl.ndarray((height, width), dtype=HELD[node.dtype], buffer=nl.sbuf)
+            fits = width <= _BANKS * BANK and node.dtype is DType.F32
+            buffer = nl.psum if fits else nl.sbuf
+            whole = nl.ndarray((height, width), dtype=HELD[node.dtype], buffer=buffer)
         for column, some in chunks(width, BANK):
             e.at(node)
-            total = multiply(left, right, (at, height), (column, some))
+            total = None
+            if whole is not None and whole.buffer is nl.psum:
+                total = whole[:, column : column + some]
+            total = multiply(left, right, (at, height), (column, some), total)
             if whole is not None:
-                nisa.tensor_copy(whole[:, column : column + some], total)
+                if whole.buffer is nl.psum:
+                    continue
+                e.copy(whole[:, column : column + some], total)
                 continue
             e.partitions, e.columns = height, some
             value = Value(total, node.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.reference import Caller, apply
+from neuronxcc.ir.reference import Caller, evaluate_node
 from neuronxcc.options import Options
 from neuronxcc.perf import Parameters
 from neuronxcc.targets import Target, get_target
@@ -29,6 +29,7 @@ from nki.recording import Recording
 __all__ = ["DeviceProgram"]
 
 Array = npt.NDArray[Any]
+Known = dict[tuple[Node, int], Array]  # by node and number of its result
 
 
 @dataclass(eq=False)
@@ -41,6 +42,7 @@ class DeviceProgram:
         options: of the compiler.
         sections: in the order in which they run.
         views: of each result, what it is a view of.
+        lnc: physical cores of the logical core that it is for.
         notes: what the user should be told: options without effect here.
     """
 
@@ -49,6 +51,7 @@ class DeviceProgram:
     options: Options
     sections: tuple[Section, ...]
     views: Mapping[Node, Use]
+    lnc: int = 1
     notes: tuple[str, ...] = ()
     _launches: dict[int, Launch] = field(default_factory=dict)
     _predictions: dict[Any, Any] = field(default_factory=dict)
@@ -73,10 +76,10 @@ class DeviceProgram:
     def predict(
         self, target: str | Target | None = None, parameters: Parameters | None = None
     ) -> ProgramPrediction:
-        """Return how long the program would take: sections one after the other, their times summed.
+        """Return how long the program would take: its sections on one timeline.
 
-        A section begins when the one before has ended, so that nothing is loaded ahead from one
-        to the next.
+        Each section is timed behind the one before it, whose end it overlaps with: engines go on
+        as soon as they can, and weights are loaded ahead.
 
         Args:
             target: by default that which the program was lowered for.
@@ -101,22 +104,31 @@ class DeviceProgram:
             by: "native" or "reference": who runs NKI kernels; by default what
                 TORCH_NEURONX_NKI_EXECUTOR says.
         """
-        known: dict[Node, Array] = dict(zip(self.graph.params, inputs, strict=True))
+        known: Known = {
+            (param, 0): value for param, value in zip(self.graph.params, inputs, strict=True)
+        }
         for section in self.sections:
             self._section(section, known, call, by)
         return [self._value(node, known) for node in self.graph.results]
 
-    def _section(
-        self, section: Section, known: dict[Node, Array], call: Caller | None, by: str | None
-    ) -> None:
+    def _section(self, section: Section, known: Known, call: Caller | None, by: str | None) -> None:
         if section.recording is None:
-            evaluate_nodes(section.nodes, known, call)
+            for node in section.nodes:
+                self._evaluate(node, known, call)
             return
         launch = self._launch(section.recording)
         arrays = [held(self._value(node, known), node.dtype) for node in section.inputs]
-        found = launch.made(_executor(by))(arrays)
+        found = launch.made(executor(by))(arrays)
         for node, flat in zip(section.outputs, found, strict=True):
-            known[node] = returned(flat.reshape(-1), node.type)
+            key = (node.srcs[0], node["index"]) if node.op is Op.GET else (node, 0)
+            known[key] = returned(flat.reshape(-1), node.type)
+
+    def _evaluate(self, node: Node, known: Known, call: Caller | None) -> None:
+        """Compute a node by its meaning in NumPy."""
+        operands = [self._value(src, known) for src in node.srcs]
+        values = evaluate_node(node, operands, call)
+        for index, value in enumerate(values):
+            known[node, index] = value
 
     def _launch(self, recording: Recording) -> Launch:
         found = self._launches.get(id(recording))
@@ -130,23 +142,16 @@ class DeviceProgram:
             self._launches[id(recording)] = found
         return found
 
-    def _value(self, node: Node, known: dict[Node, Array]) -> Array:
-        if node in known:
-            return known[node]
+    def _value(self, node: Node, known: Known) -> Array:
+        key = (node.srcs[0], node["index"]) if node.op is Op.GET else (node, 0)
+        if key in known:
+            return known[key]
         if node.op is Op.CONSTANT:
             return np.asarray(node["literal"].array)
         use = self.views.get(node)
         if use is not None and use.source is not node:
             return shown(self._value(use.source, known), use.view)
         return np.zeros(node.shape, node.dtype.numpy)  # of no elements
-
-
-def _executor(by: str | None) -> Callable[[Launch], Any]:
-    from nki.frontends import _native, _reference  # noqa: PLC0415
-
-    if by is None:
-        return executor()
-    return _reference if by == "reference" else _native()
 
 
 def shown(array: Array, view: View) -> Array:
@@ -157,41 +162,3 @@ def shown(array: Array, view: View) -> Array:
         flat[view.offset :], view.shape, [stride * size for stride in view.strides]
     )
     return np.array(made)
-
-
-def evaluate_nodes(nodes: Sequence[Node], known: dict[Node, Array], call: Caller | None) -> None:
-    """Compute nodes by their meaning in NumPy."""
-    from neuronxcc.ir.reference import _Rank  # noqa: PLC0415
-    from neuronxcc.ir.table import info  # noqa: PLC0415
-
-    rank = _Rank(call)
-    for node in nodes:
-        operands = [_operand(src, known) for src in node.srcs]
-        evaluate = info(node).evaluate
-        if evaluate is None:
-            values: Sequence[Array] = apply(node, operands)
-        else:
-            values = evaluate(rank, node, operands)
-        if len(values) == 1:
-            known[node] = values[0]
-        known.update({_Part(node, i): value for i, value in enumerate(values)})  # type: ignore[misc]
-
-
-def _operand(node: Node, known: dict[Node, Array]) -> Array:
-    if node in known:
-        return known[node]
-    if node.op is Op.CONSTANT:
-        return np.asarray(node["literal"].array)
-    if node.op is Op.GET:
-        return known[_Part(node.srcs[0], node["index"])]  # type: ignore[index]
-    value = apply(node, [_operand(src, known) for src in node.srcs])[0]
-    known[node] = value
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One of several results."""
-
-    node: Node
-    index: int

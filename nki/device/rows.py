@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 
 import nki.isa as nisa
+import nki.language as nl
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
@@ -26,7 +28,7 @@ from nki.device.emitter import (
     even_chunks,
     require_form,
 )
-from nki.device.groups import Group, Space, Use, is_number, kind_in
+from nki.device.groups import Group, Space, Use, is_number
 from nki.device.pointwise import emit
 from nki.device.transfers import Leaf, leaf_of, load, store
 from nki.device.types import HELD
@@ -37,7 +39,6 @@ from nki.tensor import NkiTensor
 __all__ = ["Rows", "blocks_of", "number_of", "reduced", "run_rows", "space_of"]
 
 Tensors = Mapping[Node, NkiTensor]
-Located = Callable[[Node], None]
 
 _ROOM = 96 * 1024  # bytes of a partition that the tiles of a block may take
 _KEPT = 32 * 1024  # bytes of a partition for tiles that stay from block to block
@@ -88,25 +89,29 @@ class Rows:
         for node in group.nodes:
             for number, use in enumerate(group.uses[node]):
                 if use.source in inputs and node.op not in _ANCHORS:
-                    self._leaves[node, number] = self._leaf(use, inputs[use.source])
-        self._stores = [
-            (node, self._leaf(Use(node, contiguous(node.shape)), outputs[node]))
-            for node in group.outputs
-        ]
+                    self._leaves[node, number] = self._leaf(use, inputs[use.source], node)
+        self._stores = []
+        for node in group.outputs:
+            source, view = group.stored.get(node) or Use(node, contiguous(node.shape))
+            self._stores.append((source, self._leaf(Use(source, view), outputs[node], source)))
         self._full = {
-            node for node in group.nodes if linear or kind_in(node.shape, space) == "full"
+            node for node in group.nodes if linear or group.kind_of(node, space) == "full"
         }
         self._kept: dict[tuple[Leaf, int, int], Value] = {}
+        self._lines: dict[tuple[Node, int, int], Operand] = {}
         self._room = _KEPT
         self._reductions = [node for node in group.nodes if node.op is Op.REDUCE]
+        self._readers = self._counted()
         self._row = self._column = 0
         self._values: dict[Node, Operand] = {}  # of the block
         self._rows: dict[Node, Operand] = {}  # of all columns of its rows
         self._loaded: dict[Leaf, Value] = {}
 
-    def _leaf(self, use: Use, tensor: NkiTensor) -> Leaf:
+    def _leaf(self, use: Use, tensor: NkiTensor, node: Node) -> Leaf:
         rows, columns = self.space
         view = use.view
+        if node in self.group.lines:
+            return Leaf(tensor, use.source.dtype, view.offset, (), collapsed(view.dims))
         if self._linear and view.size == rows * columns:
             dims = collapsed(view.dims)
             step = dims[0][1] if dims else 0
@@ -117,6 +122,13 @@ class Rows:
         if view.size == rows:
             return Leaf(tensor, use.source.dtype, view.offset, collapsed(view.dims), ())
         return Leaf(tensor, use.source.dtype, view.offset, (), ())  # one number
+
+    def _counted(self) -> Counter[Node]:
+        """Return how often each node of the group is read, stores included."""
+        found: Counter[Node] = Counter(node for node, _ in self._stores)
+        for node in self.group.nodes:
+            found.update(use.source for use in self.group.uses[node])
+        return found
 
     # --- sizes -----------------------------------------------------------------------------------
 
@@ -141,10 +153,10 @@ class Rows:
                     if leaf not in last:
                         made.append((at, leaf, _itemsize(leaf.dtype)))
                     last[leaf] = at
-            if node in self._full:
+            if node in self._full or node in self.group.lines:
                 made.append((at, node, _itemsize(node.dtype)))
                 last.setdefault(node, at)
-        for node in self.group.outputs:
+        for node, _ in self._stores:
             last[node] = len(self.group.nodes)
         if self._reductions:
             # All of it is kept for the results.
@@ -183,6 +195,12 @@ class Rows:
         for known in (self._values, self._rows):
             if node in known:
                 return known[node]
+        if node in self.group.lines:
+            return self._line(node)
+        together = self._together(node)
+        if together is not None:
+            self._values[node] = together
+            return together
         operands = [self._operand(node, n) for n in range(len(self.group.uses[node]))]
         self.e.at(node)
         if node.op is Op.REDUCE:
@@ -191,6 +209,95 @@ class Rows:
             made = emit(self.e, node, operands)
         (self._values if node in self._full else self._rows)[node] = made
         return made
+
+    def _together(self, node: Node) -> Operand | None:
+        """Return a value for which one instruction does what two operators mean, None if none does.
+
+        exp(x - v) is one activation, which also sums up its row; x * c + y is one instruction of
+        Vector. Only in float32, where nothing is rounded between the two.
+        """
+        if node.dtype is not DType.F32 or node not in self._full:
+            return None
+        if node.op is Op.EXP:
+            return self._shifted_exp(node)
+        if node.op is Op.ADD:
+            return self._scaled_sum(node)
+        return None
+
+    def _only_for(self, node: Node, op: Op) -> bool:
+        """Return whether an operand is computed here for one reader alone, which is not yet."""
+        known = node in self._values or node in self._rows
+        return node.op is op and node in self._full and self._readers[node] == 1 and not known
+
+    def _shifted_exp(self, node: Node) -> Operand | None:
+        (use,) = self.group.uses[node]
+        inner = use.source
+        if not self._only_for(inner, Op.SUBTRACT):
+            return None
+        x, shift = self._operand(inner, 0), self._operand(inner, 1)
+        if not isinstance(x, Value) or x.vector or not isinstance(shift, Value) or not shift.vector:
+            return None
+        e = self.e
+        e.at(node)
+        negative = e.binary("multiply", shift, -1.0, DType.F32).tile
+        sums = [r for r in self._reductions if r["kind"] == "add" and r.dtype is DType.F32
+                and self.group.uses[r][0].source is node]  # fmt: skip
+        if e.columns != self.space.columns or not sums:
+            return e.activation("exp", x, DType.F32, bias=negative)
+        made, total = e.new(DType.F32, vector=False), e.new("float32", vector=True)
+        e.spend(made, scalar=True)
+        nisa.activation(
+            made, op="exp", data=x.tile, bias=negative, reduce_op="add", reduce_res=total,
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        )  # fmt: skip
+        for reduction in sums:
+            self._rows[reduction] = Value(total, DType.F32, vector=True)
+        return Value(made, DType.F32)
+
+    def _scaled_sum(self, node: Node) -> Operand | None:
+        for number in (0, 1):
+            inner = self.group.uses[node][number].source
+            if not self._only_for(inner, Op.MULTIPLY):
+                continue
+            factors = [self._operand(inner, 0), self._operand(inner, 1)]
+            other = self._operand(node, 1 - number)
+            factors.sort(key=lambda f: not isinstance(f, Value))
+            x, factor = factors
+            tiles = [v for v in (x, other) if isinstance(v, Value) and not v.vector]
+            if len(tiles) < 2 or isinstance(factor, Value):
+                return None
+            if all(v.tile.buffer is nl.psum for v in tiles):
+                return None
+            e = self.e
+            e.at(node)
+            made = e.new(DType.F32, vector=False)
+            e.spend(made, scalar=False, each=2.0)
+            nisa.scalar_tensor_tensor(
+                made, data=tiles[0].tile, op0="multiply", operand0=float(factor), op1="add",
+                operand1=tiles[1].tile,
+            )  # fmt: skip
+            return Value(made, DType.F32)
+        return None
+
+    def _line(self, node: Node) -> Operand:
+        """Return a value for each column: it is computed once for all rows."""
+        e = self.e
+        key = (node, self._column, e.columns)
+        found = self._lines.get(key)
+        if found is None:
+            partitions = e.partitions
+            e.partitions = min(PARTITIONS, self.space.rows)
+            operands = [self._operand(node, n) for n in range(len(self.group.uses[node]))]
+            e.at(node)
+            found = emit(e, node, operands)
+            e.partitions = partitions
+            size = e.columns * _itemsize(node.dtype)
+            if size <= self._room:
+                self._room -= size
+                self._lines[key] = found
+        if isinstance(found, Value) and found.tile.shape[0] != e.partitions:
+            found = found._replace(tile=found.tile[0 : e.partitions])
+        return found
 
     def _operand(self, node: Node, number: int) -> Operand:
         use = self.group.uses[node][number]
@@ -229,16 +336,24 @@ class Rows:
     def store(self, *, full: bool | None = None) -> None:
         """Write the outputs of the block, all or those of full or of one column."""
         for node, leaf in self._stores:
-            is_full = node in self._full
+            is_line = node in self.group.lines
+            is_full = node in self._full or is_line
             if full is not None and is_full is not full:
                 continue
+            if is_line and (self._row or self.e.core):
+                continue  # it was stored with the first rows
             value = self.value(node)
             self.e.at(node)
             columns = self.e.columns
             if not is_full:
                 self.e.columns = 1
+            partitions = self.e.partitions
+            if is_line:
+                self.e.partitions = 1
+                if isinstance(value, Value):
+                    value = value._replace(tile=value.tile[0:1])
             store(self.e, leaf, value, self._row, self._column if is_full else 0)
-            self.e.columns = columns
+            self.e.columns, self.e.partitions = columns, partitions
 
     def rows(self, row: int, partitions: int, given: Mapping[Node, Operand] | None = None) -> None:
         """Compute and store everything of some rows.
@@ -299,6 +414,7 @@ def reduced(e: Emitter, node: Node, x: Operand, held: str = "") -> Value:
         tile = dense
     else:
         tile = x.tile
+    e.spend(tile, scalar=False)
     nisa.tensor_reduce(made, op=op, data=tile, axis=(1,))
     return Value(made, node.dtype, vector=True)
 
@@ -309,6 +425,8 @@ def reduced(e: Emitter, node: Node, x: Operand, held: str = "") -> Value:
 def _is_linear(group: Group, mine: set[Node]) -> bool:
     """Return whether all of a group is element by element in the order of memory."""
     size = group.nodes[0].type.size
+    if group.stored or group.lines:
+        return False
     for node in group.nodes:
         if node.op is Op.REDUCE or node.type.size != size:
             return False
@@ -355,10 +473,10 @@ def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
     """Compute a group without products."""
     space, linear = space_of(group)
     rows = Rows(e, group, space, inputs, outputs, linear=linear)
-    for row, partitions in blocks_of(space.rows):
+    for row, partitions in e.share(blocks_of(space.rows)):
         rows.rows(row, partitions)
 
 
-def blocks_of(rows: int) -> Iterator[tuple[int, int]]:
-    """Iterate over (first row, rows) of blocks."""
-    yield from chunks(rows, PARTITIONS)
+def blocks_of(rows: int) -> list[tuple[int, int]]:
+    """Return (first row, rows) of blocks."""
+    return chunks(rows, PARTITIONS)

@@ -127,15 +127,15 @@ def _load_turned(e: Emitter, leaf: Leaf, row: int, column: int) -> NkiTensor:
         ):
             part = tile[first : first + size_of(outer), left : left + size_of(inner)]
             nisa.dma_copy(dst=part, src=pattern(leaf.tensor, (*outer, *inner), offset))
-        turn(tile, made[:, at : at + size])
+        turn(e, tile, made[:, at : at + size])
     return made
 
 
-def turn(tile: NkiTensor, dst: NkiTensor) -> None:
+def turn(e: Emitter, tile: NkiTensor, dst: NkiTensor) -> None:
     """Transpose a tile of at most 128 by 128 into another one, by the Tensor Engine."""
     turned = nl.ndarray((tile.shape[1], tile.shape[0]), dtype=tile.dtype, buffer=nl.psum)
     nisa.nc_transpose(turned, tile)
-    nisa.tensor_copy(dst, turned)
+    e.copy(dst, turned)
 
 
 def store(e: Emitter, leaf: Leaf, value: Any, row: int, column: int) -> None:
@@ -161,7 +161,7 @@ def _storable(e: Emitter, value: Any, kind: str) -> NkiTensor:
     vector = isinstance(value, Value) and value.vector and e.columns > 1
     if tile.buffer is nl.psum or tile.dtype != kind or vector or not isinstance(value, Value):
         made = e.tile(e.columns, kind)
-        nisa.tensor_copy(made, tile)
+        e.copy(made, tile)
         return made
     return tile
 

@@ -13,7 +13,17 @@ from typing import Final, NamedTuple
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 
-__all__ = ["MOVES", "Dims", "View", "boxes", "collapsed", "contiguous", "moved", "split"]
+__all__ = [
+    "MOVES",
+    "Dims",
+    "View",
+    "boxes",
+    "collapsed",
+    "contiguous",
+    "inverted",
+    "moved",
+    "split",
+]
 
 #: (size, stride) of each dimension.
 Dims = tuple[tuple[int, int], ...]
@@ -91,6 +101,24 @@ def split(view: View, rows: int, columns: int) -> tuple[Dims, Dims] | None:
         if at < len(view.shape):
             count *= view.shape[at]
     return None
+
+
+def inverted(view: View, size: int) -> View | None:
+    """Return where each element of a tensor lies in a view of it; None if not all do once.
+
+    >>> inverted(View((3, 2), (1, 3)), 6)
+    View(shape=(2, 3), strides=(1, 2), offset=0)
+    """
+    dims = list(zip(view.shape, view.strides, contiguous(view.shape).strides, strict=True))
+    dims = sorted((dim for dim in dims if dim[0] > 1), key=lambda dim: -dim[1])
+    step = 1
+    for n, stride, _ in reversed(dims):
+        if stride != step:
+            return None
+        step *= n
+    if step != size or view.offset:
+        return None
+    return View(tuple(n for n, _, _ in dims), tuple(place for _, _, place in dims))
 
 
 def boxes(dims: Dims, begin: int, count: int) -> list[tuple[int, int, Dims]]:

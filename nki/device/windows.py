@@ -208,7 +208,7 @@ def run_reduce_window(e: Emitter, group: Group, inputs: Tensors, outputs: Tensor
     if not op:
         raise NoLoweringError(f"windows are not combined by {node['kind']}")
     rows = math.prod(node.shape[d] for d in g.rows)
-    for row, partitions in blocks_of(rows):
+    for row, partitions in e.share(blocks_of(rows)):
         e.partitions = partitions
         plane = load_plane(
             e, tensor, _dims(use.view, g), row, partitions, (g.padded, g.low, g.base), fill,
@@ -255,7 +255,7 @@ def run_select_and_scatter(e: Emitter, group: Group, inputs: Tensors, outputs: T
     size = math.prod(g.sizes)
     shape = contiguous(g.sizes)
     still = (g.sizes, (0,) * len(g.sizes), (1,) * len(g.sizes))
-    for row, partitions in blocks_of(rows):
+    for row, partitions in e.share(blocks_of(rows)):
         e.partitions = partitions
         plane = load_plane(
             e, _tensor(inputs, operand), _dims(operand.view, g), row, partitions,

@@ -15,7 +15,7 @@ from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.options import Options
-from nki.device import lower
+from nki.device import InstructionLimitError, lower
 from nki.device.views import boxes, collapsed, contiguous, moved
 
 from .device_tools import arguments, check, compiled, graph_of
@@ -97,7 +97,7 @@ def test_attention_is_two_products() -> None:
     out = build.matmul(shares, v)
     graph = graph_of(build.reshape(build.transpose(out, (0, 2, 1, 3)), (2, 130, 48)))
     program = check(graph, arguments(graph), most=400, floor=1)
-    assert [section.kind for section in program.sections] == ["product", "product", "move"]
+    assert [section.kind for section in program.sections] == ["product", "product"]
 
 
 def test_equal_sections_are_recorded_once() -> None:
@@ -204,10 +204,82 @@ def test_the_time_of_a_program_is_that_of_its_sections() -> None:
     program = compiled(graph_of(softmax(build.matmul(softmax(x), w))))
     made = program.predict()
     assert made.device_us == pytest.approx(sum(part.device_us for part in made.sections))
+    # Neighbours overlap, but every engine has to do all of its work.
+    alone = sum(part.prediction.device_us for part in made.sections if part.prediction)
+    assert max(made.busy_us.values()) <= made.device_us <= alone + 1
     assert made.instructions == program.instructions
     assert made.flops == 2 * 256 * 512 * 512
     for name in ("trn1", "trn3"):
         assert program.predict(name).target == name
+
+
+def test_two_cores_share_a_section() -> None:
+    x, w = f32(0, 512, 512), f32(1, 512, 512)
+    graph = graph_of(softmax(build.matmul(x, w)))
+    one, two = (compiled(graph, lnc=lnc) for lnc in (1, 2))
+    check(graph, arguments(graph), two, most=600)
+    assert two.predict().cores == 2
+    assert two.predict().device_us < one.predict().device_us
+    assert compiled(graph, "trn1", lnc=2).lnc == 1
+    assert compiled(graph, "trn1", lnc=2).notes == (
+        "--lnc 2 does not exist on trn1: 1 physical core(s) are used",
+    )
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_two_cores_share_convolutions_and_windows(lnc: int) -> None:
+    x, w, s = f32(0, 1, 5, 9, 12), f32(1, 6, 5, 3, 3), f32(2, 5, 1, 2, 2)
+    y = build.convolution(x, w, low=1, high=1)
+    pooled = build.reduce_window(
+        y, "max", window=(1, 1, 2, 2), strides=(1, 1, 2, 2), low=(0, 0, 0, 0), high=(0, 0, 0, 0)
+    )
+    single = build.convolution(x, s, feature_group_count=5)
+    graph = graph_of(build.unary(Op.TANH, pooled), single, build.pad(single, 2.0, 1, 1))
+    check(graph, arguments(graph), compiled(graph, lnc=lnc), most=64, floor=1)
+
+
+def test_casts_of_products_are_seen_in_the_time() -> None:
+    x, w = f32(0, 256, 256), f32(1, 256, 256)
+    graph = graph_of(build.matmul(x, w))
+    plain = compiled(graph, passes=True).predict()
+    cast = compiled(graph, passes=True, auto_cast="matmult").predict()
+    assert cast.busy_us["tensor"] < plain.busy_us["tensor"] / 2
+
+
+def test_too_many_instructions_are_an_error() -> None:
+    graph = graph_of(softmax(f32(0, 300, 40)))
+    allowed = (("--internal-max-instruction-limit", "5"),)
+    with pytest.raises(InstructionLimitError) as raised:
+        compiled(graph, recorded=allowed)
+    assert str(raised.value) == (
+        f"[NCC_EBVF030] number of instructions generated exceeds the limit: "
+        f"{raised.value.instructions}, allowed are 5 (--internal-max-instruction-limit). Split the "
+        "model: pipeline or tensor parallelism, or several smaller graphs"
+    )
+
+
+def test_options_without_effect_are_said() -> None:
+    graph = graph_of(build.unary(Op.EXP, f32(0, 4)))
+    program = compiled(
+        graph, lnc=1, model_type="transformer", distribution_strategy="fsdp",
+        enable_saturate_infinity=True,
+    )  # fmt: skip
+    assert program.notes == (
+        "--model-type transformer changes no instruction of device programs",
+        (
+            "--distribution-strategy fsdp changes no instruction of device programs: they have no "
+            "collectives"
+        ),
+        "--enable-saturate-infinity changes no instruction of device programs",
+    )
+
+
+def test_the_order_of_instructions_changes_no_value() -> None:
+    """The scheduler moves instructions; padding writes some elements twice and keeps its order."""
+    x = f32(0, 300, 200)
+    padded = build.pad(build.unary(Op.NEGATE, x), 3.0, (2, 1), (0, 5))
+    graph = graph_of(softmax(padded), padded)
+    check(graph, arguments(graph), most=16)
 
 
 def test_options_without_a_target_take_its_name() -> None:
