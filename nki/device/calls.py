@@ -13,7 +13,7 @@ from typing import Any, Final
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc
-from neuronxcc.ir.node import Node, Operand
+from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.ir.op import Op
 
 __all__ = ["CALLS", "without_calls"]
@@ -44,7 +44,8 @@ def _scores(query: Node, key: Node, bias: Node | None, scale: float, *, causal: 
         row = build.iota(DType.S32, shape[-2:], 0)
         column = build.iota(DType.S32, shape[-2:], 1)
         seen = build.compare(column, row, "LE")
-        mask = build.select(seen, build.constant(0.0, DType.F32), build.constant(-1e30, DType.F32))
+        plane = TensorType(DType.F32, seen.shape)
+        mask = build.select(seen, build.splat(0.0, plane), build.splat(-1e30, plane))
         scores = build.binary(Op.ADD, scores, build.broadcast_in_dim(mask, shape, (3, 4)))
     if bias is not None and bias.type.size:
         scores = build.binary(Op.ADD, scores, _spread(build.convert(bias, DType.F32), scores.shape))

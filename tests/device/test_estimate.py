@@ -18,6 +18,9 @@ from neuronxcc.perf.graphs.collectives import ERAS
 from neuronxcc.perf.graphs.host import HostParameters
 from torch_neuronx.distributed import PlanError
 from torch_neuronx.estimation import command, segments
+from torch_neuronx.estimation.calibration.fit import GRID, estimated, line
+from torch_neuronx.estimation.calibration.models import recorded
+from torch_neuronx.estimation.calibration.rows import rows
 from torch_neuronx.estimation.errors import EstimateError
 from torch_neuronx.estimation.result import Estimate
 
@@ -403,6 +406,14 @@ def test_device_programs_give_the_time_where_there_are_some() -> None:
     assert 0.0 < found.simulated <= 1.0
     assert found.flops == torch_neuronx.estimate(model(), x()).flops
 
+    def attends(q: Tensor) -> Tensor:
+        return nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    heads = torch.empty(1, 2, 128, 64, dtype=torch.bfloat16, device="meta")
+    attention = torch_neuronx.estimate(attends, heads, programs=True)
+    check_whole(attention)
+    assert {row.how for row in attention.rows} == {"simulated", "host table"}
+
     def sorts(a: Tensor) -> Tensor:
         values: Tensor = torch.linalg.eigvalsh(a.float() @ a.float().T)
         return values
@@ -411,3 +422,30 @@ def test_device_programs_give_the_time_where_there_are_some() -> None:
     check_whole(mixed)
     assert {"simulated", "bytes and flops"} <= {row.how for row in mixed.rows}
     assert any("has no instructions" in note for note in mixed.notes)
+
+
+# Published times of models.
+
+
+def test_every_row_has_a_source_and_a_time_or_a_reason() -> None:
+    table = rows()
+    assert len({row.name for row in table}) == len(table)
+    for row in table:
+        assert row.source
+        assert row.us > 0 or row.reason
+        assert row.what in {"forward", "training", "prefill", "token"}
+    assert sum(row.fitted for row in table) >= 20
+    assert all(row.compared for row in table if row.fitted)
+
+
+@pytest.mark.parametrize("name", ["distilbert b1", "llama-3-8b token"])
+def test_the_line_of_a_row_goes_through_its_estimates(name: str) -> None:
+    row = next(row for row in rows() if row.name == name)
+    made = line(row, (1.0, 0.5))
+    graph = GraphParameters(product_efficiency=0.5, section_gap=3.0, collective_floor=40.0)
+    assert made.us(0.5, 3.0, 40.0) == pytest.approx(estimated(row, recorded(row), graph))
+
+
+def test_the_model_has_what_the_fit_chose() -> None:
+    for field in GRID:
+        assert getattr(GraphParameters(), field) in GRID[field]

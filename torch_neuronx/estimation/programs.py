@@ -9,6 +9,7 @@ from neuronxcc.ir.operators.checks import ShapeError
 from neuronxcc.options import Options
 from neuronxcc.perf.graphs import SIMULATED, Machine, Section, cost_section
 from nki.device import SectionTime, lower
+from nki.device.record import InstructionLimitError
 from nki.errors import NkiError
 
 __all__ = ["simulated"]
@@ -21,8 +22,7 @@ def simulated(
 
     Args:
         graph: after the compiler's passes.
-        machine: a logical core. Programs are for a physical one: of several, what keeps engines
-            busy is divided by their number, and what is waited for is not.
+        machine: a logical core.
         settings: the compiler's options.
 
     Returns:
@@ -31,7 +31,7 @@ def simulated(
     try:
         program = lower(graph, machine.target, settings, passes=False)
         found = program.predict(parameters=machine.known)
-    except (ShapeError, NkiError, NotImplementedError) as error:
+    except (ShapeError, NkiError, NotImplementedError, InstructionLimitError) as error:
         return str(error).strip().splitlines()[0]
     return program.graph, [_section(one, machine) for one in found.sections]
 
@@ -41,11 +41,11 @@ def _section(time: SectionTime, machine: Machine) -> Section:
     if time.prediction is None:
         made.notes = (f"{time.section.operator} has no instructions: {time.section.reason}",)
         return made
-    known, lnc = time.prediction, machine.lnc
-    made.busy = {name: us / lnc for name, us in known.busy_us.items() if us}
-    busiest = max(made.busy.values(), default=0.0)
-    made.latency_us = max(0.0, time.device_us - busiest * lnc)
-    made.simulated_us = busiest + made.latency_us
+    known = time.prediction
+    made.busy = {name: us for name, us in known.busy_us.items() if us}
+    # A section overlaps with the one before it, so that it may add less than it works.
+    made.latency_us = max(0.0, time.device_us - max(made.busy.values(), default=0.0))
+    made.simulated_us = time.device_us
     made.how = SIMULATED
     # Bytes go to the nodes as they would by bytes and flops.
     hbm = known.hbm_bytes

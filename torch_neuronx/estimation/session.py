@@ -20,7 +20,13 @@ from neuronxcc.perf import Parameters
 from neuronxcc.perf.graphs import GraphParameters, Machine
 from neuronxcc.perf.graphs.collectives import DEFAULT_ERA, ERAS, collective_us
 from neuronxcc.perf.graphs.host import HostParameters
-from neuronxcc.perf.graphs.parameters import CALIBRATED, CALIBRATED_ON, MODEL_VERSION, STATED_ERROR
+from neuronxcc.perf.graphs.parameters import (
+    CALIBRATED,
+    CALIBRATED_ON,
+    MODEL_VERSION,
+    STATED_ERROR,
+    STATED_ERROR_OF_TRAINING,
+)
 from neuronxcc.targets import DEFAULT_TARGET, get_target
 from torch_neuronx._compile_only import settings_of
 from torch_neuronx.distributed.planning.collectives import Collective
@@ -269,7 +275,7 @@ def time_of(
         calibrated=chip.name in CALIBRATED,
         calibrated_on=CALIBRATED_ON,
         step_us=clock.us,
-        error=STATED_ERROR,
+        error=STATED_ERROR_OF_TRAINING if recorded.trains else STATED_ERROR,
         rows=tuple(clock.rows),
         sections=clock.sections,
         busy_us=clock.busy,

@@ -18,6 +18,7 @@ from torch_neuronx.estimation.calibration.fit import (
     PRIOR,
     best,
     left_out,
+    line,
     tabulated,
 )
 from torch_neuronx.estimation.calibration.rows import Row, rows
@@ -55,21 +56,26 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--fit", action="store_true", help="fit, and leave out each family")
     chosen = options.parse_args()
-    compared = [row for row in rows() if row.compared]
+    now = tuple(getattr(GraphParameters(), name) for name in GRID)
     prior, apart = tuple(PRIOR.values()), {}
+    efficiencies = GRID["product_efficiency"] if chosen.fit else (1.0, now[0])
+    lines = []
+    for row in (row for row in rows() if row.compared):
+        lines.append(line(row, efficiencies))
+        _say(row.name)
     if chosen.fit:
-        table = tabulated(compared, GRID, _say)
+        table = tabulated(lines)
         point = best(table)
         print("\n".join(f"{name} = {x:g}" for name, x in zip(GRID, point, strict=True)) + "\n")
         apart = left_out(table)
     else:
-        point = tuple(getattr(GraphParameters(), name) for name in GRID)
-        axes = zip(GRID, prior, point, strict=True)
-        table = tabulated(compared, {name: (x, now) for name, x, now in axes}, _say)
+        point = now
+        axes = zip(GRID, prior, now, strict=True)
+        table = tabulated(lines, {name: (before, x) for name, before, x in axes})
     found = {"prior": table[prior], "now": table[point]}
     print("\n".join(_table(found, apart)))
     print("\n| Errors | Mean of sizes | Mean | Worst |\n|---|---|---|---|")
-    fitted = [row for row in compared if row.fitted]
+    fitted = [one.row for one in lines if one.row.fitted]
     for name, logs in zip(("as the documents say", "fitted"), found.values(), strict=True):
         print(_summary(name, [math.expm1(log) for row, log in logs if row.fitted]))
     if apart:

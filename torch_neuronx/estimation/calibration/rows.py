@@ -15,7 +15,7 @@ class Row:
 
     Attributes:
         name: of the row.
-        family: rows of a family are left out together when the fit is judged.
+        family: rows of a family weigh as much as those of another.
         model: which.
         instance: type of the instance.
         ranks: of the job.
@@ -46,7 +46,15 @@ class Row:
     @property
     def compared(self) -> bool:
         """Return whether the row is compared with an estimate."""
-        return not self.reason or self.family == "other stack"
+        return not self.reason or "compared and never fitted" in self.reason
+
+    @property
+    def apart(self) -> str:
+        """What is left out together: a family, or a model of decoders.
+
+        No other family says anything about the floor of collectives.
+        """
+        return self.model if self.family == "decoder" else self.family
 
     @property
     def fitted(self) -> bool:
