@@ -10,6 +10,27 @@ from torch._C._distributed_c10d import Backend, Store
 def configure(device_count: int, hbm_bytes: int, name: str) -> None: ...
 def register_kernels() -> None: ...
 def init() -> None: ...
+def describe_process(
+    *,
+    directory: bytes,
+    tag: bytes,
+    target: str,
+    runtime_version: str,
+    lnc: int,
+    chips: int,
+    cores: Sequence[int],
+) -> None:
+    """Say what the file of this process will say (neuron_tools/registry); no directory: no file."""
+
+def registry_path() -> str:
+    """Where the file is, "" if there is none."""
+
+def close_registry() -> None:
+    """Remove it."""
+
+def count_failure(index: int, status: int) -> None:
+    """Count an execution on a core as failed with a number of NRT_STATUS."""
+
 def is_initialized() -> bool: ...
 def is_in_bad_fork() -> bool: ...
 def device_count() -> int: ...

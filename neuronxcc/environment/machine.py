@@ -47,19 +47,20 @@ NEURON_PLATFORM_TARGET_OVERRIDE = MACHINE.variable(
     "(trn1), `gen3` (trn2), `gen4` (trn3), in any letter case. NKI kernels outside of the device "
     "take `trn3` by default",
     default="", source="NKI guides; on real machines it overrides what the instance reports",
-    readers={Reader.DEVICE, Reader.COMPILER, Reader.NKI}, said="`trn2`",
+    readers={Reader.DEVICE, Reader.COMPILER, Reader.NKI, Reader.TOOLS}, said="`trn2`",
 )  # fmt: skip
 NEURON_LOGICAL_NC_CONFIG = MACHINE.variable(
     "NEURON_LOGICAL_NC_CONFIG", TEXT,
     "Physical NeuronCores in one logical core (LNC). trn1, trn1n and inf2 know only 1; asking for "
     "2 there is `NCC_EARG001`",
-    default="", source=_LNC, readers={Reader.DEVICE, Reader.COMPILER},
+    default="", source=_LNC, readers={Reader.DEVICE, Reader.COMPILER, Reader.TOOLS},
     said="2 on trn2 and trn3, else 1",
 )  # fmt: skip
 NEURON_RT_VIRTUAL_CORE_SIZE = MACHINE.variable(
     "NEURON_RT_VIRTUAL_CORE_SIZE", TEXT,
     "Another name of the same setting; if both are set they must agree",
-    default="", source=_LNC, readers={Reader.DEVICE, Reader.COMPILER}, said="as above",
+    default="", source=_LNC, readers={Reader.DEVICE, Reader.COMPILER, Reader.TOOLS},
+    said="as above",
 )  # fmt: skip
 NEURON_RT_NUM_CORES = MACHINE.variable(
     "NEURON_RT_NUM_CORES", TEXT,
@@ -72,7 +73,7 @@ NEURON_RT_VISIBLE_CORES = MACHINE.variable(
     "Which logical cores this process uses: numbers and ranges `m,n,p-q` that together are "
     "contiguous and increasing. Wins over `NEURON_RT_NUM_CORES`. Inside the process the devices "
     "are numbered from 0. `nrtpy.configure()` sets it",
-    default="", source=_RUNTIME, readers={Reader.DEVICE, Reader.NRTPY},
+    default="", source=_RUNTIME, readers={Reader.DEVICE, Reader.NRTPY, Reader.TOOLS},
 )  # fmt: skip
 
 DEVICE = Section("Which device a process starts on")

@@ -14,6 +14,7 @@ from neuronxcc.environment import (
     kernels,
     machine,
     runtime,
+    tools,
 )
 from neuronxcc.environment.variable import Section, Variable
 
@@ -28,6 +29,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
     kernels.NKI,
     compilation.ROUNDING,
     runtime.RUNTIME,
+    tools.TOOLS,
     arithmetic.ARITHMETIC,
     arithmetic.THREADS,
     development.DEVELOPMENT,

@@ -17,8 +17,8 @@ from neuronxcc.unread import UNREAD, ends_quietly
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("neuronxcc", "nki", "nrtpy", "neuron_tools", "torch_neuronx", "neuron_dtypes")
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-# Translates for a parent process that reads its output; nobody calls it.
-INTERNAL = {"neuronxcc.frontends.stablehlo_worker"}
+# What works for a parent process that reads its output; nobody calls it.
+INTERNAL = {"neuronxcc.frontends.stablehlo_worker", "torch_neuronx.tools.nccom"}
 
 
 def runnable() -> set[str]:
@@ -43,6 +43,13 @@ WORDS: dict[str, list[list[str]]] = {
         ["--help"], ["--command", "clean"], ["--command", "compile"],
         ["--command", "collect", "missing-program"],
     ],
+    "neuron_tools.ls": [["--help"], [], ["-j"], ["--nonsense"]],
+    "neuron_tools.monitor.command": [["--help"], [], ["-c", "missing"]],
+    "neuron_tools.nccom.command": [["--help"], ["allr"], ["-r", "2", "-N", "2", "allr"]],
+    "neuron_tools.prometheus": [["--help"], ["--port", "99999"]],
+    "neuron_tools.sysfs.command": [["--help"], [], ["--root", "/proc/nothing"]],
+    "neuron_tools.top.command": [["--help"], []],
+    "torch_neuronx.collect_env": [["--help"], ["--json"]],
     "torch_neuronx.ops": [["--help"], [], ["--json"], ["topk"], ["--dtype", "nonsense"]],
     "torch_neuronx.distributed.plan": [["--help"], ["missing.py"]],
     "nki.coverage": [[]],

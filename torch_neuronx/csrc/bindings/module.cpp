@@ -27,6 +27,7 @@
 #include "program/build.h"
 #include "queue/bindings_queue.h"
 #include "queue/queue.h"
+#include "registry/bindings_registry.h"
 
 namespace py = pybind11;
 
@@ -177,6 +178,7 @@ PYBIND11_MODULE(_C, m) {
   attention::bind_attention(m);
   bind_kernels(m);
   bind_pending(m);
+  registry::bind_registry(m);
   queue::bind_queue(m);
   program::bind_program(m);
   inference::bind_inference(m);

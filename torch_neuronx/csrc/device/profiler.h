@@ -11,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "device/state.h"
+#include "registry/registry.h"
+
 namespace torch_neuronx {
 
 extern std::atomic<bool> g_profiling;
@@ -18,7 +21,8 @@ extern std::atomic<bool> g_profiling;
 // Nanoseconds since the epoch.
 int64_t profile_time();
 
-// One operator on a core, from construction to destruction. Costs one load when nobody profiles.
+// One operator on a core, from construction to destruction: for profiles, at the cost of one load
+// when nobody profiles, and for the tools (registry/registry.h).
 class ActivityScope {
  public:
   explicit ActivityScope(const std::string& name) : name_(name) {
@@ -29,7 +33,10 @@ class ActivityScope {
   }
   ActivityScope(const ActivityScope&) = delete;
   ActivityScope& operator=(const ActivityScope&) = delete;
-  void on(c10::DeviceIndex index) { index_ = index; }
+  void on(c10::DeviceIndex index) {
+    index_ = index;
+    execution_.on(index >= 0 ? index : current_device());
+  }
 
  private:
   void finish() const;
@@ -37,6 +44,7 @@ class ActivityScope {
   const std::string& name_;
   int64_t start_ = 0;
   c10::DeviceIndex index_ = -1;
+  registry::Execution execution_;
 };
 
 // The operator that this thread is in, as a profile numbers it, or 0; and, while a scope is alive,

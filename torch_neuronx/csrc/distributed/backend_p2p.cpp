@@ -141,6 +141,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   auto operation = std::make_shared<Operation>(nullptr, Tensors{tensor}, request.kept, device);
   if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed)))
     operation->profile(activity_of(parcel, name, device, peer, segment_.name(), size_));
+  operation->moves(memory.bytes);
   report(operation, type, sequence_);
   const Done done = [operation, is_send, tensor, request = std::move(request)](
                         const std::exception_ptr& error, int source) {

@@ -12,6 +12,7 @@
 #include "memory/guards.h"
 #include "memory/host_limits.h"
 #include "queue/queue.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx {
 namespace {
@@ -143,6 +144,22 @@ void Arena::count(const Block* block, bool up) {
   apply(stats_.allocated_bytes, block->size);
   apply(stats_.active_bytes, block->size);
   apply(stats_.requested_bytes, block->requested);
+  registry::Core& core = registry::core(device_);
+  if (block->category.load(std::memory_order_relaxed) == Category::kScratchpad) {
+    up ? registry::add(core.scratchpad_bytes, block->size)
+       : registry::subtract(core.scratchpad_bytes, block->size);
+  }
+  const Stat& bytes = stats_.allocated_bytes[all];
+  registry::set(core.allocated_bytes, static_cast<uint64_t>(bytes.current));
+  registry::set(core.allocated_peak, static_cast<uint64_t>(bytes.peak));
+  registry::set(core.allocated_total, static_cast<uint64_t>(bytes.allocated));
+}
+
+void Arena::become_tensor(void* ptr) {
+  Block* const block = find(ptr);
+  if (block == nullptr || block->category.exchange(Category::kTensors) == Category::kTensors)
+    return;
+  registry::subtract(registry::core(device_).scratchpad_bytes, block->size);
 }
 
 void* Arena::allocate(size_t bytes, Category category) {
@@ -261,6 +278,7 @@ bool Arena::reserve(Block* block) {
     i = j;
   }
   reserved_ += fresh;
+  registry::set(registry::core(device_).reserved_bytes, reserved_);
   if (fresh > 0) {
     const auto all = static_cast<size_t>(StatType::AGGREGATE);
     stats_.reserved_bytes[all].increase(fresh);
@@ -372,6 +390,7 @@ void Arena::decommit_free_blocks() {
   }
   if (released == 0) return;
   reserved_ -= released;
+  registry::set(registry::core(device_).reserved_bytes, reserved_);
   checked_host_at_ = std::min(checked_host_at_, reserved_);
   const auto all = static_cast<size_t>(StatType::AGGREGATE);
   stats_.reserved_bytes[all].decrease(released);
@@ -511,6 +530,7 @@ std::string Arena::memory_table(size_t bytes) {
 }
 
 void Arena::out_of_memory(size_t bytes, bool host) {
+  registry::set_failure(4);  // NRT_RESOURCE, as the text says
   const size_t allocated = static_cast<size_t>(stats_.allocated_bytes[0].current);
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), allocated, reserved_,
                                    c10::Device(kNeuron, static_cast<c10::DeviceIndex>(device_)));

@@ -3,6 +3,7 @@
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "memory/allocator.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -98,6 +99,8 @@ Tensors call(const Program& program, Tensors& inputs) {
   if (program.on_neuron()) ensure_initialized();  // refuses a forked child
   flush_deferred();
   const queue::Inside inside;
+  registry::Execution execution;
+  if (program.on_neuron()) execution.on(program.device);
   c10::SmallVector<Argument, 8> arguments(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool written = program.buffers[program.arguments[i]].written;

@@ -13,6 +13,7 @@
 #include "memory/allocator.h"
 #include "queue/issue.h"
 #include "queue/queue.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -40,7 +41,11 @@ class ProgramCall final : public queue::Work {
     g_done.push_back(owner_);
   }
 
-  void run() override { memory.run(*program_); }
+  void run() override {
+    registry::Execution execution;
+    execution.on(program_->device);
+    memory.run(*program_);
+  }
   std::string name() const override { return "program " + program_->name; }
 
   LentMemory memory;

@@ -15,6 +15,7 @@
 #include "program/enqueued.h"
 #include "program/program.h"
 #include "program/python_program.h"
+#include "registry/registry.h"
 
 namespace py = pybind11;
 
@@ -160,6 +161,7 @@ queue::RegionOutcome run_region(queue::LookAt at) {
     g_stats.unwritten += static_cast<int64_t>(count - outputs.size());
     ++(full ? g_stats.ended_full : idle ? g_stats.ended_idle : g_stats.ended_boundary);
   }
+  const registry::Enqueued enqueued(found.members[0].call->issued);
   static const std::string activity_name = "region";
   ActivityScope activity(activity_name);
   activity.on(found.members[0].call->core());

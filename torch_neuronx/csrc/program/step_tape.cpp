@@ -5,6 +5,7 @@
 #include "gemm/scratch.h"
 #include "program/tape.h"
 #include "program/team.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 
@@ -108,6 +109,7 @@ class TapeStep::Run {
     for (int64_t i = 0; i < count_; ++i) {
       const TapeFunction& f = tape_.functions[tape_.code[at]];
       if (f.kind == TapeFunction::Kind::kProduct) {
+        registry::count_flops(2 * f.product.multiplications());
         split(team, at, [](void* run, int64_t thread) {
           Run& r = *static_cast<Run*>(run);
           const TapeFunction& f = r.tape_.functions[r.tape_.code[r.at_]];

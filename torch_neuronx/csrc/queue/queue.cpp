@@ -18,6 +18,7 @@
 #include "device/python_lock.h"
 #include "device/state.h"
 #include "queue/failure.h"
+#include "registry/registry.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -189,6 +190,7 @@ class Queue {
     }
     try {
       const CorrelationScope correlation(work.correlation);
+      const registry::Enqueued enqueued(work.issued);
       work.run();
     } catch (...) {
       const std::lock_guard<std::mutex> lock(failure_mutex_);
@@ -313,6 +315,7 @@ void push(c10::DeviceIndex core, std::unique_ptr<Work> work) {
   work->called_at = users_line();
   if (g_profiling.load(std::memory_order_relaxed)) work->correlation = profile_correlation();
   g_enqueued.fetch_add(1, std::memory_order_relaxed);
+  work->issued = registry::ticks();
   if (start(core).push(work)) return;
   const Inside inside;
   work->run();

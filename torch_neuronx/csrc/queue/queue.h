@@ -78,6 +78,7 @@ class Work {
   // operator that the calling thread was in, if somebody profiles.
   std::string called_at;
   int32_t correlation = 0;
+  uint64_t issued = 0;  // when, in ticks of registry/registry.h
   // Called instead of run() where earlier work failed and nobody was told yet.
   virtual void skip() {}
 };
