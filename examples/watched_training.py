@@ -10,6 +10,7 @@ another terminal.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -17,8 +18,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 RANKS = 4
+BUSY = 100  # executions a second: it trains, and does more than start
 TRAINING = """
 import sys, time
 import torch
@@ -55,18 +58,11 @@ def tool(module: str, *words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
 
 
-def documents(count: int) -> list[dict[str, object]]:
-    """The first documents of neuron-monitor, one a second."""
+def a_second_of_training() -> list[dict[str, Any]]:
+    """What neuron-monitor says of the ranks, in the first second in which all of them train."""
+    groups = [{"type": "neuroncore_counters"}, {"type": "execution_stats"}]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(
-            {
-                "period": "1s",
-                "neuron_runtimes": [
-                    {"metrics": [{"type": t} for t in ("neuroncore_counters", "execution_stats")]}
-                ],
-            },
-            file,
-        )
+        json.dump({"period": "1s", "neuron_runtimes": [{"metrics": groups}]}, file)
         file.flush()
         monitor = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "neuron_tools.monitor.command", "-c", file.name],
@@ -74,11 +70,17 @@ def documents(count: int) -> list[dict[str, object]]:
             text=True,
         )
         assert monitor.stdout is not None
-        found = [json.loads(monitor.stdout.readline()) for _ in range(count)]
+        runtimes: list[dict[str, Any]] = []
+        for line in itertools.islice(monitor.stdout, 60):
+            runtimes = json.loads(line)["neuron_runtime_data"]
+            stats = [r["report"].get("execution_stats") for r in runtimes]
+            done = [s["execution_summary"]["completed"] for s in stats if s is not None]
+            if len(done) == RANKS and min(done) > BUSY:
+                break
         monitor.terminate()
         monitor.wait()
         monitor.stdout.close()
-    return found
+    return runtimes
 
 
 def wait_for_ranks(job: subprocess.Popen[bytes]) -> None:
@@ -96,11 +98,13 @@ def wait_for_ranks(job: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--keep", type=float, default=12.0, help="seconds that the ranks train")
+    parser.add_argument("--keep", type=float, default=20.0, help="seconds that the ranks train")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
         script.write_text(TRAINING)
+        # A registry of its own, so that no other process of yours is in the picture.
+        os.environ["TORCH_NEURONX_REGISTRY_DIR"] = str(Path(folder) / "registry")
         environ = {**os.environ, "NEURON_PROCESS_TAG": "train", "OMP_NUM_THREADS": "1"}
         job = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}",
@@ -110,8 +114,8 @@ def main() -> None:
         wait_for_ranks(job)
         print("$ neuron-ls -w")
         print(tool("ls", "-w"))
-        print("$ neuron-monitor, after a second of training:")
-        for runtime in documents(2)[-1]["neuron_runtime_data"]:  # type: ignore[attr-defined]
+        print("$ neuron-monitor, one second of training:")
+        for runtime in a_second_of_training():
             report = runtime["report"]
             stats = report["execution_stats"]
             for core, counters in report["neuroncore_counters"]["neuroncores_in_use"].items():

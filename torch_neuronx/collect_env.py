@@ -23,7 +23,7 @@ from neuron_tools.machine import notes
 from neuron_tools.registry.place import directory
 from neuronxcc.environment import command as environment
 from neuronxcc.unread import ends_quietly
-from torch_neuronx import _C, __version__
+from torch_neuronx import _C, __version__, neuron
 from torch_neuronx._config import machine
 
 _PACKAGES = (
@@ -45,13 +45,13 @@ def device() -> dict[str, object]:
     return {
         "torch_neuronx": __version__,
         "native core": str(_C.__file__),
-        "available": torch.neuron.is_available(),
+        "available": neuron.is_available(),
         "target": here.target.name,
         "LNC": here.lnc,
         "devices": here.device_count,
         "cores": f"{here.visible_cores[0]}-{here.visible_cores[-1]}",
         "memory of one": f"{here.hbm_bytes} bytes",
-        "eager mode": torch.neuron.get_eager_mode(),
+        "eager mode": neuron.get_eager_mode(),
         "a small product": _product(),
         "Python": platform.python_version(),
         "threads": torch.get_num_threads(),

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 _TIMEOUT = timedelta(seconds=120)
 _TYPES: Final = {
@@ -235,7 +236,7 @@ def _rank(task: Task, rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "neuron",
-        store=dist.FileStore(store, task["ranks"]),
+        store=FileStore(store, task["ranks"]),
         rank=rank,
         world_size=task["ranks"],
         timeout=_TIMEOUT,
