@@ -1,8 +1,8 @@
 """What it costs that every execution is counted for the tools.
 
-Run it as ``python -m benchmarks.counting [--other DIR]``: it prints the nanoseconds of calls so
-small that the counting could show. Two builds are compared by naming the other one's folder: each
-is measured by processes of its own, in turn, and the least of all is printed.
+Run it as ``python -m benchmarks.counting [--other DIR] [--rounds N]``: it prints the nanoseconds of
+calls so small that the counting could show. Two builds are compared by naming the other one's
+folder: each is measured by processes of its own, in turn, and the least of all is printed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROUNDS = 5
 # Runs in either build, so it imports nothing of this folder.
 PROGRAM = """
 import json, time, torch
@@ -61,11 +60,13 @@ def measure(folder: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--other", type=Path, help="folder of the build to compare with")
-    other = parser.parse_args().other
+    parser.add_argument("--rounds", type=int, default=5, help="processes of each build")
+    options = parser.parse_args()
+    other = options.other
     here = Path(__file__).parents[1]
     folders = [here] if other is None else [other, here]
     best: list[dict[str, float]] = [{} for _ in folders]
-    for _ in range(ROUNDS):
+    for _ in range(options.rounds):
         for known, folder in zip(best, folders, strict=True):
             for name, time in measure(folder).items():
                 known[name] = min(time, known.get(name, time))

@@ -136,6 +136,17 @@ def test_the_first_document_is_as_captured(folder: Path) -> None:
     assert list(document["system_data"]) == ["memory_info"]
 
 
+def test_the_first_document_has_what_wandb_waits_for(folder: Path) -> None:
+    """Its reader matches a process by number and needs this within five seconds."""
+    FIRST.write(folder)
+    document = Collector(config.default(), machine).start()
+    (runtime,) = document["neuron_runtime_data"]
+    assert runtime["pid"] == os.getpid()
+    used = runtime["report"]["memory_used"]["neuron_runtime_used_bytes"]
+    assert used["usage_breakdown"]["neuroncore_memory_usage"]["0"]["tensors"] == 4 * MIB
+    assert document["neuron_hardware_info"]["neuron_device_count"] == 1
+
+
 def test_hardware_as_captured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not folder.exists()
     monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn1")
