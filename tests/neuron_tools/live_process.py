@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from torch_neuronx import _C
 
@@ -44,6 +47,17 @@ def compiled() -> None:
     for _ in range(3):
         step(x)
     globals()["kept"] = step
+
+
+def collectives() -> None:
+    """Three reductions of 1024 bytes, in a group of one rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = FileStore(f"{folder}/store", 1)
+        dist.init_process_group("neuron", store=store, rank=0, world_size=1)
+        x = torch.ones(256, device="neuron")
+        for _ in range(3):
+            dist.all_reduce(x)
+        dist.destroy_process_group()
 
 
 def fork() -> None:

@@ -98,6 +98,14 @@ def test_programs(folder: Path) -> None:
     assert found.programs[0].texts["name"]
 
 
+def test_collectives(folder: Path) -> None:
+    with process("collectives", folder=folder):
+        core = only(folder).cores[0]
+    assert (core["collectives"], core["collective_bytes"]) == (3, 3 * 1024)
+    assert core["collective_ns"] > 0
+    assert statuses.completed(core) == 1  # the fill: a collective is no execution of the engines
+
+
 @pytest.mark.parametrize("mode", ["strict", "fused"])
 def test_enqueued_executions_have_two_latencies(folder: Path, mode: str) -> None:
     with process("enqueue", "work", "sleep", folder=folder, TORCH_NEURONX_EAGER_MODE=mode):
