@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torch_neuronx._version import __version__
 
 if TYPE_CHECKING:
-    from torch_neuronx import experimental, kernels, nki, utils
+    from torch_neuronx import experimental, kernels, nki, testing, utils
     from torch_neuronx.inference.analysis import analyze
     from torch_neuronx.inference.batching import dynamic_batch
     from torch_neuronx.inference.buckets import BucketModelConfig, bucket_model_trace
@@ -73,6 +73,7 @@ __all__ = [
     "set_neuron_cores",
     "stream",
     "synchronize",
+    "testing",
     "trace",
     "utils",
     "wrap_nki",
@@ -90,6 +91,7 @@ _LATER = {
     "nki_op": ("torch_neuronx.nki", "nki_op"),
     "wrap_nki": ("torch_neuronx.nki", "wrap_nki"),
     "experimental": ("torch_neuronx.experimental", ""),
+    "testing": ("torch_neuronx.testing", ""),
     "utils": ("torch_neuronx.utils", ""),
     "BucketModelConfig": ("torch_neuronx.inference.buckets", "BucketModelConfig"),
     "DataParallel": ("torch_neuronx.inference.parallel", "DataParallel"),

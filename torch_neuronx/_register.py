@@ -12,6 +12,7 @@ from torch.utils.backend_registration import (
 )
 
 from neuronxcc.environment.kernels import TORCH_NEURONX_ENABLE_NKI_SDPA
+from neuronxcc.environment.observation import NEURON_RT_INSPECT_ENABLE, TORCH_NEURONX_FAULTS
 from torch_neuronx import _unavailable
 from torch_neuronx._imports import when_imported
 
@@ -45,6 +46,7 @@ def _register() -> None:
     # The order matters: nothing of PyTorch is changed before all that can fail has succeeded. The
     # imports are here because each of them may be what fails.
     attention = TORCH_NEURONX_ENABLE_NKI_SDPA.get()
+    inspected = NEURON_RT_INSPECT_ENABLE.get()
     config = importlib.import_module("torch_neuronx._config")
     machine = config.machine()
     core = importlib.import_module("torch_neuronx._C")
@@ -70,6 +72,10 @@ def _register() -> None:
     when_imported("torch._dynamo.device_interface", partial(_register_with, "device_interface"))
     for ours in ("device_calls", "meta_kernels"):
         when_imported("torch._dynamo", partial(_register_with, ours))
+    if inspected:
+        importlib.import_module("torch_neuronx.profiling.inspection").start()
+    if TORCH_NEURONX_FAULTS.text():
+        importlib.import_module("torch_neuronx.testing.inject").arm_from_environment()
     if attention:
         importlib.import_module("torch_neuronx.kernels.sdpa").install()
     # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.

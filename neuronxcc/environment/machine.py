@@ -140,9 +140,22 @@ TORCH_NEURONX_ENABLE_STACK_TRACE = EAGER.variable(
 
 DISTRIBUTED = Section(
     "Distributed training",
-    "[distributed.md](distributed.md) explains them. `RANK`, `WORLD_SIZE` and the others that "
-    "`torchrun` sets are read by PyTorch.",
+    "[distributed.md](distributed.md) explains them. `WORLD_SIZE` and the others that `torchrun` "
+    "sets are read by PyTorch.",
 )
+
+RANK = DISTRIBUTED.variable(
+    "RANK", TEXT,
+    "Set by `torchrun` and other launchers: the number of this process in the job. Faults that are "
+    "for one rank look at it",
+    default="", source=_LAUNCH, readers={Reader.DEVICE, Reader.PYTORCH},
+)  # fmt: skip
+TORCHELASTIC_RESTART_COUNT = DISTRIBUTED.variable(
+    "TORCHELASTIC_RESTART_COUNT", TEXT,
+    "Set by `torchrun`: how often it has started the job again. Faults that are for one attempt "
+    "look at it",
+    default="", source=_LAUNCH, readers={Reader.DEVICE}, said="0",
+)  # fmt: skip
 
 TORCH_NEURONX_HOST_ID = DISTRIBUTED.variable(
     "TORCH_NEURONX_HOST_ID", TEXT,

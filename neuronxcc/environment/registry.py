@@ -13,6 +13,7 @@ from neuronxcc.environment import (
     development,
     kernels,
     machine,
+    observation,
     runtime,
 )
 from neuronxcc.environment.variable import Section, Variable
@@ -28,6 +29,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
     kernels.NKI,
     compilation.ROUNDING,
     runtime.RUNTIME,
+    observation.OBSERVATION,
     arithmetic.ARITHMETIC,
     arithmetic.THREADS,
     development.DEVELOPMENT,

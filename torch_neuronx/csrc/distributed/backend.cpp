@@ -7,6 +7,7 @@
 #include <set>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
+#include "device/faults.h"
 #include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
@@ -41,7 +42,7 @@ at::Tensor packed(const at::Tensor& tensor) {
 }
 
 // What a profile says about a collective.
-CommunicationActivity::Facts facts_of(const Call& call, const Segment& segment, int size) {
+Facts facts_of(const Call& call, const Segment& segment, int size) {
   size_t filled = 0;
   for (const auto& memory : call.outputs) filled += memory.bytes;
   return {{"Collective name", kind_name(call.kind)},
@@ -200,10 +201,14 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   const auto type = request.type;
   const uint64_t sequence = call.sequence;
   std::unique_ptr<CommunicationActivity> activity;
-  if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed)))
+  if (profiling())
     activity = CommunicationActivity::start(kind_name(call.kind), device, segment_.name(),
                                             facts_of(call, segment_, size_));
   auto body = [this, request = std::move(request)] {
+    const Call& call = request.call;
+    if (faults::armed())
+      (void)faults::reach(faults::Point::kCommunication, kind_name(call.kind),
+                          static_cast<c10::DeviceIndex>(call.device), call.exposed_bytes());
     request.stage_in();
     execute(request.call);
     request.stage_out();

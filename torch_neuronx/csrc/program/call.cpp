@@ -1,5 +1,6 @@
 #include "program/call.h"
 
+#include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "memory/allocator.h"
@@ -108,8 +109,11 @@ Tensors call(const Program& program, Tensors& inputs) {
   }
   unsettle_shared_memory(program, arguments);
   const Marks marks{program, inputs};
+  ActivityScope activity(program.name, ActivityKind::kProgram);
+  if (program.on_neuron()) activity.on(program.device);
   Frame frame(program, arguments);
   frame.run(inputs);
+  if (const double value = activity.spoilt_by(); C10_UNLIKELY(value != 0)) frame.spoil(value);
   Tensors results;
   for (const int32_t buffer : program.results) {
     const Buffer& facts = program.buffers[buffer];

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "dispatch/op_table.h"
@@ -89,8 +90,11 @@ void LentMemory::run(const Program& program) {
     for (const void* block : written_) mark_written(block);
   });
   Promises promises(scratch);
+  ActivityScope activity(program.name, ActivityKind::kProgram);
+  activity.on(program.device);
   Frame frame(program, arguments, lent(targets_));
   frame.run({});
+  if (const double value = activity.spoilt_by(); C10_UNLIKELY(value != 0)) frame.spoil(value);
 }
 
 bool is_to_be_enqueued(const Program& program, const Tensors& inputs) {

@@ -126,6 +126,9 @@ class Frame {
   // empty for a nested program.
   void run(std::span<at::Tensor> inputs);
 
+  // A fault on demand: puts `value` into the first result that can have it.
+  void spoil(double value);
+
   // Runs steps of a loop in the program.
   void run_steps(const std::vector<std::unique_ptr<Step>>& steps);
 

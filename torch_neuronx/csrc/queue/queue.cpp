@@ -311,9 +311,17 @@ void note_wait(const std::string& what) {
 
 void push(c10::DeviceIndex core, std::unique_ptr<Work> work) {
   work->called_at = users_line();
-  if (g_profiling.load(std::memory_order_relaxed)) work->correlation = profile_correlation();
+  if (profiling()) work->correlation = profile_correlation();
   g_enqueued.fetch_add(1, std::memory_order_relaxed);
-  if (start(core).push(work)) return;
+  if (profiling()) {
+    const std::string name = work->name();
+    const int64_t began = profile_time();
+    const bool pushed = start(core).push(work);
+    note_issue(name, core, began);
+    if (pushed) return;
+  } else if (start(core).push(work)) {
+    return;
+  }
   const Inside inside;
   work->run();
 }
