@@ -29,8 +29,10 @@ def answer(model: nn.Module, request: torch.Tensor) -> tuple[torch.Tensor, int]:
     for tries in range(MOST_TRIES):
         try:
             return model(request.to("neuron")).cpu(), tries
-        except torch.AcceleratorError as error:  # type: ignore[attr-defined]
-            if error.error_code not in TRANSIENT or tries == MOST_TRIES - 1:
+        except torch.AcceleratorError as error:
+            # PyTorch's stubs leave the attribute out.
+            code = error.error_code  # type: ignore[attr-defined]
+            if code not in TRANSIENT or tries == MOST_TRIES - 1:
                 raise
             time.sleep(0.001 * 2**tries)
     raise AssertionError

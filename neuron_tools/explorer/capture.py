@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from neuron_tools.explorer.session import SessionError, write_events
+from neuron_tools.explorer.session import Event, SessionError, write_events
 from neuronxcc.files import read_regular
 from nrtpy import NrtpyModel, NrtpyTensor
 from torch_neuronx.profiling import recording
@@ -51,7 +51,7 @@ def capture(
         raise SessionError(f"{neff} has no input {min(unknown)!r}; it has {known}")
     given = {name: _tensor(model, name, inputs.get(name)) for name in model.input_tensors_info}
     results = None
-    events = []
+    events: list[Event] = []
     for number in range(1, executions + 1):
         if number == chosen:
             recording.start(_MOST)

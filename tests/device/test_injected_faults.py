@@ -45,10 +45,10 @@ def test_errors_have_their_documented_status(fault: testing.Fault, mode: str) ->
     x = torch.ones(1 << 16, device=DEVICE)
     torch.neuron.synchronize(DEVICE)  # type: ignore[attr-defined]
     with inject(fault.name, match="add") as injected:
-        with pytest.raises(torch.AcceleratorError) as caught:  # type: ignore[attr-defined]
+        with pytest.raises(torch.AcceleratorError) as caught:
             add(x)
         assert status_in(str(caught.value)) is fault.status
-        assert caught.value.error_code == fault.status
+        assert caught.value.error_code == fault.status  # type: ignore[attr-defined]
         assert "aten::add" in str(caught.value)
         assert "asked for" in str(caught.value)
     assert (injected.reached, injected.acted) == (1, 1)
@@ -78,7 +78,7 @@ def test_times(options: dict[str, Any], wanted: Any) -> None:
         for number in range(1, 13):
             try:
                 _ = x + 1
-            except torch.AcceleratorError:  # type: ignore[attr-defined]
+            except torch.AcceleratorError:
                 failed.append(number)
     assert failed == list(wanted)
     assert (injected.reached, injected.acted) == (12, len(failed))
@@ -105,7 +105,7 @@ def test_only_what_matches_counts() -> None:
         _ = x * 2
         _ = y + 2
         assert injected.reached == 0
-        with pytest.raises(torch.AcceleratorError):  # type: ignore[attr-defined]
+        with pytest.raises(torch.AcceleratorError):
             _ = y * 2
     assert injected.reached == 1
 
@@ -115,7 +115,7 @@ def test_hardware_stays_broken_until_it_is_replaced() -> None:
     with inject("hbm_error", at=2):
         _ = x + 1
         for _ in range(3):
-            with pytest.raises(torch.AcceleratorError, match="HBM"):  # type: ignore[attr-defined]
+            with pytest.raises(torch.AcceleratorError, match="HBM"):
                 _ = x + 1
     _ = x + 1
 
@@ -125,13 +125,14 @@ def test_hardware_stays_broken_until_it_is_replaced() -> None:
 def test_nan_is_in_the_first_element_of_the_result(dtype: torch.dtype, mode: str) -> None:
     neuron.set_eager_mode(mode)
     x = torch.ones(1 << 15, dtype=dtype, device=DEVICE)
-    for call in (
+    calls: tuple[Callable[[], torch.Tensor], ...] = (
         lambda: x + 1,
         lambda: x.clone().mul_(2),
         lambda: torch.erfinv(x * 0.5),  # by PyTorch's CPU kernel
         lambda: torch.sort(x).values,
         lambda: torch.softmax(x.view(-1, 64), 0),
-    ):
+    )
+    for call in calls:
         with inject("nan", times=1, match="") as injected:
             result = call()
             torch.neuron.synchronize(DEVICE)  # type: ignore[attr-defined]
@@ -181,7 +182,7 @@ def test_a_compiled_program_is_one_execution(mode: str) -> None:
         call(x)
         torch.neuron.synchronize(DEVICE)  # type: ignore[attr-defined]
 
-    with inject("core_error"), pytest.raises(torch.AcceleratorError, match=r"NRT_.*\(1202\)"):  # type: ignore[attr-defined]
+    with inject("core_error"), pytest.raises(torch.AcceleratorError, match=r"NRT_.*\(1202\)"):
         finished()
     assert call(x).cpu().equal(right)
 
@@ -207,7 +208,7 @@ def test_slow_cores_and_timeouts_take_their_time() -> None:
         assert time.monotonic() - start >= 0.2
     with inject("timeout", seconds=0.2):
         start = time.monotonic()
-        with pytest.raises(torch.AcceleratorError, match=r"NRT_TIMEOUT\(5\)"):  # type: ignore[attr-defined]
+        with pytest.raises(torch.AcceleratorError, match=r"NRT_TIMEOUT\(5\)"):
             _ = x + 1
         assert time.monotonic() - start >= 0.2
 
@@ -255,13 +256,14 @@ def test_the_compile_cache_survives_what_happens_to_it(
 
     def compiled(number: int) -> torch.Tensor:
         torch._dynamo.reset()
-        return torch.compile(lambda t: t * number, backend="neuron")(x)
+        result: torch.Tensor = torch.compile(lambda t: t * number, backend="neuron")(x)
+        return result
 
-    for fault, times in (("disk_full", {}), ("broken_cache", {}), ("unreadable_cache", {})):
+    for fault in ("disk_full", "broken_cache", "unreadable_cache"):
         number = next(sizes)
         if fault != "disk_full":
             compiled(number)
-        with inject(fault, **times) as injected, pytest.warns(UserWarning, match=r"."):
+        with inject(fault) as injected, pytest.warns(UserWarning, match=r"."):
             result = compiled(number)
         assert injected.acted >= 1
         assert result.tolist() == [number] * 4
@@ -288,7 +290,7 @@ def test_as_a_decorator() -> None:
         torch.ones(4, device=DEVICE).add(1)
 
     for _ in range(2):
-        with pytest.raises(torch.AcceleratorError):  # type: ignore[attr-defined]
+        with pytest.raises(torch.AcceleratorError):
             call()
 
 
@@ -337,8 +339,12 @@ def test_every_row_of_the_table_has_a_status_or_says_what_it_does() -> None:
     assert set(statuses) <= set(Status)
 
 
+def watched() -> bool:
+    return compiler._watcher is not None
+
+
 def test_points_of_the_compiler_are_watched_only_when_asked() -> None:
-    assert compiler._watcher is None
+    assert not watched()
     with inject("disk_full"), inject("slow_core"):
-        assert compiler._watcher is not None
-    assert compiler._watcher is None
+        assert watched()
+    assert not watched()

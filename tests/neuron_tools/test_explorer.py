@@ -111,7 +111,7 @@ def test_every_format(
     assert cli.main(words) == 0
     said = capsys.readouterr().out.splitlines()
     if kind == "parquet":
-        from pyarrow import parquet  # noqa: PLC0415
+        parquet = pytest.importorskip("pyarrow.parquet")
 
         read = parquet.read_table(target / "SystemProfileEvents.parquet").to_pylist()
         assert [row["name"] for row in read] == [e.name for e in session.read(folder).events]

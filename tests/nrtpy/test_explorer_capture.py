@@ -10,7 +10,7 @@ from neuron_tools.explorer import cli, session
 from tests.nrtpy.neffs import compile_jax
 
 
-def double(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def double(x: np.ndarray) -> np.ndarray:
     return np.float32(2) * x + 1
 
 

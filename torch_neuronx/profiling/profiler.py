@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from neuron_tools.explorer import session as files
@@ -95,6 +95,7 @@ class NeuronProfiler:
         """
         assert profiler.profiler is not None
         results = profiler.profiler.kineto_results
+        assert results is not None
         events = [event for each in results.events() if (event := self._event(each)) is not None]
         found = Session(events=events, info=information(self.config))
         if self._sampler is not None:
