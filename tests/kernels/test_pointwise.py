@@ -82,6 +82,8 @@ UNARY = {
     "tanh": Function(4, torch.tanh, torch.tanh, 1.4),
     "relu": Function(5, torch.relu, torch.relu, 0),
     "exp": Function(6, torch.exp, torch.exp, 1.1),
+    "sqrt": Function(7, torch.sqrt, torch.sqrt, 0.5),
+    "rsqrt": Function(8, torch.rsqrt, torch.rsqrt, 1.5),
 }
 
 
@@ -177,6 +179,8 @@ def test_close_to_torch(isa: str, name: str, dtype: torch.dtype) -> None:
         ("tanh", -1.0, 1.0),
         ("relu", 0.0, INF),
         ("exp", 0.0, INF),
+        ("sqrt", NAN, INF),
+        ("rsqrt", NAN, 0.0),
     ],
 )
 def test_special_values(
@@ -189,7 +193,7 @@ def test_special_values(
     )
     zeros = torch.tensor([0.0, -0.0] * 20, dtype=dtype)
     y = run_unary(name, zeros)
-    if name in {"gelu", "gelu_tanh", "silu", "tanh"}:
+    if name in {"gelu", "gelu_tanh", "silu", "tanh", "sqrt"}:
         assert torch.equal(y, zeros)
         assert torch.equal(y.signbit(), zeros.signbit())
 
