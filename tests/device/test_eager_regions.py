@@ -169,7 +169,8 @@ def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype)
             **{about.name: value for about, value in split if about.kwarg_only},
         )
         facts = [(NUMBERS[t.dtype], tuple(t.shape), tuple(t.stride())) for t in inputs]
-        call = (base, overload, arguments, NUMBERS[expected.dtype], tuple(expected.shape), -1)
+        geometry = (NUMBERS[expected.dtype], tuple(expected.shape), expected.stride())
+        call = (base, overload, arguments, *geometry, -1)
         program = compile_region(0, 0, facts, [call], (0,))
         assert program is not None
         (found,) = program(inputs[:])
@@ -181,7 +182,7 @@ def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype)
 def test_a_cast_gives_the_same_bits_compiled(source: torch.dtype, target: torch.dtype) -> None:
     x = patterns(source, 3).to("neuron")
     facts = [(NUMBERS[source], tuple(x.shape), (1,))]
-    call = ("copy_", "", [None, _X, False], NUMBERS[target], tuple(x.shape), -1)
+    call = ("copy_", "", [None, _X, False], NUMBERS[target], tuple(x.shape), (1,), -1)
     program = compile_region(0, 0, facts, [call], (0,))
     (found,) = program([x])
     assert same(found.cpu(), x.to(target).cpu())
@@ -225,6 +226,8 @@ def _work(seed: int, dtype: torch.dtype) -> Callable[[], list[torch.Tensor]]:
         lambda a, b: b * a.gt_(b),
         lambda a, _: a.add_(a).abs().sqrt(),
         lambda a, _: (a * a + 0.5).rsqrt(),
+        lambda a, b: (a.t() * b.t() - a.t()).t() + b,
+        lambda a, b: (a.to(torch.float16) * 2).to(dtype) + b,
     ]
     plan = [(choose.randrange(len(makers)), choose.random(), choose.random()) for _ in range(20)]
 

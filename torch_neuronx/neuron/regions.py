@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
 
-#: (operator, overload, arguments, number of the type of the result, its sizes, number of the input
-#: in whose memory the result lies, or -1)
-Call = tuple[str, str, list[Any], int, tuple[int, ...], int]
+#: (operator, overload, arguments, number of the type of the result, its sizes and strides, number of
+#: the input in whose memory the result lies, or -1)
+Call = tuple[str, str, list[Any], int, tuple[int, ...], tuple[int, ...], int]
 #: (number of the type, sizes, strides)
 Input = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -77,7 +77,7 @@ class _Maker:
         )
 
     def result(self, call: Call) -> None:
-        name, overload, arguments, dtype, sizes, _ = call
+        name, overload, arguments, dtype, sizes, *_ = call
         wanted = TYPES_BY_NUMBER[dtype]
         node = self.operator(name, overload, arguments, torch.Size(sizes))
         if name == "copy_" or (name.endswith("_") and node.meta["val"].dtype != wanted):

@@ -171,6 +171,31 @@ Range range_of(const void* data, size_t bytes) {
   return {begin, begin + bytes};
 }
 
+// Whether a result is all of its memory: no gaps that keep what was there.
+bool fills(const Member& member) {
+  const auto elements = static_cast<size_t>(c10::multiply_integers(member.sizes));
+  if (elements * c10::elementSize(member.dtype) != member.bytes) return false;
+  c10::SmallVector<size_t, 5> dims;
+  for (size_t d = 0; d < member.sizes.size(); ++d)
+    if (member.sizes[d] != 1) dims.push_back(d);
+  std::sort(dims.begin(), dims.end(),
+            [&](size_t a, size_t b) { return member.strides[a] < member.strides[b]; });
+  int64_t stride = 1;
+  for (const size_t d : dims) {
+    if (member.strides[d] != stride) return false;
+    stride *= member.sizes[d];
+  }
+  return true;
+}
+bool is_contiguous(const Member& member) {
+  int64_t stride = 1;
+  for (size_t d = member.sizes.size(); d-- > 0;) {
+    if (member.sizes[d] != 1 && member.strides[d] != stride) return false;
+    stride *= member.sizes[d];
+  }
+  return true;
+}
+
 void add_words(const Atom& atom, std::vector<uint64_t>* words) {
   words->push_back(atom.index());
   if (const auto* i = std::get_if<int64_t>(&atom)) words->push_back(static_cast<uint64_t>(*i));
@@ -244,9 +269,8 @@ std::optional<Atom> Collected::tensor(const QueuedCall& call, size_t number,
   return Atom{InputRef{inputs.size() + fresh->size() - 1}};
 }
 
-// Where the result lies among what the region reads. False if a program that reads all inputs as
-// they were, and writes results when it likes, would not do what the calls do.
-bool Collected::place(Member* member, const std::vector<Input>& fresh) const {
+// Notes where the result lies among what the region reads: freed memory has a next owner.
+void Collected::place(Member* member, const std::vector<Input>& fresh) const {
   const Range written = range_of(member->data, member->bytes);
   for (size_t i = 0; i < inputs.size() + fresh.size(); ++i) {
     const Input& input = i < inputs.size() ? inputs[i] : fresh[i - inputs.size()];
@@ -256,10 +280,10 @@ bool Collected::place(Member* member, const std::vector<Input>& fresh) const {
     const bool whole = start == member->data && bytes == member->bytes && input.data == start &&
                        input.dtype == member->dtype && input.sizes == member->sizes &&
                        input.strides == member->strides;
-    if (!whole || (member->replaces >= 0 && member->replaces != static_cast<int>(i))) return false;
+    member->staged = member->staged || !whole || member->replaces >= 0;
     member->replaces = static_cast<int>(i);
   }
-  return true;
+  if (member->staged) member->replaces = -1;
 }
 
 bool Collected::add(const QueuedCall& call) {
@@ -303,15 +327,8 @@ bool Collected::add(const QueuedCall& call) {
     member.bytes = result.bytes;
     member.serial = memory.serial;
   }
-  const int64_t numel = c10::multiply_integers(member.sizes);
-  const size_t size = static_cast<size_t>(numel) * c10::elementSize(member.dtype);
-  // Contiguous and all of its storage: no gaps that keep what was there.
-  if (!is_known_type(member.dtype) || size != member.bytes || member.serial == 0) return false;
-  int64_t stride = 1;
-  for (size_t d = member.sizes.size(); d-- > 0;) {
-    if (member.sizes[d] != 1 && member.strides[d] != stride) return false;
-    stride *= member.sizes[d];
-  }
+  if (!is_known_type(member.dtype) || member.serial == 0 || !fills(member)) return false;
+  if (copies && !is_contiguous(member)) return false;
 
   member.inputs_before = inputs.size();
   member.storages_before = storages.size();
@@ -342,7 +359,7 @@ bool Collected::add(const QueuedCall& call) {
     if (call.signature().arguments[i].alpha && !has_value(arguments[i], 1.0)) return fails();
     given.items.push_back(*atom);
   }
-  if (!place(&member, fresh)) return fails();
+  place(&member, fresh);
   set_words(&member);
   inputs.insert(inputs.end(), fresh.begin(), fresh.end());
   bytes += member.bytes;

@@ -49,6 +49,8 @@ struct Member {
   uint64_t serial;
   // The input in whose memory that lies: the call writes in place, or an allocation has its place.
   int replaces = -1;
+  // It lies in memory of inputs in another way: it can be written when all inputs were read.
+  bool staged = false;
   // What tells it from others that may stand here, without addresses.
   std::vector<uint64_t> words;
   size_t inputs_before = 0, storages_before = 0;  // of the region
@@ -79,7 +81,7 @@ class Collected {
  private:
   std::optional<Atom> tensor(const queue::QueuedCall& call, size_t number,
                              std::vector<Input>* fresh);
-  bool place(Member* member, const std::vector<Input>& fresh) const;
+  void place(Member* member, const std::vector<Input>& fresh) const;
   static std::optional<Atom> constant(const c10::IValue& value);
 };
 

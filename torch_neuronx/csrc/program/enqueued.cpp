@@ -66,10 +66,10 @@ void LentMemory::add_argument(const void* data, const void* start, size_t bytes,
   if (written && start != nullptr) written_.push_back(start);
 }
 
-void LentMemory::add_result(const void* start, size_t bytes) {
+void LentMemory::add_result(const void* start, size_t bytes, bool on_core) {
   storages_.emplace_back(const_cast<void*>(start), bytes);
   targets_.push_back({static_cast<char*>(const_cast<void*>(start)), storages_.size() - 1});
-  if (start != nullptr) written_.push_back(start);
+  if (start != nullptr && on_core) written_.push_back(start);
 }
 
 void LentMemory::run(const Program& program) {

@@ -1,9 +1,12 @@
 #include "program/regions.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -15,6 +18,7 @@
 #include <vector>
 
 #include "device/profiler.h"
+#include "memory/allocator.h"
 #include "program/collected.h"
 #include "program/enqueued.h"
 #include "program/program.h"
@@ -57,7 +61,7 @@ struct Description {
     std::string name, overload;
     std::vector<Given> arguments;
     at::ScalarType dtype;
-    c10::DimVector sizes;
+    c10::DimVector sizes, strides;
     int replaces;
     std::string called_at;  // the user's line, where lines are kept
   };
@@ -129,7 +133,7 @@ Description description_of(const Collected& found, const std::vector<size_t>& ou
   for (const Member& member : found.members) {
     const auto& name = member.call->op().operator_name();
     made.calls.push_back({name.name.substr(6), name.overload_name, member.arguments, member.dtype,
-                          member.sizes, member.replaces, member.call->called_at});
+                          member.sizes, member.strides, member.replaces, member.call->called_at});
   }
   return made;
 }
@@ -296,26 +300,53 @@ char* scratch_of(size_t bytes) {
   return memory.get();
 }
 
+void copy(void* to, const char* from, size_t bytes) {
+  constexpr int64_t kGrain = 1 << 18;
+  at::parallel_for(0, static_cast<int64_t>(bytes), kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(static_cast<char*>(to) + begin, from + begin, static_cast<size_t>(end - begin));
+  });
+}
+
 void run(const Region& region, const Collected& found) {
   const Program& program = *region.program;
+  constexpr size_t kAlignment = 64;
+  const auto aligned = [](size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
   std::vector<bool> written(found.inputs.size());
-  for (const size_t output : region.description.outputs)
-    if (const int input = found.members[output].replaces; input >= 0)
-      written[static_cast<size_t>(input)] = true;
+  size_t staged = 0;
+  for (const size_t output : region.description.outputs) {
+    const Member& member = found.members[output];
+    if (member.replaces >= 0) written[static_cast<size_t>(member.replaces)] = true;
+    if (member.staged) staged += aligned(member.bytes);
+  }
+  const size_t own = aligned(static_cast<size_t>(program.scratch_bytes));
+  char* scratch = own + staged == 0 ? nullptr : scratch_of(own + staged + kAlignment);
+  scratch = reinterpret_cast<char*>(aligned(reinterpret_cast<size_t>(scratch)));
   LentMemory memory;
   for (size_t i = 0; i < found.inputs.size(); ++i) {
     const Input& input = found.inputs[i];
     const auto& [start, bytes] = found.storages[static_cast<size_t>(input.storage)];
     memory.add_argument(input.data, start, bytes, written[i]);
   }
+  char* stage = scratch + own;
   for (const size_t output : region.description.outputs) {
     const Member& member = found.members[output];
-    if (member.replaces < 0) memory.add_result(member.data, member.bytes);
+    if (member.replaces >= 0) continue;
+    memory.add_result(member.staged ? stage : member.data, member.bytes, !member.staged);
+    if (member.staged) stage += aligned(member.bytes);
   }
-  if (const auto scratch = static_cast<size_t>(program.scratch_bytes); scratch > 0)
-    memory.scratch.push_back({scratch_of(scratch), scratch});
+  if (program.scratch_bytes > 0) memory.scratch.push_back({scratch, own});
   found.members[0].call->enter_thread();
   memory.run(program);
+  stage = scratch + own;
+  for (const size_t output : region.description.outputs) {
+    const Member& member = found.members[output];
+    if (!member.staged) continue;
+    copy(member.data, stage, member.bytes);
+    mark_written(member.data);
+    stage += aligned(member.bytes);
+  }
 }
 
 void give_up(Region& region) {
@@ -344,8 +375,9 @@ queue::RegionOutcome run_as_program(Region& region, const Collected& found) {
     judge(region, std::chrono::nanoseconds(Clock::now() - began).count());
     return {count, 0};
   } catch (const std::exception& error) {
-    const bool in_place = std::any_of(found.members.begin(), found.members.end(),
-                                      [](const Member& member) { return member.replaces >= 0; });
+    const bool in_place =
+        std::any_of(found.members.begin(), found.members.end(),
+                    [](const Member& member) { return member.replaces >= 0 || member.staged; });
     {
       const std::lock_guard<std::mutex> lock(g_mutex);
       give_up(region);
@@ -465,7 +497,8 @@ bool fits(const Program& program, const Description& wanted) {
     const Geometry& given = program.buffers[program.results[i]].geometry;
     const auto& call = wanted.calls[fresh[i]];
     if (program.results[i] != program.outputs[i] || given.dtype != call.dtype ||
-        at::IntArrayRef(given.sizes) != at::IntArrayRef(call.sizes) || !given.contiguous)
+        at::IntArrayRef(given.sizes) != at::IntArrayRef(call.sizes) ||
+        at::IntArrayRef(given.strides) != at::IntArrayRef(call.strides))
       return false;
   }
   for (size_t i = 0; i < replaced.size(); ++i) {
@@ -554,7 +587,7 @@ py::object next_region() {
       arguments.append(given.is_list ? py::object(items) : py::object(items[0]));
     }
     calls.append(py::make_tuple(call.name, call.overload, arguments, static_cast<int>(call.dtype),
-                                tuple_of(call.sizes), call.replaces));
+                                tuple_of(call.sizes), tuple_of(call.strides), call.replaces));
   }
   return py::make_tuple(number, static_cast<int>(wanted.core), inputs, calls,
                         tuple_of(wanted.outputs));
