@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
 
-#: (operator, overload, arguments, number of the type of the result, its sizes and strides, number of
-#: the input in whose memory the result lies, or -1)
+#: (operator, overload, arguments, number of the type of the result, its sizes and strides, the
+#: number of the input in whose memory it lies, or -1)
 Call = tuple[str, str, list[Any], int, tuple[int, ...], tuple[int, ...], int]
 #: (number of the type, sizes, strides)
 Input = tuple[int, tuple[int, ...], tuple[int, ...]]

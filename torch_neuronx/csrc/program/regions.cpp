@@ -5,16 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "device/profiler.h"
@@ -22,9 +18,7 @@
 #include "program/collected.h"
 #include "program/enqueued.h"
 #include "program/program.h"
-#include "program/python_program.h"
-
-namespace py = pybind11;
+#include "program/region.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -53,59 +47,6 @@ constexpr std::chrono::nanoseconds kLongestWait = std::chrono::microseconds(30);
 constexpr uint32_t kWaitsBeforeJudged = 4, kWaitsRemembered = 32;
 constexpr size_t kMostWaits = 4096;
 
-// A region without the addresses of its first call.
-struct Description {
-  c10::DeviceIndex core = 0;
-  std::vector<Input> inputs;
-  struct Call {
-    std::string name, overload;
-    std::vector<Given> arguments;
-    at::ScalarType dtype;
-    c10::DimVector sizes, strides;
-    int replaces;
-    std::string called_at;  // the user's line, where lines are kept
-  };
-  std::vector<Call> calls;
-  std::vector<size_t> outputs;
-};
-
-struct Region;
-
-// Calls by which a region may begin, as a tree: the root has none, and each other one more than the
-// one before. Nodes and regions live as long as the process.
-struct Start {
-  std::map<std::vector<uint64_t>, std::unique_ptr<Start>> next;  // by what the next call is
-  std::vector<Region*> regions;                                  // of just these calls
-  bool leads_on = false;  // a longer region that begins so is compiled
-  queue::Took took;       // one by one
-
-  bool is_ready() const;  // some region of just these calls is compiled
-};
-
-// What is known of a region.
-struct Region {
-  enum class State { kSeen, kWanted, kReady, kGivenUp };
-  size_t number = 0;
-  State state = State::kSeen;
-  int seen = 0;
-  Description description;
-  std::vector<queue::SettledPtr> kinds;  // so that their addresses stay theirs
-  Start* calls = nullptr;
-  std::vector<Start*> beginnings;  // from behind the root to the one before `calls`
-  std::shared_ptr<const Program> program;
-  std::string activity;  // for profiles: the operators
-  int judged_runs = 0;
-  int64_t shortest = INT64_MAX;  // nanoseconds of the program
-  // Since reset_region_stats().
-  int64_t runs = 0, separately = 0;
-  std::map<std::string, int64_t> ended_by;
-};
-
-bool Start::is_ready() const {
-  return std::any_of(regions.begin(), regions.end(),
-                     [](const Region* r) { return r->state == Region::State::kReady; });
-}
-
 // How often waiting for one more call was worth it, by what was there. The last times count most.
 struct Waits {
   uint32_t tried = 0, came = 0, left = 0;
@@ -116,17 +57,11 @@ struct Waits {
   }
 };
 
-std::mutex g_mutex;
-std::condition_variable g_changed;
-bool g_stopped = false;
-std::map<c10::DeviceIndex, Start> g_starts;  // the roots
 std::unordered_map<uint64_t, Waits> g_waits;
-std::deque<Region> g_regions;  // by number; addresses are stable
-std::deque<size_t> g_wanted;   // numbers
-RegionStats g_stats;
 std::atomic<size_t> g_low_threshold{0};
 std::atomic<bool> g_skips_unread{true};
 std::atomic<int64_t> g_worth{kWorth};
+Regions& g_regions = known_regions();
 
 Description description_of(const Collected& found, const std::vector<size_t>& outputs) {
   Description made{found.members[0].call->core(), found.inputs, {}, outputs};
@@ -140,12 +75,12 @@ Description description_of(const Collected& found, const std::vector<size_t>& ou
 
 // The region of these calls and results; null where there are too many others.
 Region* region_of(const Collected& found, const std::vector<size_t>& outputs) {
-  Start* start = &g_starts[found.members[0].call->core()];
+  Start* start = &g_regions.starts[found.members[0].call->core()];
   std::vector<Start*> path;
   for (const Member& member : found.members) {
     auto& next = start->next[member.words];
     if (next == nullptr) {
-      if (g_regions.size() == kMostRegions) return nullptr;
+      if (g_regions.all.size() == kMostRegions) return nullptr;
       next = std::make_unique<Start>();
     }
     start = next.get();
@@ -153,9 +88,9 @@ Region* region_of(const Collected& found, const std::vector<size_t>& outputs) {
   }
   for (Region* region : start->regions)
     if (region->description.outputs == outputs) return region;
-  if (g_regions.size() == kMostRegions) return nullptr;
-  Region& region = g_regions.emplace_back();
-  region.number = g_regions.size() - 1;
+  if (g_regions.all.size() == kMostRegions) return nullptr;
+  Region& region = g_regions.all.emplace_back();
+  region.number = g_regions.all.size() - 1;
   region.description = description_of(found, outputs);
   for (const auto& call : region.description.calls)
     region.activity += (region.activity.empty() ? "region: " : ", ") + call.name;
@@ -227,7 +162,7 @@ class Gatherer {
   }
 
   bool waits_pay() {
-    const std::lock_guard<std::mutex> lock(g_mutex);
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
     const Start* start = known();
     if (start != nullptr && start->is_ready() && !start->leads_on) return false;
     if (g_waits.size() == kMostWaits && !g_waits.contains(hash_)) return false;
@@ -246,10 +181,11 @@ class Gatherer {
   void follow() {
     const Member& member = made_.found.members.back();
     for (const uint64_t word : member.words) hash_ = (hash_ ^ word) * 0xff51afd7ed558ccdULL;
-    const std::lock_guard<std::mutex> lock(g_mutex);
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
     if (waits_ != nullptr) ++waits_->came;
     if (made_.starts.size() + 1 != made_.found.members.size()) return;
-    Start& from = made_.starts.empty() ? g_starts[member.call->core()] : *made_.starts.back();
+    Start& from =
+        made_.starts.empty() ? g_regions.starts[member.call->core()] : *made_.starts.back();
     const auto step = from.next.find(member.words);
     if (step != from.next.end()) made_.starts.push_back(step->second.get());
   }
@@ -351,12 +287,12 @@ void run(const Region& region, const Collected& found) {
 
 void give_up(Region& region) {
   region.state = Region::State::kGivenUp;
-  ++g_stats.given_up;
+  ++g_regions.stats.given_up;
 }
 
 // Notes how long a program took. One that is not faster than its calls were is given up.
 void judge(Region& region, int64_t took) {
-  const std::lock_guard<std::mutex> lock(g_mutex);
+  const std::lock_guard<std::mutex> lock(g_regions.mutex);
   region.shortest = std::min(region.shortest, took);
   if (++region.judged_runs == kRunsBeforeJudged &&
       region.shortest > region.calls->took.shortest.load(std::memory_order_relaxed))
@@ -379,7 +315,7 @@ queue::RegionOutcome run_as_program(Region& region, const Collected& found) {
         std::any_of(found.members.begin(), found.members.end(),
                     [](const Member& member) { return member.replaces >= 0 || member.staged; });
     {
-      const std::lock_guard<std::mutex> lock(g_mutex);
+      const std::lock_guard<std::mutex> lock(g_regions.mutex);
       give_up(region);
     }
     if (in_place) return {count, 0, nullptr, std::current_exception()};
@@ -402,28 +338,28 @@ void see(Region& region, Gathered::End end) {
   if (region.state != Region::State::kSeen || ++region.seen < enough) return;
   if (region.calls->took.total.load(std::memory_order_relaxed) < g_worth) return;
   region.state = Region::State::kWanted;
-  g_wanted.push_back(region.number);
-  g_changed.notify_all();
+  g_regions.wanted.push_back(region.number);
+  g_regions.changed.notify_all();
 }
 
 void count_run(Region& region, Gathered::End end) {
   const size_t calls = region.description.calls.size();
   ++region.runs;
-  ++g_stats.regions;
-  g_stats.calls += static_cast<int64_t>(calls);
-  g_stats.unwritten += static_cast<int64_t>(calls - region.description.outputs.size());
+  ++g_regions.stats.regions;
+  g_regions.stats.calls += static_cast<int64_t>(calls);
+  g_regions.stats.unwritten += static_cast<int64_t>(calls - region.description.outputs.size());
   switch (end) {
     case Gathered::End::kFull:
-      ++g_stats.ended_full;
+      ++g_regions.stats.ended_full;
       break;
     case Gathered::End::kIdle:
-      ++g_stats.ended_idle;
+      ++g_regions.stats.ended_idle;
       break;
     case Gathered::End::kRead:
-      ++g_stats.ended_read;
+      ++g_regions.stats.ended_read;
       break;
     case Gathered::End::kBoundary:
-      ++g_stats.ended_boundary;
+      ++g_regions.stats.ended_boundary;
       break;
   }
 }
@@ -442,7 +378,7 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
   Region* ready = nullptr;
   Start* whole = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(g_mutex);
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
     if (Region* region = outputs.empty() ? nullptr : region_of(found, outputs)) {
       whole = region->calls;
       ready = ready_region(*whole, fates);
@@ -456,19 +392,19 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
        --first) {
     Start& start = *gathered.starts[first - 1];
     {
-      const std::lock_guard<std::mutex> lock(g_mutex);
+      const std::lock_guard<std::mutex> lock(g_regions.mutex);
       if (!start.is_ready()) continue;
     }
     Collected part = found;
     part.keep_first(first);
     fates = part.fates(ahead, skips);
-    const std::lock_guard<std::mutex> lock(g_mutex);
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
     ready = ready_region(start, fates);
     if (ready != nullptr) found = std::move(part);
   }
   if (ready == nullptr) return {0, count, whole == nullptr ? nullptr : &whole->took};
   {
-    const std::lock_guard<std::mutex> lock(g_mutex);
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
     count_run(*ready, found.members.size() == count ? gathered.end : Gathered::End::kBoundary);
   }
   const bool in_parts = whole != nullptr && found.members.size() < count;
@@ -478,58 +414,18 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
   return outcome;
 }
 
-// The program must take and give what the calls do, at the same places.
-bool fits(const Program& program, const Description& wanted) {
-  std::vector<size_t> fresh;  // calls
-  std::vector<int> replaced;  // inputs
-  for (const size_t output : wanted.outputs) {
-    if (wanted.calls[output].replaces < 0) {
-      fresh.push_back(output);
-    } else {
-      replaced.push_back(wanted.calls[output].replaces);
-    }
-  }
-  if (program.arguments.size() != wanted.inputs.size() ||
-      program.results.size() != wanted.outputs.size() || program.outputs.size() != fresh.size() ||
-      !program.may_wait || program.device != wanted.core)
-    return false;
-  for (size_t i = 0; i < fresh.size(); ++i) {
-    const Geometry& given = program.buffers[program.results[i]].geometry;
-    const auto& call = wanted.calls[fresh[i]];
-    if (program.results[i] != program.outputs[i] || given.dtype != call.dtype ||
-        at::IntArrayRef(given.sizes) != at::IntArrayRef(call.sizes) ||
-        at::IntArrayRef(given.strides) != at::IntArrayRef(call.strides))
-      return false;
-  }
-  for (size_t i = 0; i < replaced.size(); ++i) {
-    const Buffer& given = program.buffers[program.results[fresh.size() + i]];
-    if (given.kind != BufferKind::kInput || given.index != replaced[i]) return false;
-  }
-  for (size_t i = 0; i < wanted.inputs.size(); ++i) {
-    const Buffer& taken = program.buffers[program.arguments[i]];
-    const Input& input = wanted.inputs[i];
-    const bool may_be_written =
-        std::find(replaced.begin(), replaced.end(), static_cast<int>(i)) != replaced.end();
-    if ((taken.written && !may_be_written) || taken.geometry.dtype != input.dtype ||
-        at::IntArrayRef(taken.geometry.sizes) != at::IntArrayRef(input.sizes) ||
-        at::IntArrayRef(taken.geometry.strides) != at::IntArrayRef(input.strides))
-      return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 void install_regions() { queue::set_region_runner(&run_region); }
 
 RegionStats region_stats() {
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  return g_stats;
+  const std::lock_guard<std::mutex> lock(g_regions.mutex);
+  return g_regions.stats;
 }
 void reset_region_stats() {
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  g_stats = {};
-  for (Region& region : g_regions) {
+  const std::lock_guard<std::mutex> lock(g_regions.mutex);
+  g_regions.stats = {};
+  for (Region& region : g_regions.all) {
     region.runs = region.separately = 0;
     region.ended_by.clear();
   }
@@ -538,109 +434,5 @@ void set_low_threshold(size_t calls) { g_low_threshold = calls; }
 void set_skips_unread(bool on) { g_skips_unread = on; }
 int64_t worth() { return g_worth; }
 void set_worth(int64_t nanoseconds) { g_worth = nanoseconds; }
-
-namespace {
-
-py::object object_of(const Atom& atom) {
-  if (const auto* i = std::get_if<int64_t>(&atom)) return py::int_(*i);
-  if (const auto* d = std::get_if<double>(&atom)) return py::float_(*d);
-  if (const auto* t = std::get_if<bool>(&atom)) return py::bool_(*t);
-  if (const auto* text = std::get_if<std::string>(&atom)) return py::str(*text);
-  if (const auto* i = std::get_if<InputRef>(&atom)) return py::make_tuple("input", i->number);
-  if (const auto* v = std::get_if<ValueRef>(&atom)) return py::make_tuple("value", v->call);
-  return py::none();
-}
-
-template <class Numbers>
-py::tuple tuple_of(const Numbers& numbers) {
-  py::tuple made(numbers.size());
-  for (size_t i = 0; i < numbers.size(); ++i) made[i] = py::int_(numbers[i]);
-  return made;
-}
-
-}  // namespace
-
-py::object next_region() {
-  size_t number = 0;
-  Description wanted;
-  {
-    const py::gil_scoped_release released;
-    std::unique_lock<std::mutex> lock(g_mutex);
-    g_changed.wait(lock, [] { return g_stopped || !g_wanted.empty(); });
-    if (!g_stopped) {
-      number = g_wanted.front();
-      g_wanted.pop_front();
-      wanted = g_regions[number].description;
-    }
-  }
-  if (wanted.calls.empty()) return py::none();
-  py::list inputs, calls;
-  for (const Input& input : wanted.inputs) {
-    inputs.append(py::make_tuple(static_cast<int>(input.dtype), tuple_of(input.sizes),
-                                 tuple_of(input.strides)));
-  }
-  for (const auto& call : wanted.calls) {
-    py::list arguments;
-    for (const Given& given : call.arguments) {
-      py::list items;
-      for (const Atom& atom : given.items) items.append(object_of(atom));
-      arguments.append(given.is_list ? py::object(items) : py::object(items[0]));
-    }
-    calls.append(py::make_tuple(call.name, call.overload, arguments, static_cast<int>(call.dtype),
-                                tuple_of(call.sizes), tuple_of(call.strides), call.replaces));
-  }
-  return py::make_tuple(number, static_cast<int>(wanted.core), inputs, calls,
-                        tuple_of(wanted.outputs));
-}
-
-void finish_region(size_t number, py::object program) {
-  std::shared_ptr<const Program> made;
-  if (!program.is_none()) made = program_of(program);
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  TORCH_CHECK_VALUE(number < g_regions.size() && g_regions[number].state == Region::State::kWanted,
-                    "no region ", number, " is being compiled");
-  Region& region = g_regions[number];
-  if (made != nullptr && fits(*made, region.description)) {
-    program.inc_ref();  // machine code belongs to the object; regions live to the end
-    region.program = std::move(made);
-    region.state = Region::State::kReady;
-    for (Start* start : region.beginnings) start->leads_on = true;
-    ++g_stats.compiled;
-  } else {
-    region.state = Region::State::kGivenUp;
-    ++g_stats.given_up;
-  }
-}
-
-py::list regions_seen() {
-  static constexpr const char* names[] = {"seen", "compiling", "compiled", "given up"};
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  py::list all;
-  for (size_t number = 0; number < g_regions.size(); ++number) {
-    const Region& region = g_regions[number];
-    if (region.runs + region.separately == 0) continue;
-    py::list calls;
-    for (const auto& call : region.description.calls) {
-      const std::string name =
-          call.overload.empty() ? call.name : c10::str(call.name, ".", call.overload);
-      calls.append(
-          py::make_tuple(name, static_cast<int>(call.dtype), tuple_of(call.sizes), call.called_at));
-    }
-    py::dict ended_by;
-    for (const auto& [what, times] : region.ended_by) ended_by[py::str(what)] = times;
-    all.append(py::dict(
-        py::arg("number") = number, py::arg("core") = static_cast<int>(region.description.core),
-        py::arg("state") = names[static_cast<int>(region.state)], py::arg("calls") = calls,
-        py::arg("outputs") = tuple_of(region.description.outputs), py::arg("runs") = region.runs,
-        py::arg("separately") = region.separately, py::arg("ended_by") = ended_by));
-  }
-  return all;
-}
-
-void stop_regions() {
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  g_stopped = true;
-  g_changed.notify_all();
-}
 
 }  // namespace torch_neuronx::program
