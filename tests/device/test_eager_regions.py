@@ -316,6 +316,28 @@ def test_what_is_written_in_place_and_read_before_and_after() -> None:
 
 
 @pytest.mark.usefixtures("fused")
+def test_what_is_written_in_place_after_a_part_of_it_was_read() -> None:
+    start = torch.randn(300, 300, device="neuron")
+    x = start.clone()
+
+    def step() -> torch.Tensor:
+        x.copy_(start)
+        half, turned = x[:150], x.t()
+        y = torch.cat([half * 2, half - 1]) + turned
+        x.mul_(3)  # the program has read both views before it writes
+        return y - x
+
+    with N.eager_mode("debug"):
+        expected, left = step().cpu(), x.cpu()
+    assert torch.equal(_until_fused(step).cpu(), expected)
+    for _ in range(20):
+        assert torch.equal(step().cpu(), expected)
+        assert torch.equal(x.cpu(), left)
+    ran = [{name for name, *_ in region["calls"]} for region in _C.regions_seen() if region["runs"]]
+    assert any({"cat", "mul_.Tensor"} <= names for names in ran), ran
+
+
+@pytest.mark.usefixtures("fused")
 def test_a_core_that_is_idle_waits_for_what_can_join() -> None:
     x = torch.randn(2048, 2048, device="neuron")
 
