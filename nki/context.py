@@ -38,8 +38,8 @@ class KernelRun(Protocol):
 
     # --- making tensors --------------------------------------------------------------------------
 
-    def created(self, storage: Any) -> None:
-        """Take note of a new storage."""
+    def created(self, tensor: Any) -> None:
+        """Take note of a tensor with a storage of its own."""
 
     def constant(self, storage: Any) -> None:
         """Take note of a storage that holds data from the start."""

@@ -146,6 +146,7 @@ class Recorder:
         region = MemoryRegion.shared_hbm if several else MemoryRegion.private_hbm
         tensor = create(shape, dtype, region, name)
         tensor.storage.mark_all()
+        self.forms.layout(tensor)
         self.recording.inputs.append(self.forms.number(tensor.storage))
         return tensor
 
@@ -156,9 +157,11 @@ class Recorder:
         form = self.forms.tile(tensor, places)
         return Result(places[0], places[1], form)
 
-    def created(self, storage: Storage) -> None:
-        """Take note of a new storage."""
+    def created(self, tensor: NkiTensor) -> None:
+        """Take note of a tensor with a storage of its own."""
+        storage = tensor.storage
         storage.depth = self.depth
+        self.forms.layout(tensor)
         if storage.region is MemoryRegion.shared_hbm:
             self.shared.append(storage)
         if not storage.region.on_chip:

@@ -158,7 +158,7 @@ class _Reloads:
 
     def _another(self, tile: int) -> int:
         """Return the number of a new tile that stands for one from now on."""
-        self._storages.append(self._storages[tile].another(self._storages[tile].name))
+        self._storages.append(self._storages[tile].another(self._storages[tile].name, 0))
         self.now[tile] = len(self._storages) - 1
         return self.now[tile]
 

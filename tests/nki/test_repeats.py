@@ -21,8 +21,10 @@ import nki.language as nl
 from neuronxcc.targets import get_target
 from nki.context import Issuer, use
 from nki.errors import NkiError
+from nki.indexing import index_by_parts
 from nki.recorder import Recorder
 from nki.recording import Block
+from nki.tensor import tensor_of
 
 Body = Callable[[Any], None]
 
@@ -240,3 +242,62 @@ def test_numbers_that_are_equal_and_not_the_same_are_not_taken_for_each_other() 
                 tried(functools.partial(step, number), errors)
 
     check(body)
+
+
+# --- parts of tensors ----------------------------------------------------------------------------
+
+
+@st.composite
+def parts(draw: st.DrawFn, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+    """An index expression for some dimensions, mostly within them."""
+    made: list[Any] = []
+    for n in sizes[: draw(st.integers(0, len(sizes)))]:
+        low = draw(st.integers(-1, n))
+        high = draw(st.integers(low, n + 1))
+        made.append(
+            draw(
+                st.sampled_from(
+                    [
+                        slice(None), slice(low, high), slice(low, None), slice(None, high), low,
+                        slice(low, high, 2), nl.ds(low, high - low), np.int64(low), True,
+                    ]
+                )
+            )
+        )  # fmt: skip
+    if draw(st.integers(0, 4)) == 0:
+        made.insert(draw(st.integers(0, len(made))), ...)
+    return tuple(made)
+
+
+def shown(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except NkiError as error:
+        return type(error), error.code, error.what, error.remedy
+
+
+@given(data=st.data())
+def test_parts_are_those_that_are_taken_dimension_by_dimension(data: st.DataObject) -> None:
+    """Parts of parts, of tensors of every memory, the same sizes at other places among them."""
+    recorder = Recorder("kernel", get_target("trn2"))
+    with recorder.active():
+        address = data.draw(st.sampled_from([(32, 256), (64, 0), None]))
+        tensors = [
+            recorder.argument((6, 5, 4), "float32", "a"),
+            nl.ndarray((6, 5, 4), nl.bfloat16, buffer=nl.sbuf),
+            nl.ndarray((6, 5, 4), nl.float32, buffer=nl.sbuf, address=address),
+            nl.ndarray((6, 5, 4), nl.float32, buffer=nl.psum),
+        ]
+        for _ in range(data.draw(st.integers(1, 12))):
+            tensor = data.draw(st.sampled_from(tensors))
+            key = data.draw(parts(tensor.shape))
+            wanted = shown(functools.partial(index_by_parts, tensor.pattern, key))
+            got = shown(functools.partial(tensor.__getitem__, key))
+            if isinstance(wanted, tuple) and not hasattr(wanted, "strides"):
+                assert got == wanted
+                continue
+            assert got.pattern == wanted
+            assert (got.shape, got.dtype, got.offset) == (wanted.shape, wanted.dtype, wanted.offset)
+            fresh = tensor_of(tensor.storage, wanted)
+            assert recorder.forms.layout(got) is recorder.forms.layout(fresh)
+            tensors.append(got)
