@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from neuronxcc.ir import build
@@ -247,6 +248,9 @@ class _Importer:
         refused = refusal(node, target)
         if refused:
             raise RefusedTypesError(operator_name(target), loc, refused)
+        constant = _of_numbers(node, target, value)
+        if constant is not None:
+            return constant
         args, kwargs = self._arguments(node, target)
         lowering: Callable[..., Any] | None = find(target)
         reason = ""
@@ -450,6 +454,27 @@ def _refused_or_empty(node: torch.fx.Node, target: Any, value: Any, error: Shape
     if not pure or any(t.numel() for t in tensors):
         raise LoweringError(operator_name(target), loc, str(error)) from error
     return rebuilt(value, (emit.number(0, TO_IR[t.dtype], tuple(t.shape)) for t in tensors))
+
+
+def _of_numbers(node: torch.fx.Node, target: Any, value: Any) -> Node | None:
+    """What an operator gives whose tensors are all numbers, as derivatives of constants are."""
+    if not isinstance(target, OpOverload) or not isinstance(value, torch.Tensor) or value.dim():
+        return None
+    kinds = [str(argument.type) for argument in target._schema.arguments]
+    if node.all_input_nodes or "Tensor" not in kinds or not _is_pure(target):
+        return None
+    if torch.Tag.nondeterministic_seeded in target.tags or "device" in node.kwargs:
+        return None
+    with unset_fake_temporarily():
+        given = [
+            torch.tensor(arg, dtype=_WIDE.get(type(arg))) if kind == "Tensor" else arg
+            for kind, arg in zip(kinds, node.args, strict=False)
+        ]
+        found = target(*given, **node.kwargs)
+        return literal_of(found.resolve_conj().to(value.dtype))
+
+
+_WIDE = {complex: torch.complex128, float: torch.float64}
 
 
 def _is_pure(target: OpOverload) -> bool:
