@@ -67,7 +67,7 @@ _PAIRS = frozenset({"view_as_complex"})
 
 
 #: Which of equal elements they name is nobody's promise, and integers are often equal.
-_TIES = frozenset({"topk", "kthvalue"})
+TIES = frozenset({"topk", "kthvalue"})
 #: It names one of the equal elements too, of any type: the CPU's sort keeps their order up to here.
 _SORTED_IN_ORDER = {"mode": 16}
 
@@ -127,7 +127,7 @@ def samples(name: str, dtype: torch.dtype) -> tuple[Any, ...]:
     info = next(o.info for o in operators() if o.name == name)
     if not info.supports_dtype(dtype, "cpu") or (name in _WIDE | _PAIRS and dtype.itemsize < 4):
         return ()
-    if name in _TIES and not dtype.is_floating_point:
+    if name in TIES and not dtype.is_floating_point:
         return ()
     torch.manual_seed(11)
     made = []
