@@ -59,7 +59,7 @@ class Layout:
         self.extent = p.shape, form.strides, self.itemsize
         self.dims = tuple(zip(p.shape, p.strides, strict=True))
         self.row_bytes = storage.row_bytes if p.partition else 0
-        self.views: dict[tuple[int, ...], Layout] = {}
+        self.views: dict[tuple[Any, ...], Layout] = {}
         self.forms = forms
 
 

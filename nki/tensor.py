@@ -261,7 +261,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: no permutation (NKI014), or the partition moves (NKI015).
         """
-        return tensor_of(self.storage, views.permute(self.pattern, dims))
+        return _rearranged(self, views.permute, dims)
 
     def broadcast(self, dim: int, size: int) -> "NkiTensor":
         """Return a view that repeats a dimension of size 1, which is not the partition.
@@ -269,7 +269,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: another size (NKI016), or the partition (NKI015).
         """
-        return tensor_of(self.storage, views.broadcast(self.pattern, dim, size))
+        return _rearranged(self, views.broadcast, dim, size)
 
     def expand_dim(self, dim: int) -> "NkiTensor":
         """Return a view with a dimension of size 1 inserted, not before the partition.
@@ -277,7 +277,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: before the partition (NKI015).
         """
-        return tensor_of(self.storage, views.expand_dim(self.pattern, dim))
+        return _rearranged(self, views.expand_dim, dim)
 
     def squeeze_dim(self, dim: int) -> "NkiTensor":
         """Return a view without a dimension of size 1, which is not the partition.
@@ -285,7 +285,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: another size (NKI016), the partition (NKI015), or too few left (NKI029).
         """
-        return tensor_of(self.storage, views.squeeze_dim(self.pattern, dim))
+        return _rearranged(self, views.squeeze_dim, dim)
 
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> "NkiTensor":
         """Return a view with one dimension split into several; one size may be -1.
@@ -293,7 +293,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: other sizes (NKI003, NKI017), the partition (NKI015), indirect (NKI024).
         """
-        return tensor_of(self.storage, views.reshape_dim(self.pattern, dim, shape))
+        return _rearranged(self, views.reshape_dim, dim, shape)
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> "NkiTensor":
         """Return a view with dimensions ``start_dim`` to ``end_dim`` (included) merged.
@@ -301,7 +301,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: not dense (NKI018), or with the partition (NKI015).
         """
-        return tensor_of(self.storage, views.flatten_dims(self.pattern, start_dim, end_dim))
+        return _rearranged(self, views.flatten_dims, start_dim, end_dim)
 
     def reshape(self, shape: Sequence[int]) -> "NkiTensor":
         """Return a view of the same elements in another shape with the same partition.
@@ -310,7 +310,7 @@ class NkiTensor(TensorBase):
             NkiError: another size (NKI017), another partition (NKI015), or a layout that would
                 need a copy (NKI018).
         """
-        return tensor_of(self.storage, views.reshape(self.pattern, shape))
+        return _rearranged(self, views.reshape, shape)
 
     def rearrange(
         self,
@@ -372,7 +372,8 @@ class NkiTensor(TensorBase):
         storage, p = self.storage, self.pattern
         kind = p.dtype if dtype is None else canonical(dtype)
         if scalar_offset is None and vector_offset is None:
-            return _within(
+            made = _explicit(self, pattern, offset) if kind == p.dtype else None
+            return made or _within(
                 storage, addressing.explicit(p, pattern, offset, kind, storage.row_bytes)
             )
         if scalar_offset is not None and vector_offset is not None:
@@ -566,6 +567,76 @@ def _part(  # noqa: C901, PLR0911, PLR0912
     made.storage = tensor.storage
     made.layout = found
     made.offset = offset
+    return made
+
+
+def _rearranged(
+    tensor: NkiTensor, function: Callable[..., AccessPattern], *given: Any
+) -> NkiTensor:
+    """Return a view that begins where a tensor does, by a function of `nki.pattern`."""
+    layout = tensor.layout
+    key = [function, *[tuple(value) if type(value) is list else value for value in given]]
+    ints = all(type(n) is int or _are_ints(n) for n in key[1:])
+    # The layout of such a view follows from that of the tensor.
+    found = layout.views.get(tuple(key)) if ints and layout is not None else None
+    if found is None:
+        made = tensor_of(tensor.storage, function(tensor.pattern, *given))
+        if ints and layout is not None:
+            layout.views[tuple(key)] = layout.forms.layout(made)
+        return made
+    made = _new(NkiTensor)
+    made.storage = tensor.storage
+    made.layout = found
+    made.offset = tensor.offset
+    return made
+
+
+_SEQUENCES = (list, tuple)
+
+
+def _explicit(  # noqa: PLR0911 (each says what is left to the long way)
+    tensor: NkiTensor, pairs: Sequence[Sequence[int]], offset: int | None
+) -> NkiTensor | None:
+    """Return the view of `NkiTensor.ap` if one like it was made before, or can be remembered.
+
+    None where it has to be looked at: it may leave the storage, or is none at all.
+    """
+    storage, layout = tensor.storage, tensor.layout
+    if layout is None or layout.addressed or type(pairs) not in _SEQUENCES:
+        return None
+    if offset is not None and type(offset) is not int:
+        return None
+    begin = last = tensor.offset + (offset or 0)
+    if begin < 0:
+        return None
+    key: list[Any] = ["ap", begin if layout.row_bytes else -1]
+    for pair in pairs:
+        if (
+            type(pair) not in _SEQUENCES
+            or len(pair) != 2
+            or not _are_ints(tuple(pair))
+            or pair[0] < 0
+            or pair[1] < 1
+        ):
+            return None
+        key += pair
+        last += pair[0] * (pair[1] - 1)
+    if not layout.row_bytes and (last + 1) * layout.itemsize > storage.nbytes:
+        return None
+    found = layout.views.get(tuple(key))
+    if found is None:
+        p = addressing.explicit(
+            tensor.pattern, pairs, offset, layout.form.pattern.dtype, storage.row_bytes
+        )
+        if addressing.leaves(p, storage.nbytes, storage.row_bytes):
+            return None
+        made = tensor_of(storage, p)
+        layout.views[tuple(key)] = layout.forms.layout(made)
+        return made
+    made = _new(NkiTensor)
+    made.storage = storage
+    made.layout = found
+    made.offset = begin
     return made
 
 
