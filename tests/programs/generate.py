@@ -172,7 +172,8 @@ class Generator:
         """A call of the table, with tensors replaced by values of the program where they fit.
 
         Args:
-            mistaken: one tensor gets another size, or an index that is out of range
+            mistaken: one tensor gets another size, or an index that is out of range, or numbers and
+                names among the arguments are others
         """
         rng = self._rng
         operator = rng.choice(operators.operators())
@@ -184,7 +185,8 @@ class Generator:
         sample = operators.pick(rng, operator.name, dtype)
         if sample is None:
             return None
-        places, wrong = 0, rng.randrange(_tensors(sample)) if mistaken else -1
+        silly = mistaken and rng.random() < 0.4
+        places, wrong = 0, rng.randrange(_tensors(sample)) if mistaken and not silly else -1
 
         def text(x: Any) -> str | None:
             nonlocal places
@@ -201,7 +203,7 @@ class Generator:
                     if isinstance(x, list)
                     else f"({joined}{',' if len(inner) == 1 else ''})"
                 )
-            return operators.literal(x)
+            return operators.wrong_literal(rng, x) if silly else operators.literal(x)
 
         args = [text(x) for x in (sample.input, *sample.args)]
         here = f"{next(iter(self.program.inputs))}.device"

@@ -163,6 +163,14 @@ def literal(x: Any) -> str | None:
     return None
 
 
+def wrong_literal(rng: random.Random, x: Any) -> str | None:
+    """The text of a number or a name that an argument seldom may be, now and then of the right one."""
+    if rng.random() < 0.3 or isinstance(x, bool) or not isinstance(x, int | float | str):
+        return literal(x)
+    others = {int: (99, -99, -1, 0), float: (-1.0, 0.0, torch.nan, 1e30), str: ("bogus", "")}
+    return literal(rng.choice(others[type(x)]))
+
+
 def pick(rng: random.Random, name: str, dtype: torch.dtype) -> Any | None:
     """One sample, or None."""
     found = samples(name, dtype)

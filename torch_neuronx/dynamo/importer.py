@@ -30,6 +30,7 @@ from torch_neuronx.dynamo.errors import (
     CaptureError,
     DynamicShapeError,
     LoweringError,
+    RefusedArgumentError,
     RefusedTypesError,
     UnsupportedDTypeError,
 )
@@ -259,7 +260,7 @@ class _Importer:
                 result = lowering(context, *args, **kwargs)
             except NotImplementedError as error:
                 reason = str(error)
-            except ShapeError as error:
+            except (emit.NoDimensionError, ShapeError) as error:
                 return _refused_or_empty(node, target, value, error)
             else:
                 self._check(target, loc, value, result)
@@ -436,16 +437,21 @@ def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:
         raise DynamicShapeError(node.name, shape, location(node))
 
 
-def _refused_or_empty(node: torch.fx.Node, target: Any, value: Any, error: ShapeError) -> Any:
+def _refused_or_empty(
+    node: torch.fx.Node, target: Any, value: Any, error: emit.NoDimensionError | ShapeError
+) -> Any:
     """The results of a call without a lowering for its types, if none of them has an element.
 
     ATen does not look at the types of no elements.
 
     Raises:
+        RefusedArgumentError: It names a dimension that there is not.
         RefusedTypesError: Eager mode refuses the types too.
         LoweringError: It takes them.
     """
     loc = location(node)
+    if isinstance(error, emit.NoDimensionError):
+        raise RefusedArgumentError(operator_name(target), loc, str(error)) from error
     refused = refusal(node, target, any_types=True)
     if refused:
         raise RefusedTypesError(operator_name(target), loc, refused) from error
