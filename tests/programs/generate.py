@@ -215,11 +215,12 @@ class Generator:
         words = [*(str(a) for a in args), *(f"{k}={v}" for k, v in kwargs.items())]
         code = f"{operator.text}({', '.join(words)})"
         how = rng.random()
-        if how < 0.2 and operator.in_place and self._may_be_written(words[0]):
+        if how < 0.3 and operator.in_place and self._may_be_written(words[0]):
             code = f"{words[0]}.{operator.in_place}({', '.join(words[1:])})"
-        elif how < 0.28 and operator.info.supports_out and "out" not in kwargs:
+        elif how < 0.38 and operator.info.supports_out and "out" not in kwargs:
             code = self._with_out(code) or code
-        return Statement((self._fresh("t"),), code, "operator")
+        drops = "dropout_p=0." in code.replace("dropout_p=0.0", "")
+        return Statement((self._fresh("t"),), code, "random" if drops else "operator")
 
     def _has_ties(self, code: str) -> bool:
         """Whether elements are equal, or NaN, so that nobody promises which of them is named."""

@@ -165,7 +165,7 @@ def test_calls_of_the_table_are_drawn_in_every_form() -> None:
     """New results, in place, and `out=`; complex operands among others."""
     forms = {"in place": r"\w+\.[a-z]\w*[a-z0-9]_\(", "out": r".*, out=\w+\.new_zeros"}
     made = [program(seed) for seed in range(60)]
-    calls = [s.code for p in made for s in p.statements if s.form == "operator"]
+    calls = [s.code for p in made for s in p.statements if s.form in ("operator", "random")]
     for form, pattern in forms.items():
         assert sum(bool(re.match(pattern, code)) for code in calls) >= 5, form
     for dtype in (torch.complex64, torch.int32, torch.float64):
