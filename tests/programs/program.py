@@ -64,6 +64,7 @@ class Program:
         inputs: tensors on the CPU; those that require gradients are leaves
         modules: name -> text that makes the module
         autocast: dtype of an autocast region around everything, or None
+        forward: it has no backward pass, although results may require gradients
     """
 
     inputs: dict[str, torch.Tensor]
@@ -71,6 +72,7 @@ class Program:
     statements: list[Statement] = field(default_factory=list)
     results: tuple[str, ...] = ()
     autocast: torch.dtype | None = None
+    forward: bool = False
 
     @property
     def truth(self) -> str:
@@ -81,10 +83,6 @@ class Program:
     def has(self, *forms: str) -> bool:
         """Whether there is a statement of one of some forms."""
         return any(s.form in forms for s in self.statements)
-
-    def detached(self) -> Program:
-        """The same with inputs that require no gradients."""
-        return replace(self, inputs={n: x.detach() for n, x in self.inputs.items()})
 
     def resized(self) -> Program:
         """The same with one more index in the first dimension of all inputs, the last one again."""
@@ -199,6 +197,7 @@ def run(
         with around(), _autocast(program.autocast, device):
             results = function(*args)
         outcome.values |= _values("result", results)
+        backward = backward and not program.forward
         if backward and (total := _total(results)) is not None:
             outcome.stage = "backward"
             with around():
