@@ -96,7 +96,7 @@ def test_the_error_says_what_and_where(name: str, text: str) -> None:
     with pytest.raises(Exception, match=text) as caught:
         torch.compile(REFUSED[name], backend="neuron")(x)
     assert "[NCC_EVRF064]" in str(caught.value)
-    assert "test_refused_arguments.py" in str(caught.value)
+    assert "test_dynamo_refused_arguments.py" in str(caught.value)
     assert "remedy: give an argument that it takes" in str(caught.value)
 
 
