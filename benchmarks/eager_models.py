@@ -170,9 +170,35 @@ def sdxl(device: torch.device) -> Step:
 
 
 def pointwise(device: torch.device, dtype: torch.dtype) -> Step:
-    """Run a chain of six operators on 4096 x 4096 elements."""
+    """Run a chain of six operators on 4096 x 4096 elements and wait for it.
+
+    Without waiting, steps whose results nobody reads would not be computed at all.
+    """
     x, y = (workloads.tensor(device, 4096, 4096).to(dtype) for _ in range(2))
-    return _without_gradients(lambda: ((x * y + x).relu() * 0.5 + y) - x)
+
+    def chain() -> Tensor:
+        result: Tensor = ((x * y + x).relu() * 0.5 + y) - x
+        torch.accelerator.synchronize()
+        return result
+
+    return _without_gradients(chain)
+
+
+def half_block(device: torch.device, dropout: float) -> Step:
+    """Train gelu, dropout, a residual and layer_norm on 4096 x 1024 elements, and wait for it."""
+    norm = workloads.built(device, lambda: nn.LayerNorm(1024))
+    x, residual, grad = (workloads.tensor(device, 4096, 1024) for _ in range(3))
+    x.requires_grad_()
+    residual.requires_grad_()
+    inputs = [x, residual, *norm.parameters()]
+
+    def step() -> object:
+        h = functional.dropout(functional.gelu(x), dropout)
+        gradients = torch.autograd.grad(norm(h + residual), inputs, grad)
+        torch.accelerator.synchronize()
+        return gradients
+
+    return step
 
 
 WORK: dict[str, Callable[[torch.device], Step]] = {
@@ -186,6 +212,8 @@ WORK: dict[str, Callable[[torch.device], Step]] = {
     "transformer training 8x256": workloads.training_step,
     "six pointwise operators, float32": partial(pointwise, dtype=torch.float32),
     "six pointwise operators, bfloat16": partial(pointwise, dtype=torch.bfloat16),
+    "gelu, dropout, residual, layer_norm": partial(half_block, dropout=0.1),
+    "gelu, residual, layer_norm": partial(half_block, dropout=0.0),
 }
 
 

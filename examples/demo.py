@@ -15,12 +15,14 @@ import torch
 
 import torch_neuronx.ops
 from examples import (
+    device_program,
     diffusers_pipeline,
     digits_parallel,
     digits_vit,
     inside,
     kernel_time,
     minilm,
+    model_time,
     nki_sine,
     portable_programs,
     run_ahead,
@@ -72,9 +74,9 @@ def compiled() -> list[str]:
 
 
 def kernels() -> list[str]:
-    """Run a kernel of NKI in PyTorch, and time one. Returns what went wrong, in words."""
-    title("4. A kernel of one's own, in NKI; and how long it would take on hardware")
-    return nki_sine.run() + kernel_time.run()
+    """Run a kernel of NKI, time one, a graph and a model. Returns what went wrong, in words."""
+    title("4. A kernel of one's own, in NKI; how long it, and a model, would take on hardware")
+    return nki_sine.run() + kernel_time.run() + device_program.run() + model_time.run()
 
 
 def parallel() -> list[str]:

@@ -1,6 +1,6 @@
 """How long would a kernel take on hardware? One sum of two matrices, written in three ways.
 
-    python -m examples.kernel_time [--trace FILE]
+    python -m examples.kernel_time [--trace FILE] [--page FILE]
 
 Nothing is run: the kernels are recorded for the shapes and put on a timeline of a NeuronCore.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import nki.isa as nisa
 import nki.language as nl
-from neuronxcc.perf import Prediction, trace
+from neuronxcc.perf import Prediction, page, trace
 from neuronxcc.targets import get_target
 from nki.launch import Slot, record
 from nki.perf import predict_recording
@@ -43,7 +43,7 @@ def add(a: Any, b: Any, width: int, *, tiles: int | None = None) -> Any:
 
 
 def narrow(a: Any, b: Any) -> Any:
-    return add(a, b, 64)
+    return add(a, b, 32)
 
 
 def one_buffer(a: Any, b: Any) -> Any:
@@ -55,7 +55,7 @@ def wide(a: Any, b: Any) -> Any:
 
 
 KERNELS: tuple[tuple[str, Callable[..., Any]], ...] = (
-    ("tiles of 64 columns: rows of 256 bytes", narrow),
+    ("tiles of 32 columns: rows of 128 bytes", narrow),
     ("tiles of 512 columns in one place", one_buffer),
     ("tiles of 512 columns, as many as fit", wide),
 )
@@ -67,7 +67,7 @@ def time_of(kernel: Callable[..., Any], target: str) -> Prediction:
     return predict_recording(recording)
 
 
-def run(path: str | None = None) -> list[str]:
+def run(path: str | None = None, page_path: str | None = None) -> list[str]:
     """Time all kernels on all targets. Returns what went wrong, in words."""
     wrong = []
     print(f"{f'a + b of {ROWS} x {COLUMNS} float32':42}" + "".join(f"{t:>14}" for t in TARGETS))
@@ -86,13 +86,18 @@ def run(path: str | None = None) -> list[str]:
     if path is not None:
         trace.save(found[KERNELS[1][0]][1], path)
         print(f"a timeline for https://ui.perfetto.dev is in {path}")
+    if page_path is not None:
+        page.save(found[KERNELS[1][0]][1], page_path)
+        print(f"a page of the timeline is in {page_path}")
     return wrong
 
 
 def main() -> str | None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--trace", metavar="FILE", help="write a timeline of the second kernel")
-    return "\n".join(run(options.parse_args().trace)) or None
+    options.add_argument("--page", metavar="FILE", help="write it as one HTML page")
+    chosen = options.parse_args()
+    return "\n".join(run(chosen.trace, chosen.page)) or None
 
 
 if __name__ == "__main__":

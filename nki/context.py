@@ -31,15 +31,17 @@ class KernelRun(Protocol):
         made: the first tensor by shape, data type and buffer as they were given, for others like
             it.
         depth: number of nested loops of the device that are open.
+        where: file and line that instructions are taken to be at; None for those of the caller.
     """
 
     made: dict[Any, Any]
     depth: int
+    where: tuple[str, int] | None
 
     # --- making tensors --------------------------------------------------------------------------
 
-    def created(self, storage: Any) -> None:
-        """Take note of a new storage."""
+    def created(self, tensor: Any) -> None:
+        """Take note of a tensor with a storage of its own."""
 
     def constant(self, storage: Any) -> None:
         """Take note of a storage that holds data from the start."""

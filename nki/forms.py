@@ -31,16 +31,24 @@ class Layout:
         itemsize: bytes of an element.
         addressed: the storage has an explicit address.
         whole: it shows all bytes of a storage without an address, dense.
+        extent: sizes, distances in bytes between neighbours, and `itemsize`, see `nki.shadow`.
+        dims: sizes and distances in elements between neighbours, by dimension.
+        row_bytes: bytes of one partition, 0 in HBM.
+        views: layouts of parts by what `nki.tensor` says of them.
+        forms: whose layout it is.
     """
 
-    __slots__ = ("addressed", "form", "itemsize", "whole")
+    __slots__ = (
+        "addressed", "dims", "extent", "form", "forms", "itemsize", "row_bytes", "views", "whole",
+    )  # fmt: skip
 
-    def __init__(self, tensor: NkiTensor, form: TileForm) -> None:
+    def __init__(self, tensor: NkiTensor, form: TileForm, forms: Forms) -> None:
         """Describe a tensor.
 
         Args:
             tensor: what is described; whatever moves it at run time is left out.
             form: its form.
+            forms: whose layout it is.
         """
         p, storage = tensor.pattern, tensor.storage
         self.form = form
@@ -48,12 +56,17 @@ class Layout:
         self.addressed = storage.address is not None
         covers = p.size * self.itemsize == storage.nbytes and is_contiguous(p)
         self.whole = covers and not self.addressed
+        self.extent = p.shape, form.strides, self.itemsize
+        self.dims = tuple(zip(p.shape, p.strides, strict=True))
+        self.row_bytes = storage.row_bytes if p.partition else 0
+        self.views: dict[tuple[Any, ...], Layout] = {}
+        self.forms = forms
 
 
 def byte_of(tensor: NkiTensor) -> int:
     """Return where in `Storage.bytes` a tensor begins, before anything moves it."""
-    p, storage = tensor.pattern, tensor.storage
-    at = p.offset * info(p.dtype).itemsize
+    storage = tensor.storage
+    at = tensor.offset * info(tensor.dtype).itemsize
     if storage.address is None:
         return at
     row, byte = divmod(at, storage.row_bytes)
@@ -107,7 +120,7 @@ class Forms:
         )  # fmt: skip
         found = self._layouts.get(key)
         if found is None:
-            found = self._layouts[key] = Layout(tensor, _form(tensor, row))
+            found = self._layouts[key] = Layout(tensor, _form(tensor, row), self)
         if p.indirect is None:
             tensor.layout = found
         return found

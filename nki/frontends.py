@@ -122,16 +122,17 @@ def _usable(array: Array, kind: np.dtype[Any]) -> Array:
     return np.array(array, kind, order="C")
 
 
-def executor() -> Executor:
+def executor(by: str | None = None) -> Executor:
     """Return who makes launches runnable on NumPy arrays.
 
-    `TORCH_NEURONX_NKI_EXECUTOR` chooses: ``native`` (the default) or ``reference``, the slow NumPy
-    one.
+    Args:
+        by: ``native`` or ``reference``, the slow NumPy one; by default what
+            `TORCH_NEURONX_NKI_EXECUTOR` says.
 
     Raises:
         ValueError: the variable names neither, or the native one is not installed.
     """
-    return _reference if TORCH_NEURONX_NKI_EXECUTOR.get() == "reference" else _native()
+    return _reference if (by or TORCH_NEURONX_NKI_EXECUTOR.get()) == "reference" else _native()
 
 
 def _reference(launch: Launch) -> Runner:

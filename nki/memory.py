@@ -153,7 +153,7 @@ class Storage:
         else:
             self.row_bytes = self.pitch = nbytes
 
-    def another(self, name: str) -> "Storage":
+    def another(self, name: str, depth: int) -> "Storage":
         """Return a new storage like this one, which has no address, with bytes of its own."""
         made = _new(Storage)
         made.region = self.region
@@ -164,7 +164,7 @@ class Storage:
         made.nbytes = self.nbytes
         made.address = None
         made.base = 0
-        made.depth = 0
+        made.depth = depth
         made.spills = self.spills
         made.exceeded = False
         made.row_bytes = made.pitch = self.row_bytes

@@ -31,6 +31,7 @@ class OpenRecording(Protocol):
     forms: Forms
     depth: int
     cores: int
+    where: tuple[str, int] | None
 
     # --- what is recorded ------------------------------------------------------------------------
 

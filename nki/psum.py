@@ -32,13 +32,16 @@ class WrittenMap:
     """For one storage in PSUM: what has written each of its bytes.
 
     As long as all partitions are written alike, the bytes of one stand for all.
+
+    Attributes:
+        state: of all bytes, None if they differ.
     """
 
-    __slots__ = ("_alike", "_bytes", "_storage", "_whole")
+    __slots__ = ("_alike", "_bytes", "_storage", "state")
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._whole: int | None = UNWRITTEN  # all bytes are alike
+        self.state: int | None = UNWRITTEN
         self._alike = True
         self._bytes: npt.NDArray[np.uint8] | None = None
 
@@ -53,9 +56,9 @@ class WrittenMap:
         shape, at = p.shape, p.offset * size
         strides = [s * size for s in p.strides]
         if self._bytes is None:
-            self._bytes = np.full(row, self._whole, np.uint8)
+            self._bytes = np.full(row, self.state, np.uint8)
             self._alike = True
-        self._whole = None
+        self.state = None
         if self._alike and shape[0] == rows and strides[0] == row and at < row:
             shape = (1, *shape[1:])
         elif self._alike:
@@ -66,10 +69,10 @@ class WrittenMap:
     def _flat(self) -> npt.NDArray[np.uint8]:
         """The states of all bytes of all partitions."""
         if self._bytes is None:
-            self._bytes = np.full(self._storage.nbytes, self._whole, np.uint8)
+            self._bytes = np.full(self._storage.nbytes, self.state, np.uint8)
         elif self._alike:
             self._bytes = np.tile(self._bytes, self._storage.shape[0])
-        self._whole, self._alike = None, False
+        self.state, self._alike = None, False
         return self._bytes
 
     def get(
@@ -82,8 +85,8 @@ class WrittenMap:
             values: contents of the index of an indirect view; without them it counts as 0.
             group: see `nki.addressing.indices`.
         """
-        if self._whole is not None:
-            return self._whole
+        if self.state is not None:
+            return self.state
         states: npt.NDArray[np.uint8]
         if values is None:
             states = self._view(tensor)[..., 0]
@@ -95,7 +98,7 @@ class WrittenMap:
 
     def put(self, tensor: NkiTensor, state: int, values: Any = None, group: int = 16) -> None:
         """Remember what has written a view; see `get`."""
-        if self._whole == state:
+        if self.state == state:
             return
         if values is not None:
             size = info(tensor.dtype).itemsize
@@ -106,7 +109,7 @@ class WrittenMap:
         if (layout is not None and layout.whole) or (
             tensor.pattern.indirect is None and self._covers(tensor)
         ):
-            self._whole, self._bytes = state, None
+            self.state, self._bytes = state, None
         else:
             self._view(tensor)[...] = state
 
@@ -124,6 +127,11 @@ class Accumulation:
         if found is None:
             found = self._maps[storage] = WrittenMap(storage)
         return found
+
+    def holds_sums(self, storage: Storage) -> bool:
+        """Return whether products have written all of a storage, and nothing else has since."""
+        found = self._maps.get(storage)
+        return found is not None and found.state == MATMUL
 
     def issued(self, template: Template, written: Sequence[NkiTensor]) -> Template:
         """Take note of what an instruction writes; return it with its accumulation decided.

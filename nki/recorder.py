@@ -60,6 +60,7 @@ class Recorder:
         lane: number of this physical core among all that take part.
         names: the user's lines of the instructions with each name.
         values: gives the contents of the inputs; None while only shapes are known.
+        where: file and line that instructions are taken to be at; None for those of the caller.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Recorder:
         self.recording.storages = self.forms.storages
         self.made: dict[Any, NkiTensor] = {}
         self.depth = 0
+        self.where: tuple[str, int] | None = None
         self._templates: dict[Key, int] = {}
         self._lines: dict[tuple[str, int], int] = {}
         self._blocks: list[Block] = [self.recording.body]
@@ -146,6 +148,7 @@ class Recorder:
         region = MemoryRegion.shared_hbm if several else MemoryRegion.private_hbm
         tensor = create(shape, dtype, region, name)
         tensor.storage.mark_all()
+        self.forms.layout(tensor)
         self.recording.inputs.append(self.forms.number(tensor.storage))
         return tensor
 
@@ -156,9 +159,11 @@ class Recorder:
         form = self.forms.tile(tensor, places)
         return Result(places[0], places[1], form)
 
-    def created(self, storage: Storage) -> None:
-        """Take note of a new storage."""
+    def created(self, tensor: NkiTensor) -> None:
+        """Take note of a tensor with a storage of its own."""
+        storage = tensor.storage
         storage.depth = self.depth
+        self.forms.layout(tensor)
         if storage.region is MemoryRegion.shared_hbm:
             self.shared.append(storage)
         if not storage.region.on_chip:
@@ -193,7 +198,7 @@ class Recorder:
         if answer is not None:
             return answer(self, attributes)
         self._check_registers(row, operands)
-        where = user_location()
+        where = self.where or user_location()
         template, places = self._template(row, operands, attributes)
         for rule in row.findings:
             broken = rule.check(template.call)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from nki.errors import is_users, user_frame
+from nki.errors import is_users
 from nki.forms import byte_of
 from nki.isa.objects import NkiInstruction
 from nki.isa.spec import Instruction, Role
@@ -50,13 +50,18 @@ class _Known:
     Attributes:
         template: of the instruction.
         number: of the template.
-        tensors: which tensors of the call, counted from 0, its places are those of.
-        reads: which of them are read, and the names of the operands.
-        writes: which are written, by which operands, and whether all of their elements are.
+        tensors: which tensors of the call, counted from 0, its places are those of; None if they
+            are in order.
+        reads: the numbers of those that are read among them, and the names of the operands.
+        writes: of those that are written, by which operands, and whether all their elements are.
         psum: it writes to PSUM.
+        adding: number of the template that is recorded where a product adds to others, -1 if that
+            is not known.
     """
 
-    __slots__ = ("number", "psum", "reads", "template", "tensors", "writes")
+    __slots__ = (
+        "adding", "number", "psum", "reads", "template", "tensors", "writes",
+    )  # fmt: skip
 
     def __init__(self, template: Template, number: int, tensors: Sequence[tuple[str, int]]) -> None:
         """Describe a call.
@@ -70,11 +75,14 @@ class _Known:
         roles = {name: operand.role for name, operand in operands.items()}
         self.template = template
         self.number = number
-        self.tensors = tuple(place for _, place in tensors)
-        self.reads = tuple((place, name) for name, place in tensors if roles[name] is Role.READ)
+        self.adding = -1
+        places = tuple(place for _, place in tensors)
+        self.tensors = None if places == tuple(range(len(places))) else places
+        names = [name for name, _ in tensors]
+        self.reads = tuple((n, name) for n, name in enumerate(names) if roles[name] is Role.READ)
         self.writes = tuple(
-            (place, operands[name], writes_all(template, operands[name]))
-            for name, place in tensors
+            (n, operands[name], writes_all(template, operands[name]))
+            for n, name in enumerate(names)
             if roles[name] is not Role.READ
         )
         self.psum = any(
@@ -104,11 +112,11 @@ class Repeats:
         self._numbers = recorder.forms.numbers
         self._known: dict[Key, _Known] = {}
         self._plain: set[type] = set(_VALUES)  # and those of `_CONSTANT` that were met
-        self._lines: dict[tuple[int, int], int] = {}
+        self._lines: dict[tuple[int, int], int] = {}  # -1: none of the user's
         self._codes: list[CodeType] = []  # those in `_lines`, so that no other has their id
 
     # One function for its speed: it is all that most instructions pass through.
-    def again(  # noqa: C901, PLR0912
+    def again(  # noqa: C901, PLR0912, PLR0915
         self, row: Instruction, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> NkiInstruction | Key | None:
         """Record a call if its key is known.
@@ -141,34 +149,49 @@ class Repeats:
         known = self._known.get(key)
         if known is None:
             return key
-        frame = sys._getframe(2)  # noqa: SLF001 (the documented way)
-        line = self._lines.get((id(frame.f_code), frame.f_lasti))
-        code = [known.number, self._line(frame) if line is None else line]
-        for place in known.tensors:
-            tensor = tensors[place]
-            storage, layout = tensor.storage, tensor.layout
-            number = self._numbers.get(storage)
-            code.append(self._forms.number(storage) if number is None else number)
-            at = byte_of(tensor) if layout.addressed else tensor.pattern.offset * layout.itemsize
-            code.append(at)
-        recorder = self._recorder
-        for place, read in known.reads:
-            if tensors[place].storage.marks is not COMPLETE:
-                self._initialisation.read(known.template, read, tensors[place])
-        for place, operand, entirely in known.writes:
-            tensor = tensors[place]
+        if known.tensors is not None:
+            tensors = [tensors[place] for place in known.tensors]
+        recorder, numbers = self._recorder, self._numbers
+        if recorder.where is None:
+            frame = sys._getframe(2)  # noqa: SLF001 (the documented way)
+            line = self._lines.get((id(frame.f_code), frame.f_lasti), -1)
+            code = [known.number, self._line(frame) if line < 0 else line]
+        else:
+            code = [known.number, recorder.line(recorder.where)]
+        for tensor in tensors:
+            layout = tensor.layout
+            number = numbers.get(tensor.storage)
+            code.append(self._forms.number(tensor.storage) if number is None else number)
+            code.append(byte_of(tensor) if layout.addressed else tensor.offset * layout.itemsize)
+        for n, read in known.reads:
+            tensor = tensors[n]
+            marks = tensor.storage.marks
+            if marks is not COMPLETE and (
+                marks is None or (code[3 + 2 * n], tensor.layout) not in marks.noted
+            ):
+                self._initialisation.read(known.template, read, tensor)
+        for n, operand, entirely in known.writes:
+            tensor = tensors[n]
             storage = tensor.storage
             if storage.marks is COMPLETE:
                 continue
             alone = not recorder.depth and (recorder.cores == 1 or storage.region.on_chip)
-            if alone and entirely and tensor.layout.whole:
+            layout = tensor.layout
+            if not (alone and entirely) or layout.addressed:
+                self._initialisation.write(known.template, operand, tensor)
+            elif layout.whole:
                 storage.marks = COMPLETE
             else:
-                self._initialisation.write(known.template, operand, tensor)
+                storage.shadow.note(code[3 + 2 * n], layout)
         if known.psum:
-            written = [tensors[place] for place, _, _ in known.writes]
-            template = self._accumulation.issued(known.template, written)
-            code[0] = recorder.number_of(template)
+            written = [tensors[n] for n, _, _ in known.writes]
+            if known.adding >= 0 and self._accumulation.holds_sums(written[0].storage):
+                code[0] = known.adding
+            else:
+                template = self._accumulation.issued(known.template, written)
+                code[0] = recorder.number_of(template)
+                if template.accumulate:
+                    known.adding = code[0]
         return recorder.append(code, name)
 
     def learn(
@@ -220,13 +243,19 @@ class Repeats:
 
     def _line(self, frame: FrameType) -> int:
         """Return the number of the user's line that a frame stands for."""
-        frame = user_frame(frame)
-        code = frame.f_code
-        key = id(code), frame.f_lasti
-        line = self._lines.get(key)
-        if line is None:
-            line = self._recorder.line((code.co_filename, frame.f_lineno))
-            if is_users(code.co_filename):
-                self._lines[key] = line
+        lines = self._lines
+        while True:
+            code = frame.f_code
+            key = id(code), frame.f_lasti
+            line = lines.get(key)
+            if line is None:
                 self._codes.append(code)
-        return line
+                users = is_users(code.co_filename)
+                if not users and frame.f_back is None:
+                    return self._recorder.line((code.co_filename, frame.f_lineno))
+                where = code.co_filename, frame.f_lineno
+                line = lines[key] = self._recorder.line(where) if users else -1
+            if line >= 0:
+                return line
+            assert frame.f_back is not None
+            frame = frame.f_back

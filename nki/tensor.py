@@ -6,10 +6,11 @@ from typing import Any, NoReturn
 
 from nki import addressing
 from nki import pattern as views
-from nki.context import KernelRun, current_run
+from nki.context import current_run
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
 from nki.indexing import (
+    DynamicSlice,
     checked_index,
     index_at_once,
     index_by_parts,
@@ -39,13 +40,17 @@ class NkiTensor(TensorBase):
     Attributes:
         storage: the memory, shared by all views.
         pattern: which elements this view shows.
-        layout: kept by who records (`nki.forms`), None as long as nothing has used the view.
+        offset: number of the first element in the storage, in elements of ``dtype``.
+        layout: kept by who records (`nki.forms.Layout`): the pattern without its offset, one object
+            for all that are equal. None as long as nothing has used the view, and of what a value
+            of the run moves.
     """
 
-    __slots__ = ("layout", "pattern", "storage")
+    __slots__ = ("layout", "offset", "pattern", "storage")
 
     storage: Storage
     pattern: AccessPattern
+    offset: int
     layout: Any
 
     def __init__(
@@ -93,10 +98,20 @@ class NkiTensor(TensorBase):
 
     # --- what it is ----------------------------------------------------------------------------
 
+    def __getattr__(self, name: str) -> Any:
+        """Work out the one of pattern and offset that was left out: few are asked for."""
+        if name == "pattern":
+            self.pattern = p = self.layout.form.pattern._replace(offset=self.offset)
+            return p
+        if name == "offset":
+            self.offset = offset = self.pattern.offset
+            return offset
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the dimensions."""
-        return self.pattern.shape
+        return (self.pattern if self.layout is None else self.layout.form.pattern).shape
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -104,14 +119,9 @@ class NkiTensor(TensorBase):
         return self.pattern.strides
 
     @property
-    def offset(self) -> int:
-        """Number of the first element in the storage, in elements of ``dtype``."""
-        return self.pattern.offset
-
-    @property
     def dtype(self) -> str:
         """NKI's name of the data type."""
-        return self.pattern.dtype
+        return (self.pattern if self.layout is None else self.layout.form.pattern).dtype
 
     @property
     def name(self) -> str:
@@ -169,9 +179,14 @@ class NkiTensor(TensorBase):
             NkiTypeError: an index of another kind (NKI011).
             NkiError: a second dynamic index, or one on the partition (NKI024, NKI015).
         """
+        parts = key if type(key) is tuple else (key,)
+        if self.layout is not None:
+            made = _part(self, self.layout, parts)
+            if made is not None:
+                return made
         p = self.pattern
         if p.indirect is None:
-            direct = index_at_once(p, key if type(key) is tuple else (key,))
+            direct = index_at_once(p, parts)
             if direct is not None:
                 return tensor_of(self.storage, direct)
         return tensor_of(self.storage, index_by_parts(p, key))
@@ -246,7 +261,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: no permutation (NKI014), or the partition moves (NKI015).
         """
-        return tensor_of(self.storage, views.permute(self.pattern, dims))
+        return _rearranged(self, views.permute, dims)
 
     def broadcast(self, dim: int, size: int) -> "NkiTensor":
         """Return a view that repeats a dimension of size 1, which is not the partition.
@@ -254,7 +269,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: another size (NKI016), or the partition (NKI015).
         """
-        return tensor_of(self.storage, views.broadcast(self.pattern, dim, size))
+        return _rearranged(self, views.broadcast, dim, size)
 
     def expand_dim(self, dim: int) -> "NkiTensor":
         """Return a view with a dimension of size 1 inserted, not before the partition.
@@ -262,7 +277,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: before the partition (NKI015).
         """
-        return tensor_of(self.storage, views.expand_dim(self.pattern, dim))
+        return _rearranged(self, views.expand_dim, dim)
 
     def squeeze_dim(self, dim: int) -> "NkiTensor":
         """Return a view without a dimension of size 1, which is not the partition.
@@ -270,7 +285,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: another size (NKI016), the partition (NKI015), or too few left (NKI029).
         """
-        return tensor_of(self.storage, views.squeeze_dim(self.pattern, dim))
+        return _rearranged(self, views.squeeze_dim, dim)
 
     def reshape_dim(self, dim: int, shape: Sequence[int]) -> "NkiTensor":
         """Return a view with one dimension split into several; one size may be -1.
@@ -278,7 +293,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: other sizes (NKI003, NKI017), the partition (NKI015), indirect (NKI024).
         """
-        return tensor_of(self.storage, views.reshape_dim(self.pattern, dim, shape))
+        return _rearranged(self, views.reshape_dim, dim, shape)
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> "NkiTensor":
         """Return a view with dimensions ``start_dim`` to ``end_dim`` (included) merged.
@@ -286,7 +301,7 @@ class NkiTensor(TensorBase):
         Raises:
             NkiError: not dense (NKI018), or with the partition (NKI015).
         """
-        return tensor_of(self.storage, views.flatten_dims(self.pattern, start_dim, end_dim))
+        return _rearranged(self, views.flatten_dims, start_dim, end_dim)
 
     def reshape(self, shape: Sequence[int]) -> "NkiTensor":
         """Return a view of the same elements in another shape with the same partition.
@@ -295,7 +310,7 @@ class NkiTensor(TensorBase):
             NkiError: another size (NKI017), another partition (NKI015), or a layout that would
                 need a copy (NKI018).
         """
-        return tensor_of(self.storage, views.reshape(self.pattern, shape))
+        return _rearranged(self, views.reshape, shape)
 
     def rearrange(
         self,
@@ -357,7 +372,8 @@ class NkiTensor(TensorBase):
         storage, p = self.storage, self.pattern
         kind = p.dtype if dtype is None else canonical(dtype)
         if scalar_offset is None and vector_offset is None:
-            return _within(
+            made = _explicit(self, pattern, offset) if kind == p.dtype else None
+            return made or _within(
                 storage, addressing.explicit(p, pattern, offset, kind, storage.row_bytes)
             )
         if scalar_offset is not None and vector_offset is not None:
@@ -492,6 +508,138 @@ def tensor_of(storage: Storage, pattern: AccessPattern) -> NkiTensor:
     return tensor
 
 
+# One function for its speed, as `index_at_once`, whose patterns it makes.
+def _part(  # noqa: C901, PLR0911, PLR0912
+    tensor: NkiTensor, layout: Any, parts: tuple[Any, ...]
+) -> NkiTensor | None:
+    """Return a part of a tensor by integers and slices with known bounds, None of other parts.
+
+    The parts that a kernel takes of its tensors differ by their places mostly. Everything else
+    about them follows from the tensor's layout and the sizes that are asked for.
+    """
+    dims = layout.dims
+    if len(parts) > len(dims):
+        return None
+    begin = offset = tensor.offset
+    asked: list[int] = []
+    for part, (size, stride) in zip(parts, dims, strict=False):
+        kind = type(part)
+        if kind is slice:
+            start, stop = part.start, part.stop
+            if part.step is not None:
+                return None
+            if start is None:
+                start = 0
+            elif type(start) is not int:
+                return None
+            if stop is None:
+                stop = size
+            elif type(stop) is not int:
+                return None
+        elif kind is int:
+            if not 0 <= part < size:
+                return None
+            asked.append(0)
+            offset += part * stride
+            continue
+        elif kind is DynamicSlice:
+            start = part.start
+            if type(start) is not int or type(part.size) is not int:
+                return None
+            stop = start + part.size
+        else:
+            return None
+        if not 0 <= start < stop <= size:
+            return None
+        asked.append(stop - start)
+        offset += start * stride
+    if layout.row_bytes:
+        size, row = layout.itemsize, layout.row_bytes
+        asked.append(offset * size // row - begin * size // row)
+    sizes = tuple(asked)
+    found = layout.views.get(sizes)
+    if found is None:
+        p = tensor.pattern
+        made = tensor_of(tensor.storage, index_at_once(p, parts) or index_by_parts(p, parts))
+        layout.views[sizes] = layout.forms.layout(made)
+        return made
+    made = _new(NkiTensor)
+    made.storage = tensor.storage
+    made.layout = found
+    made.offset = offset
+    return made
+
+
+def _rearranged(
+    tensor: NkiTensor, function: Callable[..., AccessPattern], *given: Any
+) -> NkiTensor:
+    """Return a view that begins where a tensor does, by a function of `nki.pattern`."""
+    layout = tensor.layout
+    key = [function, *[tuple(value) if type(value) is list else value for value in given]]
+    ints = all(type(n) is int or _are_ints(n) for n in key[1:])
+    # The layout of such a view follows from that of the tensor.
+    found = layout.views.get(tuple(key)) if ints and layout is not None else None
+    if found is None:
+        made = tensor_of(tensor.storage, function(tensor.pattern, *given))
+        if ints and layout is not None:
+            layout.views[tuple(key)] = layout.forms.layout(made)
+        return made
+    made = _new(NkiTensor)
+    made.storage = tensor.storage
+    made.layout = found
+    made.offset = tensor.offset
+    return made
+
+
+_SEQUENCES = (list, tuple)
+
+
+def _explicit(  # noqa: PLR0911 (each says what is left to the long way)
+    tensor: NkiTensor, pairs: Sequence[Sequence[int]], offset: int | None
+) -> NkiTensor | None:
+    """Return the view of `NkiTensor.ap` if one like it was made before, or can be remembered.
+
+    None where it has to be looked at: it may leave the storage, or is none at all.
+    """
+    storage, layout = tensor.storage, tensor.layout
+    if layout is None or layout.addressed or type(pairs) not in _SEQUENCES:
+        return None
+    if offset is not None and type(offset) is not int:
+        return None
+    begin = last = tensor.offset + (offset or 0)
+    if begin < 0:
+        return None
+    key: list[Any] = ["ap", begin if layout.row_bytes else -1]
+    for pair in pairs:
+        if (
+            type(pair) not in _SEQUENCES
+            or len(pair) != 2
+            or not _are_ints(tuple(pair))
+            or pair[0] < 0
+            or pair[1] < 1
+        ):
+            return None
+        key += pair
+        last += pair[0] * (pair[1] - 1)
+    if not layout.row_bytes and (last + 1) * layout.itemsize > storage.nbytes:
+        return None
+    found = layout.views.get(tuple(key))
+    if found is None:
+        p = addressing.explicit(
+            tensor.pattern, pairs, offset, layout.form.pattern.dtype, storage.row_bytes
+        )
+        if addressing.leaves(p, storage.nbytes, storage.row_bytes):
+            return None
+        made = tensor_of(storage, p)
+        layout.views[tuple(key)] = layout.forms.layout(made)
+        return made
+    made = _new(NkiTensor)
+    made.storage = storage
+    made.layout = found
+    made.offset = begin
+    return made
+
+
 def create(
     shape: Sequence[int],
     dtype: Any,
@@ -507,11 +655,15 @@ def create(
     known = recorder is not None and address is None and _are_ints(shape)
     if known:
         try:
-            found = recorder.made.get((shape, dtype, buffer))  # type: ignore[union-attr]
+            like = recorder.made.get((shape, dtype, buffer))  # type: ignore[union-attr]
         except TypeError:  # a list as a shape, or what is no type
-            known, found = False, None
-        if found is not None:
-            return _another(found, name, recorder)  # type: ignore[arg-type]
+            known, like = False, None
+        if like is not None:
+            tensor = _new(NkiTensor)
+            tensor.storage = like.storage.another(name, recorder.depth)  # type: ignore[union-attr]
+            tensor.layout = like.layout
+            tensor.offset = 0
+            return tensor
     region = MemoryRegion.sbuf if buffer is None else region_of(buffer)
     sizes = checked_shape(shape, region)
     kind = canonical(dtype)
@@ -520,7 +672,7 @@ def create(
     storage = Storage(region, kind, sizes, name=name, address=address)
     tensor = tensor_of(storage, views.contiguous(kind, sizes, partition=region.on_chip))
     if recorder is not None:
-        recorder.created(storage)
+        recorder.created(tensor)
         # Those in HBM are told apart by the lines that create them.
         if known and region.on_chip:
             recorder.made[shape, dtype, buffer] = tensor
@@ -535,16 +687,6 @@ def _are_ints(shape: Any) -> bool:
         if type(n) is not int:
             return False
     return True
-
-
-def _another(like: NkiTensor, name: str, recorder: KernelRun) -> NkiTensor:
-    """Return a new whole tensor in all but its name like another one that was created here."""
-    tensor = _new(NkiTensor)
-    tensor.storage = storage = like.storage.another(name)
-    tensor.pattern = like.pattern
-    tensor.layout = like.layout
-    storage.depth = recorder.depth
-    return tensor
 
 
 def checked_shape(shape: Sequence[int], region: MemoryRegion) -> tuple[int, ...]:

@@ -75,7 +75,7 @@ def missing_fills(storage: Storage) -> Iterator[tuple[NkiTensor, Any]]:
         yield every, SENTINEL
         return
     size = info(storage.dtype).itemsize
-    if shadow.granule == size:
+    if shadow.granule % size == 0:
         for box in boxes(~written(every)):
             yield every[box], SENTINEL
         return
@@ -198,7 +198,11 @@ class Initialisation:
         shadow = tensor.storage.shadow
         if tensor.pattern.indirect is not None:
             self._index(template, tensor)
-        if shadow.complete or self._elsewhere(tensor):
+        if shadow.complete:
+            if tensor.storage.address is None:
+                tensor.storage.mark_all()
+            return
+        if self._elsewhere(tensor):
             return
         what = f"{template.row.name} {name} reads"
         if tensor.pattern.indirect is not None:

@@ -324,6 +324,7 @@ class NrtpyModel:
         wrong = [self._output_names[number] for number in with_nan(results)]
         if wrong:
             status = Status.EXEC_COMPLETED_WITH_NUM_ERR
+            self._loaded.count_failure(status)
             text = f"Failed to execute model {self._path}: NaN in the outputs {', '.join(wrong)}"
             raise self._reported(status, text, inputs)
 

@@ -34,8 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--eager-mode",
-        choices=["debug", "strict"],
-        help="run operators so, all that can be enqueued in strict mode however small it is",
+        choices=["debug", "strict", "fused"],
+        help="run operators so; in strict and fused mode all that can be enqueued however small it "
+        "is, and in fused mode regions are compiled however little time they take",
     )
 
 
@@ -48,6 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TORCH_NEURONX_EAGER_MODE"] = mode  # for other processes too
         torch.get_device_module("neuron").set_eager_mode(mode)
         _C.set_direct_elements(0)
+        _C.set_region_worth(0)
     config.pluginmanager.register(Measured())
     if hasattr(config, "workerinput"):
         return  # of xdist; its controller hears of all tests

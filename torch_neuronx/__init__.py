@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from torch_neuronx._version import __version__
 
 if TYPE_CHECKING:
-    from torch_neuronx import experimental, kernels, nki, utils
+    from torch_neuronx import experimental, kernels, nki, testing, utils
+    from torch_neuronx.estimation.session import estimate
     from torch_neuronx.inference.analysis import analyze
     from torch_neuronx.inference.batching import dynamic_batch
     from torch_neuronx.inference.buckets import BucketModelConfig, bucket_model_trace
@@ -56,6 +57,7 @@ __all__ = [
     "compare",
     "compile_only",
     "dynamic_batch",
+    "estimate",
     "experimental",
     "explain",
     "explain_eager",
@@ -73,6 +75,7 @@ __all__ = [
     "set_neuron_cores",
     "stream",
     "synchronize",
+    "testing",
     "trace",
     "utils",
     "wrap_nki",
@@ -82,6 +85,7 @@ __all__ = [
 # What takes long to import, and is imported when it is asked for: module and name in it.
 _LATER = {
     "compare": ("torch_neuronx.tools.compare", "compare"),
+    "estimate": ("torch_neuronx.estimation.session", "estimate"),
     "explain": ("torch_neuronx.tools.explain", "explain"),
     "explain_eager": ("torch_neuronx.tools.explain_eager", "explain_eager"),
     "kernels": ("torch_neuronx.kernels", ""),
@@ -90,6 +94,7 @@ _LATER = {
     "nki_op": ("torch_neuronx.nki", "nki_op"),
     "wrap_nki": ("torch_neuronx.nki", "wrap_nki"),
     "experimental": ("torch_neuronx.experimental", ""),
+    "testing": ("torch_neuronx.testing", ""),
     "utils": ("torch_neuronx.utils", ""),
     "BucketModelConfig": ("torch_neuronx.inference.buckets", "BucketModelConfig"),
     "DataParallel": ("torch_neuronx.inference.parallel", "DataParallel"),

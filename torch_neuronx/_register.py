@@ -1,9 +1,13 @@
 """Makes PyTorch know the device. Done once in a process, whoever asks first."""
 
+from __future__ import annotations
+
 import importlib
+import os
 import sys
 from functools import partial
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.backend_registration import (
@@ -11,10 +15,18 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
+from neuron_tools.registry.place import directory as registry_directory
 from neuronxcc.environment.kernels import TORCH_NEURONX_ENABLE_NKI_SDPA
+from neuronxcc.environment.observation import NEURON_RT_INSPECT_ENABLE, TORCH_NEURONX_FAULTS
+from neuronxcc.environment.tools import NEURON_PROCESS_TAG
 from torch_neuronx import _unavailable
 from torch_neuronx._imports import when_imported
+from torch_neuronx._version import __version__
 
+if TYPE_CHECKING:
+    from torch_neuronx._config import MachineConfig
+
+_LONGEST_TAG = 255  # characters, as documented
 _done = False
 
 
@@ -45,11 +57,13 @@ def _register() -> None:
     # The order matters: nothing of PyTorch is changed before all that can fail has succeeded. The
     # imports are here because each of them may be what fails.
     attention = TORCH_NEURONX_ENABLE_NKI_SDPA.get()
+    inspected = NEURON_RT_INSPECT_ENABLE.get()
     config = importlib.import_module("torch_neuronx._config")
     machine = config.machine()
     core = importlib.import_module("torch_neuronx._C")
     core.configure(machine.device_count, machine.hbm_bytes, machine.target.name)
     core.set_default_device(config.launcher_device(machine.device_count))
+    _describe_process(core, machine)
     ops = importlib.import_module("torch_neuronx.ops")
     ops.install()
     module = importlib.import_module("torch_neuronx.neuron")
@@ -70,11 +84,29 @@ def _register() -> None:
     when_imported("torch._dynamo.device_interface", partial(_register_with, "device_interface"))
     for ours in ("device_calls", "meta_kernels"):
         when_imported("torch._dynamo", partial(_register_with, ours))
+    if inspected:
+        importlib.import_module("torch_neuronx.profiling.inspection").start()
+    if TORCH_NEURONX_FAULTS.text():
+        importlib.import_module("torch_neuronx.testing.inject").arm_from_environment()
     if attention:
         importlib.import_module("torch_neuronx.kernels.sdpa").install()
     # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.
     for submodule in ("amp", "memory", "nvtx", "random", "sparse", "streams"):
         sys.modules[f"torch.neuron.{submodule}"] = getattr(module, submodule)
+
+
+def _describe_process(core: ModuleType, machine: MachineConfig) -> None:
+    """Say what the tools are to see of this process once it uses the device."""
+    directory = registry_directory()
+    core.describe_process(
+        directory=b"" if directory is None else os.fsencode(directory),
+        tag=os.fsencode(NEURON_PROCESS_TAG.text()[:_LONGEST_TAG]),
+        target=machine.target.name,
+        runtime_version=__version__,
+        lnc=machine.lnc,
+        chips=machine.chips,
+        cores=machine.visible_cores,
+    )
 
 
 def _register_with(module: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from types import FrameType
 
 
@@ -45,26 +46,36 @@ def _standard_library() -> tuple[str, ...]:
 
 
 def users_line(frame: FrameType | None) -> SourceLine | None:
-    """Find the user's line; None if PyTorch is printing a tensor.
+    """Find the user's line; None if PyTorch is printing a tensor."""
+    return line_among(_outwards(frame))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[tuple[str, str, int]]:
+    while frame is not None:
+        yield frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno
+        frame = frame.f_back
+
+
+def line_among(frames: Iterable[tuple[str, str, int]]) -> SourceLine | None:
+    """Choose the user's line among frames (file, function, line), of which the innermost is first.
 
     The innermost frame outside all installed packages wins. A program that is itself installed has
-    none; then it is the innermost frame outside torch and this package.
+    none; then it is the innermost frame outside torch and this package. None if PyTorch is printing
+    a tensor.
     """
-    installed: FrameType | None = None
+    installed: tuple[str, int] | None = None
     backward = python = False
-    while frame is not None:
-        name = frame.f_code.co_filename
+    for name, function, line in frames:
         if name.endswith(_PRINTING):
             return None
-        backward = backward or frame.f_code.co_name == "_engine_run_backward"
+        backward = backward or function == "_engine_run_backward"
         if any(part in name for part in _INSTALLED):
             if installed is None and _TORCH not in name:
-                installed = frame
+                installed = name, line
         elif not name.startswith((_PACKAGE, "<frozen ", *_standard_library())):
-            return SourceLine(name, frame.f_lineno, backward)
+            return SourceLine(name, line, backward)
         python = python or not name.startswith(_PACKAGE)
-        frame = frame.f_back
     if installed is not None:
-        return SourceLine(installed.f_code.co_filename, installed.f_lineno, backward)
+        return SourceLine(*installed, backward)
     # A thread of the autograd engine has no Python frame but those of the warning itself.
     return SourceLine("", 0, backward or not python)

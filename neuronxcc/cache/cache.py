@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from neuronxcc import __version__
+from neuronxcc import __version__, faults
 from neuronxcc.cache.explain import explain_miss
 from neuronxcc.cache.key import CacheKey
 from neuronxcc.cache.local import FLAGS_NAME, LOG_NAME, LocalStore
@@ -99,6 +99,7 @@ class CompileCache:
                 return self._hit(key, program)
             if self.explain:
                 say(explain_miss(self.local, key, name))
+            faults.reach(faults.COMPILATION, name)
             program = build()
             LOG.info("Compiler status PASS")
             path = self.store(key, program, options, name)

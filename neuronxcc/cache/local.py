@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+from neuronxcc import faults
 from neuronxcc.cache.key import CacheKey, Part
 from neuronxcc.cache.locks import file_lock
 from neuronxcc.cache.private import NotPrivateError, check_private
@@ -71,7 +72,9 @@ class LocalStore:
         """
         try:
             self._check()
-            return read_regular(self.path(key), MOST_NEFF_BYTES)
+            path = self.path(key)
+            data = read_regular(path, MOST_NEFF_BYTES)
+            return faults.reach(faults.CACHE_READ, str(path), data)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -200,6 +203,7 @@ def _text(value: Any) -> str | None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file so that its name stands for all of the old content or all of the new."""
+    data = faults.reach(faults.FILE_WRITE, str(path), data)
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

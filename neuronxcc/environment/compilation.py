@@ -63,9 +63,10 @@ TORCH_NEURONX_MAX_SHAPES = COMPILATION.variable(
     default=16, source=_OURS, readers={Reader.DEVICE},
 )  # fmt: skip
 TORCH_NEURONX_EXECUTOR = COMPILATION.variable(
-    "TORCH_NEURONX_EXECUTOR", choice("native", "program", "reference"),
-    "What runs compiled graphs: `native`, or `reference`, the compiler's NumPy reference, which is "
-    "slow and for finding defects",
+    "TORCH_NEURONX_EXECUTOR", choice("native", "program", "reference", "device"),
+    "What runs compiled graphs: `native`; `device`, the instructions that a NeuronCore would run, "
+    "by the executors of NKI; or `reference`, the compiler's NumPy reference, which is slow and "
+    "for finding defects",
     default="native", source=_OURS, readers={Reader.DEVICE},
 )  # fmt: skip
 TORCH_NEURONX_PROGRESS = COMPILATION.variable(

@@ -47,19 +47,20 @@ NEURON_PLATFORM_TARGET_OVERRIDE = MACHINE.variable(
     "(trn1), `gen3` (trn2), `gen4` (trn3), in any letter case. NKI kernels outside of the device "
     "take `trn3` by default",
     default="", source="NKI guides; on real machines it overrides what the instance reports",
-    readers={Reader.DEVICE, Reader.COMPILER, Reader.NKI}, said="`trn2`",
+    readers={Reader.DEVICE, Reader.COMPILER, Reader.NKI, Reader.TOOLS}, said="`trn2`",
 )  # fmt: skip
 NEURON_LOGICAL_NC_CONFIG = MACHINE.variable(
     "NEURON_LOGICAL_NC_CONFIG", TEXT,
     "Physical NeuronCores in one logical core (LNC). trn1, trn1n and inf2 know only 1; asking for "
     "2 there is `NCC_EARG001`",
-    default="", source=_LNC, readers={Reader.DEVICE, Reader.COMPILER},
+    default="", source=_LNC, readers={Reader.DEVICE, Reader.COMPILER, Reader.TOOLS},
     said="2 on trn2 and trn3, else 1",
 )  # fmt: skip
 NEURON_RT_VIRTUAL_CORE_SIZE = MACHINE.variable(
     "NEURON_RT_VIRTUAL_CORE_SIZE", TEXT,
     "Another name of the same setting; if both are set they must agree",
-    default="", source=_LNC, readers={Reader.DEVICE, Reader.COMPILER}, said="as above",
+    default="", source=_LNC, readers={Reader.DEVICE, Reader.COMPILER, Reader.TOOLS},
+    said="as above",
 )  # fmt: skip
 NEURON_RT_NUM_CORES = MACHINE.variable(
     "NEURON_RT_NUM_CORES", TEXT,
@@ -72,7 +73,7 @@ NEURON_RT_VISIBLE_CORES = MACHINE.variable(
     "Which logical cores this process uses: numbers and ranges `m,n,p-q` that together are "
     "contiguous and increasing. Wins over `NEURON_RT_NUM_CORES`. Inside the process the devices "
     "are numbered from 0. `nrtpy.configure()` sets it",
-    default="", source=_RUNTIME, readers={Reader.DEVICE, Reader.NRTPY},
+    default="", source=_RUNTIME, readers={Reader.DEVICE, Reader.NRTPY, Reader.TOOLS},
 )  # fmt: skip
 
 DEVICE = Section("Which device a process starts on")
@@ -140,9 +141,22 @@ TORCH_NEURONX_ENABLE_STACK_TRACE = EAGER.variable(
 
 DISTRIBUTED = Section(
     "Distributed training",
-    "[distributed.md](distributed.md) explains them. `RANK`, `WORLD_SIZE` and the others that "
-    "`torchrun` sets are read by PyTorch.",
+    "[distributed.md](distributed.md) explains them. `WORLD_SIZE` and the others that `torchrun` "
+    "sets are read by PyTorch.",
 )
+
+RANK = DISTRIBUTED.variable(
+    "RANK", TEXT,
+    "Set by `torchrun` and other launchers: the number of this process in the job. Faults that are "
+    "for one rank look at it",
+    default="", source=_LAUNCH, readers={Reader.DEVICE, Reader.PYTORCH},
+)  # fmt: skip
+TORCHELASTIC_RESTART_COUNT = DISTRIBUTED.variable(
+    "TORCHELASTIC_RESTART_COUNT", TEXT,
+    "Set by `torchrun`: how often it has started the job again. Faults that are for one attempt "
+    "look at it",
+    default="", source=_LAUNCH, readers={Reader.DEVICE}, said="0",
+)  # fmt: skip
 
 TORCH_NEURONX_HOST_ID = DISTRIBUTED.variable(
     "TORCH_NEURONX_HOST_ID", TEXT,

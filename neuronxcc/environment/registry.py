@@ -13,7 +13,9 @@ from neuronxcc.environment import (
     development,
     kernels,
     machine,
+    observation,
     runtime,
+    tools,
 )
 from neuronxcc.environment.variable import Section, Variable
 
@@ -28,6 +30,8 @@ SECTIONS: Final[tuple[Section, ...]] = (
     kernels.NKI,
     compilation.ROUNDING,
     runtime.RUNTIME,
+    tools.TOOLS,
+    observation.OBSERVATION,
     arithmetic.ARITHMETIC,
     arithmetic.THREADS,
     development.DEVELOPMENT,

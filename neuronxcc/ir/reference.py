@@ -101,6 +101,27 @@ def apply(node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
     return _checked(node, value if isinstance(value, tuple) else (value,))
 
 
+def evaluate_node(
+    node: Node, operands: Sequence[Array], call: Caller | None = None, exchange: Exchange = alone
+) -> tuple[Array, ...]:
+    """The results of one node, also of one whose attributes hold graphs, or of a call.
+
+    Args:
+        node: No parameter.
+        operands: The values of its operands.
+        call: Runs custom and host calls.
+        exchange: How this rank meets the others in collectives.
+
+    Raises:
+        NotImplementedError: as `evaluate`.
+    """
+    evaluate_ = info(node).evaluate
+    if evaluate_ is None:
+        return apply(node, operands)
+    with np.errstate(all="ignore"):
+        return _checked(node, evaluate_(_Rank(call, exchange), node, list(operands)))
+
+
 def _checked(node: Node, values: Sequence[Any]) -> tuple[Array, ...]:
     arrays = tuple(np.asarray(value) for value in values)
     found = tuple(TensorType(from_numpy(a.dtype), a.shape) for a in arrays)
@@ -158,11 +179,7 @@ class _Rank:
         if node.op is Op.GET:
             return (values[node.srcs[0]][node["index"]],)
         operands = [values[src][0] for src in node.srcs]
-        evaluate_ = info(node).evaluate
-        if evaluate_ is None:
-            return apply(node, operands)
-        with np.errstate(all="ignore"):
-            return _checked(node, evaluate_(self, node, operands))
+        return evaluate_node(node, operands, self.call, self.exchange)
 
     def external(self, node: Node, operands: list[Array]) -> Sequence[Array]:
         """The results of a custom or host call."""

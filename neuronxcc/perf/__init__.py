@@ -10,7 +10,18 @@ from neuronxcc.perf.estimate import predict
 from neuronxcc.perf.model import CoreModel, model_of
 from neuronxcc.perf.parameters import MODEL_VERSION, PARAMETERS, Parameter, Parameters
 from neuronxcc.perf.prediction import Prediction
-from neuronxcc.perf.stream import ENGINES, QUEUES, RINGS, Loop, Stream, Transfer, Work, Writer
+from neuronxcc.perf.stream import (
+    ENGINES,
+    QUEUES,
+    RINGS,
+    Loop,
+    Product,
+    Stream,
+    Tile,
+    Transfer,
+    Work,
+    Writer,
+)
 
 __all__ = [
     "ENGINES",
@@ -23,7 +34,9 @@ __all__ = [
     "Parameter",
     "Parameters",
     "Prediction",
+    "Product",
     "Stream",
+    "Tile",
     "Transfer",
     "Work",
     "Writer",

@@ -8,7 +8,17 @@ import numpy as np
 
 from neuronxcc.perf.stream import Ints
 
-__all__ = ["CROSS", "OWN", "PASSES", "Edges", "Flat", "Orders", "edges_of", "orders_of"]
+__all__ = [
+    "CROSS",
+    "OWN",
+    "PASSES",
+    "Edges",
+    "Flat",
+    "Orders",
+    "edges_of",
+    "orders_of",
+    "pairs_of",
+]
 
 
 class Flat(NamedTuple):
@@ -20,6 +30,8 @@ class Flat(NamedTuple):
         event: instruction of each access to a cell.
         cell: what is accessed.
         writes: 1 if it is written, 0 if it is read.
+        touch: instruction of some uses of tiles, the first and the last ones among them.
+        tile: which tile.
     """
 
     work: Ints
@@ -27,6 +39,8 @@ class Flat(NamedTuple):
     event: Ints
     cell: Ints
     writes: Ints
+    touch: Ints
+    tile: Ints
 
 
 class Edges(NamedTuple):
@@ -74,7 +88,7 @@ def edges_of(flat: Flat, queue: Ints, engine: Ints, passes_on: Ints) -> Edges:
         passes_on: by queue, 1 if its engine reads its own results without waiting.
     """
     count = len(flat.work)
-    before, after, raw = _of_cells(flat)
+    before, after, raw = pairs_of(flat)
     own = (queue[before] == queue[after]) & (engine[queue[after]] == 1)
     kept = ~own | (raw & (passes_on[queue[after]] == 0))
     before, after, own = before[kept], after[kept], own[kept]
@@ -100,7 +114,7 @@ def orders_of(flat: Flat, queue: Ints, engine: Ints, passes_on: Ints) -> Orders:
         passes_on: likewise.
     """
     count = len(flat.work)
-    before, after, raw = _of_cells(flat)
+    before, after, raw = pairs_of(flat)
     own = (queue[before] == queue[after]) & (engine[queue[after]] == 1)
     passes = ~raw | (passes_on[queue[after]] == 1)
     kind = np.where(own, np.where(passes, PASSES, OWN), CROSS)
@@ -119,8 +133,8 @@ def _starts(ordered: Ints, count: int) -> Ints:
     return first
 
 
-def _of_cells(flat: Flat) -> tuple[Ints, Ints, np.ndarray]:
-    """Return who is waited for, who waits, and whether it reads what the other wrote.
+def pairs_of(flat: Flat) -> tuple[Ints, Ints, np.ndarray]:
+    """Return who is waited for, who waits, and whether it reads what the other wrote: by pair.
 
     An access waits for the last write before it, and the next write waits for it.
     """

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from neuronxcc.perf.dependences import Flat, edges_of, orders_of
+from neuronxcc.perf.dependences import Edges, Flat, edges_of, orders_of
 from neuronxcc.perf.loops import FIRST, SMALL, Instance, Unrolled, repeats, unroll
 from neuronxcc.perf.model import CoreModel, Cost, model_of
 from neuronxcc.perf.parameters import CALIBRATED, MODEL_VERSION, STATED_ERROR, Parameters
-from neuronxcc.perf.prediction import LineShare, Prediction
+from neuronxcc.perf.prediction import LineShare, Prediction, Skipped
 from neuronxcc.perf.stream import ENGINES, QUEUES, TENSOR, Block, Ints, Loop, Stream
 from neuronxcc.perf.timeline import Timeline, simulate, simulate_listed
 from neuronxcc.targets import Target
 
-__all__ = ["predict"]
+__all__ = ["complete", "edges", "predict"]
 
 _US = 1e6  # picoseconds in a microsecond
+
+
+class _Whole(NamedTuple):
+    """The time of a whole program in picoseconds, and what of it was not simulated."""
+
+    total: int
+    skipped: tuple[Skipped, ...]
 
 
 def predict(
@@ -35,7 +44,7 @@ def predict(
     """
     model = model_of(target, parameters)
     costs = [model.cost(work) for work in stream.works]
-    queue = np.array([work.core * len(QUEUES) + work.queue for work in stream.works], np.int64)
+    queue = _queues(stream)
     most: dict[int, int] = {}
     # What a compiler orders has no iterations that follow each other.
     if not (full or stream.listed) and stream.body.counted() > SMALL:
@@ -43,10 +52,10 @@ def predict(
     while True:
         unrolled = unroll(stream.body, most)
         timeline = _run(unrolled.flat, stream, costs, queue, model)
-        total = _whole(unrolled, timeline, most, model.semaphore)
-        if total is not None:
+        whole = _whole(unrolled, timeline, most, model.semaphore)
+        if whole is not None:
             break
-    return _prediction(stream, model, costs, unrolled, timeline, total)
+    return _prediction(stream, model, costs, unrolled, timeline, whole)
 
 
 def _loops(block: Block) -> list[Loop]:
@@ -55,44 +64,77 @@ def _loops(block: Block) -> list[Loop]:
     ]  # fmt: skip
 
 
-def _run(flat: Flat, stream: Stream, costs: list[Cost], queue: Ints, model: CoreModel) -> Timeline:
-    """Simulate a program without loops."""
+class _Groups(NamedTuple):
+    """Who keeps an order by itself, as `edges_of` wants to know it."""
+
+    queue: Ints
+    engine: Ints
+    passes_on: Ints
+
+
+def _groups(flat: Flat, stream: Stream, queue: Ints) -> _Groups:
     moves = np.array([work.transfer is not None for work in stream.works], bool)
-    whose = queue[flat.work]
-    groups = 2 * (int(queue.max(initial=0)) + 1)
-    number = np.arange(groups)
+    number = np.arange(2 * (int(queue.max(initial=0)) + 1))
     engine = (number % 2 == 0).astype(np.int64)
     passes_on = (number // 2 % len(QUEUES) == TENSOR).astype(np.int64)
-    group = 2 * whose + moves[flat.work]
+    return _Groups(2 * queue[flat.work] + moves[flat.work], engine, passes_on)
+
+
+def _run(flat: Flat, stream: Stream, costs: list[Cost], queue: Ints, model: CoreModel) -> Timeline:
+    """Simulate a program without loops."""
+    whose = queue[flat.work]
+    groups = _groups(flat, stream, queue)
     rest = model.semaphore, model.target.core.dma_engines
     if stream.listed:
-        orders = orders_of(flat, group, engine, passes_on)
-        return simulate_listed(flat.work, costs, whose, orders, *rest)
-    edges = edges_of(flat, group, engine, passes_on)
-    return simulate(flat.work, costs, whose, edges, *rest)
+        return simulate_listed(flat.work, costs, whose, orders_of(flat, *groups), *rest)
+    return simulate(flat.work, costs, whose, edges_of(flat, *groups), *rest)
+
+
+def edges(made: Prediction) -> Edges:
+    """Return what each instruction that was simulated waits for."""
+    return edges_of(made.flat, *_groups(made.flat, made.stream, _queues(made.stream)))
+
+
+def complete(made: Prediction) -> Prediction:
+    """Return a prediction with all that the program does, those loops too that were cut short."""
+    if not made.left_out_us:
+        return made
+    machine = made.machine
+    return predict(made.stream, machine.target, parameters=machine.parameters, full=True)
+
+
+def _queues(stream: Stream) -> Ints:
+    """Return by work whose queue it is in."""
+    return np.array([work.core * len(QUEUES) + work.queue for work in stream.works], np.int64)
 
 
 def _whole(
     unrolled: Unrolled, timeline: Timeline, most: dict[int, int], semaphore: int
-) -> int | None:
+) -> _Whole | None:
     """Return the time of the whole program; None if more iterations have to be looked at.
 
     Then `most` has become larger.
     """
     start, end = timeline.start.copy(), timeline.end.copy()
     unclear: set[int] = set()
+    skipped: list[Skipped] = []
     cut = [instance for instance in unrolled.instances if instance.left]
     for instance in sorted(cut, key=_inner_first):
-        found = repeats(instance, start, end, semaphore)
+        found = repeats(instance, start, end, timeline.state, semaphore)
         if found is None:
             unclear.add(instance.loop)
             continue
         extra = found.length * found.times
-        start[start > found.at] += extra
+        later = start > found.at
+        at = int(timeline.start[later].min(initial=timeline.total))
+        skipped.append(Skipped(at / _US, found.times, found.length / _US))
+        start[later] += extra
         end[end > found.at] += extra
     for loop in unclear:
         most[loop] *= 2
-    return None if unclear else int(end.max(initial=0))
+    if unclear:
+        return None
+    return _Whole(int(end.max(initial=0)), tuple(sorted(skipped)))
 
 
 def _inner_first(instance: Instance) -> int:
@@ -117,8 +159,9 @@ def _prediction(
     costs: list[Cost],
     unrolled: Unrolled,
     timeline: Timeline,
-    total: int,
+    whole: _Whole,
 ) -> Prediction:
+    total = whole.total
     lines = max(1, len(stream.lines))
     counts = _counts(stream.body, lines)
     counts = np.pad(counts, (0, len(stream.works) * lines - len(counts)))
@@ -142,9 +185,9 @@ def _prediction(
         for name in names
     }
     per_line = busy @ table / _US
-    whole = float(per_line.sum()) or 1.0
+    sum_ = float(per_line.sum()) or 1.0
     shares = [
-        LineShare(file, line, int(n), float(us), float(us) / whole)
+        LineShare(file, line, int(n), float(us), float(us) / sum_)
         for (file, line), n, us in zip(
             stream.lines, table.sum(0).tolist(), per_line.tolist(), strict=False
         )
@@ -174,6 +217,9 @@ def _prediction(
         timeline=timeline,
         flat=unrolled.flat,
         left_out_us=(total - timeline.total) / _US,
+        skipped=whole.skipped,
+        machine=model,
+        counts=often,
     )
 
 

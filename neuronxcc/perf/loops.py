@@ -77,7 +77,7 @@ class _Unroll:
 
     def block(self, block: Block, depth: int) -> Unrolled:
         if not block.loops:
-            flat = Flat(block.work, block.line, block.event, block.cell, block.writes)
+            flat = _part(block, 0, len(block.work))
             return Unrolled(flat, [])
         parts: list[Flat] = []
         instances: list[Instance] = []
@@ -106,23 +106,29 @@ class _Unroll:
 
 def _part(block: Block, begin: int, end: int) -> Flat:
     low, high = np.searchsorted(block.event, (begin, end))
+    first, last = np.searchsorted(block.touch, (begin, end))
     return Flat(
         block.work[begin:end],
         block.line[begin:end],
         block.event[low:high] - begin,
         block.cell[low:high],
         block.writes[low:high],
+        block.touch[first:last] - begin,
+        block.tile[first:last],
     )
 
 
 def _times(flat: Flat, count: int) -> Flat:
-    shift = np.repeat(np.arange(count) * len(flat.work), len(flat.event))
+    size = np.arange(count) * len(flat.work)
+    shift, later = np.repeat(size, len(flat.event)), np.repeat(size, len(flat.touch))
     return Flat(
         np.tile(flat.work, count),
         np.tile(flat.line, count),
         np.tile(flat.event, count) + shift,
         np.tile(flat.cell, count),
         np.tile(flat.writes, count),
+        np.tile(flat.touch, count) + later,
+        np.tile(flat.tile, count),
     )
 
 
@@ -134,6 +140,8 @@ def _joined(parts: list[Flat]) -> Flat:
         np.concatenate([part.event + s for part, s in zip(parts, shifts, strict=False)]),
         np.concatenate([part.cell for part in parts]),
         np.concatenate([part.writes for part in parts]),
+        np.concatenate([part.touch + s for part, s in zip(parts, shifts, strict=False)]),
+        np.concatenate([part.tile for part in parts]),
     )
 
 
@@ -151,19 +159,23 @@ class Repeat(NamedTuple):
     times: int
 
 
-def repeats(instance: Instance, start: Ints, end: Ints, semaphore: int) -> Repeat | None:
+def repeats(
+    instance: Instance, start: Ints, end: Ints, state: Ints, semaphore: int
+) -> Repeat | None:
     """Return the period of a loop; None if none is certain.
 
     Args:
         instance: the loop.
         start: of all instructions of the program.
         end: likewise.
+        state: likewise, of what starts and ends don't show; see `Timeline`.
         semaphore: picoseconds that pass until other queues know of an end.
     """
     first, size, count = instance.first, instance.size, instance.iterations
     last = first + size * count
     starts = start[first:last].reshape(count, size)
     ends = end[first:last].reshape(count, size)
+    states = state[first:last].reshape(count, size)
     # Ends of what is before each iteration, and starts of what is after it.
     ended = np.maximum.accumulate(end)
     begins = np.minimum.accumulate(start[::-1])[::-1]
@@ -174,6 +186,7 @@ def repeats(instance: Instance, start: Ints, end: Ints, semaphore: int) -> Repea
         length = moved[:, 0]
         even = (moved == length[:, None]).all(1)
         even &= (ends[period:] - ends[:-period] == length[:, None]).all(1)
+        even &= (states[period:] == states[:-period]).all(1)
         for low, high in _stretches(even, length):
             # An iteration has to be left: with the last one what repeats ends.
             begin, stop = first + low * size, first + min(high + period, count - 1) * size

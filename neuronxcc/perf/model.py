@@ -94,6 +94,8 @@ class CoreModel:
         if work.slope:
             cycles = max(LEAST_CYCLES, cycles * getattr(self.parameters, work.slope))
         issue = round(cycles / clock * _PS)
+        if work.waits:
+            issue += round(self.parameters.wait * _PS)
         return Cost(issue, round(self.latencies[work.queue] / clock * _PS), ports)
 
     def _transfer(self, work: Work) -> Cost:
@@ -105,7 +107,7 @@ class CoreModel:
         # A transfer between two places in HBM takes its bandwidth twice.
         share = self.hbm_gbps / core.dma_engines / max(1, transfer.hbm)
         rate = min(core.dma_engine_gbps, share) * transfer.share
-        size = max(min(transfer.row, transfer.nbytes), known.dma_row)
+        size = known.row_bytes(min(transfer.row, transfer.nbytes))
         # What the last rows leave of an engine's turn another transfer can use.
         moving = max(rows * size, transfer.nbytes) / engines / rate * _PS
         maker = {"": 0, "hardware": 1, "gpsimd": 2}[transfer.made]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from neuronxcc.perf.dependences import Flat
-from neuronxcc.perf.stream import Stream
+from neuronxcc.perf.model import CoreModel
+from neuronxcc.perf.stream import Ints, Stream
 from neuronxcc.perf.timeline import Timeline
 
-__all__ = ["LineShare", "Prediction"]
+__all__ = ["LineShare", "Prediction", "Skipped"]
 
 _BOUND: Final = 0.5  # an engine that is busy for less does not bind a program
 _LINES = 8  # of the user's that a summary shows
@@ -32,6 +33,20 @@ class LineShare(NamedTuple):
     instructions: int
     busy_us: float
     share: float
+
+
+class Skipped(NamedTuple):
+    """Iterations of a loop that were not simulated, because they repeat what was.
+
+    Attributes:
+        at_us: where they belong in what was simulated, in microseconds.
+        times: how often a period is left out.
+        period_us: how long it is.
+    """
+
+    at_us: float
+    times: int
+    period_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,9 @@ class Prediction:
         timeline: when what was simulated happened.
         flat: what was simulated; a loop that repeats itself is cut short.
         left_out_us: microseconds that were not simulated, because they repeat.
+        skipped: where they belong, in the order of time.
+        machine: what it was timed on.
+        counts: how often each work of the stream runs.
     """
 
     name: str
@@ -84,11 +102,24 @@ class Prediction:
     timeline: Timeline
     flat: Flat
     left_out_us: float
+    skipped: tuple[Skipped, ...]
+    machine: CoreModel
+    counts: Ints
 
     @property
     def latency_us(self) -> float:
         """Microseconds from asking for the program until it has ended."""
         return self.device_us + self.launch_us
+
+    def get_latency_percentile(self, percentile: float) -> float:
+        """Return `latency_us`, whatever the percentile: the model has no chance in it.
+
+        Raises:
+            ValueError: it is none of 0 to 100.
+        """
+        if not 0 <= percentile <= 100:
+            raise ValueError(f"percentile {percentile} was asked for: use one from 0 to 100")
+        return self.latency_us
 
     @property
     def utilisation(self) -> dict[str, float]:

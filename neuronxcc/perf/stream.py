@@ -28,7 +28,9 @@ __all__ = [
     "Block",
     "Ints",
     "Loop",
+    "Product",
     "Stream",
+    "Tile",
     "Transfer",
     "Work",
     "Writer",
@@ -55,6 +57,8 @@ class Transfer(NamedTuple):
         made: who makes its descriptors while the program runs: "" for nobody, "hardware", or
             "gpsimd".
         share: of the rate of a copy that it reaches.
+        source: where the bytes come from: "hbm", "sbuf" or "psum"; "" is what its queue says.
+        dest: likewise where they go.
     """
 
     nbytes: int
@@ -63,6 +67,31 @@ class Transfer(NamedTuple):
     spill: bool = False
     made: str = ""
     share: float = 1.0
+    source: str = ""
+    dest: str = ""
+
+
+class Product(NamedTuple):
+    """What the array of the Tensor Engine multiplies.
+
+    Attributes:
+        rows: of the array that are used: the length of the sums.
+        columns: of the array that are used.
+        moving: how many rows pass through it.
+        dtype: of what is multiplied.
+        transpose: the product only turns a tile around.
+    """
+
+    rows: int
+    columns: int
+    moving: int
+    dtype: str
+    transpose: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.rows * self.columns * self.moving
 
 
 class Work(NamedTuple):
@@ -79,6 +108,8 @@ class Work(NamedTuple):
         flops: multiplications and additions of a product.
         transfer: what it moves, None if nothing.
         slope: the parameter of the model that says how many cycles an element takes.
+        product: what the Tensor Engine multiplies, None if nothing.
+        waits: its engine waits for another queue before it; see `neuronxcc.perf.waits`.
     """
 
     name: str
@@ -90,6 +121,37 @@ class Work(NamedTuple):
     flops: int = 0
     transfer: Transfer | None = None
     slope: str = ""
+    product: Product | None = None
+    waits: bool = False
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Where a transfer's bytes come from, and where they go."""
+        moved = self.transfer
+        assert moved is not None
+        name = QUEUES[self.queue]
+        inside = "hbm" if moved.hbm == 2 else "sbuf"
+        source = moved.source or ("hbm" if name == "load" else inside)
+        dest = moved.dest or ("hbm" if name == "store" or moved.hbm == 2 else "sbuf")
+        return source, dest
+
+
+class Tile(NamedTuple):
+    """Memory on the chip that a program has given a name.
+
+    Attributes:
+        name: the user's, or what it is made of.
+        memory: "sbuf" or "psum".
+        partitions: that it takes.
+        row_bytes: of each of them.
+        core: number of the physical core.
+    """
+
+    name: str
+    memory: str
+    partitions: int
+    row_bytes: int
+    core: int = 0
 
 
 def _ints() -> Ints:
@@ -107,6 +169,8 @@ class Block:
         cell: what is accessed.
         writes: 1 if it is written, 0 if it is read.
         loops: (instructions before it, loop).
+        touch: instruction of each first and each last use of a tile, ascending.
+        tile: which one, by its number in the stream.
     """
 
     work: Ints = field(default_factory=_ints)
@@ -115,6 +179,8 @@ class Block:
     cell: Ints = field(default_factory=_ints)
     writes: Ints = field(default_factory=_ints)
     loops: list[tuple[int, Loop]] = field(default_factory=list)
+    touch: Ints = field(default_factory=_ints)
+    tile: Ints = field(default_factory=_ints)
 
     def counted(self) -> int:
         """Return how many instructions run, those in loops as often as they do."""
@@ -140,6 +206,8 @@ class Stream:
         body: the instructions.
         notes: what is not modelled of this program, in sentences.
         listed: a compiler orders what each engine does; else it is the order of the program.
+        tiles: memory on the chip, by number. It shows how full the memories are and changes no
+            time: who waits for memory of others is told by cells.
     """
 
     name: str = "program"
@@ -148,6 +216,7 @@ class Stream:
     body: Block = field(default_factory=Block)
     notes: list[str] = field(default_factory=list)
     listed: bool = False
+    tiles: list[Tile] = field(default_factory=list)
 
     @property
     def cores(self) -> int:

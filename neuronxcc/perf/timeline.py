@@ -29,11 +29,18 @@ class Timeline(NamedTuple):
         start: of each instruction; of a transfer when its queue takes it up.
         end: when its results can be read.
         cause: what its start waited for last: another instruction, -1 for the program's begin.
+        moves: of each transfer its instruction, and when it asks for DMA engines, in the order in
+            which they are given.
+        state: of each transfer what starts and ends don't show and later transfers may depend on:
+            how unevenly it leaves the DMA engines and the units that make descriptors taken, as a
+            fingerprint; 0 where evenly.
     """
 
     start: Ints
     end: Ints
     cause: Ints
+    moves: Ints
+    state: Ints
 
     @property
     def total(self) -> int:
@@ -44,9 +51,10 @@ class Timeline(NamedTuple):
 class _Core:
     """What the queues of a core share."""
 
-    __slots__ = ("dma", "even", "makers", "psum", "sbuf")
+    __slots__ = ("dma", "even", "makers", "moves", "psum", "sbuf", "state")
 
-    def __init__(self, engines: int) -> None:
+    def __init__(self, engines: int, moves: list[int], state: list[int]) -> None:
+        self.moves, self.state = moves, state  # see `Timeline`
         self.dma = [0] * engines  # when each DMA engine is free, ascending
         self.even = True  # all of them at the same time
         self.makers = [0] * _MAKERS
@@ -64,10 +72,11 @@ class _Core:
             self.psum = begin + issue
         return begin
 
-    def move(self, issued: int, cost: Cost, free: list[int], gpsimd: int) -> int:
+    def move(self, number: int, issued: int, cost: Cost, free: list[int], gpsimd: int) -> int:
         """Return when a transfer has ended.
 
         Args:
+            number: of the instruction.
             issued: when its queue is done with it.
             cost: of the transfer.
             free: when each queue is free.
@@ -80,9 +89,11 @@ class _Core:
             unit = makers.index(min(makers))
             makers[unit] = max(makers[unit], issued) + cost.making
             arrival = makers[unit] + cost.start
+            self.state[number] = _fingerprint(makers, issued)
         elif cost.maker == 2:
             free[gpsimd] = max(free[gpsimd], issued) + cost.making
             arrival = free[gpsimd] + cost.start
+        self.moves += (number, arrival)
         dma, count, moving = self.dma, cost.engines, cost.moving
         if count == len(dma) and self.even:
             end = max(dma[0], arrival) + moving
@@ -92,7 +103,14 @@ class _Core:
         dma[:count] = taken
         dma.sort()
         self.even = dma[0] == dma[-1]
+        if not self.even:
+            self.state[number] ^= _fingerprint(dma, issued)
         return max(taken)
+
+
+def _fingerprint(free: list[int], now: int) -> int:
+    """Return a number for when units are free, from now on: what is free already is free now."""
+    return hash(tuple([at - now if at > now else 0 for at in sorted(free)]))
 
 
 # One function for its speed: the loop is all that a large program passes through.
@@ -122,7 +140,9 @@ def simulate(  # noqa: C901, PLR0912, PLR0915
     free, last, ended = [0] * (queues + kinds), [-1] * queues, [0] * queues
     at = [0] * queues
     waits: dict[int, list[int]] = {}
-    cores = [_Core(dma_engines) for _ in range(-(-queues // kinds))]
+    asked: list[int] = []
+    state = [0] * count
+    cores = [_Core(dma_engines, asked, state) for _ in range(-(-queues // kinds))]
     heap: list[tuple[int, int, int]] = []
     ready = [q for q in range(queues) if members[q]]
     while True:
@@ -155,7 +175,7 @@ def simulate(  # noqa: C901, PLR0912, PLR0915
         free[q] = begin + issue
         if moves:
             gpsimd = q // kinds * kinds + GPSIMD
-            end = cores[q // kinds].move(begin + issue, cost, free, gpsimd)
+            end = cores[q // kinds].move(i, begin + issue, cost, free, gpsimd)
             # A semaphore counts the transfers of a queue, so that they end in order.
             end = ended[q] = max(end, ended[q])
         else:
@@ -170,7 +190,15 @@ def simulate(  # noqa: C901, PLR0912, PLR0915
             ready += woken
     assert not waits, "an instruction waits for a later one"
     ends = np.array(seen, np.int64) - semaphore
-    return Timeline(np.array(start, np.int64), ends, np.array(cause, np.int64))
+    return Timeline(_column(start), ends, _column(cause), _pairs(asked), _column(state))
+
+
+def _column(values: list[int]) -> Ints:
+    return np.array(values, np.int64)
+
+
+def _pairs(asked: list[int]) -> Ints:
+    return np.array(asked, np.int64).reshape(-1, 2)
 
 
 def simulate_listed(  # noqa: C901 (a loop that all large programs pass through)
@@ -197,7 +225,9 @@ def simulate_listed(  # noqa: C901 (a loop that all large programs pass through)
     start, ends, cause, ready = [0] * count, [0] * count, [-1] * count, [0] * count
     free, last, ended = [0] * (queues + kinds), [-1] * queues, [0] * queues
     waiting: list[list[int]] = [[] for _ in range(queues)]
-    cores = [_Core(dma_engines) for _ in range(-(-queues // kinds))]
+    asked: list[int] = []
+    state = [0] * count
+    cores = [_Core(dma_engines, asked, state) for _ in range(-(-queues // kinds))]
     # (when, an instruction that becomes ready or `count` for a queue that becomes free, queue)
     heap = [(0, i, q) for i, q in enumerate(whose) if not missing[i]]
     while heap:
@@ -218,7 +248,7 @@ def simulate_listed(  # noqa: C901 (a loop that all large programs pass through)
         end = free[q] + cost.latency
         if cost.engines:
             gpsimd = q // kinds * kinds + GPSIMD
-            end = ended[q] = max(core.move(free[q], cost, free, gpsimd), ended[q])
+            end = ended[q] = max(core.move(i, free[q], cost, free, gpsimd), ended[q])
         ends[i] = end
         if ready[i] < begin and last[q] >= 0:
             cause[i] = last[q]
@@ -233,4 +263,4 @@ def simulate_listed(  # noqa: C901 (a loop that all large programs pass through)
             missing[other] -= 1
             if not missing[other]:
                 heappush(heap, (ready[other], other, whose[other]))
-    return Timeline(np.array(start, np.int64), np.array(ends, np.int64), np.array(cause, np.int64))
+    return Timeline(_column(start), _column(ends), _column(cause), _pairs(asked), _column(state))

@@ -11,12 +11,14 @@ import functools
 import inspect
 import itertools
 import math
+import os
 import re
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from neuronxcc.perf import Prediction
@@ -35,6 +37,8 @@ from nki.frontends import Frontend
 from nki.kernel import Kernel
 from nki.memory import MemoryRegion
 from nki.perf import predict_recording
+from nki.perf.kernels import recorded
+from nki.perf.profile import profile_paths, write_profile
 from nki.recording import TileForm
 from nki.tensor import NkiTensor
 
@@ -144,10 +148,14 @@ class FirstKernel:
         other on one core.
 
         Raises:
-            NkiError: the kernel breaks a rule; or a value of the run says how often a loop runs
-                (NKI330).
+            NkiError: the kernel breaks a rule.
         """
-        return predict_recording(self.today().record(*args, **kwargs), compiled=True)
+        return self._predictor(args, kwargs)()
+
+    def _predictor(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Prediction]:
+        """Return what predicts the time of a call; it keeps none of the arguments."""
+        recording, shape = recorded(self.today(), args, kwargs)
+        return functools.cache(lambda: predict_recording(recording, compiled=True, shape=shape))
 
     def __fingerprint__(self) -> tuple[Any, ...]:
         """Return what it consists of, for the cache on disk."""
@@ -397,11 +405,7 @@ class BenchmarkResult:
 
     @functools.cached_property
     def nc_latency(self) -> NcLatency:
-        """What a NeuronCore would take, predicted; see docs/performance.md.
-
-        Raises:
-            NkiError: a value of the run says how often a loop runs (NKI330).
-        """
+        """What a NeuronCore would take, predicted; see docs/performance.md."""
         return NcLatency(self._predict())
 
 
@@ -432,6 +436,7 @@ class BenchmarkedKernel(FirstKernel):
         """Run the kernel on its arguments, then measure it on copies."""
         if running():
             return super().__call__(*args, **kwargs)
+        predicted = self._predictor(args, kwargs)
         result = super().__call__(*args, **kwargs)
         copies = _map(args, object, _copied), _map(kwargs, object, _copied)
         samples: list[float] = []
@@ -440,9 +445,6 @@ class BenchmarkedKernel(FirstKernel):
             super().__call__(*copies[0], **copies[1])
             if run >= self.warmup:
                 samples.append((time.perf_counter() - start) * 1e6)
-        # The recording is kept, so that this keeps no arguments.
-        recording = self.today().record(*args, **kwargs)
-        predicted = functools.partial(predict_recording, recording, compiled=True)
         self._results[:] = [BenchmarkResult(Latency(samples), predicted)]
         return result
 
@@ -476,48 +478,91 @@ def benchmark(kernel: Any = None, *, warmup: int = 10, iters: int = 100, **optio
 
 
 class ProfiledKernel(FirstKernel):
-    """A kernel that is put on a timeline when it is called."""
+    """A kernel that is put on a timeline when it is called.
 
-    def __init__(self, func: Callable[..., Any], platform: str | None) -> None:
+    Attributes:
+        folder: where its profile is written, None if it is not.
+        stem: of the files' names.
+    """
+
+    def __init__(
+        self, func: Callable[..., Any], platform: str | None, folder: Path | None, stem: str
+    ) -> None:
         """Wrap a function."""
         super().__init__(func, platform)
+        self.folder = folder
+        self.stem = stem
         # One for all grids: ``kernel[4](x)`` leaves its result in `kernel` too.
         self._results: list[Callable[[], Prediction]] = []
 
     @property
     def prediction(self) -> Prediction | None:
-        """The profile of the last call by the performance model; None before it.
-
-        Raises:
-            NkiError: a value of the run says how often a loop runs (NKI330).
-        """
+        """The profile of the last call by the performance model; None before it."""
         return self._results[-1]() if self._results else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the kernel, and remember what it did."""
-        result = super().__call__(*args, **kwargs)
         if tracer.is_active() or running():
-            return result
-        recording = self.today().record(*args, **kwargs)
-        self._results[:] = [functools.cache(lambda: predict_recording(recording, compiled=True))]
+            return super().__call__(*args, **kwargs)
+        predicted = self._predictor(args, kwargs)
+        result = super().__call__(*args, **kwargs)
+        self._results[:] = [predicted]
+        if self.folder is not None:
+            write_profile(predicted(), self.folder, self.stem)
         return result
 
 
-def profile(func: Any = None, **options: Any) -> Any:
+_UNUSED = ("save_neff_name", "additional_compile_opt", "profile_nth")
+
+
+def profile(
+    func: Any = None,
+    *,
+    working_directory: str | os.PathLike[str] | None = None,
+    save_trace_name: str | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> Any:
     """Make a function a kernel that keeps the profile of its last call.
 
     ``kernel.prediction`` is how long a NeuronCore would take by the performance model, by engine
-    and by line; `neuronxcc.perf.trace.save` writes its timeline. There is no profile of hardware
-    in the vendor's files, and a warning says so.
+    and by line. There is no profile of hardware in the vendor's format: what is written instead,
+    if a directory or a name is given, is one HTML page, a trace for https://ui.perfetto.dev and
+    the summary, as ``NAME.html``, ``NAME.json`` and ``NAME.txt``.
+
+    Args:
+        func: the function.
+        working_directory: where the files are written; the current directory if only a name is
+            given.
+        save_trace_name: its stem is that of the files; by default "profile".
+        overwrite: files of these names that exist are replaced.
+        options: of the compiler; those without effect are named in a warning.
+
+    Raises:
+        FileExistsError: a file exists, and `overwrite` is false.
     """
     if func is None:
-        return functools.partial(profile, **options)
-    asked = {key: value for key, value in options.items() if key != "platform_target"}
+        return functools.partial(
+            profile,
+            working_directory=working_directory,
+            save_trace_name=save_trace_name,
+            overwrite=overwrite,
+            **options,
+        )
+    asked = [name for name in _UNUSED if options.get(name) is not None]
     if asked:
         warnings.warn(
-            f"nki.profile writes no files here, so {', '.join(asked)} has no effect [NKI268]",
+            "nki.profile predicts, and each run is predicted alike: "
+            f"{', '.join(asked)} has no effect [NKI268]",
             NkiWarning,
             stacklevel=2,
         )
+    folder = None
+    stem = Path(save_trace_name or "profile").stem
+    if working_directory is not None or save_trace_name is not None:
+        folder = Path(working_directory or ".")
+        there = [path for path in profile_paths(folder, stem) if path.exists()]
+        if there and not overwrite:
+            raise FileExistsError(f"{there[0]} exists; pass overwrite=True to replace it")
     plain = func.func if isinstance(func, FirstKernel) else func
-    return ProfiledKernel(plain, options.get("platform_target"))
+    return ProfiledKernel(plain, options.get("platform_target"), folder, stem)

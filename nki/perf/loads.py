@@ -148,13 +148,23 @@ class _Room:
         changes[self._last[last] + 1] -= sign * self._sizes[first]
 
     def keeps(self, groups: list[list[int]]) -> bool:
-        """Let the first tile of each group stay for all of them, if there is room."""
+        """Let the first tile of each group stay for all of them, if there is room.
+
+        Where groups follow each other there has to be room for them twice: the next ones are
+        loaded while these are in use.
+        """
         changes = self._changes.copy()
-        for tiles in groups:
+        lasts = [max(tiles, key=lambda t: int(self._last[t])) for tiles in groups]
+        ended = min(int(self._last[tile]) for tile in lasts)
+        follow = any(int(self._first[tiles[0]]) > ended for tiles in groups)
+        needed = changes.copy()
+        for tiles, last in zip(groups, lasts, strict=True):
             for tile in tiles:
                 self._add(changes, tile, tile, -1)
-            self._add(changes, tiles[0], max(tiles, key=lambda t: int(self._last[t])), 1)
-        if int(np.cumsum(changes).max()) > self._room:
+                self._add(needed, tile, tile, -1)
+            self._add(changes, tiles[0], last, 1)
+            self._add(needed, tiles[0], last, 2 if follow else 1)
+        if int(np.cumsum(needed).max()) > self._room:
             return False
         self._changes = changes
         return True

@@ -1,15 +1,15 @@
 """What a compiler of the first generation moves besides, where SBUF is too small for a kernel.
 
-Where the tiles in use do not fit, the one goes whose last use is longest ago, and comes back for
-its next use. What an argument's tile holds is in HBM anyway, and is loaded again; what was computed
-is spilled: stored in HBM, and loaded from there.
+Where the tiles in use do not fit, the one goes whose next use is farthest away, which a compiler
+knows, and comes back for it. What an argument's tile holds is in HBM anyway, and is loaded again;
+what was computed is spilled: stored in HBM, and loaded from there.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
 from dataclasses import replace
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -59,7 +59,9 @@ class _Reloads:
     """Goes through a program once, with SBUF as far as it reaches.
 
     Attributes:
-        inside: tiles in the order of their last uses, and their room.
+        inside: tiles that are there, and their room.
+        uses: of each tile the instructions that use it, from the last one to the next one.
+        heap: of tiles that are there, by their next use, the farthest first; old entries are left.
         full: what all of them take.
         now: what stands for a tile that came back.
         kept: of a tile that was spilled, the memory in HBM that holds it as it is now.
@@ -77,7 +79,9 @@ class _Reloads:
         self._templates = list(recording.templates)
         self._transfers: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
         self._code = array("q")
-        self.inside: OrderedDict[int, int] = OrderedDict()
+        self.inside: dict[int, int] = {}
+        self.uses: dict[int, list[int]] = {}
+        self.heap: list[tuple[int, int]] = []
         self.full = 0
         self.now: dict[int, int] = {}
         self.kept: dict[int, int] = {}
@@ -96,12 +100,15 @@ class _Reloads:
             for template in templates
         ]
         old = self._recording.body.code
-        at = starts(old, [template.words for template in templates])
-        for time, begin in enumerate(at.tolist()):
+        at = starts(old, [template.words for template in templates]).tolist()
+        self._look_ahead(old, at, tiles)
+        for time, begin in enumerate(at):
             event = old[begin : begin + 2 + templates[old[begin]].words]
             places = [(p, writes) for p, writes in tiles[old[begin]] if self._sizes[event[p]]]
             for place, _ in places:
                 self._use(event[place], begin, event[1], keep={event[p] for p, _ in places})
+            for place, _ in places:
+                self._used(event[place], time)
             for place, writes in places:
                 tile = event[place]
                 event[place] = self.now.get(tile, tile)
@@ -121,10 +128,20 @@ class _Reloads:
             self._recording, body=body, storages=self._storages, templates=self._templates
         )
 
+    def _look_ahead(
+        self, code: array[int], at: list[int], tiles: list[list[tuple[int, bool]]]
+    ) -> None:
+        """Take note of all uses of tiles, from the last one to the first."""
+        for time in range(len(at) - 1, -1, -1):
+            begin = at[time]
+            for place, _ in tiles[code[begin]]:
+                tile = code[begin + place]
+                if self._sizes[tile]:
+                    self.uses.setdefault(tile, []).append(time)
+
     def _use(self, tile: int, begin: int, line: int, keep: set[int]) -> None:
         """Make sure that a tile is there when an instruction uses it."""
         if tile in self.inside:
-            self.inside.move_to_end(tile)
             return
         size = self._sizes[tile]
         if self.full + size > self._room:
@@ -142,9 +159,25 @@ class _Reloads:
         self.inside[tile] = size
         self.full += size
 
+    def _used(self, tile: int, time: int) -> None:
+        """Take note of when a tile is used next."""
+        left = self.uses[tile]
+        while left and left[-1] <= time:
+            left.pop()
+        if left and tile in self.inside:
+            heappush(self.heap, (-left[-1], tile))
+
     def _make_room(self, size: int, line: int, keep: set[int]) -> None:
-        """Let tiles go, those first whose last use is longest ago."""
-        for gone in [tile for tile in self.inside if tile not in keep]:
+        """Let tiles go, those first whose next use is farthest away."""
+        kept: list[tuple[int, int]] = []
+        while self.heap and self.full + size > self._room:
+            next_use, gone = heappop(self.heap)
+            left = self.uses[gone]
+            if gone not in self.inside or not left or -next_use != left[-1]:
+                continue
+            if gone in keep:
+                kept.append((next_use, gone))
+                continue
             self.full -= self.inside.pop(gone)
             if gone in self.unused:
                 self.moved.append(self.unused.pop(gone))
@@ -153,12 +186,12 @@ class _Reloads:
                 there = self._transfer(gone)[0]
                 tile = self.now.get(gone, gone)
                 self._code.extend((there, line, self.kept[gone], 0, tile, 0))
-            if self.full + size <= self._room:
-                break
+        for entry in kept:
+            heappush(self.heap, entry)
 
     def _another(self, tile: int) -> int:
         """Return the number of a new tile that stands for one from now on."""
-        self._storages.append(self._storages[tile].another(self._storages[tile].name))
+        self._storages.append(self._storages[tile].another(self._storages[tile].name, 0))
         self.now[tile] = len(self._storages) - 1
         return self.now[tile]
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from neuronxcc.perf.stream import QUEUES, Block, Ints, Loop, Stream, Work
+from neuronxcc.perf.stream import QUEUES, Block, Ints, Loop, Stream, Tile, Work
+from neuronxcc.perf.waits import mark
 from nki.checks.flow import Leaf, Times, leaf_roles, starts
 from nki.core import Core
 from nki.errors import NkiError
 from nki.isa.spec import Role
+from nki.memory import Storage
 from nki.perf.buffers import ordered, ranges, reuses, take_over
 from nki.perf.cells import Boxes, Cells, boxes_of, cells_of, pitch_of, unique_rows
+from nki.perf.invariants import without_invariants
 from nki.perf.loads import without_repeated_loads
+from nki.perf.near import near_tiles
 from nki.perf.reloads import with_reloads
-from nki.perf.works import choices, is_timed, unpriced, work_of
+from nki.perf.trips import Shape
+from nki.perf.works import choices, columns, is_timed, unpriced, work_of
 from nki.recording import Block as Recorded
 from nki.recording import Loop as RecordedLoop
 from nki.recording import Recording, RegisterForm
@@ -38,7 +44,9 @@ class _Part(NamedTuple):
     accesses: _Accesses
 
 
-def stream_of(recording: Recording, *, compiled: bool = False) -> Stream:
+def stream_of(
+    recording: Recording, *, compiled: bool = False, shape: Shape | None = None
+) -> Stream:
     """Return what a recording asks a core to do.
 
     Args:
@@ -46,13 +54,14 @@ def stream_of(recording: Recording, *, compiled: bool = False) -> Stream:
         compiled: a compiler orders what each engine does, keeps what it has loaded, and chooses
             the engines that the kernel leaves open, the less busy one each time; else they are
             those of the recording.
+        shape: how often the loops run, where values of the run say so; see `nki.perf.trips`.
 
     Raises:
-        NkiError: how often a loop runs is not known before it runs (NKI330).
+        NkiError: how often a loop runs is not known before it runs, and no shape is given (NKI330).
     """
     if compiled:
-        recording = with_reloads(without_repeated_loads(recording))
-    return _Adapter(recording, compiled).stream()
+        recording = with_reloads(without_invariants(without_repeated_loads(recording)))
+    return _Adapter(recording, compiled).stream(shape)
 
 
 class _Adapter:
@@ -70,6 +79,9 @@ class _Adapter:
             for t in recording.templates
         ]
         self._begins: dict[int, Ints] = {}  # by id of a block
+        # What a block became, and where its loops stand; and the same with its loops, by shape.
+        self._made: dict[int, tuple[Block, list[tuple[int, RecordedLoop]]]] = {}
+        self._known_loops: dict[tuple[int, Shape | None], Block] = {}
         self._load = [0.0] * len(QUEUES)
         storages = recording.storages
         self._count = len(storages)
@@ -79,6 +91,9 @@ class _Adapter:
             or [1],
             np.int64,
         )
+        self._owner = np.zeros(max(1, self._count), np.int64)  # the core whose tile it is
+        nobody = np.zeros(max(1, self._count), bool)
+        self._near = near_tiles(recording, self._leaves, self._groups) if chooses else nobody
         self._tracked = self._who_is_tracked()
         self._memory = self._memories()
         self._keys: list[tuple[int, int, Ints, Ints]] = []  # template, leaf, storages, bytes
@@ -146,28 +161,34 @@ class _Adapter:
             made.append((template, chosen, code[words]))
         return made
 
-    def _block(self, block: Recorded) -> tuple[_Part, list[_Part]]:
-        """Return what is known of a block, and of it and all blocks within it."""
+    def _block(self, block: Recorded) -> list[_Part]:
+        """Return what is known of a block and of all blocks within it, without their loops."""
         at = self._starts(block)
         code = np.frombuffer(block.code, np.int64) if len(at) else np.zeros(0, np.int64)
         numbers = code[at]
         timed = np.array([*(bool(chosen) for chosen in self._chosen), False])[numbers]
         made = Block(work=np.zeros(int(timed.sum()), np.int64), line=code[at[timed] + 1])
         accesses = _Accesses([], [], [])
+        used = [np.zeros((0, 2), np.int64)]
         for template, events, words in self._groups(block):
             made.work[events] = self._chosen[template][0]
+            self._bring_near(made, template, events, words)
             for i, leaf in enumerate(self._leaves[template]):
                 self._access(template, i, leaf, events, words, accesses)
+                if not isinstance(leaf.form, RegisterForm) and leaf.form.region.on_chip:
+                    used.append(np.stack([words[:, 2 * i], events], 1))
+                    self._owner[words[:, 2 * i]] = self._templates[template].core
+        made.touch, made.tile = _touches(np.concatenate(used))
         self._assign(made)
         parts: list[_Part] = []
         before = np.cumsum(timed)
+        inner: list[tuple[int, RecordedLoop]] = []
         for i in np.flatnonzero(numbers < 0).tolist():
             loop = block.loops[code[at[i] + 1]]
-            inner, more = self._block(loop.body)
-            parts += more
-            made.loops.append((int(before[i]), Loop(_trips(loop, self._recording), inner.block)))
-        part = _Part(made, accesses)
-        return part, [part, *parts]
+            parts += self._block(loop.body)
+            inner.append((int(before[i]), loop))
+        self._made[id(block)] = made, inner
+        return [_Part(made, accesses), *parts]
 
     def _access(
         self,
@@ -196,6 +217,18 @@ class _Adapter:
             accesses.key.append(keys)
             accesses.writes.append(np.zeros(len(events), np.int64))
 
+    def _bring_near(self, made: Block, template: int, events: Ints, words: Ints) -> None:
+        """Let instructions read from PSUM what a compiler keeps there."""
+        if self._templates[template].row.name != "tensor_tensor":
+            return
+        names = [leaf.name for leaf in self._leaves[template]]
+        single = columns(self._templates[template]) if self._chooses else ()
+        for name in ("data1", "data2"):
+            there = self._near[words[:, 2 * names.index(name)]] | (name in single)
+            if there.any():
+                work = work_of(self._templates[template], near=frozenset({name}))
+                made.work[events[there]] = self._number(work)
+
     def _assign(self, made: Block) -> None:
         """Let the less busy engine run what several may."""
         open_ = {i: works for i, works in enumerate(self._chosen) if len(works) > 1}
@@ -213,18 +246,50 @@ class _Adapter:
 
     # --- all together ----------------------------------------------------------------------------
 
-    def stream(self) -> Stream:
+    def stream(self, shape: Shape | None) -> Stream:
         """Return the stream."""
         recording = self._recording
-        _, parts = self._block(recording.body)
+        parts = self._block(recording.body)
         unique, cells = self._cells()
         for part in parts:
             self._finish(part, unique, cells)
-        made = Stream(recording.name, list(self._works), recording.locations, parts[0].block)
+        made = Stream(recording.name, [], recording.locations)
         made.notes = self._notes()
         made.listed = self._chooses
+        made.tiles = self._tiles()
         self._share(parts, cells)
+        for part in parts:
+            mark(part.block, self._works)
+        made.works = list(self._works)
+        made.body = self._looped(recording.body, shape)
         return made
+
+    def _tiles(self) -> list[Tile]:
+        """Return what shows of the storages; those that are alike are one object."""
+        known: dict[tuple[object, ...], Tile] = {}
+        found = []
+        for storage, core in zip(self._recording.storages, self._owner.tolist(), strict=False):
+            key = storage.name, storage.region, storage.dtype, storage.shape, core
+            tile = known.get(key)
+            if tile is None:
+                tile = known[key] = _tile(storage, core)
+            found.append(tile)
+        return found
+
+    def _looped(self, block: Recorded, shape: Shape | None) -> Block:
+        """Return what a block became, with its loops."""
+        key = id(block), shape
+        if key in self._known_loops:
+            return self._known_loops[key]
+        made, inner = self._made[id(block)]
+        loops = []
+        for number, (at, loop) in enumerate(inner):
+            turns = (
+                ((_trips(loop, self._recording), None),) if shape is None else shape[number]
+            )  # fmt: skip
+            loops += [(at, Loop(count, self._looped(loop.body, each))) for count, each in turns]
+        found = self._known_loops[key] = replace(made, loops=loops)
+        return found
 
     def _cells(self) -> tuple[Ints, Cells]:
         """Return for each access the number of its box, and the cells of boxes."""
@@ -284,6 +349,27 @@ class _Adapter:
         return notes
 
 
+def _touches(used: Ints) -> tuple[Ints, Ints]:
+    """Return the first and the last use of each tile of a block: instructions, and tiles.
+
+    Args:
+        used: tile and instruction of every use.
+    """
+    used = used[np.lexsort((used[:, 1], used[:, 0]))]
+    new = np.append(True, used[1:, 0] != used[:-1, 0])[: len(used)]
+    ends = used[new | np.append(new[1:], True)[: len(used)]]
+    ends = ends[np.argsort(ends[:, 1], kind="stable")]
+    return ends[:, 1], ends[:, 0]
+
+
+def _tile(storage: Storage, core: int) -> Tile:
+    """Return what shows of a storage; only of those on the chip it is looked at."""
+    if not storage.region.on_chip:
+        return Tile(storage.name, "hbm", 0, 0)
+    name = storage.name or f"{storage.dtype}{list(storage.shape)}"
+    return Tile(name, storage.region.name, storage.shape[0], storage.row_bytes, core)
+
+
 def _trips(loop: RecordedLoop, recording: Recording) -> int:
     """Return how often a loop runs.
 
@@ -295,6 +381,6 @@ def _trips(loop: RecordedLoop, recording: Recording) -> int:
     raise NkiError(
         "NKI330",
         "how often a loop runs depends on a value that only a run of the kernel knows",
-        "give the loop's bounds as integers to time the kernel",
+        "time it with its arguments: nki.perf.predict(kernel, *arguments)",
         recording.locations[loop.location],
     )

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
-from neuronxcc.perf.stream import ENGINES, QUEUES, RINGS, TENSOR, Transfer, Work
+from neuronxcc.perf.stream import ENGINES, QUEUES, RINGS, TENSOR, Product, Transfer, Work
 from nki.dtypes import info
 from nki.isa.cost import MIN_II
 from nki.isa.spec import PMAX, Call, Role, Tile
+from nki.memory import MemoryRegion
 from nki.recording import Template, TileForm
 
-__all__ = ["SPILL", "choices", "is_timed", "unpriced", "work_of"]
+__all__ = ["SPILL", "choices", "columns", "is_timed", "spreads", "unpriced", "work_of"]
 
 #: Of a copy that is no instruction of the kernel's: its memory is too small.
 SPILL: Final = "spill"
 # Instructions whose formula is a slope that the model has as a parameter, and the operand whose
 # elements count.
-_SLOPES: Final = {
-    "tensor_tensor": ("tensor_tensor_slope", "data1"),
-    "reciprocal": ("reciprocal_slope", "data"),
-}
+_SLOPES: Final = {"reciprocal": ("reciprocal_slope", "data")}
+_NOBODY: Final[frozenset[str]] = frozenset()
+# Elements of a partition in a cycle, at the most, of instructions that have such modes.
+_MODES: Final = {(3, "vector"): 4, (4, "vector"): 4, (4, "scalar"): 2}
+_WITH_MODES: Final = frozenset({"tensor_copy", "tensor_scalar"})
 # What a debugger shows takes no part in the program's time.
 _NOT_TIMED: Final = frozenset({"device_print"})
 # Rates of what the DMA engines turn around, of a copy's: trainium2_arch.rst.
@@ -58,6 +61,28 @@ def choices(template: Template) -> tuple[str, ...]:
     return (call.engine,)
 
 
+def columns(template: Template) -> frozenset[str]:
+    """Return the operands of a `tensor_tensor` that have one element for each partition.
+
+    A compiler makes an instruction with a number for each partition of it, which reads one operand.
+    """
+    if template.row.name != "tensor_tensor":
+        return _NOBODY
+    return frozenset(
+        name
+        for name, form in template.operands
+        if name != "dst"
+        and isinstance(form, TileForm)
+        and math.prod(form.shape[1:]) > 1
+        and not any(form.strides[1:])
+    )
+
+
+def spreads(template: Template) -> bool:
+    """Return whether an instruction copies one partition to others."""
+    return _spreads(template.call)
+
+
 def _spreads(call: Call) -> bool:
     """Return whether an instruction copies one partition to others.
 
@@ -75,22 +100,35 @@ def _scales(call: Call) -> bool:
     return pair in (("multiply", "add"), ("multiply", None), ("add", None))
 
 
-def work_of(template: Template, engine: str | None = None) -> Work:
+def work_of(template: Template, engine: str | None = None, near: frozenset[str] = _NOBODY) -> Work:
     """Return what an instruction costs.
 
     Args:
         template: the instruction.
         engine: who runs it; by default the one that the recording has.
+        near: operands that a compiler puts into PSUM, whatever the kernel says.
     """
     call = template.call
+    regions = {tile.region for _, _, tile in call.tiles()}
+    if near:
+        operands = {
+            name: replace(value, region="psum")
+            if name in near and isinstance(value, Tile)
+            else value
+            for name, value in call.operands.items()
+        }
+        call = Call(call.instruction, operands, call.attributes, call.generation, call.engine)
     if engine is not None and engine != call.engine:
         call = Call(call.instruction, call.operands, call.attributes, call.generation, engine)
     name = template.row.name
     if call.engine == "dma":
         return _transfer(template)
     queue = ENGINES.index(call.engine)
-    regions = {tile.region for _, _, tile in call.tiles()}
     cycles, slope = _cycles(call)
+    mode = _mode(template, call)
+    if mode > 1:
+        cycles = max(MIN_II, cycles / mode)
+    product = _product(call) if queue == TENSOR else None
     return Work(
         name,
         queue,
@@ -98,8 +136,9 @@ def work_of(template: Template, engine: str | None = None) -> Work:
         core=template.core,
         sbuf="sbuf" in regions,
         psum="psum" in regions,
-        flops=_flops(call) if queue == TENSOR else 0,
+        flops=product.flops if product is not None and not product.transpose else 0,
         slope=slope,
+        product=product,
     )
 
 
@@ -128,12 +167,48 @@ def _cycles(call: Call) -> tuple[float, str]:
     return float(cycles), ""
 
 
-def _flops(call: Call) -> int:
-    if not call.instruction.name.startswith("nc_matmul") or call.attributes.get("is_transpose"):
-        return 0
+def _mode(template: Template, call: Call) -> int:
+    """Return how many elements of a partition an instruction takes in a cycle: 1, 2 or 4.
+
+    Vector copies and computes with numbers from NeuronCore-v3 on four elements at a time if all are
+    of 16-bit types, in SBUF and contiguous, and two if one of these is missing; Scalar of
+    NeuronCore-v4 two if all hold. From the architecture guides (trainium2_arch.rst and
+    trainium3_arch.rst).
+    """
+    most = _MODES.get((call.generation, call.engine), 1)
+    if most == 1 or call.instruction.name not in _WITH_MODES:
+        return 1
+    forms = [
+        form
+        for _, form in template.operands
+        if isinstance(form, TileForm) and math.prod(form.shape[1:]) > 1
+    ]
+    missing = (
+        any(info(form.dtype).itemsize > 2 for form in forms),
+        any(form.region is not MemoryRegion.sbuf for form in forms),
+        any(form.indirect is not None or not _contiguous(form) for form in forms),
+    )
+    return max(1, most >> sum(missing)) if sum(missing) <= 1 else 1
+
+
+def _contiguous(form: TileForm) -> bool:
+    return _run(form) == math.prod(form.shape[1:]) * info(form.dtype).itemsize
+
+
+def _product(call: Call) -> Product | None:
+    """Return what the array multiplies."""
+    if call.instruction.name == "nc_transpose" or _spreads(call):
+        data = call.tile("src" if _spreads(call) else "data")
+        return Product(data.partitions, PMAX, data.free, data.dtype, transpose=True)
+    if not call.instruction.name.startswith("nc_matmul"):
+        return None
     stationary, moving = call.tile("stationary"), call.tile("moving")
+    # Rows of packed types, and pairs of rows, take part in one pass.
     each = 4 if stationary.dtype.endswith("_x4") else 1
-    return 2 * each * stationary.size * moving.free
+    columns = call.tile("dst").partitions
+    rows = stationary.size // columns * each
+    turned = bool(call.attributes.get("is_transpose"))
+    return Product(rows, columns, moving.size * each // rows, moving.dtype, transpose=turned)
 
 
 # --- transfers -----------------------------------------------------------------------------------
@@ -172,8 +247,15 @@ def _transfer(template: Template) -> Work:
             spill=bool(template.attributes.get(SPILL, False)),
             made=_maker(call),
             share=share,
+            source=_where(read),
+            dest=_where(written),
         ),
     )
+
+
+def _where(tiles: list[Tile]) -> str:
+    """Return in which memory tiles are; indices are not looked at, which come later."""
+    return next((tile.region if tile.on_chip else "hbm" for tile in tiles), "")
 
 
 def _tiles(value: object) -> Iterator[Tile]:

@@ -6,6 +6,7 @@ the same in every process.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Iterator
@@ -90,6 +91,23 @@ def samples_of(op: Op) -> Iterator[Sample]:
         try:
             yield _sample(op, case)
         except ShapeError:  # one of `each_type` that the operator does not take
+            continue
+
+
+def in_type(op: Op, given: DType, other: DType) -> Iterator[Sample]:
+    """The samples of an operator that have a type, with another one in its place."""
+    for case in TABLE[op].cases():
+        if given not in {t.dtype for t in case.types}:
+            continue
+        types = tuple(TensorType(other, t.shape) if t.dtype is given else t for t in case.types)
+        attrs = {
+            k: other if v is given and op is not Op.CONVERT else v
+            for k, v in (case.attrs or {}).items()
+        }
+        name = case.name.replace(given.value, other.value)
+        try:
+            yield _sample(op, dataclasses.replace(case, name=name, types=types, attrs=attrs))
+        except (ShapeError, TypeError):  # graphs among the attributes are of the old type
             continue
 
 

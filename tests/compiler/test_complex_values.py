@@ -127,3 +127,17 @@ def test_two_operands(mixture: str, dtype: torch.dtype) -> None:
     # Of a power with an angle of so many turns nothing is left, its sign neither.
     small = parts(y).abs().reshape(len(y), -1).ne(PARTS[-1]).all(-1)
     check(POWERS, x[small], y[small])
+
+
+@pytest.mark.parametrize("number", [1j, 2.0 - 1j, -0.5j])
+def test_gradients_of_complex_numbers_that_are_constants(number: complex) -> None:
+    """The gradient of a product conjugates the other factor, a number without a tensor."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (torch.complex(x, x * 2) * number).angle() + (x / number).real
+
+    x = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    here, there = x.to("neuron").requires_grad_(), x.clone().requires_grad_()
+    torch.compile(function, backend="neuron")(here).sum().backward()
+    function(there).sum().backward()
+    torch.testing.assert_close(here.grad.cpu(), there.grad)  # type: ignore[union-attr]

@@ -330,7 +330,7 @@ def test_executor_of_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TORCH_NEURONX_EXECUTOR.name, "gpu")
     with pytest.raises(
         ValueError,
-        match="_EXECUTOR='gpu' is not valid; allowed: native, program, reference",
+        match="_EXECUTOR='gpu' is not valid; allowed: native, program, reference, device",
     ):
         TORCH_NEURONX_EXECUTOR.get()
 

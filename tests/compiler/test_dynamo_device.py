@@ -376,3 +376,26 @@ def test_what_dynamo_cannot_trace_ends_its_graph() -> None:
 
     x = torch.arange(3.0, device="neuron")
     assert torch.compile(function, backend="neuron")(x).tolist() == [2, 4, 6]
+
+
+def test_generators_are_used_between_graphs() -> None:
+    """Their state is read, set and forked within a compiled function, without a warning."""
+
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        state = torch.neuron.get_rng_state()  # type: ignore[attr-defined]
+        first = torch.nn.functional.dropout(x)
+        torch.neuron.set_rng_state(state)  # type: ignore[attr-defined]
+        with torch.random.fork_rng(devices=[0], device_type="neuron"):
+            torch.neuron.manual_seed(torch.neuron.initial_seed() + 1)  # type: ignore[attr-defined]
+            between = torch.rand_like(x)
+        return [first, between, torch.nn.functional.dropout(x)]
+
+    torch.compiler.reset()
+    x = torch.ones(4, 4, device="neuron")
+    results = []
+    for run in (function, torch.compile(function, backend="neuron")):
+        torch.manual_seed(1)
+        results.append(run(x))
+    for expected, got in zip(*results, strict=True):
+        assert torch.equal(expected, got)
+    assert torch.equal(results[1][0], results[1][2])

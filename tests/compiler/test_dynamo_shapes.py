@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
 from neuronxcc.environment.variable import VariableError
@@ -56,6 +57,33 @@ def test_floats_that_dynamo_makes_symbolic() -> None:
     compiled = torch.compile(norm, backend="neuron", dynamic=True)
     for count in (3, 5):
         torch.testing.assert_close(compiled(rows(count)), norm(rows(count)))
+
+
+class Scaled(torch.nn.Module):
+    """Python floats, which Dynamo makes arguments, read in functions that an operator runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = 0.25, 1.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Dynamo itself fails where two functions read one of them, or where `torch.cond` runs one.
+        a: Tensor = checkpoint(lambda x: (x * self.first).sin(), x, use_reentrant=False)
+        b: Tensor = checkpoint(lambda x: (x - self.second).cos(), x, use_reentrant=False)
+        return a + b
+
+
+def test_floats_that_graphs_within_the_graph_read() -> None:
+    module = Scaled().to("neuron")
+    compiled = torch.compile(module, backend="neuron", dynamic=True)
+    for count, second in ((3, 1.5), (5, 1.5), (5, -2.5)):
+        module.second = second
+        x, y = rows(count), rows(count)
+        got, expected = compiled(x), module(y)
+        torch.testing.assert_close(got, expected)
+        got.sum().backward()
+        expected.sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
 
 
 def test_more_shapes_than_the_bound_run_in_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:

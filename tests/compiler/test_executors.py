@@ -1,4 +1,5 @@
-"""TORCH_NEURONX_EXECUTOR=program: compiled functions run by the NumPy meaning of their steps.
+"""TORCH_NEURONX_EXECUTOR=program and device: compiled functions run by their steps in NumPy, and
+by the instructions of a NeuronCore.
 
 The tests of compiled functions compare the native executor with the reference of the IR.
 """
@@ -50,12 +51,15 @@ def branches(x: Tensor) -> Any:
     [pointwise, products, images, operators, updates, branches],
     ids=lambda f: f.__name__,
 )
-def test_steps_in_numpy(function: Callable[[Tensor], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("executor", ["program", "device"])
+def test_steps_in_numpy(
+    function: Callable[[Tensor], Any], executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(6, 4, generator=generator).to("neuron")
     mine = x.clone()
     expected = tree_leaves(function(mine))
-    monkeypatch.setenv(TORCH_NEURONX_EXECUTOR.name, "program")
+    monkeypatch.setenv(TORCH_NEURONX_EXECUTOR.name, executor)
     torch.compiler.reset()
     with watched() as graphs:
         got = tree_leaves(torch.compile(function, backend="neuron", fullgraph=True)(x))

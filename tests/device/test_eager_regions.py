@@ -19,6 +19,15 @@ NUMBERS = {dtype: number for number, dtype in TYPES_BY_NUMBER.items()}
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
+@pytest.fixture(autouse=True)
+def soon() -> Iterator[None]:
+    """Regions are compiled however little time their operators take."""
+    before = _C.region_worth()
+    _C.set_region_worth(0)
+    yield
+    _C.set_region_worth(before)
+
+
 @pytest.fixture
 def fused() -> Iterator[None]:
     before = _C.direct_elements()
@@ -61,11 +70,12 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a.view(ints) == b.view(ints)) | (a.isnan() & b.isnan())).all())
 
 
-_X, _Y, _Z = ("input", 0), ("input", 1), ("input", 2)
-#: By operator: arguments of a call. All of `kSameBits` in csrc/program/regions.cpp.
+_X, _Y, _M, _Z = (("input", number) for number in range(4))
+#: By operator: arguments of a call, _M being a mask. All of csrc/program/collected.cpp's kSameBits.
 CALLS: dict[str, list[list[Any]]] = {
     "abs": [[_X]],
     "add.Tensor": [[_X, _Y, 1], [_X, 1.7, 1], [_X, 3, 1]],
+    "addcdiv": [[_X, _Y, _Z, 1], [_X, _Y, _Z, -0.3]],
     "cat": [[[_X, _Y, _X], 0]],
     "ceil": [[_X]],
     "clamp": [[_X, -0.5, 0.7], [_X, None, 0.7], [_X, 0.1, None]],
@@ -77,6 +87,7 @@ CALLS: dict[str, list[list[Any]]] = {
     "eq.Tensor": [[_X, _Y]],
     "exp": [[_X]],
     "floor": [[_X]],
+    "frac": [[_X]],
     "gelu": [[_X, "none"], [_X, "tanh"]],
     "gelu_backward": [[_X, _Y, "none"], [_X, _Y, "tanh"]],
     "ge.Scalar": [[_X, -0.0]],
@@ -85,42 +96,61 @@ CALLS: dict[str, list[list[Any]]] = {
     "gt.Tensor": [[_X, _Y]],
     "hardtanh": [[_X, -0.7, 1.3]],
     "hardsigmoid": [[_X]],
+    "hardsigmoid_backward": [[_X, _Y]],
     "hardswish": [[_X]],
+    "isnan": [[_X]],
     "le.Scalar": [[_X, 0.1]],
     "le.Tensor": [[_X, _Y]],
     "leaky_relu": [[_X, 0.01], [_X, -0.3]],
+    "leaky_relu_backward": [[_X, _Y, 0.01, False]],
+    "logical_and": [[_X, _Y]],
     "logical_not": [[_X]],
+    "logical_or": [[_X, _Y]],
+    "logical_xor": [[_X, _Y]],
     "lt.Scalar": [[_X, 1]],
     "lt.Tensor": [[_X, _Y]],
-    "masked_fill.Scalar": [[_X, ("input", 2), -1.5], [_X, ("input", 2), float("-inf")]],
+    "masked_fill.Scalar": [[_X, _M, -1.5], [_X, _M, float("-inf")]],
+    "mse_loss": [[_X, _Y, 0]],
+    "mse_loss_backward": [[_X, _Y, _Z, 0]],
     "mul.Tensor": [[_X, _Y], [_X, 0.3], [_X, -0.0], [_X, 2]],
+    "nan_to_num": [[_X, 0.0, None, None], [_X, 0.5, 3.0, -3.0]],
+    "native_dropout_backward": [[_X, _M, 1 / 0.9]],
     "ne.Scalar": [[_X, 0]],
     "ne.Tensor": [[_X, _Y]],
     "neg": [[_X]],
-    "pow.Tensor_Scalar": [[_X, 2], [_X, 2.0]],
+    "pow.Tensor_Scalar": [[_X, 2], [_X, 2.0], [_X, -1], [_X, 1], [_X, 3]],
     "reciprocal": [[_X]],
     "relu": [[_X]],
     "round": [[_X]],
+    "rsqrt": [[_X]],
     "rsub.Scalar": [[_X, 1, 1], [_X, 0.3, 1]],
     "sigmoid": [[_X]],
     "sigmoid_backward": [[_X, _Y]],
+    "sgn": [[_X]],
+    "signbit": [[_X]],
     "sign": [[_X]],
     "silu": [[_X]],
     "silu_backward": [[_X, _Y]],
+    "sqrt": [[_X]],
     "sub.Tensor": [[_X, _Y, 1], [_X, 0.1, 1]],
     "tanh": [[_X]],
     "tanh_backward": [[_X, _Y]],
+    "threshold": [[_X, 0.1, 0.2]],
     "threshold_backward": [[_X, _Y, 0], [_X, _Y, 0.5]],
     "trunc": [[_X]],
-    "where.self": [[("input", 2), _X, _Y]],
+    "where.self": [[_M, _X, _Y]],
 }
+
+
+#: Calls of these that differ, and take no part: the eager kernel rounds x * x to bfloat16.
+BUT: list[tuple[str, list[Any], torch.dtype]] = [("pow.Tensor_Scalar", [3], torch.bfloat16)]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", CALLS)
 def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype) -> None:
-    x, y = (patterns(dtype, seed).to("neuron") for seed in (1, 2))
-    inputs = [x, y, x > 0]
+    x, y, z = (patterns(dtype, seed).to("neuron") for seed in (1, 2, 3))
+    inputs = [x, y, x > 0, torch.cat([z, y])[: x.numel()]]
     base, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, base), overload or "default")
     named = operator._schema.arguments
@@ -131,13 +161,16 @@ def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype)
         return inputs[given[1]] if isinstance(given, tuple) else given
 
     for arguments in CALLS[name]:
+        if (name, arguments[1:], dtype) in BUT:
+            continue
         split = list(zip(named, map(of, arguments), strict=True))
         expected = operator(
             *(value for about, value in split if not about.kwarg_only),
             **{about.name: value for about, value in split if about.kwarg_only},
         )
         facts = [(NUMBERS[t.dtype], tuple(t.shape), tuple(t.stride())) for t in inputs]
-        call = (base, overload, arguments, NUMBERS[expected.dtype], tuple(expected.shape))
+        geometry = (NUMBERS[expected.dtype], tuple(expected.shape), expected.stride())
+        call = (base, overload, arguments, *geometry, -1)
         program = compile_region(0, 0, facts, [call], (0,))
         assert program is not None
         (found,) = program(inputs[:])
@@ -149,7 +182,7 @@ def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype)
 def test_a_cast_gives_the_same_bits_compiled(source: torch.dtype, target: torch.dtype) -> None:
     x = patterns(source, 3).to("neuron")
     facts = [(NUMBERS[source], tuple(x.shape), (1,))]
-    call = ("copy_", "", [None, _X, False], NUMBERS[target], tuple(x.shape))
+    call = ("copy_", "", [None, _X, False], NUMBERS[target], tuple(x.shape), (1,), -1)
     program = compile_region(0, 0, facts, [call], (0,))
     (found,) = program([x])
     assert same(found.cpu(), x.to(target).cpu())
@@ -189,6 +222,12 @@ def _work(seed: int, dtype: torch.dtype) -> Callable[[], list[torch.Tensor]]:
         lambda a, _: a / (a.abs() + 1),
         lambda a, _: a.softmax(1),
         lambda a, b: a.copy_(b) + 1,
+        lambda a, b: a.mul_(0.5).sub_(b).relu_(),
+        lambda a, b: b * a.gt_(b),
+        lambda a, _: a.add_(a).abs().sqrt(),
+        lambda a, _: (a * a + 0.5).rsqrt(),
+        lambda a, b: (a.t() * b.t() - a.t()).t() + b,
+        lambda a, b: (a.to(torch.float16) * 2).to(dtype) + b,
     ]
     plan = [(choose.randrange(len(makers)), choose.random(), choose.random()) for _ in range(20)]
 
@@ -252,6 +291,67 @@ def test_a_reader_behind_the_region_finds_what_was_freed() -> None:
     assert torch.equal(_until_fused(step).cpu(), expected)
     for _ in range(20):
         assert torch.equal(step().cpu(), expected)
+
+
+@pytest.mark.usefixtures("fused")
+def test_what_is_written_in_place_and_read_before_and_after() -> None:
+    start = torch.randn(300, 300, device="neuron")
+    x = start.clone()
+
+    def step() -> torch.Tensor:
+        x.copy_(start)
+        before = x * 2
+        x.mul_(3).add_(before)
+        return x.relu_() - before
+
+    with N.eager_mode("debug"):
+        expected = step().cpu()
+        left = x.cpu()
+    assert torch.equal(_until_fused(step).cpu(), expected)
+    for _ in range(20):
+        assert torch.equal(step().cpu(), expected)
+        assert torch.equal(x.cpu(), left)
+    names = {name for region in _C.regions_seen() for name, *_ in region["calls"] if region["runs"]}
+    assert {"mul_.Tensor", "add_.Tensor", "relu_"} <= names
+
+
+@pytest.mark.usefixtures("fused")
+def test_what_is_written_in_place_after_a_part_of_it_was_read() -> None:
+    start = torch.randn(300, 300, device="neuron")
+    x = start.clone()
+
+    def step() -> torch.Tensor:
+        x.copy_(start)
+        half, turned = x[:150], x.t()
+        y = torch.cat([half * 2, half - 1]) + turned
+        x.mul_(3)  # the program has read both views before it writes
+        return y - x
+
+    with N.eager_mode("debug"):
+        expected, left = step().cpu(), x.cpu()
+    assert torch.equal(_until_fused(step).cpu(), expected)
+    for _ in range(20):
+        assert torch.equal(step().cpu(), expected)
+        assert torch.equal(x.cpu(), left)
+    ran = [{name for name, *_ in region["calls"]} for region in _C.regions_seen() if region["runs"]]
+    assert any({"cat", "mul_.Tensor"} <= names for names in ran), ran
+
+
+@pytest.mark.usefixtures("fused")
+def test_a_core_that_is_idle_waits_for_what_can_join() -> None:
+    x = torch.randn(2048, 2048, device="neuron")
+
+    def step() -> torch.Tensor:
+        return ((x * x + x).relu() * 0.5 + x) - x
+
+    expected = step().cpu()
+    end = time.monotonic() + 60
+    longest = 0
+    while longest < 6:  # nothing is enqueued in front of the first
+        assert torch.equal(step().cpu(), expected)
+        longest = max((len(r["calls"]) for r in _C.regions_seen() if r["runs"]), default=0)
+        assert time.monotonic() < end, N.eager_stats()
+        time.sleep(0.02)
 
 
 @pytest.mark.usefixtures("fused")

@@ -1,15 +1,25 @@
 """`torch_neuronx.explain_eager`, and the variables that say when operators are joined."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 import torch_neuronx
 from tests.device.conftest import RunPython
+from torch_neuronx import _C
 
 SIZE = 512
+
+
+@pytest.fixture(autouse=True)
+def soon() -> Iterator[None]:
+    """Regions are compiled however little time their operators take."""
+    before = _C.region_worth()
+    _C.set_region_worth(0)
+    yield
+    _C.set_region_worth(before)
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:
@@ -81,6 +91,7 @@ def test_the_report_counts_its_own_block_and_leaves_the_mode_as_it_was() -> None
 
 SCRIPT = """
 import time, torch, torch_neuronx
+torch_neuronx._C.set_region_worth(0)  # nanoseconds: joined however little time it saves
 x = torch.randn(512, 512, device="neuron")
 big = torch.randn(1500, 1500, device="neuron")
 end = time.monotonic() + SECONDS

@@ -19,6 +19,7 @@ from .harness_exclusions import EXCLUDED
 from .misuse import (
     HOME,
     OTHER,
+    TRUSTING,
     Call,
     calls,
     devices_by_pytorch,
@@ -43,20 +44,6 @@ MIXES: Final[dict[str, str]] = {
     "logspace": "reads the numbers, wherever they are",
     "masked_fill": "reads the value, wherever it is",
 }
-
-#: OpInfo name -> why its sizes are not those that the CPU takes.
-TRUSTING: Final[dict[str, str]] = dict.fromkeys(
-    (
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "_batch_norm_with_update",
-        "_segment_reduce",
-        "linalg.ldl_solve",
-        "lu_unpack",
-        "nn.functional.ctc_loss",
-    ),
-    "the CPU's kernel does not compare sizes, and reads behind its operands until it crashes",
-)
 
 #: OpInfo name -> why its errors are of another class than the CPU's.
 CLEARER: Final[dict[str, str]] = {

@@ -29,8 +29,6 @@ NOT_CUDAS = {
     **dict.fromkeys(("caching_allocator_alloc", "caching_allocator_delete"), _ALLOCATOR),
     **dict.fromkeys(("caching_allocator_disabled", "caching_allocator_enable"), _ALLOCATOR),
     **dict.fromkeys(("change_current_allocator", "get_allocator_backend"), _ALLOCATOR),
-    "get_per_process_memory_fraction": _ALLOCATOR,
-    "set_per_process_memory_fraction": _ALLOCATOR,
     **dict.fromkeys(("clock_rate", "memory_usage", "power_draw"), _SENSOR),
     **dict.fromkeys(("list_gpu_processes", "temperature", "utilization"), _SENSOR),
     **dict.fromkeys(("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"), _LIBRARY),

@@ -110,3 +110,58 @@ def test_rows_that_are_written_alike_share_their_flags(steps: Any) -> None:
             assert missing == np.unravel_index(int(np.argmin(whole)), whole.shape)
             np.testing.assert_array_equal(shadow.written(*args), whole)
     assert not shadow.complete or model.all()
+
+
+class _View:
+    """What is noted of a view: its sizes, and distances in bytes."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> None:
+        self.extent = shape, strides, itemsize
+
+
+@st.composite
+def tiles(draw: st.DrawFn) -> list[tuple[str, int, int]]:
+    """Which of several views of a matrix of bytes is noted, marked or asked for, and where."""
+    steps = st.tuples(
+        st.sampled_from(["note", "note", "note", "mark", "ask", "begun"]),
+        st.integers(0, 5),
+        st.integers(0, 63),
+    )
+    return draw(st.lists(steps, min_size=1, max_size=24))
+
+
+@given(steps=tiles(), rows=st.sampled_from([1, 8]))
+def test_noted_writes_count_as_marked_ones(steps: Any, rows: int) -> None:
+    """Views of 8 x 64 bytes: of one row of memory, as HBM has it, or of eight partitions."""
+    views = [
+        _View((8, 4), (64, 4), 4), _View((8, 16), (64, 4), 4), _View((8, 1), (64, 2), 2),
+        _View((8, 4, 2), (64, 16, 4), 4), _View((8, 3), (64, 1), 1),
+        _View((8, 2, 8), (64, 32, 1), 1),
+    ]  # fmt: skip
+    shadow, model = Shadow(8 * 64, 4, rows=rows), Shadow(8 * 64, 1, rows=rows)
+    written = np.zeros(8 * 64, np.bool_)
+    for what, number, place in steps:
+        view = views[number]
+        shape, strides, size = view.extent
+        last = sum(s * (n - 1) for n, s in zip(shape[1:], strides[1:], strict=True)) + size
+        at = min(place // size * size, 64 - last)
+        starts = at + sum(
+            np.arange(n).reshape(-1, *[1] * (len(shape) - d - 1)) * s
+            for d, (n, s) in enumerate(zip(shape, strides, strict=True))
+        )
+        items = starts[..., None] + np.arange(size)
+        if what == "begun":
+            assert shadow.begun == bool(written.any())
+        elif what == "ask":
+            whole = written[items].all(-1)
+            missing = shadow.missing(at, *view.extent)
+            assert (missing is None) == bool(whole.all())
+            if missing is not None:
+                assert missing == np.unravel_index(int(np.argmin(whole)), shape)
+        else:
+            written[items] = True
+            model.mark_bytes(starts, size)
+            shadow.note(at, view) if what == "note" else shadow.mark(at, *view.extent)
+    assert (shadow.missing(0, (8, 64), (64, 1), 1) is None) == bool(written.all())
+    np.testing.assert_array_equal(shadow.written(0, (8, 64), (64, 1), 1), written.reshape(8, 64))
+    np.testing.assert_array_equal(model.written(0, (8, 64), (64, 1), 1), written.reshape(8, 64))

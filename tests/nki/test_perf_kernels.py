@@ -17,7 +17,7 @@ import neuronxcc.nki.language as first_nl
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from neuronxcc.perf import QUEUES, Prediction, Stream, model_of
+from neuronxcc.perf import QUEUES, Parameters, Prediction, Stream, model_of
 from neuronxcc.targets import get_target
 from nki.access import overlap
 from nki.context import use
@@ -70,16 +70,20 @@ def test_what_a_recording_becomes() -> None:
     queues = [QUEUES[stream.works[i].queue] for i in stream.body.work.tolist()]
     assert queues == ["load", "load", "vector", "store"] * 2
     (load, store) = (w for w in stream.works if w.name == "dma_copy")
-    assert load.transfer == store.transfer
     assert load.transfer is not None
+    assert store.transfer == load.transfer._replace(source="sbuf", dest="hbm")
+    assert load.sides == ("hbm", "sbuf")
     assert (load.transfer.nbytes, load.transfer.row, load.transfer.hbm) == (128 * 2048, 2048, 1)
     assert [line for _, line in stream.lines] == sorted({line for _, line in stream.lines})
     assert len(stream.lines) == 4
 
 
 def test_the_time_is_bounded_by_the_dma_engines() -> None:
+    def wide(a: Any, b: Any) -> Any:
+        return add(a, b, columns=1024)
+
     for target in (TRN1, TRN2, get_target("trn3")):
-        found = predict_recording(recorded(add, (2048, 2048), (2048, 2048), target=target))
+        found = predict_recording(recorded(wide, (2048, 2048), (2048, 2048), target=target))
         rate = found.hbm_bytes / found.device_us / 1e3
         limit = min(model_of(target).dma_gbps, model_of(target).hbm_gbps)
         assert 0.9 * limit < rate <= limit
@@ -115,7 +119,8 @@ def test_small_instructions_take_64_cycles() -> None:
 
     found = predict_recording(recorded(small, (128, 8), target=TRN1))
     cycles = found.busy_us["vector"] * 1e3 * TRN1.core.vector.clock_ghz / 4096
-    assert cycles == pytest.approx(64, rel=1e-4)
+    # The first one waits for its data.
+    assert cycles == pytest.approx(64, rel=1e-3)
     # Besides, one transfer in and one out, of less than 3 microseconds.
     assert 0 < found.device_us - found.busy_us["vector"] < 2 * 3
 
@@ -156,7 +161,7 @@ def test_products_add_up_back_to_back() -> None:
 
     found = predict_recording(recorded(product, (128, 128), (128, 512), target=TRN1))
     assert found.bound_by == "tensor"
-    assert found.busy_us["tensor"] == pytest.approx(256 * 4 * 512 / 2.8e3, rel=1e-4)
+    assert found.busy_us["tensor"] == pytest.approx(256 * 4 * 512 / 2.8e3, rel=2e-3)
     assert found.device_us < 1.1 * found.busy_us["tensor"]
     assert found.flops == 256 * 2 * 128 * 128 * 512
 
@@ -295,7 +300,8 @@ def test_what_does_not_fit_is_loaded_again() -> None:
         return (made.hbm_bytes - 2 * a.nbytes) / factors.nbytes
 
     assert rounds(8) == 1
-    assert 4 < rounds(16) <= 5  # the last use of each round is the next one to go
+    # Of 16 some 11 stay in each round after the first: those that are used soonest.
+    assert 1 + 4 * 5 / 16 <= rounds(16) < 3
 
 
 def test_engines_that_are_left_open_are_the_less_busy_ones() -> None:
@@ -303,8 +309,8 @@ def test_engines_that_are_left_open_are_the_less_busy_ones() -> None:
     def kernel(a: Any) -> Any:
         out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
         tile = first_nl.load(a)
-        for _ in range(64):
-            first_nl.store(out, first_nisa.tensor_scalar(tile, np.multiply, 2.0))
+        for i in range(64):
+            first_nl.store(out, first_nisa.tensor_scalar(tile, np.multiply, float(i)))
         return out
 
     busy = kernel.predict(np.zeros((128, 512), np.float32)).busy_us
@@ -321,7 +327,8 @@ def test_a_row_is_spread_by_the_tensor_engine() -> None:
 
     busy = kernel.predict(np.zeros((1, 512), np.float32)).busy_us
     assert busy["vector"] == 0
-    assert busy["tensor"] == pytest.approx(4 * 512 / 2.8e3, rel=1e-3)
+    waiting = Parameters().wait / 1e3
+    assert busy["tensor"] == pytest.approx(4 * 512 / 2.8e3 + waiting, rel=1e-3)
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -394,8 +401,169 @@ def test_what_is_computed_and_does_not_fit_is_spilled_and_counted() -> None:
 
     a = np.zeros((128, width), np.float32)
     made = kernel.predict(a)
-    # Of the tiles that went the last use is longest ago, so that each goes before it is used.
+    # Those go that are used last; each that goes comes back once.
     assert 2 * (count - 12) * a.nbytes <= made.spilled_bytes <= 2 * count * a.nbytes
     assert made.hbm_bytes == 2 * a.nbytes + made.spilled_bytes
     assert "spilled" in str(made)
     assert made.notes == ()
+
+
+def counted_loop(a: Any, counts: Any) -> Any:
+    """Square the rows of a, block after block, each as often as a number says."""
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    upper = nisa.register_alloc()
+    number = nl.ndarray((1, counts.shape[1]), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=number, src=counts)
+    for block in range(counts.shape[1]):
+        x = tile((128, a.shape[1]))
+        nisa.dma_copy(dst=x, src=a[nl.ds(128 * block, 128)])
+        nisa.register_load(upper, number[:, block : block + 1])
+        for _ in nl.dynamic_range(0, upper):
+            nisa.activation(dst=x, op=nl.square, data=x)
+        nisa.dma_copy(dst=out[nl.ds(128 * block, 128)], src=x)
+    return out
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=3))
+def test_loops_take_the_values_of_the_run(counts: list[int]) -> None:
+    """As many instructions as the kernel with these numbers written into it."""
+    a = np.ones((128 * len(counts), 64), np.float32)
+    made = predict(nki.jit(counted_loop), a, np.array([counts], np.int32))
+    assert sum(n for w, n in zip(made.stream.works, made.counts, strict=True)
+               if w.name == "activation") == sum(counts)  # fmt: skip
+    assert made.instructions == sum(counts) + 1 + 3 * len(counts)
+
+
+def test_loops_in_loops_take_the_values_of_the_run() -> None:
+    @nki.jit
+    def kernel(a: Any, counts: Any) -> Any:
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        x = tile(a.shape)
+        nisa.dma_copy(dst=x, src=a)
+        upper = nisa.register_alloc()
+        for i in nl.dynamic_range(0, counts.shape[0]):
+            number = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+            nisa.dma_copy(dst=number, src=counts[nl.ds(i, 1)])
+            nisa.register_load(upper, number)
+            for _ in nl.dynamic_range(0, upper):
+                nisa.activation(dst=x, op=nl.square, data=x)
+        nisa.dma_copy(dst=out, src=x)
+        return out
+
+    a, counts = np.ones((8, 16), np.float32), np.array([[3], [3], [0], [5]], np.int32)
+    made = predict(kernel, a, counts)
+    assert sum(n for w, n in zip(made.stream.works, made.counts, strict=True)
+               if w.name == "activation") == 11  # fmt: skip
+    # A longer run takes longer, and arguments are left alone.
+    assert predict(kernel, a, counts * 20).device_us > made.device_us
+    assert counts.sum() == 11
+    assert (a == 1).all()
+
+
+def test_what_a_loop_computes_again_is_computed_once() -> None:
+    @first_nki.jit(platform_target="trn1")
+    def kernel(a: Any, b: Any) -> Any:
+        out = first_nl.ndarray(b.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+        tile = first_nl.load(a)
+        for i in range(b.shape[0] // 128):
+            root = first_nisa.activation(op=first_nl.sqrt, data=tile)
+            here = slice(i * 128, (i + 1) * 128)
+            first_nl.store(out[here], first_nl.multiply(root, first_nl.load(b[here])))
+        return out
+
+    made = kernel.predict(np.ones((128, 64), np.float32), np.ones((1024, 64), np.float32))
+    counts = dict(zip((w.name for w in made.stream.works), made.counts.tolist(), strict=False))
+    assert counts["activation"] == 1
+    assert made.instructions == 1 + 1 + 8 + 8 + 8
+
+
+def test_a_tile_that_changes_is_computed_again() -> None:
+    @first_nki.jit(platform_target="trn1")
+    def kernel(a: Any) -> Any:
+        out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+        tile = first_nl.load(a)
+        for _ in range(4):
+            root = first_nisa.activation(op=first_nl.sqrt, data=tile)
+            tile[...] = first_nl.multiply(root, root)
+        first_nl.store(out, tile)
+        return out
+
+    made = kernel.predict(np.ones((128, 64), np.float32))
+    assert sum(n for w, n in zip(made.stream.works, made.counts, strict=True)
+               if w.name == "activation") == 4  # fmt: skip
+
+
+def test_rows_are_spread_once_for_a_loop_and_a_number_for_each_row_costs_no_operand() -> None:
+    @first_nki.jit(platform_target="trn1")
+    def kernel(a: Any, gain: Any) -> Any:
+        out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+        factors = first_nl.load(gain)
+        for i in range(a.shape[0] // 128):
+            here = slice(i * 128, (i + 1) * 128)
+            tile = first_nl.load(a[here])
+            moved = first_nl.subtract(tile, first_nl.max(tile, axis=[1]))
+            scaled = first_nl.multiply(moved, factors.broadcast_to(moved.shape))
+            first_nl.store(out[here], scaled)
+        return out
+
+    made = kernel.predict(np.ones((1024, 1024), np.float32), np.ones((1, 1024), np.float32))
+    rows = [(w, n) for w, n in zip(made.stream.works, made.counts.tolist(), strict=True) if n]
+    # A row goes to four times 32 partitions, and that once.
+    assert sum(n for w, n in rows if w.name == "nc_stream_shuffle") == 4
+    cycles = [(w.cycles, n) for w, n in rows if w.name == "tensor_tensor"]
+    # Of the difference one operand is read, of the product two.
+    assert sum(n for each, n in cycles if each == 1024) == 8
+    assert sum(n for each, n in cycles if each == 2048) == 8
+
+
+def test_an_engine_waits_for_each_instruction_of_another_once() -> None:
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        x, y, z = tile(a.shape), tile(a.shape), tile(a.shape)
+        nisa.dma_copy(dst=x, src=a)
+        nisa.activation(dst=y, op=nl.exp, data=x)
+        nisa.activation(dst=z, op=nl.square, data=x)
+        nisa.tensor_tensor(dst=z, data1=z, data2=y, op=nl.add)
+        nisa.tensor_tensor(dst=z, data1=z, data2=y, op=nl.add)
+        nisa.dma_copy(dst=out, src=z)
+        return out
+
+    stream = stream_of(recorded(kernel, (128, 64)))
+    waits = [stream.works[i].waits for i in stream.body.work.tolist()]
+    # The load is waited for by the first, z by the first of Vector, which knows y then.
+    assert waits == [False, True, False, True, False, False]
+
+
+def copied(dtype: Any, *, step: int = 1, buffer: Any = nl.sbuf) -> Any:
+    """Copy 2048 elements of each partition on Vector, each `step`-th of a tile."""
+
+    def kernel() -> Any:
+        out = nl.ndarray((128, 2048), dtype=dtype, buffer=nl.shared_hbm)
+        x = nl.ndarray((128, 2048 * step), dtype=dtype, buffer=nl.sbuf)
+        y = nl.ndarray((128, 2048), dtype=dtype, buffer=buffer)
+        nisa.memset(dst=x, value=0)
+        nisa.tensor_copy(dst=y, src=x[:, 0 : 2048 * step : step], engine=nisa.engine.vector)
+        z = nl.ndarray((128, 2048), dtype=dtype, buffer=nl.sbuf)
+        nisa.activation(dst=z, op=nl.copy, data=y)
+        nisa.dma_copy(dst=out, src=z)
+        return out
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("target", "kernel", "expected"),
+    [
+        ("trn1", copied(nl.bfloat16), 2048),
+        ("trn2", copied(nl.bfloat16), 512),
+        ("trn2", copied(nl.float32), 1024),
+        ("trn2", copied(nl.bfloat16, step=2), 1024),
+        ("trn2", copied(nl.bfloat16, buffer=nl.psum), 1024),
+        ("trn2", copied(nl.float32, buffer=nl.psum), 2048),
+        ("trn3", copied(nl.float32, step=2), 2048),
+    ],
+)
+def test_modes_of_vector_have_their_conditions(target: str, kernel: Any, expected: float) -> None:
+    stream = stream_of(recorded(kernel, target=get_target(target)))
+    (vector,) = {w.cycles for w in stream.works if (w.name, w.queue) == ("tensor_copy", 1)}
+    assert vector == expected

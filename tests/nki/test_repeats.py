@@ -21,8 +21,10 @@ import nki.language as nl
 from neuronxcc.targets import get_target
 from nki.context import Issuer, use
 from nki.errors import NkiError
+from nki.indexing import index_by_parts
 from nki.recorder import Recorder
 from nki.recording import Block
+from nki.tensor import tensor_of
 
 Body = Callable[[Any], None]
 
@@ -240,3 +242,124 @@ def test_numbers_that_are_equal_and_not_the_same_are_not_taken_for_each_other() 
                 tried(functools.partial(step, number), errors)
 
     check(body)
+
+
+# --- parts of tensors ----------------------------------------------------------------------------
+
+
+@st.composite
+def parts(draw: st.DrawFn, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+    """An index expression for some dimensions, mostly within them."""
+    made: list[Any] = []
+    for n in sizes[: draw(st.integers(0, len(sizes)))]:
+        low = draw(st.integers(-1, n))
+        high = draw(st.integers(low, n + 1))
+        made.append(
+            draw(
+                st.sampled_from(
+                    [
+                        slice(None), slice(low, high), slice(low, None), slice(None, high), low,
+                        slice(low, high, 2), nl.ds(low, high - low), np.int64(low), True,
+                    ]
+                )
+            )
+        )  # fmt: skip
+    if draw(st.integers(0, 4)) == 0:
+        made.insert(draw(st.integers(0, len(made))), ...)
+    return tuple(made)
+
+
+def shown(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except NkiError as error:
+        return type(error), error.code, error.what, error.remedy
+
+
+@given(data=st.data())
+def test_parts_are_those_that_are_taken_dimension_by_dimension(data: st.DataObject) -> None:
+    """Parts of parts, of tensors of every memory, the same sizes at other places among them."""
+    recorder = Recorder("kernel", get_target("trn2"))
+    with recorder.active():
+        address = data.draw(st.sampled_from([(32, 256), (64, 0), None]))
+        tensors = [
+            recorder.argument((6, 5, 4), "float32", "a"),
+            nl.ndarray((6, 5, 4), nl.bfloat16, buffer=nl.sbuf),
+            nl.ndarray((6, 5, 4), nl.float32, buffer=nl.sbuf, address=address),
+            nl.ndarray((6, 5, 4), nl.float32, buffer=nl.psum),
+        ]
+        for _ in range(data.draw(st.integers(1, 12))):
+            tensor = data.draw(st.sampled_from(tensors))
+            key = data.draw(parts(tensor.shape))
+            wanted = shown(functools.partial(index_by_parts, tensor.pattern, key))
+            got = shown(functools.partial(tensor.__getitem__, key))
+            if isinstance(wanted, tuple) and not hasattr(wanted, "strides"):
+                assert got == wanted
+                continue
+            assert got.pattern == wanted
+            assert (got.shape, got.dtype, got.offset) == (wanted.shape, wanted.dtype, wanted.offset)
+            fresh = tensor_of(tensor.storage, wanted)
+            assert recorder.forms.layout(got) is recorder.forms.layout(fresh)
+            tensors.append(got)
+
+
+def views_of(draw: st.DrawFn, tensor: Any) -> tuple[str, tuple[Any, ...]]:
+    """A method that shows a tensor otherwise, and its arguments, mostly right ones."""
+    rank = len(tensor.shape)
+    dim = st.integers(-1, rank)
+    n = tensor.shape[-1]
+    pairs = [[s, n] for s, n in zip(tensor.strides, tensor.shape, strict=True)]
+    pairs[-1] = [1, draw(st.integers(0, n + 1))]
+    forms: list[tuple[str, tuple[Any, ...]]] = [
+        ("reshape", ((*tensor.shape[:-1], n // 2, 2),)),
+        ("reshape", ([tensor.shape[0], -1],)),
+        ("permute", (tuple(draw(st.permutations(range(rank)))),)),
+        ("expand_dim", (draw(dim),)),
+        ("squeeze_dim", (draw(dim),)),
+        ("broadcast", (draw(dim), 3)),
+        ("flatten_dims", (draw(dim), draw(dim))),
+        ("reshape_dim", (draw(dim), (2, -1))),
+        ("reshape_dim", (draw(dim), [True, n])),
+        ("ap", (pairs,)),
+        ("ap", (pairs, draw(st.integers(-3, 24)))),
+        ("ap", ([tuple(pair) for pair in pairs], np.int64(2))),
+        ("ap", ([[1, 2, 3]],)),
+        ("ap", (3,)),
+    ]
+    chosen: tuple[str, tuple[Any, ...]] = draw(st.sampled_from(forms))
+    return chosen
+
+
+@given(data=st.data())
+def test_views_are_those_of_tensors_that_nobody_has_used(data: st.DataObject) -> None:
+    """What a layout remembers of its views is what is worked out without it."""
+    recorder = Recorder("kernel", get_target("trn2"))
+    with recorder.active():
+        tensors = [
+            recorder.argument((6, 5, 4), "float32", "a"),
+            nl.ndarray((6, 5, 4), nl.bfloat16, buffer=nl.sbuf),
+            nl.ndarray((6, 1, 4), nl.float32, buffer=nl.sbuf, address=(32, 256)),
+        ]
+        for _ in range(data.draw(st.integers(1, 12))):
+            tensor = data.draw(st.sampled_from(tensors))
+            name, given_ = views_of(data.draw, tensor)  # type: ignore[arg-type]
+            plain = tensor_of(tensor.storage, tensor.pattern)  # no layout: the long way
+            wanted = either(functools.partial(getattr(plain, name), *given_))
+            got = either(functools.partial(getattr(tensor, name), *given_))
+            if isinstance(wanted, str):
+                assert got == wanted
+                continue
+            assert got.pattern == wanted.pattern
+            if not tensor.storage.exceeded:
+                assert recorder.forms.layout(got) is recorder.forms.layout(wanted)
+                tensors.append(got)
+
+
+def either(make: Callable[[], Any]) -> Any:
+    """A view, or what is said instead of it; lines of this test aside."""
+    try:
+        return make()
+    except NkiError as error:
+        return f"{type(error)} {error.code} {error.what} {error.remedy}"
+    except TypeError as error:
+        return str(error)

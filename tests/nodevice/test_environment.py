@@ -206,8 +206,8 @@ def test_what_is_set_is_printed() -> None:
     text = page.report(environ)
     assert "NKI_SIMULATOR=1\n    Changes nothing here. Accepted: " in text
     assert (
-        "TORCH_NEURONX_EXECUTOR=gpu\n    WRONG: allowed: native, program, reference\n    What"
-        in text
+        "TORCH_NEURONX_EXECUTOR=gpu\n    WRONG: allowed: native, program, reference, device\n"
+        "    What" in text
     )
     assert "EXECUTER=native\n    UNKNOWN: did you mean TORCH_NEURONX_EXECUTOR?" in text
     assert "NEURON_SOMETHING=1\n    UNKNOWN: TorchNeuron does not read it" in text

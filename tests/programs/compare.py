@@ -20,12 +20,15 @@ class Verdict:
         detail: for people
         compared: elements that were compared
         elements: elements there are
+        excuse: why a difference is none of ours; the same words for the same reason, since they are
+            counted. "" where nothing is different
     """
 
     kind: str = ""
     detail: str = ""
     compared: int = 0
     elements: int = 0
+    excuse: str = ""
 
 
 def errors(expected: Outcome, got: Outcome, *, same_class: bool) -> Verdict:
@@ -34,7 +37,7 @@ def errors(expected: Outcome, got: Outcome, *, same_class: bool) -> Verdict:
         if got.stage == "backward" and "inplace" in str(got.error):
             # A kernel may keep another tensor for the backward pass than the CPU's does, and autograd
             # refuses what wrote to it in between.
-            return Verdict()
+            return Verdict(excuse="a kernel keeps another tensor for the backward pass")
         return Verdict(f"refused {got.kind}", f"{got.stage}: {got.error}")
     if got.error is None:
         return Verdict(
@@ -61,11 +64,21 @@ def outcomes(
     *,
     strides: bool = True,
     same_class: bool = False,
+    around: Outcome | None = None,
 ) -> Verdict:
-    """Compare everything that a run gave."""
+    """Compare everything that a run gave.
+
+    Args:
+        expected: what is right
+        got: what is compared with it
+        noisy: outcomes under noise, which say how far values may differ
+        strides: whether strides are compared
+        same_class: whether errors have to be of one class
+        around: the outcome that the noise was made around, if it isn't `expected`
+    """
     if expected.error is not None or got.error is not None:
         return errors(expected, got, same_class=same_class)
-    total = Verdict()
+    total, base = Verdict(), around or expected
     for name, theirs in expected.values.items():
         mine = got.values.get(name)  # no gradients where a result requires none
         if theirs is None or mine is None:
@@ -77,10 +90,11 @@ def outcomes(
                     and mine is not None
                     and not mine.any()
                 ):
+                    total.excuse = "zeros for the gradient of what has no path"
                     continue
                 return Verdict("gradient missing", f"{name}: {mine is None} for {theirs is None}")
             continue
-        others = [o.values[name] for o in noisy]
+        others = [base.values.get(name), *(o.values[name] for o in noisy)]
         verdict = _tensors(
             name, theirs, mine, [o for o in others if o is not None], strides=strides
         )
@@ -88,7 +102,67 @@ def outcomes(
             return verdict
         total.compared += verdict.compared
         total.elements += verdict.elements
+        total.excuse = total.excuse or verdict.excuse
     return total
+
+
+def same_bits(expected: Outcome, got: Outcome) -> Verdict:
+    """Compare two runs on the device that have to give the same bits."""
+    if (expected.error is None) is not (got.error is None):
+        return Verdict("another end", f"{got.stage}: {got.error!r} for {expected.error!r}")
+    if expected.error is not None:
+        return Verdict()
+    total = Verdict()
+    for name, theirs in expected.values.items():
+        mine = got.values.get(name)
+        if theirs is None or mine is None:
+            if mine is not theirs:
+                return Verdict("gradient missing", f"{name}: {mine is None} for {theirs is None}")
+            continue
+        facts = [(x.dtype, tuple(x.shape), getattr(x, "layout_of", ())) for x in (theirs, mine)]
+        if facts[0] != facts[1]:
+            return Verdict("another tensor", f"{name}: {facts[1]} for {facts[0]}")
+        differ = _bits(theirs) != _bits(mine)
+        # Every NaN is one.
+        if theirs.dtype.is_floating_point:
+            differ &= ~(theirs.isnan() & mine.isnan()).reshape(-1, 1)
+        elif theirs.dtype.is_complex:
+            both = torch.view_as_real(theirs).isnan() & torch.view_as_real(mine).isnan()
+            differ = differ.view(-1, 2, theirs.itemsize // 2) & ~both.reshape(-1, 2, 1)
+        if bool(differ.any()):
+            return Verdict(
+                "bits", f"{name} {tuple(theirs.shape)} {theirs.dtype}: {mine} for {theirs}"
+            )
+        total.compared += theirs.numel()
+        total.elements += theirs.numel()
+    return total
+
+
+def facts(theirs: Sequence[Outcome], got: Outcome) -> Verdict:
+    """Compare types, strides and the shapes that do not depend on what is drawn, but no values.
+
+    Args:
+        theirs: runs of the CPU with several seeds
+        got: the device's
+    """
+    for name, first in theirs[0].values.items():
+        mine = got.values.get(name)
+        if first is None or mine is None:
+            if mine is not first and (mine is None or bool(mine.any())):
+                return Verdict("gradient missing", f"{name}: {mine is None} for {first is None}")
+            continue
+        others = [o.values.get(name) for o in theirs]
+        if any(o is None or o.shape != first.shape for o in others):
+            return Verdict(excuse="a shape depends on what is drawn")
+        verdict = _tensors(name, first, mine, [first], strides=True)
+        if verdict.kind:
+            return verdict
+    return Verdict()
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """The bytes of every element, a row for each."""
+    return x.contiguous().view(-1).view(torch.uint8).view(-1, x.itemsize)
 
 
 def _tensors(
@@ -99,6 +173,7 @@ def _tensors(
     *,
     strides: bool,
 ) -> Verdict:
+    """Compare a value; the first of `others` is what the rest of them is noise around."""
     if got.dtype != expected.dtype:
         return Verdict("dtype", f"{name}: {got.dtype}, the CPU has {expected.dtype}")
     if got.shape != expected.shape:
@@ -107,9 +182,11 @@ def _tensors(
     if strides and mine != theirs and expected.numel():
         return Verdict("strides", f"{name} {tuple(got.shape)}: {mine}, the CPU has {theirs}")
     if any(o.shape != expected.shape or o.dtype != expected.dtype for o in others):
-        return Verdict()  # a shape that depends on the data, near a limit
-    bound, compared = tolerance(expected, others)
+        return Verdict(excuse="a shape depends on data that roundings change")
+    bound, compared = tolerance(others[0] if others else expected, others[1:])
     count = Verdict(compared=int(compared.sum()), elements=expected.numel())
+    if expected.numel() and not count.compared:
+        count.excuse = "no element keeps its value under noise"
     if expected.dtype.is_floating_point or expected.dtype.is_complex:
         wide = torch.complex128 if expected.dtype.is_complex else torch.float64
         a, b = got.to(wide), expected.to(wide)

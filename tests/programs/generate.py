@@ -11,7 +11,8 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import nn
 
-from tests.programs import operators, statements
+from tests.device.misuse import TRUSTING, other_indices, other_sizes
+from tests.programs import operators, statements, unusual
 from tests.programs.program import CALLABLES, Program, Statement, placed, words
 
 _SHAPES = (
@@ -41,7 +42,8 @@ class Generator:
     """Makes one program.
 
     Statements are tried on the CPU while they are made, so most are valid; one in a hundred that the CPU
-    refuses is kept as the end of its program, since the device has to refuse it too.
+    refuses is kept as the end of its program, since the device has to refuse it too. Every eighth
+    program ends in a call with an operand of a wrong size or with an index that is out of range.
     """
 
     def __init__(self, seed: int) -> None:
@@ -51,6 +53,13 @@ class Generator:
         self.program = Program({})
         self._values: dict[str, torch.Tensor] = {}
         self._modules: dict[str, nn.Module] = {}
+        self._draws = self._rng.random() < 0.2  # random numbers
+        makers = [*statements.MAKERS, (unusual.overlap, 0.4), (unusual.round_trip, 0.5)]
+        if self._draws:
+            makers.append((unusual.draw, 2.0))
+        if self._rng.random() < 0.06:
+            makers.append((unusual.autocast, 1.5))
+        self._makers, self._weights = zip(*makers, strict=True)
         self.refused = False
 
     def generate(self, length: int) -> Program:
@@ -63,11 +72,13 @@ class Generator:
         for _ in range(rng.randint(1, 3)):
             self._input(rng.choice(_SHAPES), dtype)
         if rng.random() < 0.06:
-            self.program.autocast = torch.bfloat16
+            self.program.autocast = rng.choice((torch.bfloat16, torch.bfloat16, torch.float16))
         tries = 0
         while len(self.program.statements) < length and tries < 12 * length and not self.refused:
             tries += 1
             self._step(keep_refused=tries > length // 2)
+        if not self.refused:
+            self._end()
         names = [n for s in self.program.statements for n in s.outs]
         used = {w for s in self.program.statements for w in words(s.code)}
         sinks = [n for n in names if n not in used]
@@ -75,6 +86,19 @@ class Generator:
         self.program.results = tuple(dict.fromkeys(results))
         self._prune()
         return self.program
+
+    def _end(self) -> None:
+        """Let some programs end in a mistake of their caller's."""
+        kind = self._rng.random()
+        if kind < 0.04:
+            statement = unusual.elsewhere(self._rng, self._values, self._fresh)
+            if statement is not None:
+                self._try(statement, keep_refused=False)
+        elif kind < 0.16:
+            for _ in range(20):
+                statement = self._operator(mistaken=True)
+                if statement is not None and self._try(statement, keep_refused=True, surely=True):
+                    return
 
     def _fresh(self, letter: str) -> str:
         self._count += 1
@@ -118,7 +142,7 @@ class Generator:
         kind = rng.random()
         before = dict(self.program.inputs)
         if kind < 0.10:
-            made = statements.modules(rng, self._values, self._fresh)
+            made = statements.modules(rng, self._values, self._fresh, draws=self._draws)
             if made is None:
                 return
             statement, name, text = made
@@ -133,8 +157,8 @@ class Generator:
         if kind < 0.40:
             statement_or_none = self._operator()
         else:
-            makers, weights = zip(*statements.MAKERS, strict=True)
-            statement_or_none = rng.choices(makers, weights)[0](rng, self._values, self._fresh)
+            maker = rng.choices(self._makers, self._weights)[0]
+            statement_or_none = maker(rng, self._values, self._fresh)
         if statement_or_none is not None and not self._try(
             statement_or_none, keep_refused=keep_refused
         ):
@@ -142,20 +166,33 @@ class Generator:
                 del self.program.inputs[name]
                 del self._values[name]
 
-    def _operator(self) -> Statement | None:
-        """A call of the table, with tensors replaced by values of the program where they fit."""
+    def _operator(  # noqa: C901 (a branch for each form of a call)
+        self, *, mistaken: bool = False
+    ) -> Statement | None:
+        """A call of the table, with tensors replaced by values of the program where they fit.
+
+        Args:
+            mistaken: one tensor gets another size, or an index that is out of range, or numbers and
+                names among the arguments are others
+        """
         rng = self._rng
         operator = rng.choice(operators.operators())
+        if mistaken and operator.info.name in TRUSTING:
+            return None
         dtype = rng.choices(
             (torch.float32, self._dtype(), *_DRAWN), (4, 3, *(2, 2, 1, 1, 1, 1, 1))
         )[0]
         sample = operators.pick(rng, operator.name, dtype)
         if sample is None:
             return None
+        silly = mistaken and rng.random() < 0.4
+        places, wrong = 0, rng.randrange(_tensors(sample)) if mistaken and not silly else -1
 
         def text(x: Any) -> str | None:
+            nonlocal places
             if isinstance(x, torch.Tensor):
-                return self._operand(x)
+                places += 1
+                return self._mistaken(x) if places - 1 == wrong else self._operand(x)
             if isinstance(x, list | tuple):
                 inner = [text(y) for y in x]
                 if any(y is None for y in inner):
@@ -166,21 +203,32 @@ class Generator:
                     if isinstance(x, list)
                     else f"({joined}{',' if len(inner) == 1 else ''})"
                 )
-            return operators.literal(x)
+            return operators.wrong_literal(rng, x) if silly else operators.literal(x)
 
         args = [text(x) for x in (sample.input, *sample.args)]
         here = f"{next(iter(self.program.inputs))}.device"
         kwargs = {k: here if k == "device" else text(v) for k, v in sample.kwargs.items()}
         if any(a is None for a in (*args, *kwargs.values())):
             return None
+        if operator.name in operators.TIES and self._has_ties(str(args[0])):
+            return None
         words = [*(str(a) for a in args), *(f"{k}={v}" for k, v in kwargs.items())]
         code = f"{operator.text}({', '.join(words)})"
         how = rng.random()
-        if how < 0.12 and operator.in_place and self._may_be_written(words[0]):
+        if how < 0.3 and operator.in_place and self._may_be_written(words[0]):
             code = f"{words[0]}.{operator.in_place}({', '.join(words[1:])})"
-        elif how < 0.2 and operator.info.supports_out and "out" not in kwargs:
+        elif how < 0.38 and operator.info.supports_out and "out" not in kwargs:
             code = self._with_out(code) or code
-        return Statement((self._fresh("t"),), code, "operator")
+        drops = "dropout_p=0." in code.replace("dropout_p=0.0", "")
+        return Statement((self._fresh("t"),), code, "random" if drops else "operator")
+
+    def _has_ties(self, code: str) -> bool:
+        """Whether elements are equal, or NaN, so that nobody promises which of them is named."""
+        x = self._evaluated(code)
+        if not isinstance(x, torch.Tensor) or x.dtype.is_complex or x.itemsize == 1:
+            return False
+        ordered = x.detach().reshape(-1).sort().values
+        return bool((ordered[1:] == ordered[:-1]).any() or ordered.isnan().any())
 
     def _may_be_written(self, name: str) -> bool:
         return name in self._values and statements.has_elements_apart(self._values[name])
@@ -227,15 +275,28 @@ class Generator:
             kept.requires_grad_(_differentiable(wanted.dtype) and rng.random() < 0.5), "c"
         )
 
-    def _try(self, statement: Statement, *, keep_refused: bool) -> bool:
-        """Run the statement; whether it became part of the program."""
+    def _mistaken(self, wanted: torch.Tensor) -> str | None:
+        """A new input like a tensor but for its size, or for one of the indices that it holds."""
+        kinds = [*other_sizes(wanted), *other_indices(wanted)]
+        if not kinds:
+            return None
+        return self._add(self._rng.choice(kinds)[1].detach().contiguous(), "w")
+
+    def _try(self, statement: Statement, *, keep_refused: bool, surely: bool = False) -> bool:
+        """Run the statement; whether it became part of the program.
+
+        Args:
+            statement: what is tried
+            keep_refused: it may become the program's end if the CPU refuses it
+            surely: then it does
+        """
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.manual_seed(3)
                 made = eval(statement.code, self._names())
         except Exception:  # noqa: BLE001 - whatever the CPU raises
-            if keep_refused and self._rng.random() < 0.02:
+            if keep_refused and (surely or self._rng.random() < 0.02):
                 self.program.statements.append(statement)
                 self.refused = True
                 return True
@@ -272,7 +333,8 @@ class Generator:
             )
         floats = [r for r in results if _differentiable(r.dtype) and r.numel()]
         # A program of NaN tests nothing.
-        useless = any(bool(r.isnan().all()) for r in floats) and self._rng.random() < 0.95
+        wide = [r.float() if r.itemsize == 1 else r for r in floats]
+        useless = any(bool(r.isnan().all()) for r in wide) and self._rng.random() < 0.95
         if useless or sum(r.numel() for r in results) > _LIMIT:
             return False
         self.program.statements.append(statement)
@@ -287,6 +349,11 @@ class Generator:
         self.program.inputs = {
             n: x for n, x in self.program.inputs.items() if n in used or n == first
         }
+
+
+def _tensors(sample: Any) -> int:
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return sum(isinstance(x, torch.Tensor) for x in leaves) or 1
 
 
 def program(seed: int, length: int | None = None) -> Program:

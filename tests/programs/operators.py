@@ -67,7 +67,7 @@ _PAIRS = frozenset({"view_as_complex"})
 
 
 #: Which of equal elements they name is nobody's promise, and integers are often equal.
-_TIES = frozenset({"topk", "kthvalue"})
+TIES = frozenset({"topk", "kthvalue"})
 #: It names one of the equal elements too, of any type: the CPU's sort keeps their order up to here.
 _SORTED_IN_ORDER = {"mode": 16}
 
@@ -127,7 +127,7 @@ def samples(name: str, dtype: torch.dtype) -> tuple[Any, ...]:
     info = next(o.info for o in operators() if o.name == name)
     if not info.supports_dtype(dtype, "cpu") or (name in _WIDE | _PAIRS and dtype.itemsize < 4):
         return ()
-    if name in _TIES and not dtype.is_floating_point:
+    if name in TIES and not dtype.is_floating_point:
         return ()
     torch.manual_seed(11)
     made = []
@@ -161,6 +161,14 @@ def literal(x: Any) -> str | None:
         parts = [literal(p) for p in (x.start, x.stop, x.step)]
         return f"slice({', '.join(str(p) for p in parts)})"
     return None
+
+
+def wrong_literal(rng: random.Random, x: Any) -> str | None:
+    """The text of a number or a name that an argument seldom may be, now and then of the right one."""
+    if rng.random() < 0.3 or isinstance(x, bool) or not isinstance(x, int | float | str):
+        return literal(x)
+    others = {int: (99, -99, -1, 0), float: (-1.0, 0.0, torch.nan, 1e30), str: ("bogus", "")}
+    return literal(rng.choice(others[type(x)]))
 
 
 def pick(rng: random.Random, name: str, dtype: torch.dtype) -> Any | None:

@@ -9,15 +9,28 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-#: name -> the function that a program calls by it; `operators.py` fills it.
+#: name -> the function that a program calls by it; `operators.py` adds to it.
 CALLABLES: dict[str, Any] = {}
+
+#: Forms of statements whose results on the CPU say nothing of the device's: what is drawn, which
+#: operators an autocast region casts (a table of the device's own, CUDA's), where a tensor is.
+OWN = frozenset({"random", "autocast", "elsewhere"})
+
+
+def under_autocast(function: Callable[..., Any], dtype: torch.dtype, *args: torch.Tensor) -> Any:
+    """A call within an autocast region of its own."""
+    with torch.autocast(args[0].device.type, dtype):
+        return function(*args)
+
+
+CALLABLES["under_autocast"] = under_autocast
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class Program:
         inputs: tensors on the CPU; those that require gradients are leaves
         modules: name -> text that makes the module
         autocast: dtype of an autocast region around everything, or None
+        forward: it has no backward pass, although results may require gradients
     """
 
     inputs: dict[str, torch.Tensor]
@@ -58,6 +72,21 @@ class Program:
     statements: list[Statement] = field(default_factory=list)
     results: tuple[str, ...] = ()
     autocast: torch.dtype | None = None
+    forward: bool = False
+
+    @property
+    def truth(self) -> str:
+        """The device whose eager mode says what compiled programs have to give."""
+        own = self.autocast is not None or any(s.form in OWN for s in self.statements)
+        return "neuron" if own else "cpu"
+
+    def has(self, *forms: str) -> bool:
+        """Whether there is a statement of one of some forms."""
+        return any(s.form in forms for s in self.statements)
+
+    def resized(self) -> Program:
+        """The same with one more index in the first dimension of all inputs, the last one again."""
+        return replace(self, inputs={n: _longer(x) for n, x in self.inputs.items()})
 
     def text(self) -> str:
         """The function's source."""
@@ -109,6 +138,16 @@ def placed(x: torch.Tensor, device: str) -> torch.Tensor:
     return copy.requires_grad_(x.requires_grad)
 
 
+def _longer(x: torch.Tensor) -> torch.Tensor:
+    if not x.dim() or not x.shape[0]:
+        return x
+    rows = torch.arange(x.shape[0] + 1).clamp(max=x.shape[0] - 1)
+    made = x.detach().index_select(0, rows)
+    if not x.is_contiguous() and x.dim() > 1:
+        made = made.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return made.requires_grad_(x.requires_grad)
+
+
 @dataclass
 class Outcome:
     """What a run gave: values by name, or the error that ended it.
@@ -135,6 +174,7 @@ Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 def run(
     program: Program, device: str, *, wrap: Wrapper | None = None,
     around: Callable[[], AbstractContextManager[Any]] = nullcontext, backward: bool = True,
+    seed: int = 3,
 ) -> Outcome:  # fmt: skip
     """Run the program once.
 
@@ -144,6 +184,7 @@ def run(
         wrap: makes another callable of the function, e.g. `torch.compile`
         around: a context for forward and backward
         backward: whether gradients are computed
+        seed: of the random numbers that the program draws
     """
     modules = program.built(device)
     function = program.function(modules)
@@ -152,10 +193,11 @@ def run(
     args = program.placed(device)
     outcome = Outcome()
     try:
-        torch.manual_seed(3)
+        torch.manual_seed(seed)
         with around(), _autocast(program.autocast, device):
             results = function(*args)
         outcome.values |= _values("result", results)
+        backward = backward and not program.forward
         if backward and (total := _total(results)) is not None:
             outcome.stage = "backward"
             with around():
@@ -188,13 +230,16 @@ def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
     """A copy on the CPU with the same strides."""
     if x is None:
         return None
+    layout = steps(x)
     if x.is_conj() or x.is_neg():
-        x = x.resolve_conj().resolve_neg()
+        x = x.resolve_conj().resolve_neg()  # a copy, with strides of its own
+    if x.dtype.is_floating_point and x.itemsize == 1:
+        x = x.detach().view(torch.uint8)  # nothing compares 8-bit floats but their bits
     copy = torch.empty(x.shape, dtype=x.dtype)
     # Strides of 0 can't be written through, and those of a view may leave holes: they are compared,
     # not copied.
     copy.copy_(x.detach())
-    copy.layout_of = steps(x)  # type: ignore[attr-defined]
+    copy.layout_of = layout  # type: ignore[attr-defined]
     return copy
 
 

@@ -421,8 +421,13 @@ MAKERS: tuple[tuple[Maker, float], ...] = (
 _WEIGHTED = ("Linear", "Norm", "PReLU", "GRU", "LSTM", "RNN", "Conv", "Transformer")
 
 
-def modules(rng: random.Random, values: Values, fresh: Fresh) -> tuple[Statement, str, str] | None:
-    """A call of a module on a value that fits: the statement, the module's name and its text."""
+def modules(  # noqa: C901 (a branch for each number of dimensions)
+    rng: random.Random, values: Values, fresh: Fresh, *, draws: bool = False
+) -> tuple[Statement, str, str] | None:
+    """A call of a module on a value that fits: the statement, the module's name and its text.
+
+    Most are in training mode. With `draws` there are those that drop elements, too.
+    """
     name = _some(
         rng, values, lambda x: x.dtype.is_floating_point and x.dim() >= 1 and x.numel() > 0
     )
@@ -439,6 +444,14 @@ def modules(rng: random.Random, values: Values, fresh: Fresh) -> tuple[Statement
         "nn.GLU()",
         "nn.Flatten()",
     ]
+    if draws:
+        texts += ["nn.Dropout(0.4)", "nn.Dropout(0.2)", "nn.AlphaDropout(0.3)", "nn.RReLU()"]
+        if x.dim() in (2, 3) and n > 1:
+            texts += [
+                f"nn.TransformerEncoderLayer({n}, 1, 8, dropout=0.3, batch_first=True)",
+                f"nn.GRU({n}, 3, 2, dropout=0.4)",
+                f"nn.Sequential(nn.Linear({n}, 6), nn.Dropout(0.5), nn.Linear(6, 3))",
+            ]
     if x.dim() in (2, 3):
         texts += [
             f"nn.GRU({n}, 3, batch_first=True)",
@@ -471,8 +484,14 @@ def modules(rng: random.Random, values: Values, fresh: Fresh) -> tuple[Statement
     text = rng.choice(texts)
     if x.dtype is not torch.float32 and rng.random() < 0.9 and any(w in text for w in _WEIGHTED):
         text = f"{text[:-1]}{'' if text.endswith('()') else ', '}dtype={x.dtype})"
+    if draws and "Sequential" in text:
+        text = text.replace(f", dtype={x.dtype}", "") + f".to({x.dtype})"
+    if rng.random() < 0.25:
+        text += ".eval()"
     module = fresh("m")
     first = (
         "[0]" if any(r in text for r in ("GRU", "LSTM", "RNN(")) and "RMSNorm" not in text else ""
     )
-    return Statement((fresh("v"),), f"{module}({name}){first}", "module"), module, text
+    dropped = draws and ("ropout" in text or "RReLU" in text) and not text.endswith(".eval()")
+    form = "random" if dropped else "module"
+    return Statement((fresh("v"),), f"{module}({name}){first}", form), module, text

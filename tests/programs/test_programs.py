@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.programs import compare, noise
-from tests.programs.check import check
+from tests.programs.check import _judged, check
 from tests.programs.generate import program
 from tests.programs.minimise import minimise
 from tests.programs.program import Outcome, Program, Statement, run
@@ -164,9 +164,55 @@ def test_minimising_keeps_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_calls_of_the_table_are_drawn_in_every_form() -> None:
     """New results, in place, and `out=`; complex operands among others."""
     forms = {"in place": r"\w+\.[a-z]\w*[a-z0-9]_\(", "out": r".*, out=\w+\.new_zeros"}
-    made = [program(seed) for seed in range(60)]
-    calls = [s.code for p in made for s in p.statements if s.form == "operator"]
+    made = [program(seed) for seed in range(100)]
+    calls = [s.code for p in made for s in p.statements if s.form in ("operator", "random")]
     for form, pattern in forms.items():
-        assert sum(bool(re.match(pattern, code)) for code in calls) >= 5, form
+        assert sum(bool(re.match(pattern, code)) for code in calls) >= 8, form
     for dtype in (torch.complex64, torch.int32, torch.float64):
         assert any(x.dtype is dtype for p in made for x in p.inputs.values())
+
+
+def test_what_is_seldom_written_is_drawn() -> None:
+    """Draws, regions of autocast, mistakes of callers, modules in both modes, other kinds."""
+    made = [program(seed) for seed in range(160)]
+    forms = {s.form for p in made for s in p.statements}
+    assert forms >= {"random", "autocast", "elsewhere", "round trip", "out", "write"}
+    assert any(p.autocast is torch.float16 for p in made)
+    texts = [text for p in made for text in p.modules.values()]
+    assert 0 < sum(text.endswith(".eval()") for text in texts) < len(texts)
+    assert sum(run(p, "cpu").error is not None for p in made[:60]) >= 3
+
+
+def test_a_program_that_draws_is_compared_with_the_device() -> None:
+    """Eager mode has the CPU's types and shapes, graphs have eager mode's bits of randomness."""
+    x = torch.randn(6, 5).requires_grad_()
+    lines = [
+        Statement(("y",), "F.dropout(x, 0.5)", "random"),
+        Statement(("z",), "y + torch.rand_like(x)", "random"),
+    ]
+    made = Program({"x": x}, {}, lines, ("y", "z"))
+    assert made.truth == "neuron"
+    found = check(made, ["eager", "compiled", "strict"], seed=1)
+    assert not found.findings
+    assert found.verdicts["compiled"].compared == found.verdicts["compiled"].elements > 0
+    wrong = Program({"x": x}, {}, [lines[0], Statement(("z",), "y.double()", "random")], ("y", "z"))
+    assert compare.facts([run(made, "cpu")], run(wrong, "neuron")).kind == "dtype"
+
+
+def test_the_same_bits_are_the_same_bits() -> None:
+    one, other = run(_doubled(), "cpu"), run(_doubled("y * (2 + 3e-7)"), "cpu")
+    assert compare.same_bits(one, run(_doubled(), "cpu")).kind == ""
+    assert compare.same_bits(one, other).kind == "bits"
+
+
+def test_what_aot_eager_gives_is_no_excuse_for_something_third(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A difference is excused if tracing makes it for every backend, and only that one."""
+    right, theirs = run(_doubled(), "cpu"), run(_doubled("y * 3"), "cpu")
+    noisy = noise.reruns(_doubled(), backward=True, seed=1)
+    monkeypatch.setattr("tests.programs.check.compiled", lambda *_: theirs)
+    same = _judged(_doubled(), "compiled", right, theirs, noisy)
+    assert (same.kind, same.excuse) == ("", "aot_eager has the same: values")
+    third = _judged(_doubled(), "compiled", right, run(_doubled("y * 4"), "cpu"), noisy)
+    assert third.kind == "values"

@@ -1,10 +1,10 @@
-"""Which types PyTorch's operators refuse: what eager mode refuses is refused here too.
+"""Which types and numbers PyTorch's operators refuse: what eager mode refuses is refused here too.
 
 PyTorch has no table of it, its fake kernels let much pass, and its decompositions more: they are
 written of operators that take other types. So what the user called is asked itself, on the CPU and
-with tensors of ones; once for each mixture of types. That is done twice: for the functions that
-Dynamo captured, before anything is decomposed, and for operators whose mixture of types stands out
-when they are lowered (under autocast the types are known only then).
+with tensors of ones; once for each mixture of types and numbers. That is done twice: for the
+functions that Dynamo captured, before anything is decomposed, and for operators whose mixture of
+types stands out when they are lowered (under autocast the types are known only then).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torch_neuronx.dynamo.errors import RefusedTypesError
+from torch_neuronx.dynamo.errors import RefusedArgumentError, RefusedTypesError
 from torch_neuronx.dynamo.locations import location, operator_name
 
 # Larger arguments and results are not made for a question.
@@ -30,6 +30,11 @@ _ABOUT_TYPES = re.compile(
     r"dtype|scalar type|data type|not implemented for|[Ii]nput type|floating point|"
     r"(bool|integral|integer) tensor|result type|desired output type|"
     r"(complex|[Bb]oolean|bool) (inputs?|types?|tensors?|numbers)|Types is not supported"
+)
+# What it says of numbers and names among the arguments, whatever the tensors hold.
+_ABOUT_NUMBERS = re.compile(
+    r"can only be|cannot be 0 for|p has to be greater|Dimension out of range|"
+    r"(has to|must|should) be (between|in the range|one of|non-negative)"
 )
 # The CPU has no kernel at all.
 _ABSENT = re.compile(r"Could not run '")
@@ -85,7 +90,8 @@ def check_types(gm: torch.fx.GraphModule) -> None:
             continue
         text = _answer(function, args, kwargs, value)
         if text:
-            raise RefusedTypesError(operator_name(node.target), location(node), text)
+            kind = RefusedTypesError if _ABOUT_TYPES.search(text) else RefusedArgumentError
+            raise kind(operator_name(node.target), location(node), text)
 
 
 def _outside_of_autocast(gm: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
@@ -177,10 +183,17 @@ def _takes_more(function: Callable[..., Any], given: list[torch.Tensor]) -> bool
 
 
 def _kind(leaf: Any) -> object:
-    """The part of an argument that decides which types are taken."""
+    """The part of an argument that decides whether it is taken.
+
+    Whole numbers are mostly sizes, of which there are too many to ask for each. Those that no
+    function of sizes takes, below 1, are asked for.
+    """
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.dim()
-    return leaf if isinstance(leaf, bool | str | torch.dtype) else type(leaf)
+    if isinstance(leaf, bool | str | torch.dtype):
+        return leaf
+    asked = isinstance(leaf, float) or (isinstance(leaf, int) and leaf < 1)
+    return type(leaf), repr(leaf) if asked else ""
 
 
 def _asked(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
@@ -194,14 +207,19 @@ def _asked(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        texts = (_said(function, args, kwargs, fill) for fill in (torch.ones, torch.zeros))
-        return next((text for text in texts if text is not None), "")
+        said = _said(function, args, kwargs, torch.ones)
+        if said and _ABOUT_TYPES.search(said):
+            return said
+        again = _said(function, args, kwargs, torch.zeros) if said != "" else ""
+        # What it says of ones, and not of zeros, is about what tensors hold.
+        about_types = again is not None and _ABOUT_TYPES.search(again)
+        return (again or "") if again == said or about_types else ""
 
 
 def _said(
     function: Callable[..., Any], args: Any, kwargs: Any, fill: Callable[..., torch.Tensor]
 ) -> str | None:
-    """Its error about the types, "" if it takes them; None if its error is about something else."""
+    """Its error about types or numbers, "" if it takes them; None if it is about something else."""
 
     def real(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -213,5 +231,6 @@ def _said(
         function(*args, **kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         text = str(error).partition("\n")[0]
-        return text if _ABOUT_TYPES.search(text) and not _ABSENT.match(text) else None
+        known = _ABOUT_TYPES.search(text) or _ABOUT_NUMBERS.search(text)
+        return text if known and not _ABSENT.match(text) else None
     return ""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._dynamo import assume_constant_result
+from torch._dynamo.eval_frame import skip_code
 from torch._dynamo.variables.ctx_manager import (
     GenericDeviceVariable,
     register_device_context_manager,
@@ -72,6 +73,20 @@ _CONSTANT = (
     neuron.get_device_name,
 )
 
+# Generators are no part of graphs. Dynamo neither looks into these nor compiles them, which it else
+# does where PyTorch calls them behind a graph break (`fork_rng`), and fails.
+_UNTRACED = (
+    neuron.get_rng_state,
+    neuron.get_rng_state_all,
+    neuron.set_rng_state,
+    neuron.set_rng_state_all,
+    neuron.manual_seed,
+    neuron.manual_seed_all,
+    neuron.seed,
+    neuron.seed_all,
+    neuron.initial_seed,
+)
+
 
 def register() -> None:
     """Tell Dynamo of all of these, once."""
@@ -80,3 +95,6 @@ def register() -> None:
         torch.compiler.substitute_in_graph(original, skip_signature_check=True)(known)
     for function in _CONSTANT:
         assume_constant_result(function)
+    for generator in _UNTRACED:
+        vars(generator)["_torchdynamo_disable"] = True  # what `torch.compiler.disable` leaves
+        skip_code(generator.__code__)

@@ -73,8 +73,24 @@ def promoted(*values: Value) -> list[Node]:
     return rounded_together(result_dtype(*values), *values)
 
 
+class NoDimensionError(IndexError):
+    """A dimension that a tensor does not have, in PyTorch's words."""
+
+    def __init__(self, index: int, rank: int) -> None:
+        limits = f"[{-max(rank, 1)}, {max(rank, 1) - 1}]"
+        super().__init__(
+            f"Dimension out of range (expected to be in range of {limits}, but got {index})"
+        )
+
+
 def dim(index: int, rank: int) -> int:
-    """A dimension counted from 0; a tensor without dimensions takes 0 and -1."""
+    """A dimension counted from 0; a tensor without dimensions takes 0 and -1.
+
+    Raises:
+        NoDimensionError: There is no such dimension: PyTorch's fake kernels don't always look.
+    """
+    if not -max(rank, 1) <= index < max(rank, 1):
+        raise NoDimensionError(index, rank)
     return index % rank if rank else 0
 
 
@@ -83,9 +99,10 @@ def dims(index: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     if index is None:
         return tuple(range(rank))
     listed = (index,) if isinstance(index, int) else tuple(index)
+    known = {dim(i, rank) for i in listed}
     if not listed or not rank:
         return tuple(range(rank))
-    return tuple(sorted({i % rank for i in listed}))
+    return tuple(sorted(known))
 
 
 def is_zero(x: Value) -> bool:

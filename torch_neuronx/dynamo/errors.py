@@ -96,6 +96,18 @@ class RefusedTypesError(NeuronCompileError):
         )
 
 
+class RefusedArgumentError(NeuronCompileError):
+    """A call that eager mode refuses because of a number or a name among its arguments."""
+
+    code = "NCC_EVRF064"
+
+    def __init__(self, op: str, loc: Loc | None, text: str) -> None:
+        super().__init__(
+            f"{text}\n{place(loc)}\n"
+            f"  {op} refuses this in eager mode too. remedy: give an argument that it takes"
+        )
+
+
 class CaptureError(NeuronCompileError):
     """PyTorch captured something else than the program does: compiled, it would be wrong."""
 

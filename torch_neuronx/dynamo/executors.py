@@ -1,4 +1,4 @@
-"""The executors of imported graphs: the native program, or NumPy for debugging."""
+"""The executors of imported graphs: the native program, a NeuronCore's instructions, or NumPy."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def _program(imported: Imported, options: Mapping[str, Any]) -> Executable:
     return run_steps(imported, options)
 
 
+def _device(imported: Imported, options: Mapping[str, Any]) -> Executable:
+    from torch_neuronx.dynamo.reference import run_device  # noqa: PLC0415
+
+    return run_device(imported, options)
+
+
 def _native(imported: Imported, options: Mapping[str, Any]) -> Executable:
     from torch_neuronx.dynamo.native import compile_native  # noqa: PLC0415
 
@@ -40,4 +46,5 @@ _MAKERS: dict[str, Callable[[Imported, Mapping[str, Any]], Executable]] = {
     "native": _native,
     "program": _program,
     "reference": _reference,
+    "device": _device,
 }

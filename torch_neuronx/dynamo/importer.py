@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 import torch_neuronx.dynamo.lowerings  # noqa: F401  (fills the table)
 from neuronxcc.ir import build
@@ -29,6 +30,7 @@ from torch_neuronx.dynamo.errors import (
     CaptureError,
     DynamicShapeError,
     LoweringError,
+    RefusedArgumentError,
     RefusedTypesError,
     UnsupportedDTypeError,
 )
@@ -247,6 +249,9 @@ class _Importer:
         refused = refusal(node, target)
         if refused:
             raise RefusedTypesError(operator_name(target), loc, refused)
+        constant = _of_numbers(node, target, value)
+        if constant is not None:
+            return constant
         args, kwargs = self._arguments(node, target)
         lowering: Callable[..., Any] | None = find(target)
         reason = ""
@@ -255,7 +260,7 @@ class _Importer:
                 result = lowering(context, *args, **kwargs)
             except NotImplementedError as error:
                 reason = str(error)
-            except ShapeError as error:
+            except (emit.NoDimensionError, ShapeError) as error:
                 return _refused_or_empty(node, target, value, error)
             else:
                 self._check(target, loc, value, result)
@@ -432,16 +437,21 @@ def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:
         raise DynamicShapeError(node.name, shape, location(node))
 
 
-def _refused_or_empty(node: torch.fx.Node, target: Any, value: Any, error: ShapeError) -> Any:
+def _refused_or_empty(
+    node: torch.fx.Node, target: Any, value: Any, error: emit.NoDimensionError | ShapeError
+) -> Any:
     """The results of a call without a lowering for its types, if none of them has an element.
 
     ATen does not look at the types of no elements.
 
     Raises:
+        RefusedArgumentError: It names a dimension that there is not.
         RefusedTypesError: Eager mode refuses the types too.
         LoweringError: It takes them.
     """
     loc = location(node)
+    if isinstance(error, emit.NoDimensionError):
+        raise RefusedArgumentError(operator_name(target), loc, str(error)) from error
     refused = refusal(node, target, any_types=True)
     if refused:
         raise RefusedTypesError(operator_name(target), loc, refused) from error
@@ -450,6 +460,27 @@ def _refused_or_empty(node: torch.fx.Node, target: Any, value: Any, error: Shape
     if not pure or any(t.numel() for t in tensors):
         raise LoweringError(operator_name(target), loc, str(error)) from error
     return rebuilt(value, (emit.number(0, TO_IR[t.dtype], tuple(t.shape)) for t in tensors))
+
+
+def _of_numbers(node: torch.fx.Node, target: Any, value: Any) -> Node | None:
+    """What an operator gives whose tensors are all numbers, as derivatives of constants are."""
+    if not isinstance(target, OpOverload) or not isinstance(value, torch.Tensor) or value.dim():
+        return None
+    kinds = [str(argument.type) for argument in target._schema.arguments]
+    if node.all_input_nodes or "Tensor" not in kinds or not _is_pure(target):
+        return None
+    if torch.Tag.nondeterministic_seeded in target.tags or "device" in node.kwargs:
+        return None
+    with unset_fake_temporarily():
+        given = [
+            torch.tensor(arg, dtype=_WIDE.get(type(arg))) if kind == "Tensor" else arg
+            for kind, arg in zip(kinds, node.args, strict=False)
+        ]
+        found = target(*given, **node.kwargs)
+        return literal_of(found.resolve_conj().to(value.dtype))
+
+
+_WIDE = {complex: torch.complex128, float: torch.float64}
 
 
 def _is_pure(target: OpOverload) -> bool:

@@ -1,9 +1,10 @@
 """Runs an imported graph in NumPy: slow, obvious, for tests and for finding out who is wrong.
 
-Both executors have the interface of `executable.Executable`. TORCH_NEURONX_EXECUTOR=reference runs
-the graph by the meaning of the tensor IR, before any pass. TORCH_NEURONX_EXECUTOR=program compiles
-it and runs the Program step by step, in the memory that was planned: a wrong result that it shares
-with `native` comes from passes or lowering, one that it doesn't share from machine code.
+All executors here have the interface of `executable.Executable`. TORCH_NEURONX_EXECUTOR=reference
+runs the graph by the meaning of the tensor IR, before any pass. TORCH_NEURONX_EXECUTOR=program
+compiles it and runs the Program step by step, in the memory that was planned: a wrong result that
+it shares with `native` comes from passes or lowering, one that it doesn't share from machine code.
+TORCH_NEURONX_EXECUTOR=device lowers it to instructions of a NeuronCore and runs these.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from neuronxcc.options import from_environment
 from neuronxcc.passes.stochastic import with_state
 from neuronxcc.program.reference import run_program
 from neuronxcc.program.steps.operator import AtenStep
+from nki.device import lower
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.registry import flat
 from torch_neuronx.program.allowed import operator
@@ -96,6 +98,18 @@ def run_steps(imported: Imported, options: Mapping[str, Any]) -> ReferenceExecut
         constant_params=imported.constant_params,
     )
     return ReferenceExecutable(imported, lambda arrays: run_program(program, arrays, call_step))
+
+
+def run_device(imported: Imported, options: Mapping[str, Any]) -> ReferenceExecutable:
+    """Lower the graph to instructions of a NeuronCore, and return what runs them.
+
+    Operators without instructions are run as in the reference.
+
+    Raises:
+        OptionError: An option is unknown or has a wrong value.
+    """
+    program = lower(imported.graph, options=from_environment(options))
+    return ReferenceExecutable(imported, lambda arrays: program.run(arrays, call_node))
 
 
 def call_node(node: Node, arrays: Sequence[np.ndarray]) -> Arrays:

@@ -128,20 +128,62 @@ def _reads(node: torch.fx.Node) -> bool:
     return node.op == "call_method" and node.target == "item"
 
 
+def _bodies(
+    gm: torch.fx.GraphModule, node: torch.fx.Node
+) -> list[tuple[torch.fx.Node, torch.fx.GraphModule, list[torch.fx.Node]]]:
+    """The graphs that an operator runs (a checkpoint's, both of a condition), and their arguments.
+
+    Each comes with the node that names it. Such operators have their graphs first, and what they
+    pass on last.
+    """
+    if node.op != "call_function":
+        return []
+    operands: list[torch.fx.Node] = []
+    found: list[tuple[torch.fx.Node, torch.fx.GraphModule]] = []
+    for x in flat((node.args, node.kwargs)):
+        if not isinstance(x, torch.fx.Node):
+            continue
+        body = getattr(gm, str(x.target), None) if x.op == "get_attr" else None
+        if isinstance(body, torch.fx.GraphModule):
+            found.append((x, body))
+        else:
+            operands.append(x)
+    counts = [len(body.graph.find_nodes(op="placeholder")) for _, body in found]
+    return [
+        (name, body, operands[len(operands) - count :])
+        for (name, body), count in zip(found, counts, strict=True)
+    ]
+
+
 def _float_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
     """Arguments that are Python floats in disguise: tensors that the graph does `item()` on."""
     arguments = gm.graph.find_nodes(op="placeholder")
-    return frozenset(
-        i for i, node in enumerate(arguments) if any(_reads(user) for user in node.users)
-    )
+    read = {node for node in arguments if any(_reads(user) for user in node.users)}
+    for node in gm.graph.nodes:
+        for _, body, operands in _bodies(gm, node):
+            read |= {operands[i] for i in _float_arguments(body)}
+    return frozenset(i for i, node in enumerate(arguments) if node in read)
 
 
 def _with_numbers(gm: torch.fx.GraphModule, known: dict[int, float]) -> torch.fx.GraphModule:
-    """The graph with what it reads from these arguments filled in."""
-    graph = copy.deepcopy(gm.graph)
+    """The graph with what it, and those that it runs, read from these arguments filled in."""
+    known_gm = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    known_gm.meta = dict(gm.meta)
+    graph = known_gm.graph
     arguments = graph.find_nodes(op="placeholder")
-    for i, value in known.items():
-        for read in [user for user in arguments[i].users if _reads(user)]:
+    numbers = {arguments[i]: value for i, value in known.items()}
+    for node in list(graph.nodes):
+        for name, body, operands in _bodies(known_gm, node):
+            inner = {i: numbers[x] for i, x in enumerate(operands) if x in numbers}
+            if not inner:
+                continue
+            # Another use of the same graph may be given other numbers.
+            own = f"{name.target}_of_{node.name}"
+            known_gm.add_submodule(own, _with_numbers(body, inner))
+            with graph.inserting_before(node):
+                node.replace_input_with(name, graph.get_attr(own))
+    for argument, value in numbers.items():
+        for read in [user for user in argument.users if _reads(user)]:
             for user in list(read.users):
 
                 def number(node: torch.fx.Node, read: Any = read, value: float = value) -> Any:
@@ -150,8 +192,7 @@ def _with_numbers(gm: torch.fx.GraphModule, known: dict[int, float]) -> torch.fx
                 user.args = torch.fx.map_arg(user.args, number)
                 user.kwargs = torch.fx.map_arg(user.kwargs, number)
             graph.erase_node(read)
-    known_gm = torch.fx.GraphModule(gm, graph)
-    known_gm.meta = dict(gm.meta)
+    known_gm.recompile()
     return known_gm
 
 

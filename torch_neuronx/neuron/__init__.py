@@ -52,6 +52,7 @@ from torch_neuronx.neuron.memory import (
     device_memory_used,
     empty_cache,
     empty_host_cache,
+    get_per_process_memory_fraction,
     max_memory_allocated,
     max_memory_cached,
     max_memory_reserved,
@@ -68,6 +69,7 @@ from torch_neuronx.neuron.memory import (
     reset_max_memory_allocated,
     reset_max_memory_cached,
     reset_peak_memory_stats,
+    set_per_process_memory_fraction,
 )
 from torch_neuronx.neuron.random import (
     get_rng_state,
@@ -131,6 +133,7 @@ __all__ = [
     "get_device_name",
     "get_device_properties",
     "get_eager_mode",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
     "get_sync_debug_mode",
@@ -169,6 +172,7 @@ __all__ = [
     "set_autocast_enabled",
     "set_device",
     "set_eager_mode",
+    "set_per_process_memory_fraction",
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
@@ -184,6 +188,15 @@ __all__ = [
 _INDUCTOR = frozenset(
     {"Scheduling", "PythonWrapperCodegen", "CppWrapperCodegen", "WrapperFxCodegen"}
 )
+
+
+_ALLOCATOR = (
+    "device memory is one range of addresses that ranks share, so there is one allocator and one "
+    "pool; torch.neuron.memory._record_memory_history shows what is in it, "
+    "set_per_process_memory_fraction limits it"
+)
+# Names of torch.cuda that programs ask for, and why they are not here.
+_ABSENT = dict.fromkeys(("CUDAPluggableAllocator", "MemPool", "use_mem_pool"), _ALLOCATOR)
 
 
 def __getattr__(name: str) -> Any:
@@ -203,4 +216,5 @@ def __getattr__(name: str) -> Any:
         from torch_neuronx.neuron._inductor import NoInductor  # noqa: PLC0415
 
         return NoInductor
-    raise AttributeError(f"module 'torch.neuron' has no attribute {name!r}")
+    why = f": {_ABSENT[name]}" if name in _ABSENT else ""
+    raise AttributeError(f"module 'torch.neuron' has no attribute {name!r}{why}")

@@ -13,6 +13,7 @@ _KEPT: Final[list[torch.Tensor]] = []
 
 def register() -> None:
     """Have all threads let go of Python objects before the interpreter ends."""
+    atexit.register(_C.close_registry)
     atexit.register(_C.close_queues)  # after what is registered below: later ones run first
     atexit.register(_drain)
     atexit.register(_C.close_process_groups)

@@ -6,6 +6,34 @@ import torch
 
 from torch_neuronx import _C
 from torch_neuronx.neuron._utils import DeviceLike, _get_device_index
+from torch_neuronx.neuron.history import _dump_snapshot, _record_memory_history, _snapshot
+
+__all__ = [
+    "_dump_snapshot",
+    "_record_memory_history",
+    "_snapshot",
+    "device_memory_used",
+    "empty_cache",
+    "empty_host_cache",
+    "get_per_process_memory_fraction",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_cached",
+    "memory_categories",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -17,7 +45,11 @@ def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
     ``reserved_bytes``, ``active_bytes``, ``requested_bytes``, ``inactive_split_bytes`` (bytes),
     ``allocation``, ``active``, ``segment``, ``inactive_split`` (counts); pool in ``all``,
     ``large_pool``, ``small_pool``; when in ``current``, ``peak``, ``allocated``, ``freed``; and the
-    counters ``num_alloc_retries`` and ``num_ooms``.
+    counters ``num_alloc_retries``, ``num_ooms``, ``num_device_alloc`` and ``num_device_free``. What
+    is ``inactive_split`` (free, but beside memory in use in its unit of 2 MiB, so that
+    :func:`empty_cache` can't give it back) is found at the call and not by pool; its peak is that
+    of the calls. There are no oversize blocks and no waiting for streams, so ``oversize_*`` and
+    ``num_sync_all_streams`` stay 0.
     """
     return torch.accelerator.memory_stats(_get_device_index(device, optional=True))
 
@@ -94,6 +126,29 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     """Return the free and the total bytes of a device's HBM."""
     free, total = torch.accelerator.get_memory_info(_get_device_index(device, optional=True))
     return free, total
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Limit the HBM that this process may reserve on a device to a part of all of it.
+
+    Beyond it an allocation raises :class:`torch.OutOfMemoryError`. What is already reserved stays.
+
+    Args:
+        fraction: 0 to 1.
+        device: The device; the current one if ``None``.
+
+    Raises:
+        TypeError: The fraction is no float.
+        ValueError: It is not between 0 and 1.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    _C.set_memory_fraction(_get_device_index(device, optional=True), fraction)
+
+
+def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
+    """Return the part of a device's HBM that this process may reserve, 1.0 at first."""
+    return _C.memory_fraction(_get_device_index(device, optional=True))
 
 
 def empty_cache() -> None:

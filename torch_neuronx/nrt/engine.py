@@ -16,6 +16,7 @@ from neuronxcc.neff.rules import check_lnc, check_target
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.footprint import MemoryFacts
 from neuronxcc.program.interface import RANK, Interface, interface
+from torch_neuronx import _C
 from torch_neuronx._config import machine
 from torch_neuronx.nrt.groups import Ranks, bind, needs_ranks
 from torch_neuronx.program.executable import Executable
@@ -90,6 +91,10 @@ class LoadedNeff:
             return run(args)
 
         return call
+
+    def count_failure(self, status: int) -> None:
+        """Count a call whose result was found to be wrong, for the tools, by NRT_STATUS."""
+        _C.count_failure(self.core, status)
 
 
 def reports_nan() -> bool:

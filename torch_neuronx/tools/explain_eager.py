@@ -11,7 +11,11 @@ from torch_neuronx import _C
 from torch_neuronx.neuron import eager
 from torch_neuronx.neuron.regions import TYPES_BY_NUMBER
 
-_ENDS = {"full": "a region has no more operators", "idle": "nothing more was enqueued"}
+_ENDS = {
+    "full": "a region has no more operators",
+    "idle": "nothing more was enqueued in time",
+    "read": "somebody waited for the queue",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Region:
         state: "seen" (not often enough to be compiled), "compiling", "compiled", "given up".
         operators: in their order.
         runs: how often they ran as one program.
-        separately: how often one by one.
+        separately: how often not: one by one, or only its first ones as a program.
         ended_by: what stood behind them, and how often: an operator that takes no part, "full" or
             "idle".
     """
@@ -55,7 +59,7 @@ class Region:
     ended_by: dict[str, int]
 
     def __str__(self) -> str:
-        times = f"{self.runs} times as one program, {self.separately} times one by one"
+        times = f"{self.runs} times as one program, {self.separately} times not"
         lines = [f"region {self.number} of neuron:{self.core}, {self.state}: {times}"]
         width = max(len(each.name) for each in self.operators)
         shape = max(len(each.result) for each in self.operators)

@@ -1,4 +1,4 @@
-"""The fit: two slopes of the Vector Engine, chosen from a grid by public measurements.
+"""The fit: two parameters, chosen from a grid by public measurements.
 
 Every row is predicted at every point of the grid. The objective at a point is the mean, over
 families of kernels, of the mean square of the logarithms of predicted over measured time: the rows
@@ -21,11 +21,11 @@ __all__ = ["GRID", "PRIOR", "Point", "best", "errors", "left_out", "tabulated"]
 
 Point = tuple[float, ...]
 #: What the parameters that are fitted were before, by the documents.
-PRIOR: Final[Mapping[str, float]] = {"tensor_tensor_slope": 2.0, "reciprocal_slope": 8.0}
-#: The points of the fit: the slopes that the documents print are among them.
+PRIOR: Final[Mapping[str, float]] = {"wait": 0.0, "reciprocal_slope": 8.0}
+#: The points of the fit: what the documents say is among them.
 GRID: Final[Mapping[str, tuple[float, ...]]] = {
-    "tensor_tensor_slope": tuple(1 + i / 8 for i in range(9)),
-    "reciprocal_slope": tuple(3 + i / 2 for i in range(11)),
+    "wait": tuple(float(i) for i in range(0, 201, 20)),
+    "reciprocal_slope": (2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0),
 }
 
 
@@ -52,7 +52,8 @@ def tabulated(
     found: dict[Point, list[tuple[Row, float]]] = {p: [] for p in itertools.product(*GRID.values())}
     for row, stream in streams:
         # A slope that no instruction has changes nothing.
-        used = [any(work.slope == name for work in stream.works) for name in GRID]
+        used = [any(work.slope == name or (name == "wait" and work.waits) for work in stream.works)
+                for name in GRID]  # fmt: skip
         known: dict[Point, float] = {}
         for point, errors_at in found.items():
             key = tuple(value for value, has in zip(point, used, strict=True) if has)

@@ -100,16 +100,20 @@ def _blocks(weight: Any, begin: int) -> list[Any]:
 
 
 def matmul(x: Any, weight: Any) -> Any:
-    """The product of [4096, 5120] and [5120, 12288]; 1024 columns of the weight stay."""
+    """The product of [4096, 5120] and [5120, 12288]; 1024 columns at a time, in two sums."""
     out = nl.ndarray((x.shape[0], weight.shape[1]), dtype=F32, buffer=nl.shared_hbm)
     for begin in range(0, weight.shape[1], _ROW):
-        rights = _blocks(weight, begin)
         for row in range(x.shape[0] // _P):
             lefts = _turned(x, row, x.shape[1])
+            totals = [nl.zeros((_P, _WIDE), F32, buffer=nl.psum) for _ in range(_ROW // _WIDE)]
+            for i, left in enumerate(lefts):
+                right = nl.load(weight[i * _P : (i + 1) * _P, begin : begin + _ROW])
+                for half in range(_ROW // _WIDE):
+                    part = slice(half * _WIDE, (half + 1) * _WIDE)
+                    totals[half] += nisa.nc_matmul(left, right[:, part])
             result = nl.ndarray((_P, _ROW), dtype=F32, buffer=nl.sbuf)
-            for half in range(_ROW // _WIDE):
-                part = slice(half * _WIDE, (half + 1) * _WIDE)
-                result[:, part] = nl.copy(_sum(lefts, rights, part))
+            for half, whole in enumerate(totals):
+                result[:, half * _WIDE : (half + 1) * _WIDE] = nl.copy(whole)
             nl.store(out[row * _P : (row + 1) * _P, begin : begin + _ROW], result)
     return out
 
@@ -117,36 +121,35 @@ def matmul(x: Any, weight: Any) -> Any:
 def swiglu(x: Any, up: Any, down: Any, gate: Any) -> Any:
     """(silu(x gate) * (x up)) down of [4096, 1024] and 3072 inner columns.
 
-    The gate of all rows stays on chip, the products of both go to HBM and come back.
+    All of x is turned around once. What is between the products stays on chip as far as the kernel
+    says, which is more than there is room for.
     """
     rows, width = x.shape
     inner = up.shape[1]
     out = nl.ndarray((rows, width), dtype=F32, buffer=nl.shared_hbm)
-    middle = nl.ndarray((inner, rows), dtype=F32, buffer=nl.hbm)
+    turned = [_columns(x, wide) for wide in range(rows // _WIDE)]
+    middle = {}
     for begin in range(0, inner, _ROW):
-        gates = _gate_products(x, gate, begin)
-        blocks = _blocks(up, begin)
+        gates, ups = _blocks(gate, begin), _blocks(up, begin)
+        for i in range(_ROW // _P):
+            part = slice(i * _P, (i + 1) * _P)
+            for wide, rights in enumerate(turned):
+                gated, total = (
+                    _sum([block[:, part] for block in blocks], rights, slice(0, _WIDE))
+                    for blocks in (gates, ups)
+                )
+                kept = nl.copy(gated)
+                middle[begin // _P + i, wide] = nl.multiply(nl.multiply(kept, _silu(kept)), total)
+    for half in range(width // _WIDE):
+        columns = slice(half * _WIDE, (half + 1) * _WIDE)
+        rights = [nl.load(down[i : i + _P, columns]) for i in range(0, inner, _P)]
         for wide in range(rows // _WIDE):
-            rights = _columns(x, wide)
-            for i in range(_ROW // _P):
-                lefts = [block[:, i * _P : (i + 1) * _P] for block in blocks]
-                total = _sum(lefts, rights, slice(0, _WIDE))
-                gated = gates[wide, i]
-                result = nl.multiply(nl.multiply(gated, _silu(gated)), total)
-                here = slice(begin + i * _P, begin + (i + 1) * _P)
-                nl.store(middle[here, wide * _WIDE : (wide + 1) * _WIDE], result)
-    rights = [nl.load(down[i : i + _P]) for i in range(0, inner, _P)]
-    for wide in range(rows // _WIDE):
-        columns = slice(wide * _WIDE, (wide + 1) * _WIDE)
-        tiles = [nl.load(middle[i : i + _P, columns]) for i in range(0, inner, _P)]
-        for i in range(_WIDE // _P):
-            lefts = [tile[:, i * _P : (i + 1) * _P] for tile in tiles]
-            result = nl.ndarray((_P, width), dtype=F32, buffer=nl.sbuf)
-            for half in range(width // _WIDE):
-                part = slice(half * _WIDE, (half + 1) * _WIDE)
-                result[:, part] = nl.copy(_sum(lefts, rights, part))
-            first = wide * _WIDE + i * _P
-            nl.store(out[first : first + _P], result)
+            for i in range(_WIDE // _P):
+                part = slice(i * _P, (i + 1) * _P)
+                lefts = [middle[block, wide][:, part] for block in range(inner // _P)]
+                first = wide * _WIDE + i * _P
+                total = nl.copy(_sum(lefts, rights, slice(0, _WIDE)))
+                nl.store(out[first : first + _P, columns], total)
     return out
 
 
@@ -160,18 +163,6 @@ def _columns(x: Any, wide: int) -> list[Any]:
             turned = nisa.nc_transpose(tile[:, j * _P : (j + 1) * _P], engine=nisa.tensor_engine)
             to[:, i * _P : (i + 1) * _P] = nl.copy(turned)
     return made
-
-
-def _gate_products(x: Any, gate: Any, begin: int) -> dict[tuple[int, int], Any]:
-    """Return x gate of 1024 inner columns: by 512 rows and 128 inner columns."""
-    blocks = _blocks(gate, begin)
-    found = {}
-    for wide in range(x.shape[0] // _WIDE):
-        rights = _columns(x, wide)
-        for i in range(_ROW // _P):
-            lefts = [block[:, i * _P : (i + 1) * _P] for block in blocks]
-            found[wide, i] = nl.copy(_sum(lefts, rights, slice(0, _WIDE)))
-    return found
 
 
 def _normalised(tile: Any, gain: Any) -> Any:
@@ -252,10 +243,12 @@ def _scan(total: Any, delta: Any, u: Any, a: Any, b: Any, c: Any, state: int) ->
     decay = nisa.activation(op=nl.exp, data=delta, scale=nl.load(a[:, state : state + 1]))
     shape = delta.shape
     given = nl.load(b[state : state + 1]).broadcast_to(shape)
-    term = nisa.tensor_tensor(nisa.tensor_tensor(delta, u, np.multiply), given, np.multiply)
+    both = nisa.tensor_tensor(delta, u, np.multiply)
+    term = nisa.tensor_tensor(both, given, np.multiply)
     found = nisa.tensor_tensor_scan(decay, term, initial=0, op0=np.multiply, op1=np.add)
     taken = nl.load(c[state : state + 1]).broadcast_to(shape)
-    total[...] = nl.add(total, nisa.tensor_tensor(found, taken, np.multiply))
+    last = nisa.tensor_tensor(found, taken, np.multiply)
+    total[...] = nl.add(total, last)
 
 
 KERNELS: Final[dict[str, Callable[..., Any]]] = {

@@ -181,7 +181,7 @@ def test_profile_keeps_the_prediction_of_the_last_call() -> None:
     assert kernel.prediction.device_us > kernel.predict(a).device_us
 
 
-@pytest.mark.parametrize("name", ["benchmark", "baremetal", "profile"])
+@pytest.mark.parametrize("name", ["benchmark", "baremetal"])
 def test_files_that_are_not_written_are_said(name: str) -> None:
     with pytest.warns(NkiWarning, match=rf"nki\.{name} writes no files here.*save_neff_name"):
         getattr(nki, name)(save_neff_name="file.neff")(doubled.func)

@@ -48,6 +48,16 @@ struct Problem {
   float scale = 1.0F;
 };
 
+// How many queries meet a key, in all heads; a mask changes nothing.
+inline double pairs(const Problem& p) {
+  double met = double(p.queries) * double(p.keys);
+  if (p.causal) {
+    const auto square = double(p.queries < p.keys ? p.queries : p.keys);
+    met = square * (square + 1) / 2 + (double(p.queries) - square) * double(p.keys);
+  }
+  return met * double(p.batch) * double(p.heads);
+}
+
 // True if this host has our kernels for the dtype and they take the sizes (widths up to 256).
 bool supported(const Problem& p);
 

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "attention/blocks.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::attention {
 namespace {
@@ -309,6 +310,8 @@ void zero_keys(const Problem& p, const BackwardArgs& args, int64_t first) {
 void backward(const Problem& p, const BackwardArgs& args) {
   TORCH_CHECK(supported(p), "attention: not a case for our kernels; ask supported()");
   if (p.batch == 0 || p.heads == 0) return;
+  // The scores anew, and the gradients of query and key; those of value and of the weights.
+  registry::count_flops(2 * pairs(p) * double(3 * p.width + 2 * p.value_width));
   Problem seen = p;
   if (p.causal || p.queries == 0) seen.keys = std::min(p.keys, p.queries);
   zero_keys(p, args, seen.keys);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention/blocks.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::attention {
 namespace {
@@ -218,6 +219,7 @@ bool supported(const Problem& p) {
 void forward(const Problem& p, const Output& out, const View<float>& logsumexp) {
   TORCH_CHECK(supported(p), "attention: not a case for our kernels; ask supported()");
   if (p.batch == 0 || p.heads == 0 || p.queries == 0) return;
+  registry::count_flops(2 * pairs(p) * double(p.width + p.value_width));
   if (has_few_queries(p)) return forward_few_queries(p, out, logsumexp);
   Driver(p, out, logsumexp).run();
 }

@@ -8,7 +8,9 @@
 
 #include "attention/bindings_attention.h"
 #include "conv/bindings_conv.h"
+#include "device/bindings_faults.h"
 #include "device/bindings_pending.h"
+#include "device/bindings_profiler.h"
 #include "device/generator.h"
 #include "device/state.h"
 #include "device/stream.h"
@@ -22,56 +24,17 @@
 #include "inference/bindings_inference.h"
 #include "kernels/bindings_kernels.h"
 #include "memory/allocator.h"
-#include "memory/shared.h"
+#include "memory/bindings_memory.h"
 #include "nki/bindings_nki.h"
 #include "program/build.h"
 #include "queue/bindings_queue.h"
 #include "queue/queue.h"
+#include "registry/bindings_registry.h"
 
 namespace py = pybind11;
 
 namespace torch_neuronx {
 namespace {
-
-py::list snapshot() {
-  py::list segments;
-  for (int device = 0; is_initialized() && device < machine().device_count; ++device) {
-    for (const auto& view : arena(static_cast<c10::DeviceIndex>(device)).segments()) {
-      py::list items;
-      size_t in_use = 0;
-      for (const auto& b : view.blocks) {
-        py::dict item;
-        item["address"] = b.address;
-        item["size"] = b.size;
-        item["requested_size"] = b.requested;
-        item["state"] = b.in_use ? "active_allocated" : "inactive";
-        item["category"] = category_name(b.category);
-        items.append(item);
-        in_use += b.in_use ? b.size : 0;
-      }
-      py::dict segment;
-      segment["device"] = device;
-      segment["address"] = view.address;
-      segment["total_size"] = view.size;
-      segment["allocated_size"] = in_use;
-      segment["active_size"] = in_use;
-      segment["stream"] = 0;
-      segment["segment_type"] = "large";
-      segment["blocks"] = items;
-      segments.append(segment);
-    }
-  }
-  return segments;
-}
-
-std::map<std::string, size_t> categories(c10::DeviceIndex index) {
-  check_device_index(index);
-  std::map<std::string, size_t> result;
-  const auto bytes = arena(index).bytes_by_category();
-  for (size_t i = 0; i < bytes.size(); ++i)
-    result[category_name(static_cast<Category>(i))] = bytes[i];
-  return result;
-}
 
 // Wraps a Python callable so that C++ threads may call it and its exceptions cross intact.
 PortabilityHandler wrap(py::object callable) {
@@ -149,16 +112,6 @@ PYBIND11_MODULE(_C, m) {
     return py::reinterpret_steal<py::object>(
         THPStream_Wrap(default_stream(static_cast<c10::DeviceIndex>(i))));
   });
-  m.def("memory_snapshot", &snapshot);
-  m.def(
-      "share_arena",
-      [](int i) {
-        check_device_index(i);
-        const SharedArena shared = share_arena(static_cast<c10::DeviceIndex>(i));
-        return std::make_tuple(shared.fd, shared.bytes, reinterpret_cast<size_t>(shared.base));
-      },
-      py::call_guard<py::gil_scoped_release>());
-  m.def("memory_categories", [](int i) { return categories(static_cast<c10::DeviceIndex>(i)); });
   m.def("set_operator_table", &set_operator_table);
   m.def("set_portability", [](int mode, py::object handler) {
     TORCH_CHECK(mode >= 0 && mode <= 2, "portability mode must be 0, 1 or 2, but got ", mode);
@@ -176,7 +129,11 @@ PYBIND11_MODULE(_C, m) {
   nki::bind_nki(m);
   attention::bind_attention(m);
   bind_kernels(m);
+  bind_memory(m);
+  bind_faults(m);
+  bind_profiler(m);
   bind_pending(m);
+  registry::bind_registry(m);
   queue::bind_queue(m);
   program::bind_program(m);
   inference::bind_inference(m);

@@ -3,50 +3,170 @@
 #include <libkineto.h>
 #include <output_base.h>
 #include <torch/csrc/profiler/stubs/base.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <sstream>
+#include <unordered_map>
 #include <vector>
 
+#include "device/faults.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
 
 namespace torch_neuronx {
 
-std::atomic<bool> g_profiling{false};
+std::atomic<uint32_t> g_watched{0};
 
 namespace {
 
+// Texts that come again and again, by number: an activity stays small however long its names are.
+class Texts {
+ public:
+  uint32_t number(std::string text) {
+    const auto [at, fresh] = numbers_.try_emplace(std::move(text), texts_.size());
+    if (fresh) texts_.push_back(&at->first);
+    return at->second;
+  }
+  const std::string& text(uint32_t number) const { return *texts_[number]; }
+
+ private:
+  std::unordered_map<std::string, uint32_t> numbers_;
+  std::vector<const std::string*> texts_;
+};
+
+// Facts as one text, of which there are few: keys and values end with a zero each.
+std::string packed(const Facts& facts) {
+  std::string text;
+  for (const auto& [key, value] : facts) text.append(key).append(1, 0).append(value).append(1, 0);
+  return text;
+}
+template <class See>
+void for_each_fact(const std::string& text, See see) {
+  for (size_t at = 0; at < text.size();) {
+    const std::string key(text.c_str() + at);
+    const std::string value(text.c_str() + at + key.size() + 1);
+    at += key.size() + value.size() + 2;
+    see(key, value);
+  }
+}
+
 struct Activity {
-  std::string name;
   int64_t start, end;
-  int32_t device, stream, correlation;
-  CommunicationActivity::Facts facts;
+  uint32_t name, facts;
+  int32_t row, correlation;
+  ActivityKind kind;
+};
+static_assert(sizeof(Activity) <= 40, "docs/profiling.md says so");
+
+// What a profile is to hold; by default everything.
+struct Limits {
+  size_t most = SIZE_MAX;  // activities of a core: the oldest go
+  uint64_t cores = ~uint64_t{0};
+};
+
+struct Recording {
+  std::array<std::deque<Activity>, kMaxDevices> activities;  // by core
+  Texts texts;
+  Limits limits;
+  int64_t dropped = 0;
+
+  void add(c10::DeviceIndex core, Activity activity) {
+    const auto index = static_cast<size_t>(core);
+    if ((limits.cores >> index & 1) == 0) return;
+    activities[index].push_back(activity);
+    while (activities[index].size() > limits.most) {
+      activities[index].pop_front();
+      ++dropped;
+    }
+  }
 };
 
 std::mutex g_profile_mutex;
-std::vector<Activity> g_activities;
+// torch.profiler's recording and the runtime's own, while there is one.
+std::unique_ptr<Recording> g_session, g_own;
 // The rows of groups: by device, and the group's name. Numbered beyond all streams.
 constexpr int32_t kFirstRow = 1000;
 std::vector<std::pair<c10::DeviceIndex, std::string>> g_rows;
 // The operator that PyTorch is in, as kineto numbers it, innermost last.
 thread_local std::vector<int32_t> t_correlation;
 
+// Adds an activity unless the profile ended meanwhile.
+void record(c10::DeviceIndex core, int64_t start, ActivityKind kind, const std::string& name,
+            const Facts& facts, int32_t row, int32_t correlation) {
+  const int64_t end = profile_time();
+  const std::lock_guard<std::mutex> lock(g_profile_mutex);
+  for (Recording* recording : {g_session.get(), g_own.get()}) {
+    if (recording == nullptr) continue;
+    Texts& texts = recording->texts;
+    recording->add(core, {start, end, texts.number(name), texts.number(packed(facts)), row,
+                          correlation, kind});
+  }
+}
+
+// Begins a recording, or ends it and returns it.
+std::unique_ptr<Recording> exchange(std::unique_ptr<Recording>& recording,
+                                    std::unique_ptr<Recording> next) {
+  const std::lock_guard<std::mutex> lock(g_profile_mutex);
+  recording.swap(next);
+  if (g_session != nullptr || g_own != nullptr) {
+    g_watched.fetch_or(kProfiled);
+  } else {
+    g_watched.fetch_and(~kProfiled);
+  }
+  return next;
+}
+
+// "neuron max_events 1000 cores 0,3": NeuronConfig, by way of torch's custom_profiler_config.
+Limits limits_in(const std::string& text) {
+  Limits limits;
+  std::istringstream words(text);
+  std::string word;
+  if (!(words >> word) || word != "neuron") return limits;
+  while (words >> word) {
+    if (word == "max_events") {
+      words >> limits.most;
+    } else if (word == "cores" && words >> word) {
+      limits.cores = 0;
+      std::istringstream numbers(word);
+      for (std::string number; std::getline(numbers, number, ',');)
+        limits.cores |= uint64_t{1} << (std::strtoul(number.c_str(), nullptr, 10) % kMaxDevices);
+    }
+  }
+  return limits;
+}
+
+libkineto::ActivityType type_of(ActivityKind kind) {
+  switch (kind) {
+    case ActivityKind::kCopy:
+      return libkineto::ActivityType::GPU_MEMCPY;
+    // Its steps are what takes time, so it doesn't count as work of its own.
+    case ActivityKind::kProgram:
+      return libkineto::ActivityType::GPU_USER_ANNOTATION;
+    case ActivityKind::kIssue:
+      return libkineto::ActivityType::PRIVATEUSE1_RUNTIME;
+    default:
+      return libkineto::ActivityType::CONCURRENT_KERNEL;
+  }
+}
+
 class Session final : public libkineto::IActivityProfilerSession {
  public:
+  explicit Session(const Limits& limits) : limits_(limits) {}
   void start() override {
-    std::lock_guard<std::mutex> lock(g_profile_mutex);
-    g_activities.clear();
-    g_profiling.store(true);
+    auto fresh = std::make_unique<Recording>();
+    fresh->limits = limits_;
+    (void)exchange(g_session, std::move(fresh));
     status_ = libkineto::TraceStatus::RECORDING;
   }
   void stop() override {
-    g_profiling.store(false);
-    std::lock_guard<std::mutex> lock(g_profile_mutex);
-    recorded_.swap(g_activities);
+    recorded_ = exchange(g_session, nullptr);
+    const std::lock_guard<std::mutex> lock(g_profile_mutex);
     rows_ = g_rows;
     status_ = libkineto::TraceStatus::PROCESSING;
   }
@@ -56,18 +176,10 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
   void processTrace(libkineto::ActivityLogger& logger, libkineto::getLinkedActivityCallback linked,
                     int64_t, int64_t) override {
-    for (const Activity& a : recorded_) {
-      libkineto::GenericTraceActivity event(span_, libkineto::ActivityType::CONCURRENT_KERNEL,
-                                            a.name);
-      event.startTime = a.start;
-      event.endTime = a.end;
-      event.device = a.device;
-      event.resource = a.stream;
-      event.id = a.correlation;
-      event.linked = linked(a.correlation);
-      for (const auto& [key, value] : a.facts) event.addMetadataQuoted(key, value);
-      event.log(logger);
-    }
+    if (recorded_ == nullptr) return;
+    for (size_t core = 0; core < recorded_->activities.size(); ++core)
+      for (const Activity& a : recorded_->activities[core])
+        log(a, static_cast<int32_t>(core), logger, linked);
   }
   std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
     return std::make_unique<libkineto::DeviceInfo>(libkineto::DeviceInfo{
@@ -84,8 +196,15 @@ class Session final : public libkineto::IActivityProfilerSession {
   std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override {
     auto buffer = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer->span = span_;
-    buffer->gpuOpCount = static_cast<int>(recorded_.size());
+    size_t count = 0;
+    if (recorded_ != nullptr)
+      for (const auto& each : recorded_->activities) count += each.size();
+    buffer->gpuOpCount = static_cast<int>(count);
     return buffer;
+  }
+  std::unordered_map<std::string, std::string> getMetadata() override {
+    if (recorded_ == nullptr || recorded_->dropped == 0) return {};
+    return {{"neuron_dropped_events", std::to_string(recorded_->dropped)}};
   }
   void pushCorrelationId(uint64_t id) override {
     t_correlation.push_back(static_cast<int32_t>(id));
@@ -95,7 +214,34 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
  private:
-  std::vector<Activity> recorded_;
+  void log(const Activity& a, int32_t core, libkineto::ActivityLogger& logger,
+           const libkineto::getLinkedActivityCallback& linked) const {
+    libkineto::GenericTraceActivity event(span_, type_of(a.kind), recorded_->texts.text(a.name));
+    event.startTime = a.start;
+    event.endTime = a.end;
+    event.device = a.kind == ActivityKind::kIssue ? static_cast<int32_t>(getpid()) : core;
+    event.resource = a.row;
+    event.id = a.correlation;
+    event.linked = linked(a.correlation);
+    // Numbers too are texts: kineto's way to write one needs functions that PyTorch doesn't export.
+    for_each_fact(recorded_->texts.text(a.facts),
+                  [&](const std::string& key, const std::string& value) {
+                    event.addMetadataQuoted(key, escaped(value));
+                  });
+    event.log(logger);
+  }
+  // As it stands between the quotes of JSON; kineto adds only these.
+  static std::string escaped(const std::string& text) {
+    std::string result;
+    for (const char c : text) {
+      if (c == '"' || c == '\\') result += '\\';
+      result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+    return result;
+  }
+
+  const Limits limits_;
+  std::unique_ptr<Recording> recorded_;
   std::vector<std::pair<c10::DeviceIndex, std::string>> rows_;
   libkineto::TraceSpan span_{0, 0, "NeuronCores"};
 };
@@ -108,13 +254,17 @@ class Profiler final : public libkineto::IActivityProfiler {
   }
   const std::set<libkineto::ActivityType>& availableActivities() const override {
     static const std::set<libkineto::ActivityType> types{
-        libkineto::ActivityType::CONCURRENT_KERNEL, libkineto::ActivityType::PRIVATEUSE1_RUNTIME};
+        libkineto::ActivityType::CONCURRENT_KERNEL, libkineto::ActivityType::GPU_MEMCPY,
+        libkineto::ActivityType::GPU_USER_ANNOTATION, libkineto::ActivityType::PRIVATEUSE1_RUNTIME};
     return types;
   }
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
-      const std::set<libkineto::ActivityType>& types, const libkineto::Config&) override {
-    for (const auto type : availableActivities())
-      if (types.count(type) > 0) return std::make_unique<Session>();
+      const std::set<libkineto::ActivityType>& types, const libkineto::Config& config) override {
+    constexpr libkineto::ActivityType kAsked[] = {libkineto::ActivityType::CONCURRENT_KERNEL,
+                                                  libkineto::ActivityType::PRIVATEUSE1_RUNTIME};
+    for (const auto type : kAsked)
+      if (types.count(type) > 0)
+        return std::make_unique<Session>(limits_in(config.getCustomConfig()));
     return nullptr;
   }
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
@@ -176,21 +326,59 @@ CorrelationScope::~CorrelationScope() {
   if (active_) t_correlation.pop_back();
 }
 
-void ActivityScope::finish() const {
+struct ActivityScope::Seen {
+  int64_t start;
+  ActivityScope* outer;
+  double spoilt_by = 0;
+  Facts facts;
+};
+
+namespace {
+thread_local ActivityScope* t_scope = nullptr;
+}  // namespace
+
+void ActivityScope::begin() {
+  seen_ = new Seen{profile_time(), t_scope, 0, {}};
+  t_scope = this;
+}
+
+void ActivityScope::reach() {
+  // What one execution does by others within it belongs to its own work.
+  if (seen_->outer != nullptr || !faults::armed()) return;
+  const auto core = index_ >= 0 ? index_ : current_device();
+  seen_->spoilt_by = faults::reach(faults::Point::kExecution, name_, core, 0);
+}
+
+double ActivityScope::seen_spoilt_by() const { return seen_->spoilt_by; }
+
+void ActivityScope::note(Facts facts) {
+  if (t_scope == nullptr) return;
+  Facts& known = t_scope->seen_->facts;
+  for (auto& fact : facts) known.push_back(std::move(fact));
+}
+
+void ActivityScope::note_copy(const char* direction, size_t bytes) {
+  if (t_scope == nullptr) return;
+  t_scope->kind_ = ActivityKind::kCopy;
+  Facts& facts = t_scope->seen_->facts;
+  facts.insert(facts.begin(), {{"direction", direction}, {"bytes", std::to_string(bytes)}});
+}
+
+void ActivityScope::finish() {
+  const std::unique_ptr<Seen> seen(std::exchange(seen_, nullptr));
+  t_scope = seen->outer;
+  if (!profiling()) return;
   const auto index = index_ >= 0 ? index_ : current_device();
-  const int64_t end = profile_time();
   // "aten::mm" is the operator on the host's track; "neuron::mm" what the core did for it.
   const auto colon = name_.find("::");
-  std::string kernel = "neuron" + (colon == std::string::npos ? "::" + name_ : name_.substr(colon));
-  std::lock_guard<std::mutex> lock(g_profile_mutex);
-  if (!g_profiling.load()) return;  // the profile ended meanwhile
-  g_activities.push_back({std::move(kernel),
-                          start_,
-                          end,
-                          index,
-                          static_cast<int32_t>(current_stream(index).id()),
-                          profile_correlation(),
-                          {}});
+  std::string name = kind_ == ActivityKind::kProgram ? "neuron::program " + name_
+                     : colon == std::string::npos    ? "neuron::" + name_
+                                                     : "neuron" + name_.substr(colon);
+  if (kind_ == ActivityKind::kCopy) name = "Memcpy " + seen->facts.front().second;
+  // A program's steps are linked to the operator that runs it; linked too, it would count twice.
+  const int32_t correlation = kind_ == ActivityKind::kProgram ? 0 : profile_correlation();
+  record(index, seen->start, kind_, name, seen->facts,
+         static_cast<int32_t>(current_stream(index).id()), correlation);
 }
 
 std::unique_ptr<CommunicationActivity> CommunicationActivity::start(std::string name,
@@ -213,11 +401,37 @@ std::unique_ptr<CommunicationActivity> CommunicationActivity::start(std::string 
 void CommunicationActivity::begin() { begin_ = profile_time(); }
 
 void CommunicationActivity::end() {
-  const int64_t end = profile_time();
-  std::lock_guard<std::mutex> lock(g_profile_mutex);
-  if (!g_profiling.load()) return;  // the profile ended meanwhile
-  g_activities.push_back(
-      {std::move(name_), begin_, end, index_, row_, correlation_, std::move(facts_)});
+  record(index_, begin_, ActivityKind::kCommunication, name_, facts_, row_, correlation_);
+}
+
+void start_recording(size_t most, uint64_t cores) {
+  auto fresh = std::make_unique<Recording>();
+  fresh->limits = {most, cores};
+  (void)exchange(g_own, std::move(fresh));
+}
+
+int64_t take_recording(const std::function<void(const RecordedActivity&)>& see) {
+  constexpr const char* kKinds[] = {"kernel", "copy", "program", "communication", "issue"};
+  const auto recorded = exchange(g_own, nullptr);
+  if (recorded == nullptr) return 0;
+  for (size_t core = 0; core < recorded->activities.size(); ++core) {
+    for (const Activity& a : recorded->activities[core]) {
+      Facts facts;
+      for_each_fact(recorded->texts.text(a.facts),
+                    [&](const std::string& key, const std::string& value) {
+                      facts.emplace_back(key, value);
+                    });
+      see({recorded->texts.text(a.name), kKinds[static_cast<size_t>(a.kind)], a.start, a.end,
+           static_cast<int>(core), a.row, std::move(facts)});
+    }
+  }
+  return recorded->dropped;
+}
+
+void note_issue(const std::string& name, c10::DeviceIndex index, int64_t start) {
+  record(index, start, ActivityKind::kIssue, "nrt_execute",
+         {{"work", name}, {"core", std::to_string(index)}}, static_cast<int32_t>(gettid()),
+         profile_correlation());
 }
 
 }  // namespace torch_neuronx

@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 #include <string_view>
+
+#include "registry/registry.h"
 
 namespace torch_neuronx {
 namespace {
@@ -18,6 +21,7 @@ thread_local c10::DeviceIndex t_device = -1;  // -1: not chosen by this thread y
 
 void on_fork_in_child() {
   if (g_initialized.load()) g_bad_fork.store(true);
+  registry::forget();
 }
 
 // The kernels of eager operators round to nearest, PyTorch's own among them, and nobody who asked
@@ -53,6 +57,8 @@ void ensure_initialized() {
   TORCH_CHECK(g_machine.device_count > 0, "No NeuronCores are available to this process");
   static const int registered = pthread_atfork(nullptr, nullptr, on_fork_in_child);
   TORCH_CHECK(registered == 0, "pthread_atfork failed");
+  static std::once_flag opened;
+  std::call_once(opened, &registry::open);
   g_initialized.store(true, std::memory_order_release);
   warn_of_rounding();
 }

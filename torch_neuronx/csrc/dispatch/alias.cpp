@@ -43,9 +43,7 @@ c10::DataPtr steal(c10::StorageImpl& cpu, c10::DeviceIndex index) {
   const bool whole = is_block(data);
   const auto deleter = data.get_deleter();
   void* context = data.release_context();
-  if (Block* block = whole ? arena(index).find(p) : nullptr) {
-    block->category.store(Category::kTensors, std::memory_order_relaxed);
-  }
+  if (whole) arena(index).become_tensor(p);
   return {p, context, deleter, c10::Device(kNeuron, index)};
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "device/faults.h"
 #include "device/generator.h"
 #include "device/profiler.h"
 #include "device/state.h"
@@ -176,6 +177,10 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
     } else if (on_core) {
       adopt_value(value, index);
     }
+  }
+  if (const double by = activity.spoilt_by(); C10_UNLIKELY(by != 0)) {
+    for (size_t r = first; r < stack->size(); ++r)
+      if ((*stack)[r].isTensor() && faults::spoil((*stack)[r].toTensor(), by)) break;
   }
 }
 

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 
+#include "device/faults.h"
 #include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
@@ -64,6 +66,17 @@ void for_each_tensor(at::TensorList list, See see) {
 template <class T, class See>
 void for_each_tensor(const T&, See) {}
 
+// Of what an operator returns, for faults on demand.
+inline bool spoil(const at::Tensor& t, double value) { return faults::spoil(t, value); }
+template <class T>
+bool spoil(const T&, double) {
+  return false;
+}
+template <class... T>
+bool spoil(const std::tuple<T...>& results, double value) {
+  return std::apply([&](const auto&... each) { return (spoil(each, value) || ...); }, results);
+}
+
 // A kernel that enqueues an operator's calls; `run` does their work.
 c10::BoxedKernel issuer_for(const c10::OperatorHandle& op, c10::KernelFunction run);
 
@@ -117,7 +130,14 @@ struct Native<Name, Fn> {
       if (C10_UNLIKELY(core.doubtful())) detail::check_arguments(entry.name, args...);
     }
     (void)(detail::note_dtype(entry, args) || ...);
-    return Fn(std::forward<Args>(args)...);
+    if constexpr (std::is_void_v<R>) {
+      return Fn(std::forward<Args>(args)...);
+    } else {
+      R result = Fn(std::forward<Args>(args)...);
+      if (const double value = activity.spoilt_by(); C10_UNLIKELY(value != 0))
+        detail::spoil(result, value);
+      return result;
+    }
   }
 
   static int64_t elements_of(const at::Tensor& t) { return t.is_nested() ? 0 : t.numel(); }

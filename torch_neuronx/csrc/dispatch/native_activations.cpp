@@ -8,10 +8,12 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sigmoid_backward.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
+#include <ATen/ops/sqrt.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <torch/library.h>
@@ -214,6 +216,12 @@ constexpr auto sigmoid_ = unary_<UnaryOp::Sigmoid, at::sigmoid_out>;
 constexpr auto exp = unary<UnaryOp::Exp, at::exp>;
 constexpr auto exp_out = unary_out<UnaryOp::Exp, at::exp_out>;
 constexpr auto exp_ = unary_<UnaryOp::Exp, at::exp_out>;
+constexpr auto sqrt = unary<UnaryOp::Sqrt, at::sqrt>;
+constexpr auto sqrt_out = unary_out<UnaryOp::Sqrt, at::sqrt_out>;
+constexpr auto sqrt_ = unary_<UnaryOp::Sqrt, at::sqrt_out>;
+constexpr auto rsqrt = unary<UnaryOp::Rsqrt, at::rsqrt>;
+constexpr auto rsqrt_out = unary_out<UnaryOp::Rsqrt, at::rsqrt_out>;
+constexpr auto rsqrt_ = unary_<UnaryOp::Rsqrt, at::rsqrt_out>;
 constexpr auto silu_backward = backward<UnaryGradOp::Silu, at::silu_backward>;
 constexpr auto tanh_backward = backward<UnaryGradOp::Tanh, at::tanh_backward>;
 constexpr auto sigmoid_backward = backward<UnaryGradOp::Sigmoid, at::sigmoid_backward>;
@@ -258,6 +266,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "exp", *exp);
   NEURON_IMPL(m, "exp_", *exp_);
   NEURON_IMPL(m, "exp.out", *exp_out);
+  NEURON_IMPL(m, "sqrt", *sqrt);
+  NEURON_IMPL(m, "sqrt_", *sqrt_);
+  NEURON_IMPL(m, "sqrt.out", *sqrt_out);
+  NEURON_IMPL(m, "rsqrt", *rsqrt);
+  NEURON_IMPL(m, "rsqrt_", *rsqrt_);
+  NEURON_IMPL(m, "rsqrt.out", *rsqrt_out);
   NEURON_IMPL(m, "_foreach_tanh", each<*tanh>);
   NEURON_IMPL(m, "_foreach_tanh_", each_<*tanh_>);
   NEURON_IMPL(m, "_foreach_sigmoid", each<*sigmoid>);

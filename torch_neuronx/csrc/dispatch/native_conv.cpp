@@ -6,6 +6,7 @@
 #include "conv/conv.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx {
 namespace {
@@ -36,14 +37,21 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups) {
   const at::Tensor bias = optional_bias.value_or(at::Tensor());
+  at::Tensor out;
   if (!transposed) {
-    at::Tensor out = own_convolution(input, weight, bias, stride, padding, dilation, groups);
-    if (out.defined()) return out;
+    out = own_convolution(input, weight, bias, stride, padding, dilation, groups);
   }
-  return run_on_host(input.device().index(), [&](HostArgs& host) {
-    return at::convolution(host(input), host(weight), host(optional_bias), stride, padding,
-                           dilation, transposed, output_padding, groups);
-  });
+  if (!out.defined()) {
+    out = run_on_host(input.device().index(), [&](HostArgs& host) {
+      return at::convolution(host(input), host(weight), host(optional_bias), stride, padding,
+                             dilation, transposed, output_padding, groups);
+    });
+  }
+  // Each element of the result, or of the input if transposed, meets one filter.
+  const auto filters = static_cast<double>(std::max<int64_t>(weight.size(0), 1));
+  const auto met = static_cast<double>((transposed ? input : out).numel());
+  registry::count_flops(2.0 * met * static_cast<double>(weight.numel()) / filters);
+  return out;
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { NEURON_IMPL(m, "convolution", convolution); }

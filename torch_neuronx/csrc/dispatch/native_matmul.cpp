@@ -10,6 +10,7 @@
 #include "dispatch/native.h"
 #include "gemm/aten_gemm.h"
 #include "memory/allocator.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx {
 namespace {
@@ -36,13 +37,20 @@ at::Tensor& wrote(at::Tensor& out) {
   return out;
 }
 
+// `out` is the product of `a` and something else, and done.
+at::Tensor& counted(at::Tensor& out, const at::Tensor& a) {
+  registry::count_flops(2.0 * static_cast<double>(out.numel()) * static_cast<double>(a.size(-1)));
+  return out;
+}
+
 at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   if (a.dim() == 2 && b.dim() == 2 && together(a, b, out) && out.dim() == 2 &&
       out.size(0) == a.size(0) && out.size(1) == b.size(1) &&
       gemm::try_addmm(out, {}, a, b, 0, 1, generation_of(*b.storage().unsafeGetStorageImpl()))) {
-    return wrote(out);
+    return counted(wrote(out), a);
   }
-  return host_out(out, [&](HostArgs& host, at::Tensor& o) { at::mm_out(o, host(a), host(b)); });
+  (void)host_out(out, [&](HostArgs& host, at::Tensor& o) { at::mm_out(o, host(a), host(b)); });
+  return counted(out, a);
 }
 at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK(a.dim() == 2, "self must be a matrix");
@@ -57,11 +65,12 @@ at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Ten
       out.size(0) == a.size(0) && out.size(1) == b.size(1) &&
       gemm::try_addmm(out, self, a, b, beta, alpha,
                       generation_of(*b.storage().unsafeGetStorageImpl()))) {
-    return wrote(out);
+    return counted(wrote(out), a);
   }
-  return host_out(out, [&](HostArgs& host, at::Tensor& o) {
+  (void)host_out(out, [&](HostArgs& host, at::Tensor& o) {
     at::addmm_out(o, host(self), host(a), host(b), beta, alpha);
   });
+  return counted(out, a);
 }
 at::Tensor addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                  const at::Scalar& beta, const at::Scalar& alpha) {
@@ -82,8 +91,9 @@ bool batched(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
 }
 
 at::Tensor& bmm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  if (batched(a, b, out) && gemm::try_bmm(out, a, b)) return wrote(out);
-  return host_out(out, [&](HostArgs& host, at::Tensor& o) { at::bmm_out(o, host(a), host(b)); });
+  if (batched(a, b, out) && gemm::try_bmm(out, a, b)) return counted(wrote(out), a);
+  (void)host_out(out, [&](HostArgs& host, at::Tensor& o) { at::bmm_out(o, host(a), host(b)); });
+  return counted(out, a);
 }
 at::Tensor bmm(const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK(a.dim() == 3, "batch1 must be a 3D tensor");
@@ -95,10 +105,11 @@ at::Tensor bmm(const at::Tensor& a, const at::Tensor& b) {
 at::Tensor& baddbmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                         const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
   if (batched(a, b, out) && together(a, self) && gemm::try_baddbmm(out, self, a, b, beta, alpha))
-    return wrote(out);
-  return host_out(out, [&](HostArgs& host, at::Tensor& o) {
+    return counted(wrote(out), a);
+  (void)host_out(out, [&](HostArgs& host, at::Tensor& o) {
     at::baddbmm_out(o, host(self), host(a), host(b), beta, alpha);
   });
+  return counted(out, a);
 }
 at::Tensor baddbmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                    const at::Scalar& beta, const at::Scalar& alpha) {

@@ -207,6 +207,7 @@ class HostCopy final : public queue::Work {
     static const std::string activity_name = "aten::copy_";
     ActivityScope activity(activity_name);
     activity.on(core_);
+    if (watched()) ActivityScope::note_copy(written_ != nullptr ? "HtoD" : "DtoH", bytes_);
     move_bytes(to_, from_, bytes_);
     if (written_ != nullptr) mark_written(written_);
   }
@@ -280,6 +281,10 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   if (source._is_zerotensor()) return self.zero_();
   if (self.is_same(source)) return self;
   check_overlap(self, source);
+  if (watched() && self.device() != source.device()) {
+    const bool both = on_neuron(self) && on_neuron(source);
+    ActivityScope::note_copy(both ? "DtoD" : on_neuron(self) ? "HtoD" : "DtoH", self.nbytes());
+  }
   if (copy_bytes(self, source)) return self;
   AliasSet aliases;
   at::Tensor to = on_neuron(self) ? aliases.cpu(self, true) : self;

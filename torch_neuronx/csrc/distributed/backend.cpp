@@ -7,6 +7,7 @@
 #include <set>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 
+#include "device/faults.h"
 #include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
@@ -40,16 +41,17 @@ at::Tensor packed(const at::Tensor& tensor) {
   return is_packed ? tensor : tensor.detach().contiguous();
 }
 
-// What a profile says about a collective.
-CommunicationActivity::Facts facts_of(const Call& call, const Segment& segment, int size) {
+size_t bytes_of(const Call& call) {
   size_t filled = 0;
   for (const auto& memory : call.outputs) filled += memory.bytes;
-  return {{"Collective name", kind_name(call.kind)},
-          {"Bytes", std::to_string(std::max(call.exposed_bytes(), filled))},
-          {"dtype", c10::toString(call.dtype)},
-          {"Process Group Name", segment.name()},
-          {"Group size", std::to_string(size)},
-          {"Seq", std::to_string(call.sequence)}};
+  return std::max(call.exposed_bytes(), filled);
+}
+
+// What a profile says about a collective.
+Facts facts_of(const Call& call, const Segment& segment, int size) {
+  return {{"Collective name", kind_name(call.kind)}, {"Bytes", std::to_string(bytes_of(call))},
+          {"dtype", c10::toString(call.dtype)},      {"Process Group Name", segment.name()},
+          {"Group size", std::to_string(size)},      {"Seq", std::to_string(call.sequence)}};
 }
 
 // What the dtype doesn't have is refused before other ranks are met: the group goes on.
@@ -199,11 +201,16 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   auto kept = request.kept;
   const auto type = request.type;
   const uint64_t sequence = call.sequence;
+  const size_t bytes = bytes_of(call);
   std::unique_ptr<CommunicationActivity> activity;
-  if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed)))
+  if (profiling())
     activity = CommunicationActivity::start(kind_name(call.kind), device, segment_.name(),
                                             facts_of(call, segment_, size_));
   auto body = [this, request = std::move(request)] {
+    const Call& call = request.call;
+    if (faults::armed())
+      (void)faults::reach(faults::Point::kCommunication, kind_name(call.kind),
+                          static_cast<c10::DeviceIndex>(call.device), call.exposed_bytes());
     request.stage_in();
     execute(request.call);
     request.stage_out();
@@ -215,6 +222,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   auto work = c10::make_intrusive<NeuronWork>(
       rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence);
   operation->profile(std::move(activity));
+  operation->moves(bytes);
   report(operation, type, sequence);
   if (coalescing_) coalesced_.push_back(operation);
   if (asynchronous || !queue_.try_run_here(*operation)) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "device/faults.h"
+#include "device/profiler.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
 #include "distributed/backend.h"
@@ -33,7 +35,7 @@ namespace {
 std::unique_ptr<CommunicationActivity> activity_of(const Parcel& parcel, const std::string& name,
                                                    c10::DeviceIndex device, int peer,
                                                    const std::string& group, int size) {
-  CommunicationActivity::Facts facts{
+  Facts facts{
       {"Collective name", name},
       {"Bytes", std::to_string(parcel.bytes)},
       {"dtype", c10::toString(parcel.dtype)},
@@ -126,6 +128,8 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   }
   const Memory memory = (is_send ? request.call.exposed : request.call.outputs).at(0);
   const auto device = static_cast<c10::DeviceIndex>(request.call.device);
+  if (faults::armed())
+    (void)faults::reach(faults::Point::kCommunication, name, device, memory.bytes);
   flush_deferred();
   for (const auto& completion : pending_of(current_stream(device))) completion->wait();
   if (memory.bytes > kSmallMessage && segment_.local_size() > 1) share_arena(device);
@@ -139,8 +143,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   parcel.tag = tag;
   parcel.timeout = request.call.timeout;
   auto operation = std::make_shared<Operation>(nullptr, Tensors{tensor}, request.kept, device);
-  if (C10_UNLIKELY(g_profiling.load(std::memory_order_relaxed)))
+  if (profiling())
     operation->profile(activity_of(parcel, name, device, peer, segment_.name(), size_));
+  operation->moves(memory.bytes);
   report(operation, type, sequence_);
   const Done done = [operation, is_send, tensor, request = std::move(request)](
                         const std::exception_ptr& error, int source) {

@@ -13,6 +13,7 @@
 #include "distributed/announcer.h"
 #include "distributed/error.h"
 #include "queue/queue.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::distributed {
 namespace {
@@ -64,6 +65,8 @@ void Operation::settle(std::exception_ptr error, int source) noexcept {
     source_ = source;
     done_.store(true, std::memory_order_release);
   }
+  const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(finished_ - started_);
+  registry::count_collective(device_, static_cast<uint64_t>(took.count()), bytes_, error);
   changed_.notify_all();
 }
 

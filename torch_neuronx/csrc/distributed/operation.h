@@ -48,6 +48,9 @@ class Operation final : public Completion, public std::enable_shared_from_this<O
   // To be called before it runs.
   void profile(std::unique_ptr<CommunicationActivity> activity) { activity_ = std::move(activity); }
 
+  // How much it moves, for the tools; to be called before it runs.
+  void moves(size_t bytes) { bytes_ = bytes; }
+
   const std::vector<at::Tensor>& results() const { return results_; }
   c10::DeviceIndex device() const { return device_; }
   int source() const { return source_; }
@@ -63,6 +66,7 @@ class Operation final : public Completion, public std::enable_shared_from_this<O
   std::vector<std::shared_ptr<Completion>> before_;
   std::unique_ptr<CommunicationActivity> activity_;  // when somebody profiles
   const c10::DeviceIndex device_;
+  size_t bytes_ = 0;
   int source_ = -1;
   // A transfer may be done before anybody can say that it started: it starts when it is made.
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -14,7 +14,18 @@
 namespace torch_neuronx::kernels {
 
 /// Formulas as in torch.nn.functional; Gelu is the erf form, GeluTanh approximate="tanh".
-enum class UnaryOp : uint8_t { Gelu, GeluTanh, Silu, Sigmoid, Tanh, Relu, Exp, kCount };
+enum class UnaryOp : uint8_t {
+  Gelu,
+  GeluTanh,
+  Silu,
+  Sigmoid,
+  Tanh,
+  Relu,
+  Exp,
+  Sqrt,
+  Rsqrt,
+  kCount
+};
 
 /// Gradients with respect to the input. Gelu, GeluTanh and Silu take the forward's input,
 /// Sigmoid, Tanh and Relu (threshold 0) its result.

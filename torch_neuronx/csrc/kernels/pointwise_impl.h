@@ -64,6 +64,19 @@ struct ExpF {
     return exp(x);
   }
 };
+// Both operations are correctly rounded, as those of compiled code are.
+struct SqrtF {
+  template <class T>
+  static TN_INLINE vf f(vf x) {
+    return sqrt(x);
+  }
+};
+struct RsqrtF {
+  template <class T>
+  static TN_INLINE vf f(vf x) {
+    return 1.0f / sqrt(x);
+  }
+};
 
 struct GeluG {
   template <class T>
@@ -213,7 +226,7 @@ void scalar_loop(const void* a_, float scalar, void* out_, int64_t n, float alph
 const PointwiseTable kPointwiseTable = {
     {TN_ROW(unary_loop, GeluF), TN_ROW(unary_loop, GeluTanhF), TN_ROW(unary_loop, SiluF),
      TN_ROW(unary_loop, SigmoidF), TN_ROW(unary_loop, TanhF), TN_ROW(unary_loop, ReluF),
-     TN_ROW(unary_loop, ExpF)},
+     TN_ROW(unary_loop, ExpF), TN_ROW(unary_loop, SqrtF), TN_ROW(unary_loop, RsqrtF)},
     {TN_ROW(grad_loop, GeluG), TN_ROW(grad_loop, GeluTanhG), TN_ROW(grad_loop, SiluG),
      TN_ROW(grad_loop, SigmoidG), TN_ROW(grad_loop, TanhG), TN_ROW(grad_loop, ReluG)},
     {TN_ROW(binary_loop, AddF), TN_ROW(binary_loop, SubF), TN_ROW(binary_loop, MulF),

@@ -11,9 +11,11 @@
 #include <memory>
 #include <mutex>
 
+#include "device/faults.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "memory/guards.h"
+#include "memory/history.h"
 #include "memory/ledger.h"
 #include "queue/queue.h"
 
@@ -54,6 +56,19 @@ void return_block(void* ptr) {
 // Of memory that a queued call only borrows.
 void keep_block(void*) {}
 
+// The error of a core that is full also says whose memory it is, if somebody records that. It is
+// found here because it needs Python, which must not be waited for while an arena is locked.
+void* allocate_told(Arena& a, size_t bytes, Category category, c10::DeviceIndex index) {
+  try {
+    if (faults::armed()) (void)faults::reach(faults::Point::kAllocation, "memory", index, bytes);
+    return a.allocate(bytes, category);
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string holders = history::holders(index);
+    if (holders.empty()) throw;
+    TORCH_CHECK_WITH(OutOfMemoryError, false, error.what_without_backtrace(), holders);
+  }
+}
+
 thread_local c10::DeviceIndex t_scratch_device = -1;
 
 class CpuAllocator final : public c10::Allocator {
@@ -67,7 +82,7 @@ class CpuAllocator final : public c10::Allocator {
       return {p, p, &return_block, c10::Device(c10::DeviceType::CPU)};
     }
     Arena& a = arena(t_scratch_device);
-    void* p = a.allocate(n, Category::kScratchpad);
+    void* p = allocate_told(a, n, Category::kScratchpad, t_scratch_device);
     queue::wait_for_readers(t_scratch_device);
     c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0,
                                      c10::Device(kNeuron, t_scratch_device));
@@ -172,14 +187,16 @@ Arena& arena(c10::DeviceIndex index) {
 
 namespace {
 // Deferred operators keep their temporaries; running them may make the room that is missing.
-void* allocate_or_flush(Arena& a, size_t bytes, Category category) {
-  try {
-    return a.allocate(bytes, category);
-  } catch (const c10::OutOfMemoryError&) {
-    if ((g_deferred_pending.load() & kDeferredProgram) == 0) throw;
-    run_deferred();
-    return a.allocate(bytes, category);
+void* allocate_or_flush(Arena& a, size_t bytes, Category category, c10::DeviceIndex index) {
+  const bool pending = (g_deferred_pending.load() & kDeferredProgram) != 0;
+  if (pending && !faults::armed()) {
+    try {
+      return a.allocate(bytes, category);
+    } catch (const c10::OutOfMemoryError&) {
+      run_deferred();
+    }
   }
+  return allocate_told(a, bytes, category, index);
 }
 }  // namespace
 
@@ -196,7 +213,7 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category
     return {p, host.release_context(), deleter, device};
   }
   Arena& a = arena(index);
-  void* p = allocate_or_flush(a, bytes, category);
+  void* p = allocate_or_flush(a, bytes, category, index);
   queue::wait_for_readers(index);
   if (AllocationLog* log = AllocationLog::current()) log->add(p, bytes);
   c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0, device);

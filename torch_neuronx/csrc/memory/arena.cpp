@@ -9,9 +9,12 @@
 #include <sstream>
 
 #include "device/state.h"
+#include "memory/fraction.h"
 #include "memory/guards.h"
+#include "memory/history.h"
 #include "memory/host_limits.h"
 #include "queue/queue.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx {
 namespace {
@@ -92,6 +95,27 @@ uint64_t next_generation() {
   return counter.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+namespace {
+
+using Stats = c10::CachingDeviceAllocator::DeviceStats;
+
+// Reserved memory by pool: that of slabs is the small pool's. A slab has the size of a chunk and
+// need not begin where one does.
+void count_chunks(Stats& stats, StatType pool, size_t chunks, bool up) {
+  const auto i = static_cast<size_t>(pool);
+  up ? stats.reserved_bytes[i].increase(chunks * kChunk)
+     : stats.reserved_bytes[i].decrease(chunks * kChunk);
+  up ? stats.segment[i].increase(chunks) : stats.segment[i].decrease(chunks);
+}
+
+// Changes the current value; peak and totals follow.
+void set_current(Stat& stat, size_t value) {
+  const auto now = static_cast<size_t>(stat.current);
+  value > now ? stat.increase(value - now) : stat.decrease(now - value);
+}
+
+}  // namespace
+
 Arena::Arena(char* base, size_t virtual_bytes, size_t hbm_bytes, int device)
     : base_(base), virtual_bytes_(virtual_bytes), hbm_bytes_(hbm_bytes), device_(device) {
   const size_t quanta = virtual_bytes / kQuantum;
@@ -143,9 +167,27 @@ void Arena::count(const Block* block, bool up) {
   apply(stats_.allocated_bytes, block->size);
   apply(stats_.active_bytes, block->size);
   apply(stats_.requested_bytes, block->requested);
+  registry::Core& core = registry::core(device_);
+  if (block->category.load(std::memory_order_relaxed) == Category::kScratchpad) {
+    up ? registry::add(core.scratchpad_bytes, block->size)
+       : registry::subtract(core.scratchpad_bytes, block->size);
+  }
+  const Stat& bytes = stats_.allocated_bytes[all];
+  registry::set(core.allocated_bytes, static_cast<uint64_t>(bytes.current));
+  registry::set(core.allocated_peak, static_cast<uint64_t>(bytes.peak));
+  registry::set(core.allocated_total, static_cast<uint64_t>(bytes.allocated));
+}
+
+void Arena::become_tensor(void* ptr) {
+  Block* const block = find(ptr);
+  if (block == nullptr || block->category.exchange(Category::kTensors) == Category::kTensors)
+    return;
+  registry::subtract(registry::core(device_).scratchpad_bytes, block->size);
 }
 
 void* Arena::allocate(size_t bytes, Category category) {
+  history::Context lines;
+  if (history::recording()) lines = history::lines(history::RecordContext::STATE);
   std::lock_guard<std::mutex> lock(mutex_);
   out_of_host_memory_ = false;
   Block* block = nullptr;
@@ -165,6 +207,11 @@ void* Arena::allocate(size_t bytes, Category category) {
   }
   if (C10_UNLIKELY(block == nullptr)) {
     ++stats_.num_ooms;
+    if (history::recording()) {
+      const size_t allowed = allowed_bytes(device_, hbm_bytes_);
+      const auto used = static_cast<size_t>(stats_.allocated_bytes[0].current);
+      history::out_of_memory(device_, allowed - std::min(allowed, used), bytes, std::move(lines));
+    }
     out_of_memory(bytes, out_of_host_memory_);
   }
   block->requested = bytes;
@@ -178,9 +225,12 @@ void* Arena::allocate(size_t bytes, Category category) {
     guarded.around([](char* begin, char* end) { std::fill(begin, end, kFill); });
     table_[index_of(guarded.data)] = block;
     generation(guarded.data).store(next_generation(), std::memory_order_relaxed);
+    if (history::recording())
+      history::allocated(device_, guarded.data, block->size, std::move(lines));
     return guarded.data;
   }
   generation(block->ptr).store(next_generation(), std::memory_order_relaxed);
+  if (history::recording()) history::allocated(device_, block->ptr, block->size, std::move(lines));
   return block->ptr;
 }
 
@@ -197,6 +247,8 @@ Block* Arena::take_small(size_t size) {
         slab->is_slab = true;
         slab->is_free = false;
         slabs_.push_back(slab);
+        count_chunks(stats_, StatType::LARGE_POOL, 1, false);
+        count_chunks(stats_, StatType::SMALL_POOL, 1, true);
         slab_ = slab;
         slab_used_ = 0;
       }
@@ -245,7 +297,7 @@ bool Arena::reserve(Block* block) {
   const size_t last = static_cast<size_t>(block->ptr - base_ + block->size - 1) / kChunk;
   size_t fresh = 0;
   for (size_t i = first; i <= last; ++i) fresh += chunk_reserved_[i] ? 0 : kChunk;
-  if (reserved_ + fresh > hbm_bytes_) return false;
+  if (fresh > 0 && reserved_ + fresh > allowed_bytes(device_, hbm_bytes_)) return false;
   if (fresh >= kHostCheckStep || reserved_ + fresh > checked_host_at_ + kHostCheckStep) {
     const size_t available = host_available_bytes();
     if (fresh + kHostMargin > available) {
@@ -257,14 +309,18 @@ bool Arena::reserve(Block* block) {
   for (size_t i = first; i <= last; ++i) {  // runs of fresh chunks
     size_t j = i;
     while (j <= last && !chunk_reserved_[j]) chunk_reserved_[j++] = true;
-    if (j > i) commit_chunks(i, j);
+    if (j > i) {
+      commit_chunks(i, j);
+      if (history::recording())
+        history::mapped(device_, base_ + i * kChunk, (j - i) * kChunk, true);
+    }
     i = j;
   }
   reserved_ += fresh;
+  registry::set(registry::core(device_).reserved_bytes, reserved_);
   if (fresh > 0) {
-    const auto all = static_cast<size_t>(StatType::AGGREGATE);
-    stats_.reserved_bytes[all].increase(fresh);
-    stats_.segment[all].increase(fresh / kChunk);
+    count_chunks(stats_, StatType::AGGREGATE, fresh / kChunk, true);
+    count_chunks(stats_, StatType::LARGE_POOL, fresh / kChunk, true);
     ++stats_.num_device_alloc;
   }
   block->reserved = true;
@@ -272,6 +328,8 @@ bool Arena::reserve(Block* block) {
 }
 
 void Arena::deallocate(void* ptr) {
+  history::Context lines;
+  if (history::recording()) lines = history::lines(history::RecordContext::ALL);
   std::lock_guard<std::mutex> lock(mutex_);
   Block* block = find(ptr);
   // A foreign or twice freed pointer would corrupt the emulated memory: refuse loudly.
@@ -288,6 +346,7 @@ void Arena::deallocate(void* ptr) {
     if (index_of(guarded.data) != index_of(block->ptr)) table_[index_of(guarded.data)] = nullptr;
   }
   count(block, false);
+  if (history::recording()) history::freed(device_, ptr, block->size, std::move(lines));
   block->is_free = true;
   if (block->slab != nullptr) {
     --block->slab->live;
@@ -331,6 +390,8 @@ void Arena::release_slab(Block* slab) {
   // The small block at the slab's own address owns the table entry; all small blocks go.
   table_[index_of(slab->ptr)] = slab;
   if (slab_ == slab) slab_ = nullptr;
+  count_chunks(stats_, StatType::SMALL_POOL, 1, false);
+  count_chunks(stats_, StatType::LARGE_POOL, 1, true);
   give_back(slab);
 }
 
@@ -364,6 +425,8 @@ void Arena::decommit_free_blocks() {
       while (j < end && chunk_reserved_[j]) chunk_reserved_[j++] = false;
       if (j > i) {
         TORCH_CHECK(decommit_chunks(i, j), "madvise failed");
+        if (history::recording())
+          history::mapped(device_, base_ + i * kChunk, (j - i) * kChunk, false);
         released += (j - i) * kChunk;
         block->reserved = false;
       }
@@ -372,10 +435,10 @@ void Arena::decommit_free_blocks() {
   }
   if (released == 0) return;
   reserved_ -= released;
+  registry::set(registry::core(device_).reserved_bytes, reserved_);
   checked_host_at_ = std::min(checked_host_at_, reserved_);
-  const auto all = static_cast<size_t>(StatType::AGGREGATE);
-  stats_.reserved_bytes[all].decrease(released);
-  stats_.segment[all].decrease(released / kChunk);
+  count_chunks(stats_, StatType::AGGREGATE, released / kChunk, false);
+  count_chunks(stats_, StatType::LARGE_POOL, released / kChunk, false);
   ++stats_.num_device_free;
 }
 
@@ -385,8 +448,34 @@ void Arena::empty_cache() {
   decommit_free_blocks();
 }
 
+// What is free and cannot be given back, because memory in use shares its chunk, is found when
+// somebody asks, so its peak is that of the moments at which somebody did.
 c10::CachingDeviceAllocator::DeviceStats Arena::stats() {
   std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<bool> held(chunk_reserved_.size());
+  const auto first_chunk = [&](const Block& b) { return size_t(b.ptr - base_) / kChunk; };
+  const auto last_chunk = [&](const Block& b) {
+    return size_t(b.ptr - base_ + b.size - 1) / kChunk;
+  };
+  const auto is_held = [](const Block& b) { return b.is_slab ? b.live > 0 : !b.is_free; };
+  size_t chunks = 0, pieces = 0;
+  for (const Block& block : storage_) {
+    if (block.ptr == nullptr || block.slab != nullptr || !is_held(block)) continue;
+    for (size_t i = first_chunk(block); i <= last_chunk(block); ++i) {
+      chunks += held[i] ? 0 : 1;
+      held[i] = true;
+    }
+  }
+  for (const Block& block : storage_) {
+    if (block.ptr == nullptr || !block.is_free) continue;
+    const bool shares = block.slab != nullptr ? block.slab->live > 0
+                                              : held[first_chunk(block)] || held[last_chunk(block)];
+    pieces += shares ? 1 : 0;
+  }
+  const auto all = static_cast<size_t>(StatType::AGGREGATE);
+  const auto used = static_cast<size_t>(stats_.allocated_bytes[all].current);
+  set_current(stats_.inactive_split_bytes[all], chunks * kChunk - used);
+  set_current(stats_.inactive_split[all], pieces);
   return stats_;
 }
 
@@ -511,6 +600,7 @@ std::string Arena::memory_table(size_t bytes) {
 }
 
 void Arena::out_of_memory(size_t bytes, bool host) {
+  registry::set_failure(4);  // NRT_RESOURCE, as the text says
   const size_t allocated = static_cast<size_t>(stats_.allocated_bytes[0].current);
   c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), allocated, reserved_,
                                    c10::Device(kNeuron, static_cast<c10::DeviceIndex>(device_)));
@@ -522,9 +612,13 @@ void Arena::out_of_memory(size_t bytes, bool host) {
          << " of HBM), but this machine has only " << gib(host_available_bytes())
          << " of memory left, and emulated HBM is host memory. ";
   } else {
+    const size_t allowed = allowed_bytes(device_, hbm_bytes_);
     text << "The emulated " << machine().name << " NeuronCore has " << gib(hbm_bytes_)
-         << " of HBM, of which " << gib(hbm_bytes_ - std::min(hbm_bytes_, allocated))
-         << " is free. ";
+         << " of HBM, of which ";
+    if (allowed < hbm_bytes_) {
+      text << "set_per_process_memory_fraction allows this process " << gib(allowed) << ", and ";
+    }
+    text << gib(allowed - std::min(allowed, allocated)) << " is free. ";
   }
   text << "Use a smaller batch or sharding over more cores, or free tensors and call "
           "torch.neuron.empty_cache(). [NRT_RESOURCE(4)]\n"

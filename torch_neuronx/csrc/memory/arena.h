@@ -69,6 +69,9 @@ class Arena {
   void deallocate(void* ptr);
   void empty_cache();
 
+  // The block at `ptr`, if there is one, was working memory and is a tensor's from now on.
+  void become_tensor(void* ptr);
+
   // The block that starts at `ptr`; null if there is none.
   Block* find(const void* ptr) const { return table_[index_of(ptr)]; }
 

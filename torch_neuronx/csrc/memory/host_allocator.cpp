@@ -9,6 +9,7 @@
 #include "device/state.h"
 #include "device/stream.h"
 #include "queue/queue.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 // Every range of pinned memory that exists, by its start, whether in use or cached.
 std::shared_mutex g_ranges_mutex;
 std::map<const char*, size_t> g_ranges;
+size_t g_pinned = 0;  // bytes of all of them
 
 struct HostImpl : at::CachingHostAllocatorImpl<c10::Stream, std::shared_ptr<Completion>> {
   void allocate_host_memory(size_t size, void** ptr) override {
@@ -25,11 +27,14 @@ struct HostImpl : at::CachingHostAllocatorImpl<c10::Stream, std::shared_ptr<Comp
                      " bytes of pinned host memory");
     std::unique_lock lock(g_ranges_mutex);
     g_ranges[static_cast<const char*>(*ptr)] = size;
+    registry::set_pinned_bytes(g_pinned += size);
   }
   void free_block(at::HostBlock<c10::Stream>* block) override {
     {
       std::unique_lock lock(g_ranges_mutex);
-      g_ranges.erase(static_cast<const char*>(block->ptr_));
+      const auto range = g_ranges.find(static_cast<const char*>(block->ptr_));
+      registry::set_pinned_bytes(g_pinned -= range->second);
+      g_ranges.erase(range);
     }
     std::free(block->ptr_);
   }

@@ -146,12 +146,15 @@ void bind_program(py::module& m) {
                     py::arg("unwritten") = now.unwritten, py::arg("compiled") = now.compiled,
                     py::arg("given_up") = now.given_up,
                     py::arg("ended_by_operator") = now.ended_boundary,
-                    py::arg("ended_full") = now.ended_full, py::arg("ended_idle") = now.ended_idle);
+                    py::arg("ended_full") = now.ended_full, py::arg("ended_idle") = now.ended_idle,
+                    py::arg("ended_by_read") = now.ended_read);
   });
   m.def("reset_region_stats", &reset_region_stats);
   m.def("regions_seen", &regions_seen);
   m.def("set_low_threshold", &set_low_threshold);
   m.def("set_skips_unread", &set_skips_unread);
+  m.def("region_worth", &worth);
+  m.def("set_region_worth", &set_worth);
   py::class_<View>(m, "ProgramView")
       .def(py::init([](py::handle buffer, py::handle dtype, py::handle shape, py::handle strides,
                        py::handle offset) {

@@ -42,6 +42,12 @@ std::shared_ptr<const Program> Builder::build(const py::dict& spec) {
     program_->results.push_back(buffer);
   }
   finish();
+  if (depth_ == 0 && program_->on_neuron()) {
+    uint64_t constants = 0;
+    for (const at::Tensor& tensor : program_->constant_tensors) constants += tensor.nbytes();
+    program_->loaded.emplace(program_->name, program_->device, constants,
+                             static_cast<uint64_t>(program_->scratch_bytes));
+  }
   return program_;
 }
 

@@ -1,8 +1,10 @@
 #include "program/call.h"
 
+#include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "memory/allocator.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -98,6 +100,8 @@ Tensors call(const Program& program, Tensors& inputs) {
   if (program.on_neuron()) ensure_initialized();  // refuses a forked child
   flush_deferred();
   const queue::Inside inside;
+  registry::Execution execution;
+  if (program.on_neuron()) execution.on(program.device);
   c10::SmallVector<Argument, 8> arguments(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool written = program.buffers[program.arguments[i]].written;
@@ -108,8 +112,11 @@ Tensors call(const Program& program, Tensors& inputs) {
   }
   unsettle_shared_memory(program, arguments);
   const Marks marks{program, inputs};
+  ActivityScope activity(program.name, ActivityKind::kProgram);
+  if (program.on_neuron()) activity.on(program.device);
   Frame frame(program, arguments);
   frame.run(inputs);
+  if (const double value = activity.spoilt_by(); C10_UNLIKELY(value != 0)) frame.spoil(value);
   Tensors results;
   for (const int32_t buffer : program.results) {
     const Buffer& facts = program.buffers[buffer];

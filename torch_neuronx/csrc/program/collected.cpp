@@ -1,7 +1,7 @@
 #include "program/collected.h"
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -15,33 +15,39 @@ using queue::Result;
 
 namespace {
 
-// Smaller results stay in the caches between two calls, and a program would gain nothing.
-constexpr int64_t kLeastBytes = 64 << 10;
+// All of a tensor by another one, of any type. Its name is that of no other operator without "_".
+constexpr std::string_view kCopy = "aten::copy_";
 
 // Operators whose compiled form gives the same bits in float32, bfloat16 and float16. That is
 // tested (tests/device/test_eager_regions.py); those with `alpha` only where that is 1.
+// The name without "_" stands for the operator that writes in place too.
 struct SameBits {
   std::string_view name;
   // The argument with this number has to have this value.
   int number = -1;
   double value = 0.0;
-  bool operator<(std::string_view other) const { return name < other; }
+  // Not in this type.
+  std::optional<at::ScalarType> but = {};
+
+  bool takes(const QueuedCall& call) const;
 };
 constexpr SameBits kSameBits[] = {
     {"aten::abs"},
     {"aten::add.Tensor"},
+    {"aten::addcdiv"},
     {"aten::cat"},
     {"aten::ceil"},
     {"aten::clamp"},
     {"aten::clamp_max"},
     {"aten::clamp_min"},
-    {"aten::copy_"},
+    {kCopy},
     {"aten::copysign.Tensor"},
     {"aten::div.Tensor"},
     {"aten::eq.Scalar"},
     {"aten::eq.Tensor"},
     {"aten::exp"},
     {"aten::floor"},
+    {"aten::frac"},
     {"aten::ge.Scalar"},
     {"aten::ge.Tensor"},
     {"aten::gelu"},
@@ -49,32 +55,51 @@ constexpr SameBits kSameBits[] = {
     {"aten::gt.Scalar"},
     {"aten::gt.Tensor"},
     {"aten::hardsigmoid"},
+    {"aten::hardsigmoid_backward"},
     {"aten::hardswish"},
     {"aten::hardtanh"},
+    {"aten::isnan"},
     {"aten::le.Scalar"},
     {"aten::le.Tensor"},
     {"aten::leaky_relu"},
+    {"aten::leaky_relu_backward"},
+    {"aten::logical_and"},
     {"aten::logical_not"},
+    {"aten::logical_or"},
+    {"aten::logical_xor"},
     {"aten::lt.Scalar"},
     {"aten::lt.Tensor"},
     {"aten::masked_fill.Scalar"},
+    {"aten::mse_loss", 2, 0.0},
+    {"aten::mse_loss_backward", 3, 0.0},
     {"aten::mul.Tensor"},
+    {"aten::nan_to_num"},
+    {"aten::native_dropout_backward"},
     {"aten::ne.Scalar"},
     {"aten::ne.Tensor"},
     {"aten::neg"},
+    {"aten::pow.Tensor_Scalar", 1, -1.0},
+    {"aten::pow.Tensor_Scalar", 1, 1.0},
     {"aten::pow.Tensor_Scalar", 1, 2.0},
+    // The eager kernel rounds x * x to bfloat16, though not to float16.
+    {"aten::pow.Tensor_Scalar", 1, 3.0, at::kBFloat16},
     {"aten::reciprocal"},
     {"aten::relu"},
     {"aten::round"},
+    {"aten::rsqrt"},
     {"aten::rsub.Scalar"},
+    {"aten::sgn"},
     {"aten::sigmoid"},
     {"aten::sigmoid_backward"},
     {"aten::sign"},
+    {"aten::signbit"},
     {"aten::silu"},
     {"aten::silu_backward"},
+    {"aten::sqrt"},
     {"aten::sub.Tensor"},
     {"aten::tanh"},
     {"aten::tanh_backward"},
+    {"aten::threshold"},
     {"aten::threshold_backward"},
     {"aten::trunc"},
     {"aten::where.self"},
@@ -85,18 +110,40 @@ bool has_value(const c10::IValue& given, double value) {
   return given.isDouble() && given.toDouble() == value;
 }
 
-bool has_same_bits(const QueuedCall& call) {
-  thread_local std::unordered_map<const queue::Signature*, const SameBits*> known;
-  const auto [found, is_new] = known.try_emplace(&call.signature(), nullptr);
+// "aten::add.Tensor" of aten::add_.Tensor, which gives the same.
+std::string functional_name(const c10::OperatorName& name) {
+  std::string base = name.name;
+  if (base.ends_with('_') && base != kCopy) base.pop_back();
+  return name.overload_name.empty() ? base : base + "." + name.overload_name;
+}
+
+bool SameBits::takes(const QueuedCall& call) const {
+  if (number >= 0 && !has_value(call.arguments()[static_cast<size_t>(number)], value)) return false;
+  const auto& operands = call.settled()->operands;
+  return !but || std::none_of(operands.begin(), operands.end(),
+                              [&](const queue::Operand& each) { return each.dtype == *but; });
+}
+
+// The row by which a call takes part, or null.
+const SameBits* row_of(const QueuedCall& call) {
+  struct Rows {
+    const SameBits* begin = std::end(kSameBits);
+    const SameBits* end = std::end(kSameBits);
+  };
+  thread_local std::unordered_map<const queue::Signature*, Rows> known;
+  const auto [found, is_new] = known.try_emplace(&call.signature());
+  Rows& rows = found->second;
   if (is_new) {
-    const std::string name = c10::toString(call.op().operator_name());
-    const SameBits* row = std::lower_bound(std::begin(kSameBits), std::end(kSameBits), name);
-    if (row != std::end(kSameBits) && row->name == name) found->second = row;
+    const std::string name = functional_name(call.op().operator_name());
+    rows.begin = std::lower_bound(
+        std::begin(kSameBits), std::end(kSameBits), name,
+        [](const SameBits& row, const std::string& wanted) { return row.name < wanted; });
+    rows.end = rows.begin;
+    while (rows.end != std::end(kSameBits) && rows.end->name == name) ++rows.end;
   }
-  const SameBits* row = found->second;
-  return row != nullptr &&
-         (row->number < 0 ||
-          has_value(call.arguments()[static_cast<size_t>(row->number)], row->value));
+  const auto* row =
+      std::find_if(rows.begin, rows.end, [&](const SameBits& each) { return each.takes(call); });
+  return row == rows.end ? nullptr : row;
 }
 
 bool is_known_type(at::ScalarType dtype) {
@@ -122,6 +169,56 @@ struct Range {
 Range range_of(const void* data, size_t bytes) {
   const auto* begin = static_cast<const char*>(data);
   return {begin, begin + bytes};
+}
+
+// Whether a result is all of its memory: no gaps that keep what was there.
+bool fills(const Member& member) {
+  const auto elements = static_cast<size_t>(c10::multiply_integers(member.sizes));
+  if (elements * c10::elementSize(member.dtype) != member.bytes) return false;
+  c10::SmallVector<size_t, 5> dims;
+  for (size_t d = 0; d < member.sizes.size(); ++d)
+    if (member.sizes[d] != 1) dims.push_back(d);
+  std::sort(dims.begin(), dims.end(),
+            [&](size_t a, size_t b) { return member.strides[a] < member.strides[b]; });
+  int64_t stride = 1;
+  for (const size_t d : dims) {
+    if (member.strides[d] != stride) return false;
+    stride *= member.sizes[d];
+  }
+  return true;
+}
+bool is_contiguous(const Member& member) {
+  int64_t stride = 1;
+  for (size_t d = member.sizes.size(); d-- > 0;) {
+    if (member.sizes[d] != 1 && member.strides[d] != stride) return false;
+    stride *= member.sizes[d];
+  }
+  return true;
+}
+
+void add_words(const Atom& atom, std::vector<uint64_t>* words) {
+  words->push_back(atom.index());
+  if (const auto* i = std::get_if<int64_t>(&atom)) words->push_back(static_cast<uint64_t>(*i));
+  if (const auto* d = std::get_if<double>(&atom)) words->push_back(std::bit_cast<uint64_t>(*d));
+  if (const auto* t = std::get_if<bool>(&atom)) words->push_back(*t);
+  if (const auto* text = std::get_if<std::string>(&atom)) {
+    words->push_back(text->size());
+    words->insert(words->end(), text->begin(), text->end());
+  }
+  if (const auto* i = std::get_if<InputRef>(&atom)) words->push_back(i->number);
+  if (const auto* v = std::get_if<ValueRef>(&atom)) words->push_back(v->call);
+}
+
+void set_words(Member* member) {
+  // A kind of call is known by its address, and says the geometry of all operands; a region keeps
+  // those that it was made of.
+  auto& words = member->words;
+  words.push_back(reinterpret_cast<uint64_t>(member->call->settled().get()));
+  words.push_back(static_cast<uint64_t>(member->replaces + 1));
+  for (const Given& given : member->arguments) {
+    words.push_back(given.items.size());
+    for (const Atom& atom : given.items) add_words(atom, &words);
+  }
 }
 
 }  // namespace
@@ -172,22 +269,46 @@ std::optional<Atom> Collected::tensor(const QueuedCall& call, size_t number,
   return Atom{InputRef{inputs.size() + fresh->size() - 1}};
 }
 
+// Notes where the result lies among what the region reads: freed memory has a next owner.
+void Collected::place(Member* member, const std::vector<Input>& fresh) const {
+  const Range written = range_of(member->data, member->bytes);
+  for (size_t i = 0; i < inputs.size() + fresh.size(); ++i) {
+    const Input& input = i < inputs.size() ? inputs[i] : fresh[i - inputs.size()];
+    const auto& [start, bytes] = storages[static_cast<size_t>(input.storage)];
+    if (!written.overlaps(range_of(start, bytes))) continue;
+    // The compiler knows of one input that it becomes a result, if it is all of the memory.
+    const bool whole = start == member->data && bytes == member->bytes && input.data == start &&
+                       input.dtype == member->dtype && input.sizes == member->sizes &&
+                       input.strides == member->strides;
+    member->staged = member->staged || !whole || member->replaces >= 0;
+    member->replaces = static_cast<int>(i);
+  }
+  if (member->staged) member->replaces = -1;
+}
+
 bool Collected::add(const QueuedCall& call) {
   const auto& settled = *call.settled();
-  if (!has_same_bits(call) || settled.returns.size() != 1 || settled.returns[0].size() != 1 ||
+  const SameBits* row = row_of(call);
+  if (row == nullptr || settled.returns.size() != 1 || settled.returns[0].size() != 1 ||
       settled.draws != 0)
     return false;
   if (!members.empty() && !call.enters_as(*members[0].call)) return false;
-  const bool copies = call.signature().returns[0] >= 0;
+  const int target = call.signature().returns[0];
+  const bool copies = row->name == kCopy;
   if (!copies && !has_one_type(settled.operands)) return false;
   Member member;
   member.call = &call;
-  if (copies) {  // aten::copy_: all of a storage, by another tensor
-    const queue::Operand& to = settled.operands[0];
+  if (target >= 0) {  // all of a storage becomes the result
+    const auto written =
+        std::find_if(settled.places.begin(), settled.places.end(),
+                     [&](const queue::Place& p) { return p.argument == target && p.item < 0; });
+    if (written == settled.places.end()) return false;
+    const queue::Operand& to = settled.operands[written->tensor];
     const auto& [start, bytes] = call.storages()[to.storage];
-    if (!settled.memory.empty() || settled.operands.size() != 2 || call.offsets()[0] != 0 ||
-        settled.operands[1].storage == to.storage)
-      return false;
+    if (call.offsets()[written->tensor] != 0) return false;
+    for (size_t i = 0; i < settled.operands.size(); ++i)
+      if (i != written->tensor && settled.operands[i].storage == to.storage) return false;
+    if (copies && (!settled.memory.empty() || settled.operands.size() != 2)) return false;
     member.dtype = to.dtype;
     member.sizes = to.sizes;
     member.strides = to.strides;
@@ -206,22 +327,14 @@ bool Collected::add(const QueuedCall& call) {
     member.bytes = result.bytes;
     member.serial = memory.serial;
   }
-  const int64_t numel = c10::multiply_integers(member.sizes);
-  const size_t size = static_cast<size_t>(numel) * c10::elementSize(member.dtype);
-  // Contiguous and all of its storage: no gaps that keep what was there.
-  if (!is_known_type(member.dtype) || size != member.bytes ||
-      member.bytes < static_cast<size_t>(kLeastBytes) || member.serial == 0)
-    return false;
-  int64_t stride = 1;
-  for (size_t d = member.sizes.size(); d-- > 0;) {
-    if (member.sizes[d] != 1 && member.strides[d] != stride) return false;
-    stride *= member.sizes[d];
-  }
+  if (!is_known_type(member.dtype) || member.serial == 0 || !fills(member)) return false;
+  if (copies && !is_contiguous(member)) return false;
 
-  const size_t storages_before = storages.size();
+  member.inputs_before = inputs.size();
+  member.storages_before = storages.size();
   std::vector<Input> fresh;
   const auto fails = [&] {
-    storages.resize(storages_before);
+    storages.resize(member.storages_before);
     return false;
   };
   const auto& arguments = call.arguments();
@@ -246,77 +359,63 @@ bool Collected::add(const QueuedCall& call) {
     if (call.signature().arguments[i].alpha && !has_value(arguments[i], 1.0)) return fails();
     given.items.push_back(*atom);
   }
-  // Its memory may have been that of an input, which the program would read later or in between.
-  const Range written = range_of(member.data, member.bytes);
-  for (const auto& [start, bytes] : storages)
-    if (written.overlaps(range_of(start, bytes))) return fails();
+  place(&member, fresh);
+  set_words(&member);
   inputs.insert(inputs.end(), fresh.begin(), fresh.end());
+  bytes += member.bytes;
   members.push_back(std::move(member));
   return true;
 }
 
-std::vector<size_t> Collected::kept(queue::LookAt later, bool skips_unread) const {
-  std::vector<size_t> outputs;
+void Collected::keep_first(size_t count) {
+  if (count == members.size()) return;
+  for (size_t m = count; m < members.size(); ++m) bytes -= members[m].bytes;
+  inputs.erase(inputs.begin() + static_cast<std::ptrdiff_t>(members[count].inputs_before),
+               inputs.end());
+  storages.resize(members[count].storages_before);
+  members.erase(members.begin() + static_cast<std::ptrdiff_t>(count), members.end());
+}
+
+std::vector<Fate> Collected::fates(queue::Ahead& ahead, bool skips_unread) const {
+  std::vector<Fate> found(members.size(), Fate::kWanted);
+  uint64_t unread = 0;  // a bit for each, of addresses of what may be unread
+  const auto bit = [](const void* data) {
+    return uint64_t{1} << (reinterpret_cast<uintptr_t>(data) * 0x9e3779b97f4a7c15ULL >> 58);
+  };
   for (size_t m = 0; m < members.size(); ++m) {
     const Member& member = members[m];
     const Range range = range_of(member.data, member.bytes);
     // Memory that a later call of the region got was free by then, and its readers are in between.
-    const bool again = std::any_of(
+    const bool passed = std::any_of(
         members.begin() + static_cast<std::ptrdiff_t>(m) + 1, members.end(),
         [&](const Member& next) { return range.overlaps(range_of(next.data, next.bytes)); });
-    if (again) continue;
-    bool dead = skips_unread && !arena(member.call->core()).is_in_use(member.data, member.serial);
-    // What was freed may have readers that were enqueued before.
-    for (size_t k = 0; dead; ++k) {
-      queue::Work* work = later(k);
-      if (work == nullptr) break;
-      const QueuedCall* call = work->as_call();
-      if (call == nullptr) {
-        dead = false;
-        break;
-      }
-      for (size_t s = 0; s < call->storages().size(); ++s) {
-        if (call->storages()[s].first == member.data && call->storage_serial(s) == member.serial)
-          dead = false;
-      }
+    if (passed) {
+      found[m] = Fate::kPassed;
+    } else if (skips_unread && !arena(member.call->core()).is_in_use(member.data, member.serial)) {
+      found[m] = Fate::kUnread;
+      unread |= bit(member.data);
     }
-    if (!dead) outputs.push_back(m);
   }
-  return outputs;
-}
-
-std::vector<uint64_t> Collected::key(const std::vector<size_t>& outputs) const {
-  std::vector<uint64_t> key{static_cast<uint64_t>(members[0].call->core())};
-  for (const Member& member : members) {
-    // Kinds of calls are known by their address; a region keeps those that it was made of.
-    key.push_back(reinterpret_cast<uint64_t>(member.call->settled().get()));
-    for (const Given& given : member.arguments) {
-      key.push_back(given.items.size());
-      for (const Atom& atom : given.items) {
-        key.push_back(atom.index());
-        if (const auto* i = std::get_if<int64_t>(&atom)) key.push_back(static_cast<uint64_t>(*i));
-        if (const auto* d = std::get_if<double>(&atom)) {
-          uint64_t bits = 0;
-          std::memcpy(&bits, d, sizeof bits);
-          key.push_back(bits);
-        }
-        if (const auto* t = std::get_if<bool>(&atom)) key.push_back(*t);
-        if (const auto* text = std::get_if<std::string>(&atom)) {
-          key.push_back(text->size());
-          key.insert(key.end(), text->begin(), text->end());
-        }
-        if (const auto* i = std::get_if<InputRef>(&atom)) key.push_back(i->number);
-        if (const auto* v = std::get_if<ValueRef>(&atom)) key.push_back(v->call);
+  // What was freed may have readers that were enqueued before.
+  for (size_t k = members.size(); unread != 0; ++k) {
+    queue::Work* work = ahead.at(k);
+    if (work == nullptr) break;
+    const QueuedCall* call = work->as_call();
+    if (call == nullptr) {  // it may read anything
+      std::replace(found.begin(), found.end(), Fate::kUnread, Fate::kWanted);
+      break;
+    }
+    for (size_t s = 0; s < call->storages().size(); ++s) {
+      const void* start = call->storages()[s].first;
+      if ((unread & bit(start)) == 0) continue;
+      for (size_t m = 0; m < members.size(); ++m) {
+        if (start == members[m].data && call->storage_serial(s) == members[m].serial &&
+            found[m] == Fate::kUnread)
+          found[m] = Fate::kWanted;
       }
     }
   }
-  for (const Input& input : inputs) {
-    key.push_back(static_cast<uint64_t>(input.dtype));
-    for (const int64_t size : input.sizes) key.push_back(static_cast<uint64_t>(size));
-    for (const int64_t stride : input.strides) key.push_back(static_cast<uint64_t>(stride));
-  }
-  for (const size_t output : outputs) key.push_back(output);
-  return key;
+  return found;
 }
 
 }  // namespace torch_neuronx::program

@@ -47,6 +47,20 @@ struct Member {
   void* data;
   size_t bytes;
   uint64_t serial;
+  // The input in whose memory that lies: the call writes in place, or an allocation has its place.
+  int replaces = -1;
+  // It lies in memory of inputs in another way: it can be written when all inputs were read.
+  bool staged = false;
+  // What tells it from others that may stand here, without addresses.
+  std::vector<uint64_t> words;
+  size_t inputs_before = 0, storages_before = 0;  // of the region
+};
+
+// What becomes of a call's result.
+enum class Fate {
+  kWanted,  // somebody can still read it
+  kUnread,  // nobody can; it may be written and need not
+  kPassed   // its memory is that of a later result of the region: it must not be written
 };
 
 // Calls that can run as one program, in the order of the queue.
@@ -54,18 +68,20 @@ class Collected {
  public:
   // False if the call can't take part behind those that are there.
   bool add(const queue::QueuedCall& call);
-  // Which calls' results are to be written: those that somebody can still read, or all that still
-  // have their memory. `later`: the work behind, null behind the last.
-  std::vector<size_t> kept(queue::LookAt later, bool skips_unread) const;
-  std::vector<uint64_t> key(const std::vector<size_t>& outputs) const;
+  // Leaves the first calls.
+  void keep_first(size_t count);
+  // `skips_unread`: whether what nobody can read is unread, and not wanted.
+  std::vector<Fate> fates(queue::Ahead& ahead, bool skips_unread) const;
 
   std::vector<Member> members;
   std::vector<Input> inputs;
   std::vector<std::pair<void*, size_t>> storages;  // that the inputs lie in
+  size_t bytes = 0;                                // of all results
 
  private:
   std::optional<Atom> tensor(const queue::QueuedCall& call, size_t number,
                              std::vector<Input>* fresh);
+  void place(Member* member, const std::vector<Input>& fresh) const;
   static std::optional<Atom> constant(const c10::IValue& value);
 };
 

@@ -7,12 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "dispatch/op_table.h"
 #include "memory/allocator.h"
 #include "queue/issue.h"
 #include "queue/queue.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -40,7 +42,11 @@ class ProgramCall final : public queue::Work {
     g_done.push_back(owner_);
   }
 
-  void run() override { memory.run(*program_); }
+  void run() override {
+    registry::Execution execution;
+    execution.on(program_->device);
+    memory.run(*program_);
+  }
   std::string name() const override { return "program " + program_->name; }
 
   LentMemory memory;
@@ -66,10 +72,10 @@ void LentMemory::add_argument(const void* data, const void* start, size_t bytes,
   if (written && start != nullptr) written_.push_back(start);
 }
 
-void LentMemory::add_result(const void* start, size_t bytes) {
+void LentMemory::add_result(const void* start, size_t bytes, bool on_core) {
   storages_.emplace_back(const_cast<void*>(start), bytes);
   targets_.push_back({static_cast<char*>(const_cast<void*>(start)), storages_.size() - 1});
-  if (start != nullptr) written_.push_back(start);
+  if (start != nullptr && on_core) written_.push_back(start);
 }
 
 void LentMemory::run(const Program& program) {
@@ -89,8 +95,11 @@ void LentMemory::run(const Program& program) {
     for (const void* block : written_) mark_written(block);
   });
   Promises promises(scratch);
+  ActivityScope activity(program.name, ActivityKind::kProgram);
+  activity.on(program.device);
   Frame frame(program, arguments, lent(targets_));
   frame.run({});
+  if (const double value = activity.spoilt_by(); C10_UNLIKELY(value != 0)) frame.spoil(value);
 }
 
 bool is_to_be_enqueued(const Program& program, const Tensors& inputs) {

@@ -15,9 +15,9 @@ namespace torch_neuronx::program {
 class LentMemory {
  public:
   // The next argument, at `data` in the storage that starts at `start`; the next result, which is
-  // all of a storage.
+  // all of a storage, or of memory that is no core's (`on_core` false).
   void add_argument(const void* data, const void* start, size_t bytes, bool written);
-  void add_result(const void* start, size_t bytes);
+  void add_result(const void* start, size_t bytes, bool on_core = true);
   // Runs the program in it.
   void run(const Program& program);
 

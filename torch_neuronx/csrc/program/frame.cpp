@@ -5,6 +5,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "device/faults.h"
 #include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/alias.h"
@@ -111,12 +112,23 @@ void Frame::ensure(int32_t buffer) {
 }
 
 void Frame::run_step(const Step& step) {
-  if (C10_LIKELY(!g_profiling.load(std::memory_order_relaxed)) || step.is_composite()) {
+  if (!profiling() || step.is_composite()) {
     return step.run(*this);
   }
   ActivityScope activity(step.name);
   if (program_.on_neuron()) activity.on(program_.device);
+  ActivityScope::note({{"program", program_.name}});
+  if (!step.loc.empty()) ActivityScope::note({{"source", step.loc}});
   step.run(*this);
+}
+
+void Frame::spoil(double value) {
+  for (const int32_t buffer : program_.results) {
+    const Buffer& facts = program_.buffers[buffer];
+    if (facts.kind != BufferKind::kOutput || facts.geometry.numel == 0) continue;
+    ensure(buffer);
+    if (faults::spoil(base_[buffer], facts.geometry.dtype, value)) return;
+  }
 }
 
 void Frame::run(std::span<at::Tensor> inputs) {

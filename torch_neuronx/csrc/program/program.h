@@ -10,9 +10,12 @@
 #include <c10/util/SmallVector.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 
@@ -95,8 +98,9 @@ struct Program {
   std::vector<int32_t> outputs;    // output buffers
   std::vector<int32_t> temps;
   std::vector<int32_t> constants;
-  std::vector<int32_t> written_arguments;    // argument numbers
-  std::vector<at::Tensor> constant_tensors;  // as `constants`
+  std::vector<int32_t> written_arguments;         // argument numbers
+  std::vector<at::Tensor> constant_tensors;       // as `constants`
+  std::optional<registry::LoadedProgram> loaded;  // of a program that is no part of another
 
   bool may_wait = false;  // all steps may
   bool packs = false;     // some product keeps the packed form of an argument
@@ -125,6 +129,9 @@ class Frame {
   // Runs all steps. `inputs`: the tensors behind the arguments, given back as early as possible;
   // empty for a nested program.
   void run(std::span<at::Tensor> inputs);
+
+  // A fault on demand: puts `value` into the first result that can have it.
+  void spoil(double value);
 
   // Runs steps of a loop in the program.
   void run_steps(const std::vector<std::unique_ptr<Step>>& steps);

@@ -1,92 +1,105 @@
 #include "program/regions.h"
 
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 #include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <map>
+#include <chrono>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <variant>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "device/faults.h"
 #include "device/profiler.h"
+#include "memory/allocator.h"
 #include "program/collected.h"
 #include "program/enqueued.h"
 #include "program/program.h"
-#include "program/python_program.h"
-
-namespace py = pybind11;
+#include "program/region.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 namespace {
 
 using queue::QueuedCall;
 
+using Clock = std::chrono::steady_clock;
+
 constexpr size_t kMostCalls = 24;
 constexpr size_t kMostRegions = 256;
+// Less than this, of all results, stays in the caches between calls.
+constexpr size_t kLeastBytes = 128 << 10;
 // One that only ended because nothing more was enqueued may be longer the next time.
 constexpr int kTimesBeforeCompiling = 2, kTimesIfIdle = 5;
+// Compiling takes some 50 ms of a core. Calls are worth that when they have taken so many
+// nanoseconds one by one, of which a program saves about half.
+constexpr int64_t kWorth = 20'000'000;
+// So often a program runs before its time is compared with that of its calls, one by one.
+constexpr int kRunsBeforeJudged = 5;
 
-// A region without the addresses of its first call.
-struct Description {
-  c10::DeviceIndex core = 0;
-  std::vector<Input> inputs;
-  struct Call {
-    std::string name, overload;
-    std::vector<Given> arguments;
-    at::ScalarType dtype;
-    c10::DimVector sizes;
-    std::string called_at;  // the user's line, where lines are kept
-  };
-  std::vector<Call> calls;
-  std::vector<size_t> outputs;
+// While the core has nothing else to do, it waits for a call that may join those that are there:
+// for a microsecond for each 64 KiB of their results, which is a twentieth of what they take, and
+// not longer than this. Python takes 2 to 20 microseconds from one call to the next.
+constexpr size_t kBytesPerMicrosecond = 64 << 10;
+constexpr std::chrono::nanoseconds kLongestWait = std::chrono::microseconds(30);
+constexpr uint32_t kWaitsBeforeJudged = 4, kWaitsRemembered = 32;
+constexpr size_t kMostWaits = 4096;
+
+// How often waiting for one more call was worth it, by what was there. The last times count most.
+struct Waits {
+  uint32_t tried = 0, came = 0, left = 0;
+
+  bool pay() {
+    if (tried >= kWaitsRemembered) tried /= 2, came /= 2;
+    return tried < kWaitsBeforeJudged || 2 * came >= tried || ++left % kWaitsRemembered == 0;
+  }
 };
 
-// What is known of a region.
-struct Region {
-  enum class State { kSeen, kWanted, kReady, kGivenUp };
-  State state = State::kSeen;
-  int seen = 0;
-  Description description;
-  std::vector<queue::SettledPtr> kinds;  // so that their addresses stay theirs
-  std::shared_ptr<const Program> program;
-  std::unique_ptr<char[]> scratch;
-  // Since reset_region_stats().
-  int64_t runs = 0, separately = 0;
-  std::map<std::string, int64_t> ended_by;
-};
-
-std::mutex g_mutex;
-std::condition_variable g_changed;
-bool g_stopped = false;
-std::map<std::vector<uint64_t>, size_t> g_numbers;
-std::deque<Region> g_regions;  // by number; addresses are stable
-std::deque<size_t> g_wanted;   // numbers
-RegionStats g_stats;
+std::unordered_map<uint64_t, Waits> g_waits;
 std::atomic<size_t> g_low_threshold{0};
 std::atomic<bool> g_skips_unread{true};
+std::atomic<int64_t> g_worth{kWorth};
 
 Description description_of(const Collected& found, const std::vector<size_t>& outputs) {
   Description made{found.members[0].call->core(), found.inputs, {}, outputs};
   for (const Member& member : found.members) {
     const auto& name = member.call->op().operator_name();
     made.calls.push_back({name.name.substr(6), name.overload_name, member.arguments, member.dtype,
-                          member.sizes, member.call->called_at});
+                          member.sizes, member.strides, member.replaces, member.call->called_at});
   }
   return made;
 }
 
-// The region of these calls; null where there are too many others.
+// The region of these calls and results; null where there are too many others.
 Region* region_of(const Collected& found, const std::vector<size_t>& outputs) {
-  const auto key = found.key(outputs);
-  const auto known = g_numbers.find(key);
-  if (known != g_numbers.end()) return &g_regions[known->second];
-  if (g_regions.size() == kMostRegions) return nullptr;
-  g_numbers[key] = g_regions.size();
-  Region& region = g_regions.emplace_back();
+  Start* start = &g_regions.starts[found.members[0].call->core()];
+  std::vector<Start*> path;
+  for (const Member& member : found.members) {
+    auto& next = start->next[member.words];
+    if (next == nullptr) {
+      if (g_regions.all.size() == kMostRegions) return nullptr;
+      next = std::make_unique<Start>();
+    }
+    start = next.get();
+    path.push_back(start);
+  }
+  for (Region* region : start->regions)
+    if (region->description.outputs == outputs) return region;
+  if (g_regions.all.size() == kMostRegions) return nullptr;
+  Region& region = g_regions.all.emplace_back();
+  region.number = g_regions.all.size() - 1;
   region.description = description_of(found, outputs);
+  for (const auto& call : region.description.calls)
+    region.activity += (region.activity.empty() ? "region: " : ", ") + call.name;
   for (const Member& member : found.members) region.kinds.push_back(member.call->settled());
+  region.calls = start;
+  path.pop_back();
+  region.beginnings = std::move(path);
+  start->regions.push_back(&region);
   return &region;
 }
 
@@ -102,102 +115,306 @@ void keep_lines(Region& region, const Collected& found) {
     if (calls[i].called_at.empty()) calls[i].called_at = found.members[i].call->called_at;
 }
 
-void run(Region& region, const Collected& found, const std::vector<size_t>& outputs) {
-  const Program& program = *region.program;
-  LentMemory memory;
-  for (const Input& input : found.inputs) {
-    const auto& [start, bytes] = found.storages[static_cast<size_t>(input.storage)];
-    memory.add_argument(input.data, start, bytes, /*written=*/false);
+// The calls that can run as one program from the next on, and what is known of their beginnings.
+struct Gathered {
+  enum class End { kBoundary, kFull, kIdle, kRead };
+  Collected found;
+  End end = End::kBoundary;
+  queue::Work* ender = nullptr;
+  std::vector<Start*> starts;  // as long as the calls are known
+};
+
+class Gatherer {
+ public:
+  explicit Gatherer(queue::Ahead& ahead) : ahead_(ahead) {}
+
+  Gathered gather() {
+    Collected& found = made_.found;
+    for (;;) {
+      queue::Work* work = next();
+      // A call that was issued after the last one says that the last one has returned, so that what
+      // Python lets go of then is let go of.
+      if (found.members.size() == kMostCalls) {
+        made_.end = Gathered::End::kFull;
+        return std::move(made_);
+      }
+      if (work == nullptr) {
+        made_.end = ahead_.is_waited_for() ? Gathered::End::kRead : Gathered::End::kIdle;
+        return std::move(made_);
+      }
+      const QueuedCall* call = work->as_call();
+      if (call == nullptr || !found.add(*call)) {
+        made_.ender = work;
+        return std::move(made_);
+      }
+      follow();
+    }
   }
-  for (const size_t output : outputs)
-    memory.add_result(found.members[output].data, found.members[output].bytes);
-  if (program.scratch_bytes > 0)
-    memory.scratch.push_back({region.scratch.get(), static_cast<size_t>(program.scratch_bytes)});
+
+ private:
+  // The next piece of work, after waiting for it if that is worth it.
+  queue::Work* next() {
+    waits_ = nullptr;
+    const size_t count = made_.found.members.size();
+    queue::Work* work = ahead_.at(count);
+    if (work != nullptr || made_.found.bytes < kBytesPerMicrosecond || !waits_pay()) return work;
+    const auto most = std::chrono::microseconds(made_.found.bytes / kBytesPerMicrosecond);
+    return ahead_.await(count, std::min<std::chrono::nanoseconds>(most, kLongestWait));
+  }
+
+  bool waits_pay() {
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
+    const Start* start = known();
+    if (start != nullptr && start->is_ready() && !start->leads_on) return false;
+    if (g_waits.size() == kMostWaits && !g_waits.contains(hash_)) return false;
+    Waits& waits = g_waits[hash_];
+    if (!waits.pay()) return false;
+    ++waits.tried;
+    waits_ = &waits;
+    return true;
+  }
+
+  Start* known() {
+    return made_.starts.size() == made_.found.members.size() ? made_.starts.back() : nullptr;
+  }
+
+  // One step in the tree.
+  void follow() {
+    const Member& member = made_.found.members.back();
+    for (const uint64_t word : member.words) hash_ = (hash_ ^ word) * 0xff51afd7ed558ccdULL;
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
+    if (waits_ != nullptr) ++waits_->came;
+    if (made_.starts.size() + 1 != made_.found.members.size()) return;
+    Start& from =
+        made_.starts.empty() ? g_regions.starts[member.call->core()] : *made_.starts.back();
+    const auto step = from.next.find(member.words);
+    if (step != from.next.end()) made_.starts.push_back(step->second.get());
+  }
+
+  queue::Ahead& ahead_;
+  Gathered made_;
+  uint64_t hash_ = 0x9e3779b97f4a7c15ULL;
+  Waits* waits_ = nullptr;  // of the waiting in progress
+};
+
+std::vector<size_t> wanted_of(const std::vector<Fate>& fates) {
+  std::vector<size_t> outputs;
+  for (size_t m = 0; m < fates.size(); ++m)
+    if (fates[m] == Fate::kWanted) outputs.push_back(m);
+  return outputs;
+}
+
+// Whether a program that writes `outputs` writes all that is wanted, and nothing that must stay.
+bool serves(const std::vector<size_t>& outputs, const std::vector<Fate>& fates) {
+  size_t wanted = 0;
+  for (const size_t output : outputs) {
+    if (fates[output] == Fate::kPassed) return false;
+    wanted += fates[output] == Fate::kWanted;
+  }
+  return wanted == static_cast<size_t>(std::count(fates.begin(), fates.end(), Fate::kWanted));
+}
+
+// The compiled region of just these calls that writes the fewest results; null if there is none.
+Region* ready_region(const Start& start, const std::vector<Fate>& fates) {
+  Region* best = nullptr;
+  for (Region* region : start.regions) {
+    const auto& outputs = region->description.outputs;
+    if (region->state == Region::State::kReady && serves(outputs, fates) &&
+        (best == nullptr || outputs.size() < best->description.outputs.size()))
+      best = region;
+  }
+  return best;
+}
+
+// What programs work in on this thread, grown to what the largest one needs.
+char* scratch_of(size_t bytes) {
+  thread_local std::unique_ptr<char[]> memory;
+  thread_local size_t size = 0;
+  if (size < bytes) {
+    memory = std::make_unique_for_overwrite<char[]>(bytes);
+    size = bytes;
+  }
+  return memory.get();
+}
+
+void copy(void* to, const char* from, size_t bytes) {
+  constexpr int64_t kGrain = 1 << 18;
+  at::parallel_for(0, static_cast<int64_t>(bytes), kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(static_cast<char*>(to) + begin, from + begin, static_cast<size_t>(end - begin));
+  });
+}
+
+void run(const Region& region, const Collected& found) {
+  const Program& program = *region.program;
+  constexpr size_t kAlignment = 64;
+  const auto aligned = [](size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  std::vector<bool> written(found.inputs.size());
+  size_t staged = 0;
+  for (const size_t output : region.description.outputs) {
+    const Member& member = found.members[output];
+    if (member.replaces >= 0) written[static_cast<size_t>(member.replaces)] = true;
+    if (member.staged) staged += aligned(member.bytes);
+  }
+  const size_t own = aligned(static_cast<size_t>(program.scratch_bytes));
+  char* scratch = own + staged == 0 ? nullptr : scratch_of(own + staged + kAlignment);
+  scratch = reinterpret_cast<char*>(aligned(reinterpret_cast<size_t>(scratch)));
+  LentMemory memory;
+  for (size_t i = 0; i < found.inputs.size(); ++i) {
+    const Input& input = found.inputs[i];
+    const auto& [start, bytes] = found.storages[static_cast<size_t>(input.storage)];
+    memory.add_argument(input.data, start, bytes, written[i]);
+  }
+  char* stage = scratch + own;
+  for (const size_t output : region.description.outputs) {
+    const Member& member = found.members[output];
+    if (member.replaces >= 0) continue;
+    memory.add_result(member.staged ? stage : member.data, member.bytes, !member.staged);
+    if (member.staged) stage += aligned(member.bytes);
+  }
+  if (program.scratch_bytes > 0) memory.scratch.push_back({scratch, own});
   found.members[0].call->enter_thread();
   memory.run(program);
+  stage = scratch + own;
+  for (const size_t output : region.description.outputs) {
+    const Member& member = found.members[output];
+    if (!member.staged) continue;
+    copy(member.data, stage, member.bytes);
+    mark_written(member.data);
+    stage += aligned(member.bytes);
+  }
+}
+
+void give_up(Region& region) {
+  region.state = Region::State::kGivenUp;
+  ++g_regions.stats.given_up;
+}
+
+// Notes how long a program took. One that is not faster than its calls were is given up.
+void judge(Region& region, int64_t took) {
+  const std::lock_guard<std::mutex> lock(g_regions.mutex);
+  region.shortest = std::min(region.shortest, took);
+  if (++region.judged_runs == kRunsBeforeJudged &&
+      region.shortest > region.calls->took.shortest.load(std::memory_order_relaxed))
+    give_up(region);
+}
+
+// Runs the calls as the program of a region. Where that fails, they have to be run one by one, or
+// not at all: a program that writes in place may have written.
+queue::RegionOutcome run_as_program(Region& region, const Collected& found) {
+  const size_t count = found.members.size();
+  ActivityScope activity(region.activity);
+  activity.on(found.members[0].call->core());
+  try {
+    const auto began = Clock::now();
+    run(region, found);
+    judge(region, std::chrono::nanoseconds(Clock::now() - began).count());
+    return {count, 0};
+  } catch (const std::exception& error) {
+    const bool in_place =
+        std::any_of(found.members.begin(), found.members.end(),
+                    [](const Member& member) { return member.replaces >= 0 || member.staged; });
+    {
+      const std::lock_guard<std::mutex> lock(g_regions.mutex);
+      give_up(region);
+    }
+    if (in_place) return {count, 0, nullptr, std::current_exception()};
+    TORCH_WARN("a region of ", count, " operators is given up: ", error.what());
+    return {0, count};
+  }
+}
+
+// Notes what ended a region this time.
+void note(Region& region, const Gathered& gathered) {
+  keep_lines(region, gathered.found);
+  static constexpr const char* names[] = {"", "full", "idle", "read"};
+  const auto end = static_cast<size_t>(gathered.end);
+  ++region.ended_by[end == 0 ? ender(*gathered.ender) : names[end]];
+}
+
+// Has a region compiled that came by often enough.
+void see(Region& region, Gathered::End end) {
+  const int enough = end == Gathered::End::kIdle ? kTimesIfIdle : kTimesBeforeCompiling;
+  if (region.state != Region::State::kSeen || ++region.seen < enough) return;
+  if (region.calls->took.total.load(std::memory_order_relaxed) < g_worth) return;
+  region.state = Region::State::kWanted;
+  g_regions.wanted.push_back(region.number);
+  g_regions.changed.notify_all();
+}
+
+void count_run(Region& region, Gathered::End end) {
+  const size_t calls = region.description.calls.size();
+  ++region.runs;
+  ++g_regions.stats.regions;
+  g_regions.stats.calls += static_cast<int64_t>(calls);
+  g_regions.stats.unwritten += static_cast<int64_t>(calls - region.description.outputs.size());
+  switch (end) {
+    case Gathered::End::kFull:
+      ++g_regions.stats.ended_full;
+      break;
+    case Gathered::End::kIdle:
+      ++g_regions.stats.ended_idle;
+      break;
+    case Gathered::End::kRead:
+      ++g_regions.stats.ended_read;
+      break;
+    case Gathered::End::kBoundary:
+      ++g_regions.stats.ended_boundary;
+      break;
+  }
 }
 
 // Runs a region that begins with the next piece of work; see queue::RegionRunner.
-queue::RegionOutcome run_region(queue::LookAt at) {
+queue::RegionOutcome run_region(queue::Ahead& ahead) {
+  if (faults::armed()) return {0, 1};  // each operator is to be reached
   const size_t low = g_low_threshold.load(std::memory_order_relaxed);
-  if (low > 0 && at(low) == nullptr) return {0, 1};
-  Collected found;
-  bool idle = false, full = false;
-  queue::Work* work = nullptr;
-  for (;;) {
-    full = found.members.size() == kMostCalls;
-    if (full) break;
-    work = at(found.members.size());
-    idle = work == nullptr;
-    const QueuedCall* call = idle ? nullptr : work->as_call();
-    if (call == nullptr || !found.add(*call)) break;
-  }
+  if (low > 0 && ahead.at(low) == nullptr) return {0, 1};
+  Gathered gathered = Gatherer(ahead).gather();
+  Collected& found = gathered.found;
   const size_t count = found.members.size();
-  if (count < 2) return {0, count};
+  if (count < 2 || found.bytes < kLeastBytes) return {0, count};
   const bool skips = g_skips_unread.load(std::memory_order_relaxed);
-  const auto outputs = found.kept([&](size_t k) { return at(count + k); }, skips);
-  if (outputs.empty()) return {0, count};
-  Region* region = nullptr;
+  auto fates = found.fates(ahead, skips);
+  const auto outputs = wanted_of(fates);
+  Region* ready = nullptr;
+  Start* whole = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(g_mutex);
-    region = region_of(found, outputs);
-    if (region == nullptr) return {0, count};
-    keep_lines(*region, found);
-    ++region->ended_by[full ? "full" : idle ? "idle" : ender(*work)];
-    if (region->state == Region::State::kSeen &&
-        ++region->seen >= (idle ? kTimesIfIdle : kTimesBeforeCompiling)) {
-      region->state = Region::State::kWanted;
-      g_wanted.push_back(g_numbers[found.key(outputs)]);
-      g_changed.notify_all();
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
+    if (Region* region = outputs.empty() ? nullptr : region_of(found, outputs)) {
+      whole = region->calls;
+      ready = ready_region(*whole, fates);
+      see(*region, gathered.end);
+      note(ready == nullptr ? *region : *ready, gathered);
+      if (ready == nullptr) ++region->separately;
     }
-    if (region->state != Region::State::kReady) {
-      ++region->separately;
-      return {0, count};
+  }
+  // Until all of it is compiled, the longest beginning that is.
+  for (size_t first = std::min(gathered.starts.size(), count - 1); ready == nullptr && first > 1;
+       --first) {
+    Start& start = *gathered.starts[first - 1];
+    {
+      const std::lock_guard<std::mutex> lock(g_regions.mutex);
+      if (!start.is_ready()) continue;
     }
-    ++region->runs;
-    ++g_stats.regions;
-    g_stats.calls += static_cast<int64_t>(count);
-    g_stats.unwritten += static_cast<int64_t>(count - outputs.size());
-    ++(full ? g_stats.ended_full : idle ? g_stats.ended_idle : g_stats.ended_boundary);
+    Collected part = found;
+    part.keep_first(first);
+    fates = part.fates(ahead, skips);
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
+    ready = ready_region(start, fates);
+    if (ready != nullptr) found = std::move(part);
   }
-  static const std::string activity_name = "region";
-  ActivityScope activity(activity_name);
-  activity.on(found.members[0].call->core());
-  try {
-    run(*region, found, outputs);
-  } catch (const std::exception& error) {
-    TORCH_WARN("a region of ", count, " operators is given up: ", error.what());
-    const std::lock_guard<std::mutex> lock(g_mutex);
-    region->state = Region::State::kGivenUp;
-    ++g_stats.given_up;
-    return {0, count};
+  if (ready == nullptr) return {0, count, whole == nullptr ? nullptr : &whole->took};
+  {
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
+    count_run(*ready, found.members.size() == count ? gathered.end : Gathered::End::kBoundary);
   }
-  return {count, 0};
-}
-
-// The program must take and give what the calls do, at the same places.
-bool fits(const Program& program, const Description& wanted) {
-  if (program.arguments.size() != wanted.inputs.size() ||
-      program.results.size() != wanted.outputs.size() ||
-      program.outputs.size() != wanted.outputs.size() || !program.may_wait ||
-      program.device != wanted.core)
-    return false;
-  for (size_t i = 0; i < wanted.outputs.size(); ++i) {
-    const Geometry& given = program.buffers[program.results[i]].geometry;
-    const auto& call = wanted.calls[wanted.outputs[i]];
-    if (program.results[i] != program.outputs[i] || given.dtype != call.dtype ||
-        at::IntArrayRef(given.sizes) != at::IntArrayRef(call.sizes) || !given.contiguous)
-      return false;
-  }
-  for (size_t i = 0; i < wanted.inputs.size(); ++i) {
-    const Buffer& taken = program.buffers[program.arguments[i]];
-    const Input& input = wanted.inputs[i];
-    if (taken.written || taken.geometry.dtype != input.dtype ||
-        at::IntArrayRef(taken.geometry.sizes) != at::IntArrayRef(input.sizes) ||
-        at::IntArrayRef(taken.geometry.strides) != at::IntArrayRef(input.strides))
-      return false;
-  }
-  return true;
+  const bool in_parts = whole != nullptr && found.members.size() < count;
+  const registry::Enqueued enqueued(found.members[0].call->issued);
+  const auto began = Clock::now();
+  const queue::RegionOutcome outcome = run_as_program(*ready, found);
+  if (in_parts) whole->took.total += std::chrono::nanoseconds(Clock::now() - began).count();
+  return outcome;
 }
 
 }  // namespace
@@ -205,122 +422,20 @@ bool fits(const Program& program, const Description& wanted) {
 void install_regions() { queue::set_region_runner(&run_region); }
 
 RegionStats region_stats() {
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  return g_stats;
+  const std::lock_guard<std::mutex> lock(g_regions.mutex);
+  return g_regions.stats;
 }
 void reset_region_stats() {
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  g_stats = {};
-  for (Region& region : g_regions) {
+  const std::lock_guard<std::mutex> lock(g_regions.mutex);
+  g_regions.stats = {};
+  for (Region& region : g_regions.all) {
     region.runs = region.separately = 0;
     region.ended_by.clear();
   }
 }
 void set_low_threshold(size_t calls) { g_low_threshold = calls; }
 void set_skips_unread(bool on) { g_skips_unread = on; }
-
-namespace {
-
-py::object object_of(const Atom& atom) {
-  if (const auto* i = std::get_if<int64_t>(&atom)) return py::int_(*i);
-  if (const auto* d = std::get_if<double>(&atom)) return py::float_(*d);
-  if (const auto* t = std::get_if<bool>(&atom)) return py::bool_(*t);
-  if (const auto* text = std::get_if<std::string>(&atom)) return py::str(*text);
-  if (const auto* i = std::get_if<InputRef>(&atom)) return py::make_tuple("input", i->number);
-  if (const auto* v = std::get_if<ValueRef>(&atom)) return py::make_tuple("value", v->call);
-  return py::none();
-}
-
-template <class Numbers>
-py::tuple tuple_of(const Numbers& numbers) {
-  py::tuple made(numbers.size());
-  for (size_t i = 0; i < numbers.size(); ++i) made[i] = py::int_(numbers[i]);
-  return made;
-}
-
-}  // namespace
-
-py::object next_region() {
-  size_t number = 0;
-  Description wanted;
-  {
-    const py::gil_scoped_release released;
-    std::unique_lock<std::mutex> lock(g_mutex);
-    g_changed.wait(lock, [] { return g_stopped || !g_wanted.empty(); });
-    if (!g_stopped) {
-      number = g_wanted.front();
-      g_wanted.pop_front();
-      wanted = g_regions[number].description;
-    }
-  }
-  if (wanted.calls.empty()) return py::none();
-  py::list inputs, calls;
-  for (const Input& input : wanted.inputs) {
-    inputs.append(py::make_tuple(static_cast<int>(input.dtype), tuple_of(input.sizes),
-                                 tuple_of(input.strides)));
-  }
-  for (const auto& call : wanted.calls) {
-    py::list arguments;
-    for (const Given& given : call.arguments) {
-      py::list items;
-      for (const Atom& atom : given.items) items.append(object_of(atom));
-      arguments.append(given.is_list ? py::object(items) : py::object(items[0]));
-    }
-    calls.append(py::make_tuple(call.name, call.overload, arguments, static_cast<int>(call.dtype),
-                                tuple_of(call.sizes)));
-  }
-  return py::make_tuple(number, static_cast<int>(wanted.core), inputs, calls,
-                        tuple_of(wanted.outputs));
-}
-
-void finish_region(size_t number, py::object program) {
-  std::shared_ptr<const Program> made;
-  if (!program.is_none()) made = program_of(program);
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  TORCH_CHECK_VALUE(number < g_regions.size() && g_regions[number].state == Region::State::kWanted,
-                    "no region ", number, " is being compiled");
-  Region& region = g_regions[number];
-  if (made != nullptr && fits(*made, region.description)) {
-    program.inc_ref();  // machine code belongs to the object; regions live to the end
-    region.scratch = std::make_unique<char[]>(static_cast<size_t>(made->scratch_bytes));
-    region.program = std::move(made);
-    region.state = Region::State::kReady;
-    ++g_stats.compiled;
-  } else {
-    region.state = Region::State::kGivenUp;
-    ++g_stats.given_up;
-  }
-}
-
-py::list regions_seen() {
-  static constexpr const char* names[] = {"seen", "compiling", "compiled", "given up"};
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  py::list all;
-  for (size_t number = 0; number < g_regions.size(); ++number) {
-    const Region& region = g_regions[number];
-    if (region.runs + region.separately == 0) continue;
-    py::list calls;
-    for (const auto& call : region.description.calls) {
-      const std::string name =
-          call.overload.empty() ? call.name : c10::str(call.name, ".", call.overload);
-      calls.append(
-          py::make_tuple(name, static_cast<int>(call.dtype), tuple_of(call.sizes), call.called_at));
-    }
-    py::dict ended_by;
-    for (const auto& [what, times] : region.ended_by) ended_by[py::str(what)] = times;
-    all.append(py::dict(
-        py::arg("number") = number, py::arg("core") = static_cast<int>(region.description.core),
-        py::arg("state") = names[static_cast<int>(region.state)], py::arg("calls") = calls,
-        py::arg("outputs") = tuple_of(region.description.outputs), py::arg("runs") = region.runs,
-        py::arg("separately") = region.separately, py::arg("ended_by") = ended_by));
-  }
-  return all;
-}
-
-void stop_regions() {
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  g_stopped = true;
-  g_changed.notify_all();
-}
+int64_t worth() { return g_worth; }
+void set_worth(int64_t nanoseconds) { g_worth = nanoseconds; }
 
 }  // namespace torch_neuronx::program

@@ -20,8 +20,8 @@ struct RegionStats {
   int64_t unwritten = 0;  // results of calls in them that nobody could read any more
   int64_t compiled = 0, given_up = 0;
   // Why regions ended: an operator that takes no part, or memory that calls share in another way;
-  // the most calls of a region; nothing more was enqueued.
-  int64_t ended_boundary = 0, ended_full = 0, ended_idle = 0;
+  // the most calls of a region; nothing more was enqueued in time; somebody waited.
+  int64_t ended_boundary = 0, ended_full = 0, ended_idle = 0, ended_read = 0;
 };
 RegionStats region_stats();
 void reset_region_stats();
@@ -32,6 +32,9 @@ pybind11::list regions_seen();
 void set_low_threshold(size_t calls);
 // Whether results that nobody can read any more are left unwritten.
 void set_skips_unread(bool on);
+// How long calls must have taken one by one before they are compiled.
+int64_t worth();
+void set_worth(int64_t nanoseconds);
 
 // For the thread that compiles: the next region that is wanted, as (number, inputs, calls,
 // outputs); None when the interpreter ends. Then `program`, or None if it can't be had.

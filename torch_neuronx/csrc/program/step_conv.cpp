@@ -6,6 +6,7 @@
 #include "conv/conv.h"
 #include "memory/allocator.h"
 #include "program/steps.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -39,6 +40,10 @@ void ConvStep::run(Frame& frame) const {
   } else {
     target = shape_only(dtype, sizes, out->geometry.strides);
   }
+  // A filter of the result reads all of its weights.
+  const auto of_filter =
+      double(w.geometry.numel) / double(std::max<int64_t>(w.geometry.sizes[0], 1));
+  registry::count_flops(2.0 * double(c10::multiply_integers(sizes)) * of_filter);
   // The filters' transformed form is kept under its content's number, as in GemmStep.
   const bool keep = constant_w && frame.stable(w.buffer);
   const uint64_t generation = keep ? generation_of(*frame.owner(w.buffer)) : 0;

@@ -8,6 +8,7 @@
 #include "kernels/parallel.h"
 #include "memory/allocator.h"
 #include "program/steps.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -220,6 +221,7 @@ void GemmStep::run(Frame& frame) const {
   // The packed form of B is kept under its content's number, which only whole allocations have.
   const bool keep =
       constant_b && !transposed && made_b.function == nullptr && frame.stable(b.buffer);
+  registry::count_flops(2.0 * double(p.batch) * double(p.m) * double(p.n) * double(p.k));
   if (gemm::run_if_faster(p, keep ? generation_of(*frame.owner(b.buffer)) : 0)) return;
 
   std::optional<ScratchScope> scratch;

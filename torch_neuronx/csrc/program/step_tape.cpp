@@ -1,10 +1,14 @@
 // Runs the instructions of a tape.
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <mutex>
 
+#include "device/profiler.h"
 #include "gemm/scratch.h"
 #include "program/tape.h"
 #include "program/team.h"
+#include "registry/registry.h"
 
 namespace torch_neuronx::program {
 
@@ -108,6 +112,7 @@ class TapeStep::Run {
     for (int64_t i = 0; i < count_; ++i) {
       const TapeFunction& f = tape_.functions[tape_.code[at]];
       if (f.kind == TapeFunction::Kind::kProduct) {
+        registry::count_flops(2 * f.product.multiplications());
         split(team, at, [](void* run, int64_t thread) {
           Run& r = *static_cast<Run*>(run);
           const TapeFunction& f = r.tape_.functions[r.tape_.code[r.at_]];
@@ -155,7 +160,32 @@ class TapeStep::Run {
   alignas(64) Failed failed_;
 };
 
+namespace {
+
+// The lines of a kernel's instructions, for profiles: "kernel.py:10-42", by file.
+std::string lines_of(const std::vector<std::string>& locations) {
+  std::map<std::string, std::pair<long, long>> files;
+  for (const std::string& location : locations) {
+    const auto colon = location.rfind(':');
+    if (colon == std::string::npos) continue;
+    const long line = std::strtol(location.c_str() + colon + 1, nullptr, 10);
+    const auto [known, fresh] = files.try_emplace(location.substr(0, colon), line, line);
+    if (fresh) continue;
+    known->second.first = std::min(known->second.first, line);
+    known->second.second = std::max(known->second.second, line);
+  }
+  std::string text;
+  for (const auto& [file, lines] : files) {
+    text += (text.empty() ? "" : ", ") + file + ":" + std::to_string(lines.first);
+    if (lines.second != lines.first) text += "-" + std::to_string(lines.second);
+  }
+  return text;
+}
+
+}  // namespace
+
 void TapeStep::run(Frame& frame) const {
+  if (profiling()) ActivityScope::note({{"source", lines_of(locations)}});
   for (const int32_t output : outputs) frame.ensure(output);
   Team* const team = Team::current();
   if (team != nullptr || !any_parallel) {

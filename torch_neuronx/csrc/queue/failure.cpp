@@ -61,6 +61,10 @@ std::exception_ptr with_name(std::exception_ptr failure, const std::string& name
       "NEURON_LAUNCH_BLOCKING=1 runs each operator at its call.";
   try {
     std::rethrow_exception(failure);
+  } catch (const c10::AcceleratorError& error) {
+    return std::make_exception_ptr(
+        c10::AcceleratorError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                              error.get_error_code(), error.what_without_backtrace() + note));
   } catch (const c10::Error& error) {
     return of_kind(error, error.what_without_backtrace() + note, Known{});
   } catch (const std::bad_alloc&) {

@@ -18,6 +18,7 @@
 #include "device/python_lock.h"
 #include "device/state.h"
 #include "queue/failure.h"
+#include "registry/registry.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -53,6 +54,8 @@ RegionRunner g_region_runner = nullptr;
 std::atomic<int64_t> g_enqueued{0}, g_waits{0}, g_settled{0}, g_full{0};
 
 class Queue {
+  using Clock = std::chrono::steady_clock;
+
  public:
   explicit Queue(c10::DeviceIndex core) : core_(core), thread_([this] { work(); }) {}
 
@@ -87,15 +90,14 @@ class Queue {
 
   // Until `position` pieces of work are done.
   void wait_until(uint64_t position) {
-    for (int i = 0; i < kLooks; ++i) {
-      if (done(position)) return;
-      relax();
-    }
+    wanted_.fetch_add(1, std::memory_order_relaxed);
+    for (int i = 0; i < kLooks && !done(position); ++i) relax();
     for (uint64_t now = done_.load(); now < position; now = done_.load()) {
       waiting_.fetch_add(1);
       if (done_.load() == now) done_.wait(now);
       waiting_.fetch_sub(1);
     }
+    wanted_.fetch_sub(1, std::memory_order_relaxed);
   }
 
   // Throws what failed, and forgets it.
@@ -135,20 +137,20 @@ class Queue {
         c10::autograd_dispatch_keyset_with_ADInplaceOrView |
         c10::DispatchKeySet(
             {c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
-    size_t alone = 0;  // pieces of work that make no region
+    RegionOutcome outcome{0, 0};
+    Clock::time_point began;
     for (uint64_t position = 0;;) {
       sleep_until_issued(position);
       if (closed_.load()) return;
-      size_t ran = 0;
-      if (alone == 0 && looks_for_regions()) {
-        const RegionOutcome outcome = run_region(position);
-        ran = outcome.done;
-        alone = outcome.alone;
+      if (outcome.alone == 0 && looks_for_regions()) {
+        outcome = run_region(position);
+        if (outcome.took != nullptr) began = Clock::now();
       }
+      size_t ran = std::exchange(outcome.done, 0);
       if (ran == 0) {
         run(*ring_[position % kCapacity]);
         ran = 1;
-        if (alone > 0) --alone;
+        if (outcome.alone > 0 && --outcome.alone == 0) write_down(outcome.took, began);
       }
       for (size_t i = 0; i < ran; ++i) ring_[(position + i) % kCapacity].reset();
       position += ran;
@@ -163,13 +165,39 @@ class Queue {
     if (g_region_runner == nullptr || at::globalContext().deterministicAlgorithms() ||
         failed_.load(std::memory_order_acquire))
       return {};
-    RegionOutcome outcome = g_region_runner([&](size_t k) -> Work* {
-      const uint64_t wanted = position + k;
-      if (wanted >= issued_.load(std::memory_order_acquire)) return nullptr;
-      return ring_[wanted % kCapacity].get();
-    });
+    Front front(*this, position);
+    RegionOutcome outcome = g_region_runner(front);
     if (outcome.done > 0) outcome.alone = 0;
+    if (outcome.failure != nullptr) fail(std::exchange(outcome.failure, nullptr), *front.at(0));
     return outcome;
+  }
+
+  // The next pieces of work: see Ahead.
+  class Front final : public Ahead {
+   public:
+    Front(Queue& queue, uint64_t position) : queue_(queue), position_(position) {}
+    Work* at(size_t k) override {
+      const uint64_t wanted = position_ + k;
+      if (wanted >= queue_.issued_.load(std::memory_order_acquire)) return nullptr;
+      return queue_.ring_[wanted % kCapacity].get();
+    }
+    Work* await(size_t k, std::chrono::nanoseconds most) override {
+      const auto end = Clock::now() + most;
+      while (at(k) == nullptr && !is_waited_for() && Clock::now() < end) relax();
+      return at(k);
+    }
+    bool is_waited_for() override { return queue_.wanted_.load(std::memory_order_relaxed) != 0; }
+
+   private:
+    Queue& queue_;
+    const uint64_t position_;
+  };
+
+  void write_down(Took* took, Clock::time_point began) const {
+    if (took == nullptr || failed_.load(std::memory_order_relaxed)) return;
+    const int64_t now = std::chrono::nanoseconds(Clock::now() - began).count();
+    took->total.fetch_add(now, std::memory_order_relaxed);
+    if (now < took->shortest.load(std::memory_order_relaxed)) took->shortest.store(now);
   }
 
   void sleep_until_issued(uint64_t position) {
@@ -189,13 +217,18 @@ class Queue {
     }
     try {
       const CorrelationScope correlation(work.correlation);
+      const registry::Enqueued enqueued(work.issued);
       work.run();
     } catch (...) {
-      const std::lock_guard<std::mutex> lock(failure_mutex_);
-      failure_ = with_name(std::current_exception(), work.name(), work.called_at);
-      failed_.store(true, std::memory_order_release);
-      detail::g_pending.fetch_add(1, std::memory_order_relaxed);  // until somebody is told
+      fail(std::current_exception(), work);
     }
+  }
+
+  void fail(std::exception_ptr failure, const Work& work) {
+    const std::lock_guard<std::mutex> lock(failure_mutex_);
+    failure_ = with_name(std::move(failure), work.name(), work.called_at);
+    failed_.store(true, std::memory_order_release);
+    detail::g_pending.fetch_add(1, std::memory_order_relaxed);  // until somebody is told
   }
 
   const c10::DeviceIndex core_;
@@ -206,7 +239,8 @@ class Queue {
   alignas(64) std::atomic<uint64_t> issued_{0};
   std::atomic<bool> asleep_{false};
   alignas(64) std::atomic<uint64_t> done_{0};
-  std::atomic<int> waiting_{0};
+  std::atomic<int> waiting_{0};  // threads that sleep until work is done
+  std::atomic<int> wanted_{0};   // the same, and those that look
   std::atomic<bool> closed_{false};
   std::mutex failure_mutex_;
   std::exception_ptr failure_;
@@ -311,9 +345,18 @@ void note_wait(const std::string& what) {
 
 void push(c10::DeviceIndex core, std::unique_ptr<Work> work) {
   work->called_at = users_line();
-  if (g_profiling.load(std::memory_order_relaxed)) work->correlation = profile_correlation();
+  if (profiling()) work->correlation = profile_correlation();
   g_enqueued.fetch_add(1, std::memory_order_relaxed);
-  if (start(core).push(work)) return;
+  work->issued = registry::ticks();
+  if (profiling()) {
+    const std::string name = work->name();
+    const int64_t began = profile_time();
+    const bool pushed = start(core).push(work);
+    note_issue(name, core, began);
+    if (pushed) return;
+  } else if (start(core).push(work)) {
+    return;
+  }
   const Inside inside;
   work->run();
 }

@@ -6,11 +6,11 @@
 #pragma once
 
 #include <c10/core/Device.h>
-#include <c10/util/FunctionRef.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -78,6 +78,7 @@ class Work {
   // operator that the calling thread was in, if somebody profiles.
   std::string called_at;
   int32_t correlation = 0;
+  uint64_t issued = 0;  // when, in ticks of registry/registry.h
   // Called instead of run() where earlier work failed and nobody was told yet.
   virtual void skip() {}
 };
@@ -95,14 +96,35 @@ class FunctionWork final : public Work {
   const std::function<void()> function_;
 };
 
-// Runs several pieces of work at once, from the next on, if it can. `at(k)` is the k-th piece from
-// the next on, or null behind the last; it stays where it is while this runs.
-struct RegionOutcome {
-  size_t done = 0;   // so many were run
-  size_t alone = 1;  // else: so many are to be run one by one before it is asked again
+// What stands in a queue, from the next piece of work on, for the thread that works there. It stays
+// where it is meanwhile.
+class Ahead {
+ public:
+  // The k-th piece of work, or null behind the last.
+  virtual Work* at(size_t k) = 0;
+  // The same, but it waits for the k-th: so long at most, and not while somebody waits for what was
+  // enqueued before.
+  virtual Work* await(size_t k, std::chrono::nanoseconds most) = 0;
+  // Whether somebody waits for what is enqueued.
+  virtual bool is_waited_for() = 0;
+
+ protected:
+  ~Ahead() = default;
 };
-using LookAt = c10::function_ref<Work*(size_t)>;
-using RegionRunner = RegionOutcome (*)(LookAt at);
+
+// What pieces of work took that were run one by one, in nanoseconds: the shortest time, and all.
+struct Took {
+  std::atomic<int64_t> shortest{INT64_MAX}, total{0};
+};
+
+// Runs several pieces of work at once, from the next on, if it can.
+struct RegionOutcome {
+  size_t done = 0;       // so many were run
+  size_t alone = 1;      // else: so many are to be run one by one before it is asked again
+  Took* took = nullptr;  // where to write down how long these take
+  std::exception_ptr failure = nullptr;  // of those that were run
+};
+using RegionRunner = RegionOutcome (*)(Ahead& ahead);
 void set_region_runner(RegionRunner runner);
 
 // Adds work at the end of a core's queue; waits while that is full.

@@ -7,7 +7,7 @@ what each is called and which of its arguments are tensors that it reads and wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
 
+from neuronxcc.perf.graphs.collectives import SENT
 from torch_neuronx import _C
 
 # What is read and what is written, by the names in the operator's schema. Where nothing is written
@@ -83,22 +84,6 @@ def _table() -> Mapping[object, Spec]:
 
 
 SPECS = _table()
-
-# What every rank sends in a group of n, as a multiple of the bytes of the whole payload: what a
-# ring does, and what no algorithm that uses each link once can be below.
-SENT: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "gather": lambda n: 1 / n,
-    "scatter": lambda n: (n - 1) / n,
-    "broadcast": lambda n: (n - 1) / n,
-    "reduce": lambda n: (n - 1) / n,
-    "send": lambda _: 1.0,
-    "recv": lambda _: 0.0,
-    "barrier": lambda _: 0.0,
-}
 
 
 @dataclass(frozen=True, slots=True)

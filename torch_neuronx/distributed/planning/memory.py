@@ -119,6 +119,14 @@ class Memory:
         self._references[key] = weakref.ref(storage, partial(self._gone, key))
         self._resize(block, storage.nbytes())
 
+    def block_of(self, tensor: Tensor) -> Block:
+        """The storage of a tensor; of one that no operator has made yet as well."""
+        found = self._live.get(tensor.untyped_storage()._cdata)
+        if found is None:
+            self.see(tensor, "given", "")
+            found = self._live[tensor.untyped_storage()._cdata]
+        return found
+
     def _gone(self, key: int, _reference: object) -> None:
         block = self._live.pop(key)
         self._watched.pop(key, None)

@@ -7,7 +7,7 @@ size, and small integers on the device (sizes, flags, token counts). `PlanMode._
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,10 @@ from torch_neuronx.distributed.planning import collectives
 from torch_neuronx.distributed.planning.collectives import SPECS, Collective
 from torch_neuronx.distributed.planning.errors import PlanError
 from torch_neuronx.distributed.planning.progress import Progress
+
+#: Told of an operator that ran: it, its arguments, those by name, what it gave, and the collective
+#: that it was.
+Watcher = Callable[[Any, Sequence[object], Mapping[str, object], object, Collective | None], None]
 
 _PLAIN = {Tensor, FakeTensor, torch.nn.Parameter, torch.nn.Buffer}
 # The largest tensor of floating point that is made for real on the host, and the largest copy of
@@ -55,12 +59,14 @@ class PlanMode(TorchDispatchMode):
     Attributes:
         progress: Where the script is, and its memory.
         issued: The collectives so far, in order.
+        watchers: Told of every operator, in order.
     """
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.progress = progress
         self.issued: list[Collective] = []
+        self.watchers: list[Watcher] = []
         self._groups: set[str] = set()
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._memo = self._fake.fake_tensor_converter.meta_converter.tensor_memo
@@ -99,6 +105,8 @@ class PlanMode(TorchDispatchMode):
         if func._schema.name in _FSDP:
             memory.watch(given)
             memory.look(given)
+        for watcher in self.watchers:
+            watcher(func, args, kwargs, result, self.issued[-1] if spec is not None else None)
         return result
 
     # Operators.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from neuronxcc.perf.graphs.collectives import Reach, collective_us
 from neuronxcc.targets import DEFAULT_TARGET, TARGETS, Instance, Target, get_target
-from torch_neuronx.distributed.planning.collectives import SENT
 from torch_neuronx.distributed.planning.errors import PlanError
 
 # Names of what the ranks of a group share, from near to far, with the link that then limits it.
@@ -100,37 +99,27 @@ class Placement:
             return "network"
         return "instance" if len({self.chip_of(rank) for rank in ranks}) > 1 else "chip"
 
-    def seconds(self, kind: str, size: int, ranks: Sequence[int]) -> float | None:
-        """Estimate the time of a collective on hardware from published numbers, `None` without any.
-
-        It is the time that the bytes need on the slowest link at its full published rate, while all
-        groups of the same kind (those that the other ranks are in) do the same, plus the published
-        time of a hop for each hop of the algorithm that the runtime chooses by size. Queues, other
-        traffic and what overlaps with it are left out.
-        """
-        facts = self.target.collectives
-        n = len(ranks)
-        if facts is None or n == 1:
-            return None if facts is None else 0.0
-        sent = size * SENT[kind](n)
+    def reach(self, ranks: Sequence[int]) -> Reach:
+        """Where the ranks of a group are, for the table of collectives."""
         chips = Counter(self.chip_of(rank) for rank in ranks)
         hosts = Counter(self.instance_of(rank) for rank in ranks)
-        # Bytes are written once and read once by each rank of a chip.
-        transfer = 2 * sent * self.cores_per_chip / (self.target.hbm_gbps * 1e9)
-        if len(chips) > 1:
-            groups = self.cores_per_chip / max(chips.values())
-            transfer = max(transfer, sent * groups / (self.target.link.chip_gbps * 1e9))
-        if len(hosts) > 1:
-            if self.instance.network_gbit is None:
-                return None
-            groups = self.ranks_per_instance / max(hosts.values())
-            transfer = max(transfer, sent * groups / (self.instance.network_gbit / 8 * 1e9))
-        inside = max(hosts.values())
-        if size < facts.mesh_below_bytes:
-            hops: float = 1
-        elif size < facts.halving_below_bytes:
-            hops = math.ceil(math.log2(max(inside, 2)))
-        else:
-            hops = max(inside / 2, 1)
-        latency = hops * facts.hop_us + (len(hosts) - 1) * facts.network_hop_us
-        return transfer + latency * 1e-6
+        return Reach(
+            ranks=len(ranks),
+            chips=len(chips),
+            hosts=len(hosts),
+            on_chip=max(chips.values()),
+            on_host=max(hosts.values()),
+            cores_per_chip=self.cores_per_chip,
+            ranks_per_host=self.ranks_per_instance,
+            network_gbit=self.instance.network_gbit,
+        )
+
+    def seconds(self, kind: str, size: int, ranks: Sequence[int]) -> float | None:
+        """Bound the time of a collective on hardware from published numbers, `None` without any.
+
+        `neuronxcc.perf.graphs.collectives` says of what it is made.
+        """
+        if self.target.collectives is None:
+            return None
+        us = collective_us(kind, size, self.reach(ranks), self.target)
+        return None if us is None else us * 1e-6

@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._pytree import tree_leaves
 
 from torch_neuronx.distributed.planning.memory import Memory
 
@@ -34,12 +35,16 @@ class Progress:
         memory: The planned core's memory; its `phase` and `step` are where the script is.
         steps: Finished steps of the optimizer that made the most.
         module: Name of the module whose forward runs, empty outside of any.
+        forwards: How often a forward began that is in no other module's, backward left out.
+        tokens: Elements of the first tensor of integers that the last of them was given, 0 if none.
     """
 
     def __init__(self, last_step: int | None) -> None:
         self.memory = Memory()
         self.module = ""
         self.steps = 0
+        self.forwards = 0
+        self.tokens = 0
         self._last = last_step
         self._counts: dict[int, int] = {}
         self._optimizers: list[Optimizer] = []  # keeps their ids theirs
@@ -75,9 +80,12 @@ class Progress:
         elif self.memory.phase == "backward":
             self.memory.phase = "optimizer"
 
-    def _before_forward(self, module: nn.Module, _inputs: object) -> None:
+    def _before_forward(self, module: nn.Module, inputs: object) -> None:
         if not self._stack:
             self._enter(module)
+            if not self.in_backward:
+                self.forwards += 1
+                self.tokens = _tokens(inputs)
         path = self._names.get(id(module), type(module).__name__)
         self._stack.append(path)
         self.module = path
@@ -123,3 +131,11 @@ class Progress:
         self._stepped = True
         if self._last is not None and min(self._counts.values()) >= self._last:
             raise Enough
+
+
+def _tokens(inputs: object) -> int:
+    """Elements of the first tensor of integers."""
+    for leaf in tree_leaves(inputs):
+        if isinstance(leaf, Tensor) and not leaf.dtype.is_floating_point and leaf.dim():
+            return leaf.numel()
+    return 0

@@ -86,18 +86,27 @@ def planning(
             "starts, or use `python -m torch_neuronx.distributed.plan`, which does"
         )
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    progress = Progress(steps)
-    mode = PlanMode(progress)
     with ExitStack() as stack:
         stack.enter_context(changed(launcher_variables(placement, rank, store.port)))
         stack.callback(neuron.set_device, neuron.current_device())
         neuron.set_device(local)
+        mode = PlanMode(Progress(steps))
         stack.callback(_leave)
         ACTIVE.append(mode)
-        stack.callback(progress.close)
-        progress.open()
-        stack.enter_context(mode)
+        stack.enter_context(alone(mode))
         yield mode
+
+
+@contextmanager
+def alone(mode: PlanMode) -> Iterator[PlanMode]:
+    """Let a mode follow what runs in a `with` block, with no job around it."""
+    progress = mode.progress
+    progress.open()
+    try:
+        with mode:
+            yield mode
+    finally:
+        progress.close()
 
 
 def _leave() -> None:
@@ -148,18 +157,27 @@ def plan(
         steps=steps,
     ) as mode:
         placement = Placement.of(world_size, instance, lnc, ranks_per_instance)
-        try:
-            if callable(program):
-                program(*arguments)
-            else:
-                script = Path(program)
-                if not script.is_file():
-                    raise PlanError(f"{script} is not a file")
-                with _arguments(script, [str(argument) for argument in arguments]):
-                    runpy.run_path(str(script), run_name="__main__")
-        except Enough:
-            pass
-        except SystemExit as leaving:
-            if leaving.code not in (None, 0):
-                raise PlanError(f"the script ended itself with {leaving.code!r}") from leaving
+        run_program(program, arguments)
     return make_plan(mode, placement, rank)
+
+
+def run_program(program: Callable[..., object] | str | Path, arguments: Sequence[Any]) -> None:
+    """Run a function or a script until it ends, or has made its steps.
+
+    Raises:
+        PlanError: There is no such script, or it ended itself with an error.
+    """
+    try:
+        if callable(program):
+            program(*arguments)
+            return
+        script = Path(program)
+        if not script.is_file():
+            raise PlanError(f"{script} is not a file")
+        with _arguments(script, [str(argument) for argument in arguments]):
+            runpy.run_path(str(script), run_name="__main__")
+    except Enough:
+        pass
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise PlanError(f"the script ended itself with {leaving.code!r}") from leaving

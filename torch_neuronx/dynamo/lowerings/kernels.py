@@ -86,7 +86,7 @@ def _launched(
     else:
         key = keep(Callee(launch.program, tuple(sorted(launch.written))))
         enter(key, launch)
-    if by_operator or TORCH_NEURONX_EXECUTOR.get() == "reference":
+    if by_operator or TORCH_NEURONX_EXECUTOR.get() in ("reference", "device"):
         undefined = frozenset()
     operands = [x for i, x in enumerate(given) if i not in undefined]
     numbers = itertools.count()

@@ -1,0 +1,1 @@
+"""`neuron-explorer`: profiles of programs on the device, captured, kept in files, and shown."""

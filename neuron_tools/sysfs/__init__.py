@@ -1,0 +1,1 @@
+"""The driver's tree of counters, as files under a root that the user chooses."""

@@ -1,0 +1,1 @@
+"""neuron-top: what neuron-monitor says, full screen in a terminal."""

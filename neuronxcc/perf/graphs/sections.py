@@ -1,0 +1,323 @@
+"""Nodes that follow each other without memory in between, and how long each such section takes.
+
+A section begins with what needs its operands as a whole: a product, an attention, a gather, a sort,
+a collective, a call. What is done to its result element by element, and reductions of it, belong to
+it: they work on tiles while these are on the chip. So a section works on its engines at the same
+time, tile by tile, and takes as long as the busiest of them; then the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Op
+from neuronxcc.perf.graphs.machine import Machine
+from neuronxcc.perf.graphs.merging import balance, merge
+from neuronxcc.perf.graphs.rates import NodeCost, cost_of
+
+__all__ = ["BY_BOUNDS", "SIMULATED", "How", "Section", "cost_section", "sections_of"]
+
+How = Literal["simulated", "bytes and flops"]
+SIMULATED: Final[How] = "simulated"
+BY_BOUNDS: Final[How] = "bytes and flops"
+
+_BEGINS = frozenset(
+    {"product", "attention", "rows", "sort", "largest", "host", "other call", "collective"}
+    | {"window", "scattered choice", "random numbers"}
+)
+# What is no work of its own: it is another way of looking at its operand.
+_VIEWS = frozenset({Op.RESHAPE, Op.BROADCAST_IN_DIM, Op.SLICE, Op.BITCAST_CONVERT})
+# They change a part of a value that stays where it is.
+_IN_PLACE = frozenset({Op.DYNAMIC_UPDATE_SLICE, Op.SCATTER})
+_NESTED = frozenset({Op.WHILE, Op.CONDITIONAL, Op.CALL})
+
+
+@dataclass(slots=True)
+class Section:
+    """Nodes that are computed together.
+
+    Attributes:
+        nodes: what each of them costs, operands first.
+        busy: microseconds by engine; "dma" for what goes between HBM and the chip.
+        latency_us: what is waited for between the section before and this one.
+        read: bytes that HBM gives.
+        written: bytes that HBM takes.
+        of: bytes of HBM by number in `nodes`: to whom they are counted.
+        how: where its time is from.
+        simulated_us: of a device program, None if there is none.
+        spilled: bytes of HBM that are there because memory on the chip is too small.
+        notes: what is not modelled of it.
+    """
+
+    nodes: list[NodeCost] = field(default_factory=list)
+    busy: dict[str, float] = field(default_factory=dict)
+    latency_us: float = 0.0
+    read: int = 0
+    written: int = 0
+    of: list[int] = field(default_factory=list)
+    how: How = BY_BOUNDS
+    simulated_us: float | None = None
+    spilled: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def us(self) -> float:
+        """Microseconds that it takes."""
+        if self.simulated_us is not None:
+            return self.simulated_us
+        return max(self.busy.values(), default=0.0) + self.latency_us
+
+    @property
+    def bound_by(self) -> str:
+        """Its busiest engine, "dma", or "latency" where waiting is longer."""
+        name, most = max(self.busy.items(), key=lambda item: item[1], default=("", 0.0))
+        return name if most >= self.latency_us else "latency"
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of its products."""
+        return sum(cost.flops for cost in self.nodes)
+
+    def shares(self, machine: Machine) -> list[float]:
+        """Of each node, its share of the section's time: by what keeps an engine or DMA longest."""
+        weights = [
+            max(cost.longest, machine.dma_us(moved))
+            for cost, moved in zip(self.nodes, self.of, strict=True)
+        ]
+        whole = sum(weights)
+        if not whole:
+            return [1 / len(weights)] * len(weights)
+        return [weight / whole for weight in weights]
+
+
+def sections_of(
+    graph: Graph, machine: Machine, *, constant_params: Collection[int] | None = None
+) -> list[Section]:
+    """Take a graph apart into sections, and cost them.
+
+    Args:
+        graph: of tensor IR; one without collectives, whose cost depends on where ranks are.
+        machine: a logical core.
+        constant_params: numbers of the parameters that are weights: transposing them is done once,
+            when they are loaded. None: all that the graph does not update.
+    """
+    if constant_params is None:
+        updated = set(graph.aliases.values())
+        constant_params = {p["index"] for p in graph.params} - updated
+    parts = _Parts(machine, frozenset(constant_params))
+    for node in graph.nodes():
+        parts.add(node)
+    return parts.finished(graph)
+
+
+def cost_section(nodes: Sequence[Node], results: Collection[Node], machine: Machine) -> Section:
+    """Return what nodes cost if they are one section, whose results leave it.
+
+    Args:
+        nodes: operands first.
+        results: of them, those that are used elsewhere.
+        machine: a logical core.
+    """
+    parts = _Parts(machine, frozenset())
+    parts.sections.append([])
+    for node in nodes:
+        parts.costs[node] = cost_of(node, machine)
+        parts.place[node] = 0
+        parts.sections[0].append(node)
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for src in node.srcs:
+            users.setdefault(src, []).append(node)
+    merge([parts.costs[node] for node in nodes], users)
+    return parts.costed(0, frozenset(results), frozenset())
+
+
+class _Parts:
+    def __init__(self, machine: Machine, constant: frozenset[int]) -> None:
+        self.machine = machine
+        self.constant = constant
+        self.sections: list[list[Node]] = []
+        self.place: dict[Node, int] = {}  # number of its section; -1 for what is not computed here
+        self.costs: dict[Node, NodeCost] = {}
+        self.weights: set[Node] = set()  # made of constant parameters by moving alone
+        self.nested: dict[Node, list[Section]] = {}
+        self.loaded: set[Node] = set()  # parameters that an earlier section has brought
+        self.streams = False  # nothing in the last section needs an operand as a whole
+
+    def add(self, node: Node) -> None:
+        """Put a node into a section; its operands are in theirs."""
+        cost = cost_of(node, self.machine)
+        self.costs[node] = cost
+        if node.op is Op.PARAMETER:
+            self.place[node] = -1
+            if node["index"] in self.constant:
+                self.weights.add(node)
+            return
+        moved = node.op in _VIEWS or node.op in {Op.TRANSPOSE, Op.CONVERT}
+        if moved and node.srcs[0] in self.weights:
+            # Of weights that is done once, when they are loaded.
+            self.weights.add(node)
+            self.place[node] = -1
+            return
+        before = max((self.place[src] for src in node.srcs), default=-1)
+        free = not cost.works and cost.kind not in _BEGINS
+        if node.op in _NESTED:
+            self.nested[node] = self._inside(node)
+        elif free and before < 0:
+            self.place[node] = -1
+            return
+        begins = cost.kind in _BEGINS or node.op in _NESTED
+        if begins or before < 0:
+            # Chains on elements that do not wait for each other stream through the core together.
+            if begins or not self.streams:
+                self.sections.append([])
+            before = len(self.sections) - 1
+            self.streams = not begins
+        self.place[node] = before
+        self.sections[before].append(node)
+
+    def _inside(self, node: Node) -> list[Section]:
+        """Of a loop once what it repeats, of a choice the longest branch."""
+        if node.op is Op.CONDITIONAL:
+            branches = [sections_of(branch, self.machine) for branch in node["branches"]]
+            return max(branches, key=lambda branch: sum(s.us for s in branch))
+        return sections_of(node["body"], self.machine)
+
+    def finished(self, graph: Graph) -> list[Section]:
+        """All sections, in order."""
+        crossing = frozenset(
+            self._root(src)
+            for node in graph.nodes()
+            for src in node.srcs
+            if self.place[src] >= 0 and self.place[src] != self.place[node]
+        )
+        results = frozenset(node for node in graph.results if self._root(node) not in crossing)
+        results |= frozenset(map(self._root, graph.results)) & crossing
+        users = graph.users()
+        for node in graph.results:
+            users[node].append(node)  # stands for whoever calls the program
+        found = []
+        for number, nodes in enumerate(self.sections):
+            merge([self.costs[node] for node in nodes], users)
+            section = self.costed(number, results, crossing)
+            inner = [s for node in nodes for s in self.nested.get(node, ())]
+            found.append(_joined(section, inner, nodes) if inner else section)
+        return found
+
+    def costed(self, number: int, results: frozenset[Node], crossing: frozenset[Node]) -> Section:
+        """The time and the bytes of a section."""
+        machine = self.machine
+        nodes = self.sections[number]
+        made = Section([self.costs[node] for node in nodes])
+        made.of = [0] * len(nodes)
+        seen: set[Node] = set()
+        rows = sum(self._moves(at, made, number, seen) for at in range(len(nodes)))
+        for at, node in enumerate(nodes):
+            if node in results or (node in crossing and self._leaves(node)):
+                size = self._changed(made.nodes[at])
+                made.of[at] += size
+                made.written += size
+        made.read += self._again(nodes, seen)
+        for cost in made.nodes:
+            for name, us in cost.busy.items():
+                made.busy[name] = made.busy.get(name, 0.0) + us
+        balance(made.nodes, made.busy)
+        whole = machine.dma_us(made.read + made.written - rows)
+        made.busy["dma"] = made.busy.get("dma", 0.0) + whole
+        made.busy = {name: us for name, us in made.busy.items() if us}
+        if made.busy:
+            made.latency_us = machine.graph.section_gap + self._chain(made)
+        return made
+
+    def _moves(self, at: int, made: Section, number: int, seen: set[Node]) -> int:
+        """Count what a node of a section reads from HBM; of that, what its `busy` has already."""
+        cost, rows = made.nodes[at], 0
+        for operand, src in enumerate(cost.node.srcs):
+            root = self._root(src)
+            here = root in seen or root in self.loaded or self.place.get(root, -1) == number
+            if here or not self._in_memory(root):
+                continue
+            size = root.type.nbytes
+            if src.op is Op.SLICE or src in self.weights:
+                size = min(size, src.type.nbytes)  # weights are stored as they are used
+            if cost.touched >= 0 and operand == 0:
+                size = rows = cost.touched
+            else:
+                seen.add(root)
+                if root not in self.weights and not self._leaves(root):
+                    self.loaded.add(root)
+            made.of[at] += size
+            made.read += size
+        return rows
+
+    def _changed(self, cost: NodeCost) -> int:
+        """Bytes that a node's result has in HBM that were not there."""
+        if cost.node.op in _IN_PLACE and self._in_memory(cost.node):
+            return cost.touched  # the rest stays where it is
+        return sum(t.nbytes for t in cost.node.types)
+
+    def _chain(self, section: Section) -> float:
+        """The longest time that results of engines are waited for, one after the other."""
+        until: dict[Node, float] = {}
+        for cost in section.nodes:
+            before = max((until.get(src, 0.0) for src in cost.node.srcs), default=0.0)
+            own = self.machine.latency_us(cost.engine) if cost.works else 0.0
+            until[cost.node] = before + own
+        return max(until.values(), default=0.0)
+
+    def _root(self, node: Node) -> Node:
+        """What a value that is only looked at in another way lies in."""
+        while node.srcs and (node.op in _VIEWS or self.place.get(node, 0) < 0):
+            node = node.srcs[0]
+        return node
+
+    def _in_memory(self, root: Node) -> bool:
+        """Return whether who did not make a value has to read it from HBM."""
+        if root.op is Op.PARAMETER:
+            return True
+        if root.op in _IN_PLACE and self._in_memory(self._root(root.srcs[0])):
+            return True
+        if self.place.get(root, -1) < 0:
+            return root.op is Op.CONSTANT and root.type.size > 1
+        return self._leaves(root)
+
+    def _leaves(self, node: Node) -> bool:
+        """Return whether a result is too large to stay on the chip."""
+        return sum(t.nbytes for t in node.types) > self.machine.resident_bytes
+
+    def _again(self, nodes: Sequence[Node], read: set[Node]) -> int:
+        """Bytes that products read once more, because neither operand fits on the chip."""
+        found = 0
+        for node in nodes:
+            if node.op is not Op.DOT_GENERAL:
+                continue
+            sizes = [src.type.nbytes for src in node.srcs if self._root(src) in read]
+            batch = 1
+            for d in node["lhs_batch"]:
+                batch *= node.srcs[0].shape[d]
+            if len(sizes) < 2:
+                continue
+            room = self.machine.resident_bytes
+            first, second = (size // batch for size in sizes)
+            if min(first, second) > room:
+                found += batch * min(
+                    (-(-first // room) - 1) * second, (-(-second // room) - 1) * first
+                )
+        return found
+
+
+def _joined(section: Section, inner: Sequence[Section], nodes: Sequence[Node]) -> Section:
+    """A section with those of the graphs that it calls."""
+    for part in inner:
+        section.nodes += part.nodes
+        section.of += part.of
+        section.read += part.read
+        section.written += part.written
+        section.latency_us += part.us
+    if any(node.op is Op.WHILE for node in nodes):
+        section.notes = (*section.notes, "a loop is counted as one iteration")
+    return section

@@ -1,0 +1,267 @@
+"""Operators along one dimension that need all of it: scans, positions of extremes, orders.
+
+Rows are the other dimensions, so that every partition works on a line of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import nki.isa as nisa
+import nki.language as nl
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Op
+from nki.device.emitter import Emitter, NoLoweringError, Value, chunks, require_form
+from nki.device.groups import Group, Use, is_number
+from nki.device.rows import blocks_of
+from nki.device.transfers import Leaf, leaf_of, load, store
+from nki.device.types import HELD
+from nki.device.views import View, contiguous
+from nki.tensor import NkiTensor
+
+__all__ = ["run_arg_reduce", "run_cumulative", "run_sort", "run_topk"]
+
+Tensors = Mapping[Node, NkiTensor]
+
+_PART = 4096  # columns that are worked on at once, where parts can be
+_MOST_SORTED = 16384  # elements that the searches take
+_EIGHT = 8
+_BEYOND = float(1 << 24)  # more than any position
+# Larger and smaller than all numbers that are sorted: infinities come next to them.
+_TOP, _HIGH, _LOW = 3.4e38, 3.38e38, -3.38e38
+
+
+class Line(NamedTuple):
+    """A tensor with one dimension as columns.
+
+    Attributes:
+        leaf: its rows and columns.
+        rows: how many.
+        columns: how many.
+    """
+
+    leaf: Leaf
+    rows: int
+    columns: int
+
+
+def line(tensor: NkiTensor, dtype: DType, view: View, dim: int) -> Line:
+    """Return a view with a dimension as columns."""
+    order = [d for d in range(len(view.shape)) if d != dim]
+    rows = math.prod(view.shape[d] for d in order)
+    columns = view.shape[dim]
+    return Line(leaf_of(tensor, dtype, view.permuted([*order, dim]), rows, columns), rows, columns)
+
+
+def _operand(inputs: Tensors, use: Use, dim: int) -> Line:
+    if is_number(use.source):
+        raise NoLoweringError("all elements are the same number")
+    require_form(use.source.dtype)
+    return line(inputs[use.source], use.source.dtype, use.view, dim)
+
+
+def _result(outputs: Tensors, node: Node, shape: tuple[int, ...], dtype: DType, dim: int) -> Line:
+    return line(outputs[node], dtype, contiguous(shape), dim)
+
+
+# --- scans ---------------------------------------------------------------------------------------
+
+_SCANS = {"add": ("multiply", 1.0), "mul": ("multiply", 1.0), "max": ("add", 0.0),
+          "min": ("add", 0.0)}  # fmt: skip
+_COMBINES = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+
+
+def run_cumulative(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
+    """Combine each element with all before it."""
+    (node,) = group.nodes
+    kind = node["kind"]
+    if kind not in _SCANS:
+        raise NoLoweringError(f"no engine scans with {kind}")
+    e.at(node)
+    (use,) = group.uses[node]
+    source = _operand(inputs, use, node["dim"])
+    target = _result(outputs, node, node.shape, node.dtype, node["dim"])
+    op0, number = _SCANS[kind]
+    for row, partitions in e.share(blocks_of(source.rows)):
+        before: NkiTensor | None = None
+        for column, columns in chunks(source.columns, _PART):
+            e.partitions, e.columns = partitions, columns
+            x = _wide(e, load(e, source.leaf, row, column))
+            made = e.tile(columns, "float32")
+            more: dict[str, Any] = {}
+            if before is not None:
+                more = {"imm1": before, "reduce_cmd": nisa.reduce_cmd.load_reduce}
+            nisa.tensor_scalar_cumulative(
+                made, x, op0=op0, op1=_COMBINES[kind], imm0=number, **more
+            )
+            before = made[:, columns - 1 : columns]
+            store(e, target.leaf, Value(made, node.dtype), row, column)
+
+
+def _wide(e: Emitter, x: Value) -> NkiTensor:
+    """Return a dense float32 tile."""
+    if x.vector or x.tile.dtype != "float32":
+        made = e.tile(e.columns, "float32")
+        nisa.tensor_copy(made, e.full(x, "float32"))
+        return made
+    return x.tile
+
+
+# --- the place of an extreme ---------------------------------------------------------------------
+
+
+def run_arg_reduce(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
+    """Find the first place of the largest or smallest element; NaN is both."""
+    (node,) = group.nodes
+    e.at(node)
+    (use,) = group.uses[node]
+    source = _operand(inputs, use, node["dim"])
+    op = _COMBINES[node["kind"]]
+    target = leaf_of(outputs[node], node.dtype, contiguous(node.shape), source.rows, 1)
+    parts = chunks(source.columns, _PART)
+    for row, partitions in e.share(blocks_of(source.rows)):
+        e.partitions = partitions
+        extreme = _combined(e, op, _extremes(e, op, source, row, parts))
+        place = _combined(e, "minimum", _places(e, source, row, parts, extreme))
+        e.columns = 1
+        store(e, target, Value(place, DType.F32, vector=True), row, 0)
+
+
+def _combined(e: Emitter, op: str, found: Iterable[NkiTensor]) -> NkiTensor:
+    total: NkiTensor | None = None
+    for part in found:
+        if total is None:
+            total = part
+            continue
+        made = e.tile(1, "float32")
+        nisa.tensor_tensor(made, total, part, op=op)
+        total = made
+    assert total is not None
+    return total
+
+
+def _extremes(
+    e: Emitter, op: str, source: Line, row: int, parts: list[tuple[int, int]]
+) -> Iterator[NkiTensor]:
+    for column, columns in parts:
+        e.columns = columns
+        x = _wide(e, load(e, source.leaf, row, column))
+        made = e.tile(1, "float32")
+        nisa.tensor_reduce(made, op=op, data=x, axis=(1,))
+        yield made
+
+
+def _places(
+    e: Emitter, source: Line, row: int, parts: list[tuple[int, int]], extreme: NkiTensor
+) -> Iterator[NkiTensor]:
+    for column, columns in parts:
+        e.columns = columns
+        x = _wide(e, load(e, source.leaf, row, column))
+        same, wrong, chosen = (e.tile(columns, "float32") for _ in range(3))
+        nisa.tensor_scalar(same, x, op0="equal", operand0=extreme)
+        nisa.tensor_tensor(wrong, x, x, op="not_equal")
+        nisa.tensor_tensor(chosen, same, wrong, op="maximum")
+        # Positions of the others are moved beyond all.
+        away, place = (e.tile(columns, "float32") for _ in range(2))
+        nisa.tensor_scalar(
+            away, chosen, op0="multiply", operand0=-_BEYOND, op1="add", operand1=_BEYOND
+        )
+        nisa.iota(place, pattern=[[1, columns]], offset=column)
+        far = e.tile(columns, "float32")
+        nisa.tensor_tensor(far, place, away, op="add")
+        made = e.tile(1, "float32")
+        nisa.tensor_reduce(made, op="minimum", data=far, axis=(1,))
+        yield made
+
+
+# --- orders --------------------------------------------------------------------------------------
+
+
+def _keys(e: Emitter, x: NkiTensor, width: int, *, largest: bool) -> NkiTensor:
+    """Return keys of at least 8 columns whose largest ones are looked for: finite, NaN on top."""
+    columns = e.columns
+    keys = e.tile(width, "float32")
+    if width > columns:
+        nisa.memset(keys, -math.inf)
+    inside = keys[:, 0:columns]
+    sign = e.tile(columns, "float32")
+    nisa.tensor_scalar(sign, x, op0="multiply", operand0=1.0 if largest else -1.0)
+    nisa.tensor_scalar(inside, sign, op0="minimum", operand0=_HIGH, op1="maximum", operand1=_LOW)
+    wrong = e.tile(columns, "uint8")
+    nisa.tensor_tensor(wrong, x, x, op="not_equal")
+    nisa.tensor_copy_predicated(inside, _TOP if largest else -_TOP, wrong)
+    return keys
+
+
+def _ordered(e: Emitter, x: NkiTensor, k: int, *, largest: bool) -> NkiTensor:
+    """Return the positions of the k largest or smallest columns, in order: (partitions, k)."""
+    if e.columns > _MOST_SORTED:
+        raise NoLoweringError(
+            f"a line of {e.columns} elements is sorted; the searches take {_MOST_SORTED}"
+        )
+    width = max(_EIGHT, e.columns)
+    keys = _keys(e, x, width, largest=largest)
+    rounds = -(-k // _EIGHT)
+    found = nl.ndarray((e.partitions, rounds * _EIGHT), dtype="uint32", buffer=nl.sbuf)
+    for i in range(rounds):
+        best = e.tile(_EIGHT, "float32")
+        nisa.max8(best, keys)
+        nisa.nc_find_index8(found[:, i * _EIGHT : (i + 1) * _EIGHT], keys, best)
+        if i + 1 < rounds:
+            rest = e.tile(width, "float32")
+            nisa.nc_match_replace8(rest, keys, best, -math.inf)
+            keys = rest
+    return found[:, 0:k]
+
+
+def _taken(e: Emitter, x: Value, places: NkiTensor) -> NkiTensor:
+    """Return columns of a tile in an order."""
+    tile = x.tile
+    if x.vector or not tile.is_contiguous():
+        tile = e.tile(e.columns, x.tile.dtype)
+        nisa.tensor_copy(tile, e.full(x, x.tile.dtype))
+    made = e.tile(places.shape[1], tile.dtype)
+    nisa.nc_n_gather(made, tile, places)
+    return made
+
+
+def run_topk(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
+    """Write the first k of each line in order, and where they are."""
+    (node,) = group.nodes
+    e.at(node)
+    (use,) = group.uses[node]
+    dim = len(use.view.shape) - 1
+    source = _operand(inputs, use, dim)
+    results = {out["index"]: out for out in group.outputs}
+    for row, partitions in e.share(blocks_of(source.rows)):
+        e.partitions, e.columns = partitions, source.columns
+        x = load(e, source.leaf, row, 0)
+        places = _ordered(e, _wide(e, x), node["k"], largest=node["largest"])
+        values = [_taken(e, x, places), places]
+        e.columns = node["k"]
+        for number, out in results.items():
+            target = _result(outputs, out, out.shape, out.dtype, dim)
+            tile = values[number]
+            if tile.dtype != HELD[out.dtype]:
+                tile = e.copied(Value(tile, out.dtype), out.dtype).tile
+            store(e, target.leaf, Value(tile, out.dtype), row, 0)
+
+
+def run_sort(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
+    """Order lines by the first operand, and the others with it."""
+    (node,) = group.nodes
+    e.at(node)
+    dim = node["dim"]
+    sources = [_operand(inputs, use, dim) for use in group.uses[node]]
+    for row, partitions in e.share(blocks_of(sources[0].rows)):
+        e.partitions, e.columns = partitions, sources[0].columns
+        tiles = [load(e, source.leaf, row, 0) for source in sources]
+        key = _wide(e, tiles[0])
+        places = _ordered(e, key, e.columns, largest=node["descending"])
+        for out in group.outputs:
+            number = out["index"] if out.op is Op.GET else 0
+            target = _result(outputs, out, out.shape, out.dtype, dim)
+            store(e, target.leaf, Value(_taken(e, tiles[number], places), out.dtype), row, 0)

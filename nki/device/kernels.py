@@ -1,0 +1,73 @@
+"""The kernels of groups, by kind: the table that says what has a device lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from neuronxcc.ir.node import Node
+from nki.device.along import run_arg_reduce, run_cumulative, run_sort, run_topk
+from nki.device.convolutions import run_convolution
+from nki.device.emitter import Emitter, NoLoweringError
+from nki.device.groups import Group
+from nki.device.indexed import run_gather, run_scatter
+from nki.device.movement import run_concatenate, run_dynamic, run_iota, run_move, run_pad
+from nki.device.products import run_product
+from nki.device.rows import run_rows
+from nki.device.windows import run_reduce_window, run_select_and_scatter
+from nki.tensor import NkiTensor
+
+__all__ = ["KERNELS", "run_group"]
+
+Run = Callable[[Emitter, Group, Mapping[Node, NkiTensor], Mapping[Node, NkiTensor]], None]
+
+#: By `Group.kind`.
+KERNELS: Final[Mapping[str, Run]] = {
+    "rows": run_rows,
+    "product": run_product,
+    "move": run_move,
+    "concatenate": run_concatenate,
+    "pad": run_pad,
+    "dynamic_slice": run_dynamic,
+    "dynamic_update_slice": run_dynamic,
+    "iota": run_iota,
+    "cumulative": run_cumulative,
+    "arg_reduce": run_arg_reduce,
+    "sort": run_sort,
+    "topk": run_topk,
+    "reduce_window": run_reduce_window,
+    "select_and_scatter": run_select_and_scatter,
+    "gather": run_gather,
+    "scatter": run_scatter,
+    "convolution": run_convolution,
+}
+
+
+# Kernels that one core runs alone: transfers that other cores would not make faster.
+_ONE_CORE: Final = frozenset(
+    {
+        "move", "concatenate", "pad", "dynamic_slice", "dynamic_update_slice", "iota", "scatter",
+    }
+)  # fmt: skip
+
+
+def run_group(
+    e: Emitter, group: Group, inputs: Mapping[Node, NkiTensor], outputs: Mapping[Node, NkiTensor]
+) -> None:
+    """Issue the instructions of a group.
+
+    Args:
+        e: the emitter.
+        group: what to compute.
+        inputs: tensors in HBM of what comes from elsewhere.
+        outputs: tensors in HBM for the group's outputs.
+
+    Raises:
+        NoLoweringError: there are none for it.
+    """
+    run = KERNELS.get(group.kind)
+    if run is None:
+        raise NoLoweringError(f"{group.kind} has no lowering to instructions")
+    if e.core and group.kind in _ONE_CORE:
+        return
+    run(e, group, inputs, outputs)

@@ -1,0 +1,259 @@
+"""How long device programs take: their sections on one timeline, and what each of them adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Op
+from neuronxcc.perf import MODEL_VERSION, Parameters, Prediction, Stream, model_of
+from neuronxcc.perf import predict as predict_stream
+from neuronxcc.perf.parameters import CALIBRATED, STATED_ERROR
+from neuronxcc.targets import Target
+from nki.device.joined import joined
+from nki.device.sections import Section
+from nki.perf.streams import stream_of
+from nki.recording import Recording
+
+__all__ = ["ProgramPrediction", "SectionTime", "predicted"]
+
+_US = 1e6
+_MOST = 4096  # recordings of which streams and times are kept
+
+
+class SectionTime(NamedTuple):
+    """What is predicted of one section.
+
+    Attributes:
+        section: the section.
+        device_us: microseconds that it adds, next to what runs beside the section before.
+        prediction: of its recording by itself; None where it has none.
+        begin_us: when it begins, in microseconds from the program's begin.
+    """
+
+    section: Section
+    device_us: float
+    prediction: Prediction | None
+    begin_us: float = 0.0
+
+    @property
+    def estimated(self) -> bool:
+        """The time is one of bytes and operations, not of instructions."""
+        return self.prediction is None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPrediction:
+    """How long a device program would take.
+
+    The fields that `neuronxcc.perf.Prediction` has as well mean the same.
+
+    Attributes:
+        name: of the graph.
+        target: name of the chip.
+        cores: physical cores.
+        model: version of the model.
+        calibrated: the model's parameters were fitted to measurements of this chip.
+        device_us: microseconds of all sections.
+        launch_us: what running a program costs besides.
+        interval_us: where the truth is expected, of `latency_us`.
+        instructions: how many run.
+        busy_us: by engine, and "dma": microseconds that it works.
+        moved_bytes: by DMA.
+        hbm_bytes: of these, those that HBM gives or takes.
+        spilled_bytes: of these, those that are there because memory on the chip is too small.
+        flops: multiplications and additions of products.
+        sections: what is predicted of each section, in order.
+        notes: what is not modelled.
+    """
+
+    name: str
+    target: str
+    cores: int
+    model: int
+    calibrated: bool
+    device_us: float
+    launch_us: float
+    interval_us: tuple[float, float]
+    instructions: int
+    busy_us: dict[str, float]
+    moved_bytes: int
+    hbm_bytes: int
+    spilled_bytes: int
+    flops: int
+    sections: tuple[SectionTime, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def latency_us(self) -> float:
+        """Microseconds from asking for the program until it has ended."""
+        return self.device_us + self.launch_us
+
+    @property
+    def utilisation(self) -> dict[str, float]:
+        """By engine, and "dma": the share of the device's time that it works."""
+        total = self.device_us
+        return {name: busy / total if total else 0.0 for name, busy in self.busy_us.items()}
+
+    @property
+    def bound_by(self) -> str:
+        """The busiest engine or "dma"; "latency" where none works half of the time."""
+        name, most = max(self.utilisation.items(), key=lambda pair: pair[1], default=("", 0.0))
+        return name if most >= 0.5 else "latency"
+
+    @property
+    def estimated_us(self) -> float:
+        """Microseconds of the sections that have no instructions."""
+        return sum(time.device_us for time in self.sections if time.estimated)
+
+
+class _Known:
+    """What is known of recordings: streams and times; of so many that were met last."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Recording, dict[object, Any]]] = {}
+
+    def of(self, recording: Recording, key: object, make: Callable[[], Any]) -> Any:
+        """Return what was made for a recording under a key, made when it is first asked for."""
+        found = self._of.get(id(recording))
+        if found is None or found[0] is not recording:
+            found = self._of[id(recording)] = (recording, {})
+            while len(self._of) > _MOST:
+                self._of.pop(next(iter(self._of)))  # what was met first
+        if key not in found[1]:
+            found[1][key] = make()
+        return found[1][key]
+
+
+_KNOWN = _Known()
+
+
+def _stream(recording: Recording) -> Stream:
+    made: Stream = _KNOWN.of(recording, "stream", lambda: stream_of(recording))
+    return made
+
+
+def _timed(recording: Recording, target: Target, parameters: Parameters | None) -> Prediction:
+    """Return the time of a section by itself."""
+    made: Prediction = _KNOWN.of(
+        recording,
+        (target.name, parameters),
+        lambda: predict_stream(_stream(recording), target, parameters=parameters),
+    )
+    return made
+
+
+def _added(
+    before: Section, section: Section, target: Target, parameters: Parameters | None
+) -> float:
+    """Return microseconds by which a section makes a program longer that ends with another one."""
+    first, second = before.recording, section.recording
+    assert first is not None
+    assert second is not None
+    links = tuple(
+        (before.outputs.index(node), number)
+        for number, node in enumerate(section.inputs)
+        if node in before.outputs
+    )
+
+    def added() -> float:
+        both = joined((_stream(first), _stream(second)), (first, second), links)
+        made = predict_stream(both, target, parameters=parameters)
+        return max(0.0, made.device_us - _timed(first, target, parameters).device_us)
+
+    # The first recording is kept by the key, so that its id is no other one's.
+    found: float = _KNOWN.of(second, (target.name, parameters, _Same(first), links), added)
+    return found
+
+
+class _Same:
+    """A recording as a part of keys: equal to itself alone."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.recording is other.recording
+
+    def __hash__(self) -> int:
+        return id(self.recording)
+
+
+def predicted(
+    sections: Sequence[Section], name: str, target: Target, parameters: Parameters | None
+) -> ProgramPrediction:
+    """Return what is predicted of sections on one timeline.
+
+    A section overlaps with the one before it, but not with earlier ones.
+    """
+    model = model_of(target, parameters)
+    times: list[SectionTime] = []
+    busy: dict[str, float] = {}
+    notes: dict[str, None] = {}
+    at = 0.0
+    moved = hbm = spilled = flops = instructions = 0
+    cores = 1
+    before: Section | None = None
+    for section in sections:
+        made = None
+        if section.recording is not None:
+            made = _timed(section.recording, target, parameters)
+            if before is not None and before.recording is not None:
+                spent = _added(before, section, target, parameters)
+            else:
+                spent = made.device_us
+            for engine, us in made.busy_us.items():
+                busy[engine] = busy.get(engine, 0.0) + us
+            moved += made.moved_bytes
+            hbm += made.hbm_bytes
+            spilled += made.spilled_bytes
+            flops += made.flops
+            instructions += made.instructions
+            cores = max(cores, made.cores)
+            notes.update(dict.fromkeys(made.notes))
+        else:
+            spent = _bounded(section, model.hbm_gbps, model.dma_gbps, target)
+            notes[f"{section.operator}: {section.reason}; its time is that of its bytes"] = None
+        times.append(SectionTime(section, spent, made, at))
+        at += spent
+        before = section
+    # What is hidden behind neighbours twice is not hidden: the busiest engine has to work.
+    at = max(at, max(busy.values(), default=0.0))
+    launch = model.launch / _US
+    latency = at + launch
+    return ProgramPrediction(
+        name=name,
+        target=target.name,
+        cores=cores,
+        model=MODEL_VERSION,
+        calibrated=target.name in CALIBRATED,
+        device_us=at,
+        launch_us=launch,
+        interval_us=(latency / (1 + STATED_ERROR), latency * (1 + STATED_ERROR)),
+        instructions=instructions,
+        busy_us=busy,
+        moved_bytes=moved,
+        hbm_bytes=hbm,
+        spilled_bytes=spilled,
+        flops=flops,
+        sections=tuple(times),
+        notes=tuple(notes),
+    )
+
+
+def _bounded(section: Section, hbm: float, dma: float, target: Target) -> float:
+    """Return microseconds of a section without instructions: its bytes, or its products."""
+    nbytes = sum(t.nbytes for node in (*section.inputs, *section.outputs) for t in node.types)
+    products = sum(_products(node) for node in section.nodes)
+    rate = target.core.tensor.peak_tflops.get("bfloat16", 1.0)
+    return max(nbytes / min(hbm, dma) / 1e3, products / rate / 1e6)
+
+
+def _products(node: Node) -> int:
+    if node.op is Op.CONVOLUTION:
+        weights = node.srcs[1].type.size
+        features = max(1, node.shape[node["out_spec"][1]])
+        return int(2 * node.type.size * weights // features)
+    return 0

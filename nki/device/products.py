@@ -1,0 +1,359 @@
+"""Matrix products: tiles of the Tensor Engine, and what follows while they leave PSUM.
+
+``out[m, n] = sum_k lhs[m, k] rhs[k, n]``: both operands lie with k over partitions, 128 at a time,
+which are added up in PSUM; up to 128 rows m stand still in the engine while up to 512 columns n
+move through it. An operand whose memory runs along k is loaded as it is and transposed by the
+engine. What follows element by element, and reductions of whole rows, is done block by block as in
+`nki.device.rows`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import nki.isa as nisa
+import nki.language as nl
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node
+from nki.device.emitter import PARTITIONS, Emitter, NoLoweringError, Value, chunks, require_form
+from nki.device.groups import Group, Use, is_number
+from nki.device.rows import Rows, number_of
+from nki.device.transfers import Leaf, load
+from nki.device.types import HELD
+from nki.device.views import Dims, collapsed
+from nki.dtypes import info
+from nki.tensor import NkiTensor
+
+__all__ = ["BANK", "Side", "multiply", "panel", "product_of", "run_product"]
+
+BANK = 512  # elements of float32 in a bank of PSUM, the most columns of one product
+_BANKS = 2  # of PSUM for rows that are reduced: eight hold what runs ahead, too
+_TURNED = 48 * 1024  # bytes of a partition for what is turned at once
+_STAYS = 64 * 1024  # bytes of a partition for an operand that stays on the chip
+_ALLOWED = frozenset({DType.F32, DType.BF16, DType.F16, DType.F8E4M3, DType.F8E4M3FN, DType.F8E5M2})
+
+Panel = list[NkiTensor]  # for each 128 of k a tile of (k, columns)
+
+
+class Side(NamedTuple):
+    """An operand of a product.
+
+    Attributes:
+        tensor: in HBM.
+        dtype: of its elements.
+        batch: (size, stride) of what is not contracted and common to both sides.
+        inner: likewise of k.
+        outer: likewise of m or n.
+        offset: of the first element.
+    """
+
+    tensor: NkiTensor
+    dtype: DType
+    batch: Dims
+    inner: Dims
+    outer: Dims
+    offset: int
+
+    def leaf(self, batch: int) -> Leaf:
+        """Return one matrix: k as rows, m or n as columns."""
+        at = self.offset
+        for size, stride in reversed(self.batch):
+            batch, rest = divmod(batch, size)
+            at += rest * stride
+        return Leaf(self.tensor, self.dtype, at, self.inner, self.outer)
+
+
+def _side(use: Use, tensor: NkiTensor, batch: tuple[int, ...], inner: tuple[int, ...]) -> Side:
+    dims = use.view.dims
+    outer = tuple(d for d in range(len(dims)) if d not in batch and d not in inner)
+
+    def chosen(which: tuple[int, ...]) -> Dims:
+        return tuple(dims[d] for d in which)
+
+    return Side(
+        tensor,
+        use.source.dtype,
+        chosen(batch),
+        collapsed(chosen(inner)),
+        collapsed(chosen(outer)),
+        use.view.offset,
+    )
+
+
+class Shape(NamedTuple):
+    """Sizes of a product."""
+
+    batch: int
+    m: int
+    k: int
+    n: int
+
+
+def product_of(
+    node: Node, uses: tuple[Use, ...], inputs: Mapping[Node, NkiTensor]
+) -> tuple[Side, Side, Shape]:
+    """Return the operands and the sizes of a DOT_GENERAL.
+
+    Raises:
+        NoLoweringError: the Tensor Engine does not multiply numbers of the type.
+    """
+    for use in uses:
+        require_form(use.source.dtype)
+        if use.source.dtype not in _ALLOWED:
+            raise NoLoweringError(
+                f"the Tensor Engine does not multiply {use.source.dtype.value}", "NCC_EVRF035"
+            )
+    lhs, rhs = uses
+    left = _side(lhs, inputs[lhs.source], node["lhs_batch"], node["lhs_contract"])
+    right = _side(rhs, inputs[rhs.source], node["rhs_batch"], node["rhs_contract"])
+    batch, m, k, n = (
+        math.prod(size for size, _ in dims)
+        for dims in (left.batch, left.outer, left.inner, right.outer)
+    )
+    return left, right, Shape(batch, m, k, n)
+
+
+# --- operands on the chip ------------------------------------------------------------------------
+
+
+def panel(e: Emitter, leaf: Leaf, depth: int, column: int, columns: int, first: int = 0) -> Panel:
+    """Load some columns of `depth` rows of a matrix, from row `first` on, 128 rows to a tile."""
+    if _runs_down(leaf, depth):
+        return _turned_panel(e, leaf, (first, depth), column, columns)
+    found = []
+    for at, size in chunks(depth, PARTITIONS):
+        e.partitions, e.columns = size, columns
+        value = load(e, leaf, first + at, column)
+        tile = value.tile
+        if value.vector and columns > 1:
+            dense = e.tile(columns, tile.dtype)
+            nisa.tensor_copy(dense, tile.broadcast(1, columns))
+            tile = dense
+        found.append(tile)
+    return found
+
+
+def _runs_down(leaf: Leaf, depth: int) -> bool:
+    """Return whether the matrix lies in memory column by column."""
+    runs = bool(leaf.rows) and leaf.rows[-1][1] == 1
+    return runs and depth > 1 and not (leaf.columns and leaf.columns[-1][1] == 1)
+
+
+def _turned_panel(
+    e: Emitter, leaf: Leaf, rows: tuple[int, int], column: int, columns: int
+) -> Panel:
+    """Load columns as rows, and turn them 128 by 128; a bank of PSUM leaves by one copy."""
+    kind = HELD[leaf.dtype]
+    first, depth = rows
+    found = [
+        nl.ndarray((size, columns), dtype=kind, buffer=nl.sbuf)
+        for _, size in chunks(depth, PARTITIONS)
+    ]
+    other = leaf._replace(rows=leaf.columns, columns=leaf.rows)
+    together = max(1, BANK * 4 // info(kind).itemsize // PARTITIONS)
+    deep = max(PARTITIONS, _TURNED // together // info(kind).itemsize // PARTITIONS * PARTITIONS)
+    for group_at, group in chunks(columns, PARTITIONS * together):
+        for begin, part in chunks(depth, deep):
+            tiles = []
+            for at, size in chunks(group, PARTITIONS):
+                e.partitions, e.columns = size, part
+                tiles.append((at, size, load(e, other, column + group_at + at, first + begin).tile))
+            for k, height in chunks(part, PARTITIONS):
+                turned = nl.ndarray((height, group), dtype=kind, buffer=nl.psum)
+                for at, size, tile in tiles:
+                    nisa.nc_transpose(turned[:, at : at + size], tile[:, k : k + height])
+                target = found[(begin + k) // PARTITIONS]
+                e.copy(target[:, group_at : group_at + group], turned)
+    return found
+
+
+def _bytes(depth: int, columns: int, dtype: DType) -> int:
+    """Return what a panel takes of each partition."""
+    return -(-depth // PARTITIONS) * columns * info(HELD[dtype]).itemsize
+
+
+# --- the product ---------------------------------------------------------------------------------
+
+
+def multiply(
+    left: Panel,
+    right: Panel,
+    m: tuple[int, int],
+    n: tuple[int, int],
+    total: NkiTensor | None = None,
+) -> NkiTensor:
+    """Return a tile in PSUM: the sum over all tiles of k.
+
+    Args:
+        left: tiles of (k, m).
+        right: tiles of (k, n).
+        m: first column of the left tiles and how many, at most 128.
+        n: likewise of the right ones, at most 512.
+        total: where to, by default a new tile.
+    """
+    if total is None:
+        total = nl.ndarray((m[1], n[1]), dtype="float32", buffer=nl.psum)
+    for a, b in zip(left, right, strict=True):
+        nisa.nc_matmul(total, a[:, m[0] : m[0] + m[1]], b[:, n[0] : n[0] + n[1]])
+    return total
+
+
+class _Product:
+    """Runs one group of a product and what follows it."""
+
+    def __init__(
+        self,
+        e: Emitter,
+        group: Group,
+        inputs: Mapping[Node, NkiTensor],
+        outputs: Mapping[Node, NkiTensor],
+    ) -> None:
+        self.e = e
+        self.node = group.nodes[0]
+        self.left, self.right, self.shape = product_of(self.node, group.uses[self.node], inputs)
+        (space,) = group.spaces
+        self.rows = Rows(e, group, space, inputs, outputs)
+        self.whole_rows = any(node.op.value == "reduce" for node in group.nodes)
+        self._by_batch = self.shape.batch >= e.cores
+        self._panels: dict[tuple[str, int, int], Panel] = {}
+
+    def run(self) -> None:
+        if not self.shape.k:
+            raise NoLoweringError("a product over no elements is a constant")
+        batches = range(self.shape.batch)
+        for batch in self.e.share(batches) if self._by_batch else batches:
+            self._panels.clear()
+            self._matrix(batch)
+
+    def _deep(self, batch: int) -> None:
+        """Compute a matrix whose operands are so deep that no 128 columns of them fit at once."""
+        shape, e = self.shape, self.e
+        itemsize = info(HELD[self.right.dtype]).itemsize
+        deep = _STAYS // 2 // (BANK * itemsize) * PARTITIONS
+        rows = chunks(shape.m, PARTITIONS)
+        for column, columns in chunks(shape.n, BANK):
+            for row, height in rows if self._by_batch else e.share(rows):
+                e.at(self.node)
+                total = None
+                for first, depth in chunks(shape.k, deep):
+                    left = panel(e, self.left.leaf(batch), depth, row, height, first)
+                    right = panel(e, self.right.leaf(batch), depth, column, columns, first)
+                    total = multiply(left, right, (0, height), (0, columns), total)
+                assert total is not None
+                self.rows.begin_rows(batch * shape.m + row, height)
+                self._finish(total, column, height, columns)
+
+    def _matrix(self, batch: int) -> None:
+        shape = self.shape
+        if not self.whole_rows and _bytes(shape.k, PARTITIONS, self.right.dtype) > _STAYS:
+            self._deep(batch)
+            return
+        width = self._width()
+        left_stays = _bytes(shape.k, shape.m, self.left.dtype) <= _STAYS
+        rows, parts = chunks(shape.m, PARTITIONS), chunks(shape.n, width)
+        if not self._by_batch:
+            # Cores share what there is more of: rows, or else columns.
+            if len(rows) < self.e.cores and not self.whole_rows:
+                each = -(-shape.n // self.e.cores)
+                parts = [(a, n) for at, size in self.e.share(chunks(shape.n, each))
+                         for a, n in ((at + b, n) for b, n in chunks(size, width))]  # fmt: skip
+            else:
+                rows = list(self.e.share(rows))
+        for column, columns in parts:
+            right = self._panel("right", batch, column, columns)
+            for row, height in rows:
+                left, at = (
+                    (self._panel("left", batch, 0, shape.m), row)
+                    if left_stays
+                    else (self._panel("left", batch, row, height, keep=False), 0)
+                )
+                self._block(batch, left, right, (at, row, height), (column, columns))
+
+    def _width(self) -> int:
+        """Return how many columns of the right operand are on the chip at once."""
+        if self.whole_rows:
+            return self.shape.n
+        each = _bytes(self.shape.k, 1, self.right.dtype)
+        return min(self.shape.n, max(PARTITIONS, _STAYS // each // PARTITIONS * PARTITIONS))
+
+    def _panel(
+        self, side: str, batch: int, column: int, columns: int, *, keep: bool = True
+    ) -> Panel:
+        found = self._panels.get((side, column, columns))
+        if found is None:
+            self.e.at(self.node)
+            operand = self.left if side == "left" else self.right
+            found = panel(self.e, operand.leaf(batch), self.shape.k, column, columns)
+            if keep:
+                for key in [key for key in self._panels if key[0] == side]:
+                    del self._panels[key]
+                self._panels[side, column, columns] = found
+        return found
+
+    def _block(
+        self,
+        batch: int,
+        left: Panel,
+        right: Panel,
+        rows: tuple[int, int, int],
+        columns: tuple[int, int],
+    ) -> None:
+        """Compute some rows and columns, and all that follows.
+
+        Args:
+            batch: number of the matrix.
+            left: tiles of the left operand.
+            right: of the right operand.
+            rows: first one in the tiles, first one in the matrix, and how many.
+            columns: first one in the matrix, which is the first one of the tiles, and how many.
+        """
+        at, row, height = rows
+        first, width = columns
+        node, e = self.node, self.e
+        self.rows.begin_rows(batch * self.shape.m + row, height)
+        whole = None
+        if self.whole_rows:
+            fits = width <= _BANKS * BANK and node.dtype is DType.F32
+            buffer = nl.psum if fits else nl.sbuf
+            whole = nl.ndarray((height, width), dtype=HELD[node.dtype], buffer=buffer)
+        for column, some in chunks(width, BANK):
+            e.at(node)
+            total = None
+            if whole is not None and whole.buffer is nl.psum:
+                total = whole[:, column : column + some]
+            total = multiply(left, right, (at, height), (column, some), total)
+            if whole is not None:
+                if whole.buffer is nl.psum:
+                    continue
+                e.copy(whole[:, column : column + some], total)
+                continue
+            self._finish(total, first + column, height, some)
+        if whole is not None:
+            given = {node: Value(whole, node.dtype)}
+            self.rows.rows(batch * self.shape.m + row, height, given)
+
+    def _finish(self, total: NkiTensor, column: int, height: int, columns: int) -> None:
+        """Do what follows with a tile in PSUM, and store it."""
+        node, e = self.node, self.e
+        e.partitions, e.columns = height, columns
+        value = Value(total, node.dtype)
+        if node.dtype is not DType.F32:
+            value = e.copied(value, node.dtype)
+        self.rows.begin_columns(column, columns, {node: value})
+        self.rows.store(full=None if column == 0 else True)
+
+
+def run_product(
+    e: Emitter, group: Group, inputs: Mapping[Node, NkiTensor], outputs: Mapping[Node, NkiTensor]
+) -> None:
+    """Compute a product and what follows it.
+
+    Raises:
+        NoLoweringError: there are no instructions for it.
+    """
+    for use in group.uses[group.nodes[0]]:
+        if is_number(use.source):
+            raise NoLoweringError(f"a product with the number {number_of(use.source)} everywhere")
+    _Product(e, group, inputs, outputs).run()

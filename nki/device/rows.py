@@ -1,0 +1,541 @@
+"""Elementwise operators and reductions along rows: one pass of loads and stores for a whole group.
+
+A block is up to 128 rows, one per partition, and some columns. Every operator of the group is
+computed for a block before the next one, so that what is between them never leaves the chip. Where
+reductions need more columns than fit, the columns are gone through once for each reduction, and
+once more for the results.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import nki.isa as nisa
+import nki.language as nl
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node
+from neuronxcc.ir.op import Op
+from nki.device.emitter import (
+    PARTITIONS,
+    Emitter,
+    Number,
+    Operand,
+    Value,
+    chunks,
+    even_chunks,
+    require_form,
+)
+from nki.device.groups import Group, Space, Use, is_number
+from nki.device.pointwise import emit
+from nki.device.transfers import Leaf, leaf_of, load, store
+from nki.device.types import HELD
+from nki.device.views import collapsed, contiguous, split
+from nki.dtypes import info
+from nki.tensor import NkiTensor
+
+__all__ = ["Rows", "blocks_of", "number_of", "reduced", "run_rows", "space_of"]
+
+Tensors = Mapping[Node, NkiTensor]
+
+_ROOM = 96 * 1024  # bytes of a partition that the tiles of a block may take
+_KEPT = 32 * 1024  # bytes of a partition for tiles that stay from block to block
+_MOST_COLUMNS = 4096
+_LONG = 1024  # columns of a single row that are worth being spread over partitions
+_FEW_COLUMNS = 512  # below that instructions and transfers are mostly overhead
+# What tiles of its own come from: the operands are none of the block's.
+_ANCHORS = frozenset({Op.DOT_GENERAL, Op.CONVOLUTION})
+_TEMPORARIES = 4  # tiles that one operator takes besides its result, at the most
+
+
+def number_of(node: Node) -> Number:
+    """Return the number that all elements of a constant are."""
+    value = node["literal"].array.reshape(-1)[0]
+    return int(value) if node.dtype.is_integer or node.dtype is DType.PRED else float(value)
+
+
+class Rows:
+    """Evaluates a group block by block."""
+
+    def __init__(
+        self,
+        e: Emitter,
+        group: Group,
+        space: Space,
+        inputs: Tensors,
+        outputs: Tensors,
+        *,
+        linear: bool = False,
+        spread: bool = False,
+    ) -> None:
+        """Begin.
+
+        Args:
+            e: the emitter.
+            group: what to compute.
+            space: its rows and columns.
+            inputs: tensors in HBM of what comes from elsewhere.
+            outputs: tensors in HBM for the group's outputs.
+            linear: all of it is element by element in the order of memory, so that rows and columns
+                need not be dimensions.
+            spread: there is one row, whose columns lie over all partitions; what has one value is
+                on each of them.
+        """
+        self._linear, self._spread = linear, spread
+        self._ones: NkiTensor | None = None
+        self.e = e
+        self.group = group
+        self.space = space
+        for node in (*group.nodes, *inputs):
+            require_form(node.dtype)
+        self._leaves: dict[tuple[Node, int], Leaf] = {}
+        for node in group.nodes:
+            for number, use in enumerate(group.uses[node]):
+                if use.source in inputs and node.op not in _ANCHORS:
+                    self._leaves[node, number] = self._leaf(use, inputs[use.source], node)
+        self._stores = []
+        for node in group.outputs:
+            source, view = group.stored.get(node) or Use(node, contiguous(node.shape))
+            self._stores.append((source, self._leaf(Use(source, view), outputs[node], source)))
+        self._full = {
+            node
+            for node in group.nodes
+            if (linear and not (spread and node.type.size == 1))
+            or (not linear and group.kind_of(node, space) == "full")
+        }
+        self._kept: dict[tuple[Leaf, int, int], Value] = {}
+        self._lines: dict[tuple[Node, int, int], Operand] = {}
+        self._room = _KEPT
+        self._reductions = [node for node in group.nodes if node.op is Op.REDUCE]
+        self._readers = self._counted()
+        self._row = self._column = 0
+        self._values: dict[Node, Operand] = {}  # of the block
+        self._rows: dict[Node, Operand] = {}  # of all columns of its rows
+        self._loaded: dict[Leaf, Value] = {}
+
+    def _leaf(self, use: Use, tensor: NkiTensor, node: Node) -> Leaf:
+        rows, columns = self.space
+        view = use.view
+        if node in self.group.lines:
+            return Leaf(tensor, use.source.dtype, view.offset, (), collapsed(view.dims))
+        if self._linear and view.size == rows * columns:
+            dims = collapsed(view.dims)
+            step = dims[0][1] if dims else 0
+            at = collapsed(((rows, columns * step),)), collapsed(((columns, step),))
+            return Leaf(tensor, use.source.dtype, view.offset, *at)
+        if split(view, rows, columns) is not None:
+            return leaf_of(tensor, use.source.dtype, view, rows, columns)
+        if view.size == rows:
+            return Leaf(tensor, use.source.dtype, view.offset, collapsed(view.dims), ())
+        return Leaf(tensor, use.source.dtype, view.offset, (), ())  # one number
+
+    def _counted(self) -> Counter[Node]:
+        """Return how often each node of the group is read, stores included."""
+        found: Counter[Node] = Counter(node for node, _ in self._stores)
+        for node in self.group.nodes:
+            found.update(use.source for use in self.group.uses[node])
+        return found
+
+    # --- sizes -----------------------------------------------------------------------------------
+
+    def columns_per_block(self) -> int:
+        """Return how many columns fit in a block, in view of the tiles that are in use at once."""
+        width = self._width()
+        fits = max(1, (_ROOM // width) or 1)
+        if self._reductions and self.space.columns <= fits:
+            return self.space.columns
+        return max(min(self.space.columns, _MOST_COLUMNS, fits), 1)
+
+    def _width(self) -> int:
+        """Return bytes per column that a block takes at the most, twice for what runs ahead."""
+        last: dict[object, int] = {}
+        made: list[tuple[int, object, int]] = []
+        for at, node in enumerate(self.group.nodes):
+            for number, use in enumerate(self.group.uses[node] if node.op not in _ANCHORS else ()):
+                leaf = self._leaves.get((node, number))
+                if leaf is None:
+                    last[use.source] = at
+                elif not leaf.same_columns:
+                    if leaf not in last:
+                        made.append((at, leaf, _itemsize(leaf.dtype)))
+                    last[leaf] = at
+            if node in self._full or node in self.group.lines:
+                made.append((at, node, _itemsize(node.dtype)))
+                last.setdefault(node, at)
+        for node, _ in self._stores:
+            last[node] = len(self.group.nodes)
+        if self._reductions:
+            # All of it is kept for the results.
+            most = sum(size for _, _, size in made)
+        else:
+            ends = [(begin, last[what], size) for begin, what, size in made]
+            most = max(
+                (sum(s for a, b, s in ends if a <= at <= b) for at in range(len(self.group.nodes))),
+                default=4,
+            )
+        return 2 * most + 4 * _TEMPORARIES
+
+    # --- blocks ----------------------------------------------------------------------------------
+
+    def begin_rows(self, row: int, partitions: int) -> None:
+        """Begin with other rows."""
+        self._row = row
+        self.e.partitions = partitions
+        self._rows = {}
+
+    def begin_columns(self, column: int, columns: int, given: Mapping[Node, Operand]) -> None:
+        """Begin with other columns of the rows.
+
+        Args:
+            column: first column.
+            columns: how many.
+            given: values that are known.
+        """
+        self._column = column
+        self.e.columns = columns
+        self._values = dict(given)
+        self._loaded = {}
+
+    def value(self, node: Node) -> Operand:
+        """Return the value of a node for the block."""
+        for known in (self._values, self._rows):
+            if node in known:
+                return known[node]
+        if node in self.group.lines:
+            return self._line(node)
+        together = self._together(node)
+        if together is not None:
+            self._values[node] = together
+            return together
+        operands = [self._operand(node, n) for n in range(len(self.group.uses[node]))]
+        self.e.at(node)
+        if node.op is Op.REDUCE:
+            made: Operand = reduced(self.e, node, operands[0], "float32" if self._spread else "")
+            if self._spread:
+                made = self._across(node, made)
+        else:
+            made = emit(self.e, node, operands)
+        (self._values if node in self._full else self._rows)[node] = made
+        return made
+
+    def _together(self, node: Node) -> Operand | None:
+        """Return a value for which one instruction does what two operators mean, None if none does.
+
+        exp(x - v) is one activation, which also sums up its row; x * c + y is one instruction of
+        Vector. Only in float32, where nothing is rounded between the two.
+        """
+        if node.dtype is not DType.F32 or node not in self._full:
+            return None
+        if node.op is Op.EXP:
+            return self._shifted_exp(node)
+        if node.op is Op.ADD:
+            return self._scaled_sum(node)
+        return None
+
+    def _only_for(self, node: Node, op: Op) -> bool:
+        """Return whether an operand is computed here for one reader alone, which is not yet."""
+        known = node in self._values or node in self._rows
+        return node.op is op and node in self._full and self._readers[node] == 1 and not known
+
+    def _shifted_exp(self, node: Node) -> Operand | None:
+        (use,) = self.group.uses[node]
+        inner = use.source
+        if not self._only_for(inner, Op.SUBTRACT):
+            return None
+        x, shift = self._operand(inner, 0), self._operand(inner, 1)
+        if not isinstance(x, Value) or x.vector or not isinstance(shift, Value) or not shift.vector:
+            return None
+        e = self.e
+        e.at(node)
+        negative = e.binary("multiply", shift, -1.0, DType.F32).tile
+        sums = [r for r in self._reductions if r["kind"] == "add" and r.dtype is DType.F32
+                and self.group.uses[r][0].source is node]  # fmt: skip
+        if e.columns != self.space.columns or not sums:
+            return e.activation("exp", x, DType.F32, bias=negative)
+        made, total = e.new(DType.F32, vector=False), e.new("float32", vector=True)
+        e.spend(made, scalar=True)
+        nisa.activation(
+            made, op="exp", data=x.tile, bias=negative, reduce_op="add", reduce_res=total,
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        )  # fmt: skip
+        for reduction in sums:
+            sum_ = Value(total, DType.F32, vector=True)
+            self._rows[reduction] = self._across(reduction, sum_) if self._spread else sum_
+        return Value(made, DType.F32)
+
+    def _scaled_sum(self, node: Node) -> Operand | None:
+        for number in (0, 1):
+            inner = self.group.uses[node][number].source
+            if not self._only_for(inner, Op.MULTIPLY):
+                continue
+            factors = [self._operand(inner, 0), self._operand(inner, 1)]
+            other = self._operand(node, 1 - number)
+            factors.sort(key=lambda f: not isinstance(f, Value))
+            x, factor = factors
+            tiles = [v for v in (x, other) if isinstance(v, Value) and not v.vector]
+            if len(tiles) < 2 or isinstance(factor, Value):
+                return None
+            if all(v.tile.buffer is nl.psum for v in tiles):
+                return None
+            e = self.e
+            e.at(node)
+            made = e.new(DType.F32, vector=False)
+            e.spend(made, scalar=False, each=2.0)
+            nisa.scalar_tensor_tensor(
+                made, data=tiles[0].tile, op0="multiply", operand0=float(factor), op1="add",
+                operand1=tiles[1].tile,
+            )  # fmt: skip
+            return Value(made, DType.F32)
+        return None
+
+    def _line(self, node: Node) -> Operand:
+        """Return a value for each column: it is computed once for all rows."""
+        e = self.e
+        key = (node, self._column, e.columns)
+        found = self._lines.get(key)
+        if found is None:
+            partitions = e.partitions
+            e.partitions = min(PARTITIONS, self.space.rows)
+            operands = [self._operand(node, n) for n in range(len(self.group.uses[node]))]
+            e.at(node)
+            found = emit(e, node, operands)
+            e.partitions = partitions
+            size = e.columns * _itemsize(node.dtype)
+            if size <= self._room:
+                self._room -= size
+                self._lines[key] = found
+        if isinstance(found, Value) and found.tile.shape[0] != e.partitions:
+            found = found._replace(tile=found.tile[0 : e.partitions])
+        return found
+
+    def _across(self, node: Node, x: Operand) -> Operand:
+        """Return the reduction of a vector over all partitions, on each of them."""
+        e = self.e
+        assert isinstance(x, Value)
+        if self._ones is None:
+            self._ones = nl.ndarray((PARTITIONS, PARTITIONS), dtype="float32", buffer=nl.sbuf)
+            nisa.memset(self._ones, 1.0)
+        total = nl.ndarray((PARTITIONS, 1), dtype="float32", buffer=nl.psum)
+        if node["kind"] == "add":
+            nisa.nc_matmul(total, self._ones, x.tile)
+        else:
+            line = nl.ndarray((1, PARTITIONS), dtype="float32", buffer=nl.psum)
+            nisa.nc_transpose(line, x.tile)
+            one = nl.ndarray((1, 1), dtype="float32", buffer=nl.sbuf)
+            nisa.tensor_reduce(one, op=REDUCTIONS[node["kind"]], data=line, axis=(1,))
+            # A product with ones copies it to all partitions.
+            nisa.nc_matmul(total, self._ones[0:1], one)
+        made = e.new(node.dtype, vector=True)
+        nisa.tensor_copy(made, total)
+        return Value(made, node.dtype, vector=True)
+
+    def _operand(self, node: Node, number: int) -> Operand:
+        use = self.group.uses[node][number]
+        if is_number(use.source):
+            return number_of(use.source)
+        leaf = self._leaves.get((node, number))
+        if leaf is None:
+            return self.value(use.source)
+        found = self._loaded.get(leaf)
+        if found is None:
+            self.e.at(node)
+            found = self._loaded[leaf] = self._load(leaf)
+        return found
+
+    def _load(self, leaf: Leaf) -> Value:
+        """Return a block of a tensor; what is the same for all rows stays on the chip."""
+        e = self.e
+        if not leaf.same_rows:
+            return load(e, leaf, self._row, self._column)
+        column = 0 if leaf.same_columns else self._column
+        key = (leaf, column, e.columns)
+        found = self._kept.get(key)
+        if found is None:
+            partitions = e.partitions
+            e.partitions = min(PARTITIONS, self.space.rows)
+            found = load(e, leaf, 0, column)
+            e.partitions = partitions
+            size = (1 if leaf.same_columns else e.columns) * _itemsize(leaf.dtype)
+            if size <= self._room:
+                self._room -= size
+                self._kept[key] = found
+        if found.tile.shape[0] != e.partitions:
+            found = found._replace(tile=found.tile[0 : e.partitions])
+        return found
+
+    def store(self, *, full: bool | None = None) -> None:
+        """Write the outputs of the block, all or those of full or of one column."""
+        for node, leaf in self._stores:
+            is_line = node in self.group.lines
+            is_full = node in self._full or is_line
+            if full is not None and is_full is not full:
+                continue
+            if is_line and (self._row or self.e.core):
+                continue  # it was stored with the first rows
+            value = self.value(node)
+            self.e.at(node)
+            columns = self.e.columns
+            if not is_full:
+                self.e.columns = 1
+            partitions = self.e.partitions
+            if is_line or (self._spread and not is_full):
+                self.e.partitions = 1
+                if isinstance(value, Value):
+                    value = value._replace(tile=value.tile[0:1])
+            store(self.e, leaf, value, self._row, self._column if is_full else 0)
+            self.e.columns, self.e.partitions = columns, partitions
+
+    def rows(self, row: int, partitions: int, given: Mapping[Node, Operand] | None = None) -> None:
+        """Compute and store everything of some rows.
+
+        Args:
+            row: the first one.
+            partitions: how many.
+            given: values of all columns that are known.
+        """
+        self.begin_rows(row, partitions)
+        total = self.space.columns
+        parts = even_chunks(total, self.columns_per_block()) if given is None else [(0, total)]
+        if len(parts) > 1:
+            for node in self._reductions:
+                self._rows[node] = self._in_parts(node, parts)
+        for column, columns in parts:
+            self.begin_columns(column, columns, given or {})
+            self.store(full=None if column == 0 else True)
+
+    def _in_parts(self, node: Node, parts: list[tuple[int, int]]) -> Operand:
+        """Return a reduction whose columns do not fit at once."""
+        op = REDUCTIONS[node["kind"]]
+        total: Operand | None = None
+        for column, columns in parts:
+            self.begin_columns(column, columns, {})
+            part = reduced(self.e, node, self._operand(node, 0), held="float32")
+            total = part if total is None else self.e.binary(op, total, part, DType.F32)
+        assert isinstance(total, Value)
+        return self.e.copied(total, node.dtype) if node.dtype is not DType.F32 else total
+
+
+def _itemsize(dtype: DType) -> int:
+    return max(info(HELD[dtype]).itemsize, 1)
+
+
+REDUCTIONS: Mapping[str, str] = {
+    "add": "add",
+    "mul": "multiply",
+    "max": "maximum",
+    "min": "minimum",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+}
+
+
+def reduced(e: Emitter, node: Node, x: Operand, held: str = "") -> Value:
+    """Return the reduction of the columns of a block as a vector."""
+    op = REDUCTIONS[node["kind"]]
+    kind = held or HELD[node.dtype]
+    if op.startswith("bitwise"):
+        kind = HELD[node.dtype]
+    made = e.new(kind, vector=True)
+    if not isinstance(x, Value) or x.vector:
+        tile = e.full(x, node.dtype)
+        dense = e.tile(e.columns, tile.dtype)
+        nisa.tensor_copy(dense, tile)
+        tile = dense
+    else:
+        tile = x.tile
+    e.spend(tile, scalar=False)
+    nisa.tensor_reduce(made, op=op, data=tile, axis=(1,))
+    return Value(made, node.dtype, vector=True)
+
+
+# --- groups without products ---------------------------------------------------------------------
+
+
+def _is_linear(group: Group, mine: set[Node]) -> bool:
+    """Return whether all of a group is element by element in the order of memory."""
+    size = group.nodes[0].type.size
+    if group.stored or group.lines:
+        return False
+    for node in group.nodes:
+        if node.op is Op.REDUCE or node.type.size != size:
+            return False
+        for source, view in group.uses[node]:
+            if source in mine or is_number(source):
+                continue
+            dims = collapsed(view.dims)
+            single = all(stride == 0 for _, stride in dims)
+            if not single and not (len(dims) <= 1 and all(stride == 1 for _, stride in dims)):
+                return False
+    return True
+
+
+@functools.lru_cache(4096)
+def _factored(size: int) -> Space:
+    """Return rows and columns of a dense tensor that keep all partitions busy."""
+    best, chosen = math.inf, Space(1, size)
+    for columns in range(1, min(size, _MOST_COLUMNS) + 1):
+        if size % columns:
+            continue
+        rows = size // columns
+        blocks = -(-rows // PARTITIONS)
+        spent = blocks * (max(columns, _FEW_COLUMNS // 4) + 64)
+        if spent < best:
+            best, chosen = spent, Space(rows, columns)
+    return chosen
+
+
+def _spread(group: Group) -> Space | None:
+    """Return rows over which the columns of a single row can lie; None if they cannot."""
+    mine = set(group.nodes)
+    (rows, size), *_ = sorted(group.spaces)
+    kinds = {node["kind"] for node in group.nodes if node.op is Op.REDUCE}
+    if rows > 1 or size < _LONG or size % PARTITIONS or group.stored or group.lines:
+        return None
+    if not kinds or not kinds <= {"add", "max", "min"}:
+        return None
+    for node in group.nodes:
+        if node.type.size not in (1, size) or not node.dtype.is_float:
+            return None
+        for source, view in group.uses[node]:
+            dims = collapsed(view.dims)
+            dense = len(dims) <= 1 and all(stride in (0, 1) for _, stride in dims)
+            if view.size not in (1, size) or (source not in mine and not dense):
+                return None
+    width = size // PARTITIONS
+    return Space(PARTITIONS, width) if width <= _MOST_COLUMNS // 8 else None
+
+
+def space_of(group: Group) -> tuple[Space, bool]:
+    """Return rows and columns by which a group is computed fastest, and whether it is linear."""
+    mine = set(group.nodes)
+    if group.kind == "rows" and _is_linear(group, mine):
+        return _factored(group.nodes[0].type.size), True
+
+    def spent(space: Space) -> float:
+        rows, columns = space
+        blocks = -(-rows // PARTITIONS) * -(-columns // _MOST_COLUMNS)
+        return blocks * (max(min(columns, _MOST_COLUMNS), _FEW_COLUMNS // 4) + 64)
+
+    return min(group.spaces, key=spent), False
+
+
+def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
+    """Compute a group without products."""
+    spread = _spread(group)
+    if spread is not None:
+        # One block, which is one core's.
+        if not e.core:
+            Rows(e, group, spread, inputs, outputs, linear=True, spread=True).rows(0, PARTITIONS)
+        return
+    space, linear = space_of(group)
+    rows = Rows(e, group, space, inputs, outputs, linear=linear)
+    for row, partitions in e.share(blocks_of(space.rows)):
+        rows.rows(row, partitions)
+
+
+def blocks_of(rows: int) -> list[tuple[int, int]]:
+    """Return (first row, rows) of blocks."""
+    return chunks(rows, PARTITIONS)

@@ -1,0 +1,106 @@
+"""A process that uses the device: what `test_live` runs, told by its words what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from torch_neuronx import _C, testing
+
+
+def work() -> None:
+    """Executions that are easy to count: 5 additions, 1 product of 2 * 64 * 32 * 16 FLOPs."""
+    x = torch.ones(64, 32, device="neuron")
+    w = torch.ones(32, 16, device="neuron")
+    for _ in range(5):
+        torch.add(x, x)
+    x @ w
+
+
+def enqueue() -> None:
+    """Enqueue what is so small that it would run at its call."""
+    _C.set_direct_elements(0)
+
+
+def fail() -> None:
+    """Two errors: wrong arguments, and a result for which there is no memory."""
+    x = torch.ones(4, 3, device="neuron")
+    tall = torch.ones(1 << 18, 1, device="neuron")
+    for one, other in ((x, x), (tall, tall.t())):
+        try:
+            torch.mm(one, other)
+        except (RuntimeError, torch.OutOfMemoryError):
+            continue
+        raise AssertionError("nothing was wrong")
+
+
+def injected() -> None:
+    """A fault that was asked for."""
+    x = torch.ones(4, device="neuron")
+    with testing.inject("hbm_error", at=1):
+        try:
+            torch.add(x, x)
+        except torch.AcceleratorError:
+            return
+    raise AssertionError("nothing was wrong")
+
+
+def compiled() -> None:
+    """A program that is loaded and runs three times."""
+    step = torch.compile(lambda x: torch.relu(x @ x) + 1, backend="neuron", fullgraph=True)
+    x = torch.ones(16, 16, device="neuron")
+    for _ in range(3):
+        step(x)
+    globals()["kept"] = step
+
+
+def collectives() -> None:
+    """Three reductions of 1024 bytes, in a group of one rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = FileStore(f"{folder}/store", 1)
+        dist.init_process_group("neuron", store=store, rank=0, world_size=1)
+        x = torch.ones(256, device="neuron")
+        for _ in range(3):
+            dist.all_reduce(x)
+        dist.destroy_process_group()
+
+
+def fork() -> None:
+    """A child that inherits the device and ends before its parent."""
+    work()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if _C.registry_path() == "" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def forked_first() -> None:
+    """A child that uses the device, which its parent has not."""
+    child = os.fork()
+    if child:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    work()
+
+
+def main() -> None:
+    for word in sys.argv[1:]:
+        if word == "wait":
+            sys.stdout.write(f"ready {_C.registry_path()}\n")
+            sys.stdout.flush()
+            sys.stdin.readline()
+        elif word == "die":
+            os.kill(os.getpid(), 9)
+        elif word == "sleep":
+            time.sleep(1)
+        else:
+            globals()[word]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Processes that use the device, seen from outside: counters, forks, and sudden ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from neuron_tools import memory, statuses
+from neuron_tools.registry import reader
+from neuron_tools.registry.layout import LAYOUT
+from neuron_tools.registry.reader import Snapshot
+from torch_neuronx.testing.table import FAULTS
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def process(*words: str, folder: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that does what the words say, then waits, until the end of the block."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "tests.neuron_tools.live_process", *words, "wait"],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_NEURONX_REGISTRY_DIR": str(folder),
+             **environ},
+    )  # fmt: skip
+    assert running.stdout is not None
+    try:
+        assert running.stdout.readline().startswith("ready")
+        yield running
+    finally:
+        running.communicate("\n", timeout=60)
+
+
+def only(folder: Path) -> Snapshot:
+    (found,) = reader.processes({"TORCH_NEURONX_REGISTRY_DIR": str(folder)}).processes
+    return found
+
+
+def test_what_a_process_did(folder: Path) -> None:
+    environ = {"NEURON_PROCESS_TAG": "my_app_1", "NEURON_RT_VISIBLE_CORES": "2-3"}
+    with process("work", folder=folder, **environ) as running:
+        (path,) = folder.iterdir()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        size = LAYOUT.header.size + 2 * LAYOUT.core.size + 256 * LAYOUT.program.size
+        assert path.stat().st_size == size
+        found = only(folder)
+        assert (found.pid, found.tag) == (running.pid, "my_app_1")
+        assert found.header.texts["target"] == "trn2"
+        assert (found.header["lnc"], found.header["cores"]) == (2, 2)
+        assert [core["number"] for core in found.cores] == [2, 3]
+        first = found.cores[0]
+        assert first["flops"] == 2 * 64 * 32 * 16
+        # 5 additions, a product, and the two fills of `ones`.
+        assert statuses.completed(first) == 8
+        assert sum(statuses.failures(first).values()) == 0
+        assert 0 < first["busy_ticks"] / found.header["clock_rate"] < 10
+        assert first["busy_since"] == 0
+        assert first["reserved_bytes"] > 0
+        held = memory.on_core(first)
+        assert sum(held.values()) == first["reserved_bytes"]
+        assert not found.cores[1]["reserved_bytes"]
+    assert running.returncode == 0
+    assert not list(folder.iterdir())
+
+
+def test_the_clock_is_that_of_the_host(folder: Path) -> None:
+    with process("work", folder=folder):
+        first = only(folder)
+        time.sleep(0.5)
+        second = only(folder)
+    passed = (second.ticks - first.ticks) / first.header["clock_rate"]
+    assert passed == pytest.approx(second.seconds - first.seconds, rel=1e-3)
+
+
+def test_errors_count_by_status(folder: Path) -> None:
+    with process("fail", folder=folder):
+        failed = statuses.failures(only(folder).cores[0])
+    assert {status: count for status, count in failed.items() if count} == {1002: 1, 4: 1}
+
+
+def test_faults_on_demand_count_by_their_status(folder: Path) -> None:
+    with process("injected", folder=folder):
+        failed = statuses.failures(only(folder).cores[0])
+    assert {status: count for status, count in failed.items() if count} == {
+        FAULTS["hbm_error"].status: 1
+    }
+
+
+def test_programs(folder: Path) -> None:
+    with process("compiled", folder=folder):
+        found = only(folder)
+    core = found.cores[0]
+    assert core["programs_loaded"] == len(found.programs) == 1
+    assert core["program_loads"] == 1
+    assert core["flops"] == 3 * 2 * 16**3
+    assert statuses.completed(core) == 3 + 1  # and the fill of `ones`
+    assert found.programs[0].texts["name"]
+
+
+def test_collectives(folder: Path) -> None:
+    with process("collectives", folder=folder):
+        core = only(folder).cores[0]
+    assert (core["collectives"], core["collective_bytes"]) == (3, 3 * 1024)
+    assert core["collective_ns"] > 0
+    assert statuses.completed(core) == 1  # the fill: a collective is no execution of the engines
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+def test_enqueued_executions_have_two_latencies(folder: Path, mode: str) -> None:
+    with process("enqueue", "work", "sleep", folder=folder, TORCH_NEURONX_EAGER_MODE=mode):
+        core = only(folder).cores[0]
+    running, total = core.series["enqueued_running"], core.series["enqueued_total"]
+    assert sum(running) == sum(total)
+    assert sum(running) + sum(core.series["at_call"]) > 0
+
+
+def test_a_forked_child_leaves_its_parents_file_alone(folder: Path) -> None:
+    with process("fork", folder=folder) as running:
+        assert only(folder).pid == running.pid
+        assert statuses.completed(only(folder).cores[0]) == 8
+
+
+def test_a_child_may_use_the_device_first(folder: Path) -> None:
+    with process("forked_first", folder=folder) as running:
+        found = only(folder)
+        assert found.pid != running.pid
+        assert statuses.completed(found.cores[0]) == 8
+
+
+def test_a_killed_process_leaves_nothing_that_misleads(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.neuron_tools.live_process", "work", "die"], cwd=ROOT,
+        env={**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == -9
+    (left,) = folder.iterdir()
+    assert reader.processes({"TORCH_NEURONX_REGISTRY_DIR": str(folder)}).processes == ()
+    with process("work", folder=folder) as running:
+        assert not left.exists()
+        assert only(folder).pid == running.pid
+
+
+def test_a_directory_of_somebody_else_is_not_used(folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-m", "tests.neuron_tools.live_process", "work"],
+        cwd=ROOT, env={**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert not list(folder.iterdir())
+    assert "neuron-monitor and the other tools will not see this process: " in done.stderr
+    assert "must be a directory of this user that nobody else can enter" in done.stderr
+
+
+def test_no_file_where_none_is_wanted(folder: Path) -> None:
+    with process("work", folder=folder, TORCH_NEURONX_REGISTRY_DIR="off"):
+        assert not folder.exists()
+
+
+def test_the_tools_see_a_process(folder: Path) -> None:
+    environ = {**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder)}
+    with process("work", folder=folder) as running:
+        listed = subprocess.run(
+            [sys.executable, "-m", "neuron_tools.ls", "-j"], cwd=ROOT, env=environ,
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        ((user,),) = [device["neuron_processes"] for device in json.loads(listed.stdout)]
+        assert user["pid"] == running.pid
+        assert "live_process work wait" in user["command"]
+
+
+def test_a_report_of_a_defect() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_neuronx.collect_env"], cwd=ROOT, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    for part in ("PyTorch version: ", "target: trn2", "a small product: right", "== Packages ==",
+                 "instance-type: ", "== Environment variables =="):  # fmt: skip
+        assert part in done.stdout
+    assert "FAILED" not in done.stdout

@@ -1,0 +1,125 @@
+"""Every operator of the tensor IR on the device, by the samples that the compiler has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.op import Op
+from neuronxcc.ir.reference import evaluate
+from neuronxcc.ir.table import TABLE
+from neuronxcc.options import Options
+from neuronxcc.targets import Engine
+from nki.device import lower
+from tests.compiler.ir_samples import Sample, in_type, samples
+
+from .device_tools import roundings
+
+FLOATS = frozenset({DType.F32, DType.BF16})
+# Roundings of the result's type. One is the cast to the type; composed functions have some more.
+ROUNDINGS = 4
+MORE = {
+    # Sums of three to five products with their rounding, in another order.
+    "convolution": 64, "dot_general": 16, "cumulative mul": 8,
+}  # fmt: skip
+# Results below this have no better error than those of this size, because they are differences.
+FLOORS = {
+    "erfc": 1.0, "normal_cdf": 1.0, "convolution": 1.0, "dot_general": 1.0,
+    "remainder": 1.0, "tan": 1.0, "cosine": 1.0,
+}  # fmt: skip
+# Samples whose values no instructions give, and why.
+EXCLUDED = {
+    "cosine f32": "infinity: the angle is reduced by whole turns",
+    "tan bf16": "infinity and 3e38: the angle is reduced by whole turns",
+    "tan f32": "infinity and 3e38: the angle is reduced by whole turns",
+    "remainder bf16": "quotients beyond float32",
+    "remainder f32": "quotients beyond float32",
+    "convert bf16 u64": "integers of 64 bits are computed by their low 32 bits",
+    "convert f32 s64": "integers of 64 bits are computed by their low 32 bits",
+    "convert f32 u64": "integers of 64 bits are computed by their low 32 bits",
+    "convert bf16 f8e4m3": "rounded twice, by way of float32",
+    "convert bf16 f8e4m3fn": "NKI's casts do not saturate",
+    "convert f32 f8e4m3fn": "NKI's casts do not saturate",
+    "gather along": "an index of 64 bits whose low 32 bits are 0",
+    "sort up": "integers of 64 bits are computed by their low 32 bits",
+    "sort down": "integers of 64 bits are computed by their low 32 bits",
+}
+
+
+def device_samples() -> Iterator[Sample]:
+    """Those in float32 and bfloat16, and the former in the latter."""
+    seen = set()
+    for sample in samples():
+        if {param.dtype for param in sample.graph.params} & FLOATS:
+            seen.add(sample.name)
+            yield sample
+    for op in TABLE:
+        for sample in in_type(op, DType.F32, DType.BF16):
+            if sample.name not in seen:
+                yield sample
+
+
+SAMPLES = {sample.name: sample for sample in device_samples()}
+# Operators without a device lowering in float32 and bfloat16. A row that is wrong fails.
+MISSING = {
+    Op.ERFINV: "no engine has this function",
+    Op.LGAMMA: "no engine has this function",
+    Op.DIGAMMA: "no engine has this function",
+    Op.NEXTAFTER: "no engine has this function",
+    Op.COMPLEX: "complex",
+    Op.WHILE: "control flow",
+    Op.CONDITIONAL: "control flow",
+    Op.CALL: "inlined by a pass",
+    Op.ALL_REDUCE: "collective",
+    Op.ALL_GATHER: "collective",
+    Op.REDUCE_SCATTER: "collective",
+    Op.ALL_TO_ALL: "collective",
+    Op.COLLECTIVE_BROADCAST: "collective",
+    Op.COLLECTIVE_PERMUTE: "collective",
+}
+PARTLY = {
+    Op.CONVERT: "to types that no engine has",
+    Op.REDUCE_PRECISION: "formats with another exponent",
+    Op.CUMULATIVE: "logaddexp",
+}
+
+
+def op_of(sample: Sample) -> Op:
+    name = sample.name.split(" ", maxsplit=1)[0]
+    return next(op for op in TABLE if op.value == name)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_operator(name: str) -> None:
+    sample = SAMPLES[name]
+    program = lower(sample.graph, "trn2", Options(), passes=False)
+    op = op_of(sample)
+    if op in MISSING:
+        assert program.missing
+        return
+    if program.missing:
+        assert op in PARTLY, [section.reason for section in program.missing]
+        return
+    if name in EXCLUDED:
+        pytest.skip(EXCLUDED[name])
+    wanted = evaluate(sample.graph, sample.args)
+    base = name.split(" ", maxsplit=1)[0]
+    most = MORE.get(name, MORE.get(base, ROUNDINGS))
+    for got, expected in zip(program.run(sample.args, by="reference"), wanted, strict=True):
+        assert roundings(got, expected, FLOORS.get(base, 0.0)) <= most
+
+
+def test_the_share_of_operators_that_the_device_runs() -> None:
+    """Of those that the table gives to an engine of a core: at least one of their types."""
+    engines = {Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD, Engine.DMA}
+    counted, found = set(), set()
+    for sample in samples():
+        op = op_of(sample)
+        if TABLE[op].engine in engines:
+            counted.add(op)
+            if op not in found and not lower(sample.graph, "trn2", passes=False).missing:
+                found.add(op)
+    assert len(counted) > 80
+    assert len(found) / len(counted) >= 0.9

@@ -1,0 +1,9 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace torch_neuronx {
+
+void bind_memory(pybind11::module& m);
+
+}  // namespace torch_neuronx
