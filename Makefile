@@ -48,8 +48,8 @@ STRICT := $(addprefix tests/device/test_,$(addsuffix .py,activation_layouts amp 
   $(addprefix tests/distributed/test_,clients_ddp.py clients_fsdp.py clients_groups.py) \
   tests/compiler/test_dynamo_device.py
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
-  -n $${TEST_JOBS:-auto} --dist worksteal --durations-file build/durations.json
-IN_STRICT_MODE := --eager-mode strict --durations-file build/durations_strict.json
+  -n $${TEST_JOBS:-auto} --dist worksteal --durations-file=build/durations.json
+IN_STRICT_MODE := --eager-mode=strict --durations-file=build/durations_strict.json
 
 .PHONY: help setup titan demo check test test-all fuzz bench lint format docs wheel clean
 
