@@ -34,8 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--eager-mode",
-        choices=["debug", "strict"],
-        help="run operators so, all that can be enqueued in strict mode however small it is",
+        choices=["debug", "strict", "fused"],
+        help="run operators so; in strict and fused mode, all that can be enqueued is",
     )
 
 

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "device/state.h"
+#include "device/stream.h"
 #include "dispatch/deferred.h"
 #include "memory/guards.h"
 #include "memory/ledger.h"
@@ -67,7 +68,7 @@ class CpuAllocator final : public c10::Allocator {
       return {p, p, &return_block, c10::Device(c10::DeviceType::CPU)};
     }
     Arena& a = arena(t_scratch_device);
-    void* p = a.allocate(n, Category::kScratchpad);
+    void* p = a.allocate(n, Category::kScratchpad, current_slot(t_scratch_device));
     queue::wait_for_readers(t_scratch_device);
     c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0,
                                      c10::Device(kNeuron, t_scratch_device));
@@ -125,8 +126,9 @@ class NeuronAllocator final : public c10::DeviceAllocator {
     for (auto& a : g_arenas)
       if (Arena* live = a.load()) live->empty_cache();
   }
-  // Operators run in the order of their issue, so memory is never in use by a stream once freed.
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    use_on(stream, block_of(data));
+  }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     check_device_index(index);
     run_deferred();
@@ -172,13 +174,14 @@ Arena& arena(c10::DeviceIndex index) {
 
 namespace {
 // Deferred operators keep their temporaries; running them may make the room that is missing.
-void* allocate_or_flush(Arena& a, size_t bytes, Category category) {
+void* allocate_or_flush(Arena& a, c10::DeviceIndex index, size_t bytes, Category category) {
+  const int slot = current_slot(index);
   try {
-    return a.allocate(bytes, category);
+    return a.allocate(bytes, category, slot);
   } catch (const c10::OutOfMemoryError&) {
     if ((g_deferred_pending.load() & kDeferredProgram) == 0) throw;
     run_deferred();
-    return a.allocate(bytes, category);
+    return a.allocate(bytes, category, slot);
   }
 }
 }  // namespace
@@ -196,7 +199,7 @@ c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes, Category category
     return {p, host.release_context(), deleter, device};
   }
   Arena& a = arena(index);
-  void* p = allocate_or_flush(a, bytes, category);
+  void* p = allocate_or_flush(a, index, bytes, category);
   queue::wait_for_readers(index);
   if (AllocationLog* log = AllocationLog::current()) log->add(p, bytes);
   c10::reportMemoryUsageToProfiler(p, static_cast<int64_t>(a.find(p)->size), 0, 0, device);
@@ -256,6 +259,11 @@ c10::Storage borrow_storage(void* start, size_t bytes, c10::DeviceIndex core) {
   c10::DataPtr data(nullptr, device);  // of an empty tensor
   if (start != nullptr) data = {start, start, &keep_block, device};
   return make_storage(bytes, std::move(data), &g_allocator);
+}
+
+void use_on(c10::Stream stream, const void* start) {
+  if (C10_LIKELY(!has_stream_order()) || start == nullptr) return;
+  arena(device_of_pointer(start)).use(start, slot_of(stream.id()));
 }
 
 void mark_written(const void* start) {

@@ -1,5 +1,6 @@
 #include "program/call.h"
 
+#include "device/generator.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "memory/allocator.h"
@@ -109,7 +110,9 @@ Tensors call(const Program& program, Tensors& inputs) {
   unsettle_shared_memory(program, arguments);
   const Marks marks{program, inputs};
   Frame frame(program, arguments);
+  const uint64_t draws = draws_of_thread();
   frame.run(inputs);
+  if (program.draws) program.known_draws.store(static_cast<int64_t>(draws_of_thread() - draws));
   Tensors results;
   for (const int32_t buffer : program.results) {
     const Buffer& facts = program.buffers[buffer];
