@@ -47,9 +47,13 @@ STRICT := $(addprefix tests/device/test_,$(addsuffix .py,activation_layouts amp 
   streams_events strided_parameters varlen_attention zero_tensors)) tests/programs \
   $(addprefix tests/distributed/test_,clients_ddp.py clients_fsdp.py clients_groups.py) \
   tests/compiler/test_dynamo_device.py
+# And with what waits joined into programs, which shows where tensors are large or many.
+FUSED := $(addprefix tests/device/test_,$(addsuffix .py,autograd fused_optimizers memory nn rng \
+  shared_memory storage streams_events)) tests/programs tests/distributed/test_clients_fsdp.py
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
   -n $${TEST_JOBS:-auto} --dist worksteal --durations-file=build/durations.json
 IN_STRICT_MODE := --eager-mode=strict --durations-file=build/durations_strict.json
+IN_FUSED_MODE := --eager-mode=fused --durations-file=build/durations_fused.json
 
 .PHONY: help setup titan demo check test test-all fuzz bench lint format docs wheel clean
 
@@ -69,10 +73,12 @@ check: $(CORE_STAMP) $(EXTRA_STAMP)test ## What needs no device, and every door 
 test: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
 	$(PYTEST) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_STRICT_MODE) $(STRICT) $(PYTEST_ARGS)
+	$(PYTEST) $(IN_FUSED_MODE) $(FUSED) $(PYTEST_ARGS)
 
 test-all: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)
 	$(PYTEST) -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
 	$(PYTEST) $(IN_STRICT_MODE) $(PYTEST_ARGS)
+	$(PYTEST) $(IN_FUSED_MODE) $(PYTEST_ARGS)
 
 # Generators of their own; the others are Atheris', which mutates files.
 FUZZ_nki := tests.fuzz.kernels

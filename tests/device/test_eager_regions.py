@@ -294,6 +294,33 @@ def test_a_reader_behind_the_region_finds_what_was_freed() -> None:
 
 
 @pytest.mark.usefixtures("fused")
+def test_a_reader_on_another_stream_finds_what_was_freed() -> None:
+    x = torch.randn(300, 300, device="neuron")
+    side = N.Stream()
+
+    def step() -> torch.Tensor:
+        held = _C.TestCompletion()
+        if N.get_eager_mode() != "debug":  # there the host would wait, for ever
+            held.add_to(side)
+        y = x * 2 + 1
+        side.wait_stream(N.current_stream())
+        with N.stream(side):
+            z = y - 3
+        del y  # the region of x * 2 + 1 runs while its only reader waits
+        N.current_stream().synchronize()
+        held.set()
+        N.current_stream().wait_stream(side)
+        return z
+
+    expected = (x.cpu() * 2 + 1) - 3
+    with N.eager_mode("debug"):
+        assert torch.equal(step().cpu(), expected)
+    assert torch.equal(_until_fused(step).cpu(), expected)
+    for _ in range(20):
+        assert torch.equal(step().cpu(), expected)
+
+
+@pytest.mark.usefixtures("fused")
 def test_what_is_written_in_place_and_read_before_and_after() -> None:
     start = torch.randn(300, 300, device="neuron")
     x = start.clone()

@@ -35,9 +35,9 @@ def set_eager_mode(mode: str) -> None:
 
     Args:
         mode: ``"debug"``: an operator's work is done when its call returns. ``"strict"``: the call
-            settles shapes and takes memory, and the work is done in the order of issue by a thread
-            of the core; whoever reads a value waits for it. ``"fused"``: while the core is behind,
-            operators that wait are also joined into programs, with the same bits.
+            settles shapes and takes memory, and the work is done by a thread of the core, for each
+            stream in the order of issue; whoever reads a value waits for it. ``"fused"``: while the
+            core is behind, operators that wait are also joined into programs, with the same bits.
 
     Raises:
         ValueError: there is no such mode.
@@ -73,14 +73,15 @@ def eager_stats() -> dict[str, Any]:
     Returns:
         ``enqueued``: calls that returned before their work was done. ``waits``: times that a thread
         waited for a queue with work in it. ``settled``: kinds of calls (operator, shapes, types)
-        whose results are known, so that equal calls can be enqueued. ``full``: times that a call
-        waited because its queue was full. ``at_the_call``: by operator and reason, the calls that
-        could not be enqueued, for which a thread waited and did the work itself. ``fused``: how
-        many ``regions`` of operators were run as programs, the ``operators`` in them, those of
-        them whose results were ``unwritten`` because nobody could read them any more, programs
-        that were ``compiled`` and regions that were ``given_up``; and whether regions
-        ``ended_by_operator`` (one that takes no part), ``ended_full``, ``ended_idle`` (nothing
-        more was enqueued in time) or ``ended_by_read`` (somebody waited for the queue).
+        whose results are known from a first call, so that equal calls can be enqueued. ``ruled``:
+        kinds with other sizes than two that were run, whose results PyTorch's shape function says.
+        ``full``: times that a call waited because its queue was full. ``at_the_call``: by operator
+        and reason, the calls that could not be enqueued, for which a thread waited and did the work
+        itself. ``fused``: how many ``regions`` of operators were run as programs, the ``operators``
+        in them, those of them whose results were ``unwritten`` because nobody could read them any
+        more, programs that were ``compiled`` and regions that were ``given_up``; and whether
+        regions ``ended_by_operator`` (one that takes no part), ``ended_full``, ``ended_idle``
+        (nothing more was enqueued in time) or ``ended_by_read`` (somebody waited for the queue).
     """
     return _C.queue_stats() | {"fused": _C.region_stats()}
 

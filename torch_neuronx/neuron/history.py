@@ -109,7 +109,7 @@ def _snapshot(device: DeviceLike = None, augment_with_fx_traces: bool = False) -
         ``frames``. The actions are ``alloc``, ``free_requested`` and ``free_completed`` (together:
         operators run in the order of issue, so nothing has to be waited for), ``segment_map`` and
         ``segment_unmap`` when HBM is reserved or given back, and ``oom``. ``stream`` is always 0:
-        blocks belong to no stream.
+        memory that is free may go to any stream.
     """
     if device is not None:
         _get_device_index(device)

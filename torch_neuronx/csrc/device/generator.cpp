@@ -93,6 +93,14 @@ GivenDraws::GivenDraws(PhiloxState* state) : outer_(t_given) { t_given = state; 
 GivenDraws::~GivenDraws() { t_given = outer_; }
 PhiloxState* GivenDraws::current() { return t_given; }
 
+namespace {
+thread_local uint64_t t_draws = 0;
+}
+uint64_t draws_of_thread() { return t_draws; }
+namespace detail {
+void count_draw() { ++t_draws; }
+}  // namespace detail
+
 PhiloxState take_draws(at::Generator generator, uint64_t draws) {
   const std::lock_guard<std::mutex> lock(generator.mutex());
   auto* impl = generator.get<NeuronGenerator>();

@@ -60,6 +60,12 @@ class GivenDraws {
 // Takes the numbers of `draws` calls of with_philox() from a generator.
 PhiloxState take_draws(at::Generator generator, uint64_t draws);
 
+// How many calls of with_philox() this thread has made.
+uint64_t draws_of_thread();
+namespace detail {
+void count_draw();
+}
+
 // Calls draw(state) with the generator locked. The offset advances by 4, the least that it can,
 // whatever is drawn: each offset has numbers of its own (kernels/philox.h).
 template <class Draw>
@@ -69,6 +75,7 @@ void with_philox(const std::optional<at::Generator>& generator, c10::DeviceIndex
     given->offset += 4;
     return;
   }
+  detail::count_draw();
   at::Generator chosen = choose_generator(generator, index);
   std::lock_guard<std::mutex> lock(chosen.mutex());
   auto* impl = chosen.get<NeuronGenerator>();

@@ -52,7 +52,7 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override {
     check_device_index(stream.device_index());
     run_deferred();
-    if (queue::busy(stream.device_index())) return false;
+    if (queue::busy(stream)) return false;
     const Completions pending = pending_of(stream);
     return std::all_of(pending.begin(), pending.end(), [](const auto& c) { return c->done(); });
   }
@@ -70,7 +70,7 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
     check_device_index(stream.device_index());
     run_deferred();
     Completions pending = pending_of(stream);
-    if (auto mark = queue::mark(stream.device_index())) pending.push_back(std::move(mark));
+    if (auto mark = queue::mark(stream)) pending.push_back(std::move(mark));
     static_cast<Event*>(*event)->record(
         stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT, std::move(pending));
   }
@@ -78,10 +78,10 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
     check_device_index(stream.device_index());
     if (event == nullptr) return;  // never recorded
     Completions pending = static_cast<Event*>(event)->pending();
-    // What is issued later stands behind the marks of its own core.
+    // What is issued later stands behind the marks of its own stream.
     pending.erase(std::remove_if(pending.begin(), pending.end(),
                                  [&](const auto& completion) {
-                                   return queue::is_mark_of(*completion, stream.device_index());
+                                   return queue::is_mark_of(*completion, stream);
                                  }),
                   pending.end());
     add_pending(stream, std::move(pending));

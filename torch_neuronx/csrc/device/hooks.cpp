@@ -45,8 +45,15 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
   }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-    // Growing an empty storage touches no memory that anybody could have pending.
-    storage.nbytes() == 0 ? run_deferred() : flush_deferred();
+    // Growing an empty storage touches no memory that anybody could have pending, and giving memory
+    // up needs its place in the order only: who is enqueued reads it before its next owner writes.
+    if (storage.nbytes() == 0) {
+      run_deferred();
+    } else if (bytes == 0) {
+      order_deferred();
+    } else {
+      flush_deferred();
+    }
     // Allocates through the storage's own allocator on its own device, and copies what fits.
     const c10::Device device = storage.device();
     c10::DeviceIndex previous = exchange_device(device.index());

@@ -87,7 +87,7 @@ std::vector<Key> keys_where(const Wanted& wanted) {
   return keys;
 }
 
-// A place in the queue of a core behind which all work waits for what others do.
+// A place in the queue of a stream behind which all work waits for what others do.
 class Waiting final : public queue::Work {
  public:
   explicit Waiting(Completions completions) : completions_(std::move(completions)) {}
@@ -103,17 +103,18 @@ class Waiting final : public queue::Work {
     }
   }
   std::string name() const override { return "waiting for a collective or another core"; }
+  bool waits() const override { return true; }
 
  private:
   const Completions completions_;
 };
 
-// Has the core wait if this thread enqueues its calls, and waits here if not.
-void wait_in_order(c10::DeviceIndex core, Completions completions) {
+// Has the stream wait if this thread enqueues its calls, and waits here if not.
+void wait_in_order(c10::Stream stream, Completions completions) {
   const bool open = std::any_of(completions.begin(), completions.end(),
                                 [](const auto& completion) { return !completion->done(); });
-  if (queue::asynchronous() && (open || queue::busy(core))) {
-    queue::push(core, std::make_unique<Waiting>(std::move(completions)));
+  if (queue::asynchronous() && (open || queue::busy(stream))) {
+    queue::push(stream, std::make_unique<Waiting>(std::move(completions)));
   } else {
     wait_for(completions);
   }
@@ -138,14 +139,8 @@ void wait_for(const Completions& completions) {
 Completions take_settled(Completions* completions) {
   Completions settled, open;
   for (auto& completion : *completions) {
-    bool well = completion->done();
-    if (well) {
-      try {
-        completion->wait();  // doesn't block any more
-      } catch (...) {
-        well = false;  // somebody who waits has to be told, so it stays
-      }
-    }
+    // What failed stays: somebody who waits has to be told.
+    const bool well = completion->done() && completion->went_well();
     (well ? settled : open).push_back(std::move(completion));
   }
   *completions = std::move(open);
@@ -155,8 +150,8 @@ Completions take_settled(Completions* completions) {
 void add_pending(c10::Stream stream, Completions completions) {
   check_device_index(stream.device_index());
   if (completions.empty()) return;
-  if (stream.id() == 0) {
-    wait_in_order(stream.device_index(), std::move(completions));
+  if (stream.id() == 0 || (queue::asynchronous() && has_own_queue(stream.id()))) {
+    wait_in_order(stream, std::move(completions));
     return;
   }
   // A stream on which nothing but collectives are issued would otherwise collect them for ever.

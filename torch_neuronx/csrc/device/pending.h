@@ -1,12 +1,11 @@
 // What runs elsewhere while the host goes on: collectives, on the communication thread of a process
 // group. Operators are not among it: they are done when their call returns, or in the queue of
-// their core (queue/queue.h), of which an event has a mark.
+// their stream (queue/queue.h), of which an event has a mark.
 //
-// The default stream waits as soon as it is told to. Another stream remembers; the first operator,
-// copy or synchronization that is issued on it waits, and so does whatever waits for an event that
-// was recorded on it. Where calls are enqueued, it is the core that waits on the default stream,
-// when it comes to that place of its queue, and not the host. On another stream the host waits: the
-// streams of a core share its queue, and must go on without each other.
+// Where calls are enqueued, a stream waits when it comes to that place of its queue, and the host
+// goes on. In debug mode the default stream waits as soon as it is told to. Another stream
+// remembers; the first operator, copy or synchronization that is issued on it waits, and so does
+// whatever waits for an event that was recorded on it.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -28,13 +27,22 @@ class Completion {
   // Returns when done; throws what failed, to everybody who waits. Called without Python's lock and
   // without any lock of the device.
   virtual void wait() = 0;
+  // Of one that is done: whether it went well. Nobody is told by that.
+  virtual bool went_well() noexcept {
+    try {
+      wait();  // doesn't block any more
+    } catch (...) {
+      return false;
+    }
+    return true;
+  }
   // When it finished; the epoch if nobody wrote that down.
   virtual std::chrono::steady_clock::time_point finished_at() const noexcept { return {}; }
 };
 using Completions = std::vector<std::shared_ptr<Completion>>;
 
-// `stream` is not to go on before `completion` is done. The default stream waits here, and throws
-// what failed (or has the core wait); another is told when it comes to wait.
+// `stream` is not to go on before `completion` is done. In debug mode the default stream waits
+// here, and throws what failed; another is told when it comes to wait.
 void add_pending(c10::Stream stream, std::shared_ptr<Completion> completion);
 // The same for several.
 void add_pending(c10::Stream stream, Completions completions);

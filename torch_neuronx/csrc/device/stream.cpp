@@ -6,13 +6,11 @@
 #include "device/pending.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
+#include "memory/stream_order.h"
 
 namespace torch_neuronx {
 namespace {
 
-// Stream 0 is the default one; 1..kPool have normal, kPool+1..2*kPool high priority, as many as a
-// CUDA device has, so that programs written for it don't run out.
-constexpr c10::StreamId kPool = 32;
 std::array<std::atomic<uint32_t>, kMaxDevices> g_next_normal{};
 std::array<std::atomic<uint32_t>, kMaxDevices> g_next_high{};
 thread_local std::array<c10::StreamId, kMaxDevices> t_current{};
@@ -37,13 +35,17 @@ c10::Stream exchange_stream(c10::Stream stream) {
   const auto previous = make(stream.device_index(), slot);
   t_side_streams += (stream.id() != 0) - (slot != 0);
   slot = stream.id();
+  if (slot_of(slot) != 0) begin_stream_order();
   return previous;
 }
+
+int current_slot(c10::DeviceIndex core) { return slot_of(t_current[static_cast<size_t>(core)]); }
 
 bool on_side_stream() { return t_side_streams > 0; }
 
 c10::Stream new_stream(c10::DeviceIndex index, int priority) {
   const auto device = resolve_device_index(index);
+  begin_stream_order();  // before something that waits is enqueued on the default stream
   auto& counter = (priority < 0 ? g_next_high : g_next_normal)[static_cast<size_t>(device)];
   const auto slot = static_cast<c10::StreamId>(counter.fetch_add(1) % kPool);
   return make(device, 1 + slot + (priority < 0 ? kPool : 0));
@@ -59,7 +61,7 @@ void synchronize(c10::DeviceIndex index) {
 void synchronize(c10::Stream stream) {
   check_device_index(stream.device_index());
   run_deferred();
-  queue::wait(stream.device_index());
+  queue::wait(stream);
   wait_pending(stream);
 }
 

@@ -1,4 +1,4 @@
-// Work that was issued but has not run yet: the queues of the cores (queue/queue.h), the deferred
+// Work that was issued but has not run yet: the queues of the streams (queue/queue.h), the deferred
 // program of `_foreach_` operators, and what the current stream waits for (device/pending.h).
 // Whoever touches device memory calls flush_deferred() first; while nothing is pending that costs
 // two loads.
@@ -34,7 +34,7 @@ inline void order_deferred() {
 // Waits for all of it. Call it without holding a lock; throws what failed.
 inline void flush_deferred() {
   order_deferred();
-  queue::wait_all();
+  queue::wait_current();
 }
 
 }  // namespace torch_neuronx

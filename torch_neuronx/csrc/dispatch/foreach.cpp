@@ -11,6 +11,7 @@
 #include "device/pending.h"
 #include "device/python_lock.h"
 #include "device/state.h"
+#include "device/stream.h"
 #include "dispatch/alias.h"
 #include "dispatch/boxed.h"
 #include "dispatch/deferred.h"
@@ -81,6 +82,7 @@ using List = std::vector<at::Tensor>;
 // with equal shapes position by position.
 class Program {
  public:
+  explicit Program(c10::Stream stream) : stream_(stream) {}
   // Whether the lists may run in one program with what is pending.
   bool accepts(const List& first, const std::vector<const List*>& others);
   void add(Op op, const List& dst, const std::vector<const List*>& sources, double scalar,
@@ -88,7 +90,9 @@ class Program {
   // What is left to do: addresses and numbers. Whoever has it runs it before that memory has
   // another owner, or in the order of a queue.
   std::unique_ptr<queue::Work> work() const;
-  c10::DeviceIndex core() const { return slots_.front().front().device().index(); }
+  // That the operators were issued on.
+  c10::Stream stream() const { return stream_; }
+  void note_uses() const;
   bool full() const {
     return steps_.size() >= kMaxPendingSteps || slots_.size() + 4 > kernels::kMaxSlots;
   }
@@ -97,6 +101,7 @@ class Program {
   bool fits(const List& list);
   uint8_t slot_of(const List& list);
 
+  const c10::Stream stream_;
   std::vector<kernels::Step> steps_;
   std::vector<std::vector<double>> scalars_;  // by step; empty where the step has its own
   std::vector<List> slots_;
@@ -242,6 +247,13 @@ std::unique_ptr<queue::Work> Program::work() const {
                                        std::move(groups), std::move(blocks));
 }
 
+// When its work is enqueued, and before the tensors are given up.
+void Program::note_uses() const {
+  if (C10_LIKELY(!has_stream_order())) return;
+  for (const List& list : slots_)
+    for (const at::Tensor& t : list) use_on(stream_, block_of(t.storage().data_ptr()));
+}
+
 std::recursive_mutex g_mutex;
 // Whoever waits for the mutex lets go of Python's lock, so whoever has it may wait for that one.
 std::unique_lock<std::recursive_mutex> lock_pending() {
@@ -342,9 +354,12 @@ class ForeachKernel final : public c10::OperatorKernel {
     }
     const auto lock = lock_pending();
     auto& program = pending();
-    if (program && (program->full() || !program->accepts(lists[0], sources))) run_deferred_slow();
+    const c10::Stream stream = current_stream(lists[0].front().device().index());
+    if (program &&
+        (program->full() || program->stream() != stream || !program->accepts(lists[0], sources)))
+      run_deferred_slow();
     if (!program) {
-      auto fresh = std::make_unique<Program>();
+      auto fresh = std::make_unique<Program>(stream);
       if (!fresh->accepts(lists[0], sources)) return false;
       program = std::move(fresh);
     }
@@ -397,7 +412,8 @@ void run_deferred_slow() {
   } done;
   std::unique_ptr<queue::Work> work = program->work();
   if (queue::asynchronous() || queue::busy()) {
-    queue::push(program->core(), std::move(work));
+    queue::push(program->stream(), std::move(work));
+    program->note_uses();
   } else {
     work->run();
   }

@@ -87,13 +87,15 @@ at::Tensor arange(const at::Scalar& start, const at::Scalar& end, const at::Scal
   const at::ScalarType type =
       dtype.value_or(whole ? at::kLong : c10::get_default_dtype_as_scalartype());
   const bool known = type == at::kLong || type == at::kInt || type == at::kFloat;
-  if (!queue::asynchronous() || !queue::busy() || !known ||
-      g_portability.load(std::memory_order_relaxed) != 0) {
+  const auto at_the_call = [&] {
     return at::native::arange(start, end, step, dtype, layout, device, pin_memory);
-  }
+  };
+  if (!queue::asynchronous() || !known || g_portability.load(std::memory_order_relaxed) != 0)
+    return at_the_call();
   const int64_t size = type == at::kLong
                            ? at::native::compute_arange_size<int64_t>(start, end, step)
                            : at::native::compute_arange_size<float>(start, end, step);
+  if (!queue::busy() && size < queue::direct_elements()) return at_the_call();
   at::Tensor made = empty({size}, type, layout, device, pin_memory, std::nullopt);
   if (size == 0) return made;
   order_deferred();
@@ -106,6 +108,18 @@ at::Tensor arange(const at::Scalar& start, const at::Scalar& end, const at::Scal
                 mark_written(data);
               }));
   return made;
+}
+
+// What PyTorch has for these would not come by the above.
+at::Tensor arange_to(const at::Scalar& end, std::optional<at::ScalarType> dtype,
+                     std::optional<at::Layout> layout, std::optional<at::Device> device,
+                     std::optional<bool> pin_memory) {
+  return arange(0, end, 1, dtype, layout, device, pin_memory);
+}
+at::Tensor arange_from_to(const at::Scalar& start, const at::Scalar& end,
+                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
+                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  return arange(start, end, 1, dtype, layout, device, pin_memory);
 }
 
 // A storage keeps its allocator, and this kind knows one device.
@@ -268,6 +282,7 @@ bool enqueue_copy(const at::Tensor& self, const at::Tensor& source, bool non_blo
   void* const to = self.mutable_data_ptr();
   const void* written = onto_core ? block_of(self.storage().data_ptr()) : nullptr;
   queue::push(core, std::make_unique<HostCopy>(core, to, from, bytes, written, std::move(copied)));
+  use_on(current_stream(core), block_of((onto_core ? self : source).storage().data_ptr()));
   return true;
 }
 
@@ -320,10 +335,10 @@ at::Scalar local_scalar(const at::Tensor& self) {
   return at::native::_local_scalar_dense_cpu(self);  // reads through the data pointer
 }
 
-// Execution is in order of issue, so memory is never in use by another stream.
-void record_stream(at::Tensor&, at::Stream stream) {
+void record_stream(at::Tensor& self, at::Stream stream) {
   TORCH_CHECK(stream.device_type() == kNeuron,
               "record_stream expects a neuron stream, but got one of ", stream.device());
+  use_on(stream, block_of(self.storage().data_ptr()));
 }
 
 // PyTorch's question before `x.data = y`, which Module.to uses: may y's memory take the place of
@@ -381,6 +396,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("_efficientzerotensor", TORCH_FN(efficient_zero));
+  m.impl("arange", TORCH_FN(arange_to));
+  m.impl("arange.start", TORCH_FN(arange_from_to));
   m.impl("arange.start_step", TORCH_FN(arange));
   m.impl("as_strided", TORCH_FN(as_strided));
   m.impl("view", TORCH_FN(view));

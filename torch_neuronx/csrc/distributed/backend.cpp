@@ -179,6 +179,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   // What was deferred runs now, in this thread: the collective may run in another. What the stream
   // has pending, and what is enqueued, is the operation's to wait for.
   run_deferred();
+  queue::order_exchange(std::nullopt);
   auto& call = request.call;
   if (call.timeout < std::chrono::milliseconds(0)) call.timeout = options_->timeout;
   const auto device = static_cast<c10::DeviceIndex>(call.device);
@@ -191,9 +192,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   call.sequence = ++sequence_;
   std::shared_ptr<Completion> enqueued;
   if (queue::asynchronous()) {
-    enqueued = queue::end_of(device);
+    enqueued = queue::end_of(current_stream(device));
   } else {
-    queue::wait_all();
+    queue::wait_current();
   }
   const bool asynchronous = request.asynchronous || coalescing_ || enqueued != nullptr ||
                             current_stream(device).id() != 0;

@@ -102,6 +102,7 @@ class NeuronBackend final : public c10d::Backend {
   struct TwoWays;
   std::shared_ptr<Transfer> receive_from_all_hosts(const Parcel& parcel, const Done& done);
   WorkPtr transfer(c10d::OpType type, const Tensors& tensors, int peer, int tag);
+  void begin_transfer(Parcel parcel, bool is_send, Operation& operation, const Done& done);
   // `init_process_group()` without a name makes gloo the default of a group that has no gloo, and
   // clients (DDP's logger) then ask for it; "cpu:gloo,neuron:neuron" leaves a group without a
   // default, so that hooks can't be found. The first collective sets that right: before, PyTorch

@@ -11,6 +11,7 @@
 #include "distributed/error.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx::distributed {
 
@@ -103,6 +104,34 @@ std::shared_ptr<Transfer> NeuronBackend::receive_from_all_hosts(const Parcel& pa
   return posted;
 }
 
+namespace {
+
+// A transfer that is posted when the core comes to its place in the queue of its stream.
+class Posting final : public queue::Work {
+ public:
+  Posting(std::function<void()> post, std::shared_ptr<Operation> operation, std::string name)
+      : post_(std::move(post)), operation_(std::move(operation)), name_(std::move(name)) {}
+  void run() override {
+    try {
+      post_();
+    } catch (...) {
+      operation_->finish(std::current_exception());
+    }
+  }
+  void skip() override {
+    operation_->finish(
+        error_of(kClosed, name_ + " did not begin: earlier work of the core failed"));
+  }
+  std::string name() const override { return name_; }
+
+ private:
+  const std::function<void()> post_;
+  const std::shared_ptr<Operation> operation_;
+  const std::string name_;
+};
+
+}  // namespace
+
 c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensors& tensors,
                                                        int peer, int tag) {
   if (closed_) fail(kClosed, "group " + segment_.name() + " was destroyed");
@@ -118,8 +147,6 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   TORCH_CHECK_VALUE(tensor.layout() != at::kStrided || tensor.is_contiguous(), name,
                     ": tensors must be contiguous, but got strides ", tensor.strides(), " for ",
                     tensor.sizes(), "; call .contiguous() first");
-  const auto& members = segment_.members();
-  const auto member = std::find(members.begin(), members.end(), peer);
   Request request(is_send ? Kind::kSend : Kind::kReceive, type, size_, true, options_->timeout);
   if (is_send) {
     request.expose(tensor);
@@ -130,31 +157,65 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   const auto device = static_cast<c10::DeviceIndex>(request.call.device);
   if (faults::armed())
     (void)faults::reach(faults::Point::kCommunication, name, device, memory.bytes);
-  flush_deferred();
-  for (const auto& completion : pending_of(current_stream(device))) completion->wait();
+  const c10::Stream stream = current_stream(device);
   if (memory.bytes > kSmallMessage && segment_.local_size() > 1) share_arena(device);
-  if (is_send) request.stage_in();
 
   Parcel parcel;
   parcel.data = memory.data;
   parcel.bytes = memory.bytes;
   parcel.dtype = request.call.dtype;
   parcel.sizes = request.call.sizes;
+  parcel.peer = peer;
   parcel.tag = tag;
   parcel.timeout = request.call.timeout;
+  // Where the stream has work that is not done, what is sent may not be computed yet, and what is
+  // received into may be read: the core posts the transfer when it comes to it.
+  order_deferred();
+  const bool later = queue::asynchronous() && queue::busy(stream);
+  queue::order_exchange(later ? std::optional<c10::Stream>(stream) : std::nullopt);
+  if (!later) {
+    flush_deferred();
+    for (const auto& completion : pending_of(stream)) completion->wait();
+  }
   auto operation = std::make_shared<Operation>(nullptr, Tensors{tensor}, request.kept, device);
   if (profiling())
     operation->profile(activity_of(parcel, name, device, peer, segment_.name(), size_));
   operation->moves(memory.bytes);
   report(operation, type, sequence_);
-  const Done done = [operation, is_send, tensor, request = std::move(request)](
-                        const std::exception_ptr& error, int source) {
-    if (!is_send && error == nullptr) {
-      request.stage_out();
-      if (tensor.has_storage()) mark_written(*tensor.storage().unsafeGetStorageImpl());
-    }
-    operation->finish(error, source);
+  // Without the object in Python, which may need Python's lock when it goes.
+  const at::Tensor kept = tensor.detach();
+  const auto post = [this, operation, is_send, kept, parcel, request = std::move(request)] {
+    if (is_send) request.stage_in();
+    const Done done = [operation, is_send, kept, request](const std::exception_ptr& error,
+                                                          int source) {
+      if (!is_send && error == nullptr) {
+        request.stage_out();
+        if (kept.has_storage()) mark_written(*kept.storage().unsafeGetStorageImpl());
+      }
+      operation->finish(error, source);
+    };
+    begin_transfer(parcel, is_send, *operation, done);
   };
+  if (later) {
+    const std::string text = c10::str("a ", name, " of ", parcel.bytes, " bytes");
+    queue::push(stream, std::make_unique<Posting>(post, operation, text));
+    queue::note_exchange(stream);
+  } else {
+    post();
+  }
+
+  const std::lock_guard<std::mutex> lock(issue_mutex_);
+  if (coalescing_) coalesced_.push_back(operation);
+  return c10::make_intrusive<NeuronWork>(
+      rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence_);
+}
+
+// `parcel.peer` is a rank of the group.
+void NeuronBackend::begin_transfer(Parcel parcel, bool is_send, Operation& operation,
+                                   const Done& done) {
+  const int peer = parcel.peer;
+  const auto& members = segment_.members();
+  const auto member = std::find(members.begin(), members.end(), peer);
   std::shared_ptr<Transfer> posted;  // of the mailbox
   if (member != members.end() || size_ == segment_.local_size()) {
     parcel.peer = member == members.end() ? kAnySource : static_cast<int>(member - members.begin());
@@ -163,7 +224,6 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
     };
     posted = is_send ? mailbox_->send(std::move(parcel)) : mailbox_->receive(std::move(parcel));
   } else if (peer != kAnySource || segment_.local_size() == 1) {
-    parcel.peer = peer;
     parcel.done = done;
     if (is_send) {
       hosts_->courier().send(std::move(parcel));
@@ -173,15 +233,9 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   } else {
     posted = receive_from_all_hosts(parcel, done);
   }
-  if (posted != nullptr) {
-    operation->attended_by(
-        [mailbox = mailbox_, posted](Clock::time_point until) { mailbox->attend(*posted, until); });
-  }
-
-  const std::lock_guard<std::mutex> lock(issue_mutex_);
-  if (coalescing_) coalesced_.push_back(operation);
-  return c10::make_intrusive<NeuronWork>(
-      rank_, type, std::vector<std::shared_ptr<Operation>>{operation}, sequence_);
+  if (posted == nullptr) return;
+  operation.attended_by(
+      [mailbox = mailbox_, posted](Clock::time_point until) { mailbox->attend(*posted, until); });
 }
 
 }  // namespace torch_neuronx::distributed

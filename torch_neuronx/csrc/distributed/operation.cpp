@@ -102,12 +102,23 @@ void Operation::when_done(std::function<void(std::exception_ptr)> callback) {
   callback(error_);
 }
 
-void Operation::attended_by(std::function<void(std::chrono::steady_clock::time_point)> attend) {
+void Operation::attended_by(Attend attend) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   attend_ = std::move(attend);
 }
 
+void Operation::attend(std::chrono::steady_clock::time_point until) {
+  if (done()) return;
+  Attend attend;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    attend = attend_;
+  }
+  if (attend) attend(until);
+}
+
 void Operation::wait() {
-  if (attend_ && !done()) attend_(std::chrono::steady_clock::time_point::max());
+  attend(std::chrono::steady_clock::time_point::max());
   if (!done()) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return done(); });
@@ -117,7 +128,7 @@ void Operation::wait() {
 
 bool Operation::wait_for(std::chrono::milliseconds timeout) {
   const auto until = std::chrono::steady_clock::now() + timeout;
-  if (attend_ && !done()) attend_(until);
+  attend(until);
   {
     std::unique_lock<std::mutex> lock(mutex_);
     if (!changed_.wait_until(lock, until, [&] { return done(); })) return false;

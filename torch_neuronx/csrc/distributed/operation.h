@@ -31,9 +31,9 @@ class Operation final : public Completion, public std::enable_shared_from_this<O
   void announce() noexcept;
   // For operations that run elsewhere (transfers between two ranks).
   void finish(std::exception_ptr error, int source = -1) noexcept;
-  // Who waits for it does its work meanwhile, with this, until a point in time. Called once, before
-  // anybody can wait.
-  void attended_by(std::function<void(std::chrono::steady_clock::time_point)> attend);
+  // Who waits for it from now on does its work meanwhile, with this, until a point in time.
+  using Attend = std::function<void(std::chrono::steady_clock::time_point)>;
+  void attended_by(Attend attend);
 
   bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
   void wait() override;
@@ -59,8 +59,11 @@ class Operation final : public Completion, public std::enable_shared_from_this<O
  private:
   void settle(std::exception_ptr error, int source) noexcept;
 
+  // Helps, if that is possible by now.
+  void attend(std::chrono::steady_clock::time_point until);
+
   std::function<void()> body_;
-  std::function<void(std::chrono::steady_clock::time_point)> attend_;
+  Attend attend_;
   std::vector<at::Tensor> results_;
   std::vector<at::Tensor> kept_;  // memory that must live until the end
   std::vector<std::shared_ptr<Completion>> before_;

@@ -7,6 +7,7 @@
 #include "inference/refuse.h"
 #include "inference/together.h"
 #include "program/call.h"
+#include "program/enqueued.h"
 
 namespace torch_neuronx::inference {
 namespace {
@@ -116,7 +117,9 @@ TensorVector run(const Loaded& loaded, const Replica& replica, at::TensorList in
     const at::Tensor& given = arguments[static_cast<size_t>(a)];
     if (!given.is_same(inputs[index])) written.emplace_back(index, given);
   }
-  const program::Tensors results = program::call(program, arguments);
+  const program::Tensors results = program::is_to_be_enqueued(program, arguments)
+                                       ? program::enqueue(replica.program, replica.keep, arguments)
+                                       : program::call(program, arguments);
   for (const auto& [index, copy] : written) inputs[index].copy_(copy);
   TensorVector outputs;
   outputs.reserve(loaded.outputs.size());

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "device/python_lock.h"
+#include "dispatch/deferred.h"
 
 namespace torch_neuronx::inference {
 namespace {
@@ -39,6 +40,7 @@ struct Pieces {
         if (!failed.load()) {
           const Share threads(share);
           body(i);
+          flush_deferred();  // whoever goes on is on another stream
         }
       } catch (...) {
         if (!failed.exchange(true)) failure = std::current_exception();
@@ -78,6 +80,7 @@ void run_together(int64_t count, int64_t most, const std::function<void(int64_t)
   const auto share = static_cast<int>(std::max<int64_t>(1, threads / workers));
   const auto pieces = std::make_shared<Pieces>(count, share, body);
   const WithoutPythonLock unlocked;  // a piece may need Python
+  flush_deferred();                  // the other threads are on other streams
   for (int64_t i = 1; i < workers; ++i) at::launch([pieces] { pieces->work(); });
   pieces->work();
   pieces->wait();

@@ -13,6 +13,7 @@
 
 #include "device/faults.h"
 #include "device/state.h"
+#include "device/stream.h"
 #include "dispatch/deferred.h"
 #include "memory/guards.h"
 #include "memory/history.h"
@@ -56,12 +57,13 @@ void return_block(void* ptr) {
 // Of memory that a queued call only borrows.
 void keep_block(void*) {}
 
-// The error of a core that is full also says whose memory it is, if somebody records that. It is
-// found here because it needs Python, which must not be waited for while an arena is locked.
+// Takes memory for the stream that is current. The error of a core that is full also says whose
+// memory it is, if somebody records that. It is found here because it needs Python, which must not
+// be waited for while an arena is locked.
 void* allocate_told(Arena& a, size_t bytes, Category category, c10::DeviceIndex index) {
   try {
     if (faults::armed()) (void)faults::reach(faults::Point::kAllocation, "memory", index, bytes);
-    return a.allocate(bytes, category);
+    return a.allocate(bytes, category, current_slot(index));
   } catch (const c10::OutOfMemoryError& error) {
     const std::string holders = history::holders(index);
     if (holders.empty()) throw;
@@ -140,8 +142,9 @@ class NeuronAllocator final : public c10::DeviceAllocator {
     for (auto& a : g_arenas)
       if (Arena* live = a.load()) live->empty_cache();
   }
-  // Operators run in the order of their issue, so memory is never in use by a stream once freed.
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    use_on(stream, block_of(data));
+  }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     check_device_index(index);
     run_deferred();
@@ -191,7 +194,7 @@ void* allocate_or_flush(Arena& a, size_t bytes, Category category, c10::DeviceIn
   const bool pending = (g_deferred_pending.load() & kDeferredProgram) != 0;
   if (pending && !faults::armed()) {
     try {
-      return a.allocate(bytes, category);
+      return a.allocate(bytes, category, current_slot(index));
     } catch (const c10::OutOfMemoryError&) {
       run_deferred();
     }
@@ -273,6 +276,11 @@ c10::Storage borrow_storage(void* start, size_t bytes, c10::DeviceIndex core) {
   c10::DataPtr data(nullptr, device);  // of an empty tensor
   if (start != nullptr) data = {start, start, &keep_block, device};
   return make_storage(bytes, std::move(data), &g_allocator);
+}
+
+void use_on(c10::Stream stream, const void* start) {
+  if (C10_LIKELY(!has_stream_order()) || start == nullptr) return;
+  arena(device_of_pointer(start)).use(start, slot_of(stream.id()));
 }
 
 void mark_written(const void* start) {

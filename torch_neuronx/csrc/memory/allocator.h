@@ -45,6 +45,10 @@ bool is_block(const c10::StorageImpl& storage);
 // keeps its place.
 c10::Storage borrow_storage(void* start, size_t bytes, c10::DeviceIndex core);
 
+// To be called when work was enqueued on `stream` that uses the block in use that starts at `start`
+// (or is null): it has no next owner on another stream before that is done.
+void use_on(c10::Stream stream, const void* start);
+
 // Marks the memory behind a storage, or the block that starts at `start`, as written, for caches
 // derived from its content.
 void mark_written(const c10::StorageImpl& storage);

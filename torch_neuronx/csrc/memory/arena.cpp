@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "device/state.h"
+#include "device/stream.h"
 #include "memory/fraction.h"
 #include "memory/guards.h"
 #include "memory/history.h"
@@ -117,7 +118,11 @@ void set_current(Stat& stat, size_t value) {
 }  // namespace
 
 Arena::Arena(char* base, size_t virtual_bytes, size_t hbm_bytes, int device)
-    : base_(base), virtual_bytes_(virtual_bytes), hbm_bytes_(hbm_bytes), device_(device) {
+    : base_(base),
+      virtual_bytes_(virtual_bytes),
+      hbm_bytes_(hbm_bytes),
+      device_(device),
+      order_(static_cast<c10::DeviceIndex>(device)) {
   const size_t quanta = virtual_bytes / kQuantum;
   table_ = static_cast<Block**>(reserve_zero_pages(quanta * sizeof(Block*)));
   generations_ = static_cast<std::atomic<uint64_t>*>(
@@ -185,7 +190,7 @@ void Arena::become_tensor(void* ptr) {
   registry::subtract(registry::core(device_).scratchpad_bytes, block->size);
 }
 
-void* Arena::allocate(size_t bytes, Category category) {
+void* Arena::allocate(size_t bytes, Category category, int slot) {
   history::Context lines;
   if (history::recording()) lines = history::lines(history::RecordContext::STATE);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -195,7 +200,7 @@ void* Arena::allocate(size_t bytes, Category category) {
     const bool guarded = guards() != Guards::kNone;
     const size_t size = guarded ? round_up(bytes, kPage) + kPage : rounded(bytes);
     const auto take = [&] {
-      return size <= kSmallLimit && !guarded ? take_small(size) : take_large(size);
+      return size <= kSmallLimit && !guarded ? take_small(size, slot) : take_large(size, slot);
     };
     block = take();
     if (C10_UNLIKELY(block == nullptr)) {  // give cached memory back and try once more
@@ -217,6 +222,8 @@ void* Arena::allocate(size_t bytes, Category category) {
   block->requested = bytes;
   block->is_free = false;
   block->serial = ++serials_;
+  block->slot = slot;
+  if (C10_UNLIKELY(has_stream_order())) order_.taken(block->ptr, block->size);
   block->category.store(category, std::memory_order_relaxed);
   count(block, true);
   if (C10_UNLIKELY(guards() != Guards::kNone)) {
@@ -234,62 +241,91 @@ void* Arena::allocate(size_t bytes, Category category) {
   return block->ptr;
 }
 
-Block* Arena::take_small(size_t size) {
-  Block*& bin = bins_[size / kQuantum];
-  if (bin == nullptr) {
-    if (slab_ == nullptr || slab_used_ + size > kChunk) {
-      // Slabs that emptied meanwhile go back first: a program that moves from one tensor size to
-      // another would otherwise keep a slab for every size it ever used.
-      release_empty_slabs();
-      if (bin == nullptr) {
-        Block* slab = take_large(kChunk);
-        if (slab == nullptr) return nullptr;
-        slab->is_slab = true;
-        slab->is_free = false;
-        slabs_.push_back(slab);
-        count_chunks(stats_, StatType::LARGE_POOL, 1, false);
-        count_chunks(stats_, StatType::SMALL_POOL, 1, true);
-        slab_ = slab;
-        slab_used_ = 0;
-      }
-    }
-    if (bin == nullptr) {
-      Block* block = new_block(slab_->ptr + slab_used_, size);  // takes over the slab's table entry
-      block->slab = slab_;
-      slab_used_ += size;
-      ++slab_->live;
-      return block;
+// The link to the first free block of a size class that the stream may have; null, or to null, if
+// there is none. It looks at the last that were freed: a list of thousands costs more than fresh
+// memory.
+Block** Arena::find_small(size_t size, int slot) {
+  Block** link = &bins_[size / kQuantum];
+  if (C10_LIKELY(!has_stream_order())) return link;
+  constexpr int kMostLooks = 32;
+  for (int i = 0; *link != nullptr; ++i, link = &(*link)->bin_next) {
+    if (order_.find((*link)->ptr, size, size, slot) == 0) return link;
+    if (i == kMostLooks) break;
+  }
+  return nullptr;
+}
+
+Block* Arena::take_small(size_t size, int slot) {
+  const auto is_none = [](Block** found) { return found == nullptr || *found == nullptr; };
+  Block** link = find_small(size, slot);
+  if (is_none(link) && (slab_ == nullptr || slab_used_ + size > kChunk)) {
+    // Slabs that emptied meanwhile go back first: a program that moves from one tensor size to
+    // another would otherwise keep a slab for every size it ever used.
+    release_empty_slabs();
+    link = find_small(size, slot);
+    if (is_none(link)) {
+      Block* slab = take_large(kChunk, kNoStream);
+      if (slab == nullptr) return nullptr;
+      slab->is_slab = true;
+      slab->is_free = false;
+      slabs_.push_back(slab);
+      count_chunks(stats_, StatType::LARGE_POOL, 1, false);
+      count_chunks(stats_, StatType::SMALL_POOL, 1, true);
+      slab_ = slab;
+      slab_used_ = 0;
     }
   }
-  Block* block = bin;
-  bin = block->bin_next;
+  if (is_none(link)) {
+    Block* block = new_block(slab_->ptr + slab_used_, size);  // takes over the slab's table entry
+    block->slab = slab_;
+    slab_used_ += size;
+    ++slab_->live;
+    return block;
+  }
+  Block* block = *link;
+  *link = block->bin_next;
   block->bin_next = nullptr;
   ++block->slab->live;
   return block;
 }
 
-Block* Arena::take_large(size_t size) {
+Block* Arena::take_large(size_t size, int slot) {
   Block key;
   key.size = size;
-  const auto it = free_.lower_bound(&key);
+  auto it = free_.lower_bound(&key);
+  size_t skipped = 0;
+  if (C10_UNLIKELY(has_stream_order())) {
+    for (; it != free_.end(); ++it) {
+      skipped = order_.find((*it)->ptr, (*it)->size, size, slot);
+      if (skipped < (*it)->size) break;
+    }
+  }
   if (it == free_.end()) return nullptr;
   Block* block = *it;
   free_.erase(it);
-  if (block->size > size) {
-    Block* rest = new_block(block->ptr + size, block->size - size);
-    rest->prev = block;
-    rest->next = block->next;
-    if (rest->next) rest->next->prev = rest;
-    rest->reserved = block->reserved;
-    block->next = rest;
-    block->size = size;
-    free_.insert(rest);
+  if (skipped > 0) {
+    Block* used = block;
+    block = cut(used, skipped);
+    free_.insert(used);
   }
+  if (block->size > size) free_.insert(cut(block, size));
   if (!block->reserved && !reserve(block)) {
     give_back(block);
     return nullptr;
   }
   return block;
+}
+
+// Cuts a block in two; returns the second, which begins after `size` bytes.
+Block* Arena::cut(Block* block, size_t size) {
+  Block* rest = new_block(block->ptr + size, block->size - size);
+  rest->prev = block;
+  rest->next = block->next;
+  if (rest->next) rest->next->prev = rest;
+  rest->reserved = block->reserved;
+  block->next = rest;
+  block->size = size;
+  return rest;
 }
 
 bool Arena::reserve(Block* block) {
@@ -346,6 +382,7 @@ void Arena::deallocate(void* ptr) {
     if (index_of(guarded.data) != index_of(block->ptr)) table_[index_of(guarded.data)] = nullptr;
   }
   count(block, false);
+  if (C10_UNLIKELY(has_stream_order())) order_.freed(block->ptr, block->size, block->slot);
   if (history::recording()) history::freed(device_, ptr, block->size, std::move(lines));
   block->is_free = true;
   if (block->slab != nullptr) {
@@ -361,7 +398,16 @@ void Arena::deallocate(void* ptr) {
 bool Arena::is_in_use(const void* ptr, uint64_t serial) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Block* block = find(ptr);
-  return block != nullptr && !block->is_free && block->serial == serial;
+  if (block != nullptr && !block->is_free && block->serial == serial) return true;
+  return has_stream_order() &&
+         order_.is_used_by_others(static_cast<const char*>(ptr),
+                                  current_slot(static_cast<c10::DeviceIndex>(device_)));
+}
+
+void Arena::use(const void* ptr, int slot) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Block* block = find(ptr);
+  if (block != nullptr && !block->is_free && block->slot != slot) order_.use(block->ptr, slot);
 }
 
 void Arena::give_back(Block* block) {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "memory/shared.h"
+#include "memory/stream_order.h"
 
 namespace torch_neuronx {
 
@@ -43,6 +44,7 @@ struct Block {
   Block* bin_next = nullptr;  // next free block of the same size class
   uint64_t serial = 0;        // of its last allocation: no two are equal
   uint32_t live = 0;          // of a slab: blocks in use
+  int slot = 0;               // of the stream that it was allocated on last
   bool is_free = true;
   bool is_slab = false;
   bool reserved = false;  // all its chunks are known to be reserved
@@ -63,10 +65,12 @@ class Arena {
  public:
   Arena(char* base, size_t virtual_bytes, size_t hbm_bytes, int device);
 
-  // `bytes` > 0. Throws c10::OutOfMemoryError when the core's HBM or the host's memory is
-  // exhausted.
-  void* allocate(size_t bytes, Category category);
+  // `bytes` > 0, for the stream with this slot (device/stream.h): no other uses the memory any
+  // more. Throws c10::OutOfMemoryError when the core's HBM or the host's memory is exhausted.
+  void* allocate(size_t bytes, Category category, int slot);
   void deallocate(void* ptr);
+  // A call was enqueued on a stream that uses the block in use at `ptr`.
+  void use(const void* ptr, int slot);
   void empty_cache();
 
   // The block at `ptr`, if there is one, was working memory and is a tensor's from now on.
@@ -75,7 +79,8 @@ class Arena {
   // The block that starts at `ptr`; null if there is none.
   Block* find(const void* ptr) const { return table_[index_of(ptr)]; }
 
-  // Which allocation the block at `ptr` is of, which is in use; and whether it still is.
+  // Which allocation the block at `ptr` is of, which is in use; and whether it still is, or may be
+  // used by another stream than this thread's.
   uint64_t serial(const void* ptr) const {
     const Block* block = find(ptr);
     return block == nullptr ? 0 : block->serial;
@@ -110,8 +115,10 @@ class Arena {
   }
   Block* new_block(char* ptr, size_t size);
   void recycle(Block* block);
-  Block* take_small(size_t size);
-  Block* take_large(size_t size);
+  Block** find_small(size_t size, int slot);
+  Block* take_small(size_t size, int slot);
+  Block* take_large(size_t size, int slot);
+  Block* cut(Block* block, size_t size);
   bool reserve(Block* block);
   void release_slab(Block* slab);
   void release_empty_slabs();
@@ -142,6 +149,7 @@ class Arena {
   std::vector<Block*> slabs_;
   Block* slab_ = nullptr;  // the slab being cut, from slab_used_
   size_t slab_used_ = 0;
+  StreamOrder order_;
   std::vector<bool> chunk_reserved_;
   size_t shared_bytes_ = 0;  // of the arena, from its base on, are in a memory file
   size_t reserved_ = 0;

@@ -41,7 +41,7 @@ struct HostImpl : at::CachingHostAllocatorImpl<c10::Stream, std::shared_ptr<Comp
   // Of a block that is freed while copies from or to it may be enqueued.
   void record_stream(std::optional<std::vector<std::shared_ptr<Completion>>>& events,
                      c10::Stream stream) override {
-    events->push_back(queue::end_of(stream.device_index()));
+    events->push_back(queue::end_of(stream));
   }
   bool query_event(std::shared_ptr<Completion>& event) override {
     return event == nullptr || event->done();

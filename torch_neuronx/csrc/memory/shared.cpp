@@ -165,6 +165,7 @@ SharedArena share_arena(c10::DeviceIndex index) {
   const auto i = static_cast<size_t>(index);
   if (const auto* known = moved[i].load(std::memory_order_acquire)) return *known;
   flush_deferred();
+  queue::wait_all();  // of all streams
   const SharedArena made = arena(index).share();
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);

@@ -59,7 +59,7 @@ PyObject* call_program(PyObject* object, PyObject* const* args, size_t nargsf, P
     check_argument(*program, i, inputs.back());
   }
   if (is_to_be_enqueued(*program, inputs)) {
-    Tensors results = enqueue(program, object, inputs);
+    Tensors results = enqueue(program, owner_of(object), inputs);
     if (PyList_CheckExact(sequence) && PyList_SetSlice(sequence, 0, PY_SSIZE_T_MAX, nullptr) < 0) {
       throw python_error();
     }

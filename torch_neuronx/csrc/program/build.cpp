@@ -357,8 +357,9 @@ void Builder::finish() {
     }
   }
   pin_shared_memory();
-  p.may_wait = p.collectives == 0 && std::all_of(p.steps.begin(), p.steps.end(),
-                                                 [](const auto& s) { return s->may_wait(); });
+  p.may_wait =
+      std::all_of(p.steps.begin(), p.steps.end(), [](const auto& s) { return s->may_wait(); });
+  p.draws = std::any_of(p.steps.begin(), p.steps.end(), [](const auto& s) { return s->draws(); });
 }
 
 // A temporary that is read before it is written gets its content from another one at the same

@@ -1,5 +1,6 @@
 #include "program/call.h"
 
+#include "device/generator.h"
 #include "device/profiler.h"
 #include "device/state.h"
 #include "dispatch/deferred.h"
@@ -115,7 +116,9 @@ Tensors call(const Program& program, Tensors& inputs) {
   ActivityScope activity(program.name, ActivityKind::kProgram);
   if (program.on_neuron()) activity.on(program.device);
   Frame frame(program, arguments);
+  const uint64_t draws = draws_of_thread();
   frame.run(inputs);
+  if (program.draws) program.known_draws.store(static_cast<int64_t>(draws_of_thread() - draws));
   if (const double value = activity.spoilt_by(); C10_UNLIKELY(value != 0)) frame.spoil(value);
   Tensors results;
   for (const int32_t buffer : program.results) {

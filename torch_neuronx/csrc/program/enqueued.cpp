@@ -1,6 +1,7 @@
 #include "program/enqueued.h"
 
 #include <c10/util/ScopeExit.h>
+#include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <mutex>
@@ -9,6 +10,7 @@
 
 #include "device/profiler.h"
 #include "device/state.h"
+#include "device/stream.h"
 #include "dispatch/deferred.h"
 #include "dispatch/op_table.h"
 #include "memory/allocator.h"
@@ -19,27 +21,24 @@
 namespace torch_neuronx::program {
 namespace {
 
-// References of calls that are done. The thread of a core must not ask for Python's lock, so the
-// next call, which has it, gives them back.
+// What calls that are done kept alive. To give it up may need Python's lock, for which the thread
+// of a core must not ask, so the next call does. Never destroyed: Python may be gone by then.
 std::mutex g_done_mutex;
-std::vector<PyObject*> g_done;
-void give_back_owners() {
-  std::vector<PyObject*> done;
-  {
-    const std::lock_guard<std::mutex> lock(g_done_mutex);
-    done.swap(g_done);
-  }
-  for (PyObject* owner : done) Py_DECREF(owner);
+std::vector<Owner>& g_done = *new std::vector<Owner>;
+void give_up_owners() {
+  std::vector<Owner> done;  // destroyed after the lock is released
+  const std::lock_guard<std::mutex> lock(g_done_mutex);
+  done.swap(g_done);
 }
 
 class ProgramCall final : public queue::Work {
  public:
-  ProgramCall(std::shared_ptr<const Program> program, PyObject* owner)
-      : owner_(Py_NewRef(owner)), program_(std::move(program)) {}
+  ProgramCall(std::shared_ptr<const Program> program, Owner owner)
+      : owner_(std::move(owner)), program_(std::move(program)) {}
 
   ~ProgramCall() override {
     const std::lock_guard<std::mutex> lock(g_done_mutex);
-    g_done.push_back(owner_);
+    g_done.push_back(std::move(owner_));
   }
 
   void run() override {
@@ -48,11 +47,12 @@ class ProgramCall final : public queue::Work {
     memory.run(*program_);
   }
   std::string name() const override { return "program " + program_->name; }
+  bool waits() const override { return program_->collectives > 0; }
 
   LentMemory memory;
 
  private:
-  PyObject* const owner_;
+  Owner owner_;
   const std::shared_ptr<const Program> program_;
 };
 
@@ -94,6 +94,7 @@ void LentMemory::run(const Program& program) {
   const auto mark = c10::make_scope_exit([&] {
     for (const void* block : written_) mark_written(block);
   });
+  const GivenDraws given(program.draws ? &draws : nullptr);
   Promises promises(scratch);
   ActivityScope activity(program.name, ActivityKind::kProgram);
   activity.on(program.device);
@@ -104,6 +105,7 @@ void LentMemory::run(const Program& program) {
 
 bool is_to_be_enqueued(const Program& program, const Tensors& inputs) {
   if (!queue::asynchronous() || !program.on_neuron() || !program.may_wait) return false;
+  if (program.draws && program.known_draws.load() < 0) return false;
   // The handler of portability reports wants the caller's line.
   if (g_portability.load(std::memory_order_relaxed) != 0) return false;
   int64_t elements = 0;
@@ -114,12 +116,19 @@ bool is_to_be_enqueued(const Program& program, const Tensors& inputs) {
   return queue::busy() || elements >= queue::direct_elements();
 }
 
-Tensors enqueue(std::shared_ptr<const Program> program, PyObject* owner, const Tensors& inputs) {
+Owner owner_of(PyObject* object) {
+  return {Py_NewRef(object), [](PyObject* kept) {
+            const pybind11::gil_scoped_acquire gil;
+            Py_DECREF(kept);
+          }};
+}
+
+Tensors enqueue(std::shared_ptr<const Program> program, Owner owner, const Tensors& inputs) {
   ensure_initialized();  // refuses a forked child
-  give_back_owners();
+  give_up_owners();
   order_deferred();
   const c10::DeviceIndex core = program->device;
-  auto call = std::make_unique<ProgramCall>(program, owner);
+  auto call = std::make_unique<ProgramCall>(program, std::move(owner));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool written = program->buffers[program->arguments[i]].written;
     if (written) (void)inputs[i].mutable_data_ptr();  // makes a lazy copy real
@@ -133,6 +142,10 @@ Tensors enqueue(std::shared_ptr<const Program> program, PyObject* owner, const T
     const auto* storage = outputs[buffer].storage().unsafeGetStorageImpl();
     call->memory.add_result(storage->data(), storage->nbytes());
   }
+  if (program->draws) {
+    const auto draws = static_cast<uint64_t>(program->known_draws.load());
+    call->memory.draws = take_draws(default_generator(core), draws);
+  }
   c10::DataPtr scratch;  // freed behind the call: the next one may have it
   if (program->scratch_bytes > 0) {
     const auto bytes = static_cast<size_t>(program->scratch_bytes);
@@ -144,7 +157,13 @@ Tensors enqueue(std::shared_ptr<const Program> program, PyObject* owner, const T
     const Buffer& facts = program->buffers[buffer];
     results.push_back(facts.kind == BufferKind::kInput ? inputs[facts.index] : outputs[buffer]);
   }
-  queue::push(core, std::move(call));
+  const c10::Stream stream = current_stream(core);
+  const bool exchanges = program->collectives > 0;
+  if (exchanges) queue::order_exchange(stream);
+  queue::push(stream, std::move(call));
+  if (exchanges) queue::note_exchange(stream);
+  for (const at::Tensor& input : inputs)
+    use_on(stream, input.storage().unsafeGetStorageImpl()->data());
   return results;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "device/generator.h"
 #include "memory/ledger.h"
 #include "program/call.h"
 
@@ -22,6 +23,7 @@ class LentMemory {
   void run(const Program& program);
 
   Allocations scratch;  // what the program works in
+  PhiloxState draws{};  // the first of what it draws
 
  private:
   struct Place {
@@ -37,9 +39,13 @@ class LentMemory {
 // run on another thread, later, and all arguments are plain memory of the core.
 bool is_to_be_enqueued(const Program& program, const Tensors& inputs);
 
+// What keeps a program's machine code alive.
+using Owner = std::shared_ptr<const void>;
+// A reference to a Python object; call it with Python's lock.
+Owner owner_of(PyObject* object);
+
 // Takes memory for the results and enqueues the call. `inputs` were checked, and
-// is_to_be_enqueued(); `owner` keeps the program and its machine code alive. Call it with Python's
-// lock.
-Tensors enqueue(std::shared_ptr<const Program> program, PyObject* owner, const Tensors& inputs);
+// is_to_be_enqueued().
+Tensors enqueue(std::shared_ptr<const Program> program, Owner owner, const Tensors& inputs);
 
 }  // namespace torch_neuronx::program

@@ -9,6 +9,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -72,9 +73,10 @@ class Step {
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
   virtual void run(Frame& frame) const = 0;
-  // Whether it can run after the program's call has returned, on another thread: it talks to nobody
-  // but memory, and draws no random numbers.
+  // Whether it can run after the program's call has returned, on another thread: it asks nothing of
+  // the calling one, and takes random numbers that were drawn at the call.
   virtual bool may_wait() const { return false; }
+  virtual bool draws() const { return false; }
   // Whether what it runs shows in profiles by itself.
   virtual bool is_composite() const { return false; }
 
@@ -103,7 +105,10 @@ struct Program {
   std::optional<registry::LoadedProgram> loaded;  // of a program that is no part of another
 
   bool may_wait = false;  // all steps may
-  bool packs = false;     // some product keeps the packed form of an argument
+  bool draws = false;     // some step draws random numbers
+  // How often each call does, which the first one shows: steps that may wait run once each.
+  mutable std::atomic<int64_t> known_draws{-1};
+  bool packs = false;  // some product keeps the packed form of an argument
 
   bool on_neuron() const { return device >= 0; }
 };

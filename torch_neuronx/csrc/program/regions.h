@@ -1,4 +1,4 @@
-// Regions: calls that stand one behind the other in the queue of a core, and run as one program.
+// Regions: calls that stand one behind the other in the queue of a stream, and run as one program.
 //
 // While a core is behind, its thread looks at the calls that wait. Those of operators whose
 // compiled form gives the same bits become a region; a region that comes again is compiled, beside

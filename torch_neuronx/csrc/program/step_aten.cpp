@@ -101,7 +101,7 @@ void AtenStep::run(Frame& frame) const {
 bool AtenStep::may_wait() const {
   const std::string& name = op.operator_name().name;
   const bool ours = name.starts_with("aten::") || name.starts_with("neuron::check_");
-  return ours && !on_core && demands == nullptr && !op.hasTag(at::Tag::nondeterministic_seeded);
+  return ours && demands == nullptr && on_core == draws();
 }
 
 void store_result(Frame& frame, const View& out, bool whole, at::Tensor&& result, size_t index) {

@@ -4,7 +4,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "dispatch/deferred.h"
+#include "device/pending.h"
 #include "program/plain_dispatch.h"
 #include "program/steps.h"
 
@@ -137,7 +137,7 @@ void WaitStep::run(Frame& frame) const {
   }
   if (error) std::rethrow_exception(error);
   // On a stream of its own a wait may only have been noted; the next step reads the memory itself.
-  flush_deferred();
+  wait_pending_of_thread();
 }
 
 }  // namespace torch_neuronx::program

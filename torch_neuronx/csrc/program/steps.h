@@ -115,6 +115,7 @@ struct AtenStep final : Step {
       : Step(std::move(name), std::move(loc)), op(std::move(op)) {}
   void run(Frame& frame) const override;
   bool may_wait() const override;
+  bool draws() const override { return op.hasTag(at::Tag::nondeterministic_seeded); }
   bool is_composite() const override { return on_core; }
 
   c10::OperatorHandle op;
@@ -148,6 +149,7 @@ enum class CollectiveKind : uint8_t {
 struct CollectiveStep final : Step {
   using Step::Step;
   void run(Frame& frame) const override;
+  bool may_wait() const override { return true; }
 
   CollectiveKind kind = CollectiveKind::kAllReduce;
   int32_t number = 0;  // among the program's
@@ -163,6 +165,7 @@ struct CollectiveStep final : Step {
 struct WaitStep final : Step {
   using Step::Step;
   void run(Frame& frame) const override;
+  bool may_wait() const override { return true; }
 
   const CollectiveStep* start = nullptr;
 };

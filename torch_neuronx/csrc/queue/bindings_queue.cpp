@@ -28,8 +28,8 @@ void bind_queue(py::module_& m) {
       at_the_call[name][py::str(each.reason)] = each.calls;
     }
     return py::dict(py::arg("enqueued") = now.enqueued, py::arg("waits") = now.waits,
-                    py::arg("settled") = now.settled, py::arg("full") = now.full,
-                    py::arg("at_the_call") = at_the_call);
+                    py::arg("settled") = now.settled, py::arg("ruled") = now.ruled,
+                    py::arg("full") = now.full, py::arg("at_the_call") = at_the_call);
   });
   m.def("reset_queue_stats", [] {
     reset_stats();

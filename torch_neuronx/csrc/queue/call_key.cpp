@@ -286,6 +286,44 @@ bool CallKey::read(const Signature& signature, const torch::jit::Stack& stack) {
   return true;
 }
 
+std::vector<uint64_t> CallKey::family() const {
+  std::vector<uint64_t> kept;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const uint64_t rest = words[i] & (word(Tag{1}) - 1);
+    kept.push_back(words[i]);
+    switch (static_cast<Tag>(words[i] >> 56)) {
+      case kDevice:
+        i += 2 * (rest >> 24);  // sizes and strides
+        break;
+      case kInts:
+        i += rest;
+        break;
+      case kInt:
+      case kOverlap:
+        ++i;
+        break;
+      case kDouble:
+      case kState:
+        kept.push_back(words[++i]);
+        break;
+      case kComplex:
+        kept.insert(kept.end(), {words[i + 1], words[i + 2]});
+        i += 2;
+        break;
+      case kDoubles:
+      case kBools:
+        for (uint64_t n = 0; n < rest; ++n) kept.push_back(words[++i]);
+        break;
+      case kString:
+        for (uint64_t n = 0; n < rest; n += sizeof(uint64_t)) kept.push_back(words[++i]);
+        break;
+      default:
+        break;
+    }
+  }
+  return kept;
+}
+
 uint64_t CallKey::hash() const {
   uint64_t h = 0x9e3779b97f4a7c15ULL;
   for (const uint64_t each : words) {

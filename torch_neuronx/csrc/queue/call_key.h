@@ -46,6 +46,8 @@ struct CallKey {
   // an argument of a kind that is not known here.
   bool read(const Signature& signature, const torch::jit::Stack& stack);
   uint64_t hash() const;
+  // What all calls have in common that differ from this one in sizes, strides and whole numbers.
+  std::vector<uint64_t> family() const;
 
   c10::SmallVector<uint64_t, 64> words;
   // The tensors of the core, each once, in order; they live in the stack.

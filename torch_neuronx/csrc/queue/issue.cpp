@@ -8,6 +8,7 @@
 
 #include "device/generator.h"
 #include "device/state.h"
+#include "device/stream.h"
 #include "dispatch/op_table.h"
 #include "memory/allocator.h"
 #include "memory/ledger.h"
@@ -73,7 +74,7 @@ void reset_here_counts() {
 }
 
 Issuer::Issuer(const c10::OperatorHandle& op, Run run)
-    : name_(c10::toString(op.operator_name())), run_(std::move(run)), signature_(op) {
+    : name_(c10::toString(op.operator_name())), run_(std::move(run)), signature_(op), rule_(op) {
   const std::string_view name = base_name(op);
   const auto& returns = op.schema().returns();
   const bool tensors = std::all_of(returns.begin(), returns.end(), [&](const c10::Argument& r) {
@@ -115,7 +116,12 @@ void Issuer::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     return run_here(op, keys, stack, "an argument is not plain memory of one core");
   const uint64_t hash = key.hash();
   SettledPtr settled = settled_.find(key, hash);
-  if (settled == nullptr) return learn(op, keys, stack, key, hash);
+  if (settled == nullptr) {
+    settled = rule_.settle(signature_, key, *stack);
+    if (settled == nullptr) return learn(op, keys, stack, key, hash);
+    settled_.add(hash, settled);
+    count_ruled();
+  }
   if (*settled->reason != '\0') return run_here(op, keys, stack, settled->reason);
   if (!enqueue(op, stack, key, std::move(settled)))
     run_here(op, keys, stack, "a tensor is larger than its storage");
@@ -129,7 +135,7 @@ void Issuer::count_here(const char* reason) const {
 void Issuer::run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                       const char* reason) const {
   count_here(reason);
-  wait_all();
+  wait_current();
   const Inside inside;
   run_(op, keys, stack);
 }
@@ -137,7 +143,7 @@ void Issuer::run_here(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
 void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack,
                    const CallKey& key, uint64_t hash) {
   count_here("it is the first of its kind");
-  wait_all();
+  wait_current();
   auto settled = std::make_shared<Settled>();
   settled->words.assign(key.words.begin(), key.words.end());
   settled->operands = operands_of(key);
@@ -145,18 +151,14 @@ void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
   c10::SmallVector<at::Tensor, 8> tensors;
   for (const at::Tensor* t : key.tensors) tensors.push_back(*t);
   const bool masked = by_index_ && reads_values(*stack);
-  at::Generator generator = generator_of(*stack, signature_, key.core);
-  const auto offset = [&] {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    return generator.get<NeuronGenerator>()->philox().offset;
-  };
-  const uint64_t before = offset();
+  const auto said = rule_.ask(signature_, key, *stack);
+  const uint64_t before = draws_of_thread();
   AllocationLog log;
   {
     const Inside inside;
     run_(op, keys, stack);
   }
-  settled->draws = (offset() - before) / 4;
+  settled->draws = draws_of_thread() - before;
   settled->reason = read_results(*stack, log, settled.get());
   for (size_t i = 0; i < tensors.size() && *settled->reason == '\0'; ++i) {
     const Operand& was = settled->operands[i];
@@ -168,6 +170,7 @@ void Issuer::learn(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stac
     }
   }
   if (masked) settled->reason = "the shape of its result depends on values";
+  rule_.compare(key, *settled, said);
   settled_.add(hash, std::move(settled));
   count_settled();
 }
@@ -276,6 +279,10 @@ bool Issuer::enqueue(const c10::OperatorHandle& op, Stack* stack, const CallKey&
   }
   // What the call needs only while it runs is freed behind it: the next call may have it.
   push(key.core, std::move(call));
+  if (C10_UNLIKELY(has_stream_order())) {
+    for (const c10::StorageImpl* storage : key.storages)
+      use_on(current_stream(key.core), storage->data());
+  }
   torch::jit::drop(*stack, signature_.arguments.size());
   for (IValue& result : results) stack->push_back(std::move(result));
   return true;

@@ -1,10 +1,10 @@
 // Issuing an operator's calls: at its call an operator settles what its results are and takes their
 // memory; its work is enqueued.
 //
-// What a call gives is known from an earlier one with the same key. So the first call of a kind
-// runs when it is issued, as in debug mode, and so do calls that can't be enqueued: those that read
-// values on the host, whose results have a shape that depends on values, or that change a tensor's
-// geometry.
+// What a call gives is known from an earlier one with the same key, or of two with other sizes and
+// PyTorch's shape function (queue/shape_rule.h). So the first calls of a kind run when they are
+// issued, as in debug mode, and so do calls that can't be enqueued: those that read values on the
+// host, whose results have a shape that depends on values, or that change a tensor's geometry.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -16,6 +16,7 @@
 #include "memory/ledger.h"
 #include "queue/queued_call.h"
 #include "queue/settled.h"
+#include "queue/shape_rule.h"
 
 namespace torch_neuronx::queue {
 
@@ -62,6 +63,7 @@ class Issuer {
   bool by_value_ = false;   // the results' shape depends on values, or the results are values
   bool by_index_ = false;   // the results' shape depends on values if an index is a mask
   SettledCalls settled_;
+  ShapeRule rule_;
 };
 
 }  // namespace torch_neuronx::queue

@@ -1,11 +1,14 @@
-// The queue of a NeuronCore: work in the order in which it was issued, and the thread that does it.
+// The queues of the NeuronCores, one for each stream (queue/stream_queue.h): work in the order in
+// which it was issued.
 //
-// A call that is enqueued returns at once; whoever reads what it wrote waits first. All streams of
-// a core share its queue, so they run in the order of issue, which is an order that events allow.
-// Memory that is freed goes to the next call that asks for it, because that one runs later.
+// A call that is enqueued returns at once; whoever reads what it wrote waits first. Streams run
+// independently of each other, but where an event orders them. Memory that is freed goes to the
+// next call of its stream that asks for it, because that one runs later; memory/stream_order.h
+// says when another stream may have it.
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <atomic>
 #include <chrono>
@@ -13,6 +16,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -32,6 +36,7 @@ inline constexpr uint32_t kAsynchronous = 1, kWatchWaits = 2, kLooksForRegions =
 extern std::atomic<int64_t> g_pending;  // of all cores
 extern thread_local int t_inside;
 void wait_all_slow();
+void wait_current_slow();
 void wait_for_readers_slow(c10::DeviceIndex core);
 }  // namespace detail
 
@@ -74,6 +79,8 @@ class Work {
   virtual std::string name() const = 0;
   // Itself, if it is a call of an operator that is known in all parts.
   virtual QueuedCall* as_call() { return nullptr; }
+  // Whether it waits for others, so that the core may do work of other streams meanwhile.
+  virtual bool waits() const { return false; }
   // Of the call, written down by push(): the user's line, if somebody wants it in errors, and the
   // operator that the calling thread was in, if somebody profiles.
   std::string called_at;
@@ -127,20 +134,34 @@ struct RegionOutcome {
 using RegionRunner = RegionOutcome (*)(Ahead& ahead);
 void set_region_runner(RegionRunner runner);
 
-// Adds work at the end of a core's queue; waits while that is full.
+// Adds work at the end of the queue of a stream, or of the stream of a core that is current; waits
+// while that is full.
+void push(c10::Stream stream, std::unique_ptr<Work> work);
 void push(c10::DeviceIndex core, std::unique_ptr<Work> work);
 
-// Whether a core, or any, has work that is not done.
+// Whether a stream, any of a core, or any at all has work that is not done.
+bool busy(c10::Stream stream);
 bool busy(c10::DeviceIndex core);
 inline bool busy() { return detail::g_pending.load(std::memory_order_acquire) != 0; }
 
-// Waits until everything is done that was enqueued on a core, or on any; then throws what failed,
-// once: calls that were enqueued behind the one that failed did not run.
+// How many pieces of work were ever enqueued on a stream, by its slot (device/stream.h), and
+// whether so many are done.
+uint64_t issued(c10::DeviceIndex core, int slot);
+bool done(c10::DeviceIndex core, int slot, uint64_t position);
+
+// Waits until everything is done that was enqueued on a stream, on any of a core, on this thread's
+// current ones, or on any at all; then throws what failed on its core, once: calls that were
+// enqueued behind the one that failed, and those of other streams, did not run.
+void wait(c10::Stream stream);
 void wait(c10::DeviceIndex core);
+inline void wait_current() {
+  if (C10_UNLIKELY(busy())) detail::wait_current_slow();
+}
 inline void wait_all() {
   if (C10_UNLIKELY(busy())) detail::wait_all_slow();
 }
-// The same without throwing, for a thread that holds locks: failures are kept for the next to wait.
+// As the last, without throwing, for a thread that holds locks: failures are kept for the next to
+// wait.
 void wait_holding_locks() noexcept;
 // To be called before memory is used that was just allocated for work that this thread does now:
 // calls of other threads may be enqueued that read it, and whose tensors were freed since.
@@ -148,12 +169,18 @@ inline void wait_for_readers(c10::DeviceIndex core) {
   if (C10_UNLIKELY(busy()) && detail::t_inside != 0) detail::wait_for_readers_slow(core);
 }
 
-// The end of a core's queue as it is now; null if that is empty and nothing failed. A mark is work
-// itself, and knows when it was done.
-std::shared_ptr<Completion> end_of(c10::DeviceIndex core);
-std::shared_ptr<Completion> mark(c10::DeviceIndex core);
-// Whether `completion` is a mark in the queue of `core`, behind which all later work stands anyway.
-bool is_mark_of(const Completion& completion, c10::DeviceIndex core);
+// The end of a stream's queue as it is now; null if that is empty and nothing failed. A mark is
+// work itself, and knows when it was done.
+std::shared_ptr<Completion> end_of(c10::Stream stream);
+std::shared_ptr<Completion> mark(c10::Stream stream);
+// Whether `completion` is a mark in the queue of `stream`, behind which all its later work stands.
+bool is_mark_of(const Completion& completion, c10::Stream stream);
+
+// Work that talks to other ranks when its turn comes. All ranks must do so in one order, which is
+// that of issue. So whoever is about to enqueue such work on a stream, or (none) to talk to others
+// at the call, waits until what was enqueued on other streams is done; and notes what he enqueued.
+void order_exchange(std::optional<c10::Stream> stream);
+void note_exchange(c10::Stream stream);
 
 // What a call does that makes the host wait for values of a core, in any mode: nothing, warn,
 // throw.
@@ -166,11 +193,14 @@ void note_wait(const std::string& what);
 struct Stats {
   int64_t enqueued = 0;  // calls
   int64_t waits = 0;     // times that a thread waited for a queue that was busy
-  int64_t settled = 0;   // kinds of calls whose results are known
+  int64_t settled = 0;   // kinds of calls whose results are known from a first call
+  int64_t ruled = 0;     // and from PyTorch's shape function
   int64_t full = 0;      // times that a queue was full
 };
 Stats stats();
 void count_settled();
+void count_ruled();
+void count_full();
 void reset_stats();
 
 // Ends the threads when all work is done, then throws what failed and nobody was told. Work that is

@@ -170,11 +170,16 @@ void QueuedCall::place_result(const at::Tensor& t, const Result& result) const {
   const auto* storage = t.storage().unsafeGetStorageImpl();
   TORCH_INTERNAL_ASSERT(
       t.sizes() == at::IntArrayRef(result.geometry.sizes) &&
-          t.strides() == at::IntArrayRef(result.geometry.strides) &&
-          t.scalar_type() == result.geometry.dtype && t.storage_offset() == result.offset &&
-          storage->nbytes() == result.bytes,
-      name(), " gave a result of another shape than an equal call before: ", t.sizes());
-  if (storage->data() != wanted) std::memcpy(wanted, storage->data(), result.bytes);
+          t.scalar_type() == result.geometry.dtype,
+      name(), " gave a result of another shape than was known when it was issued: ", t.sizes());
+  const bool same_layout = t.strides() == at::IntArrayRef(result.geometry.strides) &&
+                           t.storage_offset() == result.offset && storage->nbytes() == result.bytes;
+  if (!same_layout) {  // of sizes that are new
+    tensor_over(borrow_storage(wanted, result.bytes, core_), result.geometry, result.offset)
+        .copy_(t);
+  } else if (storage->data() != wanted) {
+    std::memcpy(wanted, storage->data(), result.bytes);
+  }
   mark_written(wanted);
 }
 
