@@ -201,9 +201,10 @@ def index_at_once(  # noqa: C901, PLR0911, PLR0912, PLR0915
         sizes += shape[d:]
         steps += strides[d:]
     least = 2 if p.partition else 1
-    while len(sizes) < least:
+    if len(sizes) < least:
+        # The dimension that stays, with size 1, is the first of those that an integer takes.
         sizes.append(1)
-        steps.append(strides[-1])
+        steps.append(strides[least - 1])
     return tuple.__new__(
         AccessPattern, (p.dtype, offset, tuple(sizes), tuple(steps), p.partition, None)
     )

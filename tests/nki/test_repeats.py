@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -274,6 +275,15 @@ def shown(make: Callable[[], Any]) -> Any:
         return make()
     except NkiError as error:
         return type(error), error.code, error.what, error.remedy
+
+
+@pytest.mark.parametrize("key", [(0, 0, 0), (slice(None), 0, 0), (slice(2, 5), 3, -1)])
+@pytest.mark.parametrize("buffer", [nl.sbuf, nl.shared_hbm])
+def test_the_dimension_that_stays_keeps_its_own_stride(key: Any, buffer: Any) -> None:
+    recorder = Recorder("kernel", get_target("trn2"))
+    with recorder.active():
+        tensor = nl.ndarray((6, 5, 4), nl.bfloat16, buffer=buffer)
+        assert tensor[key].pattern == index_by_parts(tensor.pattern, key)
 
 
 @given(data=st.data())
