@@ -65,6 +65,39 @@ def test_a_cache_that_grows_makes_no_call_wait() -> None:
         assert torch.equal(one, other)
 
 
+def test_attention_to_a_handful_of_keys_has_its_sums_in_order() -> None:
+    """PyTorch's kernel, which is taken there, gives sums whose heads are their last dimension."""
+    for n_q, n_k in ((40, 40), (50, 60), (64, 70), (30, 3), (31, 2)):
+        q, k, v = (torch.randn(2, 3, n, 64) for n in (n_q, n_k, n_k))
+        wanted = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
+        found = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
+            q.to("neuron"), k.to("neuron"), v.to("neuron"), None, 0.0, False, True
+        )
+        torch.testing.assert_close(found[0].cpu(), wanted[0])
+        torch.testing.assert_close(found[1].cpu(), wanted[1])
+    assert N.eager_stats()["ruled"] > 0
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x[1:].copy_(x[:-1]),
+        lambda x: x[1:].add_(x[:-1]),
+        lambda x: x[:1].expand(len(x)).copy_(x.clone()),
+        lambda x: x[:1].expand(len(x)).mul_(x.clone()),
+    ],
+)
+def test_memory_that_overlaps_is_refused_at_the_call(write: Callable[[torch.Tensor], Any]) -> None:
+    for n in (5, 6, 7, 8):
+        x = _x(n)
+        for _ in range(2):  # others of its kind are known, and in order
+            x.clone().copy_(x)
+            x.clone().add_(x).mul_(x)
+        with pytest.raises(RuntimeError, match=r"unsupported operation.*Please clone\(\)") as error:
+            write(x)
+        assert "ran after its call" not in str(error.value)
+
+
 Call = Callable[[int], Any]
 
 

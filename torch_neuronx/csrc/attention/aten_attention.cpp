@@ -131,8 +131,10 @@ std::tuple<at::Tensor, at::Tensor> aten_forward(const at::Tensor& query, const a
                                                 std::optional<double> scale) {
   const auto a = checked_arguments("aten::_scaled_dot_product_flash_attention_for_cpu",
                                    {query, key, value, 0.0, causal, mask, scale});
-  return at::_scaled_dot_product_flash_attention_for_cpu(a[0].toTensor(), a[1].toTensor(),
-                                                         a[2].toTensor(), 0.0, causal, mask, scale);
+  auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      a[0].toTensor(), a[1].toTensor(), a[2].toTensor(), 0.0, causal, mask, scale);
+  // In the order of forward() above: PyTorch's heads are the last dimension.
+  return {out, logsumexp.contiguous()};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> aten_backward(

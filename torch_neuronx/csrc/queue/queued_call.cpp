@@ -2,7 +2,9 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "memory/allocator.h"
@@ -150,8 +152,10 @@ Stack QueuedCall::restore() {
   return stack;
 }
 
-// The results must lie where those who wait for them look.
+// The results must lie where those who wait for them look. Those of sizes that are new may lie
+// elsewhere or in another order of dimensions, also in memory that another result is promised.
 void QueuedCall::check_results(const Stack& stack) const {
+  std::vector<std::pair<at::Tensor, const Result*>> misplaced;
   const size_t first = stack.size() - settled_->returns.size();
   for (size_t r = 0; r < settled_->returns.size(); ++r) {
     const auto& results = settled_->returns[r];
@@ -160,27 +164,34 @@ void QueuedCall::check_results(const Stack& stack) const {
       const IValue& value = stack[first + r];
       const at::Tensor& t =
           settled_->is_list[r] ? value.toListRef()[i].toTensor() : value.toTensor();
-      place_result(t, results[i]);
+      if (!is_in_place(t, results[i])) misplaced.emplace_back(t, &results[i]);
     }
+  }
+  for (auto& [t, result] : misplaced) {
+    const void* start = t.storage().data();
+    if (std::any_of(memory_.begin(), memory_.end(),
+                    [&](const Allocation& each) { return each.pointer == start; }))
+      t = t.clone();
+  }
+  for (const auto& [t, result] : misplaced) {
+    void* const wanted = memory_[static_cast<size_t>(result->allocation)].pointer;
+    tensor_over(borrow_storage(wanted, result->bytes, core_), result->geometry, result->offset)
+        .copy_(t);
+    mark_written(wanted);
   }
 }
 
-void QueuedCall::place_result(const at::Tensor& t, const Result& result) const {
+bool QueuedCall::is_in_place(const at::Tensor& t, const Result& result) const {
   void* const wanted = memory_[static_cast<size_t>(result.allocation)].pointer;
-  const auto* storage = t.storage().unsafeGetStorageImpl();
   TORCH_INTERNAL_ASSERT(
       t.sizes() == at::IntArrayRef(result.geometry.sizes) &&
           t.scalar_type() == result.geometry.dtype,
       name(), " gave a result of another shape than was known when it was issued: ", t.sizes());
-  const bool same_layout = t.strides() == at::IntArrayRef(result.geometry.strides) &&
-                           t.storage_offset() == result.offset && storage->nbytes() == result.bytes;
-  if (!same_layout) {  // of sizes that are new
-    tensor_over(borrow_storage(wanted, result.bytes, core_), result.geometry, result.offset)
-        .copy_(t);
-  } else if (storage->data() != wanted) {
-    std::memcpy(wanted, storage->data(), result.bytes);
-  }
+  if (t.storage().data() != wanted || t.strides() != at::IntArrayRef(result.geometry.strides) ||
+      t.storage_offset() != result.offset)
+    return false;
   mark_written(wanted);
+  return true;
 }
 
 }  // namespace torch_neuronx::queue

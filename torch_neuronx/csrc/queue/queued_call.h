@@ -56,7 +56,7 @@ class QueuedCall final : public Work {
  private:
   torch::jit::Stack restore();
   void check_results(const torch::jit::Stack& stack) const;
-  void place_result(const at::Tensor& t, const Result& result) const;
+  bool is_in_place(const at::Tensor& t, const Result& result) const;
 
   const std::string& name_;
   const Signature& signature_;

@@ -4,7 +4,10 @@
 #include <ATen/MetaFunctions.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/strides.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -142,6 +145,15 @@ bool where(Stack* stack) {
   const Tensor either = meta::add(tensor(*stack, 1), tensor(*stack, 2), 1);
   return give(stack, {meta::add(either, tensor(*stack, 0), 1)});
 }
+// By whole numbers: what a mask chooses has a size that only its values tell.
+bool index_put(Stack* stack) {
+  const Tensor to = tensor(*stack, 0), values = tensor(*stack, 2);
+  const Tensor chosen = meta::index(to, (*stack)[1].to<c10::List<std::optional<Tensor>>>());
+  if (values.scalar_type() != to.scalar_type() ||
+      !at::is_expandable_to(values.sizes(), chosen.sizes()))
+    return false;
+  return writes(stack);
+}
 bool embedding(Stack* stack) {
   const Tensor table = tensor(*stack, 0), rows = tensor(*stack, 1);
   if (table.dim() != 2) return false;
@@ -192,22 +204,36 @@ bool attention(Stack* stack) {
 struct Own {
   const char* name;
   bool (*function)(Stack*);
+  // Ours say nothing of tensors whose dimensions are not in the usual order, which decides how a
+  // result lies. These make none, or say how it lies.
+  bool any_order = false;
 };
-constexpr Own kOwn[] = {{"aten::_scaled_dot_product_fused_attention_overrideable", &attention},
-                        {"aten::bernoulli_.float", &writes},
-                        {"aten::embedding", &embedding},
-                        {"aten::fill_.Scalar", &writes},
-                        {"aten::flip", &like_first},
-                        {"aten::index_select", &index_select},
-                        {"aten::masked_fill.Scalar", &masked_fill},
-                        {"aten::masked_fill_.Scalar", &masked_fill_in_place},
-                        {"aten::native_dropout", &dropout},
-                        {"aten::native_layer_norm", &layer_norm},
-                        {"aten::normal_", &writes},
-                        {"aten::roll", &like_first},
-                        {"aten::uniform_", &writes},
-                        {"aten::where.self", &where},
-                        {"aten::zero_", &writes}};
+constexpr Own kOwn[] = {
+    {"aten::_index_put_impl_", &index_put, true},
+    {"aten::index_put_", &index_put, true},
+    {"aten::_scaled_dot_product_fused_attention_overrideable", &attention, true},
+    {"aten::bernoulli_.float", &writes, true},
+    {"aten::embedding", &embedding},
+    {"aten::fill_.Scalar", &writes, true},
+    {"aten::flip", &like_first},
+    {"aten::index_select", &index_select},
+    {"aten::masked_fill.Scalar", &masked_fill},
+    {"aten::masked_fill_.Scalar", &masked_fill_in_place, true},
+    {"aten::native_dropout", &dropout},
+    {"aten::native_layer_norm", &layer_norm},
+    {"aten::normal_", &writes, true},
+    {"aten::roll", &like_first},
+    {"aten::uniform_", &writes, true},
+    {"aten::where.self", &where},
+    {"aten::zero_", &writes, true}};
+
+bool in_usual_order(const Stack& stack) {
+  return std::all_of(stack.begin(), stack.end(), [](const c10::IValue& value) {
+    if (!value.isTensor() || !value.toTensor().defined()) return true;
+    const Tensor& t = value.toTensor();
+    return t.strides() == at::IntArrayRef(c10::contiguous_strides(t.sizes()));
+  });
+}
 
 using Table = std::unordered_map<std::string_view, ShapeFunction>;
 
@@ -247,19 +273,33 @@ Table make_table() {
   add(&table, kTopk);
   add(&table, kSort);
   for (const Own& each : kOwn) {
-    table[each.name] = [function = each.function](const c10::OperatorHandle&, Stack* stack) {
-      return function(stack);
+    table[each.name] = [&each](const c10::OperatorHandle&, Stack* stack) {
+      return (each.any_order || in_usual_order(*stack)) && each.function(stack);
     };
   }
   return table;
 }
 
-// Whether what PyTorch runs for "meta" tensors is its kernel in C++.
-bool has_meta_in_cpp(const c10::OperatorHandle& op) {
+// Of those that PyTorch has, which take arguments that the operator itself refuses.
+constexpr std::string_view kLax[] = {"aten::_amp_update_scale_",
+                                     "aten::_mkldnn_transpose_",
+                                     "aten::bernoulli_.Tensor",
+                                     "aten::embedding_renorm_",
+                                     "aten::put_",
+                                     "aten::random_.from",
+                                     "aten::random_.to",
+                                     "aten::range.out"};
+
+// Whether PyTorch's kernel for "meta" tensors refuses what the operator refuses: the functions that
+// structured operators begin with, and lists of operators, which call those.
+bool is_strict_in_cpp(const c10::OperatorHandle& op, std::string_view name) {
   constexpr auto kMeta = c10::DispatchKey::Meta;
   if (!op.hasComputedKernelForDispatchKey(kMeta)) return false;
   const std::string origin = op.getComputedKernelForDispatchKey(kMeta).debug();
-  return origin.find(".cpp") != std::string::npos;
+  if (origin.find("RegisterMeta_") != std::string::npos)
+    return std::find(std::begin(kLax), std::end(kLax), name) == std::end(kLax);
+  return (name.starts_with("aten::_foreach_") || name == "aten::copy_") &&
+         origin.find("RegisterCompositeExplicitAutograd") != std::string::npos;
 }
 
 }  // namespace
@@ -269,7 +309,7 @@ ShapeFunction shape_function(const c10::OperatorHandle& op) {
   const std::string name = c10::toString(op.operator_name());
   const auto found = table.find(name);
   if (found != table.end()) return found->second;
-  if (!has_meta_in_cpp(op)) return nullptr;
+  if (!is_strict_in_cpp(op, name)) return nullptr;
   return [](const c10::OperatorHandle& called, Stack* stack) {
     called.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
     return true;

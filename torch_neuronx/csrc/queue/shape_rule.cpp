@@ -1,6 +1,7 @@
 #include "queue/shape_rule.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -180,8 +181,21 @@ void ShapeRule::compare(const CallKey& key, const Settled& settled,
   known.draws = settled.draws;
 }
 
+namespace {
+// Whether memory that is written may be that of another operand, or of the same one again: that is
+// refused by where each of them lies, which shape functions are not told.
+bool may_overlap(const Signature& signature, const CallKey& key) {
+  if (!signature.writes) return false;
+  if (key.storages.size() < key.tensors.size()) return true;
+  return std::any_of(key.places.begin(), key.places.end(), [&](const Place& place) {
+    return signature.arguments[place.argument].written &&
+           at::has_internal_overlap(*key.tensors[place.tensor]) == at::MemOverlap::Yes;
+  });
+}
+}  // namespace
+
 SettledPtr ShapeRule::settle(const Signature& signature, const CallKey& key, const Stack& stack) {
-  if (!function_) return nullptr;
+  if (!function_ || may_overlap(signature, key)) return nullptr;
   auto made = std::make_shared<Settled>();
   {
     const std::vector<uint64_t> family = key.family();
