@@ -283,8 +283,8 @@ def fresh() -> None:
 
 
 # AOTAutograd estimates transfers with Inductor's measurements of CUDA, which need Triton, when the
-# memory of a tensor that two streams use has to be kept for the backward pass. Its partitioner takes
-# what waits for another stream for a part of the backward pass.
+# memory of a tensor that two streams use has to be kept for the backward pass. Its partitioner
+# takes what waits for another stream for a part of the backward pass.
 UNTRAINABLE = {
     fork_and_join: "triton",
     event: "triton",

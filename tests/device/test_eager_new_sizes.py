@@ -71,7 +71,7 @@ def test_attention_to_a_handful_of_keys_has_its_sums_in_order() -> None:
         q, k, v = (torch.randn(2, 3, n, 64) for n in (n_q, n_k, n_k))
         wanted = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)
         found = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(
-            q.to("neuron"), k.to("neuron"), v.to("neuron"), None, 0.0, False, True
+            q.to("neuron"), k.to("neuron"), v.to("neuron"), return_debug_mask=True
         )
         torch.testing.assert_close(found[0].cpu(), wanted[0])
         torch.testing.assert_close(found[1].cpu(), wanted[1])
