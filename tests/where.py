@@ -161,6 +161,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/collect_env.py": ("neuron_tools/test_live.py",),
     "torch_neuronx/testing": ("device/test_injected_faults.py",
                               "distributed/test_injected_faults.py"),
+    "torch_neuronx/serving": ("serving/*",),
     "torch_neuronx/tools": ("compiler/test_tools.py",),
     "torch_neuronx/tools/nccom.py": ("neuron_tools/test_nccom.py",),
     "torch_neuronx/tools/explain_eager.py": ("device/test_explain_eager.py",),

@@ -9,7 +9,7 @@ import nki.isa as nisa
 import nki.language as nl
 from torch_neuronx.kernels.tiles import PARTITIONS, load, spans, store, transposed
 
-__all__ = ["flash_forward"]
+__all__ = ["HIDDEN", "add_keys", "flash_forward", "softmax_state", "store_average"]
 
 KEYS = 512  # that one product takes: what a PSUM bank holds of float32
 HIDDEN = -3.0e38  # weight of a key that a query must not see, before the exponential
@@ -67,44 +67,69 @@ def _values(v: Any) -> list[Any]:
 def _attend(
     q: Any, keys: Any, values: list[Any], scale: float, first: int | None, most: int
 ) -> tuple[Any, Any, Any]:
-    """Weighted sum of values, sum of weights and largest score of queries, given as columns.
+    """What `softmax_state` names of queries, which are given as columns.
 
     `first` is the number of the first query if the attention is causal; `most` keys are looked at.
     """
     width, rows = q.shape
-    total = nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf)
-    weights = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-    largest = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    kept = softmax_state(rows, width)
     for start, end in spans(min(most, keys.shape[1]), KEYS):
         scores = nl.ndarray((rows, end - start), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(dst=scores, stationary=q, moving=keys[:, start:end])
         if first is not None and end > first + 1:
             scores = _masked(scores, first - start)
-        top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=1)
-        if start:
-            nisa.tensor_tensor(dst=top, data1=top, data2=largest, op=nl.maximum)
-        shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-scale)
-        p = nl.ndarray((rows, end - start), dtype=values[0].dtype, buffer=nl.sbuf)
-        sums = weights if start == 0 else nl.ndarray((rows, 1), nl.float32, nl.sbuf)
-        nisa.activation_reduce(
-            dst=p, op=nl.exp, data=scores, reduce_op=nl.add, reduce_res=sums, bias=shift,
-            scale=scale,
-        )  # fmt: skip
-        part = _weighted(p, values, start)
-        if start == 0:
-            nisa.tensor_copy(dst=total, src=part)
-        else:
-            # What was summed so far, as if the new largest score had been known.
-            decay = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.activation(dst=decay, op=nl.exp, data=largest, bias=shift, scale=scale)
-            for kept, new in ((weights, sums), (total, part)):
-                nisa.scalar_tensor_tensor(
-                    dst=kept, data=kept, op0=nl.multiply, operand0=decay, op1=nl.add, operand1=new
-                )
-        nisa.tensor_copy(dst=largest, src=top)
-    return total, weights, largest
+        tiles = [values[(start + a) // PARTITIONS][0 : b - a] for a, b in spans(end - start)]
+        add_keys(kept, scores, tiles, scale, first=start == 0)
+    return kept
+
+
+def softmax_state(rows: int, width: int) -> tuple[Any, Any, Any]:
+    """What `add_keys` keeps of queries: weighted sum of values, sum of weights, largest score."""
+    return (
+        nl.ndarray((rows, width), dtype=nl.float32, buffer=nl.sbuf),
+        nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf),
+        nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf),
+    )
+
+
+def add_keys(
+    kept: tuple[Any, Any, Any], scores: Any, values: list[Any], scale: float, *, first: bool
+) -> None:
+    """Add keys to an attention that goes through them part by part.
+
+    Args:
+        kept: Of the keys so far; nothing is in it yet if this is the `first` part.
+        scores: Of the queries [rows] and these keys, not yet scaled.
+        values: Of these keys in tiles of 128; the last one may have fewer.
+        scale: Of the scores.
+        first: Whether this is the first part.
+    """
+    total, weights, largest = kept
+    rows, count = scores.shape
+    top = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=top, op=nl.maximum, data=scores, axis=1)
+    if not first:
+        nisa.tensor_tensor(dst=top, data1=top, data2=largest, op=nl.maximum)
+    shift = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=shift, data=top, op0=nl.multiply, operand0=-scale)
+    p = nl.ndarray((rows, count), dtype=values[0].dtype, buffer=nl.sbuf)
+    sums = weights if first else nl.ndarray((rows, 1), nl.float32, nl.sbuf)
+    nisa.activation_reduce(
+        dst=p, op=nl.exp, data=scores, reduce_op=nl.add, reduce_res=sums, bias=shift,
+        scale=scale,
+    )  # fmt: skip
+    part = _weighted(p, values)
+    if first:
+        nisa.tensor_copy(dst=total, src=part)
+    else:
+        # What was summed so far, as if the new largest score had been known.
+        decay = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(dst=decay, op=nl.exp, data=largest, bias=shift, scale=scale)
+        for before, new in ((weights, sums), (total, part)):
+            nisa.scalar_tensor_tensor(
+                dst=before, data=before, op0=nl.multiply, operand0=decay, op1=nl.add, operand1=new
+            )
+    nisa.tensor_copy(dst=largest, src=top)
 
 
 def _masked(scores: Any, offset: int) -> Any:
@@ -119,23 +144,27 @@ def _masked(scores: Any, offset: int) -> Any:
     return tile
 
 
-def _weighted(p: Any, values: list[Any], start: int) -> Any:
-    """Weights [queries, keys] times the values from key `start` on, in PSUM."""
+def _weighted(p: Any, values: list[Any]) -> Any:
+    """Weights [queries, keys] times the values of the keys, in PSUM."""
     rows, count = p.shape
     part = nl.ndarray((rows, values[0].shape[1]), dtype=nl.float32, buffer=nl.psum)
-    for a, b in spans(count):
-        value = values[(start + a) // PARTITIONS]
-        nisa.nc_matmul(dst=part, stationary=transposed(p[:, a:b]), moving=value[0 : b - a])
+    for (a, b), value in zip(spans(count), values, strict=True):
+        nisa.nc_matmul(dst=part, stationary=transposed(p[:, a:b]), moving=value)
     return part
 
 
-def _finish(out: Any, lse: Any, total: Any, weights: Any, largest: Any, scale: float) -> None:
-    rows = total.shape[0]
-    inverse = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
+def store_average(out: Any, total: Any, weights: Any) -> None:
+    """Store a weighted sum, divided by the sum of the weights."""
+    inverse = nl.ndarray(weights.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.reciprocal(dst=inverse, data=weights)
     result = nl.ndarray(total.shape, dtype=out.dtype, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=result, data=total, op0=nl.multiply, operand0=inverse)
     nisa.dma_copy(dst=out, src=result)
+
+
+def _finish(out: Any, lse: Any, total: Any, weights: Any, largest: Any, scale: float) -> None:
+    rows = total.shape[0]
+    store_average(out, total, weights)
     log = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.activation(dst=log, op=nl.log, data=weights)
     nisa.scalar_tensor_tensor(
