@@ -19,7 +19,7 @@ SOURCES = ("neuronxcc", "nki", "neuron_dtypes", "nrtpy", "neuron_tools", "torch_
 EVERYWHERE = (
     "smoke/*", "nodevice/test_import_boundaries.py", "nodevice/test_where.py",
     "nodevice/test_judged.py", "nodevice/test_docs.py", "nodevice/test_benchmark_tables.py",
-    "programs/*",
+    "programs/*", "clients/*",
 )  # fmt: skip
 
 # Sources (a directory, or a file) -> their tests, below tests/.
@@ -148,6 +148,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/estimation": ("device/test_estimate.py", "nodevice/test_perf_graphs.py"),
     "torch_neuronx/inference": ("inference/*",),
     "torch_neuronx/integrations": ("integrations/*",),
+    "torch_neuronx/integrations/_lightning": ("clients/test_lightning.py",),
+    "torch_neuronx/integrations/lightning.py": ("clients/test_lightning.py",),
+    "torch_neuronx/integrations/pytorch_lightning.py": ("clients/test_lightning.py",),
     "torch_neuronx/kernels": ("nki/torch/test_kernels_*", "nki/torch/test_compiled_kernels.py"),
     "torch_neuronx/neuron": ("device/test_neuron_module.py", "device/test_memory.py",
                              "device/test_memory_history.py",
