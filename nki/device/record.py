@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from neuronxcc.ir.graph import Graph, Loc
@@ -14,6 +14,7 @@ from neuronxcc.passes import pipeline
 from neuronxcc.targets import DEFAULT_TARGET, Target, get_target
 from nki.device.calls import without_calls
 from nki.device.emitter import Emitter, NoLoweringError, require_form
+from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
 from nki.device.kernels import run_group
 from nki.device.program import DeviceProgram
@@ -61,6 +62,7 @@ def lower(
     options: Options | None = None,
     *,
     passes: bool = True,
+    weights: Collection[int] = (),
 ) -> DeviceProgram:
     """Lower a graph to instructions of a NeuronCore.
 
@@ -69,6 +71,8 @@ def lower(
         target: the chip, by default that of the options.
         options: of the compiler.
         passes: run the compiler's passes first; False for a graph that went through them.
+        weights: numbers of the parameters that never change: what depends on them alone is computed
+            when the program is loaded.
 
     Raises:
         InstructionLimitError: there are more instructions than an option allows (NCC_EBVF030).
@@ -83,9 +87,10 @@ def lower(
         graph = pipeline.run(graph, options)
     graph = without_calls(graph)
     lnc = options.lnc if options.lnc in chip.supported_lnc else chip.default_lnc
+    graph, fixed = prepared(graph, weights)
     alone = frozenset(node for node in graph.nodes() if not _has_forms(node))
     while True:
-        groups, sources = fused(graph, alone, fuse=options.optlevel >= _FUSED)
+        groups, sources = fused(graph, alone, fixed, fuse=options.optlevel >= _FUSED)
         made = [_section(group, chip, graph.locs, lnc) for group in groups]
         # What has no instructions must not keep others from theirs.
         culprits = {culprit for _, culprit in made if culprit is not None} - alone
@@ -173,7 +178,7 @@ def _section(
     recording, instructions, reason, code, place, _ = found
     section = Section(
         (*group.nodes, *group.stored), group.kind, inputs, outputs, recording, reason, code, known,
-        instructions,
+        instructions, group.once,
     )  # fmt: skip
     return section, None if place is None or len(group.nodes) == 1 else group.nodes[place]
 
