@@ -31,7 +31,8 @@ from nki.device.emitter import (
 )
 from nki.device.groups import Group, Space, Use, is_number
 from nki.device.pointwise import emit
-from nki.device.transfers import Leaf, leaf_of, load, store
+from nki.device.resident import Resident
+from nki.device.transfers import Leaf, leaf_of, load, place_of, store
 from nki.device.types import HELD
 from nki.device.views import collapsed, contiguous, split
 from nki.dtypes import info
@@ -39,7 +40,7 @@ from nki.tensor import NkiTensor
 
 __all__ = ["Rows", "blocks_of", "number_of", "reduced", "run_rows", "space_of"]
 
-Tensors = Mapping[Node, NkiTensor]
+Tensors = Mapping[Node, NkiTensor | Resident]
 
 _ROOM = 96 * 1024  # bytes of a partition that the tiles of a block may take
 _KEPT = 32 * 1024  # bytes of a partition for tiles that stay from block to block
@@ -113,7 +114,8 @@ class Rows:
         self._stores = []
         for node in group.outputs:
             source, view = group.stored.get(node) or Use(node, contiguous(node.shape))
-            self._stores.append((source, self._leaf(Use(source, view), outputs[node], source)))
+            for tensor in _places(outputs[node]):
+                self._stores.append((source, self._leaf(Use(source, view), tensor, source)))
         self._full = {
             node
             for node in group.nodes
@@ -129,8 +131,9 @@ class Rows:
         self._values: dict[Node, Operand] = {}  # of the block
         self._rows: dict[Node, Operand] = {}  # of all columns of its rows
         self._loaded: dict[Leaf, Value] = {}
+        self._aims: dict[Node, NkiTensor] = {}  # where values that stay on the chip are written
 
-    def _leaf(self, use: Use, tensor: NkiTensor, node: Node) -> Leaf:
+    def _leaf(self, use: Use, tensor: NkiTensor | Resident, node: Node) -> Leaf:
         rows, columns = self.space
         view = use.view
         if node in self.group.lines:
@@ -212,6 +215,17 @@ class Rows:
         self.e.columns = columns
         self._values = dict(given)
         self._loaded = {}
+        self._aims = {}
+        self.e.goals = {}
+        for node, leaf in self._stores:
+            if node in self._full and isinstance(leaf.tensor, Resident) and node not in self._aims:
+                goal = place_of(self.e, leaf, self._row, column)
+                assert goal is not None
+                self._aims[node] = self.e.goals[node] = goal
+
+    def give(self, node: Node, value: Operand) -> None:
+        """Let a value of the block be known."""
+        self._values[node] = value
 
     def value(self, node: Node) -> Operand:
         """Return the value of a node for the block."""
@@ -259,10 +273,10 @@ class Rows:
             return None
         if inner.op not in _WRITES_ANY or inner in self.group.lines:
             return None
-        made = self._two(inner, node.dtype) if inner.op in _ALU and inner in self._full else None
+        made = self._two(inner, node) if inner.op in _ALU and inner in self._full else None
         if made is None:
             operands = [self._operand(inner, n) for n in range(len(self.group.uses[inner]))]
-            self.e.at(inner)
+            self.e.at(node)
             as_ = Node.make(inner.op, TensorType(node.dtype, inner.shape), inner.srcs, inner.attrs)
             made = emit(self.e, as_, operands)
         return made
@@ -325,12 +339,12 @@ class Rows:
             self._rows[reduction] = self._across(reduction, sum_) if self._spread else sum_
         return Value(made, DType.F32)
 
-    def _two(self, node: Node, dtype: DType | None = None) -> Operand | None:
+    def _two(self, node: Node, written: Node | None = None) -> Operand | None:
         """Return (x op v) op' y for a tile x and a number or vector v: one instruction.
 
         Args:
             node: the second operator.
-            dtype: of what is written, if another one than the node's.
+            written: what is written, if it is the node's value in another type.
         """
         uses = self.group.uses[node]
         for number in (0, 1):
@@ -347,13 +361,13 @@ class Rows:
             x, v = pair if wide[0] else (pair[1], pair[0])
             assert isinstance(x, Value)
             other = self._operand(node, 1 - number)
-            return self._both(node, dtype or node.dtype, (inner, x, v, wide[1]), (other, number))
+            return self._both(node, written or node, (inner, x, v, wide[1]), (other, number))
         return None
 
     def _both(
         self,
         node: Node,
-        dtype: DType,
+        written: Node,
         first: tuple[Node, Value, Operand, bool],
         second: tuple[Operand, int],
     ) -> Value | None:
@@ -361,19 +375,19 @@ class Rows:
 
         Args:
             node: the second operator.
-            dtype: of the result.
+            written: whose value is written.
             first: the first operator, its tile, its other operand, and whether that comes first.
             second: the other operand of the second one, and which operand the first one is.
         """
         e = self.e
         inner, x, v, reverse = first
         other, number = second
-        e.at(node)
+        e.at(written)
         tile = isinstance(other, Value) and not other.vector
         if tile and isinstance(other, Value) and {x.tile.buffer, other.tile.buffer} == {nl.psum}:
             other = Value(e.on_sbuf(other.tile), other.dtype)
         operand = e.vector32(v) if isinstance(v, Value) else float(v)
-        made = e.new(dtype, vector=False)
+        made = e.new(written.dtype, vector=False)
         steps: dict[str, Any] = {
             "op0": _ALU[inner.op], "operand0": operand, "reverse0": reverse, "op1": _ALU[node.op],
             "reverse1": number == 1,
@@ -384,7 +398,7 @@ class Rows:
         else:
             more = e.vector32(other) if isinstance(other, Value) else float(other)
             nisa.tensor_scalar(made, x.tile, operand1=more, **steps)
-        return Value(made, dtype)
+        return Value(made, written.dtype)
 
     def _line(self, node: Node) -> Operand:
         """Return a value for each column: it is computed once for all rows."""
@@ -480,7 +494,10 @@ class Rows:
                 self.e.partitions = 1
                 if isinstance(value, Value):
                     value = value._replace(tile=value.tile[0:1])
-            store(self.e, leaf, value, self._row, self._column if is_full else 0)
+            # Whoever computed a value that stays may have written it where it stays.
+            there = isinstance(value, Value) and value.tile is self._aims.get(node)
+            if not (there and isinstance(leaf.tensor, Resident)):
+                store(self.e, leaf, value, self._row, self._column if is_full else 0)
             self.e.columns, self.e.partitions = columns, partitions
 
     def rows(self, row: int, partitions: int, given: Mapping[Node, Operand] | None = None) -> None:
@@ -511,6 +528,13 @@ class Rows:
             total = part if total is None else self.e.binary(op, total, part, DType.F32)
         assert isinstance(total, Value)
         return self.e.copied(total, node.dtype) if node.dtype is not DType.F32 else total
+
+
+def _places(tensor: NkiTensor | Resident) -> list[NkiTensor | Resident]:
+    """Return where a result is to be: what stays may be in HBM, too."""
+    if isinstance(tensor, Resident) and tensor.hbm is not None:
+        return [tensor, tensor.hbm]
+    return [tensor]
 
 
 def _itemsize(dtype: DType) -> int:
@@ -620,6 +644,14 @@ def space_of(group: Group) -> tuple[Space, bool]:
 
 def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
     """Compute a group without products."""
+    used = [inputs[node] for node in group.inputs()] + [outputs[node] for node in group.outputs]
+    widths = {t.columns for t in used if isinstance(t, Resident)}
+    natural = [space for space in group.spaces if space.columns in widths]
+    if natural:
+        rows = Rows(e, group, natural[0], inputs, outputs)
+        for row, partitions in e.share(blocks_of(natural[0].rows)):
+            rows.rows(row, partitions)
+        return
     spread = _spread(group)
     if spread is not None:
         # One block, which is one core's.

@@ -46,7 +46,9 @@ class Leaf(NamedTuple):
         return all(stride == 0 for _, stride in self.columns)
 
 
-def leaf_of(tensor: NkiTensor | Resident, dtype: DType, view: View, rows: int, columns: int) -> Leaf:
+def leaf_of(
+    tensor: NkiTensor | Resident, dtype: DType, view: View, rows: int, columns: int
+) -> Leaf:
     """Return a view of a tensor as rows and columns."""
     found = split(view, rows, columns)
     assert found is not None, (view, rows, columns)
@@ -177,11 +179,9 @@ def place_of(e: Emitter, leaf: Leaf, row: int, column: int) -> NkiTensor | None:
 
 
 def _stay(e: Emitter, leaf: Leaf, value: Any, row: int, column: int) -> None:
-    """Let a block be in SBUF for who comes next; whoever computed it may have written it there."""
+    """Let a block be in SBUF for who comes next."""
     place = place_of(e, leaf, row, column)
     assert place is not None
-    if isinstance(value, Value) and value.tile is e.goals.get(leaf):
-        return
     e.copy(place, e.full(value, HELD[leaf.dtype]))
 
 
