@@ -86,6 +86,8 @@ class Emitter:
         self._places = places or {}
         self.core, self.cores = 0, 1
         self.node: Node | None = None
+        # Tiles that the values of nodes are to be written to, which stay on the chip.
+        self.goals: dict[Node, NkiTensor] = {}
         self.target = target
         self.isa = target.core.isa
         self.partitions = PARTITIONS
@@ -117,6 +119,10 @@ class Emitter:
     def new(self, dtype: DType | str, *, vector: bool) -> NkiTensor:
         """Return a new tile for a value of the block."""
         kind = dtype if isinstance(dtype, str) else HELD[dtype]
+        goal = None if vector or self.node is None else self.goals.get(self.node)
+        if goal is not None and goal.dtype == kind:
+            del self.goals[self.node]
+            return goal
         return self.tile(1 if vector else self.columns, kind)
 
     def filled(self, number: Number, dtype: DType | str, *, vector: bool = True) -> NkiTensor:

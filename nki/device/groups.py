@@ -16,8 +16,19 @@ from typing import NamedTuple
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, is_uniform
 from neuronxcc.ir.op import Op
+from nki.device.fixed import NOTHING, Fixed
 from nki.device.pointwise import POINTWISE
-from nki.device.views import MOVES, View, collapsed, contiguous, inverted, moved, split
+from nki.device.views import (
+    MOVES,
+    Sources,
+    Use,
+    View,
+    collapsed,
+    contiguous,
+    inverted,
+    moved,
+    split,
+)
 
 __all__ = ["Group", "Space", "Use", "fused", "is_number", "kind_in", "uses_of"]
 
@@ -27,13 +38,6 @@ class Space(NamedTuple):
 
     rows: int
     columns: int
-
-
-class Use(NamedTuple):
-    """An operand: a view of what is computed or given."""
-
-    source: Node
-    view: View
 
 
 @dataclass(eq=False)
@@ -50,6 +54,7 @@ class Group:
         lines: nodes that have one value for each column.
         stored: nodes that are others' elements in another order: what is stored, and where each of
             its elements comes to lie.
+        once: it depends on weights and constants alone, and runs when a program is loaded.
     """
 
     number: float
@@ -60,6 +65,7 @@ class Group:
     outputs: list[Node] = field(default_factory=list)
     lines: set[Node] = field(default_factory=set)
     stored: dict[Node, Use] = field(default_factory=dict)
+    once: bool = False
 
     def kind_of(self, node: Node, space: Space) -> str:
         """Return "column" for a value in each column; else see `kind_in`."""
@@ -79,28 +85,6 @@ class Group:
 def is_number(node: Node) -> bool:
     """Return whether a node is a constant whose elements are all the same."""
     return node.op is Op.CONSTANT and is_uniform(node["literal"].array) and node.type.size > 0
-
-
-class Sources:
-    """What the operands of nodes are views of."""
-
-    def __init__(self) -> None:
-        self._known: dict[Node, Use] = {}
-
-    def of(self, node: Node) -> Use:
-        """Return what a node is a view of: itself if it is computed."""
-        found = self._known.get(node)
-        if found is None:
-            found = self._known[node] = self._found(node)
-        return found
-
-    def _found(self, node: Node) -> Use:
-        if node.op in MOVES and node.type.size:
-            source, view = self.of(node.srcs[0])
-            made = moved(node, view)
-            if made is not None:
-                return Use(source, made)
-        return Use(node, contiguous(node.shape if len(node.types) == 1 else ()))
 
 
 def uses_of(sources: Sources, node: Node) -> tuple[Use, ...]:
@@ -203,15 +187,17 @@ def _is_thin(space: Space) -> bool:
 
 
 _OPEN = frozenset({"rows", "product", "convolution"})  # kinds of groups that others join
+_FIRST = 1 << 32  # more than there are groups
 _MOST_NODES = 96  # of a group: recordings stay small, and tiles fit
 
 
 class _Fuser:
-    def __init__(self, graph: Graph, alone: frozenset[Node], *, fuse: bool) -> None:
+    def __init__(self, graph: Graph, alone: frozenset[Node], fixed: Fixed, *, fuse: bool) -> None:
         self.graph = graph
         self.fuse = fuse
         self.alone = alone
-        self.sources = Sources()
+        self.fixed = fixed
+        self.sources = Sources(fixed.moved)
         self.groups: list[Group] = []
         self.owner: dict[Node, Group] = {}
 
@@ -250,11 +236,19 @@ class _Fuser:
                 rows = node.shape[0] * node.shape[1]
                 group.spaces = [Space(rows, node.type.size // rows)]
         else:
-            self._begin("move" if node.op in MOVES else node.op.value, node, uses)
+            moves = node.op in MOVES
+            # A copy of what is moved: the node's operand as it sees it.
+            uses = (self._moved(node),) if node in self.fixed.moved else uses
+            self._begin("move" if moves else node.op.value, node, uses)
 
-    def _last(self, uses: tuple[Use, ...]) -> Group | None:
-        """Return the last group that an operand comes from, if nodes may join it."""
-        owners = [self.owner[use.source] for use in uses if use.source in self.owner]
+    def _moved(self, node: Node) -> Use:
+        source, view = self.sources.of(node.srcs[0])
+        made = moved(node, view)
+        assert made is not None
+        return Use(source, made)
+
+    def _last(self, owners: set[Group]) -> Group | None:
+        """Return the last group of operands, if nodes may join it."""
         last = max(owners, key=lambda group: group.number, default=None)
         if last is None or not self.fuse or last.kind not in _OPEN:
             return None
@@ -268,7 +262,7 @@ class _Fuser:
         """
         if not self.fuse:
             return None
-        owners = {self.owner[use.source] for use in uses if use.source in self.owner}
+        owners = self._owners(node, uses)
         ordered = sorted(owners, key=lambda group: -group.number)
         if not ordered:
             return None
@@ -286,7 +280,13 @@ class _Fuser:
             fits = any(_fits(group, node, uses, space) for space in group.spaces)
             if fits and group.kind != "rows" and self._moved_before(last, group):
                 return group
-        return self._last(uses)
+        return self._last(owners)
+
+    def _owners(self, node: Node, uses: tuple[Use, ...]) -> set[Group]:
+        """Return the groups of operands that run as often as a node."""
+        once = node in self.fixed.nodes
+        found = {self.owner[use.source] for use in uses if use.source in self.owner}
+        return {group for group in found if group.once is once}
 
     def _moved_before(self, last: Group, group: Group) -> bool:
         """Let a group, and what it needs, run before an earlier one that none of them needs."""
@@ -391,7 +391,9 @@ class _Fuser:
         return bool(size <= _MOST_BYTES)
 
     def _begin(self, kind: str, node: Node, uses: tuple[Use, ...]) -> Group:
-        group = Group(len(self.groups), kind)
+        once = node in self.fixed.nodes
+        # What is fixed runs before all else, and never joins what is not.
+        group = Group(len(self.groups) - (_FIRST if once else 0), kind, once=once)
         self.groups.append(group)
         self._add(group, node, uses)
         return group
@@ -451,14 +453,19 @@ _MOST_COLUMNS = 8192  # of a product whose rows are reduced while they are on th
 
 
 def fused(
-    graph: Graph, alone: frozenset[Node] = frozenset(), *, fuse: bool = True
+    graph: Graph,
+    alone: frozenset[Node] = frozenset(),
+    fixed: Fixed = NOTHING,
+    *,
+    fuse: bool = True,
 ) -> tuple[list[Group], Sources]:
     """Return the groups of a graph in order, and what its nodes are views of.
 
     Args:
         graph: verified.
         alone: nodes that are groups of their own.
+        fixed: what is computed when a program is loaded.
         fuse: several operators may be in a group; else each is one of its own.
     """
-    fuser = _Fuser(graph, alone, fuse=fuse)
+    fuser = _Fuser(graph, alone, fixed, fuse=fuse)
     return fuser.run(), fuser.sources

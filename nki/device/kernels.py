@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from neuronxcc.ir.node import Node
 from nki.device.along import run_arg_reduce, run_cumulative, run_sort, run_topk
@@ -52,7 +52,7 @@ _ONE_CORE: Final = frozenset(
 
 
 def run_group(
-    e: Emitter, group: Group, inputs: Mapping[Node, NkiTensor], outputs: Mapping[Node, NkiTensor]
+    e: Emitter, group: Group, inputs: Mapping[Node, Any], outputs: Mapping[Node, Any]
 ) -> None:
     """Issue the instructions of a group.
 

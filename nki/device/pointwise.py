@@ -305,6 +305,13 @@ def _integers(e: Emitter, x: Operand, dtype: DType) -> Value:
     return x if isinstance(x, Value) else e.copied(x, dtype, vector=True)
 
 
+def _exactly(e: Emitter, x: Operand, dtype: DType) -> Value:
+    """Return a value whose tile is of a type: for whoever looks at its bits."""
+    if isinstance(x, Value) and x.tile.dtype == HELD[dtype]:
+        return x
+    return e.copied(x, dtype, vector=True)
+
+
 def _popcnt(e: Emitter, node: Node, operands: list[Operand]) -> Value:
     """Add up bits in pairs, then in fours, and so on."""
     bits = 8 * node.dtype.itemsize
@@ -357,13 +364,14 @@ def _convert(e: Emitter, node: Node, operands: list[Operand]) -> Value:
         return e.copied(x, target)
     if target.is_integer and target.itemsize < min(source.itemsize, 4):
         return e.narrowed(x, target)
-    if HELD[source] == HELD[target]:
+    widens = source.is_float and target is DType.F32  # engines convert what they read
+    if widens or x.tile.dtype == HELD[target]:
         return Value(x.tile, target, x.vector)
     return e.copied(x, target)
 
 
 def _bitcast(e: Emitter, node: Node, operands: list[Operand]) -> Value:
-    x = _integers(e, operands[0], node.srcs[0].dtype)
+    x = _exactly(e, operands[0], node.srcs[0].dtype)
     if node.dtype.itemsize > 4:
         raise NoLoweringError("elements of 64 bits are not reinterpreted by any engine")
     tile = e.on_sbuf(x.tile)
@@ -530,7 +538,7 @@ def _copysign(e: Emitter, node: Node, operands: list[Operand]) -> Value:
     if size not in (16, 32):
         raise NoLoweringError("signs of 8-bit floats are not copied")
     kind = f"uint{size}"
-    a, b = (_integers(e, x, node.dtype) for x in operands)
+    a, b = (_exactly(e, x, node.dtype) for x in operands)
     vector = a.vector and b.vector
     tiles = []
     for x, mask in ((a, (1 << (size - 1)) - 1), (b, 1 << (size - 1))):

@@ -58,6 +58,7 @@ class ProgramPrediction:
         calibrated: the model's parameters were fitted to measurements of this chip.
         device_us: microseconds of all sections.
         launch_us: what running a program costs besides.
+        load_us: microseconds of what runs when the program is loaded; not in `device_us`.
         interval_us: where the truth is expected, of `latency_us`.
         instructions: how many run.
         busy_us: by engine, and "dma": microseconds that it works.
@@ -76,6 +77,7 @@ class ProgramPrediction:
     calibrated: bool
     device_us: float
     launch_us: float
+    load_us: float
     interval_us: tuple[float, float]
     instructions: int
     busy_us: dict[str, float]
@@ -192,12 +194,16 @@ def predicted(
     times: list[SectionTime] = []
     busy: dict[str, float] = {}
     notes: dict[str, None] = {}
-    at = 0.0
+    at = load = 0.0
     moved = hbm = spilled = flops = instructions = 0
     cores = 1
     before: Section | None = None
     for section in sections:
         made = None
+        if section.once:
+            if section.recording is not None:
+                load += _timed(section.recording, target, parameters).device_us
+            continue
         if section.recording is not None:
             made = _timed(section.recording, target, parameters)
             if before is not None and before.recording is not None:
@@ -231,6 +237,7 @@ def predicted(
         calibrated=target.name in CALIBRATED,
         device_us=at,
         launch_us=launch,
+        load_us=load,
         interval_us=(latency / (1 + STATED_ERROR), latency * (1 + STATED_ERROR)),
         instructions=instructions,
         busy_us=busy,

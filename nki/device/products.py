@@ -10,7 +10,7 @@ engine. What follows element by element, and reductions of whole rows, is done b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import nki.isa as nisa
@@ -19,14 +19,15 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from nki.device.emitter import PARTITIONS, Emitter, NoLoweringError, Value, chunks, require_form
 from nki.device.groups import Group, Use, is_number
-from nki.device.rows import Rows, number_of
+from nki.device.resident import Resident
+from nki.device.rows import Rows, Tensors, number_of
 from nki.device.transfers import Leaf, load
 from nki.device.types import HELD
 from nki.device.views import Dims, collapsed
 from nki.dtypes import info
 from nki.tensor import NkiTensor
 
-__all__ = ["BANK", "Side", "multiply", "panel", "product_of", "run_product"]
+__all__ = ["BANK", "Product", "Side", "multiply", "panel", "product_of", "run_product"]
 
 BANK = 512  # elements of float32 in a bank of PSUM, the most columns of one product
 _BANKS = 2  # of PSUM for rows that are reduced: eight hold what runs ahead, too
@@ -49,7 +50,7 @@ class Side(NamedTuple):
         offset: of the first element.
     """
 
-    tensor: NkiTensor
+    tensor: NkiTensor | Resident
     dtype: DType
     batch: Dims
     inner: Dims
@@ -65,7 +66,9 @@ class Side(NamedTuple):
         return Leaf(self.tensor, self.dtype, at, self.inner, self.outer)
 
 
-def _side(use: Use, tensor: NkiTensor, batch: tuple[int, ...], inner: tuple[int, ...]) -> Side:
+def _side(
+    use: Use, tensor: NkiTensor | Resident, batch: tuple[int, ...], inner: tuple[int, ...]
+) -> Side:
     dims = use.view.dims
     outer = tuple(d for d in range(len(dims)) if d not in batch and d not in inner)
 
@@ -91,9 +94,7 @@ class Shape(NamedTuple):
     n: int
 
 
-def product_of(
-    node: Node, uses: tuple[Use, ...], inputs: Mapping[Node, NkiTensor]
-) -> tuple[Side, Side, Shape]:
+def product_of(node: Node, uses: tuple[Use, ...], inputs: Tensors) -> tuple[Side, Side, Shape]:
     """Return the operands and the sizes of a DOT_GENERAL.
 
     Raises:
@@ -147,13 +148,17 @@ def _turned_panel(
     """Load columns as rows, and turn them 128 by 128; a bank of PSUM leaves by one copy."""
     kind = HELD[leaf.dtype]
     first, depth = rows
+    other = leaf._replace(rows=leaf.columns, columns=leaf.rows)
+    itemsize = info(kind).itemsize
+    bank = BANK * 4 // itemsize
+    if columns <= PARTITIONS and depth % PARTITIONS == 0 and depth * itemsize <= _TURNED:
+        return _turned_rows(e, other, rows, (column, columns), bank)
     found = [
         nl.ndarray((size, columns), dtype=kind, buffer=nl.sbuf)
         for _, size in chunks(depth, PARTITIONS)
     ]
-    other = leaf._replace(rows=leaf.columns, columns=leaf.rows)
-    together = max(1, BANK * 4 // info(kind).itemsize // PARTITIONS)
-    deep = max(PARTITIONS, _TURNED // together // info(kind).itemsize // PARTITIONS * PARTITIONS)
+    together = max(1, bank // PARTITIONS)
+    deep = max(PARTITIONS, _TURNED // together // itemsize // PARTITIONS * PARTITIONS)
     for group_at, group in chunks(columns, PARTITIONS * together):
         for begin, part in chunks(depth, deep):
             tiles = []
@@ -167,6 +172,32 @@ def _turned_panel(
                 target = found[(begin + k) // PARTITIONS]
                 e.copy(target[:, group_at : group_at + group], turned)
     return found
+
+
+def _turned_rows(
+    e: Emitter, leaf: Leaf, depth: tuple[int, int], rows: tuple[int, int], bank: int
+) -> Panel:
+    """Turn up to 128 rows: several of their blocks lie side by side in a bank of PSUM.
+
+    Args:
+        e: the emitter.
+        leaf: the matrix as it lies in memory.
+        depth: first column of it, and how many.
+        rows: first row of it, and how many.
+        bank: elements of a bank.
+    """
+    e.partitions, e.columns = rows[1], depth[1]
+    tile = load(e, leaf, rows[0], depth[0]).tile
+    wide = nl.ndarray(
+        (PARTITIONS, depth[1] // PARTITIONS * rows[1]), dtype=tile.dtype, buffer=nl.sbuf
+    )
+    for at, width in chunks(depth[1] // PARTITIONS, max(1, bank // rows[1])):
+        turned = nl.ndarray((PARTITIONS, width * rows[1]), dtype=tile.dtype, buffer=nl.psum)
+        for k in range(width):
+            block = tile[:, (at + k) * PARTITIONS : (at + k + 1) * PARTITIONS]
+            nisa.nc_transpose(turned[:, k * rows[1] : (k + 1) * rows[1]], block)
+        e.copy(wide[:, at * rows[1] : (at + width) * rows[1]], turned)
+    return [wide[:, k * rows[1] : (k + 1) * rows[1]] for k in range(depth[1] // PARTITIONS)]
 
 
 def _bytes(depth: int, columns: int, dtype: DType) -> int:
@@ -200,32 +231,63 @@ def multiply(
     return total
 
 
-class _Product:
-    """Runs one group of a product and what follows it."""
+class Product:
+    """Runs one group of a product and what follows it.
+
+    Raises:
+        NoLoweringError: there are no instructions for it.
+    """
 
     def __init__(
         self,
         e: Emitter,
         group: Group,
-        inputs: Mapping[Node, NkiTensor],
-        outputs: Mapping[Node, NkiTensor],
+        inputs: Tensors,
+        outputs: Tensors,
     ) -> None:
         self.e = e
         self.node = group.nodes[0]
+        for use in group.uses[self.node]:
+            if is_number(use.source):
+                raise NoLoweringError(
+                    f"a product with the number {number_of(use.source)} everywhere"
+                )
         self.left, self.right, self.shape = product_of(self.node, group.uses[self.node], inputs)
+        if not self.shape.k:
+            raise NoLoweringError("a product over no elements is a constant")
         (space,) = group.spaces
         self.rows = Rows(e, group, space, inputs, outputs)
         self.whole_rows = any(node.op.value == "reduce" for node in group.nodes)
         self._by_batch = self.shape.batch >= e.cores
         self._panels: dict[tuple[str, int, int], Panel] = {}
 
-    def run(self) -> None:
-        if not self.shape.k:
-            raise NoLoweringError("a product over no elements is a constant")
+    def share(self) -> Sequence[int]:
+        """Return the matrices that this core computes something of."""
         batches = range(self.shape.batch)
-        for batch in self.e.share(batches) if self._by_batch else batches:
-            self._panels.clear()
-            self._matrix(batch)
+        return self.e.share(batches) if self._by_batch else batches
+
+    def run(self, batches: Sequence[int]) -> None:
+        """Compute some matrices and what follows them."""
+        for batch in batches:
+            for _ in self.steps(batch):
+                pass
+
+    def in_one_pass(self) -> bool:
+        """Return whether all columns of a matrix are computed for some rows before other rows."""
+        shape = self.shape
+        return self.whole_rows or (
+            self._width() >= shape.n and _bytes(shape.k, PARTITIONS, self.right.dtype) <= _STAYS
+        )
+
+    def steps(self, batch: int, *, by_rows: bool = False) -> Iterator[None]:
+        """Compute a matrix and what follows it, some rows at each step.
+
+        Args:
+            batch: number of the matrix.
+            by_rows: nothing is read of the left operand but the rows of a step.
+        """
+        self._panels.clear()
+        yield from self._matrix(batch, by_rows=by_rows)
 
     def _deep(self, batch: int) -> None:
         """Compute a matrix whose operands are so deep that no 128 columns of them fit at once."""
@@ -245,13 +307,14 @@ class _Product:
                 self.rows.begin_rows(batch * shape.m + row, height)
                 self._finish(total, column, height, columns)
 
-    def _matrix(self, batch: int) -> None:
+    def _matrix(self, batch: int, *, by_rows: bool) -> Iterator[None]:
         shape = self.shape
         if not self.whole_rows and _bytes(shape.k, PARTITIONS, self.right.dtype) > _STAYS:
             self._deep(batch)
+            yield
             return
         width = self._width()
-        left_stays = _bytes(shape.k, shape.m, self.left.dtype) <= _STAYS
+        left_stays = not by_rows and _bytes(shape.k, shape.m, self.left.dtype) <= _STAYS
         rows, parts = chunks(shape.m, PARTITIONS), chunks(shape.n, width)
         if not self._by_batch:
             # Cores share what there is more of: rows, or else columns.
@@ -270,6 +333,7 @@ class _Product:
                     else (self._panel("left", batch, row, height, keep=False), 0)
                 )
                 self._block(batch, left, right, (at, row, height), (column, columns))
+                yield
 
     def _width(self) -> int:
         """Return how many columns of the right operand are on the chip at once."""
@@ -338,22 +402,20 @@ class _Product:
         """Do what follows with a tile in PSUM, and store it."""
         node, e = self.node, self.e
         e.partitions, e.columns = height, columns
+        self.rows.begin_columns(column, columns, {})
         value = Value(total, node.dtype)
         if node.dtype is not DType.F32:
+            e.at(node)
             value = e.copied(value, node.dtype)
-        self.rows.begin_columns(column, columns, {node: value})
+        self.rows.give(node, value)
         self.rows.store(full=None if column == 0 else True)
 
 
-def run_product(
-    e: Emitter, group: Group, inputs: Mapping[Node, NkiTensor], outputs: Mapping[Node, NkiTensor]
-) -> None:
+def run_product(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
     """Compute a product and what follows it.
 
     Raises:
         NoLoweringError: there are no instructions for it.
     """
-    for use in group.uses[group.nodes[0]]:
-        if is_number(use.source):
-            raise NoLoweringError(f"a product with the number {number_of(use.source)} everywhere")
-    _Product(e, group, inputs, outputs).run()
+    product = Product(e, group, inputs, outputs)
+    product.run(product.share())

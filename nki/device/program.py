@@ -57,8 +57,8 @@ class DeviceProgram:
 
     @property
     def instructions(self) -> int:
-        """How many instructions run."""
-        return sum(section.instructions for section in self.sections)
+        """How many instructions run each time; those of loading the program are not counted."""
+        return sum(section.instructions for section in self.sections if not section.once)
 
     @property
     def coverage(self) -> float:

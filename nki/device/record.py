@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from neuronxcc.ir.graph import Graph, Loc
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.options import Options
-from neuronxcc.passes import pipeline
+from neuronxcc.passes import autocast, pipeline
 from neuronxcc.targets import DEFAULT_TARGET, Target, get_target
 from nki.device.calls import without_calls
+from nki.device.chains import Chain, chains_of, cut_of, inner_of, residents_of, run_chain
 from nki.device.emitter import Emitter, NoLoweringError, require_form
+from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
-from nki.device.kernels import run_group
 from nki.device.program import DeviceProgram
+from nki.device.resident import NotResidentError, Resident
 from nki.device.schedule import scheduled
 from nki.device.sections import Section, count
 from nki.device.types import HELD, has_form, stored_shape
 from nki.errors import NkiError
-from nki.language import ndarray, program_id, shared_hbm
+from nki.language import ndarray, private_hbm, program_id, shared_hbm
 from nki.launch import Slot, record
 from nki.recording import Recording
 
@@ -61,6 +63,7 @@ def lower(
     options: Options | None = None,
     *,
     passes: bool = True,
+    weights: Collection[int] = (),
 ) -> DeviceProgram:
     """Lower a graph to instructions of a NeuronCore.
 
@@ -69,6 +72,8 @@ def lower(
         target: the chip, by default that of the options.
         options: of the compiler.
         passes: run the compiler's passes first; False for a graph that went through them.
+        weights: numbers of the parameters that never change: what depends on them alone is computed
+            when the program is loaded.
 
     Raises:
         InstructionLimitError: there are more instructions than an option allows (NCC_EBVF030).
@@ -81,12 +86,23 @@ def lower(
     chip = get_target(target) if isinstance(target, str) else target
     if passes:
         graph = pipeline.run(graph, options)
+    calls = any(node.op in (Op.CUSTOM_CALL, Op.HOST_CALL) for node in graph.nodes())
     graph = without_calls(graph)
+    if calls and options.auto_cast_type != "tf32":
+        # The products of what was a call are cast as others are.
+        graph = autocast.cast(graph, options.auto_cast, options.auto_cast_type)
     lnc = options.lnc if options.lnc in chip.supported_lnc else chip.default_lnc
+    graph, fixed = prepared(graph, weights)
     alone = frozenset(node for node in graph.nodes() if not _has_forms(node))
     while True:
-        groups, sources = fused(graph, alone, fuse=options.optlevel >= _FUSED)
-        made = [_section(group, chip, graph.locs, lnc) for group in groups]
+        groups, sources = fused(graph, alone, fixed, fuse=options.optlevel >= _FUSED)
+        results = {node for r in graph.results for node in (r, sources.of(r).source)}
+        users = _Users(groups, frozenset(results))
+        keys = [_key((g,), _inputs((g,)), tuple(g.outputs)) for g in groups]
+        chained = lnc == 1 and options.optlevel >= _FUSED
+        made = []
+        for chain in chains_of(groups, keys, chained=chained):
+            made += _sections(chain, users, chip, graph.locs, lnc)
         # What has no instructions must not keep others from theirs.
         culprits = {culprit for _, culprit in made if culprit is not None} - alone
         if not culprits:
@@ -152,48 +168,95 @@ def _has_forms(node: Node) -> bool:
     return all(has_form(t.dtype) for part in (node, *node.srcs) for t in part.types)
 
 
-def _section(
-    group: Group, target: Target, locs: Mapping[Node, Loc], cores: int
-) -> tuple[Section, Node | None]:
-    """Return a section, and the node because of which it has no instructions if it has others."""
-    inputs = tuple(group.inputs())
-    outputs = tuple(group.outputs)
-    known = {node: locs[node] for node in group.nodes if node in locs}
-    key = (id(target), cores, _key(group, inputs, outputs))
+class _Users:
+    """Who needs what of groups."""
+
+    def __init__(self, groups: Sequence[Group], results: frozenset[Node]) -> None:
+        self._results = results
+        self._groups: dict[Node, set[Group]] = {}
+        for group in groups:
+            for node in group.inputs():
+                self._groups.setdefault(node, set()).add(group)
+
+    def outside(self, chain: Chain) -> tuple[Node, ...]:
+        """Return what a chain makes that others need, or the caller."""
+        mine = set(chain)
+        return tuple(
+            node
+            for group in chain
+            for node in group.outputs
+            if len(chain) == 1 or node in self._results or self._groups.get(node, mine) - mine
+        )
+
+
+def _inputs(chain: Chain) -> tuple[Node, ...]:
+    """Return what comes from elsewhere, once each."""
+    mine = {node for group in chain for node in group.outputs}
+    found = (node for group in chain for node in group.inputs())
+    return tuple(dict.fromkeys(node for node in found if node not in mine))
+
+
+def _sections(
+    chain: Chain, users: _Users, target: Target, locs: Mapping[Node, Loc], cores: int
+) -> list[tuple[Section, Node | None]]:
+    """Return sections, and of each the node because of which it has no instructions, if any.
+
+    A chain is cut where nothing stays in SBUF from one group to the next, and in halves if it does
+    not fit.
+    """
+    inputs, outputs = _inputs(chain), users.outside(chain)
+    nodes = tuple(node for group in chain for node in (*group.nodes, *group.stored))
+    known = {node: locs[node] for node in nodes if node in locs}
+    key = (id(target), cores, _key(chain, inputs, outputs))
     found = _RECORDED.get(key)
     if found is None:
         try:
-            recording = _recorded(group, inputs, outputs, target, known, cores)
-            found = (recording, count(recording), "", "", None, target)
+            made = _fitting(chain, inputs, outputs, target, known, cores)
+            found = (made, 0 if isinstance(made, int) else count(made), "", "", None, target)
         except NoLoweringError as error:
-            place = group.nodes.index(error.node) if error.node in group.nodes else 0
+            computed = [node for group in chain for node in group.nodes]
+            place = computed.index(error.node) if error.node in computed else 0
             found = (None, 0, error.reason, error.code, place, target)
         _RECORDED.put(key, found)
     # The target is kept because its id is in the key.
     recording, instructions, reason, code, place, _ = found
+    if len(chain) > 1 and not isinstance(recording, Recording):
+        half = recording or len(chain) // 2
+        return [
+            one
+            for part in (chain[:half], chain[half:])
+            for one in _sections(part, users, target, locs, cores)
+        ]
     section = Section(
-        (*group.nodes, *group.stored), group.kind, inputs, outputs, recording, reason, code, known,
-        instructions,
+        nodes, chain[0].kind if len(chain) == 1 else "chain", inputs, outputs, recording, reason,
+        code, known, instructions, chain[0].once,
     )  # fmt: skip
-    return section, None if place is None or len(group.nodes) == 1 else group.nodes[place]
+    computed = [node for group in chain for node in group.nodes]
+    alone = place is None or len(computed) == 1
+    return [(section, None if alone else computed[place])]
 
 
-def _key(group: Group, inputs: tuple[Node, ...], outputs: tuple[Node, ...]) -> Any:
-    """Return what is equal for groups whose instructions are the same."""
-    numbers = {node: number for number, node in enumerate((*inputs, *group.nodes))}
-    rows: list[Any] = [group.kind, tuple(group.spaces), tuple(node.types for node in inputs)]
-    for node in group.nodes:
-        uses = []
-        for source, view in group.uses[node]:
-            known: Any = numbers.get(source)
-            if known is None:
-                known = (source.types, source["literal"])
-            uses.append((known, view))
-        attrs = tuple((k, type(v), repr(v) if isinstance(v, float) else v)
-                      for k, v in node.attrs.items())  # fmt: skip
-        rows.append((node.op, node.types, attrs, tuple(uses)))
-    rows.append(tuple(_output(node, group, numbers) for node in outputs))
-    rows.append(tuple(sorted(numbers[node] for node in group.lines)))
+def _key(chain: Chain, inputs: tuple[Node, ...], outputs: tuple[Node, ...]) -> Any:
+    """Return what is equal for chains whose instructions are the same."""
+    made = [node for group in chain for node in (*group.nodes, *group.stored)]
+    numbers = {node: number for number, node in enumerate((*inputs, *made))}
+    rows: list[Any] = [tuple(node.types for node in inputs)]
+    for group in chain:
+        rows += [group.kind, tuple(group.spaces)]
+        for node in group.nodes:
+            uses = []
+            for source, view in group.uses[node]:
+                known: Any = numbers.get(source)
+                if known is None:
+                    known = (source.types, source["literal"])
+                uses.append((known, view))
+            attrs = tuple((k, type(v), repr(v) if isinstance(v, float) else v)
+                          for k, v in node.attrs.items())  # fmt: skip
+            rows.append((node.op, node.types, attrs, tuple(uses)))
+        rows.append(tuple(_output(node, group, numbers) for node in group.outputs))
+        rows.append(tuple(sorted(numbers[node] for node in group.lines)))
+    known_ = {node: group for group in chain for node in group.outputs}
+    rows.append(tuple(_output(node, known_[node], numbers) for node in outputs))
     return tuple(rows)
 
 
@@ -206,10 +269,47 @@ def _output(node: Node, group: Group, numbers: Mapping[Node, Any]) -> Any:
     return numbers[node]
 
 
-def _recorded(
-    group: Group,
+def _fitting(
+    chain: Chain,
     inputs: tuple[Node, ...],
     outputs: tuple[Node, ...],
+    target: Target,
+    locs: Mapping[Node, Loc],
+    cores: int,
+) -> Recording | int:
+    """Record a chain with as much in SBUF between its groups as can be.
+
+    Returns:
+        The recording, or the number of a group before which nothing stays.
+
+    Raises:
+        NoLoweringError: there are no instructions, or it does not fit.
+    """
+    if len(chain) == 1:
+        return _recorded(chain, inputs, outputs, {}, target, locs, cores)
+    inner, _ = inner_of(chain, frozenset(outputs))
+    without: set[Node] = set()
+    while True:
+        stays = residents_of(chain, inner, frozenset(without))
+        cut = cut_of(chain, stays)
+        if cut:
+            return cut
+        try:
+            return _recorded(chain, inputs, outputs, stays, target, locs, cores)
+        except NotResidentError as error:
+            without.add(error.node)
+        except NoLoweringError as error:
+            largest = max(stays.values(), key=lambda r: r.bytes, default=None)
+            if "NKI220" not in error.reason or largest is None:
+                raise
+            without.add(largest.node)
+
+
+def _recorded(
+    chain: Chain,
+    inputs: tuple[Node, ...],
+    outputs: tuple[Node, ...],
+    stays: Mapping[Node, Resident],
     target: Target,
     locs: Mapping[Node, Loc],
     cores: int,
@@ -227,17 +327,26 @@ def _recorded(
             node: ndarray(stored_shape(node.type), dtype=HELD[node.dtype], buffer=shared_hbm)
             for node in outputs
         }
-        run_group(e, group, dict(zip(inputs, tensors, strict=True)), results)
+        places: dict[Node, Any] = dict(results)
+        for group in chain:
+            for node in group.outputs:
+                if node in stays:
+                    stays[node].hbm = results.get(node)
+                    places[node] = stays[node]
+                elif node not in places:
+                    shape, kind = stored_shape(node.type), HELD[node.dtype]
+                    places[node] = ndarray(shape, dtype=kind, buffer=private_hbm)
+        run_chain(e, chain, dict(zip(inputs, tensors, strict=True)), places)
         return tuple(results[node] for node in outputs)
 
-    kernel.__name__ = group.nodes[0].op.value
+    kernel.__name__ = chain[0].nodes[0].op.value
     slots = tuple(
         Slot(i, f"arg{i}", stored_shape(node.type), HELD[node.dtype])
         for i, node in enumerate(inputs)
     )
     try:
         recording = record(kernel, [(slots, {})], target=target, grid=grid)
-        return recording if group.kind in _WRITTEN_TWICE else scheduled(recording, target)
+        return recording if chain[0].kind in _WRITTEN_TWICE else scheduled(recording, target)
     except NoLoweringError as error:
         error.node = e.node
         raise

@@ -12,11 +12,12 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import nki.isa as nisa
 import nki.language as nl
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from nki.device.emitter import (
     PARTITIONS,
@@ -30,7 +31,8 @@ from nki.device.emitter import (
 )
 from nki.device.groups import Group, Space, Use, is_number
 from nki.device.pointwise import emit
-from nki.device.transfers import Leaf, leaf_of, load, store
+from nki.device.resident import Resident
+from nki.device.transfers import Leaf, leaf_of, load, place_of, store
 from nki.device.types import HELD
 from nki.device.views import collapsed, contiguous, split
 from nki.dtypes import info
@@ -38,13 +40,27 @@ from nki.tensor import NkiTensor
 
 __all__ = ["Rows", "blocks_of", "number_of", "reduced", "run_rows", "space_of"]
 
-Tensors = Mapping[Node, NkiTensor]
+Tensors = Mapping[Node, NkiTensor | Resident]
 
 _ROOM = 96 * 1024  # bytes of a partition that the tiles of a block may take
 _KEPT = 32 * 1024  # bytes of a partition for tiles that stay from block to block
 _MOST_COLUMNS = 4096
 _LONG = 1024  # columns of a single row that are worth being spread over partitions
 _FEW_COLUMNS = 512  # below that instructions and transfers are mostly overhead
+#: Operators that the ALU of Vector has, two of which it does in one instruction.
+_ALU: Mapping[Op, str] = {
+    Op.ADD: "add",
+    Op.SUBTRACT: "subtract",
+    Op.MULTIPLY: "multiply",
+    Op.MAXIMUM: "maximum",
+    Op.MINIMUM: "minimum",
+}
+#: Operators whose last instruction writes any type.
+_WRITES_ANY = frozenset(
+    {*_ALU, Op.DIVIDE, Op.NEGATE, Op.ABS, Op.EXP, Op.LOG, Op.SQRT, Op.RSQRT, Op.TANH, Op.ERF}
+    | {Op.LOGISTIC, Op.NORMAL_CDF, Op.POWER, Op.SELECT}
+)
+_NARROW = frozenset({DType.BF16, DType.F16, DType.F8E4M3, DType.F8E4M3FN, DType.F8E5M2})
 # What tiles of its own come from: the operands are none of the block's.
 _ANCHORS = frozenset({Op.DOT_GENERAL, Op.CONVOLUTION})
 _TEMPORARIES = 4  # tiles that one operator takes besides its result, at the most
@@ -98,7 +114,8 @@ class Rows:
         self._stores = []
         for node in group.outputs:
             source, view = group.stored.get(node) or Use(node, contiguous(node.shape))
-            self._stores.append((source, self._leaf(Use(source, view), outputs[node], source)))
+            for tensor in _places(outputs[node]):
+                self._stores.append((source, self._leaf(Use(source, view), tensor, source)))
         self._full = {
             node
             for node in group.nodes
@@ -114,8 +131,9 @@ class Rows:
         self._values: dict[Node, Operand] = {}  # of the block
         self._rows: dict[Node, Operand] = {}  # of all columns of its rows
         self._loaded: dict[Leaf, Value] = {}
+        self._aims: dict[Node, NkiTensor] = {}  # where values that stay on the chip are written
 
-    def _leaf(self, use: Use, tensor: NkiTensor, node: Node) -> Leaf:
+    def _leaf(self, use: Use, tensor: NkiTensor | Resident, node: Node) -> Leaf:
         rows, columns = self.space
         view = use.view
         if node in self.group.lines:
@@ -197,6 +215,17 @@ class Rows:
         self.e.columns = columns
         self._values = dict(given)
         self._loaded = {}
+        self._aims = {}
+        self.e.goals = {}
+        for node, leaf in self._stores:
+            if node in self._full and isinstance(leaf.tensor, Resident) and node not in self._aims:
+                goal = place_of(self.e, leaf, self._row, column)
+                assert goal is not None
+                self._aims[node] = self.e.goals[node] = goal
+
+    def give(self, node: Node, value: Operand) -> None:
+        """Let a value of the block be known."""
+        self._values[node] = value
 
     def value(self, node: Node) -> Operand:
         """Return the value of a node for the block."""
@@ -207,7 +236,7 @@ class Rows:
             return self._line(node)
         together = self._together(node)
         if together is not None:
-            self._values[node] = together
+            (self._values if node in self._full else self._rows)[node] = together
             return together
         operands = [self._operand(node, n) for n in range(len(self.group.uses[node]))]
         self.e.at(node)
@@ -224,20 +253,65 @@ class Rows:
         """Return a value for which one instruction does what two operators mean, None if none does.
 
         exp(x - v) is one activation, which also sums up its row; x * c + y is one instruction of
-        Vector. Only in float32, where nothing is rounded between the two.
+        Vector, and the sum of squares of a row one of Scalar. What an instruction computes is
+        rounded when it is written: so it may be of any type, but what is between the two is not.
         """
-        if node.dtype is not DType.F32 or node not in self._full:
+        if node.op is Op.CONVERT:
+            return self._converted(node)
+        if node.op is Op.REDUCE:
+            return self._sum_of_squares(node)
+        if node not in self._full:
             return None
-        if node.op is Op.EXP:
+        if node.op is Op.EXP and node.dtype is DType.F32:
             return self._shifted_exp(node)
-        if node.op is Op.ADD:
-            return self._scaled_sum(node)
-        return None
+        return self._two(node) if node.op in _ALU else None
+
+    def _converted(self, node: Node) -> Operand | None:
+        """Let who computes a value write it in the type that it is converted to."""
+        inner = self.group.uses[node][0].source
+        if node.dtype not in _NARROW or inner.dtype is not DType.F32 or not self._lone(inner):
+            return None
+        if inner.op not in _WRITES_ANY or inner in self.group.lines:
+            return None
+        made = self._two(inner, node) if inner.op in _ALU and inner in self._full else None
+        if made is None:
+            operands = [self._operand(inner, n) for n in range(len(self.group.uses[inner]))]
+            self.e.at(node)
+            as_ = Node.make(inner.op, TensorType(node.dtype, inner.shape), inner.srcs, inner.attrs)
+            made = emit(self.e, as_, operands)
+        return made
+
+    def _lone(self, node: Node) -> bool:
+        """Return whether a value is computed here for one reader, which is not yet."""
+        known = node in self._values or node in self._rows
+        return self._readers[node] == 1 and not known and node in self.group.uses
 
     def _only_for(self, node: Node, op: Op) -> bool:
-        """Return whether an operand is computed here for one reader alone, which is not yet."""
-        known = node in self._values or node in self._rows
-        return node.op is op and node in self._full and self._readers[node] == 1 and not known
+        """Return whether an operand is full, of an operator, and for one reader alone."""
+        return node.op is op and node in self._full and self._lone(node)
+
+    def _sum_of_squares(self, node: Node) -> Operand | None:
+        """Return the sum of squares of rows: the Scalar Engine adds up what it computes."""
+        (use,) = self.group.uses[node]
+        e, inner = self.e, use.source
+        if node["kind"] != "add" or node.dtype is not DType.F32 or self._spread:
+            return None
+        if e.columns != self.space.columns or not self._only_for(inner, Op.MULTIPLY):
+            return None
+        factors = self.group.uses[inner]
+        if factors[0] != factors[1] or inner.dtype is not DType.F32:
+            return None
+        x = self._operand(inner, 0)
+        if not isinstance(x, Value) or x.vector:
+            return None
+        e.at(node)
+        squares, total = e.new(DType.F32, vector=False), e.new("float32", vector=True)
+        e.spend(squares, scalar=True)
+        nisa.activation(
+            squares, op="square", data=x.tile, reduce_op="add", reduce_res=total,
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        )  # fmt: skip
+        return Value(total, DType.F32, vector=True)
 
     def _shifted_exp(self, node: Node) -> Operand | None:
         (use,) = self.group.uses[node]
@@ -265,30 +339,66 @@ class Rows:
             self._rows[reduction] = self._across(reduction, sum_) if self._spread else sum_
         return Value(made, DType.F32)
 
-    def _scaled_sum(self, node: Node) -> Operand | None:
+    def _two(self, node: Node, written: Node | None = None) -> Operand | None:
+        """Return (x op v) op' y for a tile x and a number or vector v: one instruction.
+
+        Args:
+            node: the second operator.
+            written: what is written, if it is the node's value in another type.
+        """
+        uses = self.group.uses[node]
         for number in (0, 1):
-            inner = self.group.uses[node][number].source
-            if not self._only_for(inner, Op.MULTIPLY):
+            inner = uses[number].source
+            if inner.op not in _ALU or inner.dtype is not DType.F32:
                 continue
-            factors = [self._operand(inner, 0), self._operand(inner, 1)]
+            if not self._only_for(inner, inner.op) or uses[0].source is uses[1].source:
+                continue
+            pair = [self._operand(inner, 0), self._operand(inner, 1)]
+            wide = [isinstance(v, Value) and not v.vector for v in pair]
+            if wide[0] == wide[1]:
+                self._values[inner] = emit(self.e, inner, pair)
+                return None
+            x, v = pair if wide[0] else (pair[1], pair[0])
+            assert isinstance(x, Value)
             other = self._operand(node, 1 - number)
-            factors.sort(key=lambda f: not isinstance(f, Value))
-            x, factor = factors
-            tiles = [v for v in (x, other) if isinstance(v, Value) and not v.vector]
-            if len(tiles) < 2 or isinstance(factor, Value):
-                return None
-            if all(v.tile.buffer is nl.psum for v in tiles):
-                return None
-            e = self.e
-            e.at(node)
-            made = e.new(DType.F32, vector=False)
-            e.spend(made, scalar=False, each=2.0)
-            nisa.scalar_tensor_tensor(
-                made, data=tiles[0].tile, op0="multiply", operand0=float(factor), op1="add",
-                operand1=tiles[1].tile,
-            )  # fmt: skip
-            return Value(made, DType.F32)
+            return self._both(node, written or node, (inner, x, v, wide[1]), (other, number))
         return None
+
+    def _both(
+        self,
+        node: Node,
+        written: Node,
+        first: tuple[Node, Value, Operand, bool],
+        second: tuple[Operand, int],
+    ) -> Value | None:
+        """Issue one instruction for two operators.
+
+        Args:
+            node: the second operator.
+            written: whose value is written.
+            first: the first operator, its tile, its other operand, and whether that comes first.
+            second: the other operand of the second one, and which operand the first one is.
+        """
+        e = self.e
+        inner, x, v, reverse = first
+        other, number = second
+        e.at(written)
+        tile = isinstance(other, Value) and not other.vector
+        if tile and isinstance(other, Value) and {x.tile.buffer, other.tile.buffer} == {nl.psum}:
+            other = Value(e.on_sbuf(other.tile), other.dtype)
+        operand = e.vector32(v) if isinstance(v, Value) else float(v)
+        made = e.new(written.dtype, vector=False)
+        steps: dict[str, Any] = {
+            "op0": _ALU[inner.op], "operand0": operand, "reverse0": reverse, "op1": _ALU[node.op],
+            "reverse1": number == 1,
+        }  # fmt: skip
+        e.spend(made, scalar=False, each=2.0 if tile else 1.0)
+        if tile and isinstance(other, Value):
+            nisa.scalar_tensor_tensor(made, data=x.tile, operand1=other.tile, **steps)
+        else:
+            more = e.vector32(other) if isinstance(other, Value) else float(other)
+            nisa.tensor_scalar(made, x.tile, operand1=more, **steps)
+        return Value(made, written.dtype)
 
     def _line(self, node: Node) -> Operand:
         """Return a value for each column: it is computed once for all rows."""
@@ -384,7 +494,10 @@ class Rows:
                 self.e.partitions = 1
                 if isinstance(value, Value):
                     value = value._replace(tile=value.tile[0:1])
-            store(self.e, leaf, value, self._row, self._column if is_full else 0)
+            # Whoever computed a value that stays may have written it where it stays.
+            there = isinstance(value, Value) and value.tile is self._aims.get(node)
+            if not (there and isinstance(leaf.tensor, Resident)):
+                store(self.e, leaf, value, self._row, self._column if is_full else 0)
             self.e.columns, self.e.partitions = columns, partitions
 
     def rows(self, row: int, partitions: int, given: Mapping[Node, Operand] | None = None) -> None:
@@ -415,6 +528,13 @@ class Rows:
             total = part if total is None else self.e.binary(op, total, part, DType.F32)
         assert isinstance(total, Value)
         return self.e.copied(total, node.dtype) if node.dtype is not DType.F32 else total
+
+
+def _places(tensor: NkiTensor | Resident) -> list[NkiTensor | Resident]:
+    """Return where a result is to be: what stays may be in HBM, too."""
+    if isinstance(tensor, Resident) and tensor.hbm is not None:
+        return [tensor, tensor.hbm]
+    return [tensor]
 
 
 def _itemsize(dtype: DType) -> int:
@@ -524,6 +644,14 @@ def space_of(group: Group) -> tuple[Space, bool]:
 
 def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
     """Compute a group without products."""
+    used = [inputs[node] for node in group.inputs()] + [outputs[node] for node in group.outputs]
+    widths = {t.columns for t in used if isinstance(t, Resident)}
+    natural = [space for space in group.spaces if space.columns in widths]
+    if natural:
+        rows = Rows(e, group, natural[0], inputs, outputs)
+        for row, partitions in e.share(blocks_of(natural[0].rows)):
+            rows.rows(row, partitions)
+        return
     spread = _spread(group)
     if spread is not None:
         # One block, which is one core's.

@@ -28,6 +28,7 @@ class Section:
         operator: the first operator, which names the section.
         locs: where the user wrote the nodes, as far as that is known.
         instructions: how many run.
+        once: when the program is loaded, and not whenever it runs.
     """
 
     nodes: tuple[Node, ...]
@@ -39,6 +40,7 @@ class Section:
     code: str = ""
     locs: Mapping[Node, Loc] = field(default_factory=dict)
     instructions: int = 0
+    once: bool = False
 
     @property
     def operator(self) -> str:

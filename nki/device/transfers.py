@@ -10,25 +10,26 @@ import nki.isa as nisa
 import nki.language as nl
 from neuronxcc.ir.dtypes import DType
 from nki.device.emitter import PARTITIONS, Emitter, Value, chunks
+from nki.device.resident import NotResidentError, Resident
 from nki.device.types import HELD, words
 from nki.device.views import Dims, View, boxes, split
 from nki.tensor import NkiTensor
 
-__all__ = ["Leaf", "leaf_of", "load", "pattern", "pieces", "size_of", "store", "turn"]
+__all__ = ["Leaf", "leaf_of", "load", "pattern", "pieces", "place_of", "size_of", "store", "turn"]
 
 
 class Leaf(NamedTuple):
     """A tensor in HBM as the rows and columns of a kernel see it.
 
     Attributes:
-        tensor: flat.
+        tensor: flat, or in SBUF.
         dtype: of its elements.
         offset: of the first element.
         rows: (size, stride) of the dimensions that are rows.
         columns: likewise.
     """
 
-    tensor: NkiTensor
+    tensor: NkiTensor | Resident
     dtype: DType
     offset: int
     rows: Dims
@@ -45,14 +46,16 @@ class Leaf(NamedTuple):
         return all(stride == 0 for _, stride in self.columns)
 
 
-def leaf_of(tensor: NkiTensor, dtype: DType, view: View, rows: int, columns: int) -> Leaf:
+def leaf_of(
+    tensor: NkiTensor | Resident, dtype: DType, view: View, rows: int, columns: int
+) -> Leaf:
     """Return a view of a tensor as rows and columns."""
     found = split(view, rows, columns)
     assert found is not None, (view, rows, columns)
     return Leaf(tensor, dtype, view.offset, *found)
 
 
-def pattern(tensor: NkiTensor, dims: Dims, offset: int, width: int = 1) -> NkiTensor:
+def pattern(tensor: NkiTensor | Resident, dims: Dims, offset: int, width: int = 1) -> NkiTensor:
     """Return an access pattern of a flat tensor.
 
     Args:
@@ -60,7 +63,12 @@ def pattern(tensor: NkiTensor, dims: Dims, offset: int, width: int = 1) -> NkiTe
         dims: (size, stride) in elements.
         offset: of the first element.
         width: items of an element.
+
+    Raises:
+        NotResidentError: the tensor is in SBUF.
     """
+    if isinstance(tensor, Resident):
+        raise NotResidentError(tensor.node)
     pairs = [[stride * width, size] for size, stride in dims]
     if width > 1:
         pairs.append([1, width])
@@ -84,6 +92,9 @@ def load(e: Emitter, leaf: Leaf, row: int, column: int) -> Value:
 
     What is the same in all columns is loaded once per row, as a vector.
     """
+    if isinstance(leaf.tensor, Resident):
+        block = (row, e.partitions, column, e.columns)
+        return Value(leaf.tensor.place((leaf.rows, leaf.columns, leaf.offset), block), leaf.dtype)
     kind, width = HELD[leaf.dtype], words(leaf.dtype)
     vector = leaf.same_columns
     count = 1 if vector else e.columns
@@ -148,12 +159,30 @@ def store(e: Emitter, leaf: Leaf, value: Any, row: int, column: int) -> None:
         row: first row.
         column: first column.
     """
+    if isinstance(leaf.tensor, Resident):
+        _stay(e, leaf, value, row, column)
+        return
     kind, width = HELD[leaf.dtype], words(leaf.dtype)
     tile = _pairs(e, value, kind) if width == 2 else _storable(e, value, kind)
     for first, left, outer, inner, offset in pieces(leaf, row, e.partitions, column, e.columns):
         height, wide = size_of(outer), size_of(inner)
         part = tile[first : first + height, left * width : (left + wide) * width]
         nisa.dma_copy(dst=pattern(leaf.tensor, (*outer, *inner), offset, width), src=part)
+
+
+def place_of(e: Emitter, leaf: Leaf, row: int, column: int) -> NkiTensor | None:
+    """Return where a block of a tensor in SBUF is to be written; None for one in HBM."""
+    if not isinstance(leaf.tensor, Resident):
+        return None
+    block = (row, e.partitions, column, e.columns)
+    return leaf.tensor.place((leaf.rows, leaf.columns, leaf.offset), block, new=True)
+
+
+def _stay(e: Emitter, leaf: Leaf, value: Any, row: int, column: int) -> None:
+    """Let a block be in SBUF for who comes next."""
+    place = place_of(e, leaf, row, column)
+    assert place is not None
+    e.copy(place, e.full(value, HELD[leaf.dtype]))
 
 
 def _storable(e: Emitter, value: Any, kind: str) -> NkiTensor:

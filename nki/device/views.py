@@ -16,6 +16,8 @@ from neuronxcc.ir.op import Op
 __all__ = [
     "MOVES",
     "Dims",
+    "Sources",
+    "Use",
     "View",
     "boxes",
     "collapsed",
@@ -231,3 +233,39 @@ MOVES: Final[Mapping[Op, Callable[[Node, View], View | None]]] = {
     Op.SLICE: _slice,
     Op.REVERSE: _reverse,
 }
+
+
+# --- in graphs ----------------------------------------------------------------------------------
+
+
+class Use(NamedTuple):
+    """An operand: a view of what is computed or given."""
+
+    source: Node
+    view: View
+
+
+class Sources:
+    """What the operands of nodes are views of.
+
+    Args:
+        moved: operators of movement that are computed: their elements are copied.
+    """
+
+    def __init__(self, moved: frozenset[Node] = frozenset()) -> None:
+        self._known: dict[Node, Use] = {node: Use(node, contiguous(node.shape)) for node in moved}
+
+    def of(self, node: Node) -> Use:
+        """Return what a node is a view of: itself if it is computed."""
+        found = self._known.get(node)
+        if found is None:
+            found = self._known[node] = self._found(node)
+        return found
+
+    def _found(self, node: Node) -> Use:
+        if node.op in MOVES and node.type.size:
+            source, view = self.of(node.srcs[0])
+            made = moved(node, view)
+            if made is not None:
+                return Use(source, made)
+        return Use(node, contiguous(node.shape if len(node.types) == 1 else ()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.operators.checks import ShapeError
@@ -16,7 +16,7 @@ __all__ = ["simulated"]
 
 
 def simulated(
-    graph: Graph, machine: Machine, settings: Options
+    graph: Graph, machine: Machine, settings: Options, weights: Collection[int]
 ) -> tuple[Graph, list[Section]] | str:
     """Lower a graph to instructions and time them.
 
@@ -24,12 +24,13 @@ def simulated(
         graph: after the compiler's passes.
         machine: a logical core.
         settings: the compiler's options.
+        weights: numbers of the parameters that never change.
 
     Returns:
         The graph whose nodes the sections have, and these; or why there is no program.
     """
     try:
-        program = lower(graph, machine.target, settings, passes=False)
+        program = lower(graph, machine.target, settings, passes=False, weights=weights)
         found = program.predict(parameters=machine.known)
     except (ShapeError, NkiError, NotImplementedError, InstructionLimitError) as error:
         return str(error).strip().splitlines()[0]

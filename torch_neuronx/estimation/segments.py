@@ -161,7 +161,7 @@ class Timer:
         graph, constant = compiled
         notes: set[str] = set()
         if self.programs:
-            found = simulated(graph, self.machine, self.settings)
+            found = simulated(graph, self.machine, self.settings, constant)
             if not isinstance(found, str):
                 return self._put_together(found[1], _located(found[0]), len(segment.calls))
             notes.add(f"no device program: {found}")
@@ -285,8 +285,13 @@ class _Segment:
         self.tape, self.calls = tape, list(calls)
         made: dict[int, None] = {}
         given: dict[int, None] = {}
+        beside: set[int] = set()
         for number in calls:
             call = tape.calls[number]
+            taken = {result for result in call.results if result in last}
+            if taken:
+                # What nobody takes of an operator that somebody takes something of is dead.
+                beside.update(n for n in call.results if n is not None and n not in taken)
             for value in call.given:
                 if value not in made:
                     given.setdefault(value)
@@ -299,7 +304,8 @@ class _Segment:
         self.outputs = tuple(
             value
             for value in made
-            if last.get(value, -1) > end or (value not in last and tape.forms[value].shape != (0,))
+            if last.get(value, -1) > end
+            or (value not in last and value not in beside and tape.forms[value].shape != (0,))
         )
 
     def key(self, constant: Callable[[int], bool]) -> Any:
