@@ -28,8 +28,8 @@ class KernelRun(Protocol):
     about. So they have no types here.
 
     Attributes:
-        made: the first tensor by shape, data type and buffer as they were given, for others like
-            it.
+        made: by shape, data type and buffer as they were given that shape and the first tensor, for
+            others like it.
         depth: number of nested loops of the device that are open.
         where: file and line that instructions are taken to be at; None for those of the caller.
     """

@@ -128,10 +128,14 @@ class Accumulation:
             found = self._maps[storage] = WrittenMap(storage)
         return found
 
-    def holds_sums(self, storage: Storage) -> bool:
-        """Return whether products have written all of a storage, and nothing else has since."""
+    def state(self, storage: Storage) -> int | None:
+        """Return what has written all of a storage; None if parts of it differ."""
         found = self._maps.get(storage)
-        return found is not None and found.state == MATMUL
+        return UNWRITTEN if found is None else found.state
+
+    def begin(self, storage: Storage, state: int) -> None:
+        """Remember what has written all of a storage that nothing had written."""
+        self._map(storage).state = state
 
     def issued(self, template: Template, written: Sequence[NkiTensor]) -> Template:
         """Take note of what an instruction writes; return it with its accumulation decided.

@@ -50,7 +50,7 @@ class Recorder:
         forms: numbers the storages.
         initialisation: follows what is read and written.
         accumulation: follows what PSUM holds.
-        made: the first tensor by shape, data type and buffer as they were given.
+        made: by shape, data type and buffer as they were given that shape and the first tensor.
         depth: number of nested loops of the device that are open.
         shared: storages in shared HBM in the order of their creation.
         filled: by id of a storage that two cores share, the number it was created with.
@@ -100,7 +100,7 @@ class Recorder:
         self._precise = since("NKI_PRECISE_FP") if precise is None else precise
         self.forms = Forms()
         self.recording.storages = self.forms.storages
-        self.made: dict[Any, NkiTensor] = {}
+        self.made: dict[Any, tuple[Any, NkiTensor]] = {}
         self.depth = 0
         self.where: tuple[str, int] | None = None
         self._templates: dict[Key, int] = {}

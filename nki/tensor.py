@@ -180,8 +180,9 @@ class NkiTensor(TensorBase):
             NkiError: a second dynamic index, or one on the partition (NKI024, NKI015).
         """
         parts = key if type(key) is tuple else (key,)
-        if self.layout is not None:
-            made = _part(self, self.layout, parts)
+        layout = self.layout
+        if layout is not None:
+            made = _part(self, layout, parts)
             if made is not None:
                 return made
         p = self.pattern
@@ -522,7 +523,7 @@ def _part(  # noqa: C901, PLR0911, PLR0912
         return None
     begin = offset = tensor.offset
     asked: list[int] = []
-    for part, (size, stride) in zip(parts, dims, strict=False):
+    for part, (size, stride) in zip(parts, dims):  # noqa: B905 (an argument by name takes time)
         kind = type(part)
         if kind is slice:
             start, stop = part.start, part.stop
@@ -536,23 +537,25 @@ def _part(  # noqa: C901, PLR0911, PLR0912
                 stop = size
             elif type(stop) is not int:
                 return None
+            if not 0 <= start < stop <= size:
+                return None
+            asked.append(stop - start)
+            offset += start * stride
         elif kind is int:
             if not 0 <= part < size:
                 return None
             asked.append(0)
             offset += part * stride
-            continue
         elif kind is DynamicSlice:
-            start = part.start
-            if type(start) is not int or type(part.size) is not int:
+            start, length = part.start, part.size
+            if type(start) is not int or type(length) is not int:
                 return None
-            stop = start + part.size
+            if start < 0 or length < 1 or start + length > size:
+                return None
+            asked.append(length)
+            offset += start * stride
         else:
             return None
-        if not 0 <= start < stop <= size:
-            return None
-        asked.append(stop - start)
-        offset += start * stride
     if layout.row_bytes:
         size, row = layout.itemsize, layout.row_bytes
         asked.append(offset * size // row - begin * size // row)
@@ -564,9 +567,7 @@ def _part(  # noqa: C901, PLR0911, PLR0912
         layout.views[sizes] = layout.forms.layout(made)
         return made
     made = _new(NkiTensor)
-    made.storage = tensor.storage
-    made.layout = found
-    made.offset = offset
+    made.storage, made.layout, made.offset = tensor.storage, found, offset
     return made
 
 
@@ -652,13 +653,15 @@ def create(
     A buffer of None, which was the default in NKI 0.2, is SBUF.
     """
     recorder = current_run()
-    known = recorder is not None and address is None and _are_ints(shape)
+    known = recorder is not None and address is None
     if known:
         try:
-            like = recorder.made.get((shape, dtype, buffer))  # type: ignore[union-attr]
+            found = recorder.made.get((shape, dtype, buffer))  # type: ignore[union-attr]
         except TypeError:  # a list as a shape, or what is no type
-            known, like = False, None
-        if like is not None:
+            known, found = False, None
+        # Mostly it is the very tuple: a constant of the kernel's code.
+        if found is not None and (shape is found[0] or _are_ints(shape)):
+            like = found[1]
             tensor = _new(NkiTensor)
             tensor.storage = like.storage.another(name, recorder.depth)  # type: ignore[union-attr]
             tensor.layout = like.layout
@@ -674,8 +677,8 @@ def create(
     if recorder is not None:
         recorder.created(tensor)
         # Those in HBM are told apart by the lines that create them.
-        if known and region.on_chip:
-            recorder.made[shape, dtype, buffer] = tensor
+        if known and region.on_chip and _are_ints(shape):
+            recorder.made[shape, dtype, buffer] = shape, tensor
     return tensor
 
 

@@ -78,6 +78,8 @@ TESTS: dict[str, tuple[str, ...]] = {
                      "fuzz/test_kernels.py"),
     "nki/merging": ("nki/test_merge.py",),
     "nki/perf": ("nki/test_perf_*",),
+    "nki/repeats.py": ("nki/test_repeats.py", "fuzz/test_recording.py"),
+    "nki/replay.py": ("nki/test_repeats.py", "fuzz/test_recording.py"),
     "neuron_dtypes": ("nki/test_entry_points.py",),
     "neuron_tools": ("neuron_tools/*", "nrtpy/test_packager.py"),
     "neuron_tools/ls.py": ("neuron_tools/test_ls.py",),

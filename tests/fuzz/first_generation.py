@@ -263,7 +263,7 @@ def _store(program: Program, tile: Tile, j: int, out: Any, value: Any, number: i
 # --- in NumPy ------------------------------------------------------------------------------------
 
 
-def _inputs(program: Program) -> list[Array]:
+def inputs(program: Program) -> list[Array]:
     rng = np.random.default_rng(program.seed)
     size = (program.rows, program.columns)
     kinds = [np.float32, np.float32, KINDS["bfloat16"], np.int32]
@@ -325,7 +325,7 @@ def check(program: Program) -> None:
     Raises:
         AssertionError: results differ.
     """
-    given = _inputs(program)
+    given = inputs(program)
     with warnings.catch_warnings():
         warnings.simplefilter("error", NkiWarning)
         recording = build(program).today().record(*[np.array(array) for array in given])
