@@ -134,7 +134,7 @@ $(TORCH_STAMP): constraints.txt
 	touch $@
 
 $(TOOLS_STAMP): $(TORCH_STAMP)
-	$(BIN)/python -m pip install 'scikit-build-core>=0.11' 'cmake>=3.20' ninja numpy
+	$(BIN)/python -m pip install 'scikit-build-core>=1.1' 'cmake>=3.20' ninja numpy
 	touch $@
 
 $(INSTALL_STAMP): $(TOOLS_STAMP) pyproject.toml CMakeLists.txt

@@ -39,6 +39,7 @@ from neuronxcc.environment.compilation import (
 )
 from neuronxcc.environment.variable import VariableError
 from neuronxcc.files import write_whole
+from neuronxcc.host_limits import processors
 from neuronxcc.options import OptionError, from_environment
 from neuronxcc.unread import ends_quietly
 
@@ -230,7 +231,7 @@ def _summarise(outcomes: Sequence[Outcome], say: Speaker) -> None:
 
 
 def _default_workers() -> int:
-    return min(os.cpu_count() or 1, _MOST_WORKERS)
+    return min(processors(), _MOST_WORKERS)
 
 
 if __name__ == "__main__":

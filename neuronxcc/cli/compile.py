@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -20,6 +19,7 @@ from neuronxcc.compiler import compile_graph
 from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.model import load_model
+from neuronxcc.host_limits import processors
 from neuronxcc.lowering.errors import LoweringUnsupportedError
 from neuronxcc.neff.container import NeffInfo, neff_parts
 from neuronxcc.option_table import Value, find
@@ -127,7 +127,7 @@ def _output(source: Path, options: Options, count: int) -> Path:
 def _jobs_at_once(options: Options, count: int) -> int:
     given = dict(options.recorded).get("--num-parallel-jobs", "")
     wanted = int(given) if given else _DEFAULT_JOBS
-    return max(1, min(wanted, count, os.cpu_count() or 1))
+    return max(1, min(wanted, count, processors()))
 
 
 def _run(jobs: Sequence[Job], messages: MessageLog) -> int:

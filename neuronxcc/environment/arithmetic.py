@@ -9,6 +9,32 @@ _XDG = "XDG base directories"
 
 ARITHMETIC = Section("Matrix products and convolutions")
 
+TORCH_NEURONX_ISA = ARITHMETIC.variable(
+    "TORCH_NEURONX_ISA", choice("auto", "avx2", "portable", exact=True),
+    "The instructions that may be used at most: `auto` for all that the processor has, `avx2`, or "
+    "`portable` for those that every processor of its family has. It holds all that computes here: "
+    "our kernels, generated code, ATen, oneDNN and oneMKL, for the last three by the "
+    "variables below, whose own values must not contradict it. It counts from the first use of "
+    "PyTorch, so it is refused where PyTorch has computed before the device is registered "
+    "([compatibility.md](compatibility.md))",
+    default="auto", source=_OURS, readers={Reader.CORE, Reader.COMPILER, Reader.DEVICE},
+)  # fmt: skip
+ATEN_CPU_CAPABILITY = ARITHMETIC.variable(
+    "ATEN_CPU_CAPABILITY", TEXT, "The instructions of ATen's kernels: `default`, `avx2`, `avx512`",
+    default="", source="PyTorch", readers={Reader.PYTORCH, Reader.DEVICE},
+    said="the best that the processor has",
+)  # fmt: skip
+ONEDNN_MAX_CPU_ISA = ARITHMETIC.variable(
+    "ONEDNN_MAX_CPU_ISA", TEXT, "The instructions of oneDNN's kernels: `SSE41`, `AVX2` and so on",
+    default="", source="oneDNN", readers={Reader.PYTORCH, Reader.DEVICE},
+    said="the best that the processor has",
+)  # fmt: skip
+MKL_ENABLE_INSTRUCTIONS = ARITHMETIC.variable(
+    "MKL_ENABLE_INSTRUCTIONS", TEXT, "The instructions of oneMKL's kernels: `SSE4_2`, `AVX2` and "
+    "so on",
+    default="", source="oneMKL", readers={Reader.PYTORCH, Reader.DEVICE},
+    said="what oneMKL chooses",
+)  # fmt: skip
 # The native core takes them as they are written here, in lower case.
 TORCH_NEURONX_GEMM_KERNELS = ARITHMETIC.variable(
     "TORCH_NEURONX_GEMM_KERNELS", choice("auto", "avx512", "brgemm", "none", exact=True),
@@ -57,5 +83,12 @@ THREADS = Section(
 OMP_NUM_THREADS = THREADS.variable(
     "OMP_NUM_THREADS", TEXT,
     "How many threads the pool has",
-    default="", source="OpenMP", readers={Reader.PYTORCH}, said="one a core",
+    default="", source="OpenMP", readers={Reader.PYTORCH, Reader.DEVICE},
+    said="one a core, but no more than a container may keep busy",
+)  # fmt: skip
+MKL_NUM_THREADS = THREADS.variable(
+    "MKL_NUM_THREADS", TEXT,
+    "The same for oneMKL; PyTorch takes it for its own pool where the variable above is unset",
+    default="", source="oneMKL", readers={Reader.PYTORCH, Reader.DEVICE},
+    said="as above",
 )  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from neuronxcc.environment.variable import FLAG, TEXT, Reader, Section, choice
+from pathlib import Path
+
+from neuronxcc.environment.variable import FLAG, PATH, TEXT, Reader, Section, choice
 
 _OURS = "TorchNeuron"
 
@@ -24,6 +26,11 @@ TORCH_NEURONX_GUARD_PAGES = DEVELOPMENT.variable(
     "was written to the up to 63 bytes behind a block is found when it is freed. Slow, for tests; "
     "process groups are refused",
     default=None, source=_OURS, readers={Reader.CORE},
+)  # fmt: skip
+TORCH_NEURONX_CGROUP_ROOT = DEVELOPMENT.variable(
+    "TORCH_NEURONX_CGROUP_ROOT", PATH,
+    "Where the limits of containers are read from, for tests of machines that have others",
+    default=Path("/sys/fs/cgroup"), source=_OURS, readers={Reader.COMPILER},
 )  # fmt: skip
 TORCH_NEURONX_VERIFY_PASSES = DEVELOPMENT.variable(
     "TORCH_NEURONX_VERIFY_PASSES", FLAG,

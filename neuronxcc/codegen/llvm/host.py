@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import platform
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
+
+from neuronxcc.environment.arithmetic import TORCH_NEURONX_ISA
 
 _CACHE_BYTES = 32 << 20
 
@@ -52,13 +55,17 @@ class Host:
     @staticmethod
     @functools.cache
     def detect() -> Host:
-        """This computer."""
+        """This computer, with no more instructions than `TORCH_NEURONX_ISA` allows."""
+        allowed = TORCH_NEURONX_ISA.get()
         features = llvm.get_host_cpu_features()
         lanes = 4
         if features.get("avx512bw") and features.get("avx512vl") and features.get("avx512dq"):
             lanes = 16
         elif features.get("avx2") and features.get("fma"):
             lanes = 8
+        if allowed != "auto":
+            held = Host.avx2() if allowed == "avx2" and lanes > 4 else Host.portable()
+            return dataclasses.replace(held, cache_bytes=_cache_bytes())
         return Host(
             llvm.get_process_triple(),
             llvm.get_host_cpu_name(),

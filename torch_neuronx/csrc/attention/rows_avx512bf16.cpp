@@ -36,7 +36,7 @@ struct OperandPairs {
 
 const RowKernels* rows_avx512bf16() {
   const RowKernels* base = rows_avx512();
-  if (base == nullptr || !__builtin_cpu_supports("avx512bf16")) return nullptr;
+  if (base == nullptr || !gemm::host_has_avx512bf16()) return nullptr;
   static const RowKernels kernels{&softmax<OperandPairs>,
                                   &gradient<OperandPairs>,
                                   base->scale,

@@ -11,6 +11,7 @@
 #include "gemm/aten_gemm.h"
 #include "gemm/methods.h"
 #include "gemm/probe.h"
+#include "kernels/isa.h"
 
 namespace torch_neuronx::conv {
 namespace {
@@ -253,11 +254,8 @@ bool run_product(const Call& c, uint64_t generation, bool only_if_faster) {
 // The processor multiplies twice as many numbers of this dtype at once as float32, so that ATen's
 // kernels are faster than those for float32, and we have less to gain.
 bool twice_as_fast(at::ScalarType dtype) {
-#if defined(__x86_64__)
-  if (dtype == at::kBFloat16) return __builtin_cpu_supports("avx512bf16");
-  if (dtype == at::kHalf) return __builtin_cpu_supports("avx512fp16");
-#endif
-  return false;
+  if (dtype == at::kBFloat16) return kernels::may_use_avx512bf16();
+  return dtype == at::kHalf && kernels::may_use_avx512fp16();
 }
 
 // Whether Winograd's method is faster even if the filters must be transformed in every call. The

@@ -8,6 +8,7 @@
 
 #include "distributed/error.h"
 #include "distributed/tensor_text.h"
+#include "memory/host_limits.h"
 
 namespace torch_neuronx::distributed {
 namespace {
@@ -45,7 +46,7 @@ Mailbox::Mailbox(std::shared_ptr<Segment> segment)
       memory_{segment_->mailbox(), segment_->local_size()},
       rank_(segment_->local_rank()),
       desk_(memory_.desk(rank_)),
-      may_spin_(static_cast<unsigned>(memory_.ranks) <= std::thread::hardware_concurrency()),
+      may_spin_(static_cast<size_t>(memory_.ranks) <= host_processors()),
       offered_(kClaims),
       generations_(kClaims),
       posted_from_(static_cast<size_t>(memory_.ranks)) {

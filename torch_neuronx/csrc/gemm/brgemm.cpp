@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "gemm/kernels.h"
+#include "kernels/isa.h"
 
 namespace torch_neuronx::gemm {
 namespace {
@@ -66,11 +67,25 @@ void pack_a(const PackArgs& a) {
   pack_a_rows_portable(a, kUnit);
 }
 
+// oneDNN may be held to fewer instructions than the processor has (ONEDNN_MAX_CPU_ISA), which
+// nothing tells but a product of pairs that it refuses.
+bool multiplies_bf16() {
+  alignas(64) const char a[4] = {}, b[kPanelCols * 4] = {};
+  alignas(64) float c[kPanelCols] = {};
+  try {
+    product<c10::BFloat16>(1, 1, 1, a, b, c);
+  } catch (const c10::Error&) {
+    return false;
+  }
+  cpublas::brgemm_release(true);
+  return true;
+}
+
 }  // namespace
 
 const Kernels* brgemm_f32_kernels() {
 #if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  static const bool has = kernels::best_isa() >= kernels::Isa::Avx2;
   static const Kernels kernels{"brgemm_f32", 1,          Element::kF32, false,   false,  false,
                                &tile<float>, &pack_b<1>, &pack_a<1>,    nullptr, nullptr};
   return has && at::globalContext().userEnabledMkldnn() ? &kernels : nullptr;
@@ -81,7 +96,7 @@ const Kernels* brgemm_f32_kernels() {
 
 const Kernels* brgemm_bf16_kernels() {
 #if defined(__x86_64__)
-  static const bool has = host_has_avx512();
+  static const bool has = host_has_avx512() && multiplies_bf16();
   static const Kernels kernels{
       "brgemm_bf16",        2,          Element::kBf16, false,   false,  false,
       &tile<c10::BFloat16>, &pack_b<2>, &pack_a<2>,     nullptr, nullptr};

@@ -104,6 +104,8 @@ void pack_b_portable(const PackArgs&, int64_t unit);
 void pack_a_rows_portable(const PackArgs&, int64_t unit);
 void to_f32_rows(const PackArgs&);  // other x k float32, for stream()
 
+// What this processor has and TORCH_NEURONX_ISA allows.
 bool host_has_avx512();
+bool host_has_avx512bf16();
 
 }  // namespace torch_neuronx::gemm

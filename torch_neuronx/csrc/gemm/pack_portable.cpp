@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "gemm/kernels.h"
+#include "kernels/isa.h"
 
 namespace torch_neuronx::gemm {
 namespace {
@@ -94,16 +95,8 @@ void store(const StoreArgs& s) {
   store_portable(s);
 }
 
-bool host_has_avx512() {
-#if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                          __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma");
-  return has;
-#else
-  return false;
-#endif
-}
+bool host_has_avx512() { return kernels::best_isa() == kernels::Isa::Avx512; }
+bool host_has_avx512bf16() { return kernels::may_use_avx512bf16(); }
 
 #if !defined(__x86_64__)
 // The files of these are left out of builds for other processors.

@@ -128,7 +128,7 @@ void pack_a_rows(const PackArgs& a) {
 
 const Kernels* avx512bf16_kernels() {
   const Kernels* base = avx512_kernels();
-  if (base == nullptr || !__builtin_cpu_supports("avx512bf16")) return nullptr;
+  if (base == nullptr || !host_has_avx512bf16()) return nullptr;
   static const Kernels kernels{
       "avx512bf16",    2,       Element::kBf16, true,          true,        true,
       &tile<UnitPair>, &pack_b, &pack_a_rows,   &dot<DotPair>, base->stream};

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <thread>
 
 #include "gemm/methods.h"
+#include "memory/host_limits.h"
 
 namespace torch_neuronx::gemm {
 namespace {
@@ -20,7 +20,7 @@ constexpr double kMargin = 0.97, kBusyMargin = 0.75;
 double margin() {
   double load = 0;
   const bool known = ::getloadavg(&load, 1) == 1;
-  return known && load > std::thread::hardware_concurrency() ? kBusyMargin : kMargin;
+  return known && load > double(host_processors()) ? kBusyMargin : kMargin;
 }
 
 class Book {

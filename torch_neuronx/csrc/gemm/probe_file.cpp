@@ -17,6 +17,7 @@
 #endif
 
 #include "gemm/probe.h"
+#include "kernels/isa.h"
 
 namespace torch_neuronx::gemm {
 namespace {
@@ -182,6 +183,7 @@ std::string host_identity() {
   __get_cpuid_count(7, 0, &a, &b, &c, &d);
   identity += '-' + hex(uint64_t(b) << 32 | d);
 #endif
+  identity += std::string("-") + kernels::isa_name(kernels::best_isa());
   // Another set of kernels makes other times.
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     identity += has_kernels(dtype) ? "-1" : "-0";

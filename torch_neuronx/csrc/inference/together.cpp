@@ -9,10 +9,10 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include "device/python_lock.h"
 #include "dispatch/deferred.h"
+#include "memory/host_limits.h"
 
 namespace torch_neuronx::inference {
 namespace {
@@ -71,7 +71,7 @@ struct Pieces {
 void run_together(int64_t count, int64_t most, const std::function<void(int64_t)>& body) {
   const int64_t threads = at::get_num_threads();
   // The processors that this process may use; more pieces at a time than these gain nothing.
-  const int64_t host = std::max<int64_t>(threads, std::thread::hardware_concurrency());
+  const int64_t host = std::max(threads, static_cast<int64_t>(host_processors()));
   const int64_t workers = std::min({count, most, host});
   if (workers <= 1) {
     for (int64_t i = 0; i < count; ++i) body(i);

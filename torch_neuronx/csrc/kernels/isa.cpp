@@ -1,6 +1,8 @@
 #include "kernels/isa.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -23,6 +25,16 @@ Isa detect() {
   return Isa::Portable;
 }
 
+// What TORCH_NEURONX_ISA allows at most; Python has checked its text when the device was
+// registered.
+Isa allowed() {
+  const char* text = std::getenv("TORCH_NEURONX_ISA");
+  const std::string name = text == nullptr ? "" : text;
+  if (name == isa_name(Isa::Portable)) return Isa::Portable;
+  if (name == isa_name(Isa::Avx2)) return Isa::Avx2;
+  return Isa::Avx512;
+}
+
 std::atomic<Isa>& current() {
   static std::atomic<Isa> isa{best_isa()};
   return isa;
@@ -31,8 +43,24 @@ std::atomic<Isa>& current() {
 }  // namespace
 
 Isa best_isa() {
-  static const Isa isa = detect();
+  static const Isa isa = std::min(detect(), allowed());
   return isa;
+}
+
+bool may_use_avx512bf16() {
+#if defined(__x86_64__)
+  return best_isa() == Isa::Avx512 && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+bool may_use_avx512fp16() {
+#if defined(__x86_64__) && (__GNUC__ >= 12 || defined(__clang__))
+  return best_isa() == Isa::Avx512 && __builtin_cpu_supports("avx512fp16");
+#else
+  return false;
+#endif
 }
 
 Isa active_isa() { return current().load(std::memory_order_relaxed); }

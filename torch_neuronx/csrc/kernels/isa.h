@@ -15,11 +15,15 @@ enum class Isa : uint8_t { Portable = 0, Avx2 = 1, Avx512 = 2 };
 /// The best instruction set this processor and this build have, unless `force_isa` lowered it.
 Isa active_isa();
 
-/// The best instruction set this processor and this build have.
+/// The best instruction set that this processor and this build have and TORCH_NEURONX_ISA allows.
 Isa best_isa();
 
-/// For tests: run all later kernels with `isa`. Throws std::invalid_argument when the processor or
-/// the build does not have it. Not to be called while kernels run.
+/// Whether 16-bit numbers may be multiplied by instructions of their own: with AVX-512 alone.
+bool may_use_avx512bf16();
+bool may_use_avx512fp16();
+
+/// For tests: run all later kernels with `isa`. Throws std::invalid_argument when it is better than
+/// `best_isa()`. Not to be called while kernels run.
 void force_isa(Isa isa);
 
 /// "portable", "avx2" or "avx512".

@@ -6,6 +6,7 @@
 #include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include "memory/allocator.h"
 #include "memory/fraction.h"
 #include "memory/history.h"
+#include "memory/host_limits.h"
 #include "memory/shared.h"
 
 namespace py = pybind11;
@@ -218,6 +220,17 @@ void set_holders_writer(py::object writer) {
 }  // namespace
 
 void bind_memory(py::module& m) {
+  m.def(
+      "set_host_limits",
+      [](const std::vector<std::array<std::string, 4>>& memory, size_t processors) {
+        std::vector<MemoryLimit> limits;
+        for (const auto& [limit, usage, stat, reclaimable] : memory)
+          limits.push_back({limit, usage, stat, reclaimable});
+        set_host_limits(std::move(limits), processors);
+      },
+      py::arg("memory"), py::arg("processors"));
+  m.def("host_available_bytes", &host_available_bytes);
+  m.def("host_processors", &host_processors);
   m.def("memory_snapshot", &plain_segments);
   m.def("memory_record", &snapshot);
   m.def("memory_holdings", [](int i) {

@@ -1,0 +1,3 @@
+"""A library's own `conftest.py` has this line."""
+
+pytest_plugins = ["neuron_fixture"]
