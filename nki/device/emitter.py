@@ -119,10 +119,11 @@ class Emitter:
     def new(self, dtype: DType | str, *, vector: bool) -> NkiTensor:
         """Return a new tile for a value of the block."""
         kind = dtype if isinstance(dtype, str) else HELD[dtype]
-        goal = None if vector or self.node is None else self.goals.get(self.node)
-        if goal is not None and goal.dtype == kind:
-            del self.goals[self.node]
-            return goal
+        if self.node is not None and not vector:
+            goal = self.goals.get(self.node)
+            if goal is not None and goal.dtype == kind:
+                del self.goals[self.node]
+                return goal
         return self.tile(1 if vector else self.columns, kind)
 
     def filled(self, number: Number, dtype: DType | str, *, vector: bool = True) -> NkiTensor:
@@ -234,6 +235,17 @@ class Emitter:
         simple = op == "multiply" or (op == "add" and self.isa > _V2)
         floats = data.dtype in _FLOATS and made.dtype in _FLOATS
         scalar = simple and floats and self.scalar_is_free(made)
+        shift = op in ("add", "subtract") and isinstance(operand, NkiTensor) and not reverse
+        if shift and isinstance(operand, NkiTensor) and floats and self.scalar_is_free(made):
+            # function(x + bias): the bias is a vector.
+            if op == "subtract":
+                negative = self.tile(1, "float32")
+                nisa.tensor_scalar(negative, operand, op0="multiply", operand0=-1.0)
+                self.spend(negative, scalar=False)
+                operand = negative
+            self.spend(made, scalar=True)
+            nisa.activation(made, op="copy", data=data, bias=operand)
+            return
         self.spend(made, scalar=scalar)
         if not scalar:
             nisa.tensor_scalar(made, data, op0=op, operand0=operand, reverse0=reverse)

@@ -14,7 +14,7 @@ from typing import Final
 
 from neuronxcc.ir import build
 from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from nki.device.pointwise import POINTWISE
 from nki.device.views import MOVES, Sources, View, collapsed, contiguous
@@ -63,18 +63,37 @@ def prepared(graph: Graph, weights: Collection[int]) -> tuple[Graph, Fixed]:
         known[node] = fixed(node)
         if node.op is Op.IOTA and node.type.rank > 1:
             return _flat_iota(node, known)
+        if node.op is Op.CONVERT:
+            return _converted_before(node, known)
         if node.op is Op.DOT_GENERAL:
             return _turned(node, known, moved, sources)
         return None
 
-    if not any(n.op in (Op.DOT_GENERAL, Op.IOTA) for n in graph.nodes()):
-        made = graph
-        for node in graph.nodes():
-            known[node] = fixed(node)
-    else:
-        made = graph.rewrite(rule)
+    made = graph.rewrite(rule)
     nodes = frozenset(n for n in made.nodes() if known.get(n) and n.op is not Op.PARAMETER)
     return made, Fixed(nodes, frozenset(moved & nodes))
+
+
+_REORDERS: Final = frozenset({Op.RESHAPE, Op.TRANSPOSE, Op.REVERSE, Op.BROADCAST_IN_DIM})
+
+
+def _converted_before(node: Node, known: dict[Node, bool]) -> Node | None:
+    """Return a conversion of what is moved, moved: who computes a value can write its type."""
+    moves: list[Node] = []
+    source = node.srcs[0]
+    while source.op in _REORDERS:
+        moves.append(source)
+        source = source.srcs[0]
+    if not moves or source.op in (Op.PARAMETER, Op.CONSTANT, Op.IOTA):
+        return None
+    if node.dtype.itemsize >= source.dtype.itemsize or len(source.types) != 1:
+        return None
+    made = build.convert(source, node.dtype)
+    known[made] = known[source]
+    for move in reversed(moves):
+        made = Node.make(move.op, TensorType(node.dtype, move.shape), (made,), move.attrs)
+        known[made] = known[source]
+    return made
 
 
 def _flat_iota(node: Node, known: dict[Node, bool]) -> Node:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from neuronxcc.perf.stream import QUEUES, Block, Ints, Stream
+from neuronxcc.perf.stream import QUEUES, Block, Ints, Stream, Work
 from nki.checks.flow import leaf_roles, starts
 from nki.perf.buffers import ordered
 from nki.perf.works import is_timed
@@ -64,15 +64,39 @@ def joined(
                 cell.append(np.full(len(events), more, np.int64))
                 writes.append(np.full(len(events), kind, np.int64))
             more += 1
+    waiting, more_works = _aside(second, loads)
     body = Block(
-        np.concatenate([first.body.work, second.body.work + len(first.works)]),
+        np.concatenate([first.body.work, waiting + len(first.works)]),
         np.concatenate([first.body.line, second.body.line + len(first.lines)]),
         np.concatenate(event),
         np.concatenate(cell),
         np.concatenate(writes),
     )
     ordered(body)
-    return Stream(second.name, [*first.works, *second.works], [*first.lines, *second.lines], body)
+    return Stream(second.name, [*first.works, *more_works], [*first.lines, *second.lines], body)
+
+
+def _aside(stream: Stream, loads: Sequence[Ints]) -> tuple[Ints, list[Work]]:
+    """Return the works of instructions, and works, with some loads in a queue of their own.
+
+    Loads that wait for the section before do not hold up those of weights.
+    """
+    works = list(stream.works)
+    work = stream.body.work.copy()
+    other: dict[int, int] = {}
+    for event in np.unique(np.concatenate([np.zeros(0, np.int64), *loads])).tolist():
+        number = int(work[event])
+        made = works[number]
+        if QUEUES[made.queue] != "load" or made.transfer is None:
+            continue
+        if number not in other:
+            moved = made.transfer._replace(
+                source=made.transfer.source or "hbm", dest=made.transfer.dest or "sbuf"
+            )
+            other[number] = len(works)
+            works.append(made._replace(queue=QUEUES.index("move"), transfer=moved))
+        work[event] = other[number]
+    return work, works
 
 
 def _accesses(recording: Recording, storages: Sequence[int]) -> list[Ints]:

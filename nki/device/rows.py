@@ -8,8 +8,6 @@ once more for the results.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -32,21 +30,19 @@ from nki.device.emitter import (
 from nki.device.groups import Group, Space, Use, is_number
 from nki.device.pointwise import emit
 from nki.device.resident import Resident
+from nki.device.spaces import MOST_COLUMNS, equal_nodes, space_of, spread_of
 from nki.device.transfers import Leaf, leaf_of, load, place_of, store
 from nki.device.types import HELD
 from nki.device.views import collapsed, contiguous, split
 from nki.dtypes import info
 from nki.tensor import NkiTensor
 
-__all__ = ["Rows", "blocks_of", "number_of", "reduced", "run_rows", "space_of"]
+__all__ = ["Rows", "blocks_of", "number_of", "reduced", "run_rows"]
 
 Tensors = Mapping[Node, NkiTensor | Resident]
 
 _ROOM = 96 * 1024  # bytes of a partition that the tiles of a block may take
 _KEPT = 32 * 1024  # bytes of a partition for tiles that stay from block to block
-_MOST_COLUMNS = 4096
-_LONG = 1024  # columns of a single row that are worth being spread over partitions
-_FEW_COLUMNS = 512  # below that instructions and transfers are mostly overhead
 #: Operators that the ALU of Vector has, two of which it does in one instruction.
 _ALU: Mapping[Op, str] = {
     Op.ADD: "add",
@@ -55,6 +51,8 @@ _ALU: Mapping[Op, str] = {
     Op.MAXIMUM: "maximum",
     Op.MINIMUM: "minimum",
 }
+#: f of x f(x) that is one function.
+_GATES: Mapping[Op, str] = {Op.NORMAL_CDF: "gelu", Op.LOGISTIC: "silu"}
 #: Operators whose last instruction writes any type.
 _WRITES_ANY = frozenset(
     {*_ALU, Op.DIVIDE, Op.NEGATE, Op.ABS, Op.EXP, Op.LOG, Op.SQRT, Op.RSQRT, Op.TANH, Op.ERF}
@@ -106,6 +104,7 @@ class Rows:
         self.space = space
         for node in (*group.nodes, *inputs):
             require_form(node.dtype)
+        self._same = equal_nodes(group)
         self._leaves: dict[tuple[Node, int], Leaf] = {}
         for node in group.nodes:
             for number, use in enumerate(group.uses[node]):
@@ -151,9 +150,11 @@ class Rows:
 
     def _counted(self) -> Counter[Node]:
         """Return how often each node of the group is read, stores included."""
-        found: Counter[Node] = Counter(node for node, _ in self._stores)
+        same = self._same
+        found: Counter[Node] = Counter(same.get(node, node) for node, _ in self._stores)
         for node in self.group.nodes:
-            found.update(use.source for use in self.group.uses[node])
+            if node not in same:
+                found.update(same.get(u.source, u.source) for u in self.group.uses[node])
         return found
 
     # --- sizes -----------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ class Rows:
         fits = max(1, (_ROOM // width) or 1)
         if self._reductions and self.space.columns <= fits:
             return self.space.columns
-        return max(min(self.space.columns, _MOST_COLUMNS, fits), 1)
+        return max(min(self.space.columns, MOST_COLUMNS, fits), 1)
 
     def _width(self) -> int:
         """Return bytes per column that a block takes at the most, twice for what runs ahead."""
@@ -229,6 +230,7 @@ class Rows:
 
     def value(self, node: Node) -> Operand:
         """Return the value of a node for the block."""
+        node = self._same.get(node, node)
         for known in (self._values, self._rows):
             if node in known:
                 return known[node]
@@ -264,22 +266,55 @@ class Rows:
             return None
         if node.op is Op.EXP and node.dtype is DType.F32:
             return self._shifted_exp(node)
+        if node.op is Op.MULTIPLY:
+            gated = self._gated(node, node)
+            if gated is not None:
+                return gated
         return self._two(node) if node.op in _ALU else None
+
+    def _gated(self, node: Node, written: Node) -> Operand | None:
+        """Return x f(x) where that is a function of the Scalar Engine: GELU and SiLU.
+
+        Args:
+            node: the product.
+            written: what is written: its value, perhaps in another type.
+        """
+        uses = [(self._same.get(u.source, u.source), u.view) for u in self.group.uses[node]]
+        for x, gate in (uses, uses[::-1]):
+            inner = gate[0]
+            if inner.op not in _GATES or inner.dtype is not DType.F32 or not self._lone(inner):
+                continue
+            use = self.group.uses[inner][0]
+            if inner not in self._full or (self._same.get(use.source, use.source), use.view) != x:
+                continue
+            value = self._operand(inner, 0)
+            if isinstance(value, Value) and not value.vector:
+                self.e.at(written)
+                return self.e.activation(_GATES[inner.op], value, written.dtype)
+        return None
 
     def _converted(self, node: Node) -> Operand | None:
         """Let who computes a value write it in the type that it is converted to."""
-        inner = self.group.uses[node][0].source
+        inner = self._source(node)
         if node.dtype not in _NARROW or inner.dtype is not DType.F32 or not self._lone(inner):
             return None
         if inner.op not in _WRITES_ANY or inner in self.group.lines:
             return None
-        made = self._two(inner, node) if inner.op in _ALU and inner in self._full else None
+        made = None
+        if inner in self._full:
+            made = self._gated(inner, node) if inner.op is Op.MULTIPLY else None
+            made = self._two(inner, node) if made is None and inner.op in _ALU else made
         if made is None:
             operands = [self._operand(inner, n) for n in range(len(self.group.uses[inner]))]
             self.e.at(node)
             as_ = Node.make(inner.op, TensorType(node.dtype, inner.shape), inner.srcs, inner.attrs)
             made = emit(self.e, as_, operands)
         return made
+
+    def _source(self, node: Node) -> Node:
+        """Return the node whose value is the first operand."""
+        source = self.group.uses[node][0].source
+        return self._same.get(source, source)
 
     def _lone(self, node: Node) -> bool:
         """Return whether a value is computed here for one reader, which is not yet."""
@@ -292,8 +327,7 @@ class Rows:
 
     def _sum_of_squares(self, node: Node) -> Operand | None:
         """Return the sum of squares of rows: the Scalar Engine adds up what it computes."""
-        (use,) = self.group.uses[node]
-        e, inner = self.e, use.source
+        e, inner = self.e, self._source(node)
         if node["kind"] != "add" or node.dtype is not DType.F32 or self._spread:
             return None
         if e.columns != self.space.columns or not self._only_for(inner, Op.MULTIPLY):
@@ -314,8 +348,7 @@ class Rows:
         return Value(total, DType.F32, vector=True)
 
     def _shifted_exp(self, node: Node) -> Operand | None:
-        (use,) = self.group.uses[node]
-        inner = use.source
+        inner = self._source(node)
         if not self._only_for(inner, Op.SUBTRACT):
             return None
         x, shift = self._operand(inner, 0), self._operand(inner, 1)
@@ -325,7 +358,7 @@ class Rows:
         e.at(node)
         negative = e.binary("multiply", shift, -1.0, DType.F32).tile
         sums = [r for r in self._reductions if r["kind"] == "add" and r.dtype is DType.F32
-                and self.group.uses[r][0].source is node]  # fmt: skip
+                and self._source(r) is node]  # fmt: skip
         if e.columns != self.space.columns or not sums:
             return e.activation("exp", x, DType.F32, bias=negative)
         made, total = e.new(DType.F32, vector=False), e.new("float32", vector=True)
@@ -348,21 +381,30 @@ class Rows:
         """
         uses = self.group.uses[node]
         for number in (0, 1):
-            inner = uses[number].source
+            inner = self._same.get(uses[number].source, uses[number].source)
             if inner.op not in _ALU or inner.dtype is not DType.F32:
                 continue
             if not self._only_for(inner, inner.op) or uses[0].source is uses[1].source:
                 continue
-            pair = [self._operand(inner, 0), self._operand(inner, 1)]
-            wide = [isinstance(v, Value) and not v.vector for v in pair]
+            wide = [self._is_wide(inner, 0), self._is_wide(inner, 1)]
             if wide[0] == wide[1]:
-                self._values[inner] = emit(self.e, inner, pair)
-                return None
+                continue
+            pair = [self._operand(inner, 0), self._operand(inner, 1)]
             x, v = pair if wide[0] else (pair[1], pair[0])
             assert isinstance(x, Value)
             other = self._operand(node, 1 - number)
             return self._both(node, written or node, (inner, x, v, wide[1]), (other, number))
         return None
+
+    def _is_wide(self, node: Node, number: int) -> bool:
+        """Return whether an operand has a value for each column."""
+        source = self.group.uses[node][number].source
+        if is_number(source):
+            return False
+        leaf = self._leaves.get((node, number))
+        if leaf is not None:
+            return not leaf.same_columns
+        return source in self._full or source in self.group.lines
 
     def _both(
         self,
@@ -574,74 +616,6 @@ def reduced(e: Emitter, node: Node, x: Operand, held: str = "") -> Value:
 # --- groups without products ---------------------------------------------------------------------
 
 
-def _is_linear(group: Group, mine: set[Node]) -> bool:
-    """Return whether all of a group is element by element in the order of memory."""
-    size = group.nodes[0].type.size
-    if group.stored or group.lines:
-        return False
-    for node in group.nodes:
-        if node.op is Op.REDUCE or node.type.size != size:
-            return False
-        for source, view in group.uses[node]:
-            if source in mine or is_number(source):
-                continue
-            dims = collapsed(view.dims)
-            single = all(stride == 0 for _, stride in dims)
-            if not single and not (len(dims) <= 1 and all(stride == 1 for _, stride in dims)):
-                return False
-    return True
-
-
-@functools.lru_cache(4096)
-def _factored(size: int) -> Space:
-    """Return rows and columns of a dense tensor that keep all partitions busy."""
-    best, chosen = math.inf, Space(1, size)
-    for columns in range(1, min(size, _MOST_COLUMNS) + 1):
-        if size % columns:
-            continue
-        rows = size // columns
-        blocks = -(-rows // PARTITIONS)
-        spent = blocks * (max(columns, _FEW_COLUMNS // 4) + 64)
-        if spent < best:
-            best, chosen = spent, Space(rows, columns)
-    return chosen
-
-
-def _spread(group: Group) -> Space | None:
-    """Return rows over which the columns of a single row can lie; None if they cannot."""
-    mine = set(group.nodes)
-    (rows, size), *_ = sorted(group.spaces)
-    kinds = {node["kind"] for node in group.nodes if node.op is Op.REDUCE}
-    if rows > 1 or size < _LONG or size % PARTITIONS or group.stored or group.lines:
-        return None
-    if not kinds or not kinds <= {"add", "max", "min"}:
-        return None
-    for node in group.nodes:
-        if node.type.size not in (1, size) or not node.dtype.is_float:
-            return None
-        for source, view in group.uses[node]:
-            dims = collapsed(view.dims)
-            dense = len(dims) <= 1 and all(stride in (0, 1) for _, stride in dims)
-            if view.size not in (1, size) or (source not in mine and not dense):
-                return None
-    width = size // PARTITIONS
-    return Space(PARTITIONS, width) if width <= _MOST_COLUMNS // 8 else None
-
-
-def space_of(group: Group) -> tuple[Space, bool]:
-    """Return rows and columns by which a group is computed fastest, and whether it is linear."""
-    mine = set(group.nodes)
-    if group.kind == "rows" and _is_linear(group, mine):
-        return _factored(group.nodes[0].type.size), True
-
-    def spent(space: Space) -> float:
-        rows, columns = space
-        blocks = -(-rows // PARTITIONS) * -(-columns // _MOST_COLUMNS)
-        return blocks * (max(min(columns, _MOST_COLUMNS), _FEW_COLUMNS // 4) + 64)
-
-    return min(group.spaces, key=spent), False
-
-
 def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
     """Compute a group without products."""
     used = [inputs[node] for node in group.inputs()] + [outputs[node] for node in group.outputs]
@@ -652,7 +626,7 @@ def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
         for row, partitions in e.share(blocks_of(natural[0].rows)):
             rows.rows(row, partitions)
         return
-    spread = _spread(group)
+    spread = spread_of(group)
     if spread is not None:
         # One block, which is one core's.
         if not e.core:

@@ -320,6 +320,25 @@ def test_the_text_and_the_document() -> None:
     assert len(document["rows"]) == len(found.rows)
 
 
+def test_layers_of_a_sequence_are_apart_and_blocks_of_a_model_are_not() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm1 = nn.LayerNorm(64)
+            self.parts = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.parts(self.norm1(x)) + x
+            return made
+
+    module = nn.Sequential(*(Block() for _ in range(3)), nn.Linear(64, 32))
+    found = torch_neuronx.estimate(module, torch.zeros(64, 64), target="trn1")
+    names = {share.name for share in found.by("layer", alike=True)}
+    assert {"*.parts.0", "*.parts.1", "*.parts.2", "*.norm1", "*", "3"} <= names
+    whole = sum(share.us for share in found.by("layer", alike=True))
+    assert whole == pytest.approx(found.step_us)
+
+
 SCRIPT = """
 import sys, torch
 from torch import nn

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -17,7 +16,6 @@ __all__ = ["By", "Estimate", "Share"]
 By = Literal["section", "layer", "operator", "line", "engine", "how"]
 _VERSION: Final = 1  # of the JSON document
 _MOST = 12  # lines of a table
-_NUMBER = re.compile(r"\d+")
 
 
 class Share(NamedTuple):
@@ -36,6 +34,25 @@ class Share(NamedTuple):
     share: float
     bytes: int
     flops: int
+
+
+def _alike(names: Collection[str]) -> dict[str, str]:
+    """Return names of modules with a star for the number of each block.
+
+    >>> sorted(_alike({"h.0", "h.0.fc", "h.1.fc", "0", "1"}).values())
+    ['0', '1', 'h.*', 'h.*.fc', 'h.*.fc']
+    """
+    paths = {name: name.split(".") for name in names}
+    above = {tuple(path[:n]) for path in paths.values() for n in range(1, len(path))}
+
+    def shown(path: list[str]) -> str:
+        parts = [
+            "*" if part.isdigit() and tuple(path[: n + 1]) in above else part
+            for n, part in enumerate(path)
+        ]
+        return ".".join(parts)
+
+    return {name: shown(path) for name, path in paths.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +185,14 @@ class Estimate:
 
         Args:
             what: a column of the rows.
-            alike: names that differ in numbers alone are one: the layers of a model.
+            alike: layers that differ in the number of a part that has parts of its own are one:
+                the blocks of a model, and not the layers of an `nn.Sequential`.
         """
         sums: dict[str, list[float]] = {}
+        names = {getattr(row, what) for row in self.rows}
+        shown = _alike(names) if alike else {name: name for name in names}
         for row in self.rows:
-            name = getattr(row, what)
-            found = sums.setdefault(_NUMBER.sub("*", name) if alike else name, [0.0, 0.0, 0.0])
+            found = sums.setdefault(shown[getattr(row, what)], [0.0, 0.0, 0.0])
             for at, more in enumerate((row.us, row.bytes, row.flops)):
                 found[at] += more
         whole = self.step_us or 1.0
