@@ -160,7 +160,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/integrations/pytorch_lightning.py": ("clients/test_lightning.py",),
     "torch_neuronx/kernels": ("nki/torch/test_kernels_*", "nki/torch/test_compiled_kernels.py"),
     "torch_neuronx/neuron": ("device/test_neuron_module.py", "device/test_memory.py",
-                             "device/test_memory_history.py",
+                             "device/test_memory_history.py", "neuron_tools/test_usage.py",
                              "device/test_streams_events.py"),
     "torch_neuronx/nki": ("nki/torch/*", "nki/test_store.py"),
     "torch_neuronx/nki_hop.py": ("nki/torch/test_kernel_calls.py",),

@@ -29,8 +29,8 @@ NOT_CUDAS = {
     **dict.fromkeys(("caching_allocator_alloc", "caching_allocator_delete"), _ALLOCATOR),
     **dict.fromkeys(("caching_allocator_disabled", "caching_allocator_enable"), _ALLOCATOR),
     **dict.fromkeys(("change_current_allocator", "get_allocator_backend"), _ALLOCATOR),
-    **dict.fromkeys(("clock_rate", "memory_usage", "power_draw"), _SENSOR),
-    **dict.fromkeys(("list_gpu_processes", "temperature", "utilization"), _SENSOR),
+    **dict.fromkeys(("clock_rate", "power_draw", "temperature"), _SENSOR),
+    "memory_usage": "how long memory is in use is not counted",
     **dict.fromkeys(("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"), _LIBRARY),
     **dict.fromkeys(("cudart", "current_blas_handle", "current_solver_handle"), _LIBRARY),
     **dict.fromkeys(("ExternalStream", "get_stream_from_external", "gds"), _LIBRARY),
@@ -62,6 +62,8 @@ CALLS_WITH_A_DEVICE = [
     neuron.mem_get_info,
     neuron.memory_categories,
     neuron.memory_summary,
+    neuron.list_gpu_processes,
+    neuron.utilization,
     neuron.reset_peak_memory_stats,
 ]
 

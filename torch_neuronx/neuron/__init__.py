@@ -53,6 +53,7 @@ from torch_neuronx.neuron.memory import (
     empty_cache,
     empty_host_cache,
     get_per_process_memory_fraction,
+    list_gpu_processes,
     max_memory_allocated,
     max_memory_cached,
     max_memory_reserved,
@@ -93,6 +94,7 @@ from torch_neuronx.neuron.streams import (
     stream,
 )
 from torch_neuronx.neuron.tensor_types import DENSE, sparse
+from torch_neuronx.neuron.usage import utilization
 
 if TYPE_CHECKING:
     _initialized: bool
@@ -144,6 +146,7 @@ __all__ = [
     "is_bf16_supported",
     "is_current_stream_capturing",
     "is_initialized",
+    "list_gpu_processes",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -181,6 +184,7 @@ __all__ = [
     "stream",
     "streams",
     "synchronize",
+    "utilization",
 ]
 
 
@@ -195,8 +199,17 @@ _ALLOCATOR = (
     "pool; torch.neuron.memory._record_memory_history shows what is in it, "
     "set_per_process_memory_fraction limits it"
 )
+_SENSOR = (
+    "an emulated core has no sensors and no clock of its own; torch.neuron.utilization says how "
+    "much of the time it is in use"
+)
 # Names of torch.cuda that programs ask for, and why they are not here.
-_ABSENT = dict.fromkeys(("CUDAPluggableAllocator", "MemPool", "use_mem_pool"), _ALLOCATOR)
+_ABSENT = {
+    **dict.fromkeys(("CUDAPluggableAllocator", "MemPool", "use_mem_pool"), _ALLOCATOR),
+    **dict.fromkeys(("clock_rate", "power_draw", "temperature"), _SENSOR),
+    "memory_usage": "for how long memory is read or written is not counted; "
+    "torch.neuron.utilization counts executions, device_memory_used bytes",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import torch
 from torch_neuronx import _C
 from torch_neuronx.neuron._utils import DeviceLike, _get_device_index
 from torch_neuronx.neuron.history import _dump_snapshot, _record_memory_history, _snapshot
+from torch_neuronx.neuron.usage import list_gpu_processes
 
 __all__ = [
     "_dump_snapshot",
@@ -16,6 +17,7 @@ __all__ = [
     "empty_cache",
     "empty_host_cache",
     "get_per_process_memory_fraction",
+    "list_gpu_processes",
     "max_memory_allocated",
     "max_memory_cached",
     "max_memory_reserved",
