@@ -4,8 +4,8 @@
 
 `--isa` holds the device and all that it is compared with to fewer instructions: ATen, oneDNN,
 oneMKL and Inductor by `TORCH_NEURONX_ISA`, XLA by a flag of its own. The other options go to each
-suite. Exit code: the largest of theirs (0 all targets met, 1 some missed, 2 the machine was too busy
-to measure).
+suite. Exit code: the largest of theirs (0 all targets met, 1 some missed, 2 the machine was too
+busy to measure).
 """
 
 from __future__ import annotations
