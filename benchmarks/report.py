@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torch_neuronx import _C
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -87,6 +89,7 @@ def machine() -> dict[str, object]:
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "instruction_set": _C.kernel_isa(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "system": platform.platform(),
         "python": platform.python_version(),

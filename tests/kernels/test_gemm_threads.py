@@ -54,6 +54,8 @@ def operands(case: tuple[str, int, int, int], dtype: torch.dtype) -> tuple[torch
 def test_thread_count_does_not_change_a_bit(
     case: tuple[str, int, int, int], dtype: torch.dtype
 ) -> None:
+    if case[0] != "panel" and "avx512" not in core.gemm_kernels()["Float"]:
+        pytest.skip("this processor has no kernels for thin operands")
     a, b, out = operands(case, dtype)
     results = []
     for threads in (1, 2, 3, 5):

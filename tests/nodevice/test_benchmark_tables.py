@@ -4,10 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+from subprocess import CompletedProcess
+
+import pytest
 
 from benchmarks import __main__ as every
 from benchmarks.compiled import child, command, compile_time, hlo_models, memory
 from neuronxcc.frontends.hlo.module import decode
+
+
+def test_all_suites_are_held_to_the_same_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> CompletedProcess[bytes]:
+        calls.append((command, env))
+        return CompletedProcess(command, 0)
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--isa", "avx2", "--only", "gelu"])
+    assert every.main() == 0
+    assert [command[2:] for command, _ in calls] == [[s, "--only", "gelu"] for s in every.SUITES]
+    for _, environment in calls:
+        assert environment["TORCH_NEURONX_ISA"] == "avx2"
+        assert environment["XLA_FLAGS"] == "--xla_cpu_max_isa=AVX2"
 
 
 def test_rows_of_compile_time_are_well_formed() -> None:
