@@ -106,7 +106,8 @@ def generate(asked: argparse.Namespace) -> None:
         asked.vocabulary, (1, PROMPT), generator=torch.Generator().manual_seed(1)
     )
     here = loaded(asked, "neuron")
-    there = LlamaForCausalLM(here.config).to(torch.bfloat16).eval()
+    there: Any = LlamaForCausalLM(here.config)
+    there = there.to(torch.bfloat16).eval()
     there.load_state_dict({k: v.cpu() for k, v in here.state_dict().items()})
     decoders = [
         Decoder(there, "cpu, eager", None),

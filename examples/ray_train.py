@@ -57,7 +57,7 @@ def main(steps: int = 10, workers: int = 2, storage: str | None = None) -> list[
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:
         cluster.add_node(**node)
-        ray.init(address=cluster.address, log_to_driver=bool(os.environ.get("RAYDEBUG")))
+        ray.init(address=cluster.address, log_to_driver=False)
         with tempfile.TemporaryDirectory() as folder:
             trainer = TorchTrainer(
                 loop,

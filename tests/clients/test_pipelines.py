@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +62,15 @@ def test_nodes_of_torchdata_feed_the_device() -> None:
 def test_sentence_embeddings_train(tmp_path: Path) -> None:
     """sentence-transformers: a model made here, encoded and trained on the device as on the CPU."""
     library = pytest.importorskip("sentence_transformers", reason=REASON)
-    from sentence_transformers import losses
     from transformers import BertConfig, BertModel
+
+    losses: Any = importlib.import_module("sentence_transformers.losses")
 
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words += ["a", "small", "dog", "sees", "the", "red", "ball"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     settings = BertConfig(vocab_size=len(words), num_attention_heads=4, **sizes)
     BertModel(settings).save_pretrained(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(
@@ -170,7 +171,6 @@ def test_metrics_are_gathered_over_ranks() -> None:
 def test_ray_trains_on_two_nodes() -> None:
     """Its ranks have a core each by Ray's own resource, and end as one process with all data."""
     pytest.importorskip("ray", reason=REASON)
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     from examples.ray_train import main
 
     steps = 3
