@@ -32,6 +32,11 @@ CORE_STAMP := build/.stamp-core
 # Not in the environment itself; tests/distributed/torchtitan-requirements.txt says why.
 TITAN := $(VENV)/torchtitan
 TITAN_STAMP := $(TITAN)/.stamp-titan
+# Client libraries, in an environment of their own that sees what is in .venv: transformers and others
+# change what they import by what is installed, and torchvision's build for CUDA can't be imported
+# beside PyTorch's for the CPU, so that it is in a folder that only its tests look into.
+CLIENTS := $(VENV)/clients
+CLIENTS_STAMP := $(CLIENTS)/.stamp-clients
 CSRC := $(shell find torch_neuronx/csrc -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
 CHECKED := $(wildcard torch_neuronx nki neuron_dtypes neuronxcc nrtpy neuron_tools tests examples benchmarks)
 
@@ -55,7 +60,7 @@ PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
 IN_STRICT_MODE := --eager-mode=strict --durations-file=build/durations_strict.json
 IN_FUSED_MODE := --eager-mode=fused --durations-file=build/durations_fused.json
 
-.PHONY: help setup titan demo check test test-all fuzz bench lint format docs wheel clean
+.PHONY: help setup titan demo check test test-all test-clients fuzz bench lint format docs wheel clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -79,6 +84,9 @@ test-all: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## The same and more s
 	$(PYTEST) -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
 	$(PYTEST) $(IN_STRICT_MODE) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_FUSED_MODE) $(PYTEST_ARGS)
+
+test-clients: $(CLIENTS_STAMP) ## Programs of client libraries: timm, trl, torchao, ray and others (542 MB installed)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(CLIENTS)/bin/python -m pytest tests/clients $(PYTEST_ARGS)
 
 # Generators of their own; the others are Atheris', which mutates files.
 FUZZ_nki := tests.fuzz.kernels
@@ -149,6 +157,14 @@ $(EXTRA_STAMP)test $(EXTRA_STAMP)lint $(EXTRA_STAMP)docs: $(EXTRA_STAMP)%: $(INS
 $(TITAN_STAMP): tests/distributed/torchtitan-requirements.txt $(INSTALL_STAMP)
 	rm -rf $(TITAN)
 	$(BIN)/python -m pip install --no-deps --only-binary :all: --target $(TITAN) -r $<
+	touch $@
+
+$(CLIENTS_STAMP): pyproject.toml $(INSTALL_STAMP) $(EXTRA_STAMP)test
+	$(BIN)/python -m venv --without-pip $(CLIENTS)
+	$(CLIENTS)/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("platlib"), "packages.pth").write_text("$(CURDIR)\n$(CURDIR)/" + str(next(pathlib.Path("$(VENV)").glob("lib/*/site-packages"))))'
+	$(BIN)/python -m pip --python $(CLIENTS)/bin/python install 'torchneuron[clients]'
+	rm -rf $(CLIENTS)/vision
+	site=$$(echo $(CLIENTS)/lib/*/site-packages) && mkdir $(CLIENTS)/vision && mv $$site/torchvision* $(CLIENTS)/vision
 	touch $@
 
 # A change to the C++ is an incremental build, not an installation.

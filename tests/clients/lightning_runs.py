@@ -139,7 +139,7 @@ def whole(run: pl.Trainer) -> list[Array]:
     """All of every parameter, on the host."""
     strategy: Any = run.strategy
     if isinstance(strategy, ours.pytorch.FSDPStrategy):
-        from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: PLC0415
+        from torch.distributed.fsdp import FullyShardedDataParallel
 
         with FullyShardedDataParallel.summon_full_params(strategy.model):
             return weights(strategy.model)
@@ -186,7 +186,7 @@ def by_fabric(
                 parameter.detach().zero_()
             fabric.load(Path(folder) / "fabric", state)
     if name == "neuron_fsdp":
-        from torch.distributed.fsdp import FullyShardedDataParallel  # noqa: PLC0415
+        from torch.distributed.fsdp import FullyShardedDataParallel
 
         with FullyShardedDataParallel.summon_full_params(model):
             return weights(model)

@@ -12,28 +12,29 @@ CORE = "neuron:1"
 
 
 def flex_attention() -> None:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: PLC0415
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.manual_seed(0)
-    inputs = [torch.randn(1, 2, 16, 8, device=CORE, requires_grad=True) for _ in range(3)]
+    shape = (1, 2, 16, 8)
+    q, k, v = (torch.randn(shape, device=CORE, requires_grad=True) for _ in range(3))
 
-    def causal(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return q >= kv
+    def causal(b: Any, h: Any, query: Any, key: Any) -> Any:
+        return query >= key
 
     mask = create_block_mask(causal, None, None, 16, 16, device=CORE)
-    got: Any = flex_attention(*inputs, block_mask=mask)
-    want = nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
+    got: Any = flex_attention(q, k, v, block_mask=mask)
+    want = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(got, want)
-    ours = torch.autograd.grad(got.sum(), inputs)
-    torch.testing.assert_close(ours, torch.autograd.grad(want.sum(), inputs))
+    ours = torch.autograd.grad(got.sum(), (q, k, v))
+    torch.testing.assert_close(ours, torch.autograd.grad(want.sum(), (q, k, v)))
 
 
 def bf16_hook() -> None:
-    import torch.distributed as dist  # noqa: PLC0415
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (  # noqa: PLC0415
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
         bf16_compress_hook,
     )
-    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+    from torch.nn.parallel import DistributedDataParallel
 
     with tempfile.TemporaryDirectory() as folder:
         store = dist.FileStore(f"{folder}/store", 1)  # type: ignore[attr-defined] # not in its list
@@ -51,7 +52,7 @@ def bf16_hook() -> None:
 
 
 def safetensors_device() -> None:
-    from safetensors.torch import load_file, save_file  # noqa: PLC0415
+    from safetensors.torch import load_file, save_file
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "one.safetensors"
@@ -63,8 +64,8 @@ def safetensors_device() -> None:
 
 
 def accelerate_fp16() -> None:
-    from accelerate import Accelerator  # noqa: PLC0415
-    from accelerate.state import AcceleratorState, PartialState  # noqa: PLC0415
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, PartialState
 
     AcceleratorState._reset_state(reset_partial_state=True)
     try:
@@ -85,8 +86,8 @@ def accelerate_fp16() -> None:
 
 
 def accelerate_device_map() -> None:
-    from accelerate import infer_auto_device_map  # noqa: PLC0415
-    from accelerate.utils import get_max_memory  # noqa: PLC0415
+    from accelerate import infer_auto_device_map
+    from accelerate.utils import get_max_memory
 
     asked = set(get_max_memory())
     assert asked == {0, 1, 2, 3, "cpu"}, asked
@@ -95,8 +96,9 @@ def accelerate_device_map() -> None:
 
 
 def randn_tensor() -> None:
-    from diffusers.utils.torch_utils import randn_tensor  # noqa: PLC0415
+    from diffusers.utils.torch_utils import randn_tensor
 
+    index: Any  # which PyTorch takes, and diffusers' annotation doesn't
     for index in (0, 1):
         drawn = randn_tensor((2, 3), torch.Generator().manual_seed(0), device=index)
         assert str(drawn.device) == f"neuron:{index}"
@@ -105,7 +107,7 @@ def randn_tensor() -> None:
 
 
 def lightning_one_device() -> None:
-    from tests.clients import lightning_runs as runs  # noqa: PLC0415
+    from tests.clients import lightning_runs as runs
 
     for device in (None, "auto"):
         model = runs.Classifier()

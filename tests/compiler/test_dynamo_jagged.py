@@ -234,3 +234,65 @@ def test_shapes_that_lengths_decide_are_refused() -> None:
         compiled(jagged((3, 1), "neuron", grad=False))
     assert isinstance(raised.value.inner_exception, DynamicShapeError)
     assert "instruction 'unbind' has shape '[u0, 8]'" in str(raised.value)
+
+
+def listed(rows: list[Tensor]) -> Any:
+    return torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+
+def listed_with_gradient(rows: list[Tensor]) -> Any:
+    return torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+
+
+def joined(rows: list[Tensor]) -> Any:
+    """Its gradient goes on to the rows."""
+    return torch.nested.as_nested_tensor([r.requires_grad_() for r in rows], layout=torch.jagged)
+
+
+def of_values(rows: list[Tensor]) -> Any:
+    lengths = torch.tensor([0, *(len(row) for row in rows)], device=rows[0].device)
+    return torch.nested.nested_tensor_from_jagged(torch.cat(rows), lengths.cumsum(0))
+
+
+def of_values_with_gradient(rows: list[Tensor]) -> Any:
+    lengths = torch.tensor([0, *(len(row) for row in rows)], device=rows[0].device)
+    values = torch.cat(rows).requires_grad_()
+    return torch.nested.nested_tensor_from_jagged(values, lengths.cumsum(0))
+
+
+# Dynamo's own question whether an argument has a gradient.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [listed, listed_with_gradient, joined, of_values, of_values_with_gradient],
+)
+def test_however_it_was_made(make: Callable[[list[Tensor]], Any], trained: bool) -> None:
+    """Made on the device, many are views of their values, which have sizes of their own."""
+
+    def run(device: str, backend: str) -> list[Tensor]:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(WIDTH, WIDTH).requires_grad_(trained).to(device)
+        generator = torch.Generator().manual_seed(1)
+        rows = [torch.randn(n, WIDTH, generator=generator).to(device) for n in (3, 5, 2)]
+        torch._dynamo.reset()
+        result = torch.compile(lambda x: layer(x).sigmoid(), backend=backend)(make(rows))
+        if result.requires_grad:
+            result.values().square().sum().backward()
+        gradients = [t.grad for t in (*layer.parameters(), *rows) if t.grad is not None]
+        assert bool(gradients) == (trained or make is joined)
+        return [t.detach().cpu() for t in (result.values(), *gradients)]
+
+    torch.testing.assert_close(run("neuron", "neuron"), run("cpu", "eager"))
+
+
+def test_a_view_of_a_part_of_its_values_is_refused() -> None:
+    """PyTorch makes symbols of the part's sizes when it repeats the view on fake tensors."""
+    values = torch.randn(12, WIDTH, device="neuron")[2:]
+    offsets = torch.tensor([0, 4, 10], device="neuron")
+    x = torch.nested.nested_tensor_from_jagged(values, offsets)
+    with pytest.raises(DynamicShapeError, match=r"NCC_EMOD025.*has shape '\[s\d+, 8\]'"):
+        torch.compile(pointwise, backend="neuron")(x)
+    whole = torch.nested.nested_tensor_from_jagged(values.clone(), offsets)
+    result = torch.compile(pointwise, backend="neuron")(whole)
+    torch.testing.assert_close(result.values(), pointwise(values))

@@ -72,21 +72,32 @@ def with_symbolic_lengths(args: Sequence[Any]) -> list[Any]:
 
 
 def _fake(mode: FakeTensorMode, value: Any, number: int) -> Any:
-    names, _ = value.__tensor_flatten__()
-    ragged = value._ragged_idx
     source = ConstantSource(f"argument{number}")
-    context = SubclassSymbolicContext(
+    return mode.from_tensor(value, symbolic_context=_context(value, source), source=source)
+
+
+def _context(value: torch.Tensor, source: ConstantSource) -> StatelessSymbolicContext[Any, Any]:
+    """Which sizes of a tensor, of its parts and of what it is a view of are symbols: lengths.
+
+    A jagged tensor made of a list is a view of its values; without a context of their own they
+    would have symbols for sizes.
+    """
+    base = _context(value._base, source) if value._base is not None else None
+    if not is_jagged(value):
+        return StatelessSymbolicContext(
+            dynamic_sizes=[DimDynamic.STATIC] * value.dim(),
+            constraint_sizes=[None] * value.dim(),
+            view_base_context=base,
+        )
+    jagged: Any = value
+    names, _ = jagged.__tensor_flatten__()
+    return SubclassSymbolicContext(
         dynamic_sizes=[
-            DimDynamic.DYNAMIC if d == ragged else DimDynamic.STATIC for d in range(value.dim())
+            DimDynamic.DYNAMIC if d == jagged._ragged_idx else DimDynamic.STATIC
+            for d in range(value.dim())
         ],
         constraint_sizes=[None] * value.dim(),
-        inner_contexts={name: _static(getattr(value, name)) for name in names},
+        view_base_context=base,
+        inner_contexts={name: _context(getattr(value, name), source) for name in names},
         tensor_source=source,
-    )
-    return mode.from_tensor(value, symbolic_context=context, source=source)
-
-
-def _static(value: torch.Tensor) -> StatelessSymbolicContext[Any, Any]:
-    return StatelessSymbolicContext(
-        dynamic_sizes=[DimDynamic.STATIC] * value.dim(), constraint_sizes=[None] * value.dim()
     )
