@@ -58,7 +58,7 @@ PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
 IN_STRICT_MODE := --eager-mode=strict --durations-file=build/durations_strict.json
 IN_FUSED_MODE := --eager-mode=fused --durations-file=build/durations_fused.json
 
-.PHONY: help setup titan demo check test test-all fuzz bench lint format docs wheel clean
+.PHONY: help setup titan demo check test test-all fuzz bench lint format docs wheel manylinux clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -72,7 +72,7 @@ $(error TORCH=$(TORCH) is not supported; 2.13, 2.14 and 2.15 are)
 endif
 ELSEWHERE := build/torch-$(TORCH)
 
-check test test-all wheel demo bench:
+check test test-all wheel manylinux demo bench:
 	mkdir -p $(ELSEWHERE)
 	git ls-files -z ':!constraints.txt' | tar --create --null --files-from - | tar --extract --directory $(ELSEWHERE)
 	sed 's/^torch==.*/torch==$(RELEASE)/' constraints.txt > $(ELSEWHERE)/constraints.new
@@ -142,6 +142,12 @@ wheel: $(CORE_STAMP) ## Build dist/*.whl, and run it in an environment of its ow
 	env -i PATH=build/wheel-check/bin HOME=$(CURDIR)/build/wheel-check build/wheel-check/bin/python -P tests/installed.py
 	@ls -l dist
 
+# libtorch and the OpenMP that it brings are the installed PyTorch's, never copies in a wheel.
+SHARED := $(foreach library,torch torch_cpu torch_python c10 gomp,--exclude 'lib$(library).so*')
+
+manylinux: wheel $(EXTRA_STAMP)manylinux ## The same with the tag of what it needs of a system, into dist/manylinux
+	$(BIN)/auditwheel repair $(SHARED) --wheel-dir dist/manylinux dist/*.whl
+	@ls -l dist/manylinux
 endif
 
 clean: ## Remove build products, keep .venv
@@ -164,7 +170,7 @@ $(INSTALL_STAMP): $(TOOLS_STAMP) pyproject.toml CMakeLists.txt
 	touch $@
 
 # TorchNeuron is installed already, so this adds only what the extra names.
-$(EXTRA_STAMP)test $(EXTRA_STAMP)lint $(EXTRA_STAMP)docs: $(EXTRA_STAMP)%: $(INSTALL_STAMP)
+$(EXTRA_STAMP)test $(EXTRA_STAMP)lint $(EXTRA_STAMP)docs $(EXTRA_STAMP)manylinux: $(EXTRA_STAMP)%: $(INSTALL_STAMP)
 	$(BIN)/python -m pip install 'torchneuron[$*]'
 	touch $@
 
