@@ -14,6 +14,9 @@ DEMO_ARGS ?=
 # Where else to look for PyTorch. Where pip would fetch its CUDA build, this gets the smaller one for
 # the CPU: make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
+# Another release of PyTorch, 2.14 or 2.15, for `check`, `test`, `test-all`, `wheel`, `demo` and `bench`.
+TORCH ?=
+TORCH_RELEASE ?= 2.13.0
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
 
@@ -60,11 +63,28 @@ PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
 IN_STRICT_MODE := --eager-mode=strict --durations-file=build/durations_strict.json
 IN_FUSED_MODE := --eager-mode=fused --durations-file=build/durations_fused.json
 
-.PHONY: help setup titan demo check test test-all test-clients fuzz bench lint format docs wheel clean
+.PHONY: help setup titan demo check test test-all test-clients fuzz bench lint format docs wheel manylinux clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 
+ifneq ($(TORCH),)
+# A native core fits one release, so another has a copy of the tracked files, with an environment of
+# its own. Files keep their times: the second run builds what has changed.
+RELEASE := $(filter $(TORCH).%,2.13.0 2.14.1 2.15.0)
+ifeq ($(RELEASE),)
+$(error TORCH=$(TORCH) is not supported; 2.13, 2.14 and 2.15 are)
+endif
+ELSEWHERE := build/torch-$(TORCH)
+
+check test test-all wheel manylinux demo bench:
+	mkdir -p $(ELSEWHERE)
+	git ls-files -z ':!constraints.txt' | tar --create --null --files-from - | tar --extract --directory $(ELSEWHERE)
+	sed 's/^torch==.*/torch==$(RELEASE)/' constraints.txt > $(ELSEWHERE)/constraints.new
+	cmp -s $(ELSEWHERE)/constraints.new $(ELSEWHERE)/constraints.txt || cp $(ELSEWHERE)/constraints.new $(ELSEWHERE)/constraints.txt
+	$(MAKE) -C $(ELSEWHERE) $@ TORCH= TORCH_RELEASE=$(RELEASE)
+
+else
 setup: $(CORE_STAMP) $(EXTRA_STAMP)test $(EXTRA_STAMP)lint $(EXTRA_STAMP)docs ## Create .venv, install PyTorch 2.13 and the rest, build the native core
 
 titan: $(TITAN_STAMP) ## Install torchtitan beside the environment (370 MB to fetch, 1.3 GB installed)
@@ -130,6 +150,14 @@ wheel: $(CORE_STAMP) ## Build dist/*.whl, and run it in an environment of its ow
 	env -i PATH=build/wheel-check/bin HOME=$(CURDIR)/build/wheel-check build/wheel-check/bin/python -P tests/installed.py
 	@ls -l dist
 
+# libtorch and the OpenMP that it brings are the installed PyTorch's, never copies in a wheel.
+SHARED := $(foreach library,torch torch_cpu torch_python c10 gomp,--exclude 'lib$(library).so*')
+
+manylinux: wheel $(EXTRA_STAMP)manylinux ## The same with the tag of what it needs of a system, into dist/manylinux
+	$(BIN)/auditwheel repair $(SHARED) --wheel-dir dist/manylinux dist/*.whl
+	@ls -l dist/manylinux
+endif
+
 clean: ## Remove build products, keep .venv
 	rm -rf build dist torch_neuronx/_C*.so
 
@@ -138,7 +166,7 @@ $(TORCH_STAMP): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "TorchNeuron needs Python 3.11 or newer; run make with PYTHON=/path/to/python3.11")'
 	@command -v c++ >/dev/null || { echo "TorchNeuron needs a C++20 compiler, e.g. apt install g++" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install torch==2.13.0 $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	$(BIN)/python -m pip install torch==$(TORCH_RELEASE) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 	touch $@
 
 $(TOOLS_STAMP): $(TORCH_STAMP)
@@ -150,7 +178,7 @@ $(INSTALL_STAMP): $(TOOLS_STAMP) pyproject.toml CMakeLists.txt
 	touch $@
 
 # TorchNeuron is installed already, so this adds only what the extra names.
-$(EXTRA_STAMP)test $(EXTRA_STAMP)lint $(EXTRA_STAMP)docs: $(EXTRA_STAMP)%: $(INSTALL_STAMP)
+$(EXTRA_STAMP)test $(EXTRA_STAMP)lint $(EXTRA_STAMP)docs $(EXTRA_STAMP)manylinux: $(EXTRA_STAMP)%: $(INSTALL_STAMP)
 	$(BIN)/python -m pip install 'torchneuron[$*]'
 	touch $@
 

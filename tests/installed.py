@@ -14,6 +14,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 import torch_neuronx
+from torch_neuronx.compat.release import built_for
 
 
 @nki.jit
@@ -33,6 +34,11 @@ def main() -> None:
         raise SystemExit(f"torch_neuronx was imported from {here}, not from {sys.prefix}")
     if compiler := shutil.which("c++") or shutil.which("cc"):
         raise SystemExit(f"there is a compiler, {compiler}: nothing would be shown")
+    core = Path(sys.modules["torch_neuronx._C"].__file__ or "")
+    if b"$ORIGIN/../torch/lib\0" not in core.read_bytes():
+        raise SystemExit(f"{core} looks for PyTorch in folders of the computer that built it")
+    if built_for() != torch.__version__.split("+")[0]:
+        raise SystemExit(f"the wheel says it was built for PyTorch {built_for()!r}")
     x = torch.arange(12.0).reshape(3, 4)
     wanted = (x * x - 3).relu().sum(0)
 
