@@ -7,7 +7,7 @@ equal chains are recorded once.
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,12 +19,13 @@ from nki.device.products import Product
 from nki.device.resident import Resident
 from nki.tensor import NkiTensor
 
-__all__ = ["Chain", "chains_of", "cut_of", "inner_of", "residents_of", "run_chain"]
+__all__ = ["Chain", "chains_of", "cut_of", "inner_of", "neighbours", "residents_of", "run_chain"]
 
 Chain = tuple[Group, ...]
 
 _KINDS: Final = frozenset({"rows", "product"})
 _MOST_GROUPS: Final = 16
+_LEAST_LAYER: Final = 4  # groups
 _MOST_BYTES: Final = 120 * 1024  # of a partition for what stays, at any time
 
 
@@ -36,12 +37,7 @@ def chains_of(groups: Sequence[Group], keys: Sequence[Any], *, chained: bool) ->
         keys: equal for groups whose instructions are the same.
         chained: several groups may be in one; else each is one of its own.
     """
-    counts = Counter(
-        key for group, key in zip(groups, keys, strict=True) if group.kind in _KINDS
-        and not group.once
-    )  # fmt: skip
-    layers = min((count for count in counts.values() if count > 1), default=0)
-    begins = next((key for key in keys if layers and counts[key] == layers), None)
+    begins = _layers_begin(groups, keys)
     found: list[list[Group]] = []
     for group, key in zip(groups, keys, strict=True):
         may = chained and group.kind in _KINDS and not group.once
@@ -59,6 +55,50 @@ def chains_of(groups: Sequence[Group], keys: Sequence[Any], *, chained: bool) ->
         else:
             found.append([group])
     return [tuple(chain) for chain in found]
+
+
+def _layers_begin(groups: Sequence[Group], keys: Sequence[Any]) -> Any:
+    """Return the key of the groups that each layer has one of, None if there are no equal layers.
+
+    Of what repeats itself at a distance, that is what repeats itself least.
+    """
+    places: dict[Any, list[int]] = {}
+    for at, (group, key) in enumerate(zip(groups, keys, strict=True)):
+        if group.kind in _KINDS and not group.once:
+            places.setdefault(key, []).append(at)
+    apart = {
+        key: len(found)
+        for key, found in places.items()
+        if len(found) > 1 and min(b - a for a, b in itertools.pairwise(found)) >= _LEAST_LAYER
+    }
+    return min(apart, key=lambda key: (apart[key], places[key][0]), default=None)
+
+
+def neighbours(groups: Sequence[Group]) -> list[Group]:
+    """Return groups in an order in which products follow those whose result they take by matrix.
+
+    What does not need the first product, as the values of attention do not, runs before it.
+    """
+    found = list(groups)
+    makes = {node: group for group in found for node in group.outputs}
+    for second in groups:
+        if second.kind != "product":
+            continue
+        first = makes.get(second.uses[second.nodes[0]][0].source)
+        if first is None or first is second or _paired(first, second) is None:
+            continue
+        begin, end = found.index(first), found.index(second)
+        needs: set[Node] = set(first.outputs)
+        before, after = [], []
+        for group in found[begin + 1 : end]:
+            if needs.isdisjoint(group.inputs()):
+                before.append(group)
+            else:
+                needs |= set(group.outputs)
+                after.append(group)
+        if needs.isdisjoint(set(second.inputs()) - set(first.outputs)):
+            found[begin : end + 1] = [*before, first, second, *after]
+    return found
 
 
 def inner_of(chain: Chain, outside: frozenset[Node]) -> tuple[list[Node], list[Node]]:

@@ -37,6 +37,8 @@ class Fixed:
 
 NOTHING: Final = Fixed(frozenset(), frozenset())
 _COMPUTED: Final = frozenset({*POINTWISE, *MOVES, Op.REDUCE, Op.CONCATENATE, Op.PAD})
+_TILE: Final = 128  # rows of k
+_LONG_ROW: Final = 4096  # bytes of a row with which transfers reach their rate
 _SMALL: Final = 1 << 12  # elements: below that turning costs nothing
 
 
@@ -105,6 +107,44 @@ def _flat_iota(node: Node, known: dict[Node, bool]) -> Node:
     return made
 
 
+def _is_short(turned: Node, batch: tuple[int, ...], inner: tuple[int, ...]) -> bool:
+    """Return whether rows of a matrix (k, n) are shorter than transfers should have them."""
+    deep, width = turned.shape[0], turned.type.size // max(1, turned.shape[0])
+    plain = not batch and len(inner) == 1 and turned.type.rank == 2
+    tiles = deep > _TILE and deep % _TILE == 0
+    return plain and tiles and width * turned.dtype.itemsize < _LONG_ROW
+
+
+def _packed(node: Node, turned: Node, known: dict[Node, bool], moved: set[Node]) -> Node:
+    """Return a product whose right operand lies so that a partition's rows of k are neighbours.
+
+    What is (k, n) is kept as (128, k / 128, n): a transfer moves several rows of k at once.
+    """
+    deep, width = turned.shape
+    tiles = deep // _TILE
+    parts = build.transpose(build.reshape(turned, (tiles, _TILE, width)), (1, 0, 2))
+    seen = build.transpose(parts, (1, 0, 2))
+    if seen.op not in MOVES or seen.srcs[0] is not parts:
+        # The builder has undone both: they are made as they are meant.
+        seen = Node.make(
+            Op.TRANSPOSE, TensorType(parts.dtype, (tiles, _TILE, width)), (parts,),
+            {"permutation": (1, 0, 2)},
+        )  # fmt: skip
+    moved.add(parts)
+    left = node.srcs[0]
+    (k,) = node["lhs_contract"]
+    shape = (*left.shape[:k], tiles, _TILE, *left.shape[k + 1 :])
+    split = build.reshape(left, shape)
+    for made in (turned, parts, *parts.srcs, seen):
+        known[made] = True
+    known[split] = known[left]
+    attrs = dict(node.attrs)
+    attrs |= {"lhs_contract": (k, k + 1), "rhs_contract": (0, 1), "rhs_batch": ()}
+    result = Node.make(Op.DOT_GENERAL, node.types, (split, seen), attrs)
+    known[result] = known[node]
+    return result
+
+
 def _in_order(view: View) -> bool:
     """Return whether elements lie in memory in the order in which they are seen."""
     return collapsed(view.dims) == collapsed(contiguous(view.shape).dims)
@@ -128,6 +168,8 @@ def _turned(node: Node, known: dict[Node, bool], moved: set[Node], sources: Sour
         turned = build.transpose(src, order)
         if turned.op not in MOVES:
             continue
+        if number == 1 and _is_short(turned, batch, inner):
+            return _packed(node, turned, known, moved)
         known[turned] = True
         moved.add(turned)
         srcs[number] = turned

@@ -65,6 +65,10 @@ def joined(
                 writes.append(np.full(len(events), kind, np.int64))
             more += 1
     waiting, more_works = _aside(second, loads)
+    ahead = _ahead(waiting, more_works)
+    event.append(ahead.T.reshape(-1) + before)
+    cell.append(np.tile(more + np.arange(len(ahead)), 2))
+    writes.append(np.repeat(np.array([1, 0], np.int64), len(ahead)))
     body = Block(
         np.concatenate([first.body.work, waiting + len(first.works)]),
         np.concatenate([first.body.line, second.body.line + len(first.lines)]),
@@ -74,6 +78,33 @@ def joined(
     )
     ordered(body)
     return Stream(second.name, [*first.works, *more_works], [*first.lines, *second.lines], body)
+
+
+_AHEAD = 1 << 20  # bytes of loads that are under way before they are needed
+
+
+def _ahead(work: Ints, works: Sequence[Work]) -> Ints:
+    """Return pairs of loads, the second of which begins when the first one has ended.
+
+    What is loaded ahead must not fill the DMA engines' queues: the section before still stores.
+    """
+    load = QUEUES.index("load")
+    found: list[tuple[int, int]] = []
+    under_way: list[tuple[int, int]] = []
+    total = 0
+    for event, number in enumerate(work.tolist()):
+        made = works[number]
+        if made.queue != load or made.transfer is None:
+            continue
+        last = None
+        while under_way and total > _AHEAD:
+            last, size = under_way.pop(0)
+            total -= size
+        if last is not None:
+            found.append((last, event))
+        under_way.append((event, made.transfer.nbytes))
+        total += made.transfer.nbytes
+    return np.array(found, np.int64).reshape(-1, 2)
 
 
 def _aside(stream: Stream, loads: Sequence[Ints]) -> tuple[Ints, list[Work]]:

@@ -21,7 +21,7 @@ from nki.device.emitter import PARTITIONS, Emitter, NoLoweringError, Value, chun
 from nki.device.groups import Group, Use, is_number
 from nki.device.resident import Resident
 from nki.device.rows import Rows, Tensors, number_of
-from nki.device.transfers import Leaf, load
+from nki.device.transfers import Leaf, load, pattern
 from nki.device.types import HELD
 from nki.device.views import Dims, collapsed
 from nki.dtypes import info
@@ -123,6 +123,8 @@ def panel(e: Emitter, leaf: Leaf, depth: int, column: int, columns: int, first: 
     """Load some columns of `depth` rows of a matrix, from row `first` on, 128 rows to a tile."""
     if _runs_down(leaf, depth):
         return _turned_panel(e, leaf, (first, depth), column, columns)
+    if _is_packed(leaf, first, depth):
+        return _packed_panel(e, leaf, (first, depth), column, columns)
     found = []
     for at, size in chunks(depth, PARTITIONS):
         e.partitions, e.columns = size, columns
@@ -134,6 +136,37 @@ def panel(e: Emitter, leaf: Leaf, depth: int, column: int, columns: int, first: 
             tile = dense
         found.append(tile)
     return found
+
+
+def _is_packed(leaf: Leaf, first: int, depth: int) -> bool:
+    """Return whether tiles of k lie side by side in each partition's memory."""
+    if len(leaf.rows) != 2 or len(leaf.columns) != 1 or isinstance(leaf.tensor, Resident):
+        return False
+    (tiles, step), (rows, stride) = leaf.rows
+    fits = rows == PARTITIONS and stride == tiles * step and leaf.columns[0][1] == 1
+    return fits and first % PARTITIONS == 0 and depth % PARTITIONS == 0
+
+
+def _packed_panel(
+    e: Emitter, leaf: Leaf, rows: tuple[int, int], column: int, columns: int
+) -> Panel:
+    """Load tiles of k that lie side by side, several with one transfer."""
+    kind = HELD[leaf.dtype]
+    (_, step), (_, stride) = leaf.rows
+    first, count = rows[0] // PARTITIONS, rows[1] // PARTITIONS
+    together = max(1, -(-_LONG_ROW // (columns * info(kind).itemsize)))
+    found: Panel = []
+    for at, some in chunks(count, together):
+        tile = nl.ndarray((PARTITIONS, some * columns), dtype=kind, buffer=nl.sbuf)
+        dims = ((PARTITIONS, stride), (some, step), (columns, 1))
+        offset = leaf.offset + (first + at) * step + column
+        nisa.dma_copy(dst=tile, src=pattern(leaf.tensor, collapsed(dims), offset))
+        found += [tile[:, k * columns : (k + 1) * columns] for k in range(some)]
+    e.partitions, e.columns = PARTITIONS, columns
+    return found
+
+
+_LONG_ROW = 4096  # bytes
 
 
 def _runs_down(leaf: Leaf, depth: int) -> bool:

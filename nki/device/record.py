@@ -13,7 +13,15 @@ from neuronxcc.options import Options
 from neuronxcc.passes import autocast, pipeline
 from neuronxcc.targets import DEFAULT_TARGET, Target, get_target
 from nki.device.calls import without_calls
-from nki.device.chains import Chain, chains_of, cut_of, inner_of, residents_of, run_chain
+from nki.device.chains import (
+    Chain,
+    chains_of,
+    cut_of,
+    inner_of,
+    neighbours,
+    residents_of,
+    run_chain,
+)
 from nki.device.emitter import Emitter, NoLoweringError, require_form
 from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
@@ -98,8 +106,9 @@ def lower(
         groups, sources = fused(graph, alone, fixed, fuse=options.optlevel >= _FUSED)
         results = {node for r in graph.results for node in (r, sources.of(r).source)}
         users = _Users(groups, frozenset(results))
-        keys = [_key((g,), _inputs((g,)), tuple(g.outputs)) for g in groups]
         chained = lnc == 1 and options.optlevel >= _FUSED
+        groups = neighbours(groups) if chained else groups
+        keys = [_key((g,), _inputs((g,)), tuple(g.outputs)) for g in groups]
         made = []
         for chain in chains_of(groups, keys, chained=chained):
             made += _sections(chain, users, chip, graph.locs, lnc)
@@ -145,10 +154,10 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
         found.append(
             f"--lnc {options.lnc} does not exist on {target.name}: {lnc} physical core(s) are used"
         )
-    if options.optlevel > _FUSED:
+    if options.optlevel >= _FUSED and lnc > 1:
         found.append(
-            f"--optlevel {options.optlevel} has the groups of level {_FUSED}: no tensor stays in "
-            "SBUF from one section to the next"
+            f"--lnc {lnc}: cores share every section, so that no tensor stays in SBUF from one "
+            "section to the next, as it does with --lnc 1"
         )
     if options.model_type != "generic":
         found.append(f"--model-type {options.model_type} changes no instruction of device programs")

@@ -10,7 +10,7 @@ import nki.language as nl
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from nki.device.types import HELD, words
-from nki.device.views import Dims, boxes
+from nki.device.views import Dims, boxes, collapsed
 from nki.tensor import NkiTensor
 
 __all__ = ["NotResidentError", "Resident"]
@@ -108,8 +108,8 @@ class Resident:
             raise NotResidentError(self.node)
         (_, down, heights), (_, right, widths) = outer[0], inner[0]
         first, left = divmod(offset + down + right, self.columns)
-        steps_down = height == 1 or heights == ((height, self.columns),)
-        steps_right = width == 1 or widths == ((width, 1),)
+        steps_down = height == 1 or collapsed(heights) == ((height, self.columns),)
+        steps_right = width == 1 or collapsed(widths) == ((width, 1),)
         if not steps_down or not steps_right or left + width > self.columns:
             raise NotResidentError(self.node)
         tile = self.tile(first) if new else self.written(first)

@@ -61,6 +61,8 @@ _WRITES_ANY = frozenset(
 _NARROW = frozenset({DType.BF16, DType.F16, DType.F8E4M3, DType.F8E4M3FN, DType.F8E5M2})
 # What tiles of its own come from: the operands are none of the block's.
 _ANCHORS = frozenset({Op.DOT_GENERAL, Op.CONVOLUTION})
+_SPREAD = frozenset({"float32", "bfloat16", "float16"})
+_LEAST_SPREAD, _BANK = 128, 512  # columns that are spread, and of a bank of PSUM
 _TEMPORARIES = 4  # tiles that one operator takes besides its result, at the most
 
 
@@ -507,7 +509,7 @@ class Rows:
         if found is None:
             partitions = e.partitions
             e.partitions = min(PARTITIONS, self.space.rows)
-            found = load(e, leaf, 0, column)
+            found = _line_of(e, leaf, column) or load(e, leaf, 0, column)
             e.partitions = partitions
             size = (1 if leaf.same_columns else e.columns) * _itemsize(leaf.dtype)
             if size <= self._room:
@@ -570,6 +572,30 @@ class Rows:
             total = part if total is None else self.e.binary(op, total, part, DType.F32)
         assert isinstance(total, Value)
         return self.e.copied(total, node.dtype) if node.dtype is not DType.F32 else total
+
+
+def _line_of(e: Emitter, leaf: Leaf, column: int) -> Value | None:
+    """Return what is the same for all rows: loaded once, and spread by a product with ones.
+
+    A transfer to all partitions would read it as often as there are partitions. None where it is
+    short or of a type that the Tensor Engine does not multiply.
+    """
+    kind, partitions, columns = HELD[leaf.dtype], e.partitions, e.columns
+    if kind not in _SPREAD or leaf.same_columns or partitions < PARTITIONS:
+        return None
+    if columns < _LEAST_SPREAD or isinstance(leaf.tensor, Resident):
+        return None
+    e.partitions = 1
+    line = load(e, leaf, 0, column).tile
+    ones = nl.ndarray((1, partitions), dtype=kind, buffer=nl.sbuf)
+    nisa.memset(ones, 1.0)
+    e.partitions = partitions
+    made = e.tile(columns, kind)
+    for at, size in chunks(columns, _BANK):
+        total = nl.ndarray((partitions, size), dtype="float32", buffer=nl.psum)
+        nisa.nc_matmul(total, ones, line[:, at : at + size])
+        e.copy(made[:, at : at + size], total)
+    return Value(made, leaf.dtype)
 
 
 def _places(tensor: NkiTensor | Resident) -> list[NkiTensor | Resident]:

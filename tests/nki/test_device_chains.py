@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -126,7 +128,7 @@ def test_rows_that_do_not_divide_by_128() -> None:
     compare(compiled(graph, "trn1"), small(arguments(graph)), DType.F32)
 
 
-_STEPS = {
+_STEPS: dict[str, Callable[[Node, Node], Node]] = {
     "norm": lambda x, _: normalised(x),
     "gelu": lambda x, _: gelu(x),
     "product": build.matmul,
@@ -177,6 +179,17 @@ def test_weights_are_turned_and_converted_when_a_program_is_loaded() -> None:
     assert other.predict().load_us == 0
     assert known.predict().device_us < other.predict().device_us
     assert known.instructions < other.instructions
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_a_block_with_weights_that_are_known(dtype: DType, lnc: int) -> None:
+    """Weights are packed so that a partition's rows of k lie side by side."""
+    graph = graph_of(block(dtype))
+    args = small(arguments(graph))
+    program = lower(graph, "trn2", Options(target="trn2", lnc=lnc), weights=(1, 2, 3, 4))
+    assert not program.missing
+    compare(program, args, dtype)
 
 
 def test_masks_are_made_when_a_program_is_loaded() -> None:

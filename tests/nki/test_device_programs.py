@@ -250,6 +250,12 @@ def test_two_cores_share_a_section() -> None:
     graph = graph_of(softmax(build.matmul(x, w)))
     one, two = (compiled(graph, lnc=lnc) for lnc in (1, 2))
     check(graph, arguments(graph), two, most=600)
+    assert two.notes == (
+        (
+            "--lnc 2: cores share every section, so that no tensor stays in SBUF from one section "
+            "to the next, as it does with --lnc 1"
+        ),
+    )
     assert two.predict().cores == 2
     assert two.predict().device_us < one.predict().device_us
     assert compiled(graph, "trn1", lnc=2).lnc == 1
@@ -314,10 +320,6 @@ def test_options_without_effect_are_said() -> None:
         enable_saturate_infinity=True,
     )  # fmt: skip
     assert program.notes == (
-        (
-            "--optlevel 3 has the groups of level 2: no tensor stays in SBUF from one section to "
-            "the next"
-        ),
         "--model-type transformer changes no instruction of device programs",
         (
             "--distribution-strategy fsdp changes no instruction of device programs: they have no "
