@@ -35,11 +35,13 @@ class Layout:
         dims: sizes and distances in elements between neighbours, by dimension.
         row_bytes: bytes of one partition, 0 in HBM.
         views: layouts of parts by what `nki.tensor` says of them.
+        chosen: what `nki.first_generation` remembers of parts that index expressions choose.
         forms: whose layout it is.
     """
 
     __slots__ = (
-        "addressed", "dims", "extent", "form", "forms", "itemsize", "row_bytes", "views", "whole",
+        "addressed", "chosen", "dims", "extent", "form", "forms", "itemsize", "row_bytes", "views",
+        "whole",
     )  # fmt: skip
 
     def __init__(self, tensor: NkiTensor, form: TileForm, forms: Forms) -> None:
@@ -60,6 +62,7 @@ class Layout:
         self.dims = tuple(zip(p.shape, p.strides, strict=True))
         self.row_bytes = storage.row_bytes if p.partition else 0
         self.views: dict[tuple[Any, ...], Layout] = {}
+        self.chosen: dict[tuple[Any, ...], Any] = {}
         self.forms = forms
 
 

@@ -18,6 +18,8 @@ from nki.errors import NkiError, NkiIndexError, NkiTypeError
 
 __all__ = ["Index", "Mask", "MeshGrid", "Run", "arange", "as_index", "common_shape", "mgrid"]
 
+_new = object.__new__  # without `__init__`, for what is known to be right
+
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
@@ -132,12 +134,24 @@ class Index:
             return Index(shape, function(a.offset, b.offset), steps)
         return Index.of(function(a.integers(), b.integers()))
 
+    def _further(self, distance: int) -> Index:
+        """Return an affine expression with an integer added, which most of a kernel's are."""
+        made = _new(Index)
+        made.shape, made.steps = self.shape, self.steps
+        made._integers = None  # noqa: SLF001 (its own class)
+        made.offset = self.offset + distance
+        return made
+
     def __add__(self, other: Any) -> Any:
+        if type(other) is int and self._integers is None:
+            return self._further(other)
         return self._binary(other, operator.add, linear=True)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
+        if type(other) is int and self._integers is None:
+            return self._further(-other)
         return self._binary(other, operator.sub, linear=True)
 
     def __rsub__(self, other: Any) -> Any:

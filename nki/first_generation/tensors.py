@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -484,14 +484,28 @@ class Access(Tensor):
         dynamic: the dimension whose index a tile holds, and that index.
     """
 
-    __slots__ = ("_shape", "base", "dynamic", "key")
+    __slots__ = ("_key", "_parts", "_shape", "_view", "base", "dynamic")
 
     def __init__(self, base: NkiTensor, parts: list[Any]) -> None:
         self.base = base
         self.dynamic: tuple[int, Dynamic] | None = None
-        self._shape, self.key = self._spell_out(parts)
+        self._parts = parts
+        self._key: tuple[Index, ...] | None = None
+        self._view = None
+        known = _chosen(base, parts)
+        if known is None:
+            self._shape, self._key = self._spell_out(parts)
+        else:
+            self._shape, self._view = known
         self.block_shape = ()
         self.blocks = ()
+
+    @property
+    def key(self) -> tuple[Index, ...]:
+        """The expressions; of a part like one before they are worked out if somebody asks."""
+        if self._key is None:
+            self._key = self._spell_out(self._parts)[1]
+        return self._key
 
     def _spell_out(self, parts: list[Any]) -> tuple[tuple[int, ...], tuple[Index, ...]]:
         base = self.base
@@ -590,15 +604,23 @@ class Access(Tensor):
             NkiIndexError: an expression leaves its dimension (NKI010).
             NkiError: no access pattern shows the elements (NKI260, NKI265).
         """
-        return self.part(whole_box(self._shape))
+        _settle_zeros(self.base)
+        if self._view is None:
+            self._view = self.pattern_of(whole_box(self._shape))
+            _choose(self.base, self._parts, self.key, self._view)
+        return self._view
 
     def part(self, box: Box) -> NkiTensor:
         """Return the part within a box, which alone has to be within the tensor."""
+        if box == whole_box(self._shape):
+            return self.tile()
         _settle_zeros(self.base)
         return self.pattern_of(box)
 
     def inside(self) -> bool:
         """Return whether all of it lies within the tensor."""
+        if self._view is not None and self.dynamic is None:
+            return True
         fixed = self.dynamic[0] if self.dynamic is not None else None
         for dim, (index, size) in enumerate(zip(self.key, self.base.shape, strict=True)):
             low, high = index.bounds()
@@ -705,6 +727,79 @@ class Access(Tensor):
     def view(self, dtype: Any) -> Tensor:
         """Return a view of the same bytes as another type."""
         return Tensor((self.tile(),)).view(dtype)
+
+
+class _Chosen(NamedTuple):
+    """What parts that the same expressions choose have in common, whatever is added to these.
+
+    Attributes:
+        shape: sizes of the parts.
+        spans: for each expression the smallest and the largest value less the first one, the size
+            of its dimension, and the distance between neighbours there.
+        layouts: of the parts by how many partitions they begin after the tensor.
+    """
+
+    shape: tuple[int, ...]
+    spans: tuple[tuple[int, int, int, int], ...]
+    layouts: dict[int, Any]
+
+
+def _expressions(parts: list[Any]) -> tuple[Any, ...] | None:
+    """Return what tells parts by affine expressions and integers apart but for their offsets."""
+    key: list[Any] = []
+    for part in parts:
+        if type(part) is Index and part.affine:
+            key += (part.shape, part.steps)
+        elif type(part) is int and part >= 0:
+            key.append(None)
+        else:
+            return None
+    return tuple(key)
+
+
+def _partitions(base: NkiTensor, offset: int) -> int:
+    """Return how many partitions after a tensor a part of it begins, 0 in HBM."""
+    size, row = base.layout.itemsize, base.layout.row_bytes
+    return offset * size // row - base.offset * size // row if row else 0
+
+
+def _chosen(base: NkiTensor, parts: list[Any]) -> tuple[tuple[int, ...], NkiTensor] | None:
+    """Return sizes and view of a part like one that was chosen before, None if it is no such."""
+    key = None if base.layout is None else _expressions(parts)
+    found: _Chosen | None = None if key is None else base.layout.chosen.get(key)
+    if found is None:
+        return None
+    offset = base.offset
+    for part, (low, high, size, stride) in zip(parts, found.spans, strict=True):
+        at = part if type(part) is int else part.offset
+        if at + low < 0 or at + high >= size:
+            return None
+        offset += at * stride
+    layout = found.layouts.get(_partitions(base, offset))
+    if layout is None:
+        return None
+    made = _new(NkiTensor)
+    made.storage, made.layout, made.offset = base.storage, layout, offset
+    return found.shape, made
+
+
+def _choose(base: NkiTensor, parts: list[Any], key: tuple[Index, ...], view: NkiTensor) -> None:
+    """Remember a part that was chosen, for others like it."""
+    said = None if base.layout is None or view.pattern.indirect is not None else _expressions(parts)
+    if said is None:
+        return
+    found = base.layout.chosen.get(said)
+    if found is None:
+        spans = []
+        for index, (size, stride) in zip(key, base.layout.dims, strict=True):
+            low, high = index.bounds()
+            spans.append((low - index.offset, high - index.offset, size, stride))
+        found = _Chosen(view.shape, tuple(spans[: len(parts)]), {})
+        base.layout.chosen[said] = found
+    found.layouts[_partitions(base, view.offset)] = base.layout.forms.layout(view)
+
+
+_new = object.__new__
 
 
 def _no_pattern(base: NkiTensor, index: Index) -> NkiError:

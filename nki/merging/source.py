@@ -12,7 +12,7 @@ from nki.dtypes import info
 from nki.isa.objects import VirtualRegister
 from nki.memory import MemoryRegion, Storage
 from nki.merging.writer import Writer
-from nki.pattern import Indirect
+from nki.pattern import AccessPattern, Indirect
 from nki.recorder import Recorder
 from nki.recording import (
     Block,
@@ -35,6 +35,14 @@ def name_of(cores: int, ranks: int, lane: int) -> str:
     names = [f"core {core}"] if cores > 1 or ranks == 1 else []
     names += [f"rank {rank}"] if ranks > 1 else []
     return " of ".join(names)
+
+
+def _at(form: TileForm, byte: int) -> AccessPattern:
+    """Return the pattern of a form at a byte of its storage."""
+    dtype, _, shape, strides, partition, _ = form.pattern
+    offset = byte // info(dtype).itemsize
+    # Without `_replace`, which takes five times as long: it is done for most instructions.
+    return tuple.__new__(AccessPattern, (dtype, offset, shape, strides, partition, None))
 
 
 class Rewritten:
@@ -88,6 +96,15 @@ class Source:
         self._templates = np.array([writer.adopt(t) for t in recording.templates], np.int64)
         self.roles: list[tuple[Leaf, ...]] = [leaf_roles(t) for t in recording.templates]
         self._words = [t.words for t in recording.templates]
+        # Of each template the leaves in shared HBM, and which leaves they are.
+        self._shared = [
+            [
+                (i, leaf, leaf.form)
+                for i, leaf in enumerate(leaves)
+                if isinstance(leaf.form, TileForm) and leaf.form.region is MemoryRegion.shared_hbm
+            ]
+            for leaves in self.roles
+        ]
         kinds: dict[tuple[bool, ...], int] = {}
         # Templates by which of their words name a register: few kinds, so that whole blocks are
         # rewritten by a few operations on arrays.
@@ -161,11 +178,13 @@ class Source:
 
     def shared_operands(self, code: Any, at: int) -> Iterator[tuple[Leaf, NkiTensor]]:
         """Iterate over the operands in shared HBM of the event at a position of old code."""
-        places = self.event(code, at).places
-        for i, leaf in enumerate(self.roles[code[at]]):
-            form = leaf.form
-            if isinstance(form, TileForm) and form.region is MemoryRegion.shared_hbm:
-                yield leaf, self.tensor(form, places[i:])
+        number = code[at]
+        for i, leaf, form in self._shared[number]:
+            if form.indirect is None and not form.addressed:
+                storage, byte = code[at + 2 + 2 * i], code[at + 3 + 2 * i]
+                yield leaf, tensor_of(self.storages[storage], _at(form, byte))
+            else:
+                yield leaf, self.tensor(form, self.event(code, at).places[i:])
 
     @property
     def name(self) -> str:
@@ -176,14 +195,11 @@ class Source:
         """Return for each template whether it has a tensor in shared HBM."""
         return np.array(
             [
-                not template.hidden and any(
-                    isinstance(x.form, TileForm) and x.form.region is MemoryRegion.shared_hbm
-                    for x in leaves
-                )
-                for template, leaves in zip(self.recording.templates, self.roles, strict=True)
+                not template.hidden and bool(leaves)
+                for template, leaves in zip(self.recording.templates, self._shared, strict=True)
             ],
             np.bool_,
-        )  # fmt: skip
+        )
 
     # --- operands ------------------------------------------------------------------------------
 
