@@ -285,7 +285,7 @@ def fresh() -> None:
 # AOTAutograd estimates transfers with Inductor's measurements of CUDA, which need Triton, when the
 # memory of a tensor that two streams use has to be kept for the backward pass. Its partitioner
 # takes what waits for another stream for a part of the backward pass.
-UNTRAINABLE = {
+UNTRAINABLE: dict[Callable[[Tensor], Tensor], str] = {
     fork_and_join: "triton",
     event: "triton",
     on_a_stream: "Node mul was invalid, but is output",
