@@ -143,6 +143,7 @@ TESTS: dict[str, tuple[str, ...]] = {
                              "compiler/test_windows.py", "compiler/test_zoo.py"),
     "torch_neuronx/dynamo/portability.py": ("compiler/test_portability.py",),
     "torch_neuronx/dynamo/lowerings": ("compiler/test_lowerings_opinfo.py",
+                                       "compiler/test_misuse_compiled.py",
                                        "compiler/test_refused_types_opinfo.py",
                                        "compiler/test_dynamo_*", "compiler/test_checks*.py",
                                        "compiler/test_constants.py", "compiler/test_creation.py",

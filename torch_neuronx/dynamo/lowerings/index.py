@@ -16,6 +16,8 @@ from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.checks import bounded, checked, token
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.emit import Value
+from torch_neuronx.dynamo.errors import RefusedArgumentError
+from torch_neuronx.dynamo.locations import operator_name
 from torch_neuronx.dynamo.registry import Context, lowers
 from torch_neuronx.program.dtypes import TO_TORCH
 
@@ -233,10 +235,35 @@ def _rows(
     return axis, [(axis, e.wrap_index(flat, x.shape[axis]))]
 
 
+_OTHER_SHAPE = "source tensor shape must match self tensor shape, excluding the specified dimension"
+
+
+def _refuse_other_slices(cx: Context, x: Node, dim: int, indices: Node, source: Node) -> None:
+    """Refuse a source that does not have a slice for each index, which PyTorch's tracing takes.
+
+    Raises:
+        RefusedArgumentError: As the CPU's kernels of `index_add` and `index_reduce`.
+    """
+    text = ""
+    if x.type.rank:
+        axis, count = e.dim(dim, x.type.rank), indices.type.size
+        extent = source.shape[axis] if axis < source.type.rank else 1
+        if source.type.rank and extent != count:
+            text = f"Number of indices ({count}) should be equal to source.size(dim): ({extent})"
+        elif source.shape != (*x.shape[:axis], count, *x.shape[axis + 1 :]):
+            text = _OTHER_SHAPE
+    elif source.type.rank:
+        text = _OTHER_SHAPE
+    if text:
+        shapes = f"self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
+        raise RefusedArgumentError(operator_name(cx.fx.target), cx.loc, f"{text}. Got {shapes}")
+
+
 @lowers(aten.index_add.default)
 def index_add(
     cx: Context, x: Node, dim: int, indices: Node, source: Node, *, alpha: Scalar = 1
 ) -> Node:
+    _refuse_other_slices(cx, x, dim, indices, source)
     if not x.type.rank:
         x, source = b.reshape(x, (1,)), b.reshape(source, (1,))
     axis, places = _rows(cx, x, dim, indices)
@@ -279,6 +306,7 @@ def index_reduce(
     include_self: bool = True,
 ) -> Node:
     whole = x.shape
+    _refuse_other_slices(cx, x, dim, indices, source)
     if not x.type.rank:
         x = b.reshape(x, (1,))
     axis, places = _rows(cx, x, dim, indices)
