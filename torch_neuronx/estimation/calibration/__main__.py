@@ -1,6 +1,6 @@
 """Compare estimates with published times of models, and fit them.
 
-python -m torch_neuronx.estimation.calibration [--fit]
+python -m torch_neuronx.estimation.calibration [--fit | --programs]
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from torch_neuronx.estimation.calibration.fit import (
     GRID,
     PRIOR,
     best,
+    estimated,
     left_out,
     line,
     tabulated,
 )
+from torch_neuronx.estimation.calibration.models import recorded
 from torch_neuronx.estimation.calibration.rows import Row, rows
 
 
@@ -50,12 +52,30 @@ def _table(
     return lines
 
 
+def _programs() -> None:
+    """Print what device programs of encoders take, and the same by bytes and flops."""
+    print("| Row | Device programs | Bytes and flops |\n|---|---|---|")
+    found = []
+    for row in (row for row in rows() if row.compared and row.family == "encoder"):
+        program = recorded(row)
+        found.append([estimated(row, program, programs=p) / row.us - 1 for p in (True, False)])
+        print(f"| {row.name} | {found[-1][0]:+.0%} | {found[-1][1]:+.0%} |", flush=True)
+    means = [statistics.fmean(map(abs, column)) for column in zip(*found, strict=True)]
+    print(f"| mean of sizes | {means[0]:.0%} | {means[1]:.0%} |")
+
+
 @ends_quietly
 def main() -> int:
     """Print what was asked for."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--fit", action="store_true", help="fit, and leave out each family")
+    options.add_argument(
+        "--programs", action="store_true", help="compare device programs with encoders' times"
+    )
     chosen = options.parse_args()
+    if chosen.programs:
+        _programs()
+        return 0
     now = tuple(getattr(GraphParameters(), name) for name in GRID)
     prior, apart = tuple(PRIOR.values()), {}
     efficiencies = GRID["product_efficiency"] if chosen.fit else (1.0, now[0])

@@ -72,12 +72,14 @@ def line(row: Row, efficiencies: Sequence[float]) -> Line:
     return Line(row, {e: us(e) for e in efficiencies}, us(1.0, gap=1.0) - base, collectives)
 
 
-def estimated(row: Row, program: Recorded, graph: GraphParameters) -> float:
+def estimated(
+    row: Row, program: Recorded, graph: GraphParameters | None = None, *, programs: bool = False
+) -> float:
     """Return the microseconds of a row: without the launch, which tables of throughput hide.
 
     The times of decoders are of a caller who waits for each token, and have it.
     """
-    made = time_of(program, options=options(row), graph_parameters=graph)
+    made = time_of(program, options=options(row), graph_parameters=graph, programs=programs)
     hidden = row.family in {"encoder", "vision", "training"}
     return made.device_us if hidden else made.step_us
 
