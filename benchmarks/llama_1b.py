@@ -106,9 +106,12 @@ def generate(asked: argparse.Namespace) -> None:
         asked.vocabulary, (1, PROMPT), generator=torch.Generator().manual_seed(1)
     )
     here = loaded(asked, "neuron")
-    there: Any = LlamaForCausalLM(here.config)
-    there = there.to(torch.bfloat16).eval()
-    there.load_state_dict({k: v.cpu() for k, v in here.state_dict().items()})
+    with torch.device("meta"):
+        there: Any = LlamaForCausalLM._from_config(here.config, dtype=torch.bfloat16)  # noqa: SLF001
+    there.load_state_dict({k: v.cpu() for k, v in here.state_dict().items()}, assign=True)
+    there.tie_weights()
+    there.model.rotary_emb = type(there.model.rotary_emb)(here.config)  # its buffer is no weight
+    there.eval()
     decoders = [
         Decoder(there, "cpu, eager", None),
         Decoder(here, "neuron, eager", None),
