@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
+#include <shared_mutex>
 
 #include "gemm/methods.h"
 #include "memory/host_limits.h"
@@ -31,12 +33,13 @@ class Book {
   }
 
   Method decide(const Problem& p, const ShapeClass& shape) {
+    if (const auto known = find(shape)) return *known;
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (const auto known = known_.find(shape); known != known_.end()) return known->second.method;
+    if (const auto known = find(shape)) return *known;
     // Without a file a measurement could not count, so none is made.
     const Decision rule{choose_by_rule(p), 0, 0};
-    if (!file_.read(&known_)) return known_.try_emplace(shape, rule).first->second.method;
-    if (const auto known = known_.find(shape); known != known_.end()) return known->second.method;
+    if (!read()) return keep(shape, rule);
+    if (const auto known = find(shape)) return *known;
     return settle(shape, measure_class(p), rule);
   }
 
@@ -44,10 +47,10 @@ class Book {
   Method settle(const ShapeClass& shape, const Decision& proposal, const Decision& rule) {
     // The second time in case that a line cut off by a full disk has spoilt the first.
     for (int attempt = 0; attempt < 2; ++attempt) {
-      if (!file_.propose(shape, proposal) || !file_.read(&known_)) break;
-      if (const auto known = known_.find(shape); known != known_.end()) return known->second.method;
+      if (!file_.propose(shape, proposal) || !read()) break;
+      if (const auto known = find(shape)) return *known;
     }
-    return known_.try_emplace(shape, rule).first->second.method;
+    return keep(shape, rule);
   }
 
   Method propose(const ShapeClass& shape, const Decision& proposal, const Decision& rule) {
@@ -56,12 +59,13 @@ class Book {
   }
 
   Decisions copy() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::shared_lock<std::shared_mutex> reading(known_mutex_);
     return known_;
   }
 
   void forget() {
     const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::shared_mutex> writing(known_mutex_);
     known_.clear();
     file_ = {};
   }
@@ -72,6 +76,26 @@ class Book {
   }
 
  private:
+  std::optional<Method> find(const ShapeClass& shape) {
+    const std::shared_lock<std::shared_mutex> reading(known_mutex_);
+    const auto known = known_.find(shape);
+    return known == known_.end() ? std::nullopt : std::optional<Method>(known->second.method);
+  }
+
+  // The file's new lines; what is known already counts. False if there is no file.
+  bool read() {
+    Decisions fresh;
+    if (!file_.read(&fresh)) return false;
+    const std::lock_guard<std::shared_mutex> writing(known_mutex_);
+    known_.merge(fresh);
+    return true;
+  }
+
+  Method keep(const ShapeClass& shape, const Decision& decision) {
+    const std::lock_guard<std::shared_mutex> writing(known_mutex_);
+    return known_.try_emplace(shape, decision).first->second.method;
+  }
+
   static Decision measure_class(const Problem& p) {
     std::vector<Method> methods;
     for (const Method method : {Method::kPanel, Method::kDot, Method::kStream}) {
@@ -104,9 +128,12 @@ class Book {
     return decision;
   }
 
+  // Every product asks what is known, on every thread: readers don't wait for each other, nor for a
+  // measurement, which is made under the first of these.
   std::mutex mutex_;
-  Decisions known_;
   DecisionFile file_;
+  std::shared_mutex known_mutex_;
+  Decisions known_;
 };
 
 std::atomic<bool> disagreed{false};
