@@ -17,12 +17,14 @@ from torch_neuronx.testing.inject import parse
 from torch_neuronx.testing.table import Action, Point
 
 DEVICE = torch.device("neuron:1")
-MODES = ("debug", "strict")
+MODES = ("debug", "strict", "fused")
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays() -> Iterator[None]:
+    """Errors come up at the call, but for the tests that choose another mode."""
     mode = neuron.get_eager_mode()
+    neuron.set_eager_mode("debug")
     yield
     neuron.set_eager_mode(mode)
     x = torch.ones(4, device=DEVICE)
@@ -89,6 +91,33 @@ def chance(seed: int, probability: float, count: int = 400) -> list[bool]:
     number._rule["point"] = Point.COMPILATION.value  # reached from here only
     with number:
         return [bool(_C.due_faults(Point.COMPILATION.value, "x")) for _ in range(count)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_block_has_the_faults_of_its_calls(mode: str) -> None:
+    neuron.set_eager_mode(mode)
+    x = torch.ones(1 << 20, device=DEVICE)
+    for _ in range(3):
+        x = x * 1.0
+    with inject("nan") as injected:
+        y = x + 1
+    z = x + 1
+    assert (injected.reached, injected.acted) == (1, 1)
+    assert [t[0].isnan().item() for t in (x, y, z)] == [False, True, False]
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_an_error_that_nobody_waited_for_comes_up_behind_the_block(mode: str) -> None:
+    neuron.set_eager_mode(mode)
+    x = torch.ones(1 << 16, device=DEVICE)
+    _ = x + 1  # the first of its kind runs at the call
+    with inject("execution_error", match="add") as injected:
+        _ = x + 1
+        _ = x + 1  # behind the one that failed: it does not run
+    assert (injected.reached, injected.acted) == (1, 1)
+    with pytest.raises(torch.AcceleratorError, match="aten::add"):
+        torch.neuron.synchronize(DEVICE)  # type: ignore[attr-defined]
+    assert add(x)[0].item() == 2
 
 
 def test_chance_is_that_of_its_seed() -> None:

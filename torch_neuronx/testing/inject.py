@@ -46,7 +46,10 @@ class inject(contextlib.ContextDecorator):  # noqa: N801 - used as a function
             train()  # the third execution raises torch.AcceleratorError
 
     While a fault is armed, operators are not joined to regions, and each is counted at its point.
-    Without `at`, `every` and `probability` it happens every time.
+    Without `at`, `every` and `probability` it happens every time. Where operators are enqueued
+    (eager modes strict and fused), it happens when they run, and its error comes up where somebody
+    waits; the block begins and ends behind all that was enqueued, so its faults are those of its
+    calls, and an error that nobody waited for comes up at the next wait behind it.
 
     Args:
         fault: A name in `torch_neuronx.testing.FAULTS`.
@@ -118,6 +121,7 @@ class inject(contextlib.ContextDecorator):  # noqa: N801 - used as a function
     def arm(self) -> Self:
         """Begin. Nothing happens in ranks and attempts that are not meant."""
         if self._number is None and self._is_meant():
+            _C.drain_queues()
             self._number = _C.add_fault(**self._rule)
             if self.fault.action is Action.ELSEWHERE:
                 _ELSEWHERE[self._number] = self
@@ -127,6 +131,8 @@ class inject(contextlib.ContextDecorator):  # noqa: N801 - used as a function
     def disarm(self) -> None:
         """End, also of hangs that are under way."""
         if self._number is not None:
+            if self.fault.action is not Action.HANG:  # the end of a block is that of its hang
+                _C.drain_queues()
             self._counted = _C.remove_fault(self._number)
             _ELSEWHERE.pop(self._number, None)
             if not _ELSEWHERE:

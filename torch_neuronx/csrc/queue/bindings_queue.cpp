@@ -51,6 +51,7 @@ void bind_queue(py::module_& m) {
     });
   });
   m.def("queue_busy", [] { return busy(); });
+  m.def("drain_queues", &wait_holding_locks, py::call_guard<py::gil_scoped_release>());
   m.def("close_queues", &close, py::call_guard<py::gil_scoped_release>());
 }
 
