@@ -6,6 +6,5 @@ python -m examples.serving load     # starts it, sends requests from several cli
 embedder.py  the model: MiniLM, traced for several lengths into one file
 batcher.py   requests to batches: a bounded queue, a largest batch, a longest wait
 server.py    HTTP in and out, metrics, errors
-protocol.py  connections that end when a client doesn't
 load.py      the load test
 """

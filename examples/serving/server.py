@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from examples.serving.batcher import Batcher, FullError
 from examples.serving.embedder import ROWS, Embedder, TooLongError
-from examples.serving.protocol import ImpatientProtocol
+from torch_neuronx.serving.server.protocol import ImpatientProtocol
 
 Tokens = list[int]
 Vector = list[float]

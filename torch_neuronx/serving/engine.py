@@ -113,7 +113,7 @@ class Engine:
         self._sampler = Sampler()
         self._changed = threading.Condition()
         self._arrived: list[Request] = []
-        self._cancelled: list[Request] = []
+        self._cancelled: list[tuple[Request, str]] = []
         self._open = True
         self._abandoned = False
         self._thread: threading.Thread | None = None
@@ -149,10 +149,15 @@ class Engine:
             self._changed.notify_all()
         return request
 
-    def cancel(self, request: Request) -> None:
-        """End a request, if it has not ended; its blocks are freed before the next step."""
+    def cancel(self, request: Request, finish: str = "cancelled") -> None:
+        """End a request, if it has not ended; its blocks are freed before the next step.
+
+        Args:
+            request: Of this engine.
+            finish: What it is told, and counted as.
+        """
         with self._changed:
-            self._cancelled.append(request)
+            self._cancelled.append((request, finish))
             self._changed.notify_all()
 
     @property
@@ -252,10 +257,11 @@ class Engine:
             self._scheduler.waiting.extend(arrived)
             cancelled, self._cancelled = self._cancelled, []
             if self._abandoned:
-                cancelled += [*self._scheduler.waiting, *self._scheduler.running]
-        for request in cancelled:
+                left = [*self._scheduler.waiting, *self._scheduler.running]
+                cancelled += [(request, "cancelled") for request in left]
+        for request, finish in cancelled:
             if request.finish is None:
-                self._end(request, Event(finish="cancelled"))
+                self._end(request, Event(finish=finish))
 
     def _note(self, parts: Sequence[Part]) -> None:
         self.statistics.steps += 1
