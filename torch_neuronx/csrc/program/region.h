@@ -22,10 +22,9 @@ namespace torch_neuronx::program {
 struct Description {
   c10::DeviceIndex core = 0;
   std::vector<Input> inputs;
-  struct Call {  // a result of one, as Member is
+  struct Call {
     std::string name, overload;
-    size_t result;
-    std::vector<Given> arguments;  // none but of the first result
+    std::vector<Given> arguments;
     at::ScalarType dtype;
     c10::DimVector sizes, strides;
     int replaces;
