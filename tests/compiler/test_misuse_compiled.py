@@ -35,9 +35,9 @@ _RUNS = [
 ]
 
 
-# Every thirtieth operator always, since each size is a graph; the rest in `make test-all`.
+# Every sixtieth operator always, since each size is a graph; the rest in `make test-all`.
 _PARAMETERS = [
-    pytest.param(op, id=op.formatted_name, marks=() if n % 30 == 0 else pytest.mark.exhaustive)
+    pytest.param(op, id=op.formatted_name, marks=() if n % 60 == 0 else pytest.mark.exhaustive)
     for n, op in enumerate(_RUNS)
 ]
 # Only few operators have indices, and all of these are tried always.
