@@ -59,6 +59,7 @@ WORDS: dict[str, list[list[str]]] = {
     "nki.perf.calibration": [["--help"], ["--nonsense"]],
     "neuronxcc.environment": [["--help"], []],
     "torch_neuronx.env": [["--markdown"], ["--nonsense"]],
+    "torch_neuronx.serving": [["--help"], ["--nonsense"]],
 }  # fmt: skip
 
 

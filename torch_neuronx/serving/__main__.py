@@ -15,11 +15,13 @@ from transformers import (
     PreTrainedModel,
 )
 
+from neuronxcc.unread import ends_quietly
 from torch_neuronx.serving.engine import Engine, Options
 from torch_neuronx.serving.server.process import Server
 from torch_neuronx.serving.server.text import Bytes, Pretrained, Tokenizer
 
 
+@ends_quietly
 def main() -> int:
     """Load, listen, serve until SIGINT or SIGTERM."""
     options = _options()
