@@ -92,6 +92,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "neuron_tools/registry": ("neuron_tools/test_registry.py", "neuron_tools/test_live.py"),
     "neuron_tools/sysfs": ("neuron_tools/test_sysfs.py",),
     "neuron_tools/top": ("neuron_tools/test_top.py",),
+    "neuronxcc/tables.py": ("neuron_tools/test_explorer.py", "nki/test_perf_*"),
     "neuron_tools/explorer": ("neuron_tools/test_explorer.py", "device/test_profiling.py",
                               "nrtpy/test_explorer_capture.py"),
     "nrtpy": ("nrtpy/*",),

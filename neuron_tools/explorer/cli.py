@@ -26,10 +26,11 @@ from pathlib import Path
 from neuron_tools.explorer import formats, session
 from neuron_tools.explorer.advice import advice
 from neuron_tools.explorer.session import Session, SessionError
-from neuron_tools.explorer.tables import VERSION, schema_rows
+from neuron_tools.explorer.tables import schema_rows
 from neuronxcc import __version__
 from neuronxcc.files import write_whole
 from neuronxcc.program.errors import NeffError
+from neuronxcc.tables import VERSION
 from neuronxcc.unread import ends_quietly
 
 FORMATS = ("parquet", "perfetto", "json", "summary-json", "summary-text")

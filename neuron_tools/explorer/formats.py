@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from neuron_tools.explorer.session import Event, Session
 from neuron_tools.explorer.tables import SCHEMA, Rows, place_of, summary_of, tables_of
-from neuronxcc import extras
-from neuronxcc.files import write_whole
+from neuronxcc.tables import Field, save_table
 
 _GROUPS = 1000  # rows of a core from here on are groups of ranks
 
@@ -167,25 +163,11 @@ def save_tables(session: Session, folder: Path) -> list[Path]:
 
 
 def _save(rows: Rows, name: str, path: Path) -> Path:
-    try:
-        arrow: Any = importlib.import_module("pyarrow")
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"writing Parquet needs pyarrow: {extras.install_command('explorer')}"
-        ) from error
-    kinds: Mapping[str, Any] = {
-        "i64": arrow.int64(), "i32": arrow.int32(), "f32": arrow.float32(),
-        "f64": arrow.float64(), "str": arrow.string(), "bool": arrow.bool_(),
-    }  # fmt: skip
-    if name in SCHEMA:
-        fields = [arrow.field(f.name, kinds[f.kind], nullable=f.nullable) for f in SCHEMA[name]]
-    else:  # SchemaFields
-        kind = {name: arrow.bool_() if isinstance(v, bool) else arrow.string()
-                for name, v in rows[0].items()}  # fmt: skip
-        fields = [arrow.field(name, kind[name]) for name in rows[0]]
-    content = io.BytesIO()
-    parquet.write_table(arrow.Table.from_pylist(rows, schema=arrow.schema(fields)), content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content.getvalue())
-    return path
+    fields = SCHEMA.get(name)
+    if fields is None:  # SchemaFields
+        fields = tuple(
+            Field(key, "bool" if isinstance(value, bool) else "str", nullable=True)
+            for key, value in rows[0].items()
+        )
+    columns = {f.name: [row.get(f.name) for row in rows] for f in fields}
+    return save_table(path, fields, columns)

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from neuron_tools.explorer.session import Event, Session
+from neuronxcc.tables import fields_of
 
-VERSION: Final = "7.4.0"
 Rows = list[dict[str, Any]]
-
-
-class Field(NamedTuple):
-    """A column: its name, its type in the reference's words, and whether it may be null."""
-
-    name: str
-    kind: str
-    nullable: bool
 
 
 _TABLES: Final = {
@@ -74,13 +66,8 @@ _TABLES: Final = {
 }
 
 
-def _fields(text: str) -> tuple[Field, ...]:
-    pairs = (word.split(":") for word in text.split())
-    return tuple(Field(name, kind.rstrip("?"), kind.endswith("?")) for name, kind in pairs)
-
-
 #: Fields by table. `nc_idx` of Summary is ours: a row says whose it is.
-SCHEMA: Final = {name: _fields(text) for name, (_, text) in _TABLES.items()}
+SCHEMA: Final = {name: fields_of(text) for name, (_, text) in _TABLES.items()}
 
 
 def schema_rows() -> Rows:

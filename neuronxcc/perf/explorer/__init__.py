@@ -6,23 +6,20 @@ They have the names and fields of schema 7.4.0, and `is_simulation` is true in t
 
 from __future__ import annotations
 
-import importlib
-import io
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neuronxcc import extras
-from neuronxcc.files import write_whole
 from neuronxcc.perf.estimate import complete, edges
-from neuronxcc.perf.explorer.schema import SCHEMA, VERSION, Field
+from neuronxcc.perf.explorer.schema import SCHEMA
 from neuronxcc.perf.explorer.spans import merged
 from neuronxcc.perf.explorer.summary import MULTIPLIERS, summary_of
 from neuronxcc.perf.prediction import Prediction
 from neuronxcc.perf.stream import ENGINES, QUEUES, SCALAR, TENSOR, VECTOR, Ints, Work
 from neuronxcc.perf.usage import Packets, memory_steps, packets_of, rate_steps
+from neuronxcc.tables import VERSION, Field, save_table
 
 __all__ = ["SCHEMA", "VERSION", "save", "tables_of"]
 
@@ -70,32 +67,11 @@ def save(made: Prediction, folder: str | os.PathLike[str]) -> list[Path]:
     Raises:
         ModuleNotFoundError: pyarrow is not installed; the text says how it is.
     """
-    try:
-        arrow: Any = importlib.import_module("pyarrow")
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"writing Parquet needs pyarrow: {extras.install_command('explorer')}"
-        ) from error
-    kinds = {
-        "i64": arrow.int64(), "i32": arrow.int32(), "f32": arrow.float32(),
-        "f64": arrow.float64(), "str": arrow.string(), "bool": arrow.bool_(),
-    }  # fmt: skip
-    where = Path(folder)
-    where.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, table in tables_of(made).items():
-        fields = SCHEMA[name]
-        schema = arrow.schema(
-            [arrow.field(f.name, kinds[f.kind], nullable=f.nullable) for f in fields],
-            metadata={"profile_schema_version": VERSION, "is_simulation": "true"},
-        )
-        columns = [arrow.array(table[f.name], kinds[f.kind], from_pandas=False) for f in fields]
-        content = io.BytesIO()
-        parquet.write_table(arrow.Table.from_arrays(columns, schema=schema), content)
-        paths.append(where / f"{name}.parquet")
-        write_whole(paths[-1], content.getvalue())
-    return paths
+    about = {"profile_schema_version": VERSION, "is_simulation": "true"}
+    return [
+        save_table(Path(folder) / f"{name}.parquet", SCHEMA[name], table, about)
+        for name, table in tables_of(made).items()
+    ]
 
 
 def _complete(name: str, table: Table) -> Table:

@@ -7,26 +7,11 @@ its type; ``?`` marks what may be null. Times are nanoseconds where the name end
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-__all__ = ["SCHEMA", "VERSION", "Field"]
+from neuronxcc.tables import Field, fields_of
 
-VERSION: Final = "7.4.0"
-
-
-class Field(NamedTuple):
-    """A column.
-
-    Attributes:
-        name: of the reference.
-        kind: "i64", "i32", "f32", "f64", "str" or "bool".
-        nullable: it may be null.
-    """
-
-    name: str
-    kind: str
-    nullable: bool
-
+__all__ = ["SCHEMA"]
 
 _TABLES: Final = {
     "Metadata": """
@@ -115,12 +100,7 @@ _TABLES: Final = {
 }
 
 
-def _fields(text: str) -> tuple[Field, ...]:
-    pairs = (word.split(":") for word in text.split())
-    return tuple(Field(name, kind.rstrip("?"), kind.endswith("?")) for name, kind in pairs)
-
-
 #: Fields by table. Fields of the reference that are missing here would always be null.
 SCHEMA: Final[dict[str, tuple[Field, ...]]] = {
-    name: _fields(text) for name, text in _TABLES.items()
+    name: fields_of(text) for name, text in _TABLES.items()
 }
