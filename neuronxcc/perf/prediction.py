@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from neuronxcc.perf.dependences import Flat
 from neuronxcc.perf.model import CoreModel
@@ -110,6 +110,21 @@ class Prediction:
     def latency_us(self) -> float:
         """Microseconds from asking for the program until it has ended."""
         return self.device_us + self.launch_us
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a picture of it says of itself, as JSON takes it."""
+        return {
+            "target": self.target,
+            "cores": self.cores,
+            "model": self.model,
+            "calibrated": self.calibrated,
+            "is_simulation": True,
+            "device_us": self.device_us,
+            "latency_us": self.latency_us,
+            "interval_us": list(self.interval_us),
+            "left_out_us": self.left_out_us,
+        }
 
     def get_latency_percentile(self, percentile: float) -> float:
         """Return `latency_us`, whatever the percentile: the model has no chance in it.

@@ -61,19 +61,7 @@ def events(made: Prediction) -> list[dict[str, Any]]:
 
 def save(made: Prediction, path: str | os.PathLike[str]) -> Path:
     """Write a trace to a file, which is replaced if there is one; return its path."""
-    low, high = made.interval_us
-    about = {
-        "target": made.target,
-        "cores": made.cores,
-        "model": made.model,
-        "calibrated": made.calibrated,
-        "is_simulation": True,
-        "device_us": made.device_us,
-        "latency_us": made.latency_us,
-        "interval_us": [low, high],
-        "left_out_us": made.left_out_us,
-    }
-    content = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events(made)}
+    content = {"displayTimeUnit": "ns", "otherData": made.facts, "traceEvents": events(made)}
     where = Path(path)
     write_whole(where, json.dumps(content).encode())
     return where

@@ -95,23 +95,14 @@ def _shown(made: Prediction) -> Ints:
 
 
 def _about(made: Prediction, shown: int) -> dict[str, Any]:
-    low, high = made.interval_us
     notes = list(made.notes)
     if shown < len(made.flat.work):
         notes.append(f"the timeline shows the first {shown} of {len(made.flat.work)} instructions")
     machine = made.machine
     return {
         "name": made.name,
-        "target": made.target,
-        "cores": made.cores,
-        "model": made.model,
-        "calibrated": made.calibrated,
-        "is_simulation": True,
-        "device_us": made.device_us,
+        **made.facts,
         "launch_us": made.launch_us,
-        "latency_us": made.latency_us,
-        "interval_us": [low, high],
-        "left_out_us": made.left_out_us,
         "bound_by": made.bound_by,
         "instructions": made.instructions,
         "hbm_bytes": made.hbm_bytes,
