@@ -1,6 +1,5 @@
 """A fault in call k of n: where it is told, in which words, and what the device does afterwards."""
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 import torch_neuronx
-from torch_neuronx import _C
+from tests.device.enqueued import everything_enqueued
 
 N = torch_neuronx.neuron
 CALLS = 7
@@ -19,13 +18,8 @@ SIZE = 200  # so that fused mode joins what is between
 
 @pytest.fixture(autouse=True, params=["strict", "fused"])
 def _everything_is_enqueued(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = _C.direct_elements()
-    _C.set_direct_elements(0)
-    with N.eager_mode(request.param):
+    with everything_enqueued(request.param):
         yield
-        with contextlib.suppress(RuntimeError, IndexError):
-            N.synchronize()
-    _C.set_direct_elements(before)
 
 
 def _chain(faulty: int | None, rows: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:

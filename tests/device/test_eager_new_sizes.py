@@ -1,6 +1,5 @@
 """Calls of sizes that are new are enqueued, where PyTorch's shape function says what they give."""
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,20 +9,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import torch_neuronx
-from torch_neuronx import _C
+from tests.device.enqueued import everything_enqueued
 
 N = torch_neuronx.neuron
 
 
 @pytest.fixture(autouse=True)
 def _everything_is_enqueued() -> Iterator[None]:
-    before = _C.direct_elements()
-    _C.set_direct_elements(0)
-    with N.eager_mode("strict"):
+    with everything_enqueued("strict"):
         yield
-        with contextlib.suppress(RuntimeError, IndexError):
-            N.synchronize()
-    _C.set_direct_elements(before)
 
 
 def _firsts() -> dict[str, int]:
@@ -220,6 +214,27 @@ def test_one_without_elements_says_nothing_of_the_draws_of_others() -> None:
 
 # Their shape functions are in Python only.
 NOT_YET = {"out", "conv1d", "pool", "unfold", "interpolate"}
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: x.flip((0, 0)), "appears multiple times"),
+        (lambda x: x.flip((0, 5)), "Dimension out of range"),
+        (lambda x: x.roll((1, 1), (0, 5)), "Dimension out of range"),
+        (lambda x: x.roll((1, 1), (-3, 0)), "Dimension out of range"),
+    ],
+)
+def test_dimensions_that_are_not_there_are_refused_at_the_call(
+    call: Callable[[torch.Tensor], Any], text: str
+) -> None:
+    for n in (3, 4, 5, 6):  # others of their kind are known
+        x = _x(n, n)
+        _ = x.flip((0, 1)), x.roll((1, 1), (0, 1))
+    for n in (6, 7):
+        with pytest.raises((RuntimeError, IndexError), match=text) as error:
+            call(_x(n, n))
+        assert "ran after its call" not in str(error.value)
 
 
 def test_sizes_that_do_not_fit_are_refused_at_the_call() -> None:

@@ -1,6 +1,5 @@
 """What programs do around operators, while these are enqueued: hooks, threads, forks, exits."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -14,20 +13,15 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import torch_neuronx
-from torch_neuronx import _C
+from tests.device.enqueued import everything_enqueued
 
 N = torch_neuronx.neuron
 
 
 @pytest.fixture(autouse=True, params=["strict", "fused"])
 def _everything_is_enqueued(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = _C.direct_elements()
-    _C.set_direct_elements(0)
-    with N.eager_mode(request.param):
+    with everything_enqueued(request.param):
         yield
-        with contextlib.suppress(RuntimeError, IndexError):
-            N.synchronize()
-    _C.set_direct_elements(before)
 
 
 def _model() -> torch.nn.Sequential:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import torch_neuronx
+from tests.device.enqueued import everything_enqueued
 from torch_neuronx import _C
 
 N = torch_neuronx.neuron
@@ -15,13 +16,8 @@ N = torch_neuronx.neuron
 
 @pytest.fixture(autouse=True)
 def _everything_is_enqueued() -> Iterator[None]:
-    before = _C.direct_elements()
-    _C.set_direct_elements(0)
-    with N.eager_mode("strict"):
+    with everything_enqueued("strict"):
         yield
-        with contextlib.suppress(RuntimeError, IndexError):
-            N.synchronize()
-    _C.set_direct_elements(before)
 
 
 @contextlib.contextmanager

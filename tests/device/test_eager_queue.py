@@ -1,6 +1,5 @@
 """The queue of a core: calls return before their work is done, and nothing else changes."""
 
-import contextlib
 import os
 import random
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import torch_neuronx
+from tests.device.enqueued import everything_enqueued
 from torch_neuronx import _C
 
 N = torch_neuronx.neuron
@@ -21,13 +21,8 @@ N = torch_neuronx.neuron
 
 @pytest.fixture(autouse=True)
 def _everything_is_enqueued() -> Iterator[None]:
-    before = _C.direct_elements()
-    _C.set_direct_elements(0)
-    with N.eager_mode("strict"):
+    with everything_enqueued("strict"):
         yield
-        with contextlib.suppress(RuntimeError, IndexError):
-            N.synchronize()
-    _C.set_direct_elements(before)
 
 
 def _program(seed: int, device: str) -> list[torch.Tensor]:

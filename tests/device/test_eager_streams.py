@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_neuronx
+from tests.device.enqueued import everything_enqueued
 from torch_neuronx import _C
 
 N = torch_neuronx.neuron
@@ -17,13 +18,8 @@ PATIENCE = 20.0  # seconds; the machine may be busy
 
 @pytest.fixture(autouse=True, params=["strict", "fused"])
 def _everything_is_enqueued(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = _C.direct_elements()
-    _C.set_direct_elements(0)
-    with N.eager_mode(request.param):
+    with everything_enqueued(request.param):
         yield
-        with contextlib.suppress(RuntimeError, IndexError):
-            N.synchronize()
-    _C.set_direct_elements(before)
 
 
 def _known(x: torch.Tensor) -> None:

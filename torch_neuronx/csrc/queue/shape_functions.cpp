@@ -2,6 +2,7 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MetaFunctions.h>
+#include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/strides.h>
@@ -136,6 +137,16 @@ bool masked_fill_in_place(Stack* stack) {
   return writes(stack);
 }
 bool like_first(Stack* stack) { return give(stack, {at::empty_like(tensor(*stack, 0))}); }
+bool flip(Stack* stack) {
+  at::dim_list_to_bitset((*stack)[1].toIntVector(), tensor(*stack, 0).dim());
+  return like_first(stack);
+}
+bool roll(Stack* stack) {
+  const std::vector<int64_t> dims = (*stack)[2].toIntVector();
+  if ((*stack)[1].toIntVector().size() != std::max<size_t>(dims.size(), 1)) return false;
+  for (const int64_t dim : dims) at::maybe_wrap_dim(dim, tensor(*stack, 0).dim());
+  return like_first(stack);
+}
 // With the mask.
 bool dropout(Stack* stack) {
   const Tensor x = tensor(*stack, 0);
@@ -215,14 +226,14 @@ constexpr Own kOwn[] = {
     {"aten::bernoulli_.float", &writes, true},
     {"aten::embedding", &embedding},
     {"aten::fill_.Scalar", &writes, true},
-    {"aten::flip", &like_first},
+    {"aten::flip", &flip},
     {"aten::index_select", &index_select},
     {"aten::masked_fill.Scalar", &masked_fill},
     {"aten::masked_fill_.Scalar", &masked_fill_in_place, true},
     {"aten::native_dropout", &dropout},
     {"aten::native_layer_norm", &layer_norm},
     {"aten::normal_", &writes, true},
-    {"aten::roll", &like_first},
+    {"aten::roll", &roll},
     {"aten::uniform_", &writes, true},
     {"aten::where.self", &where},
     {"aten::zero_", &writes, true}};
