@@ -20,7 +20,16 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tests.device.harness_exclusions import EXCLUDED
-from tests.device.misuse import HOME, OTHER, TRUSTING, Call, calls, other_indices, other_sizes
+from tests.device.misuse import (
+    HOME,
+    OTHER,
+    TRUSTING,
+    Call,
+    calls,
+    other_indices,
+    other_sizes,
+    outcome,
+)
 
 # PyTorch's sample generators use deprecated calls on purpose; their warnings aren't ours.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -42,15 +51,6 @@ _PARAMETERS = [
 ]
 # Only few operators have indices, and all of these are tried always.
 _EVERY = [pytest.param(op, id=op.formatted_name) for op in _RUNS]
-
-
-def outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    try:
-        result = function()
-        torch.accelerator.synchronize()  # errors of values come up here in strict mode
-    except Exception as error:  # noqa: BLE001 - returned, for the caller to compare
-        return None, error
-    return result, None
 
 
 def compiled(call: Call) -> Callable[[list[Any]], Any]:

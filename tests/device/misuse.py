@@ -6,7 +6,7 @@ or holds an index that is out of range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -87,6 +87,16 @@ def calls(op: OpInfo, count: int) -> Iterator[Call]:
 
 
 # ---- devices ------------------------------------------------------------------------------------
+
+
+def outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What a function gives, and the error that it or the work behind it raised."""
+    try:
+        result = function()
+        torch.accelerator.synchronize()  # errors of values come up here in strict mode
+    except Exception as error:  # noqa: BLE001 - returned, for the caller to compare
+        return None, error
+    return result, None
 
 
 def devices_by_pytorch(call: Call, moved: int, elsewhere: str) -> list[str] | None:

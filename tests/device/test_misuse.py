@@ -26,6 +26,7 @@ from .misuse import (
     devices_of,
     other_indices,
     other_sizes,
+    outcome,
 )
 
 # PyTorch's sample generators use deprecated calls on purpose; their warnings aren't ours.
@@ -81,15 +82,6 @@ _PARAMETERS = [
     pytest.param(op, id=name, marks=() if n % 6 == 0 else pytest.mark.exhaustive)
     for n, (op, name) in enumerate(zip(_RUNS, _NAMES, strict=True))
 ]
-
-
-def outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    try:
-        result = function()
-        torch.accelerator.synchronize()  # errors of values come up here in strict mode
-    except Exception as error:  # noqa: BLE001 - returned, for the caller to compare
-        return None, error
-    return result, None
 
 
 def is_number(call: Call, position: int) -> bool:

@@ -21,24 +21,14 @@ from tests.fuzz.first_generation import build, draw
 from tests.fuzz.first_generation import inputs as first_inputs
 from tests.fuzz.kernel_maker import Maker
 from tests.fuzz.kernels import inputs
-from tests.nki.test_repeats import described
+from tests.nki.test_repeats import said_by
 
 TIMES = 3
 
 
 def left(recording: Recording) -> Any:
     """Everything that a recording says."""
-    templates = [
-        (t.row.name, t.operands, tuple(t.attributes.items()), t.engine, t.accumulate, t.hidden)
-        for t in recording.templates
-    ]
-    storages = [
-        (s.region, s.dtype, s.shape, s.address, s.name, s.depth) for s in recording.storages
-    ]
-    return (
-        described(recording.body), repr(templates), storages, recording.locations,
-        recording.findings, repr(recording.results),
-    )  # fmt: skip
+    return (*said_by(recording), repr(recording.results))
 
 
 def recorded(function: Any, given: tuple[Any, ...], *, long_way: bool) -> Any:

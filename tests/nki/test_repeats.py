@@ -24,7 +24,7 @@ from nki.context import Issuer, use
 from nki.errors import NkiError
 from nki.indexing import index_by_parts
 from nki.recorder import Recorder
-from nki.recording import Block
+from nki.recording import Block, Recording
 from nki.tensor import tensor_of
 
 Body = Callable[[Any], None]
@@ -44,6 +44,21 @@ def described(block: Block) -> Any:
     return array("q", block.code), loops
 
 
+def said_by(recording: Recording) -> tuple[Any, ...]:
+    """What a recording says of its instructions, memory and findings."""
+    templates = [
+        (t.row.name, t.operands, tuple(t.attributes.items()), t.engine, t.accumulate, t.hidden)
+        for t in recording.templates
+    ]
+    storages = [
+        (s.region, s.dtype, s.shape, s.address, s.name, s.depth) for s in recording.storages
+    ]
+    return (
+        described(recording.body), repr(templates), storages, recording.locations,
+        recording.findings,
+    )  # fmt: skip
+
+
 def left_by(body: Body, *, long_way: bool) -> Any:
     """Everything that a kernel leaves."""
     recorder = Recorder("kernel", get_target("trn2"))
@@ -58,18 +73,7 @@ def left_by(body: Body, *, long_way: bool) -> Any:
                 body(given)
     except NkiError as caught:
         error = str(caught)
-    recording = recorder.recording
-    templates = [
-        (t.row.name, t.operands, tuple(t.attributes.items()), t.engine, t.accumulate, t.hidden)
-        for t in recording.templates
-    ]
-    storages = [
-        (s.region, s.dtype, s.shape, s.address, s.name, s.depth) for s in recording.storages
-    ]
-    return (
-        described(recording.body), repr(templates), storages, recording.locations,
-        recording.findings, recorder.names, error,
-    )  # fmt: skip
+    return (*said_by(recorder.recording), recorder.names, error)
 
 
 def check(body: Body) -> None:
