@@ -382,6 +382,30 @@ def test_a_core_that_is_idle_waits_for_what_can_join() -> None:
 
 
 @pytest.mark.usefixtures("fused")
+def test_more_regions_than_are_kept() -> None:
+    x = torch.randn(300, 300, device="neuron")
+
+    def often() -> torch.Tensor:
+        return (x * 2 + 1).relu() * 0.5
+
+    def later() -> torch.Tensor:
+        return (x - 2).relu() * 3
+
+    wanted = _until_fused(often).cpu()
+    for size in range(600):
+        once = torch.full((40_000 + size,), 2.0, device="neuron")
+        assert ((once * 3 - 1).relu() + 2).cpu().eq(7).all()
+        if size % 50 == 0:
+            assert torch.equal(often().cpu(), wanted)
+    assert N.eager_stats()["fused"]["forgotten"] >= 128
+    assert torch.equal(_until_fused(often).cpu(), wanted)
+    for _ in range(64):  # every sixteenth is tried
+        later()
+        N.synchronize()
+    assert torch.equal(_until_fused(later).cpu(), later().cpu())
+
+
+@pytest.mark.usefixtures("fused")
 def test_deterministic_algorithms_join_nothing() -> None:
     x = torch.randn(300, 300, device="neuron")
 

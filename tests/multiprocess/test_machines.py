@@ -36,7 +36,7 @@ x = torch.full((1 << 20,), float(dist.get_rank() + 1), device="neuron")
 dist.all_reduce(x)  # 4 MB, four times what is mounted
 assert x.eq(3).all()
 dist.destroy_process_group()
-print("reduced")
+print("reduced\\n", end="")  # one write, or lines of two ranks mix
 """
 
 

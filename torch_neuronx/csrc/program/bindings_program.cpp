@@ -144,7 +144,7 @@ void bind_program(py::module& m) {
     const RegionStats now = region_stats();
     return py::dict(py::arg("regions") = now.regions, py::arg("operators") = now.calls,
                     py::arg("unwritten") = now.unwritten, py::arg("compiled") = now.compiled,
-                    py::arg("given_up") = now.given_up,
+                    py::arg("given_up") = now.given_up, py::arg("forgotten") = now.forgotten,
                     py::arg("ended_by_operator") = now.ended_boundary,
                     py::arg("ended_full") = now.ended_full, py::arg("ended_idle") = now.ended_idle,
                     py::arg("ended_by_read") = now.ended_read);

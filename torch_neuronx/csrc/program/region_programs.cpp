@@ -85,9 +85,19 @@ py::tuple tuple_of(const Numbers& numbers) {
   return made;
 }
 
+void let_go_of_unneeded() {
+  std::vector<PyObject*> unneeded;
+  {
+    const std::lock_guard<std::mutex> lock(g_regions.mutex);
+    unneeded.swap(g_regions.unneeded);
+  }
+  for (PyObject* program : unneeded) Py_DECREF(program);
+}
+
 }  // namespace
 
 py::object next_region() {
+  let_go_of_unneeded();
   size_t number = 0;
   Description wanted;
   {
@@ -97,7 +107,7 @@ py::object next_region() {
     if (!g_regions.stopped) {
       number = g_regions.wanted.front();
       g_regions.wanted.pop_front();
-      wanted = g_regions.all[number].description;
+      wanted = g_regions.all.at(number).description;
     }
   }
   if (wanted.calls.empty()) return py::none();
@@ -124,12 +134,13 @@ void finish_region(size_t number, py::object program) {
   std::shared_ptr<const Program> made;
   if (!program.is_none()) made = program_of(program);
   const std::lock_guard<std::mutex> lock(g_regions.mutex);
+  const auto found = g_regions.all.find(number);
   TORCH_CHECK_VALUE(
-      number < g_regions.all.size() && g_regions.all[number].state == Region::State::kWanted,
-      "no region ", number, " is being compiled");
-  Region& region = g_regions.all[number];
+      found != g_regions.all.end() && found->second.state == Region::State::kWanted, "no region ",
+      number, " is being compiled");
+  Region& region = found->second;
   if (made != nullptr && fits(*made, region.description)) {
-    program.inc_ref();  // machine code belongs to the object; regions live to the end
+    region.program_object = program.release().ptr();
     region.program = std::move(made);
     region.state = Region::State::kReady;
     for (Start* start : region.beginnings) start->leads_on = true;
@@ -144,8 +155,7 @@ py::list regions_seen() {
   static constexpr const char* names[] = {"seen", "compiling", "compiled", "given up"};
   const std::lock_guard<std::mutex> lock(g_regions.mutex);
   py::list all;
-  for (size_t number = 0; number < g_regions.all.size(); ++number) {
-    const Region& region = g_regions.all[number];
+  for (const auto& [number, region] : g_regions.all) {
     if (region.runs + region.separately == 0) continue;
     py::list calls;
     for (const auto& call : region.description.calls) {

@@ -30,7 +30,6 @@ using queue::QueuedCall;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostCalls = 24;
-constexpr size_t kMostRegions = 256;
 // Less than this, of all results, stays in the caches between calls.
 constexpr size_t kLeastBytes = 128 << 10;
 // One that only ended because nothing more was enqueued may be longer the next time.
@@ -63,45 +62,6 @@ std::unordered_map<uint64_t, Waits> g_waits;
 std::atomic<size_t> g_low_threshold{0};
 std::atomic<bool> g_skips_unread{true};
 std::atomic<int64_t> g_worth{kWorth};
-
-Description description_of(const Collected& found, const std::vector<size_t>& outputs) {
-  Description made{found.members[0].call->core(), found.inputs, {}, outputs};
-  for (const Member& member : found.members) {
-    const auto& name = member.call->op().operator_name();
-    made.calls.push_back({name.name.substr(6), name.overload_name, member.arguments, member.dtype,
-                          member.sizes, member.strides, member.replaces, member.call->called_at});
-  }
-  return made;
-}
-
-// The region of these calls and results; null where there are too many others.
-Region* region_of(const Collected& found, const std::vector<size_t>& outputs) {
-  Start* start = &g_regions.starts[found.members[0].call->core()];
-  std::vector<Start*> path;
-  for (const Member& member : found.members) {
-    auto& next = start->next[member.words];
-    if (next == nullptr) {
-      if (g_regions.all.size() == kMostRegions) return nullptr;
-      next = std::make_unique<Start>();
-    }
-    start = next.get();
-    path.push_back(start);
-  }
-  for (Region* region : start->regions)
-    if (region->description.outputs == outputs) return region;
-  if (g_regions.all.size() == kMostRegions) return nullptr;
-  Region& region = g_regions.all.emplace_back();
-  region.number = g_regions.all.size() - 1;
-  region.description = description_of(found, outputs);
-  for (const auto& call : region.description.calls)
-    region.activity += (region.activity.empty() ? "region: " : ", ") + call.name;
-  for (const Member& member : found.members) region.kinds.push_back(member.call->settled());
-  region.calls = start;
-  path.pop_back();
-  region.beginnings = std::move(path);
-  start->regions.push_back(&region);
-  return &region;
-}
 
 std::string ender(queue::Work& work) {
   const QueuedCall* call = work.as_call();
@@ -296,7 +256,7 @@ void judge(Region& region, int64_t took) {
   const std::lock_guard<std::mutex> lock(g_regions.mutex);
   region.shortest = std::min(region.shortest, took);
   if (++region.judged_runs == kRunsBeforeJudged &&
-      region.shortest > region.calls->took.shortest.load(std::memory_order_relaxed))
+      region.shortest > region.calls->took->shortest.load(std::memory_order_relaxed))
     give_up(region);
 }
 
@@ -337,13 +297,14 @@ void note(Region& region, const Gathered& gathered) {
 void see(Region& region, Gathered::End end) {
   const int enough = end == Gathered::End::kIdle ? kTimesIfIdle : kTimesBeforeCompiling;
   if (region.state != Region::State::kSeen || ++region.seen < enough) return;
-  if (region.calls->took.total.load(std::memory_order_relaxed) < g_worth) return;
+  if (region.calls->took->total.load(std::memory_order_relaxed) < g_worth) return;
   region.state = Region::State::kWanted;
   g_regions.wanted.push_back(region.number);
   g_regions.changed.notify_all();
 }
 
 void count_run(Region& region, Gathered::End end) {
+  region.used = ++g_regions.clock;
   const size_t calls = region.description.calls.size();
   ++region.runs;
   ++g_regions.stats.regions;
@@ -368,6 +329,7 @@ void count_run(Region& region, Gathered::End end) {
 // Runs a region that begins with the next piece of work; see queue::RegionRunner.
 queue::RegionOutcome run_region(queue::Ahead& ahead) {
   if (faults::armed()) return {0, 1};  // each operator is to be reached
+  const Reader reader;
   const size_t low = g_low_threshold.load(std::memory_order_relaxed);
   if (low > 0 && ahead.at(low) == nullptr) return {0, 1};
   Gathered gathered = Gatherer(ahead).gather();
@@ -381,7 +343,13 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
   Start* whole = nullptr;
   {
     const std::lock_guard<std::mutex> lock(g_regions.mutex);
-    if (Region* region = outputs.empty() ? nullptr : region_of(found, outputs)) {
+    const int64_t forgotten = g_regions.stats.forgotten;
+    Region* region = outputs.empty() ? nullptr : region_of(found, outputs);
+    if (g_regions.stats.forgotten != forgotten) {
+      gathered.starts.clear();  // may be gone
+      if (g_waits.size() == kMostWaits) g_waits.clear();
+    }
+    if (region != nullptr) {
       whole = region->calls;
       ready = ready_region(*whole, fates);
       see(*region, gathered.end);
@@ -404,7 +372,7 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
     ready = ready_region(start, fates);
     if (ready != nullptr) found = std::move(part);
   }
-  if (ready == nullptr) return {0, count, whole == nullptr ? nullptr : &whole->took};
+  if (ready == nullptr) return {0, count, whole == nullptr ? nullptr : whole->took};
   {
     const std::lock_guard<std::mutex> lock(g_regions.mutex);
     count_run(*ready, found.members.size() == count ? gathered.end : Gathered::End::kBoundary);
@@ -413,7 +381,7 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
   const registry::Enqueued enqueued(found.members[0].call->issued);
   const auto began = Clock::now();
   const queue::RegionOutcome outcome = run_as_program(*ready, found);
-  if (in_parts) whole->took.total += std::chrono::nanoseconds(Clock::now() - began).count();
+  if (in_parts) whole->took->total += std::chrono::nanoseconds(Clock::now() - began).count();
   return outcome;
 }
 
@@ -428,7 +396,7 @@ RegionStats region_stats() {
 void reset_region_stats() {
   const std::lock_guard<std::mutex> lock(g_regions.mutex);
   g_regions.stats = {};
-  for (Region& region : g_regions.all) {
+  for (auto& [number, region] : g_regions.all) {
     region.runs = region.separately = 0;
     region.ended_by.clear();
   }

@@ -19,6 +19,7 @@ struct RegionStats {
   int64_t calls = 0;      // in them
   int64_t unwritten = 0;  // results of calls in them that nobody could read any more
   int64_t compiled = 0, given_up = 0;
+  int64_t forgotten = 0;  // to make room for others
   // Why regions ended: an operator that takes no part, or memory that calls share in another way;
   // the most calls of a region; nothing more was enqueued in time; somebody waited.
   int64_t ended_boundary = 0, ended_full = 0, ended_idle = 0, ended_read = 0;

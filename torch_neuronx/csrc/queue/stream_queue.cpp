@@ -165,7 +165,7 @@ RegionOutcome StreamQueue::run_region(uint64_t position) {
   return outcome;
 }
 
-void StreamQueue::write_down(Took* where, Clock::duration took) const {
+void StreamQueue::write_down(const std::shared_ptr<Took>& where, Clock::duration took) const {
   if (where == nullptr || core_.failed()) return;
   const int64_t now = std::chrono::nanoseconds(took).count();
   where->total.fetch_add(now, std::memory_order_relaxed);

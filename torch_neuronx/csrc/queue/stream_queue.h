@@ -53,7 +53,7 @@ class StreamQueue {
   void sleep_until_issued(uint64_t position);
   size_t run_in_turn(uint64_t position, RegionOutcome& region, Clock::duration& took);
   RegionOutcome run_region(uint64_t position);
-  void write_down(Took* where, Clock::duration took) const;
+  void write_down(const std::shared_ptr<Took>& where, Clock::duration took) const;
   void run(Work& work, uint64_t position);
   void fail(std::exception_ptr failure, const Work& work);
   bool skips(uint64_t position) const;
