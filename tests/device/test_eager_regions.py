@@ -170,7 +170,7 @@ def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype)
         )
         facts = [(NUMBERS[t.dtype], tuple(t.shape), tuple(t.stride())) for t in inputs]
         geometry = (NUMBERS[expected.dtype], tuple(expected.shape), expected.stride())
-        call = (base, overload, arguments, *geometry, -1)
+        call = (base, overload, arguments, *geometry, -1, 0)
         program = compile_region(0, 0, facts, [call], (0,))
         assert program is not None
         (found,) = program(inputs[:])
@@ -182,10 +182,114 @@ def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype)
 def test_a_cast_gives_the_same_bits_compiled(source: torch.dtype, target: torch.dtype) -> None:
     x = patterns(source, 3).to("neuron")
     facts = [(NUMBERS[source], tuple(x.shape), (1,))]
-    call = ("copy_", "", [None, _X, False], NUMBERS[target], tuple(x.shape), (1,), -1)
+    call = ("copy_", "", [None, _X, False], NUMBERS[target], tuple(x.shape), (1,), -1, 0)
     program = compile_region(0, 0, facts, [call], (0,))
     (found,) = program([x])
     assert same(found.cpu(), x.to(target).cpu())
+
+
+#: Lengths of rows: around the widths of registers and their multiples, and those of models.
+LENGTHS = [16, 17, 31, 33, 48, 63, 64, 65, 96, 97, 127, 129, 200, 768, 1000, 2111]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("work", ["light", "heavy"])
+def test_sums_of_rows_give_the_same_bits_compiled(
+    work: str, length: int, dtype: torch.dtype
+) -> None:
+    """Whatever else the kernel computes: half as many vectors at once, if that is much."""
+    x = torch.randn(2, 3, length, generator=torch.Generator().manual_seed(length)).to(dtype)
+    inputs = [x.to("neuron")]
+    first: Any = ("gelu", "", [_X, "none"]) if work == "heavy" else ("neg", "", [_X])
+    plan: list[tuple[str, str, list[Any]]] = [
+        first,
+        ("mean", "dim", [("value", 0), [-1], True, None]),
+        ("sub", "Tensor", [("value", 0), ("value", 1), 1]),
+        ("tanh", "", [("value", 2)]),
+        ("sum", "dim_IntList", [("value", 3), [2], False, None]),
+        ("mul", "Tensor", [("value", 2), ("value", 1)]),
+    ]
+    if work == "light":
+        plan = plan[:3]
+    check(inputs, plan)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("parameters", [(_Y, _Z), (_Y, None), (None, None)])
+def test_layer_norm_gives_the_same_bits_compiled(
+    parameters: tuple[Any, Any], length: int, dtype: torch.dtype
+) -> None:
+    source = torch.Generator().manual_seed(length)
+    x = torch.randn(5, length, generator=source) * 3 + 1
+    row = torch.randn(2, length, generator=source)
+    inputs = [t.to(dtype).to("neuron") for t in (x, row[0], x, row[1])]
+    plan: list[tuple[str, str, list[Any]]] = [
+        ("gelu", "", [_X, "tanh"]),
+        ("native_layer_norm", "", [("value", 0), [length], *parameters, 1e-5]),
+        ("mul", "Tensor", [("value", 1), 0.7]),
+        ("add", "Tensor", [("value", 4), ("value", 3), 1]),
+    ]
+    used = [inputs[0], *(inputs[each[1]] for each in parameters if each)]
+    numbers = {_X: ("input", 0)}
+    for each in parameters:
+        if each:
+            numbers[each] = ("input", len(numbers))
+    plan[1] = (*plan[1][:2], [numbers.get(v, v) if isinstance(v, tuple) else v for v in plan[1][2]])
+    check(used, plan)
+
+
+def check(inputs: list[torch.Tensor], plan: list[tuple[str, str, list[Any]]]) -> None:
+    """Run operators one by one and as a region that returns all, and compare the bits."""
+    expected: list[torch.Tensor] = []
+    calls: list[Any] = []
+    for name, overload, arguments in plan:
+        operator = getattr(getattr(torch.ops.aten, name), overload or "default")
+        given = [
+            (inputs if each[0] == "input" else expected)[each[1]]
+            if isinstance(each, tuple)
+            else each
+            for each in arguments
+        ]
+        split = list(zip(operator._schema.arguments, given, strict=True))
+        results = operator(
+            *(value for about, value in split if not about.kwarg_only),
+            **{about.name: value for about, value in split if about.kwarg_only},
+        )
+        for number, result in enumerate(results if isinstance(results, tuple) else (results,)):
+            geometry = (NUMBERS[result.dtype], tuple(result.shape), result.stride())
+            calls.append((name, overload, [] if number else arguments, *geometry, -1, number))
+            expected.append(result)
+    facts = [(NUMBERS[t.dtype], tuple(t.shape), t.stride()) for t in inputs]
+    program = compile_region(0, 0, facts, calls, tuple(range(len(calls))))
+    assert program is not None
+    for call, found, wanted in zip(calls, program(inputs[:]), expected, strict=True):
+        assert same(found.cpu(), wanted.cpu()), call
+
+
+@pytest.mark.parametrize("shape", [(4, 1 << 15), (1, 1 << 17)])
+def test_few_long_rows_that_the_compiler_divides_are_not_joined(shape: tuple[int, int]) -> None:
+    facts = [(NUMBERS[torch.float32], shape, (shape[1], 1))]
+    sizes = (shape[0], 1)
+    calls: list[Any] = [
+        ("neg", "", [_X], NUMBERS[torch.float32], shape, (shape[1], 1), -1, 0),
+        ("sum", "dim_IntList", [("value", 0), [1], True, None], 6, sizes, (1, 1), -1, 0),
+    ]
+    assert compile_region(0, 0, facts, calls, (0, 1)) is None
+
+
+def test_sums_of_columns_are_not_joined() -> None:
+    x = torch.randn(2048, 64, device="neuron")
+    facts = [(NUMBERS[torch.float32], (64, 2048), (1, 64))]
+    calls: list[Any] = [
+        ("neg", "", [_X], 6, (64, 2048), (1, 64), -1, 0),
+        ("sum", "dim_IntList", [("value", 0), [1], True, None], 6, (64, 1), (1, 1), -1, 0),
+    ]
+    program = compile_region(0, 0, facts, calls, (1,))
+    if program is not None:  # the lanes lay along the row all the same
+        expected = (-x.t()).contiguous().sum(1, keepdim=True)
+        assert same(program([x.t()])[0].cpu(), expected.cpu())
 
 
 def _until_fused(step: Callable[[], Any], seconds: float = 60) -> Any:
@@ -227,11 +331,19 @@ def _work(seed: int, dtype: torch.dtype) -> Callable[[], list[torch.Tensor]]:
         lambda a, _: a.add_(a).abs().sqrt(),
         lambda a, _: (a * a + 0.5).rsqrt(),
         lambda a, b: (a.t() * b.t() - a.t()).t() + b,
+        lambda a, _: a - a.mean(-1, keepdim=True),
+        lambda a, b: a * b.sum(1, keepdim=True).tanh(),
+        lambda a, b: torch.nn.functional.layer_norm(a + b, (256,), row, row),
+        lambda a, _: (a.float() * (a.float().pow(2).mean(-1, keepdim=True) + 0.1).rsqrt()).to(
+            dtype
+        ),
+        lambda a, b: a + torch.nn.functional.dropout(b * 0.5, 0.3),
         lambda a, b: (a.to(torch.float16) * 2).to(dtype) + b,
     ]
     plan = [(choose.randrange(len(makers)), choose.random(), choose.random()) for _ in range(20)]
 
     def step() -> list[torch.Tensor]:
+        torch.neuron.manual_seed(seed)  # type: ignore[attr-defined]
         values = [t.clone() for t in given]
         for maker, first, second in plan:
             a, b = (values[int(r * len(values))] for r in (first, second))
@@ -274,6 +386,47 @@ def test_what_is_kept_of_a_region_has_its_value() -> None:
     expected = x.cpu() * 2 + 1
     assert torch.equal(kept[0].cpu(), expected)
     assert torch.equal(result.cpu(), (expected - 3).relu() * x.cpu())
+
+
+@pytest.mark.usefixtures("fused")
+def test_a_norm_written_out_is_one_region() -> None:
+    x, weight = torch.randn(256, 512, device="neuron"), torch.randn(512, device="neuron")
+
+    def step() -> torch.Tensor:
+        wide = x.float() * 2
+        return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5))
+
+    with N.eager_mode("debug"):
+        expected = step().cpu()
+    for _ in range(40):
+        assert torch.equal(_until_fused(step).cpu(), expected)
+        ran = [{name for name, *_ in r["calls"]} for r in _C.regions_seen() if r["runs"]]
+        if any({"pow.Tensor_Scalar", "mean.dim", "rsqrt"} <= names for names in ran):
+            return
+    raise AssertionError(ran)
+
+
+@pytest.mark.usefixtures("fused")
+@pytest.mark.parametrize("dtype", TYPES)
+def test_dropout_draws_the_same_and_leaves_its_mask(dtype: torch.dtype) -> None:
+    x = torch.randn(300, 300, device="neuron", dtype=dtype, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        torch.neuron.manual_seed(3)  # type: ignore[attr-defined]
+        first = torch.nn.functional.dropout(torch.nn.functional.gelu(x), 0.4)
+        y = torch.nn.functional.dropout(first + x, 0.1)
+        return torch.cat([y.detach(), *torch.autograd.grad(y, x, x.detach())])
+
+    with N.eager_mode("debug"):
+        expected = step().cpu()
+    end, ran = time.monotonic() + 60, set[str]()
+    while not {"native_dropout", "native_dropout_backward"} <= ran:
+        assert same(step().cpu(), expected)
+        step()  # nobody reads this one's result
+        N.synchronize()
+        ran = {name for r in _C.regions_seen() if r["runs"] for name, *_ in r["calls"]}
+        assert time.monotonic() < end, ran
+        time.sleep(0.02)
 
 
 @pytest.mark.usefixtures("fused")

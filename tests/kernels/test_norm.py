@@ -1,8 +1,9 @@
 """Softmax, layer norm and RMS norm of the native core against float64.
 
 Bounds, with u = 2^-24: a row sum over lanes and blocks has a relative error of a few u whatever the
-length; x - max and x - mean are off by u |x| and u |mean|, which shows as a relative error of the
-exponential or as an absolute error times rstd.
+length, and so has mostly one of a norm's rows, whose lanes add 128 numbers at most; x - max and
+x - mean are off by u |x| and u |mean|, which shows as a relative error of the exponential or as an
+absolute error times rstd.
 """
 
 from __future__ import annotations
@@ -104,6 +105,38 @@ def test_softmax_backward(
         exact = (g - (g * v).sum(1, keepdim=True)) * v
         allowed = UNIT * 8 * (g.abs() + size) * v
     assert within(out, exact, allowed), isa
+
+
+def sum_in_order(row: Tensor, lanes: int) -> Tensor:
+    """Four vectors of partial sums, and what is left over; see kernels/norm_impl.h."""
+    main = 4 * lanes
+
+    def folded(partial: Tensor, to: int) -> Tensor:
+        while len(partial) > to:
+            partial = partial[: len(partial) // 2] + partial[len(partial) // 2 :]
+        return partial
+
+    full = len(row) // main * main
+    partial = torch.zeros(main)
+    for start in range(0, full, main):
+        partial = partial + row[start : start + main].float()
+    if rest := len(row) - full:
+        tail = torch.zeros(1 << (rest - 1).bit_length())
+        tail[:rest] += row[full:].float()
+        partial = folded(partial, len(tail)) + tail
+    return folded(partial, 1)[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cols", [1, 2, 3, 15, 16, 17, 31, 64, 65, 97, 128, 333, 1024, 1100])
+def test_sums_of_rows_have_one_order(isa: str, dtype: torch.dtype, cols: int) -> None:
+    x = draw((5, cols), dtype, cols, 3.0, 0.5)
+    sums = torch.stack([sum_in_order(row, core.kernel_lanes()) for row in x])
+    out = torch.empty(5, dtype=dtype)
+    core.kernel_sum_rows(x, out, mean=False)
+    assert torch.equal(out, sums.to(dtype)), isa
+    core.kernel_sum_rows(x, out, mean=True)
+    assert torch.equal(out, (sums / cols).to(dtype)), isa
 
 
 def layer_norm(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import math
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,12 +21,16 @@ from torch_neuronx import _C
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from neuronxcc.ir.graph import Graph
+    from torch_neuronx.program.executable import Executable
+
 _LOG = logging.getLogger(__name__)
 aten = torch.ops.aten
 
 #: (operator, overload, arguments, number of the type of the result, its sizes and strides, the
-#: number of the input in whose memory it lies, or -1)
-Call = tuple[str, str, list[Any], int, tuple[int, ...], tuple[int, ...], int]
+#: number of the input in whose memory it lies, or -1, and which result of the operator it is: those
+#: of one follow each other, and only the first has the arguments)
+Call = tuple[str, str, list[Any], int, tuple[int, ...], tuple[int, ...], int, int]
 #: (number of the type, sizes, strides)
 Input = tuple[int, tuple[int, ...], tuple[int, ...]]
 
@@ -44,6 +49,7 @@ class _Maker:
         self.graph = torch.fx.Graph()
         self.places: list[torch.fx.Node] = []
         self.values: list[torch.fx.Node] = []
+        self.several: list[torch.fx.Node] = []  # all results of the last operator
 
     def input(
         self, core: int, dtype: int, sizes: tuple[int, ...], strides: tuple[int, ...]
@@ -61,12 +67,20 @@ class _Maker:
         return node
 
     def operator(self, name: str, overload: str, arguments: list[Any], wanted: torch.Size) -> Any:
-        """What one operator gives, `wanted` being the sizes of its result."""
+        """What one operator gives, `wanted` being the sizes of its (first) result."""
         given = [self._argument(each) for each in arguments]
         if name == "copy_":  # all of a tensor by another one
             source = given[1]
             same = source.meta["val"].shape == wanted
             return source if same else self.call(aten.expand.default, source, list(wanted))
+        if name == "native_dropout":  # behind the drawing: of what, the mask, the factor
+            x, keep, scale = given
+            dtype = x.meta["val"].dtype
+            kept = self.call(aten.mul.Tensor, x, self._cast(keep, dtype))
+            # The eager kernel rounds the factor to the type first.
+            return self.call(aten.mul.Tensor, kept, _rounded(scale, dtype))
+        if name == "native_layer_norm":
+            return self._layer_norm(*given)
         # What writes in place gives what it would give elsewhere.
         target = getattr(getattr(aten, name.removesuffix("_")), overload or "default")
         named = list(zip(target._schema.arguments, given, strict=True))  # noqa: SLF001
@@ -77,20 +91,55 @@ class _Maker:
         )
 
     def result(self, call: Call) -> None:
-        name, overload, arguments, dtype, sizes, *_ = call
+        name, overload, arguments, dtype, sizes, _, _, number = call
         wanted = TYPES_BY_NUMBER[dtype]
-        node = self.operator(name, overload, arguments, torch.Size(sizes))
+        if number == 0:
+            made = self.operator(name, overload, arguments, torch.Size(sizes))
+            self.several = made if isinstance(made, list) else [made]
+        node = self.several[number]
         if name == "copy_" or (name.endswith("_") and node.meta["val"].dtype != wanted):
-            node = self.call(
-                aten._to_copy.default,  # noqa: SLF001
-                node,
-                dtype=wanted,
-                memory_format=torch.contiguous_format,
-            )
+            node = self._cast(node, wanted)
         value = node.meta["val"]
         if (value.dtype, tuple(value.shape)) != (wanted, sizes):
             raise ValueError(f"{name} gives {value.dtype}{list(value.shape)}, not {sizes}")
         self.values.append(node)
+
+    def _layer_norm(
+        self,
+        x: torch.fx.Node,
+        normalized: list[int],
+        weight: torch.fx.Node | None,
+        bias: torch.fx.Node | None,
+        eps: float,
+    ) -> list[torch.fx.Node]:
+        """Return result, mean and 1 / deviation, as `norm_row` (kernels/norm_impl.h) makes them."""
+        dtype = x.meta["val"].dtype
+        over = [-1 - d for d in range(len(normalized))]
+        wide = self._cast(x, torch.float32)
+        mean = self.call(aten.mean.dim, wide, over, True)  # noqa: FBT003 - keepdim
+        centred = self.call(aten.sub.Tensor, wide, mean)
+        squares = self.call(aten.mul.Tensor, centred, centred)
+        total = self.call(aten.sum.dim_IntList, squares, over, True)  # noqa: FBT003
+        variance = self.call(
+            aten.div.Tensor, self._cast(total, torch.float64), float(math.prod(normalized))
+        )
+        rounded = _rounded(eps, torch.float32)
+        deviation = self.call(aten.sqrt.default, self.call(aten.add.Tensor, variance, rounded))
+        scale = self._cast(self.call(aten.reciprocal.default, deviation), torch.float32)
+        y = self.call(aten.mul.Tensor, centred, scale)
+        if weight is not None:
+            y = self.call(aten.mul.Tensor, y, self._cast(weight, torch.float32))
+        if bias is not None:
+            y = self.call(aten.add.Tensor, y, self._cast(bias, torch.float32))
+        return [self._cast(each, dtype) for each in (y, mean, scale)]
+
+    def _cast(self, node: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+        return self.call(
+            aten._to_copy.default,  # noqa: SLF001
+            node,
+            dtype=dtype,
+            memory_format=torch.contiguous_format,
+        )
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, list):
@@ -99,6 +148,13 @@ class _Maker:
             kind, number = given
             return (self.places if kind == "input" else self.values)[number]
         return given
+
+
+def _rounded(number: float, dtype: torch.dtype) -> float:
+    from torch._subclasses.fake_tensor import unset_fake_temporarily  # noqa: PLC0415 - loads much
+
+    with unset_fake_temporarily():
+        return torch.tensor(number, dtype=dtype).item()
 
 
 def region_graph(
@@ -126,9 +182,9 @@ def region_graph(
         for call in calls:
             maker.result(call)
         for number in outputs:
-            if (place := calls[number][-1]) >= 0:
+            if (place := calls[number][6]) >= 0:
                 maker.call(aten.copy_.default, maker.places[place], maker.values[number])
-    maker.graph.output(tuple(maker.values[n] for n in outputs if calls[n][-1] < 0))
+    maker.graph.output(tuple(maker.values[n] for n in outputs if calls[n][6] < 0))
     return torch.fx.GraphModule({}, maker.graph)
 
 
@@ -145,11 +201,34 @@ def compile_region(
     from torch_neuronx.dynamo.outputs import Output  # noqa: PLC0415
 
     imported = import_graph(region_graph(core, inputs, calls, outputs), f"region{number}")
-    returned = sum(calls[number][-1] < 0 for number in outputs)
+    returned = sum(calls[number][6] < 0 for number in outputs)
     plain = tuple(Output("result", i) for i in range(returned))
     if tuple(imported.arguments) != tuple(range(len(inputs))) or tuple(imported.outputs) != plain:
         return None
-    return compile_native(imported, _AS_EAGER).executable.run
+    executable = compile_native(imported, _AS_EAGER).executable
+    return executable.run if _sums_as_eager(imported.graph, executable) else None
+
+
+def _sums_as_eager(graph: Graph, executable: Executable) -> bool:
+    """Whether machine code adds up each row in the order of the eager kernel.
+
+    Both have one order for rows of a length (`neuronxcc/codegen/llvm/reduction.py`). Not if the
+    lanes lie otherwise, or if few long rows are added up in parts.
+    """
+    from neuronxcc.codegen.llvm.host import Host  # noqa: PLC0415 - the compiler
+    from neuronxcc.codegen.llvm.reduction import adds_rows  # noqa: PLC0415
+    from neuronxcc.ir.op import Op  # noqa: PLC0415
+    from neuronxcc.lowering.preparation.rewrites import is_divided  # noqa: PLC0415
+
+    sums = [node for node in graph.nodes() if node.op is Op.REDUCE]
+    if not sums:
+        return True
+    host = Host.detect()
+    if any(map(is_divided, sums)) or host.lanes != _C.kernel_lanes():
+        return False
+    wanted = {node.srcs[0].type.size // max(node.type.size, 1) for node in sums} - {1}
+    found = {adds_rows(kernel, host) for kernel in executable.kernels} - {0}
+    return found == wanted
 
 
 def _compile_all() -> None:

@@ -17,6 +17,7 @@ from neuronxcc.codegen.errors import CodegenUnsupported
 from neuronxcc.codegen.llvm import CompiledModule, Function, compile_kernels
 from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.streaming import is_large
+from neuronxcc.codegen.loop import Kernel
 from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.program.errors import NeffError
@@ -96,6 +97,11 @@ class Executable:
         self.run = _C.Program(maker.program(program), self._module)
         if like is None:
             check_host_steps(program)  # after the native core's checks: fake tensors trust, too
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The loop kernels of its steps, each once."""
+        return tuple(kernel for kernel, _ in self._compiled)
 
     def __call__(self, args: list[torch.Tensor] | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         """Run it.

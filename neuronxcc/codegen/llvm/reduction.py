@@ -4,6 +4,11 @@ The first pass accumulates what needs no other reduction, the second what needs 
 and so on; values that vary along reduced dimensions are stored in the last pass. The lanes lie
 along a reduced dimension (rows: partial results are joined at the end) or along a parallel one
 (columns: every lane is a result of its own), whichever reads memory better.
+
+The order in which a row is added up depends on its length and the host alone: vectors of four
+registers, then one of the next power of two of lanes, both folded by halves. The eager kernel of
+sums (`sum_row` in torch_neuronx/csrc/kernels/norm_impl.h) has the same order, so a kernel for which
+`adds_rows` holds gives its bits, whatever else it computes.
 """
 
 from __future__ import annotations
@@ -29,24 +34,30 @@ from neuronxcc.codegen.llvm.host import Host
 from neuronxcc.codegen.llvm.passes import Passes, complexity, passes_of
 from neuronxcc.codegen.llvm.points import Points
 from neuronxcc.codegen.llvm.vectors import cheapest_vector, prefix_mask
-from neuronxcc.codegen.loop import Access, Kind, Scalar
-from neuronxcc.codegen.space import Space
+from neuronxcc.codegen.loop import Access, Kernel, Kind, Scalar
+from neuronxcc.codegen.space import Space, simplify
 
 # Row buffers larger than this are not kept: computing again is cheaper than reading far memory.
 _SCRATCH_BYTES = 512 << 10
 # Rows of these sizes are asked for in advance: longer ones would drive others out of the cache.
 _AHEAD_BYTES = 1 << 10, 128 << 10
-# Instructions of a vector up to which four vectors at once are better than two.
+# Registers of a row's partial results: several vectors at once hide the latency of the additions.
+_REGISTERS = 4
+# Instructions of a vector up to which all of these are computed at once, and not half of them.
 _LIGHT = 24
 
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """Vectors along the vector dimension: `main` lanes in a loop up to `full`, then a tail."""
+    """Vectors along the vector dimension: `main` lanes in a loop up to `full`, then a tail.
+
+    Both are computed in pieces of at most `piece` lanes, each with partial results of its own.
+    """
 
     extent: int
     main: int
     tail: int  # lanes of the tail vector, 0 for none
+    piece: int
 
     @property
     def full(self) -> int:
@@ -56,29 +67,32 @@ class _Strip:
     def one_vector(self) -> bool:
         return self.extent <= max(self.main, self.tail)
 
-
-def _strip(extent: int, lanes: int, widest: int) -> _Strip:
-    """Lanes for a row: several vectors at once hide the latency of the accumulation."""
-    best: tuple[float, _Strip] | None = None
-    factor = 1
-    while factor <= widest:
-        main = lanes * factor
-        rest = extent % main
-        tail = power_of_two_above(rest) if rest else 0
-        trips = extent // main
-        cost = trips * (factor + 1.5) + max(1.0, tail / lanes) * bool(tail)
-        if best is None or cost <= best[0]:
-            best = (cost, _Strip(extent, main, tail))
-        factor *= 2
-    assert best is not None
-    return best[1]
+    def pieces(self, lanes: int) -> int:
+        return -(-lanes // self.piece)
 
 
 def _strips(extent: int, lanes: int, passes: Passes) -> list[_Strip]:
     """For each pass; a row that is short enough is one vector in all of them."""
-    if extent <= 4 * lanes:
-        return [_strip(extent, lanes, 4)] * passes.count
-    return [_strip(extent, lanes, 4 if work <= _LIGHT else 2) for work in passes.work]
+    main = _REGISTERS * lanes
+    rest = extent % main
+    tail = power_of_two_above(rest) if rest else 0
+    return [
+        _Strip(extent, main, tail, main if work <= _LIGHT or extent <= main else main // 2)
+        for work in passes.work
+    ]
+
+
+def adds_rows(kernel: Kernel, host: Host) -> int | None:
+    """Whether a kernel reduces rows in the order that depends on their length alone.
+
+    Returns:
+        The length of the rows; 0 if nothing is reduced; None if it reduces in another order.
+    """
+    space = simplify(kernel)
+    if not space.reduced:
+        return 0
+    vec = cheapest_vector(space, host)
+    return space.extent(space.reduced[0]) if space.reduced == (vec,) else None
 
 
 @dataclass
@@ -160,21 +174,26 @@ class _Schedule:
         points = self.points
         if self.strip is None:
             return self._nest(0, [a.start(points.lanes) for a in accumulators], body)
-        main, tail = self.strip.main, self.strip.tail
-        has_main = self.strip.full > 0
-        states: list[list[Val]] = []
-        if has_main:
-            states += [a.start(main) for a in accumulators]
-        if tail:
-            states += [a.start(tail) for a in accumulators]
-        states = self._nest(0, states, lambda s: self._row(s, body, len(accumulators)))
+        strip = self.strip
+        widths = [strip.main] * (strip.full > 0) + [strip.tail] * (strip.tail > 0)
+        states = [
+            one.start(min(width, strip.piece))
+            for width in widths
+            for _ in range(strip.pieces(width))
+            for one in accumulators
+        ]
         count = len(accumulators)
-        if has_main and tail:
-            return [
-                a.join(a.fold(m, tail), t)
-                for a, m, t in zip(accumulators, states[:count], states[count:], strict=True)
-            ]
-        return states
+        states = self._nest(0, states, lambda s: self._row(s, body, count))
+        at_once = count * strip.pieces(widths[0])
+        finished = []
+        for number, one in enumerate(accumulators):
+            main = states[number:at_once:count] if count else []
+            if len(widths) > 1:
+                tail = states[at_once + number :: count]
+                main = _folded(one, main, strip.tail)
+                main = [one.join(m, t) for m, t in zip(main, tail, strict=True)]
+            finished.append(_folded(one, main, main[0][0].lanes)[0])
+        return finished
 
     def _nest(
         self,
@@ -202,30 +221,57 @@ class _Schedule:
         count: int,
     ) -> list[list[Val]]:
         """The vector dimension, which is reduced."""
-        points, em, strip = self.points, self.em, self.strip
+        em, strip = self.em, self.strip
         assert strip is not None
-        vec = self.vec
-        assert vec is not None
+        at_once = count * strip.pieces(strip.main) if strip.full else 0
+        main, tail = states[:at_once], states[at_once:]
         result: list[list[Val]] = []
-        if strip.full:
-            points.lie_along(vec, strip.main)
-            if strip.full > strip.main:
-                flat = [v for state in states[:count] for v in state]
-                shape = [len(state) for state in states[:count]]
-                stop = em.const("i64", strip.full)
-                with em.loop(em.const("i64", 0), stop, strip.main, flat) as loop:
-                    points.position[vec] = loop.index
-                    new = body(_split(loop.carried, shape))
-                    loop.next = [v for state in new for v in state]
-                result += _split(loop.results, shape)
-            else:
-                points.position[vec] = em.const("i64", 0)
-                result += self._isolated(bool(strip.tail), states[:count], body)
+        if strip.full > strip.main:
+            flat = [v for state in main for v in state]
+            shape = [len(state) for state in main]
+            stop = em.const("i64", strip.full)
+            with em.loop(em.const("i64", 0), stop, strip.main, flat) as loop:
+                new = self._vector(
+                    _split(loop.carried, shape), loop.index, strip.main, strip.main, body
+                )
+                loop.next = [v for state in new for v in state]
+            result += _split(loop.results, shape)
+        elif strip.full:
+            start = em.const("i64", 0)
+            result += self._vector(
+                main, start, strip.main, strip.main, body, apart=bool(strip.tail)
+            )
         if strip.tail:
-            mask = prefix_mask(em, strip.tail, strip.extent - strip.full)
-            points.lie_along(vec, strip.tail, mask)
-            points.position[vec] = em.const("i64", strip.full)
-            result += self._isolated(bool(strip.full), states[-count:] if count else [], body)
+            start = em.const("i64", strip.full)
+            result += self._vector(
+                tail, start, strip.tail, strip.extent - strip.full, body, apart=bool(strip.full)
+            )
+        return result
+
+    def _vector(
+        self,
+        states: list[list[Val]],
+        start: Val,
+        width: int,
+        active: int,
+        body: Callable[[list[list[Val]]], list[list[Val]]],
+        *,
+        apart: bool = False,
+    ) -> list[list[Val]]:
+        """`width` lanes from `start` on, of which `active` take part, in pieces."""
+        points, em, strip, vec = self.points, self.em, self.strip, self.vec
+        assert strip is not None
+        assert vec is not None
+        lanes, pieces = min(width, strip.piece), strip.pieces(width)
+        each = len(states) // pieces
+        result: list[list[Val]] = []
+        for number in range(pieces):
+            offset = number * lanes
+            points.lie_along(vec, lanes, prefix_mask(em, lanes, min(lanes, active - offset)))
+            place = em.binary("add", start, em.const("i64", offset)) if offset else start
+            points.position[vec] = place
+            given = states[number * each : (number + 1) * each]
+            result += self._isolated(apart or pieces > 1, given, body)
         return result
 
     def _isolated(
@@ -283,6 +329,14 @@ class _Schedule:
             return value
 
         return load
+
+
+def _folded(one: Accumulator, pieces: list[list[Val]], lanes: int) -> list[list[Val]]:
+    """The state in pieces, with their lanes joined by halves until so many are left in all."""
+    while len(pieces) > 1 and len(pieces) * pieces[0][0].lanes > lanes:
+        half = len(pieces) // 2
+        pieces = [one.join(a, b) for a, b in zip(pieces[:half], pieces[half:], strict=True)]
+    return [one.fold(piece, lanes) if piece[0].lanes > lanes else piece for piece in pieces]
 
 
 def _padded(strip: _Strip) -> int:

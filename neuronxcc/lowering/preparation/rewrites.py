@@ -88,6 +88,11 @@ def _reduced(x: Node, kind: str, dims: tuple[int, ...]) -> Node:
     return _reduce(node) or node
 
 
+def is_divided(node: Node) -> bool:
+    """Whether a reduction is done in parts, whose results are reduced then."""
+    return _parts(node.srcs[0], node["dims"]) is not None
+
+
 def _parts(x: Node, dims: tuple[int, ...]) -> tuple[int, int] | None:
     """How a reduction is divided: a dimension, and the number of parts of it."""
     results = math.prod(n for d, n in enumerate(x.shape) if d not in dims)

@@ -1,16 +1,19 @@
-// Softmax and normalisations on our own kernels where they apply (contiguous float32,
+// Softmax, normalisations and sums of rows on our own kernels where they apply (contiguous float32,
 // bfloat16, float16), else on ATen's.
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/mean.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/sum.h>
 #include <torch/library.h>
 
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
+#include "dispatch/row_sums.h"
 #include "dispatch/structured.h"
 #include "dispatch/trusting.h"
 #include "kernels/norm.h"
@@ -165,7 +168,29 @@ Three layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, at::IntAr
   return {dx, dw, db};
 }
 
+template <bool kMean>
+at::Tensor sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keepdim,
+               std::optional<at::ScalarType> dtype) {
+  const auto shape = dims.has_value() && on_neuron(x) && x.is_contiguous()
+                         ? row_sums(x.scalar_type(), x.sizes(), *dims)
+                         : std::nullopt;
+  if (!shape || dtype.value_or(x.scalar_type()) != x.scalar_type()) {
+    return run_on_host(x.device().index(), [&](HostArgs& host) {
+      return kMean ? at::mean(host(x), dims, keepdim, dtype)
+                   : at::sum(host(x), dims, keepdim, dtype);
+    });
+  }
+  at::DimVector sizes(x.sizes().begin(), x.sizes().end() - static_cast<int64_t>(dims->size()));
+  if (keepdim) sizes.resize(x.sizes().size(), 1);
+  at::Tensor out = empty_on(x.device().index(), sizes, {}, x.scalar_type());
+  kernels::sum_rows(x.scalar_type(), x.const_data_ptr(), out.mutable_data_ptr(), shape->rows,
+                    shape->cols, kMean);
+  return out;
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  NEURON_IMPL(m, "mean.dim", sum<true>);
+  NEURON_IMPL(m, "sum.dim_IntList", sum<false>);
   NEURON_IMPL(m, "_softmax", softmax<false>);
   NEURON_IMPL(m, "_log_softmax", softmax<true>);
   NEURON_IMPL(m, "_softmax_backward_data", softmax_backward<false>);

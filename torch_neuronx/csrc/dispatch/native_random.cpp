@@ -1,5 +1,6 @@
 // Random operators on the device's own counter-based generator. Argument checks are PyTorch's
 // (DistributionTemplates.h); the numbers are kernels/philox.h's.
+#include <ATen/Parallel.h>
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
@@ -10,6 +11,7 @@
 
 #include "device/generator.h"
 #include "device/state.h"
+#include "dispatch/dropout.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
 #include "kernels/philox.h"
@@ -211,6 +213,13 @@ at::Tensor& randperm_out(int64_t n, OptionalGenerator generator, at::Tensor& out
   return out;
 }
 
+// x * keep * scale, in one pass where ATen, which converts `keep` first, makes three.
+void scale_kept(const float* x, const bool* keep, float scale, float* out, int64_t count) {
+  at::parallel_for(0, count, at::internal::GRAIN_SIZE, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out[i] = x[i] * static_cast<float>(keep[i]) * scale;
+  });
+}
+
 std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
                                            std::optional<bool> train) {
   if (!train.value_or(true) || input.numel() == 0) {
@@ -218,14 +227,17 @@ std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
   }
   TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
   const auto index = input.device().index();
-  const at::Generator generator = host_generator(std::nullopt, index);
   return run_on_host(index, [&](HostArgs& host) {
     const at::Tensor x = host(input);
-    // Drawn as the CPU's dropout draws it, so that a seeded model drops the same elements on both.
-    const at::Tensor keep =
-        at::empty_like(x, x.options().dtype(at::kBool)).bernoulli_(1 - p, generator);
-    const double scale = p == 1 ? 0.0 : 1.0 / (1.0 - p);
-    return std::make_tuple(x.mul(keep).mul_(scale), keep);
+    const at::Tensor keep = at::empty_like(x, x.options().dtype(at::kBool));
+    draw_kept(keep, p, index);
+    const double scale = dropout_scale(p);
+    if (x.scalar_type() != at::kFloat || !x.is_contiguous())
+      return std::make_tuple(x.mul(keep).mul_(scale), keep);
+    at::Tensor out = at::empty_like(x);
+    scale_kept(x.const_data_ptr<float>(), keep.const_data_ptr<bool>(), static_cast<float>(scale),
+               out.mutable_data_ptr<float>(), x.numel());
+    return std::make_tuple(out, keep);
   });
 }
 
@@ -253,4 +265,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 
 }  // namespace
+
+// Drawn as the CPU's dropout draws it, so that a seeded model drops the same elements on both.
+void draw_kept(const at::Tensor& keep, double p, c10::DeviceIndex core) {
+  keep.bernoulli_(1 - p, host_generator(std::nullopt, core));
+}
+
+double dropout_scale(double p) { return p == 1 ? 0.0 : 1.0 / (1.0 - p); }
+
 }  // namespace torch_neuronx

@@ -122,6 +122,21 @@ void bind_norm(py::module_& m) {
       },
       py::arg("x"), py::arg("out"), py::arg("log"));
   m.def(
+      "kernel_sum_rows",
+      [](const Tensor& x, const Tensor& out, bool mean) {
+        const auto [rows, cols] = shape_of(x);
+        check(x, "x");
+        check(out, "out");
+        TORCH_CHECK_VALUE(
+            out.numel() == rows && out.scalar_type() == x.scalar_type() &&
+                cols <= k::longest_summed_row(),
+            "out must have an element for each row of x, and rows are not longer than ",
+            k::longest_summed_row());
+        py::gil_scoped_release release;
+        k::sum_rows(x.scalar_type(), x.data_ptr(), out.data_ptr(), rows, cols, mean);
+      },
+      py::arg("x"), py::arg("out"), py::arg("mean"));
+  m.def(
       "kernel_softmax_backward",
       [](const Tensor& grad, const Tensor& y, const Tensor& out, bool log) {
         const auto [rows, cols] = shape_of(y);
@@ -303,6 +318,7 @@ void bind_multi_tensor(py::module_& m) {
 
 void bind_kernels(py::module_& m) {
   m.def("kernel_isa", [] { return std::string(k::isa_name(k::active_isa())); });
+  m.def("kernel_lanes", [] { return k::norm_table().sum_lanes / 4; });
   m.def("kernel_isas", [] {
     std::vector<std::string> names;
     for (int i = 0; i <= static_cast<int>(k::best_isa()); ++i) {

@@ -165,4 +165,15 @@ void rms_norm_backward(c10::ScalarType dtype, c10::ScalarType weight_dtype, cons
                  rows, cols});
 }
 
+void sum_rows(c10::ScalarType dtype, const void* x, void* out, int64_t rows, int64_t cols,
+              bool mean) {
+  const int index = kernel_dtype_index(dtype, "sum_rows");
+  const auto f = norm_table().sum[index];
+  const Rows row_of = rows_of(index, cols), result_of = rows_of(index, 1);
+  each_row(rows, cols, 0,
+           [&](int64_t row, float*) { f(row_of.at(x, row), result_of.at(out, row), cols, mean); });
+}
+
+int64_t longest_summed_row() { return norm_table().longest_row; }
+
 }  // namespace torch_neuronx::kernels

@@ -1,4 +1,4 @@
-// Softmax and normalisations over the last, contiguous dimension of a rows x cols array.
+// Softmax, normalisations and sums over the last, contiguous dimension of a rows x cols array.
 //
 // dtypes: float32, bfloat16, float16; 16-bit rows are computed in float32 and rounded once. Sums
 // are kept per vector lane over blocks and added in double, the variance takes a second pass over
@@ -45,6 +45,13 @@ void rms_norm_backward(c10::ScalarType dtype, c10::ScalarType weight_dtype, cons
                        const void* x, const float* rstd, const void* weight, void* grad_in,
                        void* grad_weight, int64_t rows, int64_t cols);
 
+/// out[row] = the sum, or the mean, of the row, of `dtype`. Added in float32 in the order in which
+/// compiled code adds up a row (neuronxcc/codegen/llvm/reduction.py), so both give equal bits.
+void sum_rows(c10::ScalarType dtype, const void* x, void* out, int64_t rows, int64_t cols,
+              bool mean);
+/// The longest row that sum_rows() takes, and that layer_norm() adds up in that order.
+int64_t longest_summed_row();
+
 /// Serial functions over one row (`scratch`: cols floats), one table per instruction set. The index
 /// is kernel_dtype_index(); [3][2] adds whether weights are float32 (1) or of the row's dtype (0).
 struct NormTable {
@@ -62,6 +69,10 @@ struct NormTable {
   Norm layer_norm[3][2], rms_norm[3][2];
   NormGrad layer_norm_grad[3][2], rms_norm_grad[3][2];
   FromFloat from_float[3];
+  using Sum = void (*)(const void* x, void* out, int64_t cols, bool mean);
+  Sum sum[3];
+  int64_t sum_lanes;    // partial sums of a row
+  int64_t longest_row;  // that is summed in the order of compiled code
 };
 
 TN_DECLARE_TABLES(NormTable, norm_table)

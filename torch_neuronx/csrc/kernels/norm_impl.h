@@ -32,6 +32,49 @@ TN_INLINE double row_sum(int64_t cols, F f) {
   return total;
 }
 
+// The sum over a row in the order of compiled code (neuronxcc/codegen/llvm/reduction.py): four
+// vectors of partial sums; what is left over is a vector of the next power of two of lanes, to
+// which the others are folded; then all, by halves. f as for row_sum().
+constexpr int64_t kSumLanes = 4 * W;
+// Longer rows are summed by row_sum(): a lane adds so many numbers one after the other at most.
+constexpr int64_t kLongestRow = 128 * kSumLanes;
+
+TN_INLINE void fold(float* lanes, int64_t* count, int64_t to) {
+  while (*count > to) {
+    *count /= 2;
+    for (int64_t k = 0; k < *count; ++k) lanes[k] += lanes[k + *count];
+  }
+}
+
+template <class F>
+TN_INLINE float sum_in_order(int64_t cols, F f) {
+  const int64_t full = cols / kSumLanes * kSumLanes;
+  vf a{}, b{}, c{}, d{};
+  for (int64_t i = 0; i < full; i += kSumLanes) {
+    a += f(i, W);
+    b += f(i + W, W);
+    c += f(i + 2 * W, W);
+    d += f(i + 3 * W, W);
+  }
+  float lanes[kSumLanes];
+  F32::store(lanes, a);
+  F32::store(lanes + W, b);
+  F32::store(lanes + 2 * W, c);
+  F32::store(lanes + 3 * W, d);
+  int64_t count = kSumLanes;
+  if (const int64_t rest = cols - full; rest > 0) {
+    int64_t tail = 1;
+    while (tail < rest) tail *= 2;
+    fold(lanes, &count, tail);
+    for (int64_t i = 0; i < rest; i += W) {
+      const int64_t some = rest - i < W ? rest - i : W;
+      F32::store(lanes + i, F32::load(lanes + i) + f(full + i, some));
+    }
+  }
+  fold(lanes, &count, 1);
+  return lanes[0];
+}
+
 template <class T>
 TN_INLINE vf load_some(const typename T::Storage* p, int64_t count) {
   return count == W ? T::load(p) : load_part<T>(p, count);
@@ -134,7 +177,14 @@ void softmax_grad_row(const void* grad_, const void* y_, void* out_, int64_t col
   });
 }
 
-// Weight arrays are of the row's type T or of float32; nullptr stands for ones (zeros for a bias).
+template <class F>
+TN_INLINE double norm_sum(int64_t cols, F f) {
+  return cols <= kLongestRow ? static_cast<double>(sum_in_order(cols, f)) : row_sum(cols, f);
+}
+
+// Rows that are not too long give the bits of compiled code that computes the same
+// (torch_neuronx/neuron/regions.py). Weight arrays are of the row's type T or of float32; nullptr
+// stands for ones (zeros for a bias).
 template <class T, class TW, bool kMean>
 void norm_row(const void* x_, const void* weight_, const void* bias_, float eps, void* out_,
               float* mean_out, float* rstd_out, int64_t cols, float* scratch) {
@@ -148,14 +198,14 @@ void norm_row(const void* x_, const void* weight_, const void* bias_, float eps,
   float mean = 0;
   if constexpr (kMean) {
     mean = static_cast<float>(
-        row_sum(cols, [&](int64_t i, int64_t count)
-                          __attribute__((always_inline)) { return load_some<T>(x + i, count); }) /
+        norm_sum(cols, [&](int64_t i, int64_t count)
+                           __attribute__((always_inline)) { return load_some<T>(x + i, count); }) /
         static_cast<double>(cols));
     *mean_out = mean;
   }
   const vf center = splat(mean);
   const double squares =
-      row_sum(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+      norm_sum(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
         const vf d = load_some<T>(x + i, count) - center;
         return zero_beyond(d * d, count);
       });
@@ -168,7 +218,7 @@ void norm_row(const void* x_, const void* weight_, const void* bias_, float eps,
     row_each(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
       const vf y = (load_some<T>(x + i, count) - center) * scale;
       store_some<T>(out + i, count,
-                    fma(y, load_some<TW>(weight + i, count), load_some<TW>(bias + i, count)));
+                    y * load_some<TW>(weight + i, count) + load_some<TW>(bias + i, count));
     });
   } else if (weight != nullptr) {
     row_each(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
@@ -240,6 +290,17 @@ void from_float(const float* x, void* out_, int64_t n) {
   });
 }
 
+template <class T>
+void sum_row(const void* x_, void* out_, int64_t cols, bool mean) {
+  using S = typename T::Storage;
+  const S* x = static_cast<const S*>(x_);
+  float total = sum_in_order(cols, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+    return load_some<T>(x + i, count);
+  });
+  if (mean) total /= static_cast<float>(cols);
+  store_part<T>(static_cast<S*>(out_), 1, splat(total));
+}
+
 #define TN_TYPES(f, flag) {&f<F32, flag>, &f<BF16, flag>, &f<F16, flag>}
 #define TN_WEIGHTED(f, flag)                                                                 \
   {                                                                                          \
@@ -258,6 +319,9 @@ const NormTable kNormTable = {
     TN_WEIGHTED(norm_grad_row, true),
     TN_WEIGHTED(norm_grad_row, false),
     {&from_float<F32>, &from_float<BF16>, &from_float<F16>},
+    {&sum_row<F32>, &sum_row<BF16>, &sum_row<F16>},
+    kSumLanes,
+    kLongestRow,
 };
 #undef TN_TYPES
 #undef TN_WEIGHTED

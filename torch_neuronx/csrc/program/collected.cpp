@@ -1,11 +1,17 @@
 #include "program/collected.h"
 
+#include <ATen/record_function.h>
+
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
+#include "device/generator.h"
+#include "dispatch/dropout.h"
+#include "dispatch/row_sums.h"
 #include "memory/allocator.h"
 
 namespace torch_neuronx::program {
@@ -17,6 +23,59 @@ namespace {
 
 // All of a tensor by another one, of any type. Its name is that of no other operator without "_".
 constexpr std::string_view kCopy = "aten::copy_";
+// Its mask is drawn by the eager kernel; the rest is pointwise.
+constexpr std::string_view kDropout = "aten::native_dropout";
+
+bool is_contiguous(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1 && strides[d] != stride) return false;
+    stride *= sizes[d];
+  }
+  return true;
+}
+
+// Whether the compiler adds up each row as a whole, with lanes along it: few long rows are added up
+// in parts (neuronxcc/lowering/preparation/rewrites.py), and those of short ones may lie across.
+bool are_added_whole(const std::optional<RowSums>& rows) {
+  return rows && rows->cols >= 16 && (rows->rows >= 128 || rows->rows * rows->cols < 1 << 17);
+}
+
+// Whether the eager kernel adds up the rows of a contiguous tensor (dispatch/row_sums.h).
+bool sums_rows(const QueuedCall& call) {
+  const auto& arguments = call.arguments();
+  const auto& operands = call.settled()->operands;
+  if (operands.size() != 1 || arguments.size() != 4 || !arguments[1].isIntList() ||
+      !arguments[3].isNone())
+    return false;
+  const queue::Operand& x = operands[0];
+  return is_contiguous(x.sizes, x.strides) &&
+         are_added_whole(row_sums(x.dtype, x.sizes, arguments[1].toIntVector()));
+}
+
+// Whether the eager kernel normalises the rows of a contiguous tensor, weighted by tensors of its
+// type (kernels/norm.h).
+bool norms_rows(const QueuedCall& call) {
+  const auto& settled = *call.settled();
+  const auto& arguments = call.arguments();
+  if (settled.operands.empty() || settled.places[0].argument != 0 || !arguments[1].isIntList() ||
+      !arguments[4].isDouble())
+    return false;
+  const auto normalized = arguments[1].toIntVector();
+  const queue::Operand& x = settled.operands[settled.places[0].tensor];
+  c10::SmallVector<int64_t, 5> dims;
+  for (size_t i = normalized.size(); i > 0; --i) dims.push_back(-static_cast<int64_t>(i));
+  if (!are_added_whole(row_sums(x.dtype, x.sizes, dims)) || !is_contiguous(x.sizes, x.strides))
+    return false;
+  if (at::IntArrayRef(x.sizes).slice(x.sizes.size() - normalized.size()) !=
+      at::IntArrayRef(normalized))
+    return false;
+  return std::all_of(settled.places.begin() + 1, settled.places.end(), [&](const queue::Place& p) {
+    const queue::Operand& weight = settled.operands[p.tensor];
+    return weight.sizes == c10::DimVector(normalized.begin(), normalized.end()) &&
+           is_contiguous(weight.sizes, weight.strides);
+  });
+}
 
 // Operators whose compiled form gives the same bits in float32, bfloat16 and float16. That is
 // tested (tests/device/test_eager_regions.py); those with `alpha` only where that is 1.
@@ -28,6 +87,9 @@ struct SameBits {
   double value = 0.0;
   // Not in this type.
   std::optional<at::ScalarType> but = {};
+  // What is computed row by row, where both add up a row in one order.
+  bool (*rows)(const QueuedCall& call) = nullptr;
+  size_t results = 1;
 
   bool takes(const QueuedCall& call) const;
 };
@@ -70,11 +132,14 @@ constexpr SameBits kSameBits[] = {
     {"aten::lt.Scalar"},
     {"aten::lt.Tensor"},
     {"aten::masked_fill.Scalar"},
+    {.name = "aten::mean.dim", .rows = &sums_rows},
     {"aten::mse_loss", 2, 0.0},
     {"aten::mse_loss_backward", 3, 0.0},
     {"aten::mul.Tensor"},
     {"aten::nan_to_num"},
+    {kDropout},
     {"aten::native_dropout_backward"},
+    {.name = "aten::native_layer_norm", .rows = &norms_rows, .results = 3},
     {"aten::ne.Scalar"},
     {"aten::ne.Tensor"},
     {"aten::neg"},
@@ -97,6 +162,7 @@ constexpr SameBits kSameBits[] = {
     {"aten::silu_backward"},
     {"aten::sqrt"},
     {"aten::sub.Tensor"},
+    {.name = "aten::sum.dim_IntList", .rows = &sums_rows},
     {"aten::tanh"},
     {"aten::tanh_backward"},
     {"aten::threshold"},
@@ -110,6 +176,21 @@ bool has_value(const c10::IValue& given, double value) {
   return given.isDouble() && given.toDouble() == value;
 }
 
+// Takes down where a result lies that is all of an allocation of its call.
+bool is_new(const QueuedCall& call, size_t number, Member* member) {
+  const Result& result = call.settled()->returns[number][0];
+  if (result.kind != Result::Kind::kNew || result.allocation < 0 || result.offset != 0)
+    return false;
+  const Allocation& memory = call.memory()[static_cast<size_t>(result.allocation)];
+  member->dtype = result.geometry.dtype;
+  member->sizes = result.geometry.sizes;
+  member->strides = result.geometry.strides;
+  member->data = memory.pointer;
+  member->bytes = result.bytes;
+  member->serial = memory.serial;
+  return member->serial != 0;
+}
+
 // "aten::add.Tensor" of aten::add_.Tensor, which gives the same.
 std::string functional_name(const c10::OperatorName& name) {
   std::string base = name.name;
@@ -118,6 +199,7 @@ std::string functional_name(const c10::OperatorName& name) {
 }
 
 bool SameBits::takes(const QueuedCall& call) const {
+  if (rows != nullptr) return rows(call);
   if (number >= 0 && !has_value(call.arguments()[static_cast<size_t>(number)], value)) return false;
   const auto& operands = call.settled()->operands;
   return !but || std::none_of(operands.begin(), operands.end(),
@@ -172,9 +254,10 @@ Range range_of(const void* data, size_t bytes) {
 }
 
 // Whether a result is all of its memory: no gaps that keep what was there.
-bool fills(const Member& member) {
+template <class Placed>
+bool fills(const Placed& member, size_t bytes) {
   const auto elements = static_cast<size_t>(c10::multiply_integers(member.sizes));
-  if (elements * c10::elementSize(member.dtype) != member.bytes) return false;
+  if (elements * c10::elementSize(member.dtype) != bytes) return false;
   c10::SmallVector<size_t, 5> dims;
   for (size_t d = 0; d < member.sizes.size(); ++d)
     if (member.sizes[d] != 1) dims.push_back(d);
@@ -187,15 +270,6 @@ bool fills(const Member& member) {
   }
   return true;
 }
-bool is_contiguous(const Member& member) {
-  int64_t stride = 1;
-  for (size_t d = member.sizes.size(); d-- > 0;) {
-    if (member.sizes[d] != 1 && member.strides[d] != stride) return false;
-    stride *= member.sizes[d];
-  }
-  return true;
-}
-
 void add_words(const Atom& atom, std::vector<uint64_t>* words) {
   words->push_back(atom.index());
   if (const auto* i = std::get_if<int64_t>(&atom)) words->push_back(static_cast<uint64_t>(*i));
@@ -206,7 +280,7 @@ void add_words(const Atom& atom, std::vector<uint64_t>* words) {
     words->insert(words->end(), text->begin(), text->end());
   }
   if (const auto* i = std::get_if<InputRef>(&atom)) words->push_back(i->number);
-  if (const auto* v = std::get_if<ValueRef>(&atom)) words->push_back(v->call);
+  if (const auto* v = std::get_if<ValueRef>(&atom)) words->push_back(v->member);
 }
 
 void set_words(Member* member) {
@@ -214,6 +288,7 @@ void set_words(Member* member) {
   // those that it was made of.
   auto& words = member->words;
   words.push_back(reinterpret_cast<uint64_t>(member->call->settled().get()));
+  words.push_back(member->result);
   words.push_back(static_cast<uint64_t>(member->replaces + 1));
   for (const Given& given : member->arguments) {
     words.push_back(given.items.size());
@@ -257,16 +332,21 @@ std::optional<Atom> Collected::tensor(const QueuedCall& call, size_t number,
   const auto itemsize = static_cast<int64_t>(c10::elementSize(operand.dtype));
   Input input{operand.dtype, operand.sizes, operand.strides,
               static_cast<const char*>(start) + call.offsets()[number] * itemsize, -1};
+  return Atom{this->input(std::move(input), start, bytes, fresh)};
+}
+
+// The input of the region that this is, known before or a fresh one.
+InputRef Collected::input(Input found, void* start, size_t bytes, std::vector<Input>* fresh) {
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (inputs[i] == input) return Atom{InputRef{i}};
+    if (inputs[i] == found) return {i};
   for (size_t i = 0; i < fresh->size(); ++i)
-    if ((*fresh)[i] == input) return Atom{InputRef{inputs.size() + i}};
+    if ((*fresh)[i] == found) return {inputs.size() + i};
   const std::pair<void*, size_t> storage{start, bytes};
   const auto known = std::find(storages.begin(), storages.end(), storage);
-  input.storage = static_cast<int>(known - storages.begin());
+  found.storage = static_cast<int>(known - storages.begin());
   if (known == storages.end()) storages.push_back(storage);
-  fresh->push_back(std::move(input));
-  return Atom{InputRef{inputs.size() + fresh->size() - 1}};
+  fresh->push_back(std::move(found));
+  return {inputs.size() + fresh->size() - 1};
 }
 
 // Notes where the result lies among what the region reads: freed memory has a next owner.
@@ -289,8 +369,11 @@ void Collected::place(Member* member, const std::vector<Input>& fresh) const {
 bool Collected::add(const QueuedCall& call) {
   const auto& settled = *call.settled();
   const SameBits* row = row_of(call);
-  if (row == nullptr || settled.returns.size() != 1 || settled.returns[0].size() != 1 ||
-      settled.draws != 0)
+  if (row == nullptr) return false;
+  const bool drops = row->name == kDropout;
+  if (settled.returns.size() != row->results + drops || settled.draws != (drops ? 1 : 0) ||
+      std::any_of(settled.returns.begin(), settled.returns.end(),
+                  [](const auto& results) { return results.size() != 1; }))
     return false;
   if (!members.empty() && !call.enters_as(*members[0].call)) return false;
   const int target = call.signature().returns[0];
@@ -315,64 +398,122 @@ bool Collected::add(const QueuedCall& call) {
     member.data = start;
     member.bytes = bytes;
     member.serial = call.storage_serial(to.storage);
-  } else {
-    const Result& result = settled.returns[0][0];
-    if (result.kind != Result::Kind::kNew || result.allocation < 0 || result.offset != 0)
-      return false;
-    const Allocation& memory = call.memory()[static_cast<size_t>(result.allocation)];
-    member.dtype = result.geometry.dtype;
-    member.sizes = result.geometry.sizes;
-    member.strides = result.geometry.strides;
-    member.data = memory.pointer;
-    member.bytes = result.bytes;
-    member.serial = memory.serial;
+  } else if (!is_new(call, 0, &member)) {
+    return false;
   }
-  if (!is_known_type(member.dtype) || member.serial == 0 || !fills(member)) return false;
-  if (copies && !is_contiguous(member)) return false;
+  if (!is_known_type(member.dtype) || member.serial == 0 || !fills(member, member.bytes))
+    return false;
+  if (copies && !is_contiguous(member.sizes, member.strides)) return false;
 
   member.inputs_before = inputs.size();
   member.storages_before = storages.size();
   std::vector<Input> fresh;
-  const auto fails = [&] {
+  member.drawn_before = drawn.size();
+  if (!(drops ? add_dropout(call, &member, &fresh)
+              : add_arguments(call, copies, &member, &fresh))) {
     storages.resize(member.storages_before);
     return false;
-  };
+  }
+  std::vector<Member> made;
+  made.push_back(std::move(member));
+  for (size_t r = 1; r < row->results; ++r) {
+    Member& other = made.emplace_back();
+    other.call = &call;
+    other.result = r;
+    if (!is_new(call, r, &other) || !is_known_type(other.dtype) || !fills(other, other.bytes)) {
+      storages.resize(made[0].storages_before);
+      return false;
+    }
+  }
+  for (Member& each : made) {
+    place(&each, fresh);
+    set_words(&each);
+    bytes += each.bytes;
+  }
+  inputs.insert(inputs.end(), fresh.begin(), fresh.end());
+  std::move(made.begin(), made.end(), std::back_inserter(members));
+  ++calls;
+  return true;
+}
+
+bool Collected::add_arguments(const QueuedCall& call, bool copies, Member* member,
+                              std::vector<Input>* fresh) {
   const auto& arguments = call.arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    Given& given = member.arguments.emplace_back();
+    Given& given = member->arguments.emplace_back();
     given.is_list = call.signature().arguments[i].role == queue::Argument::Role::kTensorList;
     if (copies && i == 0) {
       given.items.push_back(Atom{});
       continue;
     }
     bool found = false;
-    for (const queue::Place& place : settled.places) {
+    for (const queue::Place& place : call.settled()->places) {
       if (place.argument != i) continue;
       found = true;
-      const auto atom = tensor(call, place.tensor, &fresh);
-      if (!atom) return fails();
+      const auto atom = tensor(call, place.tensor, fresh);
+      if (!atom) return false;
       given.items.push_back(*atom);
     }
     if (found) continue;
+    if (arguments[i].isIntList()) {
+      given.is_list = true;
+      for (const int64_t item : arguments[i].toIntVector()) given.items.push_back(Atom{item});
+      continue;
+    }
     const auto atom = constant(arguments[i]);
-    if (!atom || given.is_list) return fails();
-    if (call.signature().arguments[i].alpha && !has_value(arguments[i], 1.0)) return fails();
+    if (!atom || given.is_list) return false;
+    if (call.signature().arguments[i].alpha && !has_value(arguments[i], 1.0)) return false;
     given.items.push_back(*atom);
   }
-  place(&member, fresh);
-  set_words(&member);
-  inputs.insert(inputs.end(), fresh.begin(), fresh.end());
-  bytes += member.bytes;
-  members.push_back(std::move(member));
   return true;
+}
+
+bool Collected::add_dropout(const QueuedCall& call, Member* member, std::vector<Input>* fresh) {
+  const auto& settled = *call.settled();
+  const auto& arguments = call.arguments();
+  const Result& mask = settled.returns[1].at(0);
+  const bool trains = arguments[2].isNone() || arguments[2].toBool();
+  if (!trains || !arguments[1].isDouble() || settled.places.size() != 1 ||
+      settled.places[0].argument != 0 || mask.kind != Result::Kind::kNew || mask.allocation < 0 ||
+      mask.offset != 0 || mask.geometry.dtype != at::kBool || !fills(mask.geometry, mask.bytes))
+    return false;
+  // The mask is drawn before the calls in front of this one have run.
+  void* const data = call.memory()[static_cast<size_t>(mask.allocation)].pointer;
+  const Range drawn_to = range_of(data, mask.bytes);
+  for (const auto& [start, bytes] : storages)
+    if (drawn_to.overlaps(range_of(start, bytes))) return false;
+  for (const Member& each : members)
+    if (drawn_to.overlaps(range_of(each.data, each.bytes))) return false;
+  const auto x = tensor(call, 0, fresh);
+  if (!x) return false;
+  const double share = arguments[1].toDouble();
+  const Input kept{at::kBool, mask.geometry.sizes, mask.geometry.strides, data, -1};
+  const InputRef keep = input(kept, data, mask.bytes, fresh);
+  for (const Atom& atom : {*x, Atom{keep}, Atom{dropout_scale(share)}})
+    member->arguments.push_back({{atom}, false});
+  drawn.push_back({&call, at::kBool, mask.geometry.sizes, mask.geometry.strides, data, share});
+  return true;
+}
+
+void Drawn::draw() const {
+  PhiloxState state = call->draws();
+  const GivenDraws given(&state);
+  const at::DisableRecordFunctionGuard quiet;  // a profile shows the region
+  draw_kept(at::from_blob(data, sizes, strides, at::TensorOptions(dtype)), share, call->core());
+  mark_written(data);
 }
 
 void Collected::keep_first(size_t count) {
   if (count == members.size()) return;
-  for (size_t m = count; m < members.size(); ++m) bytes -= members[m].bytes;
+  for (size_t m = count; m < members.size(); ++m) {
+    bytes -= members[m].bytes;
+    calls -= members[m].result == 0;
+  }
   inputs.erase(inputs.begin() + static_cast<std::ptrdiff_t>(members[count].inputs_before),
                inputs.end());
   storages.resize(members[count].storages_before);
+  drawn.erase(drawn.begin() + static_cast<std::ptrdiff_t>(members[count].drawn_before),
+              drawn.end());
   members.erase(members.begin() + static_cast<std::ptrdiff_t>(count), members.end());
 }
 
@@ -397,7 +538,7 @@ std::vector<Fate> Collected::fates(queue::Ahead& ahead, bool skips_unread) const
     }
   }
   // What was freed may have readers that were enqueued before.
-  for (size_t k = members.size(); unread != 0; ++k) {
+  for (size_t k = calls; unread != 0; ++k) {
     queue::Work* work = ahead.at(k);
     if (work == nullptr) break;
     const QueuedCall* call = work->as_call();

@@ -28,8 +28,8 @@ struct Input {
 struct InputRef {
   size_t number;
 };
-struct ValueRef {  // what an earlier call of the region gave
-  size_t call;
+struct ValueRef {  // what an earlier call of the region gave: the result of a member
+  size_t member;
 };
 struct Given;
 using Atom = std::variant<std::monostate, int64_t, double, bool, std::string, InputRef, ValueRef>;
@@ -38,9 +38,11 @@ struct Given {  // an argument
   bool is_list = false;
 };
 
+// A result of a call. A call with several is as many members, one behind the other.
 struct Member {
   const queue::QueuedCall* call;
-  std::vector<Given> arguments;
+  size_t result = 0;             // which one of the call
+  std::vector<Given> arguments;  // none but of the first
   // What it gives: all of a storage, dense.
   at::ScalarType dtype;
   c10::DimVector sizes, strides;
@@ -53,7 +55,17 @@ struct Member {
   bool staged = false;
   // What tells it from others that may stand here, without addresses.
   std::vector<uint64_t> words;
-  size_t inputs_before = 0, storages_before = 0;  // of the region
+  size_t inputs_before = 0, storages_before = 0, drawn_before = 0;  // of the region
+};
+
+// A mask of dropout, which is drawn before the program runs and is one of its inputs.
+struct Drawn {
+  const queue::QueuedCall* call;
+  at::ScalarType dtype;
+  c10::DimVector sizes, strides;
+  void* data;
+  double share;  // that goes
+  void draw() const;
 };
 
 // What becomes of a call's result.
@@ -68,19 +80,26 @@ class Collected {
  public:
   // False if the call can't take part behind those that are there.
   bool add(const queue::QueuedCall& call);
-  // Leaves the first calls.
+  // Leaves the first members, which must be all of their calls.
   void keep_first(size_t count);
   // `skips_unread`: whether what nobody can read is unread, and not wanted.
   std::vector<Fate> fates(queue::Ahead& ahead, bool skips_unread) const;
 
   std::vector<Member> members;
   std::vector<Input> inputs;
+  std::vector<Drawn> drawn;
   std::vector<std::pair<void*, size_t>> storages;  // that the inputs lie in
   size_t bytes = 0;                                // of all results
+  size_t calls = 0;
 
  private:
   std::optional<Atom> tensor(const queue::QueuedCall& call, size_t number,
                              std::vector<Input>* fresh);
+  // The arguments of a call of dropout: what it reads, the mask, and the factor.
+  bool add_dropout(const queue::QueuedCall& call, Member* member, std::vector<Input>* fresh);
+  bool add_arguments(const queue::QueuedCall& call, bool copies, Member* member,
+                     std::vector<Input>* fresh);
+  InputRef input(Input found, void* start, size_t bytes, std::vector<Input>* fresh);
   void place(Member* member, const std::vector<Input>& fresh) const;
   static std::optional<Atom> constant(const c10::IValue& value);
 };

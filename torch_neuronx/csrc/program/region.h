@@ -24,9 +24,10 @@ namespace torch_neuronx::program {
 struct Description {
   c10::DeviceIndex core = 0;
   std::vector<Input> inputs;
-  struct Call {
+  struct Call {  // a result of one, as Member is
     std::string name, overload;
-    std::vector<Given> arguments;
+    size_t result;
+    std::vector<Given> arguments;  // none but of the first result
     at::ScalarType dtype;
     c10::DimVector sizes, strides;
     int replaces;

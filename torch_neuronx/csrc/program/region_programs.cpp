@@ -74,7 +74,7 @@ py::object object_of(const Atom& atom) {
   if (const auto* t = std::get_if<bool>(&atom)) return py::bool_(*t);
   if (const auto* text = std::get_if<std::string>(&atom)) return py::str(*text);
   if (const auto* i = std::get_if<InputRef>(&atom)) return py::make_tuple("input", i->number);
-  if (const auto* v = std::get_if<ValueRef>(&atom)) return py::make_tuple("value", v->call);
+  if (const auto* v = std::get_if<ValueRef>(&atom)) return py::make_tuple("value", v->member);
   return py::none();
 }
 
@@ -124,7 +124,8 @@ py::object next_region() {
       arguments.append(given.is_list ? py::object(items) : py::object(items[0]));
     }
     calls.append(py::make_tuple(call.name, call.overload, arguments, static_cast<int>(call.dtype),
-                                tuple_of(call.sizes), tuple_of(call.strides), call.replaces));
+                                tuple_of(call.sizes), tuple_of(call.strides), call.replaces,
+                                call.result));
   }
   return py::make_tuple(number, static_cast<int>(wanted.core), inputs, calls,
                         tuple_of(wanted.outputs));
@@ -159,8 +160,9 @@ py::list regions_seen() {
     if (region.runs + region.separately == 0) continue;
     py::list calls;
     for (const auto& call : region.description.calls) {
-      const std::string name =
+      std::string name =
           call.overload.empty() ? call.name : c10::str(call.name, ".", call.overload);
+      if (call.result > 0) name = c10::str(name, "[", call.result, "]");
       calls.append(
           py::make_tuple(name, static_cast<int>(call.dtype), tuple_of(call.sizes), call.called_at));
     }

@@ -18,8 +18,9 @@ Description description_of(const Collected& found, const std::vector<size_t>& ou
   Description made{found.members[0].call->core(), found.inputs, {}, outputs};
   for (const Member& member : found.members) {
     const auto& name = member.call->op().operator_name();
-    made.calls.push_back({name.name.substr(6), name.overload_name, member.arguments, member.dtype,
-                          member.sizes, member.strides, member.replaces, member.call->called_at});
+    made.calls.push_back({name.name.substr(6), name.overload_name, member.result, member.arguments,
+                          member.dtype, member.sizes, member.strides, member.replaces,
+                          member.call->called_at});
   }
   return made;
 }
@@ -89,7 +90,8 @@ Region* region_of(const Collected& found, const std::vector<size_t>& outputs) {
   region.used = ++g_regions.clock;
   region.description = description_of(found, outputs);
   for (const auto& call : region.description.calls)
-    region.activity += (region.activity.empty() ? "region: " : ", ") + call.name;
+    if (call.result == 0)
+      region.activity += (region.activity.empty() ? "region: " : ", ") + call.name;
   Start* start = &g_regions.starts[found.members[0].call->core()];
   for (const Member& member : found.members) {
     auto& next = start->next[member.words];

@@ -37,8 +37,9 @@ constexpr int kTimesBeforeCompiling = 2, kTimesIfIdle = 5;
 // Compiling takes some 50 ms of a core. Calls are worth that when they have taken so many
 // nanoseconds one by one, of which a program saves about half.
 constexpr int64_t kWorth = 20'000'000;
-// So often a program runs before its time is compared with that of its calls, one by one.
-constexpr int kRunsBeforeJudged = 5;
+// So often a program runs before its shortest time is compared with that of its calls, one by one,
+// which mostly ran more often than twice: of few runs on a busy machine none may be undisturbed.
+constexpr int kRunsBeforeJudged = 16;
 
 // While the core has nothing else to do, it waits for a call that may join those that are there:
 // for a microsecond for each 64 KiB of their results, which is a twentieth of what they take, and
@@ -94,7 +95,7 @@ class Gatherer {
       queue::Work* work = next();
       // A call that was issued after the last one says that the last one has returned, so that what
       // Python lets go of then is let go of.
-      if (found.members.size() == kMostCalls) {
+      if (found.calls == kMostCalls) {
         made_.end = Gathered::End::kFull;
         return std::move(made_);
       }
@@ -115,7 +116,7 @@ class Gatherer {
   // The next piece of work, after waiting for it if that is worth it.
   queue::Work* next() {
     waits_ = nullptr;
-    const size_t count = made_.found.members.size();
+    const size_t count = made_.found.calls;
     queue::Work* work = ahead_.at(count);
     if (work != nullptr || made_.found.bytes < kBytesPerMicrosecond || !waits_pay()) return work;
     const auto most = std::chrono::microseconds(made_.found.bytes / kBytesPerMicrosecond);
@@ -138,17 +139,20 @@ class Gatherer {
     return made_.starts.size() == made_.found.members.size() ? made_.starts.back() : nullptr;
   }
 
-  // One step in the tree.
+  // A step in the tree for each result of the last call.
   void follow() {
-    const Member& member = made_.found.members.back();
-    for (const uint64_t word : member.words) hash_ = (hash_ ^ word) * 0xff51afd7ed558ccdULL;
+    const auto& members = made_.found.members;
     const std::lock_guard<std::mutex> lock(g_regions.mutex);
     if (waits_ != nullptr) ++waits_->came;
-    if (made_.starts.size() + 1 != made_.found.members.size()) return;
-    Start& from =
-        made_.starts.empty() ? g_regions.starts[member.call->core()] : *made_.starts.back();
-    const auto step = from.next.find(member.words);
-    if (step != from.next.end()) made_.starts.push_back(step->second.get());
+    for (size_t m = members.size() - 1 - members.back().result; m < members.size(); ++m) {
+      const Member& member = members[m];
+      for (const uint64_t word : member.words) hash_ = (hash_ ^ word) * 0xff51afd7ed558ccdULL;
+      if (made_.starts.size() != m) continue;
+      Start& from =
+          made_.starts.empty() ? g_regions.starts[member.call->core()] : *made_.starts.back();
+      const auto step = from.next.find(member.words);
+      if (step != from.next.end()) made_.starts.push_back(step->second.get());
+    }
   }
 
   queue::Ahead& ahead_;
@@ -235,6 +239,7 @@ void run(const Region& region, const Collected& found) {
   }
   if (program.scratch_bytes > 0) memory.scratch.push_back({scratch, own});
   found.members[0].call->enter_thread();
+  for (const Drawn& each : found.drawn) each.draw();
   memory.run(program);
   stage = scratch + own;
   for (const size_t output : region.description.outputs) {
@@ -263,7 +268,7 @@ void judge(Region& region, int64_t took) {
 // Runs the calls as the program of a region. Where that fails, they have to be run one by one, or
 // not at all: a program that writes in place may have written.
 queue::RegionOutcome run_as_program(Region& region, const Collected& found) {
-  const size_t count = found.members.size();
+  const size_t count = found.calls;
   ActivityScope activity(region.activity);
   activity.on(found.members[0].call->core());
   try {
@@ -305,11 +310,14 @@ void see(Region& region, Gathered::End end) {
 
 void count_run(Region& region, Gathered::End end) {
   region.used = ++g_regions.clock;
-  const size_t calls = region.description.calls.size();
+  const auto& results = region.description.calls;
+  const auto calls = std::count_if(results.begin(), results.end(),
+                                   [](const auto& each) { return each.result == 0; });
   ++region.runs;
   ++g_regions.stats.regions;
-  g_regions.stats.calls += static_cast<int64_t>(calls);
-  g_regions.stats.unwritten += static_cast<int64_t>(calls - region.description.outputs.size());
+  g_regions.stats.calls += calls;
+  g_regions.stats.unwritten +=
+      static_cast<int64_t>(results.size() - region.description.outputs.size());
   switch (end) {
     case Gathered::End::kFull:
       ++g_regions.stats.ended_full;
@@ -334,7 +342,7 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
   if (low > 0 && ahead.at(low) == nullptr) return {0, 1};
   Gathered gathered = Gatherer(ahead).gather();
   Collected& found = gathered.found;
-  const size_t count = found.members.size();
+  const size_t count = found.calls;
   if (count < 2 || found.bytes < kLeastBytes) return {0, count};
   const bool skips = g_skips_unread.load(std::memory_order_relaxed);
   auto fates = found.fates(ahead, skips);
@@ -358,8 +366,8 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
     }
   }
   // Until all of it is compiled, the longest beginning that is.
-  for (size_t first = std::min(gathered.starts.size(), count - 1); ready == nullptr && first > 1;
-       --first) {
+  for (size_t first = std::min(gathered.starts.size(), found.members.size() - 1);
+       ready == nullptr && first > 1; --first) {
     Start& start = *gathered.starts[first - 1];
     {
       const std::lock_guard<std::mutex> lock(g_regions.mutex);
@@ -375,9 +383,9 @@ queue::RegionOutcome run_region(queue::Ahead& ahead) {
   if (ready == nullptr) return {0, count, whole == nullptr ? nullptr : whole->took};
   {
     const std::lock_guard<std::mutex> lock(g_regions.mutex);
-    count_run(*ready, found.members.size() == count ? gathered.end : Gathered::End::kBoundary);
+    count_run(*ready, found.calls == count ? gathered.end : Gathered::End::kBoundary);
   }
-  const bool in_parts = whole != nullptr && found.members.size() < count;
+  const bool in_parts = whole != nullptr && found.calls < count;
   const registry::Enqueued enqueued(found.members[0].call->issued);
   const auto began = Clock::now();
   const queue::RegionOutcome outcome = run_as_program(*ready, found);

@@ -29,6 +29,7 @@ class QueuedCall final : public Work {
   // Copies the arguments, but for the tensors of the core.
   void take_arguments(const torch::jit::Stack& stack);
   void set_draws(PhiloxState state) { draws_ = state; }
+  PhiloxState draws() const { return draws_; }
 
   void run() override;
   std::string name() const override;
