@@ -128,7 +128,7 @@ struct Took {
 struct RegionOutcome {
   size_t done = 0;       // so many were run
   size_t alone = 1;      // else: so many are to be run one by one before it is asked again
-  std::shared_ptr<Took> took;  // where to write down how long these take
+  std::shared_ptr<Took> took = nullptr;  // where to write down how long these take
   std::exception_ptr failure = nullptr;  // of those that were run
 };
 using RegionRunner = RegionOutcome (*)(Ahead& ahead);
