@@ -126,8 +126,8 @@ struct Took {
 
 // Runs several pieces of work at once, from the next on, if it can.
 struct RegionOutcome {
-  size_t done = 0;       // so many were run
-  size_t alone = 1;      // else: so many are to be run one by one before it is asked again
+  size_t done = 0;   // so many were run
+  size_t alone = 1;  // else: so many are to be run one by one before it is asked again
   std::shared_ptr<Took> took = nullptr;  // where to write down how long these take
   std::exception_ptr failure = nullptr;  // of those that were run
 };
