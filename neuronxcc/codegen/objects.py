@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 _MAGIC = b"TNOBJ\x00\x02\n"
 _HASH_BYTES = 32
 _LIMIT_BYTES = 256 << 20
+#: So much of the limit a process writes before it looks again at what all files take: looking at
+#: 20,000 of them takes as long as compiling a kernel.
+_UNCHECKED_SHARE = 16
 _SUFFIX = ".obj"
 
 
@@ -59,12 +62,14 @@ class ObjectCache:
         directory: Created with mode 0700 by the first write. If it cannot be had, or is not
             private, that is logged once and nothing is cached. It is looked at each time: it may
             have been deleted, and made again by somebody else.
-        limit_bytes: What the files may take together; the ones unused for longest go first.
+        limit_bytes: What the files may take together; the ones unused for longest go first. Of
+            several processes that write at once, each may exceed it by a sixteenth.
     """
 
     def __init__(self, directory: Path | None, limit_bytes: int = _LIMIT_BYTES) -> None:
         self._directory = directory
         self._limit = limit_bytes
+        self._unchecked: int | None = None  # bytes written since the last look; None before it
         self._told: set[str] = set()
 
     def get(self, key: str) -> bytes | None:
@@ -99,7 +104,7 @@ class ObjectCache:
                 with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=home), "wb") as file:
                     file.write(_MAGIC + _digest(key, content) + content)
                 os.replace(temporary, key + _SUFFIX, src_dir_fd=home, dst_dir_fd=home)
-                self._evict(home)
+                self._keep_within(home, len(_MAGIC) + _HASH_BYTES + len(content))
             except OSError as error:
                 if (trouble := unwritten(error)) is not None:
                     _log.warning(
@@ -129,19 +134,29 @@ class ObjectCache:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _evict(self, home: int) -> None:
-        found = []
-        for entry in os.scandir(home):
-            with suppress(FileNotFoundError):  # another process was faster
-                status = entry.stat(follow_symlinks=False)
-                found.append((status.st_mtime, status.st_size, entry.name))
-        total = sum(size for _, size, _ in found)
-        for _, size, name in sorted(found):
-            if total <= self._limit:
-                return
-            with suppress(OSError):  # it is gone, or a directory that somebody put there
-                os.unlink(name, dir_fd=home)
-                total -= size
+    def _keep_within(self, home: int, written: int) -> None:
+        """Evict files where what was written may exceed the limit."""
+        share = self._limit // _UNCHECKED_SHARE
+        if self._unchecked is not None and self._unchecked + written <= share:
+            self._unchecked += written
+            return
+        _evict(home, self._limit - share)
+        self._unchecked = 0
+
+
+def _evict(home: int, limit: int) -> None:
+    found = []
+    for entry in os.scandir(home):
+        with suppress(FileNotFoundError):  # another process was faster
+            status = entry.stat(follow_symlinks=False)
+            found.append((status.st_mtime, status.st_size, entry.name))
+    total = sum(size for _, size, _ in found)
+    for _, size, name in sorted(found):
+        if total <= limit:
+            return
+        with suppress(OSError):  # it is gone, or a directory that somebody put there
+            os.unlink(name, dir_fd=home)
+            total -= size
 
 
 def _open_private(directory: Path) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from neuronxcc.codegen import build
 from neuronxcc.codegen.llvm import Host, compile_kernels, emission
@@ -128,6 +131,33 @@ def test_the_oldest_go_first(tmp_path: Path) -> None:
     assert cache.get("k1") == bytes(300)  # now the youngest
     cache.put("k4", bytes(300))
     assert [p.stem for p in files(tmp_path)] == ["k1", "k3", "k4"]
+
+
+@given(st.lists(st.integers(0, 4000), max_size=40))
+def test_files_stay_within_the_limit(sizes: list[int]) -> None:
+    """Most files are written without a look at the directory, and yet they never take more."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "objects"
+        ObjectCache(directory, limit_bytes=100_000).put("of an earlier process", bytes(3000))
+        cache = ObjectCache(directory, limit_bytes=10_000)
+        for number, size in enumerate(sizes):
+            cache.put(f"k{number}", bytes(size))
+            assert sum(path.stat().st_size for path in directory.iterdir()) <= 10_000
+            assert cache.get(f"k{number}") == bytes(size)
+
+
+def test_few_writes_look_at_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def scandir(home: int) -> list[os.DirEntry[str]]:
+        looks.append(home)
+        return []
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    cache = ObjectCache(tmp_path / "objects", limit_bytes=100_000)
+    for number in range(32):
+        cache.put(f"k{number}", bytes(1000))
+    assert len(looks) == 5  # the first, and each before which 6 files of 1040 bytes were written
 
 
 def test_no_directory() -> None:

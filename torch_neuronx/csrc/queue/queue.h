@@ -126,9 +126,9 @@ struct Took {
 
 // Runs several pieces of work at once, from the next on, if it can.
 struct RegionOutcome {
-  size_t done = 0;       // so many were run
-  size_t alone = 1;      // else: so many are to be run one by one before it is asked again
-  std::shared_ptr<Took> took;  // where to write down how long these take
+  size_t done = 0;   // so many were run
+  size_t alone = 1;  // else: so many are to be run one by one before it is asked again
+  std::shared_ptr<Took> took = nullptr;  // where to write down how long these take
   std::exception_ptr failure = nullptr;  // of those that were run
 };
 using RegionRunner = RegionOutcome (*)(Ahead& ahead);
