@@ -80,8 +80,9 @@ def eager_stats() -> dict[str, Any]:
         itself. ``fused``: how many ``regions`` of operators were run as programs, the ``operators``
         in them, those of them whose results were ``unwritten`` because nobody could read them any
         more, programs that were ``compiled``, regions that were ``given_up`` or ``forgotten`` to
-        make room for others; and whether regions ``ended_by_operator`` (one that takes no part), ``ended_full``, ``ended_idle``
-        (nothing more was enqueued in time) or ``ended_by_read`` (somebody waited for the queue).
+        make room for others; and whether regions ``ended_by_operator`` (one that takes no part),
+        ``ended_full``, ``ended_idle`` (nothing more was enqueued in time) or ``ended_by_read``
+        (somebody waited for the queue).
     """
     return _C.queue_stats() | {"fused": _C.region_stats()}
 

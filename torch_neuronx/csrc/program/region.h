@@ -1,5 +1,5 @@
-// What is known of regions. For regions.cpp, which runs them, region_table.cpp, which keeps them, and
-// region_programs.cpp, which has them compiled and tells Python of them.
+// What is known of regions. For regions.cpp, which runs them, region_table.cpp, which keeps them,
+// and region_programs.cpp, which has them compiled and tells Python of them.
 #pragma once
 
 #include <Python.h>
@@ -64,7 +64,7 @@ struct Region {
   std::vector<Start*> beginnings;  // from behind the root to the one before `calls`
   std::shared_ptr<const Program> program;
   PyObject* program_object = nullptr;  // owns the machine code
-  std::string activity;  // for profiles: the operators
+  std::string activity;                // for profiles: the operators
   int judged_runs = 0;
   int64_t shortest = INT64_MAX;  // nanoseconds of the program
   // Since reset_region_stats().

@@ -136,9 +136,8 @@ void finish_region(size_t number, py::object program) {
   if (!program.is_none()) made = program_of(program);
   const std::lock_guard<std::mutex> lock(g_regions.mutex);
   const auto found = g_regions.all.find(number);
-  TORCH_CHECK_VALUE(
-      found != g_regions.all.end() && found->second.state == Region::State::kWanted, "no region ",
-      number, " is being compiled");
+  TORCH_CHECK_VALUE(found != g_regions.all.end() && found->second.state == Region::State::kWanted,
+                    "no region ", number, " is being compiled");
   Region& region = found->second;
   if (made != nullptr && fits(*made, region.description)) {
     region.program_object = program.release().ptr();
