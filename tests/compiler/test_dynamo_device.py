@@ -380,6 +380,7 @@ def test_work_runs_on_its_stream() -> None:
 def test_what_dynamo_cannot_trace_ends_its_graph() -> None:
     def function(x: Tensor) -> Tensor:
         made = neuron.Stream()
+        made.wait_stream(neuron.current_stream())
         neuron.set_device(0)
         with neuron.stream(made):
             y = x + 1

@@ -151,11 +151,13 @@ def test_event_of_another_device() -> None:
 def test_record_stream_keeps_memory_until_the_stream_is_done() -> None:
     stream = neuron.Stream()
     x = torch.full((1 << 20,), 7.0, device="neuron")
+    stream.wait_stream(neuron.current_stream())
     with neuron.stream(stream):
         y = x + 1
     x.record_stream(stream)
     del x
     torch.full((1 << 20,), 1.0, device="neuron")
+    neuron.current_stream().wait_stream(stream)
     assert y.eq(8).all()
 
 

@@ -147,6 +147,7 @@ def test_inference_tensors_are_written() -> None:
 def test_streams_keep_their_order() -> None:
     a = torch.ones(128, 64, device="neuron")
     stream = torch_neuronx.neuron.Stream()
+    stream.wait_stream(torch_neuronx.neuron.current_stream())
     with torch_neuronx.neuron.stream(stream):
         out = torch.empty_like(a)
         sine(a * 0.5, out)
