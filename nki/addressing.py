@@ -96,7 +96,8 @@ def explicit(
     Args:
         p: the view whose offset is the beginning.
         pairs: strides and counts in elements of ``dtype``; in SBUF and PSUM first the partition's,
-            whose stride must be a whole partition, of the storage or of the view.
+            whose stride must be a whole partition, of the storage or of a view that shows a part
+            of neighbouring partitions.
         offset: elements of ``dtype`` to add to the offset of ``p``, None for none.
         dtype: type to read the storage as.
         row_bytes: the storage's bytes in one partition, of HBM all of them.
@@ -130,9 +131,7 @@ def explicit(
     if offset is not None:
         begin += operator.index(offset)
     if partition:
-        # The row of a view that shows a part of each partition means the same step.
-        own = _scaled(math.prod(p.shape[1:]), info(p.dtype).itemsize, itemsize)
-        if shape[0] > 1 and strides[0] not in (row, own):
+        if shape[0] > 1 and strides[0] not in _rows(p, itemsize, row):
             raise NkiError(
                 "NKI023",
                 f"the access pattern {[list(pair) for pair in pairs]} steps {strides[0]} elements "
@@ -141,6 +140,19 @@ def explicit(
             )
         strides = (row, *strides[1:])
     return make(dtype, begin, shape, strides, partition, None)
+
+
+def _rows(p: AccessPattern, itemsize: int, row: int) -> tuple[int, int]:
+    """Return the steps that mean one partition, in items of ``itemsize`` bytes, ``row`` in each.
+
+    They are the storage's row, and the view's own if it shows a part of neighbouring partitions.
+    A view that repeats elements may show as many as one or two partitions have, and a view that
+    skips partitions steps over them: there the same number says something else.
+    """
+    item = info(p.dtype).itemsize
+    own = _scaled(math.prod(p.shape[1:]), item, itemsize)
+    skips = p.shape[0] > 1 and p.strides[0] * item != row * itemsize
+    return row, own if 0 < own < row and not skips else row
 
 
 def leaves(p: AccessPattern, storage_bytes: int, row_bytes: int) -> bool:

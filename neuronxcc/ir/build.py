@@ -497,7 +497,8 @@ def reduce(x: Node, kind: str, dims: Ints | None = None, *, keep: bool = False) 
     """Combine all elements along dimensions: kind add, mul, min, max, and, or, xor.
 
     16 and 8-bit floats accumulate in float32 and are rounded once. An empty sum is 0, an empty
-    product 1, an empty min/max the greatest/least value (infinite for floats).
+    product 1, an empty min/max the greatest/least value (infinite for floats). Reductions, windows
+    and running totals start there, as PyTorch's do: a sum of nothing but -0.0 is 0.0.
 
     Args:
         x: Operand.
@@ -506,9 +507,14 @@ def reduce(x: Node, kind: str, dims: Ints | None = None, *, keep: bool = False) 
         keep: Leave extents of 1 in place of the reduced dimensions.
     """
     over = tuple(sorted(axes(Op.REDUCE, dims, x.type.rank)))
-    result = make(Op.REDUCE, (x,), kind=kind, dims=over) if over else x
+    result = make(Op.REDUCE, (x,), kind=kind, dims=over) if over else alone(x, kind)
     shape = [1 if d in over else n for d, n in enumerate(x.shape)]
     return reshape(result, shape) if keep else result
+
+
+def alone(x: Node, kind: str) -> Node:
+    """Reduce one element, which is `x` already: a sum starts at 0, so it is never -0.0."""
+    return add(x, 0) if kind == "add" and not x.dtype.is_integer else x
 
 
 def arg_reduce(

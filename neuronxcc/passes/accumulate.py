@@ -53,4 +53,4 @@ def _by_halves(x: Node, kind: str, dims: tuple[int, ...]) -> Node:
     if math.prod(x.shape[d] for d in dims) < 2:
         return build.reduce(x, kind, dims)
     (result,) = reduce_by_halves([x], dims, lambda pair: (_COMBINE[kind](*pair),))
-    return result
+    return build.alone(result, kind)

@@ -352,12 +352,14 @@ def reduce_ones(node: Node) -> Node | None:
     (x,) = node.srcs
     dims = node["dims"]
     if not dims:
-        return x
+        return build.alone(x, node["kind"])
     real = sorted(d for d in dims if x.shape[d] != 1)
     if tuple(real) == dims:
         return None
     gone = [d for d in dims if x.shape[d] == 1]
     squeezed = build.reshape(x, [n for d, n in enumerate(x.shape) if d not in gone])
+    if not real:
+        return build.alone(squeezed, node["kind"])
     return build.reduce(squeezed, node["kind"], [d - sum(g < d for g in gone) for d in real])
 
 
@@ -409,8 +411,9 @@ def arg_one(node: Node) -> Node | None:
 
 @rule("running total of one", Op.CUMULATIVE)
 def cumulative_one(node: Node) -> Node | None:
-    """The element itself."""
-    return node.srcs[0] if node.shape[node["dim"]] <= 1 else None
+    """The element itself, unless it is a -0.0 that is added."""
+    one = node.shape[node["dim"]] <= 1
+    return build.alone(node.srcs[0], node["kind"]) if one else None
 
 
 @rule("sort of one", Op.GET)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 import warnings
@@ -203,6 +204,31 @@ def test_ap_of_a_part_of_each_partition_may_step_by_its_own_row(data: Any) -> No
         if columns + 1 not in (columns, last - first):
             with pytest.raises(NkiError, match=r"write .* as the first stride.*NKI023"):
                 part.ap([[columns + 1, 4], [1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("view", "step"),
+    [
+        # Two elements, shown twice: as many as two partitions have, and the view's own row.
+        (lambda t: t[0:4, 0:2][::2].expand_dim(1).broadcast(1, 2), 4),
+        (lambda t: t[0:4].expand_dim(1).broadcast(1, 2), 4),
+        # Every other partition, of which a part is shown.
+        (lambda t: t[0:8:2, 0:1], 1),
+    ],
+)
+def test_a_step_over_partitions_is_not_a_views_own_row(view: Any, step: int) -> None:
+    with nki_core():
+        part = view(nl.ndarray((8, 2), nl.float32))
+        assert math.prod(part.shape[1:]) == step
+        with pytest.raises(NkiError, match=rf"steps {step} elements .*write 2 as the first stride"):
+            part.ap([[step, 2], [1, 1]])
+
+
+def test_a_step_of_minus_one_is_no_row_of_a_view_without_whole_items() -> None:
+    with nki_core():
+        part = nl.ndarray((8, 6), nl.bfloat16)[:, 0:3]
+        with pytest.raises(NkiError, match=r"steps -1 elements .*write 3 as the first stride"):
+            part.ap([[-1, 2], [1, 1]], dtype=nl.float32)
 
 
 def nki_core() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from functools import reduce as fold
@@ -61,11 +62,15 @@ def reduce(node: Node, x: Array) -> Array:
     """REDUCE: the elements to combine become the first dimension, combined one by one."""
     dims, kind = node["dims"], node["kind"]
     kept = [d for d in range(x.ndim) if d not in dims]
-    if not x.size:
-        return np.full(node.shape, neutral(kind, node.dtype), node.dtype.numpy)
-    rows = x.transpose([*dims, *kept]).reshape(-1, *node.shape)
-    wide = precise_sum(rows, kind)
-    return cast(fold(COMBINE[kind], wide), node.dtype)
+    count = math.prod(x.shape[d] for d in dims)
+    rows = x.transpose([*dims, *kept]).reshape(count, *node.shape)
+    return cast(fold(COMBINE[kind], precise_sum(rows, kind), _start(node)), node.dtype)
+
+
+def _start(node: Node) -> Array:
+    """What combining starts with: 0 for sums, so that a sum of nothing but -0.0 is 0.0."""
+    value = neutral(node["kind"], node.dtype)
+    return precise_sum(np.full(node.shape, value, node.dtype.numpy), node["kind"])
 
 
 def _reductions() -> Iterable[Case]:
@@ -173,9 +178,8 @@ def reduce_window(node: Node, x: Array) -> Array:
     wide = precise_sum(padded(x, fill, node["low"], node["high"], node["base_dilation"]), kind)
     if not np.prod(node.shape):
         return np.empty(node.shape, node.dtype.numpy)
-    return cast(
-        fold(COMBINE[kind], [wide[place] for place in _places(node, node.shape)]), node.dtype
-    )
+    parts = [wide[place] for place in _places(node, node.shape)]
+    return cast(fold(COMBINE[kind], parts, _start(node)), node.dtype)
 
 
 def _windows() -> Iterable[Case]:
@@ -227,8 +231,7 @@ def select_and_scatter_rule(op: Op, types: Types, attrs: Attrs) -> Types:
 def select_and_scatter(node: Node, x: Array, source: Array) -> Array:
     """SELECT_AND_SCATTER: window by window."""
     kind = node["kind"]
-    total = np.full(x.shape, neutral(kind, node.dtype), node.dtype.numpy)
-    total = precise_sum(total, kind)
+    total = _start(node)
     beats: Callable[[Any, Any], Any] = operator.gt if node["select"] == "max" else operator.lt
 
     def better(new: Any, best: Any) -> bool:
@@ -284,8 +287,9 @@ def cumulative_rule(op: Op, types: Types, attrs: Attrs) -> Types:
 def cumulative(node: Node, x: Array) -> Array:
     """CUMULATIVE."""
     rows = np.moveaxis(precise_sum(x, node["kind"]), node["dim"], 0).copy()
-    for i in range(1, rows.shape[0]):
-        rows[i] = COMBINE[node["kind"]](rows[i - 1], rows[i])
+    start = np.moveaxis(_start(node), node["dim"], 0)
+    for i in range(rows.shape[0]):
+        rows[i] = COMBINE[node["kind"]](rows[i - 1] if i else start[0], rows[i])
     return cast(np.moveaxis(rows, 0, node["dim"]), node.dtype)
 
 

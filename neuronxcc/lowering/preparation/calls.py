@@ -123,7 +123,7 @@ def cumulative(node: Node) -> Node | None:
     (x,) = node.srcs
     kind, dim = node["kind"], node["dim"]
     if x.shape[dim] == 1:
-        return x
+        return build.alone(x, kind)
     dtype = _WIDER.get(x.dtype, x.dtype)
     if kind in ("add", "mul", "logaddexp") and dtype in (DType.BF16, DType.F16):
         dtype = DType.F32

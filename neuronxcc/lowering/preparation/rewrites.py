@@ -74,7 +74,7 @@ def _reduce(node: Node) -> Node | None:
         return splat(neutral(kind, node.dtype), node.type)
     length = math.prod(x.shape[d] for d in dims)
     if length == 1:
-        return build.reshape(x, node.shape)
+        return build.alone(build.reshape(x, node.shape), kind)
     if x.dtype is DType.PRED and kind in ("min", "max"):
         return _reduced(x, "and" if kind == "min" else "or", dims)
     if kind in SUMS and x.dtype in NARROW:
@@ -140,7 +140,8 @@ def _reduce_window(node: Node) -> Node | None:
         padded = build.pad(x, fill, node["low"], node["high"], holes)
         steps = node["strides"]
         limits = [(n - 1) * step + 1 for n, step in zip(node.shape, steps, strict=True)]
-        return build.slice_(padded, (0,) * x.type.rank, limits, steps)
+        taken = build.slice_(padded, (0,) * x.type.rank, limits, steps)
+        return build.alone(taken, node["kind"])
     if node["kind"] in SUMS and x.dtype in NARROW:
         wide = build.convert(x, DType.F32)
         type_ = TensorType(DType.F32, node.shape)
@@ -211,9 +212,7 @@ def _dot_as_loop(node: Node) -> Node:
     right = spread(rhs, "rhs", range(batch + rows, node.type.rank))
     product = build.multiply(left, right)
     if math.prod(shape[node.type.rank :]) == 1:
-        # A sum starts at 0, so it is not -0.0.
-        total = build.reshape(product, node.shape)
-        return total if node.dtype.is_integer else build.add(total, 0)
+        return build.alone(build.reshape(product, node.shape), "add")
     return _reduced(product, "add", tuple(last))
 
 

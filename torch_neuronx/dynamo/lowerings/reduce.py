@@ -25,11 +25,8 @@ def wide(cx: Context, x: Node) -> Node:
     return b.convert(x, compute_dtype(cx.dtype))
 
 
-def _reduced(
-    cx: Context, kind: str, x: Node, dims: Dims, *, keep: bool, empty_is_all: bool = True
-) -> Node:
-    over = () if dims == () and not empty_is_all else e.dims(dims, x.type.rank)
-    return finish(cx, b.reshape(b.reduce(x, kind, over), cx.shape) if keep or over else x)
+def _reduced(cx: Context, kind: str, x: Node, dims: Dims, *, keep: bool) -> Node:
+    return finish(cx, b.reduce(x, kind, e.dims(dims, x.type.rank), keep=keep))
 
 
 @lowers(aten.sum.default, aten.sum.dim_IntList)
