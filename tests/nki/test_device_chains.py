@@ -122,6 +122,23 @@ def test_what_others_need_is_in_hbm_too() -> None:
     compare(program, small(arguments(graph)), DType.F32)
 
 
+def test_one_column_of_what_stays_is_read_where_it_is() -> None:
+    """As the first element of rows is, by which a variance is shifted."""
+    x, w = given_(0, DType.F32, 256, 128), given_(1, DType.F32, 128, 128)
+    y = build.binary(Op.ADD, build.matmul(x, w), x)
+    rest = build.binary(
+        Op.SUBTRACT, y, build.broadcast_to(build.slice_(y, (0, 5), (256, 6)), y.shape)
+    )
+    graph = graph_of(normalised(rest))
+    program = compiled(graph, "trn1")
+    assert [section.kind for section in program.sections] == ["chain"]
+    compare(program, small(arguments(graph)), DType.F32)
+    # The input is read for the product and for the sum; what is between never leaves the chip.
+    sizes = [t.nbytes for node in (*graph.params, *graph.params[:1], *graph.results)
+             for t in node.types]  # fmt: skip
+    assert program.predict().hbm_bytes == sum(sizes)
+
+
 def test_rows_that_do_not_divide_by_128() -> None:
     """A tile of SBUF begins with a partition: what crosses tiles goes through HBM."""
     graph = graph_of(block(DType.F32, rows=200, width=64))
