@@ -247,3 +247,54 @@ def test_a_gelu_is_one_instruction() -> None:
     got, wanted = program.run(args, by="reference")[0], evaluate(graph, args)[0]
     np.testing.assert_allclose(got, wanted, atol=1e-6, rtol=1e-6)
     assert program.instructions == 3
+
+
+def tanh_gelu(x: Node, *, cubic: float = 0.044715, power: bool = False, swap: bool = False) -> Node:
+    """GELU's approximation as programs spell it out, or something near it."""
+
+    def both(op: Op, a: Node, b: Node | float) -> Node:
+        return build.binary(op, b, a) if swap and isinstance(b, Node) else build.binary(op, a, b)
+
+    cube = build.binary(Op.POWER, x, 3.0)
+    if not power:
+        cube = both(Op.MULTIPLY, build.binary(Op.MULTIPLY, x, x), x)
+    inner = both(Op.ADD, x, build.binary(Op.MULTIPLY, cube, cubic))
+    bent = build.unary(Op.TANH, build.binary(Op.MULTIPLY, inner, 0.7978845608028654))
+    half = build.binary(Op.MULTIPLY, x, 0.5)
+    return both(Op.MULTIPLY, half, build.binary(Op.ADD, bent, 1.0))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_gelu_by_tanh_is_one_instruction(dtype: DType, power: bool, swap: bool) -> None:
+    x = given_(0, DType.F32, 128, 256)
+    graph = graph_of(build.convert(tanh_gelu(x, power=power, swap=swap), dtype))
+    program = compiled(graph, "trn1")
+    args = arguments(graph)
+    got, wanted = program.run(args, by="reference")[0], evaluate(graph, args)[0]
+    # One rounding of bfloat16 where the two ways are on both sides of a tie.
+    most = 1e-6 if dtype is DType.F32 else 2.0**-7
+    np.testing.assert_allclose(
+        got.astype(np.float32), wanted.astype(np.float32), atol=1e-6, rtol=most
+    )
+    assert program.instructions == 3
+
+
+@pytest.mark.parametrize("other", ["another number", "its tanh is needed", "another x"])
+def test_what_looks_like_a_gelu_is_not_taken_for_one(other: str) -> None:
+    x, y = given_(0, DType.F32, 128, 256), given_(1, DType.F32, 128, 256)
+    made = tanh_gelu(x, cubic=0.05 if other == "another number" else 0.044715)
+    half, gate = made.srcs
+    results = [made]
+    if other == "its tanh is needed":
+        results.append(gate)
+    if other == "another x":
+        results = [build.binary(Op.MULTIPLY, build.binary(Op.MULTIPLY, y, 0.5), gate)]
+    graph = graph_of(*results)
+    program = compiled(graph, "trn1")
+    args = arguments(graph)
+    for got, wanted in zip(program.run(args, by="reference"), evaluate(graph, args), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6, rtol=1e-5)
+    assert program.instructions > 3 + len(graph.results)
+    assert half.op is Op.MULTIPLY
