@@ -27,6 +27,7 @@ from nki.device.emitter import (
     even_chunks,
     require_form,
 )
+from nki.device.gelu import half_of_gelu
 from nki.device.groups import Group, Space, Use, is_number
 from nki.device.pointwise import emit
 from nki.device.resident import Resident
@@ -275,12 +276,18 @@ class Rows:
         return self._two(node) if node.op in _ALU else None
 
     def _gated(self, node: Node, written: Node) -> Operand | None:
-        """Return x f(x) where that is a function of the Scalar Engine: GELU and SiLU.
+        """Return x f(x) where that is a function of the Scalar Engine: GELU, its tanh form, SiLU.
 
         Args:
             node: the product.
             written: what is written: its value, perhaps in another type.
         """
+        half = half_of_gelu(self.group.uses[node], self._parts)
+        if half is not None:
+            value = self._operand(*half)
+            if isinstance(value, Value) and not value.vector:
+                self.e.at(written)
+                return self.e.activation("gelu_apprx_tanh", value, written.dtype)
         uses = [(self._same.get(u.source, u.source), u.view) for u in self.group.uses[node]]
         for x, gate in (uses, uses[::-1]):
             inner = gate[0]
@@ -294,6 +301,17 @@ class Rows:
                 self.e.at(written)
                 return self.e.activation(_GATES[inner.op], value, written.dtype)
         return None
+
+    def _parts(self, node: Node, op: Op) -> tuple[Use, ...] | None:
+        """Return the operands of a float32 value that is computed here for one reader alone.
+
+        None if it is another operator's, or needed by others.
+        """
+        node = self._same.get(node, node)
+        if not self._only_for(node, op) or node.dtype is not DType.F32:
+            return None
+        same = self._same
+        return tuple(Use(same.get(u.source, u.source), u.view) for u in self.group.uses[node])
 
     def _converted(self, node: Node) -> Operand | None:
         """Let who computes a value write it in the type that it is converted to."""

@@ -92,13 +92,14 @@ def load(e: Emitter, leaf: Leaf, row: int, column: int) -> Value:
 
     What is the same in all columns is loaded once per row, as a vector.
     """
-    if isinstance(leaf.tensor, Resident):
-        block = (row, e.partitions, column, e.columns)
-        return Value(leaf.tensor.place((leaf.rows, leaf.columns, leaf.offset), block), leaf.dtype)
-    kind, width = HELD[leaf.dtype], words(leaf.dtype)
     vector = leaf.same_columns
     count = 1 if vector else e.columns
     columns: Dims = () if vector else leaf.columns
+    if isinstance(leaf.tensor, Resident):
+        block = (row, e.partitions, 0 if vector else column, count)
+        place = leaf.tensor.place((leaf.rows, columns, leaf.offset), block)
+        return Value(place, leaf.dtype, vector)
+    kind, width = HELD[leaf.dtype], words(leaf.dtype)
     narrow = leaf._replace(columns=columns)
     if width == 1 and not vector and _turned(leaf):
         return Value(_load_turned(e, leaf, row, column), leaf.dtype)

@@ -122,6 +122,23 @@ def test_what_others_need_is_in_hbm_too() -> None:
     compare(program, small(arguments(graph)), DType.F32)
 
 
+def test_one_column_of_what_stays_is_read_where_it_is() -> None:
+    """As the first element of rows is, by which a variance is shifted."""
+    x, w = given_(0, DType.F32, 256, 128), given_(1, DType.F32, 128, 128)
+    y = build.binary(Op.ADD, build.matmul(x, w), x)
+    rest = build.binary(
+        Op.SUBTRACT, y, build.broadcast_to(build.slice_(y, (0, 5), (256, 6)), y.shape)
+    )
+    graph = graph_of(normalised(rest))
+    program = compiled(graph, "trn1")
+    assert [section.kind for section in program.sections] == ["chain"]
+    compare(program, small(arguments(graph)), DType.F32)
+    # The input is read for the product and for the sum; what is between never leaves the chip.
+    sizes = [t.nbytes for node in (*graph.params, *graph.params[:1], *graph.results)
+             for t in node.types]  # fmt: skip
+    assert program.predict().hbm_bytes == sum(sizes)
+
+
 def test_rows_that_do_not_divide_by_128() -> None:
     """A tile of SBUF begins with a partition: what crosses tiles goes through HBM."""
     graph = graph_of(block(DType.F32, rows=200, width=64))
@@ -230,3 +247,54 @@ def test_a_gelu_is_one_instruction() -> None:
     got, wanted = program.run(args, by="reference")[0], evaluate(graph, args)[0]
     np.testing.assert_allclose(got, wanted, atol=1e-6, rtol=1e-6)
     assert program.instructions == 3
+
+
+def tanh_gelu(x: Node, *, cubic: float = 0.044715, power: bool = False, swap: bool = False) -> Node:
+    """GELU's approximation as programs spell it out, or something near it."""
+
+    def both(op: Op, a: Node, b: Node | float) -> Node:
+        return build.binary(op, b, a) if swap and isinstance(b, Node) else build.binary(op, a, b)
+
+    cube = build.binary(Op.POWER, x, 3.0)
+    if not power:
+        cube = both(Op.MULTIPLY, build.binary(Op.MULTIPLY, x, x), x)
+    inner = both(Op.ADD, x, build.binary(Op.MULTIPLY, cube, cubic))
+    bent = build.unary(Op.TANH, build.binary(Op.MULTIPLY, inner, 0.7978845608028654))
+    half = build.binary(Op.MULTIPLY, x, 0.5)
+    return both(Op.MULTIPLY, half, build.binary(Op.ADD, bent, 1.0))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_gelu_by_tanh_is_one_instruction(dtype: DType, power: bool, swap: bool) -> None:
+    x = given_(0, DType.F32, 128, 256)
+    graph = graph_of(build.convert(tanh_gelu(x, power=power, swap=swap), dtype))
+    program = compiled(graph, "trn1")
+    args = arguments(graph)
+    got, wanted = program.run(args, by="reference")[0], evaluate(graph, args)[0]
+    # One rounding of bfloat16 where the two ways are on both sides of a tie.
+    most = 1e-6 if dtype is DType.F32 else 2.0**-7
+    np.testing.assert_allclose(
+        got.astype(np.float32), wanted.astype(np.float32), atol=1e-6, rtol=most
+    )
+    assert program.instructions == 3
+
+
+@pytest.mark.parametrize("other", ["another number", "its tanh is needed", "another x"])
+def test_what_looks_like_a_gelu_is_not_taken_for_one(other: str) -> None:
+    x, y = given_(0, DType.F32, 128, 256), given_(1, DType.F32, 128, 256)
+    made = tanh_gelu(x, cubic=0.05 if other == "another number" else 0.044715)
+    half, gate = made.srcs
+    results = [made]
+    if other == "its tanh is needed":
+        results.append(gate)
+    if other == "another x":
+        results = [build.binary(Op.MULTIPLY, build.binary(Op.MULTIPLY, y, 0.5), gate)]
+    graph = graph_of(*results)
+    program = compiled(graph, "trn1")
+    args = arguments(graph)
+    for got, wanted in zip(program.run(args, by="reference"), evaluate(graph, args), strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-6, rtol=1e-5)
+    assert program.instructions > 3 + len(graph.results)
+    assert half.op is Op.MULTIPLY
