@@ -14,7 +14,7 @@ from typing import Any
 
 import nki.isa as nisa
 import nki.language as nl
-from neuronxcc.perf import Prediction, page, trace
+from neuronxcc.perf import Prediction, explorer, page, trace
 from neuronxcc.targets import get_target
 from nki.launch import Slot, record
 from nki.perf import predict_recording
@@ -67,7 +67,9 @@ def time_of(kernel: Callable[..., Any], target: str) -> Prediction:
     return predict_recording(recording)
 
 
-def run(path: str | None = None, page_path: str | None = None) -> list[str]:
+def run(
+    path: str | None = None, page_path: str | None = None, tables: str | None = None
+) -> list[str]:
     """Time all kernels on all targets. Returns what went wrong, in words."""
     wrong = []
     print(f"{f'a + b of {ROWS} x {COLUMNS} float32':42}" + "".join(f"{t:>14}" for t in TARGETS))
@@ -89,6 +91,9 @@ def run(path: str | None = None, page_path: str | None = None) -> list[str]:
     if page_path is not None:
         page.save(found[KERNELS[1][0]][1], page_path)
         print(f"a page of the timeline is in {page_path}")
+    if tables is not None:
+        explorer.save(found[KERNELS[1][0]][1], tables)
+        print(f"`neuron-explorer view -d {tables}` shows its tables")
     return wrong
 
 
@@ -96,8 +101,9 @@ def main() -> str | None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--trace", metavar="FILE", help="write a timeline of the second kernel")
     options.add_argument("--page", metavar="FILE", help="write it as one HTML page")
+    options.add_argument("--tables", metavar="FOLDER", help="write it for neuron-explorer")
     chosen = options.parse_args()
-    return "\n".join(run(chosen.trace, chosen.page)) or None
+    return "\n".join(run(chosen.trace, chosen.page, chosen.tables)) or None
 
 
 if __name__ == "__main__":

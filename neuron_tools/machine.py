@@ -79,17 +79,13 @@ class Machine:
 
 
 def clock(environ: Mapping[str, str] | None = None) -> str:
-    """Return whose time utilisation and latencies are.
+    """Return whose time utilisation and latencies are where there is a choice: "host", "model"."""
+    return str(TORCH_NEURONX_CLOCK.get(environ))
 
-    Raises:
-        ToolError: Predictions were asked for, which programs do not carry.
-    """
-    if TORCH_NEURONX_CLOCK.get(environ) == "model":
-        raise ToolError(
-            "TORCH_NEURONX_CLOCK='model' is not possible: programs carry no predicted times. "
-            "Unset it, or use 'host' for the time that this computer took."
-        )
-    return "host"
+
+def clock_of(process: Snapshot, asked: str) -> str:
+    """Return whose time is told of a process: the model's only if it keeps predictions."""
+    return "model" if asked == "model" and process.predicted is not None else "host"
 
 
 def _target(processes: Sequence[Snapshot], environ: Mapping[str, str] | None) -> Target:

@@ -39,6 +39,8 @@ _SYSTEM_MEMORY: Final = {
     "swap_used_bytes": "System swap used_bytes bytes",
 }
 _HARDWARE = ("neuron_device_count", "neuron_device_memory_size", "neuroncore_per_device_count")
+_CLOCK: Final = "torchneuron_clock_info"
+_CLOCK_SAID: Final = "Whose time neuroncore_utilization_ratio is: host or model"
 Labels = dict[str, str]
 Sample = tuple[Labels, float]
 
@@ -64,6 +66,7 @@ class State:
         self._common: Labels = dict.fromkeys(COMMON, "")
         self._system: Document = {}
         self._hardware: Document | None = None
+        self._clocks: Document = {}
         self._runtimes: dict[tuple[int, str], _Runtime] = {}
         # By metric and labels: the sum, and when the first was counted.
         self._sums: dict[str, dict[tuple[tuple[str, str], ...], tuple[float, float]]] = {}
@@ -83,6 +86,7 @@ class State:
             self._common = {label: str(info.get(key, "")) for label, key in COMMON.items()}
             self._hardware = dict(document["neuron_hardware_info"])
             self._system |= document["system_data"]
+            self._clocks = dict(document.get("torchneuron", {}).get("clocks", {}))
             for runtime in document["neuron_runtime_data"]:
                 key = int(runtime["pid"]), str(runtime["neuron_runtime_tag"])
                 # Groups with a longer period than the document keep their last values.
@@ -160,7 +164,12 @@ class State:
 
     def _runtime_gauges(self) -> Iterator[tuple[str, str, list[Sample]]]:
         found: dict[str, tuple[str, list[Sample]]] = {}
-        for (_, tag), known in self._runtimes.items():
+        for (pid, tag), known in self._runtimes.items():
+            # Ours, beside the vendor's: whose time a process' utilisation is.
+            clock = self._clocks.get(str(pid), {}).get("neuroncore_utilization")
+            if clock is not None:
+                labels = self._common | {"runtime_tag": tag, "clock": str(clock)}
+                found.setdefault(_CLOCK, (_CLOCK_SAID, []))[1].append((labels, 1.0))
             for name, said, labels, value in _gauges_of(known.report):
                 samples = found.setdefault(name, (said, []))[1]
                 samples.append((self._common | {"runtime_tag": tag} | labels, float(value)))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from neuron_tools.explorer.session import Event
+from neuron_tools.explorer.session import Event, Session
 from neuron_tools.explorer.tables import covered, summary_of
 
 _SMALL_COPY = 32 << 10  # bytes: the average that Explorer's documents call good
@@ -120,3 +120,17 @@ def advice(events: Sequence[Event]) -> dict[int, list[Advice]]:
             work = Work(core, mine, total)
             found[core] = [a for rule in RULES if (a := rule(work)) is not None]
     return found
+
+
+def recommendations(session: Session) -> list[list[str]]:
+    """Return what there is to say of a session, each with what was found and what to do.
+
+    Of a prediction it is what the model's own rules found, which know instructions and transfers.
+    """
+    if session.is_simulation:
+        return [[f"{rule}: {text}"] for rule, text in session.recommended]
+    return [
+        [f"nc_idx {core}: {item.rule}: {item.found}.", item.remedy]
+        for core, items in advice(session.events).items()
+        for item in items
+    ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from neuron_tools.explorer.session import Event, SessionError, write_events
-from neuronxcc.files import read_regular
+from neuronxcc.files import read_regular, write_whole
 from nrtpy import NrtpyModel, NrtpyTensor
 from torch_neuronx.profiling import recording
 
@@ -16,27 +18,41 @@ _MOST = 1_000_000  # activities
 _MOST_BYTES = 1 << 34  # of an input
 
 
+class Done(NamedTuple):
+    """What a capture leaves.
+
+    Attributes:
+        profile: The file; None if none was wanted.
+        outputs: The files of results, by name.
+        checksums: CRC32 of each result, execution by execution, if they were asked for.
+    """
+
+    profile: Path | None
+    outputs: list[tuple[str, Path]]
+    checksums: dict[str, list[int]]
+
+
 def capture(
     neff: Path,
-    ntff: Path,
+    ntff: Path | None,
     inputs: Mapping[str, Path],
     *,
     executions: int = 1,
     kept: int | None = None,
-    outputs: bool = False,
-) -> list[Path]:
+    outputs: Sequence[str] = (),
+    checksums: bool = False,
+) -> Done:
     """Run a NEFF and write the profile of one execution.
 
     Args:
         neff: The file.
-        ntff: Where the profile is written; with `kept`, `<name>_exec_<kept><ending>`.
+        ntff: Where the profile is written, None: nowhere. With `kept` its name has `_exec_<kept>`.
         inputs: Files by name: .npy, or the bytes of the tensor. Others are zeros.
         executions: How often it runs.
         kept: The execution that is kept, from 1; None: the last.
-        outputs: Write the results beside the profile, `<name>.npy`.
-
-    Returns:
-        The files.
+        outputs: Write the results of the last execution beside the profile (without one, in the
+            current directory) under these endings: ".npy", or "" for their bytes.
+        checksums: Note the CRC32 of all results.
 
     Raises:
         SessionError: An input or a number doesn't fit the NEFF.
@@ -45,25 +61,45 @@ def capture(
     if not 1 <= chosen <= executions:
         raise SessionError(f"execution {chosen} is to be kept of {executions}")
     model = NrtpyModel.load_from_neff(neff)
+    given = _inputs(model, neff, inputs)
+    results: dict[str, NrtpyTensor] = {}
+    events: list[Event] = []
+    sums: dict[str, list[int]] = {}
+    for number in range(1, executions + 1):
+        observed = number == chosen and ntff is not None
+        if observed:
+            recording.start(_MOST)
+        results = model(given) or {}
+        if observed:
+            events, _ = recording.take()
+        for name, result in results.items() if checksums else ():
+            sums.setdefault(name, []).append(zlib.crc32(result.numpy().tobytes()))
+    path = ntff
+    if path is not None:
+        path = path if kept is None else path.with_name(f"{path.stem}_exec_{kept}{path.suffix}")
+        write_events(path, [event for event in events if event.source == "neuron_hw"])
+    return Done(path, _save(results, path.parent if path else Path(), outputs), sums)
+
+
+def _inputs(model: NrtpyModel, neff: Path, inputs: Mapping[str, Path]) -> dict[str, NrtpyTensor]:
     unknown = set(inputs) - set(model.input_tensors_info)
     if unknown:
         known = ", ".join(model.input_tensors_info)
         raise SessionError(f"{neff} has no input {min(unknown)!r}; it has {known}")
-    given = {name: _tensor(model, name, inputs.get(name)) for name in model.input_tensors_info}
-    results = None
-    events: list[Event] = []
-    for number in range(1, executions + 1):
-        if number == chosen:
-            recording.start(_MOST)
-        results = model(given)
-        if number == chosen:
-            events, _ = recording.take()
-    path = ntff if kept is None else ntff.with_name(f"{ntff.stem}_exec_{kept}{ntff.suffix}")
-    write_events(path, [event for event in events if event.source == "neuron_hw"])
-    written = [path]
-    for name, result in (results or {}).items() if outputs else ():
-        written.append(path.with_name(f"{name}.npy"))
-        np.save(written[-1], result.numpy(), allow_pickle=False)
+    return {name: _tensor(model, name, inputs.get(name)) for name in model.input_tensors_info}
+
+
+def _save(
+    results: Mapping[str, NrtpyTensor], folder: Path, endings: Sequence[str]
+) -> list[tuple[str, Path]]:
+    written = []
+    for name, result in results.items():
+        for ending in endings:
+            written.append((name, folder / f"{name}{ending}"))
+            if ending:
+                np.save(written[-1][1], result.numpy(), allow_pickle=False)
+            else:
+                write_whole(written[-1][1], result.numpy().tobytes())
     return written
 
 

@@ -12,10 +12,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from neuron_tools.explorer.advice import advice
-from neuron_tools.explorer.formats import group_of
-from neuron_tools.explorer.session import Session
-from neuron_tools.explorer.tables import place_of
+from neuron_tools.explorer.advice import recommendations
+from neuron_tools.explorer.formats import group_of, row_name
+from neuron_tools.explorer.session import Event, Session
 from neuronxcc.files import write_whole
 
 #: Events that a page has at most: the longest.
@@ -40,41 +39,46 @@ def render(session: Session, title: str) -> str:
 
 def contents(session: Session, title: str) -> dict[str, Any]:
     """Return what the page knows; times are nanoseconds from the first event."""
-    instance, process = place_of(session)
     events = session.events
     if len(events) > MOST:
         kept = sorted(events, key=lambda e: e.end - e.start, reverse=True)[:MOST]
         title += f": the longest {MOST} of {len(events)} events"
         events = sorted(kept, key=lambda e: e.start)
-    first = min((event.start for event in events), default=0)
+    first = session.start
     names: dict[str, int] = {}
-    rows: dict[tuple[str, int], list[list[Any]]] = {}
-    totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    rows: dict[tuple[str, int, str], list[list[Any]]] = {}
     for event in events:
         number = names.setdefault(event.name, len(names))
-        row = rows.setdefault((group_of(event, instance, process), event.row), [])
+        key = group_of(session, event), event.row, row_name(session, event)
         time = event.end - event.start
-        row.append([event.start - first, time, number, 0, event.facts])
-        if event.source == "neuron_hw" and event.kind != "program":
-            totals[event.name][0] += 1
-            totals[event.name][1] += time
-    whole = sum(total for _, total in totals.values()) or 1
-    largest = sorted(totals.items(), key=lambda item: -item[1][1])[:_MOST_TOTALS]
+        rows.setdefault(key, []).append([event.start - first, time, number, 0, event.facts])
     return {
         "title": title,
+        "source": session.time_source,
         "end": max((event.end - first for event in events), default=1),
         "names": list(names),
         "rows": [
-            {"name": f"{group} {row}", "events": sorted(found, key=lambda e: (e[0], -e[1]))}
-            for (group, row), found in sorted(rows.items())
+            {"name": f"{group} {name}", "events": sorted(found, key=lambda e: (e[0], -e[1]))}
+            for (group, _, name), found in sorted(rows.items())
         ],
-        "totals": [[name, count, total, total / whole] for name, (count, total) in largest],
+        "totals": _totals(events),
         "advice": [
-            f"NC {core}: {item.rule}: {item.found}. {item.remedy}"
-            for core, items in advice(session.events).items()
-            for item in items
+            *(" ".join(lines) for lines in recommendations(session)),
+            *(f"not modelled: {note}" for note in session.notes),
         ],
     }
+
+
+def _totals(events: list[Event]) -> list[list[Any]]:
+    """Names with how often they ran, their nanoseconds, and their share of those of all."""
+    totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for event in events:
+        if event.source == "neuron_hw" and event.kind != "program":
+            totals[event.name][0] += 1
+            totals[event.name][1] += event.end - event.start
+    whole = sum(total for _, total in totals.values()) or 1
+    largest = sorted(totals.items(), key=lambda item: -item[1][1])[:_MOST_TOTALS]
+    return [[name, count, total, total / whole] for name, (count, total) in largest]
 
 
 class _Page(http.server.BaseHTTPRequestHandler):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from neuronxcc.files import read_regular, write_whole
+from neuronxcc.tables import MOST_BYTES
 
 FORMAT = "TorchNeuron profile"
 VERSION = 1
@@ -31,9 +32,10 @@ RUNTIME_FILE, INFO_FILE, CPU_FILE, MEMORY_FILE = (
     "ntrace.pb", "trace_info.pb", "cpu_util.pb", "host_mem.pb",
 )  # fmt: skip
 TRACE_FILE = "trace.json"
+ABOUT_FILE = "Metadata.parquet"  # of a prediction
 _DEVICE_FILE = re.compile(r"profile_nc_(\d+)_session_\d+\.ntff")
-MOST_BYTES = 5 << 30  # of a file; larger profiles are refused, as documented
 _HARDWARE = frozenset({"kernel", "copy", "program", "communication"})
+_PREDICTED = frozenset({"instruction", "transfer", "row"})
 
 
 class SessionError(ValueError):
@@ -46,7 +48,8 @@ class Event(NamedTuple):
     Attributes:
         name: of it.
         kind: "kernel", "copy", "program" or "communication" on a core; "issue" by which the host
-            gave a core work; "operator" and "annotation" of the framework.
+            gave a core work; "operator" and "annotation" of the framework. Of a prediction
+            "instruction" and "transfer", or "row" of an estimate.
         start: nanoseconds since the epoch.
         end: likewise.
         core: its NeuronCore, or -1.
@@ -65,7 +68,7 @@ class Event(NamedTuple):
     @property
     def source(self) -> str:
         """Who saw it: `neuron_hw`, `neuron_rt` or `framework`, as Explorer calls them."""
-        if self.kind in _HARDWARE:
+        if self.kind in _HARDWARE | _PREDICTED:
             return "neuron_hw"
         return "neuron_rt" if self.kind == "issue" else "framework"
 
@@ -88,6 +91,10 @@ class Session:
         memory: bytes in use by the process ("used_bytes"), and of the host's ("used_percent").
         info: of the process and the machine.
         folder: where it was read from.
+        rows: of a prediction: names of the rows that events have.
+        summary: of a prediction: what Explorer's table Summary says; None: it was measured.
+        recommended: of a prediction: what its rules found, each with the name of its rule.
+        notes: of a prediction: what is not modelled.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -95,6 +102,27 @@ class Session:
     memory: list[Sample] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
+    rows: dict[int, str] = field(default_factory=dict)
+    summary: dict[str, Any] | None = None
+    recommended: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_simulation(self) -> bool:
+        """Whether its times are a prediction of hardware, and not this host's."""
+        return self.summary is not None
+
+    @property
+    def start(self) -> int:
+        """The time that is shown as 0: the first event's, or that of a prediction's beginning."""
+        return 0 if self.is_simulation else min((event.start for event in self.events), default=0)
+
+    @property
+    def time_source(self) -> str:
+        """Whose times they are, in a sentence."""
+        if not self.is_simulation:
+            return "Measured on the host that emulates the cores; it says nothing about hardware."
+        return f"Predicted for {self.info['target']} ({self.info['model']}); nothing was measured."
 
 
 def new_folder(output: str | os.PathLike[str], instance: str = "") -> Path:
@@ -135,18 +163,23 @@ def _write(path: Path, content: str, rows: Iterable[Any]) -> None:
     write_whole(path, "\n".join(lines).encode())
 
 
-def find(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the directories of profiles in a directory, itself included, oldest first."""
+def profiles(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the directories of profiles in a directory, itself included, oldest first.
+
+    Raises:
+        SessionError: It is no directory.
+    """
     root = Path(folder)
     if not root.is_dir():
         raise SessionError(f"{root} is no directory; --session-dir takes one that a profile is in")
     found = {path.parent for path in root.rglob(INFO_FILE)}
-    if not found:
-        raise SessionError(
-            f"no profile is in {root}: a directory of one has a file {INFO_FILE}. "
-            "No metadata found for system profile"
-        )
     return sorted(found, key=lambda path: (path.name, path))
+
+
+def predictions(folder: Path) -> list[Path]:
+    """Return the directories of tables of predictions in a directory, oldest first."""
+    found = folder.rglob(ABOUT_FILE)
+    return [path.parent for path in sorted(found, key=lambda p: (p.stat().st_mtime_ns, p))]
 
 
 def read(folder: Path) -> Session:

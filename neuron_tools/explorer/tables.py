@@ -2,17 +2,17 @@
 
 A table is a list of rows by field; null is None. Times are nanoseconds. What the reference has and
 an emulated device can't know (semaphores, packets of DMA) is not there; a prediction of a kernel
-has more (`neuronxcc.perf`).
+has more (`neuronxcc.perf.explorer`, read by `predicted`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from neuron_tools.explorer.session import Event, Session
-from neuronxcc.tables import fields_of
+from neuronxcc.tables import Field, fields_of
 
 Rows = list[dict[str, Any]]
 
@@ -56,7 +56,7 @@ _TABLES: Final = {
     "Summary": (
         "One row for each core, by the formulas of the reference",
         """
-        nc_idx:i64 total_time:f32? event_count:i64? total_active_time:f32?
+        nc_idx:i64 is_simulation:bool total_time:f32? event_count:i64? total_active_time:f32?
         total_active_time_percent:f32? dma_transfer_count:i64? dma_transfer_total_bytes:i64?
         dma_transfer_average_bytes:f32? dma_transfer_time:f32? dma_active_time:f32?
         dma_active_time_percent:f32? cc_op_count:i64? cc_op_time:f32? cc_op_active_time:f32?
@@ -66,22 +66,28 @@ _TABLES: Final = {
 }
 
 
-#: Fields by table. `nc_idx` of Summary is ours: a row says whose it is.
+#: Fields by table. `nc_idx` and `is_simulation` of Summary are ours: whose a row is, and whether
+#: its times were predicted.
 SCHEMA: Final = {name: fields_of(text) for name, (_, text) in _TABLES.items()}
 
 
 def schema_rows() -> Rows:
     """Return the table SchemaFields: a row for each field of each table."""
+    return rows_of(SCHEMA, {name: text for name, (text, _) in _TABLES.items()})
+
+
+def rows_of(schema: Mapping[str, Sequence[Field]], descriptions: Mapping[str, str]) -> Rows:
+    """Return a row for each field of each table of a schema."""
     return [
         {
             "table_name": name,
-            "table_description": _TABLES[name][0],
+            "table_description": descriptions.get(name, ""),
             "field_name": field.name,
             "field_description": "",
             "field_type": field.kind,
             "field_required": not field.nullable,
         }
-        for name, fields in SCHEMA.items()
+        for name, fields in schema.items()
         for field in fields
     ]
 
@@ -91,26 +97,8 @@ def tables_of(session: Session) -> dict[str, Rows]:
     instance, process = place_of(session)
     starts = [event.start for event in session.events] or [0]
     ends = [event.end for event in session.events] or [0]
-    cores = sorted({e.core for e in session.events if e.source == "neuron_hw"})
     tables: dict[str, Rows] = {
-        "SystemProfileEvents": [
-            {
-                "id": number,
-                "name": event.name,
-                "start_ts": event.start,
-                "end_ts": event.end,
-                "duration_ns": event.end - event.start,
-                "trace_event_source": event.source,
-                "instance_id": instance,
-                "process_id": process,
-                "thread_id": event.row,
-                "nc_idx": event.core if event.core >= 0 else None,
-                "worker_gid": session.info.get("rank"),
-                "framework_stream_id": str(event.row) if event.source == "neuron_hw" else None,
-                "extra_attributes_json": json.dumps({"kind": event.kind, **event.facts}),
-            }
-            for number, event in enumerate(session.events)
-        ],
+        "SystemProfileEvents": _events(session, instance, process),
         "SystemProfileMetadata": [
             {
                 "first_ts": str(min(starts)),
@@ -122,31 +110,58 @@ def tables_of(session: Session) -> dict[str, Rows]:
             }
         ],
         "CpuUsage": [
-            {
-                "timestamp": sample.time,
-                "util_percent": sample.value,
-                "cpu_id": sample.of,
-                "instance_id": instance,
-            }
+            {"timestamp": sample.time, "util_percent": sample.value, "cpu_id": sample.of,
+             "instance_id": instance}
             for sample in session.cpu
         ],
         "HostMemUsage": _memory(session, instance),
         "DeviceProfileList": [
-            {
-                "device_profile_name": f"profile_nc_{core}",
-                "instance_id": instance,
-                "process_id": process,
-                "nc_id": core,
-                "session_id": 0,
-            }
-            for core in cores
+            {"device_profile_name": f"profile_nc_{core}", "instance_id": instance,
+             "process_id": process, "nc_id": core, "session_id": 0}
+            for core in cores_of(session)
         ],
         "CcOp": [_collective(n, e) for n, e in enumerate(session.events)
                  if e.kind == "communication"],
-        "Summary": [{"nc_idx": core, **summary_of(session.events, core)} for core in cores],
+        "Summary": summaries(session),
         "SchemaFields": schema_rows(),
     }  # fmt: skip
     return {name: rows for name, rows in tables.items() if rows}
+
+
+def _events(session: Session, instance: str, process: int) -> Rows:
+    return [
+        {
+            "id": number,
+            "name": event.name,
+            "start_ts": event.start,
+            "end_ts": event.end,
+            "duration_ns": event.end - event.start,
+            "trace_event_source": event.source,
+            "instance_id": instance,
+            "process_id": process,
+            "thread_id": event.row,
+            "nc_idx": event.core if event.core >= 0 else None,
+            "worker_gid": session.info.get("rank"),
+            "framework_stream_id": str(event.row) if event.source == "neuron_hw" else None,
+            "extra_attributes_json": json.dumps({"kind": event.kind, **event.facts}),
+        }
+        for number, event in enumerate(session.events)
+    ]
+
+
+def cores_of(session: Session) -> list[int]:
+    """Return the cores that did something."""
+    return sorted({event.core for event in session.events if event.source == "neuron_hw"})
+
+
+def summaries(session: Session) -> Rows:
+    """Return the rows of Summary: of each core, or the one of a prediction."""
+    if session.summary is not None:
+        return [{"nc_idx": 0, "is_simulation": True, **session.summary}]
+    return [
+        {"nc_idx": core, "is_simulation": False, **summary_of(session.events, core)}
+        for core in cores_of(session)
+    ]
 
 
 def place_of(session: Session) -> tuple[str, int]:

@@ -162,9 +162,25 @@ class Collector:
                 known, clock.before = {r.snapshot.identity: r for r in clock.before}, runtimes
                 for runtime in chosen:
                     _, report = reports.setdefault(runtime.snapshot.identity, (runtime, {}))
-                    report[kind] = _group(kind, machine, known, runtime, period)
+                    report[kind] = self._group(kind, machine, known, runtime, period)
         entries = [_entry(runtime, report) for runtime, report in reports.values()]
         return self._document(machine, entries, system)
+
+    def _group(
+        self,
+        kind: str,
+        machine: Machine,
+        known: Mapping[tuple[int, int], Runtime],
+        now: Runtime,
+        period: float,
+    ) -> Document:
+        """A group of a process. One that began within the period was idle before."""
+        if kind == "memory_used":
+            return {"period": period, **groups.memory_used(machine, now), "error": ""}
+        before = known.get(now.snapshot.identity) or _newborn(now, period)
+        seconds = now.snapshot.seconds - before.snapshot.seconds
+        values = groups.OF_PERIOD[kind](machine, before, now, self.clock)
+        return {"period": seconds, **values, "error": ""}
 
     def _document(self, machine: Machine, reports: list[Document], system: Document) -> Document:
         return {
@@ -172,8 +188,16 @@ class Collector:
             "system_data": system,
             "instance_info": instance_info(machine),
             "neuron_hardware_info": hardware_info(machine),
-            # Ours: whose time the document tells.
-            "torchneuron": {"emulated": True, "clock": self.clock, "version": __version__},
+            # Ours: whose time was asked for, and whose each process' numbers are.
+            "torchneuron": {
+                "emulated": True,
+                "clock": self.clock,
+                "clocks": {
+                    str(process.pid): groups.clocks(process, self.clock)
+                    for process in machine.processes
+                },
+                "version": __version__,
+            },
         }
 
 
@@ -183,21 +207,6 @@ def _runtimes(machine: Machine) -> list[Runtime]:
 
 def _chosen(part: Runtimes, runtimes: list[Runtime]) -> list[Runtime]:
     return [r for r in runtimes if part.tags.search(r.snapshot.tag)]
-
-
-def _group(
-    kind: str,
-    machine: Machine,
-    known: Mapping[tuple[int, int], Runtime],
-    now: Runtime,
-    period: float,
-) -> Document:
-    """A group of a process. One that began within the period was idle before."""
-    if kind == "memory_used":
-        return {"period": period, **groups.memory_used(machine, now), "error": ""}
-    before = known.get(now.snapshot.identity) or _newborn(now, period)
-    seconds = now.snapshot.seconds - before.snapshot.seconds
-    return {"period": seconds, **groups.OF_PERIOD[kind](machine, before, now), "error": ""}
 
 
 def _newborn(now: Runtime, period: float) -> Runtime:

@@ -96,7 +96,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for note in notes(found):
             log.once(note)
         if root is not None:
-            keep(found, root)
+            keep(found, root, clock())
         return found
 
     try:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from neuron_tools import latency, memory, statuses
-from neuron_tools.machine import Machine, device_cores
+from neuron_tools.machine import Machine, clock_of, device_cores
 from neuron_tools.proc import CPU_STATES, HostTimes, cpu_seconds, host_memory, host_times
+from neuron_tools.registry.predicted import NOTHING, Predicted
 from neuron_tools.registry.reader import Snapshot, Values
 
 Group = dict[str, Any]
@@ -38,22 +39,33 @@ def _cores(machine: Machine, before: Runtime, now: Runtime) -> list[tuple[Values
     return [(numbers[core["number"]], core) for core in used if core["number"] in numbers]
 
 
-def utilization(before: Snapshot, now: Snapshot, first: Values, last: Values) -> float:
+def utilization(
+    before: Snapshot, now: Snapshot, first: Values, last: Values, clock: str = "host"
+) -> float:
     """Percent of the period that a core was in use by a process.
 
     Several threads of a process may use a core at a time, so the sum may be more than there was.
+    By the model it is the share of the period that a NeuronCore would have taken for what ran.
     """
-    passed = (now.seconds - before.seconds) * now.header["clock_rate"]
-    busy = now.busy_ticks(last) - before.busy_ticks(first)
+    passed = now.seconds - before.seconds
+    if clock_of(now, clock) == "model":
+        busy = (_predicted(now, last).ns - _predicted(before, first).ns) / 1e9
+    else:
+        busy = (now.busy_ticks(last) - before.busy_ticks(first)) / now.header["clock_rate"]
     return min(100.0, max(0.0, 100 * busy / passed)) if passed > 0 else 0.0
 
 
-def neuroncore_counters(machine: Machine, before: Runtime, now: Runtime) -> Group:
+def _predicted(process: Snapshot, core: Values) -> Predicted:
+    """What is predicted; nothing before a process began to keep it."""
+    return process.predicted_on(core) or NOTHING
+
+
+def neuroncore_counters(machine: Machine, before: Runtime, now: Runtime, clock: str) -> Group:
     """How busy the cores are that a process uses, and how many FLOPs their engines did a second."""
     in_use = {}
     seconds = now.snapshot.seconds - before.snapshot.seconds
     for first, last in _cores(machine, before, now):
-        percent = utilization(before.snapshot, now.snapshot, first, last)
+        percent = utilization(before.snapshot, now.snapshot, first, last, clock)
         flops = max(0, last["flops"] - first["flops"])
         core: Group = {
             "neuroncore_utilization": percent,
@@ -69,8 +81,13 @@ def neuroncore_counters(machine: Machine, before: Runtime, now: Runtime) -> Grou
     return {"neuroncores_in_use": in_use}
 
 
-def execution_stats(machine: Machine, before: Runtime, now: Runtime) -> Group:
-    """What became of the executions of the period, and how long they took."""
+def execution_stats(machine: Machine, before: Runtime, now: Runtime, clock: str) -> Group:
+    """What became of the executions of the period, and how long they took.
+
+    By the model `device_latency` is what programs were predicted to take; `total_latency`, which
+    has the waiting on this host in it, is always the host's.
+    """
+    model = clock_of(now.snapshot, clock) == "model"
     outcomes = dict.fromkeys(statuses.OUTCOMES, 0)
     errors = dict.fromkeys(statuses.ERRORS, 0)
     running: list[int] = []
@@ -81,7 +98,12 @@ def execution_stats(machine: Machine, before: Runtime, now: Runtime) -> Group:
         ):
             for name, count in new.items():
                 sums[name] += max(0, count - old[name])
-        running = _added(running, latency.running(first), latency.running(last))
+        histograms = (
+            [_predicted(of.snapshot, core).latencies for of, core in ((before, first), (now, last))]
+            if model
+            else [latency.running(first), latency.running(last)]
+        )
+        running = _added(running, *histograms)
         total = _added(total, latency.total(first), latency.total(last))
     rate = now.snapshot.header["clock_rate"]
     return {
@@ -89,7 +111,7 @@ def execution_stats(machine: Machine, before: Runtime, now: Runtime) -> Group:
         "execution_summary": outcomes,
         "latency_stats": {
             "total_latency": latency.percentiles(total, rate),
-            "device_latency": latency.percentiles(running, rate),
+            "device_latency": latency.percentiles(running, 10**9 if model else rate),
         },
     }
 
@@ -133,7 +155,7 @@ def _model(machine: Machine, process: Snapshot, program: Values) -> Group:
     }
 
 
-def neuron_runtime_vcpu_usage(_: Machine, before: Runtime, now: Runtime) -> Group:
+def neuron_runtime_vcpu_usage(_: Machine, before: Runtime, now: Runtime, _2: str) -> Group:
     """How busy a process keeps the host's processors, in percent of all of them."""
     seconds = now.snapshot.seconds - before.snapshot.seconds
     count = len(host_times().each) or 1
@@ -144,8 +166,17 @@ def neuron_runtime_vcpu_usage(_: Machine, before: Runtime, now: Runtime) -> Grou
     return {"vcpu_usage": {"user": user, "system": system}}
 
 
-#: Groups of a process that say something of a period.
-OF_PERIOD: Final[Mapping[str, Callable[[Machine, Runtime, Runtime], Group]]] = {
+def clocks(process: Snapshot, clock: str) -> dict[str, str]:
+    """Return whose time each number of a process is that has to do with time."""
+    said = clock_of(process, clock)
+    return {
+        "neuroncore_utilization": said, "device_latency": said, "total_latency": "host",
+        "flops": "host", "vcpu_usage": "host",
+    }  # fmt: skip
+
+
+#: Groups of a process that say something of a period, by the clock that is asked for.
+OF_PERIOD: Final[Mapping[str, Callable[[Machine, Runtime, Runtime, str], Group]]] = {
     "neuroncore_counters": neuroncore_counters,
     "execution_stats": execution_stats,
     "neuron_runtime_vcpu_usage": neuron_runtime_vcpu_usage,

@@ -19,12 +19,14 @@ class Operation:
         short: The same, for typing.
         divided: Whether its data is divided between the ranks, so that a size is rounded up.
         bus: By the number of ranks, how much of the data crosses the busiest link, as a factor.
+        kind: What the performance model calls it.
     """
 
     name: str
     short: str
     divided: bool
     bus: str
+    kind: str
 
     def bus_factor(self, ranks: int) -> float:
         """Return busbw/algbw: that of NCCL's tests."""
@@ -34,14 +36,14 @@ class Operation:
 
 
 OPERATIONS: Final = (
-    Operation("all_reduce", "allr", divided=False, bus="all_reduce"),
-    Operation("all_gather", "allg", divided=True, bus="part"),
-    Operation("all_gatherv", "allgv", divided=True, bus="part"),
-    Operation("reduce_scatter", "redsct", divided=True, bus="part"),
-    Operation("sendrecv", "sendrecv", divided=False, bus="one"),
-    Operation("alltoall", "alltoall", divided=True, bus="part"),
-    Operation("alltoallv", "alltoallv", divided=True, bus="part"),
-    Operation("permute", "permute", divided=False, bus="one"),
+    Operation("all_reduce", "allr", divided=False, bus="all_reduce", kind="all_reduce"),
+    Operation("all_gather", "allg", divided=True, bus="part", kind="all_gather"),
+    Operation("all_gatherv", "allgv", divided=True, bus="part", kind="all_gather"),
+    Operation("reduce_scatter", "redsct", divided=True, bus="part", kind="reduce_scatter"),
+    Operation("sendrecv", "sendrecv", divided=False, bus="one", kind="send"),
+    Operation("alltoall", "alltoall", divided=True, bus="part", kind="all_to_all"),
+    Operation("alltoallv", "alltoallv", divided=True, bus="part", kind="all_to_all"),
+    Operation("permute", "permute", divided=False, bus="one", kind="send"),
 )
 BY_NAME: Final = {name: o for o in OPERATIONS for name in (o.name, o.short)}
 #: Bytes of an element.

@@ -120,6 +120,9 @@ def parser() -> argparse.ArgumentParser:
     add("--report-to-json-file", type=Path, metavar="FILE", help="write the results there too")
     add("-t", "--stats", nargs="+", type=_stat, default=["avg"], help="avg min max p0..p100")
     add("--show-input-output-size", action="store_true", help="two more columns")
+    add("--predict", metavar="INSTANCE",
+        help="ours: also print what is predicted for one, e.g. trn2.48xlarge")  # fmt: skip
+    add("--predict-only", action="store_true", help="ours: run nothing; with --predict")
     add("--debug", action="store_true", help="show what the ranks print to standard error")
     for names, why in REFUSED.items():
         add(*names, nargs="*", action=_refusal(why), help=argparse.SUPPRESS)

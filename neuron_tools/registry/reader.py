@@ -10,13 +10,15 @@ import re
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from neuron_tools import proc
+from neuron_tools.registry import predicted
 from neuron_tools.registry.layout import LAYOUT, MAGIC, Record
 from neuron_tools.registry.place import directory
+from neuron_tools.registry.predicted import Predicted
 from neuronxcc.files import read_regular
 
 _MOST_BYTES = 4 << 20
@@ -53,6 +55,7 @@ class Snapshot:
         programs: Those that are loaded.
         ticks: The time by the process' own clock.
         seconds: The time by `time.monotonic()`.
+        predicted: What its programs were predicted to take, core by core; None if it keeps none.
     """
 
     header: Values
@@ -60,6 +63,12 @@ class Snapshot:
     programs: tuple[Values, ...]
     ticks: int
     seconds: float
+    predicted: tuple[Predicted, ...] | None = None
+
+    def predicted_on(self, core: Values) -> Predicted | None:
+        """What programs on a core were predicted to take; None if the process keeps none."""
+        index = [one["number"] for one in self.cores].index(core["number"])
+        return None if self.predicted is None else self.predicted[index]
 
     @property
     def pid(self) -> int:
@@ -166,7 +175,9 @@ def read(path: Path) -> Snapshot:
         RegistryError: It is not what a process of this version keeps.
     """
     # Read whole, not mapped: a mapped file that shrinks would end the reader.
-    return parse(read_regular(path, _MOST_BYTES))
+    found = parse(read_regular(path, _MOST_BYTES))
+    times = predicted.read(path)
+    return replace(found, predicted=times) if times and len(times) == len(found.cores) else found
 
 
 @dataclass(frozen=True, slots=True)

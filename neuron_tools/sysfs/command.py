@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuron_tools.machine import ToolError, machine, notes
+from neuron_tools.machine import ToolError, clock, machine, notes
 from neuron_tools.sysfs.tree import Tree
 from neuronxcc.environment.tools import NEURON_SYSFS_ROOT
 from neuronxcc.unread import ends_quietly
@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.period is not None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-    tree = Tree(root)
+    tree = Tree(root, clock())
     try:
         while True:
             found = machine()

@@ -43,7 +43,7 @@ Content = Iterator[tuple[str, str]]
 Counts = dict[str, int]
 
 
-def fixed(machine: Machine, device: Device) -> Content:
+def fixed(machine: Machine, device: Device, clock: str) -> Content:
     """Files of a device that say the same whatever happens: paths below it, and texts."""
     words = _WORDS.get(machine.target.name, ("", "", "", ""))
     serial = hashlib.sha256(f"{machine.instance_type} {device.number}".encode()).hexdigest()[:16]
@@ -59,6 +59,8 @@ def fixed(machine: Machine, device: Device) -> Content:
         yield f"stats/hardware/{name}", "0"
     for number in range(machine.cores_per_device):
         yield f"neuron_core{number}/info/architecture/arch_type", words[1]
+        # Ours: whose time it is.
+        yield f"neuron_core{number}/stats/other_info/nc_time_in_use/clock", clock
 
 
 def power(now: float | None = None) -> str:
@@ -83,8 +85,16 @@ def nothing() -> Counts:
     return found | dict.fromkeys((f"stats/other_info/{name}" for name in _OTHER), 0)
 
 
-def growing(core: Values, busy_ticks: int, clock_rate: int) -> Counts:
-    """What a process has done on a core, by the directory that counts it."""
+def growing(process: Snapshot, core: Values, clock: str) -> Counts:
+    """What a process has done on a core, by the directory that counts it.
+
+    `nc_time_in_use` is of one clock: by the model, of processes that keep predicted times.
+    """
+    if clock == "model":
+        predicted = process.predicted_on(core)
+        microseconds = predicted.ns // 1000 if predicted else 0
+    else:
+        microseconds = process.busy_ticks(core) * 10**6 // process.header["clock_rate"]
     found = nothing()
     succeeded = statuses.completed(core)
     found["stats/status/success"] = succeeded
@@ -97,7 +107,7 @@ def growing(core: Values, busy_ticks: int, clock_rate: int) -> Counts:
         "flop_count": core["flops"] // 2,  # multiplications with an addition
         "inference_count": succeeded + sum(failed.values()),
         "model_load_count": core["program_loads"],
-        "nc_time_in_use": busy_ticks * 10**6 // clock_rate,
+        "nc_time_in_use": microseconds,
     }
     return found | {f"stats/other_info/{name}": value for name, value in other.items()}
 

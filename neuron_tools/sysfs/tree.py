@@ -24,10 +24,11 @@ class Tree:
 
     Args:
         root: The directory; it is made if there is none.
+        clock: Whose time `nc_time_in_use` is, "host" or "model".
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, clock: str = "host") -> None:
+        self.root, self.clock = root, clock
         self._written: dict[str, tuple[str, int]] = {}  # texts, and when they were written
         self._cleared: Counts = {}
         self._ended: dict[_Core, Counts] = defaultdict(dict)
@@ -48,7 +49,7 @@ class Tree:
             raise ToolError(f"the tree below {self.root} cannot be written: {error}") from error
 
     def _update(self, machine: Machine) -> None:
-        living = {p.identity: _grown(machine, p) for p in machine.processes}
+        living = {p.identity: _grown(machine, p, self.clock) for p in machine.processes}
         for identity in self._living.keys() - living.keys():
             for core, counts in self._living[identity].items():
                 _add(self._ended[core], counts)
@@ -57,7 +58,7 @@ class Tree:
         self._note(held)
         for device in machine.devices:
             path = f"neuron{device.number}"
-            for name, text in content.fixed(machine, device):
+            for name, text in content.fixed(machine, device, self.clock):
                 self._write(f"{path}/{name}", text)
             for name, text in content.host_memory(machine.users(device)):
                 self._write(f"{path}/{name}", text)
@@ -121,12 +122,9 @@ def _add(sums: Counts, more: Counts) -> None:
         sums[name] = sums.get(name, 0) + value
 
 
-def _grown(machine: Machine, process: Snapshot) -> dict[_Core, Counts]:
-    rate = process.header["clock_rate"]
+def _grown(machine: Machine, process: Snapshot, clock: str) -> dict[_Core, Counts]:
     return {
-        divmod(core["number"], machine.cores_per_device): content.growing(
-            core, process.busy_ticks(core), rate
-        )
+        divmod(core["number"], machine.cores_per_device): content.growing(process, core, clock)
         for core in process.used_cores
     }
 
@@ -148,10 +146,10 @@ def _held(machine: Machine) -> dict[_Core, Counts]:
 _TREES: dict[Path, Tree] = {}
 
 
-def keep(machine: Machine, root: Path) -> None:
+def keep(machine: Machine, root: Path, clock: str) -> None:
     """Update the tree below a directory, which this process keeps.
 
     Raises:
         ToolError: The directory cannot be written to.
     """
-    _TREES.setdefault(root, Tree(root)).update(machine)
+    _TREES.setdefault(root, Tree(root, clock)).update(machine)

@@ -67,11 +67,24 @@ def tree(document: Document, view: View) -> list[Node]:
 
 
 def _title(document: Document, width: int) -> Line:
-    info, ours = document["instance_info"], document["torchneuron"]
+    info = document["instance_info"]
     name = info["instance_id"] or "emulated"
-    clock = "this host's time" if ours["clock"] == "host" else "predicted time"
-    text = f"neuron-top {__version__}  {name}  {info['instance_type']}  ({clock})"
+    text = f"neuron-top {__version__}  {name}  {info['instance_type']}  ({_clock(document)})"
     return [(text[:width].center(width), TITLE)]
+
+
+def _told(document: Document, runtime: Document) -> bool:
+    """Whether a process' utilisation is of the clock that was asked for; no sum has both."""
+    ours = document["torchneuron"]
+    clocks = ours["clocks"].get(str(runtime["pid"]), {})
+    return bool(clocks.get("neuroncore_utilization", ours["clock"]) == ours["clock"])
+
+
+def _clock(document: Document) -> str:
+    if document["torchneuron"]["clock"] == "host":
+        return "this host's time"
+    others = sum(not _told(document, runtime) for runtime in document["neuron_runtime_data"])
+    return "predicted time" + (f"; {others} processes have none" if others else "")
 
 
 def _heading(text: str, width: int) -> Line:
@@ -85,10 +98,11 @@ def _cores(document: Document, view: View) -> list[tuple[float, float]]:
     found = [(0.0, 0.0)] * count
     for runtime in shown(document, view):
         group = runtime["report"].get("neuroncore_counters", {"neuroncores_in_use": {}})
+        told = _told(document, runtime)
         for index, core in group["neuroncores_in_use"].items():
             percent, flops = found[int(index)]
             found[int(index)] = (
-                min(100.0, percent + core["neuroncore_utilization"]),
+                min(100.0, percent + told * core["neuroncore_utilization"]),
                 flops + core["flops"] / 1e12,
             )
     return found

@@ -22,9 +22,10 @@ TORCH_NEURONX_REGISTRY_DIR = TOOLS.variable(
 )  # fmt: skip
 TORCH_NEURONX_CLOCK = TOOLS.variable(
     "TORCH_NEURONX_CLOCK", choice("host", "model"),
-    "Whose time utilisation and latencies are: `host`, what this computer took. `model`, what a "
-    "NeuronCore is predicted to take, is refused until programs carry predictions",
-    default="host", source=_OURS, readers={Reader.TOOLS},
+    "Whose time utilisation and device latencies are: `host`, what this computer took; `model`, "
+    "what a NeuronCore is predicted to take for the compiled programs of processes that run with "
+    "it, too. Tools say of each process which it is",
+    default="host", source=_OURS, readers={Reader.TOOLS, Reader.DEVICE},
 )  # fmt: skip
 NEURON_EMULATED_INSTANCE_TYPE = TOOLS.variable(
     "NEURON_EMULATED_INSTANCE_TYPE", TEXT,

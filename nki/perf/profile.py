@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuronxcc.files import write_whole
-from neuronxcc.perf import Parameters, Prediction, page, trace
+from neuronxcc.perf import Parameters, Prediction, explorer, page, trace
 from nki.perf.kernels import predict
 
 __all__ = ["profile", "profile_paths", "write_profile"]
@@ -20,6 +20,7 @@ def profile(
     folder: str | os.PathLike[str],
     name: str = "profile",
     parameters: Parameters | None = None,
+    tables: bool = False,
     **kwargs: Any,
 ) -> Prediction:
     """Predict a kernel's time, and write what there is to look at.
@@ -31,13 +32,18 @@ def profile(
             https://ui.perfetto.dev) and ``NAME.txt`` (the summary) are written.
         name: stem of the files.
         parameters: of the model.
+        tables: write Neuron Explorer's tables, too, into the folder ``NAME``; `neuron-explorer view
+            -d` shows them.
         kwargs: as in a call.
 
     Raises:
         NkiError: the kernel breaks a rule.
+        ModuleNotFoundError: tables are wanted, and pyarrow is not installed.
     """
     made = predict(kernel, *args, parameters=parameters, **kwargs)
     write_profile(made, Path(folder), name)
+    if tables:
+        explorer.save(made, Path(folder, name))
     return made
 
 

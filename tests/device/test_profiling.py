@@ -175,7 +175,7 @@ def test_the_documented_exporter(tmp_path: Path) -> None:
     assert {path.name for path in exporter.folder.iterdir()} >= {
         "trace.json", "ntrace.pb", "trace_info.pb", "profile_nc_1_session_0.ntff", "host_mem.pb",
     }  # fmt: skip
-    found = session.read(session.find(tmp_path)[0])
+    found = session.read(session.profiles(tmp_path)[0])
     kinds = {event.kind for event in found.events}
     assert {"kernel", "copy", "program", "operator"} <= kinds
     operators = {e.facts.get("id"): e.name for e in found.events if e.kind == "operator"}
@@ -258,7 +258,7 @@ for _ in range(7):
         NEURON_RT_INSPECT_OUTPUT_DIR=str(tmp_path),
         NEURON_RT_INSPECT_CPU_UTIL="1",
     )
-    found = session.read(session.find(tmp_path)[0])
+    found = session.read(session.profiles(tmp_path)[0])
     assert sum(e.name.startswith("neuron::add") for e in found.events) == 7
     copies = [e for e in found.events if e.kind == "copy"]
     assert [e.facts["bytes"] for e in copies] == [400]

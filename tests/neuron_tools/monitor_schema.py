@@ -9,6 +9,7 @@ COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 NUMBER: Final[Schema] = {"type": "number", "minimum": 0}
 PERCENT: Final[Schema] = {"type": "number", "minimum": 0, "maximum": 100}
 TEXT: Final[Schema] = {"type": "string"}
+CLOCK: Final[Schema] = {"enum": ["host", "model"]}
 
 
 def obj(**properties: Schema) -> Schema:
@@ -120,6 +121,8 @@ DOCUMENT: Final[Schema] = obj(
         neuroncore_per_device_count=COUNT, logical_neuroncore_config=COUNT, error=TEXT,
     ),
     torchneuron=obj(
-        emulated={"const": True}, clock={"enum": ["host", "model"]}, version=TEXT
+        emulated={"const": True}, clock=CLOCK, version=TEXT,
+        clocks=numbered(obj(neuroncore_utilization=CLOCK, device_latency=CLOCK,
+                            total_latency=CLOCK, flops=CLOCK, vcpu_usage=CLOCK)),
     ),
 )  # fmt: skip

@@ -2,14 +2,16 @@
 
 import json
 import random
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from neuron_tools.explorer import advice, cli, page, session
-from neuron_tools.explorer.session import Event, Sample, Session, SessionError
+from neuron_tools.explorer.session import Event, Sample, Session
 from neuron_tools.explorer.tables import SCHEMA, covered, summary_of, tables_of
+from neuronxcc.perf.explorer.schema import SCHEMA as PREDICTED
 
 US = 1000
 START = 1_700_000_000_000_000_000
@@ -50,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_is_written_is_read(folder: Path) -> None:
-    found = session.read(session.find(folder.parents[1])[0])
+    found = session.read(session.profiles(folder.parents[1])[0])
     wanted = sample_session()
     assert sorted(found.events) == sorted(wanted.events)
     assert (found.cpu, found.memory, found.info) == (wanted.cpu, wanted.memory, wanted.info)
@@ -150,6 +152,11 @@ def test_filters(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--ignore-system-profile"], {"kernel", "program", "copy", "communication"}),
         (["--system-trace-filter-event-type", "copy,issue"], {"copy", "issue"}),
         (["--system-trace-filter-neuron-core", "1"], {"operator"}),
+        (["--system-trace-filter-instance-id", "another"], set()),
+        (
+            ["--system-trace-filter-instance-id", "host,b", "--ignore-device-profile"],
+            {"operator", "issue"},
+        ),
     ):
         assert cli.main([*words, *more]) == 0
         document = json.loads(capsys.readouterr().out)
@@ -264,9 +271,30 @@ def test_bad_files_are_errors_of_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_directory_without_a_profile(tmp_path: Path) -> None:
-    with pytest.raises(SessionError, match="No metadata found for system profile"):
-        session.find(tmp_path)
+def test_a_directory_without_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["view", "-d", str(tmp_path), "--ingest-only"]) == 1
+    assert "No metadata found for system profile" in capsys.readouterr().err
+
+
+def test_what_was_measured_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["view", "-d", str(folder), "--output-format"]
+    assert cli.main([*words, "summary-json"]) == 0
+    assert json.loads(capsys.readouterr().out)["profile_nc_0"]["is_simulation"] is False
+    assert cli.main([*words, "summary-text"]) == 0
+    assert re.search(r"^  is_simulation +false$", capsys.readouterr().out, re.MULTILINE)
+    assert cli.main(["recommend", "-d", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("# Measured on the host")
+    assert page.contents(sample_session(), "t")["source"].startswith("Measured on the host")
+
+
+def test_show_session(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["show-session", "-s", str(folder.parent)]
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out == f"{folder}: measured, 6 events on cores [0]\n"
+    (folder / "ntrace.pb").write_text("damaged")
+    assert cli.main([*words, "-j", "--show-errors"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert "not of TorchNeuron's format" in row["error"]
 
 
 @pytest.mark.parametrize("option", sorted(cli.REFUSED))
@@ -283,3 +311,4 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["profile_schema_version"] == "7.4.0"
     assert {row["table_name"] for row in document["fields"]} == set(SCHEMA)
+    assert {row["table_name"] for row in document["predicted_fields"]} == set(PREDICTED)

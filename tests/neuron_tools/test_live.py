@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from neuron_tools import memory, statuses
-from neuron_tools.registry import reader
+from neuron_tools.registry import predicted, reader
 from neuron_tools.registry.layout import LAYOUT
 from neuron_tools.registry.reader import Snapshot
 from torch_neuronx.testing.table import FAULTS
@@ -188,3 +188,43 @@ def test_a_report_of_a_defect() -> None:
                  "instance-type: ", "== Environment variables =="):  # fmt: skip
         assert part in done.stdout
     assert "FAILED" not in done.stdout
+
+
+def test_a_process_keeps_what_its_programs_are_predicted_to_take(folder: Path) -> None:
+    with process("compiled", folder=folder, TORCH_NEURONX_CLOCK="model"):
+        found = only(folder).predicted
+        assert found is not None
+        assert found[0].executions == 3
+        assert found[0].ns > 0
+        # The same program each time.
+        assert found[0].ns % 3 == 0
+        assert found[0].latencies[predicted.bucket(found[0].ns // 3)] == 3
+    assert list(folder.iterdir()) == []
+
+
+def test_without_the_variable_nothing_is_predicted(folder: Path) -> None:
+    with process("compiled", folder=folder):
+        assert only(folder).predicted is None
+
+
+def test_a_killed_process_leaves_nothing_that_stays(folder: Path) -> None:
+    words = [sys.executable, "-m", "tests.neuron_tools.live_process", "compiled", "die"]
+    environ = {"TORCH_NEURONX_REGISTRY_DIR": str(folder), "TORCH_NEURONX_CLOCK": "model"}
+    subprocess.run(words, cwd=ROOT, env={**os.environ, **environ}, check=False)
+    assert len(list(folder.iterdir())) == 2
+    with process("work", folder=folder):
+        assert len(list(folder.iterdir())) == 1
+
+
+def test_profiles_say_what_programs_are_predicted_to_take(tmp_path: Path) -> None:
+    environ = {
+        "TORCH_NEURONX_CLOCK": "model", "NEURON_RT_INSPECT_ENABLE": "1",
+        "NEURON_RT_INSPECT_OUTPUT_DIR": str(tmp_path), "TORCH_NEURONX_REGISTRY_DIR": "off",
+    }  # fmt: skip
+    words = [sys.executable, "-m", "tests.neuron_tools.live_process", "compiled"]
+    subprocess.run(words, cwd=ROOT, env={**os.environ, **environ}, check=True)
+    (file,) = tmp_path.rglob("profile_nc_0*.ntff")
+    rows = [json.loads(line) for line in file.read_text().splitlines()[1:]]
+    programs = [facts for _, kind, *_, facts in rows if kind == "program"]
+    assert len(programs) == 3
+    assert all(facts["predicted_us"] > 0 for facts in programs)

@@ -243,18 +243,6 @@ def test_a_wrong_configuration_ends_the_command(
     assert capsys.readouterr().err.startswith(f"neuron-monitor: {file}: it cannot be read: ")
 
 
-def test_predicted_time_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert not folder.exists()
-    monkeypatch.setenv("TORCH_NEURONX_CLOCK", "model")
-    assert command.main([]) == 1
-    assert capsys.readouterr().err == (
-        "neuron-monitor: TORCH_NEURONX_CLOCK='model' is not possible: programs carry no predicted "
-        "times. Unset it, or use 'host' for the time that this computer took.\n"
-    )
-
-
 def test_the_command_writes_a_line_a_period(folder: Path, tmp_path: Path) -> None:
     FIRST.write(folder)
     file = tmp_path / "monitor.conf"

@@ -12,7 +12,9 @@ import pytest
 
 from neuron_tools.machine import ToolError
 from neuron_tools.nccom import command, options
-from neuron_tools.nccom.operations import BY_NAME, OPERATIONS, elements
+from neuron_tools.nccom.operations import BY_NAME, OPERATIONS, Operation, elements
+from neuronxcc.perf.graphs.collectives import Reach, collective_us
+from neuronxcc.targets import get_target
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,6 +214,83 @@ def test_variable_sizes(tmp_path: Path) -> None:
                str(file), "alltoallv")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[2].split()[:2] == ["24", "6"]
+
+
+def predicted(
+    capsys: pytest.CaptureFixture[str], report: Path, ranks: int, operation: str, *more: str
+) -> dict[str, Any]:
+    words = ["-r", str(ranks), "-d", "bf16", "--predict-only", "--report-to-json-file", str(report)]
+    assert command.main([*words, *more, operation]) == 0
+    table = capsys.readouterr().out.splitlines()
+    found: dict[str, Any] = json.loads(report.read_text())
+    assert (found["time_source"], found["results"]) == ("nothing was measured", [])
+    assert table[0] == f"# {found['predicted']['time_source']}"
+    # Nobody's parser takes it for what was measured.
+    assert "avg" not in table[1]
+    assert table[-1].startswith("Predicted avg bus bandwidth:")
+    return dict(found["predicted"])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: str(operation.name))
+def test_predictions_are_those_of_the_performance_model(
+    operation: Operation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """16 ranks are on four chips of trn2.48xlarge; messages go to the next core or chip."""
+    words = ["-b", "1kb", "-e", "1MB", "-f", "32", "--predict", "trn2.48xlarge"]
+    found = predicted(capsys, tmp_path / "report", 16, operation.short, *words)
+    assert found["time_source"].startswith("predicted for trn2.48xlarge at LNC=2: published")
+    ranks = 2 if operation.kind == "send" else 16
+    chips, on_chip = (2, 1) if operation.kind == "send" else (4, 4)
+    reach = Reach(ranks, chips, 1, on_chip, ranks, 4, 64, 3200)
+    sizes = [row["size(B)"] for row in found["results"]]
+    assert sizes == [1 << 10, 1 << 15, 1 << 20]
+    for row in found["results"]:
+        us = collective_us(operation.kind, row["size(B)"], reach, get_target("trn2"))
+        assert us is not None
+        assert row["time:predicted(us)"] == pytest.approx(us)
+        assert row["algbw(GB/s)"] == pytest.approx(row["size(B)"] / (1 << 30) / (us / 1e6))
+        factor = operation.bus_factor(16)
+        assert row["busbw(GB/s)"] == pytest.approx(row["algbw(GB/s)"] * factor)
+
+
+def test_predictions_of_other_chips_say_whose_hops_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NEURON_LOGICAL_NC_CONFIG", raising=False)
+    found = predicted(capsys, tmp_path / "r", 2, "allr", "--predict", "trn1.32xlarge")
+    assert "at LNC=1" in found["time_source"]
+    assert "hops of trn2, no others are published" in found["time_source"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--predict trn9.large", "--predict 'trn9.large' is not known; allowed: inf2"),
+        ("-r 128 --predict trn2.48xlarge", "--nworkers 128: trn2.48xlarge at LNC=2 has 64 cores"),
+        ("--predict-only", "--predict-only needs --predict INSTANCE"),
+        ("--predict trn2.48xlarge --coalesced-cc-size-ratio 1:2", "one operation with equal"),
+    ],
+)
+def test_predictions_that_there_are_not(
+    words: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["-r", "4", *words.split(), "allr"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"nccom-test: {why}") or why in said.err
+
+
+def test_measured_and_predicted_are_two_tables(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    words = ["-r", "2", "-b", "1kb", "-e", "1kb", "-n", "2", "-w", "0"]
+    done = run(*words, "--predict", "trn2.48xlarge", "--report-to-json-file", str(report), "allr")
+    first, second = done.stdout.split("# predicted")
+    assert "time:avg(us)" in first
+    assert "time:avg(us)" not in second
+    found = json.loads(report.read_text())
+    assert found["time_source"] == "measured on this host"
+    assert "time:predicted(us)" not in found["results"][0]
+    assert "time:avg(us)" not in found["predicted"]["results"][0]
 
 
 def test_a_failure_is_reported_as_documented() -> None:

@@ -52,6 +52,12 @@ def test_a_profile_is_a_page_a_trace_and_a_summary(tmp_path: Path) -> None:
         made.get_latency_percentile(101)
 
 
+def test_a_profile_with_tables(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra `explorer` is not installed")
+    profile(doubled, A, folder=tmp_path, name="doubled", tables=True)
+    assert (tmp_path / "doubled" / "Metadata.parquet").exists()
+
+
 def test_the_first_generation_writes_where_it_is_asked_to(tmp_path: Path) -> None:
     kernel = first_nki.profile(
         first, working_directory=tmp_path, save_trace_name="trace.ntff", platform_target="trn1"

@@ -1,6 +1,8 @@
 """`neuron-explorer capture`: a NEFF that runs, and its profile."""
 
 import json
+import re
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,13 @@ from tests.nrtpy.neffs import compile_jax
 
 def double(x: np.ndarray) -> np.ndarray:
     return np.float32(2) * x + 1
+
+
+def file_of(line: str) -> Path:
+    """The file that a line says an output is saved in."""
+    found = re.fullmatch(r'saved output "[^"]+" as "([^"]+)"', line)
+    assert found is not None
+    return Path(found[1])
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +35,10 @@ def test_the_profile_of_an_execution(
     ntff = tmp_path / "profile.ntff"
     words = ["capture", "-n", str(neff), "-s", str(ntff), "--num-exec", "3"]
     assert cli.main([*words, "--save-output-npy"]) == 0
-    written = list(map(Path, capsys.readouterr().out.split()))
-    assert written[0] == ntff
-    assert (np.load(written[1]) == 1).all()  # inputs that are not given are zeros
+    first, saved = capsys.readouterr().out.splitlines()
+    assert first == str(ntff)
+    # Inputs that are not given are zeros.
+    assert (np.load(file_of(saved)) == 1).all()
     events = session.read_events(ntff)
     assert sum(event.kind == "program" for event in events) == 1
     assert any(event.facts.get("program") for event in events)
@@ -50,9 +60,9 @@ def test_inputs_from_files(neff: Path, tmp_path: Path, capsys: pytest.CaptureFix
         words = ["capture", "-n", str(neff), "-s", str(ntff), "--num-exec", "2"]
         words += ["--profile-nth-exec", "1", "--save-output-npy", name, str(tmp_path / file)]
         assert cli.main(words) == 0
-        profile, result = map(Path, capsys.readouterr().out.split())
-        assert profile.name == f"{file}_exec_1.ntff"
-        assert (np.load(result) == 2 * array + 1).all()
+        profile, saved = capsys.readouterr().out.splitlines()
+        assert Path(profile).name == f"{file}_exec_1.ntff"
+        assert (np.load(file_of(saved)) == 2 * array + 1).all()
     (tmp_path / "short").write_bytes(b"1234")
     for words, said in (
         ([name, str(tmp_path / "short")], "has 4 bytes"),
@@ -62,3 +72,19 @@ def test_inputs_from_files(neff: Path, tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert cli.main(["capture", "-n", str(neff), "-s", str(ntff), *words]) == 1
         assert said in capsys.readouterr().err
+
+
+def test_results_as_bytes_and_their_checksums(
+    neff: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["capture", "-n", str(neff), "--num-exec", "2", "--disable-profile"]
+    assert cli.main([*words, "--save-output", "--check-output-determinism"]) == 0
+    saved, checked = capsys.readouterr().out.splitlines()
+    content = np.ones((64, 64), np.float32).tobytes()
+    assert file_of(saved).read_bytes() == content
+    assert checked.endswith(f"equal in all executions, CRC32 {zlib.crc32(content):08x}")
+    assert not list(tmp_path.glob("*.ntff"))

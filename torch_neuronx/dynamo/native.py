@@ -13,6 +13,7 @@ import torch
 
 from neuronxcc.cache.cache import CompileCache, Compiled, open_cache
 from neuronxcc.compiler import compile_graph
+from neuronxcc.environment.tools import TORCH_NEURONX_CLOCK
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
 from neuronxcc.options import Options, from_environment
@@ -28,6 +29,8 @@ from torch_neuronx.neuron_dynamo_backend import program_name
 from torch_neuronx.program.dtypes import TO_TORCH
 from torch_neuronx.program.executable import Executable
 from torch_neuronx.program.rounding import state_source
+
+Run = Callable[[list[Any]], list[torch.Tensor]]
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ class Native:
     def __init__(self, imported: Imported, options: Mapping[str, Any]) -> None:
         self.imported = imported
         self.report = Report()
-        self.run: Callable[[list[Any]], list[torch.Tensor]] = self._load_and_run
+        self.run: Run = self._load_and_run
         self._options = dict(options)
         self._subject = current_subject()
         self._executable: Executable | None = None
@@ -72,6 +75,8 @@ class Native:
                 settings = from_environment(self._options)
                 self._executable = self._load(settings)
                 self.run = self._executable.run
+                if TORCH_NEURONX_CLOCK.get() == "model":
+                    self.run = self._counted(self.run, settings)
                 if settings.stochastic_rounding:
                     self.run = _with_state(self.run, state_source())
             return self._executable
@@ -97,6 +102,14 @@ class Native:
                 return Executable(
                     compiled.program, self.imported.device, called(self.imported.graph)
                 )
+
+    def _counted(self, run: Run, settings: Options) -> Run:
+        """The same, for tools that ask for the time of a NeuronCore."""
+        from torch_neuronx.program.model_time import counted  # noqa: PLC0415 - seldom asked for
+
+        return counted(
+            run, self.imported, settings, program_name(self.imported.graph.name, settings)
+        )
 
     def _load_and_run(self, args: list[Any]) -> list[torch.Tensor]:
         self.executable  # noqa: B018 - loads it
@@ -126,9 +139,7 @@ class Native:
         return results
 
 
-def _with_state(
-    run: Callable[[list[Any]], list[torch.Tensor]], state: Callable[[], torch.Tensor]
-) -> Callable[[list[Any]], list[torch.Tensor]]:
+def _with_state(run: Run, state: Callable[[], torch.Tensor]) -> Run:
     """Give a program with stochastic rounding a new state as last argument of every call."""
 
     def call(args: list[Any]) -> list[torch.Tensor]:

@@ -18,6 +18,7 @@ from neuron_tools.explorer.session import Event, Session
 from neuronxcc.files import write_whole
 from torch_neuronx import __version__, _config
 from torch_neuronx.profiling.config import NeuronConfig, ProfileMode
+from torch_neuronx.profiling.recording import predicted
 from torch_neuronx.profiling.sampling import Sampler
 
 # Kineto's names of activity types, and how a profile's files call them.
@@ -126,7 +127,7 @@ class NeuronProfiler:
             core, row = -1, each.start_thread_id()
         if self._types is not None and kind not in self._types:
             return None
-        facts = _facts(each.metadata_json())
+        facts = _facts(each.metadata_json()) | predicted(each.name(), kind)
         if each.linked_correlation_id():
             facts["operator"] = each.linked_correlation_id()
         elif kind in {"operator", "annotation"}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -9,6 +10,7 @@ from neuron_tools.explorer.session import Event
 from torch_neuronx import _C
 
 _ALL = (1 << 64) - 1
+_PROGRAM = "neuron::program "
 
 
 def start(most: int, cores: Collection[int] = ()) -> None:
@@ -20,7 +22,7 @@ def take() -> tuple[list[Event], int]:
     """End; returns the events by start, and how many were dropped."""
     rows, dropped = _C.take_recording()
     events = [
-        Event(name, kind, begin, end, core, row, _numbers(facts))
+        Event(name, kind, begin, end, core, row, _numbers(facts) | predicted(name, kind))
         for name, kind, begin, end, core, row, facts in rows
     ]
     return sorted(events, key=lambda event: event.start), dropped
@@ -28,3 +30,13 @@ def take() -> tuple[list[Event], int]:
 
 def _numbers(facts: dict[str, str]) -> dict[str, Any]:
     return {key: int(value) if value.isdecimal() else value for key, value in facts.items()}
+
+
+def predicted(name: str, kind: str) -> dict[str, float]:
+    """Return what a program's interval is predicted to be on hardware, where that is kept.
+
+    The interval itself is this host's, whatever the clock.
+    """
+    known = sys.modules.get("torch_neuronx.program.model_time")  # only with TORCH_NEURONX_CLOCK
+    us = known.PREDICTED.get(name.removeprefix(_PROGRAM)) if known and kind == "program" else None
+    return {} if us is None else {"predicted_us": us}

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from neuronxcc.perf.advice import advice_for
 from neuronxcc.perf.estimate import complete, edges
-from neuronxcc.perf.explorer.schema import SCHEMA
+from neuronxcc.perf.explorer.schema import NOT_MODELLED, RECOMMENDATION, SCHEMA
 from neuronxcc.perf.explorer.spans import merged
 from neuronxcc.perf.explorer.summary import MULTIPLIERS, summary_of
 from neuronxcc.perf.prediction import Prediction
@@ -48,10 +49,7 @@ def tables_of(made: Prediction) -> dict[str, Table]:
         "Flow": _flow(made),
         "SbufUsage": _memory(made, "sbuf"),
         "PsumUsage": _memory(made, "psum"),
-        "Warning": {
-            "message": np.array(made.notes, object),
-            "category": np.full(len(made.notes), "not modelled", object),
-        },
+        "Warning": _warnings(made),
     }
     tables["ActiveTime"] = _active(tables["Instruction"])
     tables["OpcodeSummary"] = _opcodes(tables["Instruction"], tables["Metadata"])
@@ -89,6 +87,13 @@ def _column(field: Field, values: Any, rows: int) -> Any:
     if field.kind == "str" or (isinstance(values, np.ndarray) and values.dtype.kind == "O"):
         return np.array(values, object)
     return np.array(values, _TYPES[field.kind])
+
+
+def _warnings(made: Prediction) -> Table:
+    rows = [(note, NOT_MODELLED) for note in made.notes]
+    rows += [(one.text, f"{RECOMMENDATION}{one.rule}") for one in advice_for(made)]
+    message, category = zip(*rows, strict=True) if rows else ((), ())
+    return {"message": np.array(message, object), "category": np.array(category, object)}
 
 
 def _ns(picoseconds: Ints) -> Ints:

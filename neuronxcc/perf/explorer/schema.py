@@ -11,7 +11,12 @@ from typing import Final
 
 from neuronxcc.tables import Field, fields_of
 
-__all__ = ["SCHEMA"]
+__all__ = ["NOT_MODELLED", "RECOMMENDATION", "SCHEMA"]
+
+#: Categories of Warning, which are ours: what a prediction leaves out, and, before the name of a
+#: rule, what would make the program faster.
+NOT_MODELLED: Final = "not modelled"
+RECOMMENDATION: Final = "recommendation: "
 
 _TABLES: Final = {
     "Metadata": """

@@ -10,7 +10,8 @@ from __future__ import annotations
 import csv
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Final, NamedTuple
 
@@ -18,7 +19,17 @@ import numpy as np
 
 from neuronxcc.targets import CollectiveFacts, Target, get_target
 
-__all__ = ["DEFAULT_ERA", "ERAS", "SENT", "Measured", "Reach", "collective_us", "measured"]
+__all__ = [
+    "DEFAULT_ERA",
+    "ERAS",
+    "SENT",
+    "Measured",
+    "Reach",
+    "collective_us",
+    "measured",
+    "place_of",
+    "reach_of",
+]
 
 # What every rank sends in a group of n, as a multiple of the bytes of the whole payload: what a
 # ring does, and what no algorithm that uses each link once can be below.
@@ -71,6 +82,32 @@ class Reach(NamedTuple):
     cores_per_chip: int
     ranks_per_host: int
     network_gbit: float | None = None
+
+
+def place_of(rank: int, ranks_per_host: int, cores_per_chip: int) -> tuple[int, int]:
+    """Return which chip of which instance a rank is on: ranks fill cores in order."""
+    host, local = divmod(rank, ranks_per_host)
+    return host, local // cores_per_chip
+
+
+def reach_of(
+    places: Sequence[tuple[int, int]],
+    cores_per_chip: int,
+    ranks_per_host: int,
+    network_gbit: float | None,
+) -> Reach:
+    """Return where the ranks of a group are, from each one's instance and chip."""
+    chips, hosts = Counter(places), Counter(host for host, _ in places)
+    return Reach(
+        ranks=len(places),
+        chips=len(chips),
+        hosts=len(hosts),
+        on_chip=max(chips.values()),
+        on_host=max(hosts.values()),
+        cores_per_chip=cores_per_chip,
+        ranks_per_host=ranks_per_host,
+        network_gbit=network_gbit,
+    )
 
 
 def collective_us(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neuronxcc.perf.graphs.collectives import Reach, collective_us
+from neuronxcc.perf.graphs.collectives import Reach, collective_us, place_of, reach_of
 from neuronxcc.targets import DEFAULT_TARGET, TARGETS, Instance, Target, get_target
 from torch_neuronx.distributed.planning.errors import PlanError
 
@@ -85,11 +84,11 @@ class Placement:
 
     def instance_of(self, rank: int) -> int:
         """Which instance a rank is on."""
-        return rank // self.ranks_per_instance
+        return self.chip_of(rank)[0]
 
     def chip_of(self, rank: int) -> tuple[int, int]:
         """Which chip of which instance a rank is on."""
-        return self.instance_of(rank), rank % self.ranks_per_instance // self.cores_per_chip
+        return place_of(rank, self.ranks_per_instance, self.cores_per_chip)
 
     def span(self, ranks: Sequence[int]) -> str:
         """The level that the ranks of a group share: `core`, `chip`, `instance` or `network`."""
@@ -101,18 +100,9 @@ class Placement:
 
     def reach(self, ranks: Sequence[int]) -> Reach:
         """Where the ranks of a group are, for the table of collectives."""
-        chips = Counter(self.chip_of(rank) for rank in ranks)
-        hosts = Counter(self.instance_of(rank) for rank in ranks)
-        return Reach(
-            ranks=len(ranks),
-            chips=len(chips),
-            hosts=len(hosts),
-            on_chip=max(chips.values()),
-            on_host=max(hosts.values()),
-            cores_per_chip=self.cores_per_chip,
-            ranks_per_host=self.ranks_per_instance,
-            network_gbit=self.instance.network_gbit,
-        )
+        places = [self.chip_of(rank) for rank in ranks]
+        each, network = self.ranks_per_instance, self.instance.network_gbit
+        return reach_of(places, self.cores_per_chip, each, network)
 
     def seconds(self, kind: str, size: int, ranks: Sequence[int]) -> float | None:
         """Bound the time of a collective on hardware from published numbers, `None` without any.

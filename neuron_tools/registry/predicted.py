@@ -1,0 +1,117 @@
+"""Predicted times of a process, in a file beside the one that it keeps: `<its name>.model`.
+
+A process that runs with TORCH_NEURONX_CLOCK=model adds for every call of a compiled program what a
+NeuronCore is predicted to take. The file is a header and, for each core of the process, a sum of
+nanoseconds, a count, and a histogram of latencies in the buckets of `neuron_tools.latency`.
+Numbers are 64 bits in the order of this processor. The device asks here too, so this imports
+nothing else of the tools.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from neuronxcc.files import read_regular
+
+BUCKETS: Final = 352
+_MAGIC: Final = int.from_bytes(b"NEURONPT", "little")
+_VERSION: Final = 1
+_HEADER = struct.Struct("=QQQ")  # magic, version, cores
+_CORE = struct.Struct(f"={2 + BUCKETS}Q")
+_NUMBER = struct.Struct("=Q")
+_MOST_CORES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the programs of a core were predicted to take.
+
+    Attributes:
+        ns: Nanoseconds of all executions.
+        executions: How many.
+        latencies: Histogram of them, in nanoseconds.
+    """
+
+    ns: int
+    executions: int
+    latencies: tuple[int, ...]
+
+
+NOTHING: Final = Predicted(0, 0, (0,) * BUCKETS)
+
+
+def bucket(ns: int) -> int:
+    """The bucket of a latency: eight for each power of two."""
+    if ns < 8:
+        return ns
+    power = ns.bit_length() - 1
+    return min(BUCKETS - 1, (power - 2) * 8 + (ns >> (power - 3) & 7))
+
+
+def beside(path: Path) -> Path:
+    """Where the file is that belongs to a process' own."""
+    return path.with_name(f"{path.name}.model")
+
+
+def read(path: Path) -> tuple[Predicted, ...] | None:
+    """Read the file beside a process' own; None if there is none that can be believed."""
+    try:
+        content = read_regular(beside(path), _HEADER.size + _MOST_CORES * _CORE.size)
+    except OSError:
+        return None
+    if len(content) < _HEADER.size:
+        return None
+    magic, version, cores = _HEADER.unpack_from(content)
+    if (magic, version) != (_MAGIC, _VERSION):
+        return None
+    if len(content) != _HEADER.size + cores * _CORE.size:
+        return None
+    rows = (_CORE.unpack_from(content, _HEADER.size + n * _CORE.size) for n in range(cores))
+    return tuple(Predicted(ns, executions, tuple(counts)) for ns, executions, *counts in rows)
+
+
+class Keeper:
+    """The file of this process.
+
+    Args:
+        path: Of the process' own file.
+        cores: How many it has.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, path: Path, cores: int) -> None:
+        self.path = beside(path)
+        self._lock = threading.Lock()
+        hidden = path.with_name(f".{self.path.name}")
+        hidden.unlink(missing_ok=True)  # of the program that this process ran before this one
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(hidden, flags, 0o600)
+        try:
+            size = _HEADER.size + cores * _CORE.size
+            os.posix_fallocate(descriptor, 0, size)
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        _HEADER.pack_into(self._memory, 0, _MAGIC, _VERSION, cores)
+        hidden.rename(self.path)
+
+    def add(self, core: int, ns: int) -> None:
+        """Count an execution on a core of so many nanoseconds."""
+        start = _HEADER.size + core * _CORE.size
+        with self._lock:
+            for place, more in ((0, ns), (1, 1), (2 + bucket(ns), 1)):
+                at = start + place * _NUMBER.size
+                (before,) = _NUMBER.unpack_from(self._memory, at)
+                _NUMBER.pack_into(self._memory, at, before + more)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        self.path.unlink(missing_ok=True)
