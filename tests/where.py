@@ -125,6 +125,7 @@ TESTS: dict[str, tuple[str, ...]] = {
                                    "kernels/test_pool.py"),
     "torch_neuronx/compat": ("multiprocess/test_release.py", "nodevice/test_make_releases.py",
                              "nodevice/test_release_operators.py"),
+    "torch_neuronx/csrc/compat": ("device/test_scaled_products.py",),
     "torch_neuronx/csrc/memory": ("device/test_memory.py", "device/test_memory_history.py",
                                   "device/test_guard_pages.py",
                                   "device/test_shared_memory.py", "device/test_faults.py",
