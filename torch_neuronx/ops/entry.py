@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from neuronxcc.targets import Engine as Engine  # noqa: PLC0414 (rows name it from here)
 from neuronxcc.targets import Target, get_target
+from torch_neuronx.compat.operators import added_dtypes
 
 if TYPE_CHECKING:
     from neuronxcc.error_codes import ErrorCode
@@ -27,7 +28,7 @@ DTYPE_NAMES: tuple[str, ...] = (
     "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float8_e5m2",
     "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64", "uint1",
     "uint2", "uint3", "uint4", "uint5", "uint6", "uint7", "int1", "int2", "int3", "int4", "int5",
-    "int6", "int7", "float8_e8m0fnu", "float4_e2m1fn_x2",
+    "int6", "int7", "float8_e8m0fnu", "float4_e2m1fn_x2", *added_dtypes(),
 )  # fmt: skip
 DTYPE_NUMBER: dict[str, int] = {name: number for number, name in enumerate(DTYPE_NAMES)}
 
@@ -50,7 +51,7 @@ FLOATS = dtype_bits("float16 bfloat16 float32 float8_e5m2 float8_e4m3fn")
 INTS = dtype_bits("uint8 int8 int16 int32 uint16 uint32")
 WIDE_INTS = dtype_bits("int64 uint64")  # carried as 32 bits, see Status.CARRIED
 BOOL = dtype_bits("bool")
-COMPLEX = dtype_bits("complex32 complex64 complex128")
+COMPLEX = dtype_bits(" ".join(name for name in DTYPE_NAMES if "complex" in name))
 ANY = FLOATS | INTS | WIDE_INTS | BOOL  # what some engine of some target computes with
 INTEGRAL = INTS | WIDE_INTS | BOOL
 

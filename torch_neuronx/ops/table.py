@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from neuronxcc.environment.compilation import NEURON_CC_FLAGS
 from neuronxcc.targets import get_target
+from torch_neuronx.compat.operators import absent
 
 from .entry import ANY, EVERY, WIDE_INTS, Engine, Gap, Row
 from .families import composite, host, movement, optim, pointwise, reduction, tensor
@@ -16,7 +17,18 @@ if TYPE_CHECKING:
 
     from neuronxcc.options import Options
 
-ROWS: tuple[Row, ...] = (
+_ABSENT = absent()
+
+
+def _of_this_release(row: Row) -> Row:
+    """The row without operators that this release of PyTorch lacks."""
+    names = row.names.split()
+    if _ABSENT.isdisjoint(names):
+        return row
+    return row._replace(names=" ".join(name for name in names if name not in _ABSENT))
+
+
+_EVERY_RELEASE = (
     *pointwise.ROWS,
     *reduction.ROWS,
     *tensor.ROWS,
@@ -25,6 +37,7 @@ ROWS: tuple[Row, ...] = (
     *host.ROWS,
     *composite.ROWS,
 )
+ROWS: tuple[Row, ...] = tuple(_of_this_release(row) for row in _EVERY_RELEASE)
 
 
 class Policy(NamedTuple):

@@ -2,6 +2,7 @@
 // handler, runs deferred work first.
 #pragma once
 
+#include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -41,6 +42,9 @@ inline bool note_dtype(OpEntry& entry, const at::Tensor& t) {
 inline bool note_dtype(OpEntry& entry, at::TensorList list) {
   return !list.empty() && note_dtype(entry, list[0]);
 }
+inline bool note_dtype(OpEntry& entry, const at::ITensorListRef& list) {
+  return !list.empty() && note_dtype(entry, *list.begin());
+}
 template <class T>
 bool note_dtype(OpEntry&, const T&) {
   return false;
@@ -61,6 +65,10 @@ void for_each_tensor(const std::optional<at::Tensor>& t, See see) {
 }
 template <class See>
 void for_each_tensor(at::TensorList list, See see) {
+  for (const at::Tensor& t : list) for_each_tensor(t, see);
+}
+template <class See>
+void for_each_tensor(const at::ITensorListRef& list, See see) {
   for (const at::Tensor& t : list) for_each_tensor(t, see);
 }
 template <class T, class See>

@@ -17,12 +17,14 @@
 
 #include <vector>
 
+#include "compat/scaled_products.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
 
 namespace torch_neuronx {
 namespace {
 
+using compat::ScaleList;
 using OptionalTensor = std::optional<at::Tensor>;
 using OptionalType = std::optional<at::ScalarType>;
 
@@ -220,7 +222,7 @@ class Operand {
   const std::vector<Range>& groups_;
 };
 
-Scaling scaling_of(const char* name, at::TensorList scales, at::IntArrayRef recipes,
+Scaling scaling_of(const char* name, ScaleList scales, at::IntArrayRef recipes,
                    at::IntArrayRef swizzles, HostArgs& host) {
   TORCH_CHECK_VALUE(!scales.empty() && scales.size() == recipes.size(), "scale_", name,
                     " must have a recipe for each of its scales, got ", scales.size(),
@@ -283,14 +285,14 @@ bool on_cpu(const at::IntArrayRef a, const at::IntArrayRef b) {
   return a.size() == 1 && b.size() == 1 && a[0] == b[0] && simple(a[0]);
 }
 
-at::Tensor scaled_mm_v2(const at::Tensor& a, const at::Tensor& b, at::TensorList scale_a,
-                        at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a, at::TensorList scale_b,
+at::Tensor scaled_mm_v2(const at::Tensor& a, const at::Tensor& b, ScaleList scale_a,
+                        at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a, ScaleList scale_b,
                         at::IntArrayRef recipe_b, at::IntArrayRef swizzle_b,
                         const OptionalTensor& bias, OptionalType out_dtype,
                         at::IntArrayRef contraction_dim, bool use_fast_accum) {
   return run_on_host(a.device().index(), [&](HostArgs& host) {
     if (on_cpu(recipe_a, recipe_b)) {
-      const auto all = [&](at::TensorList list) {
+      const auto all = [&](ScaleList list) {
         std::vector<at::Tensor> made;
         for (const at::Tensor& t : list) made.push_back(host(t));
         return made;
@@ -382,12 +384,12 @@ at::Tensor& scaled_mm_out(const at::Tensor& a, const at::Tensor& b, const at::Te
               scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum));
 }
 
-at::Tensor& scaled_mm_v2_out(const at::Tensor& a, const at::Tensor& b, at::TensorList scale_a,
-                             at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a,
-                             at::TensorList scale_b, at::IntArrayRef recipe_b,
-                             at::IntArrayRef swizzle_b, const OptionalTensor& bias,
-                             OptionalType out_dtype, at::IntArrayRef contraction_dim,
-                             bool use_fast_accum, at::Tensor& out) {
+at::Tensor& scaled_mm_v2_out(const at::Tensor& a, const at::Tensor& b, ScaleList scale_a,
+                             at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a, ScaleList scale_b,
+                             at::IntArrayRef recipe_b, at::IntArrayRef swizzle_b,
+                             const OptionalTensor& bias, OptionalType out_dtype,
+                             at::IntArrayRef contraction_dim, bool use_fast_accum,
+                             at::Tensor& out) {
   return into(out, scaled_mm_v2(a, b, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b,
                                 bias, out_dtype, contraction_dim, use_fast_accum));
 }
@@ -483,9 +485,9 @@ at::ScalarType grouped_type(OptionalType out_dtype) {
   return type;
 }
 
-at::Tensor scaled_grouped_mm_v2(const at::Tensor& a, const at::Tensor& b, at::TensorList scale_a,
+at::Tensor scaled_grouped_mm_v2(const at::Tensor& a, const at::Tensor& b, ScaleList scale_a,
                                 at::IntArrayRef recipe_a, at::IntArrayRef swizzle_a,
-                                at::TensorList scale_b, at::IntArrayRef recipe_b,
+                                ScaleList scale_b, at::IntArrayRef recipe_b,
                                 at::IntArrayRef swizzle_b, const OptionalTensor& offs,
                                 const OptionalTensor& bias, OptionalType out_dtype,
                                 at::IntArrayRef contraction_dim, bool) {
@@ -516,9 +518,9 @@ at::Tensor scaled_grouped_mm(const at::Tensor& a, const at::Tensor& b, const at:
   });
 }
 
-at::Tensor scaled_grouped_mm_v2_shape(const at::Tensor& a, const at::Tensor& b, at::TensorList,
-                                      at::IntArrayRef, at::IntArrayRef, at::TensorList,
-                                      at::IntArrayRef, at::IntArrayRef, const OptionalTensor& offs,
+at::Tensor scaled_grouped_mm_v2_shape(const at::Tensor& a, const at::Tensor& b, ScaleList,
+                                      at::IntArrayRef, at::IntArrayRef, ScaleList, at::IntArrayRef,
+                                      at::IntArrayRef, const OptionalTensor& offs,
                                       const OptionalTensor&, OptionalType out_dtype,
                                       at::IntArrayRef, bool) {
   return at::empty(grouped_sizes(a, b, offs), a.options().dtype(grouped_type(out_dtype)));
@@ -532,9 +534,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "_scaled_grouped_mm", scaled_grouped_mm);
   NEURON_IMPL(m, "_scaled_grouped_mm_v2", scaled_grouped_mm_v2);
 }
-// PyTorch 2.13 has shapes for all of these but the last, so nothing could trace it.
+// Where PyTorch has shapes for all of these but the last, nothing could trace it.
 TORCH_LIBRARY_IMPL(aten, Meta, m) {
-  m.impl("_scaled_grouped_mm_v2", TORCH_FN(scaled_grouped_mm_v2_shape));
+  if constexpr (!compat::kGroupedProductHasShape) {
+    m.impl("_scaled_grouped_mm_v2", TORCH_FN(scaled_grouped_mm_v2_shape));
+  }
 }
 
 }  // namespace

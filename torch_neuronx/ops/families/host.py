@@ -16,7 +16,7 @@ ROWS: tuple[Row, ...] = (
         "_linalg_solve_ex _linalg_svd cholesky cholesky_inverse cholesky_solve geqrf "
         "linalg_cholesky_ex linalg_eig linalg_eigvals linalg_householder_product linalg_inv_ex "
         "linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_lu linalg_lu_factor_ex "
-        "linalg_lu_solve linalg_pinv linalg_qr lu_unpack ormqr",
+        "linalg_lu_solve linalg_matrix_sqrth linalg_pinv linalg_polar linalg_qr lu_unpack ormqr",
         "a matrix decomposition, or built on one", gaps=(gaps.DECOMPOSITION,),
     ),
     Row(

@@ -12,7 +12,7 @@ ROWS: tuple[Row, ...] = (
         "squeeze t transpose unbind unfold unsqueeze view _unsafe_view unsafe_split "
         "unsafe_split_with_sizes _reshape_alias _conj _neg_view view_as_real view_as_complex lift "
         "lift_fresh _make_dual _fw_primal slice_inverse set is_same_size is_set_to is_pinned "
-        "_has_same_storage_numel _lazy_clone record_stream",
+        "_has_same_storage_numel _lazy_clone record_stream shallow_copy_data",
         "changes sizes, strides or flags only", dtypes=EVERY,
     ),
     Row(
@@ -172,7 +172,9 @@ ROWS: tuple[Row, ...] = (
         dtypes=FLOATS,
     ),
     Row(
-        _R, Engine.HOST, "_philox_uniform _philox_normal", "a generator of the caller's choice",
+        _R, Engine.HOST,
+        "_philox_uniform _philox_normal _philox_randint _philox_key_fold_in _philox_key_split",
+        "a generator of the caller's choice",
         basis=Basis.DOCUMENTED, gaps=(gaps.EXPLICIT_RNG,),
     ),
     Row(

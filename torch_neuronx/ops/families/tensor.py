@@ -27,8 +27,8 @@ ROWS: tuple[Row, ...] = (
         basis=Basis.DOCUMENTED,
     ),
     Row(
-        _M, Engine.TENSOR, "_scaled_mm _scaled_mm_v2", "8-bit float product with scales",
-        dtypes=FLOATS,
+        _M, Engine.TENSOR, "_scaled_mm _scaled_mm_v2 _scaled_addmm",
+        "8-bit float product with scales", dtypes=FLOATS,
     ),
     Row(
         _M, Engine.TENSOR, "_int_mm", "custom call AwsNeuronIntMatmult",
