@@ -53,11 +53,12 @@ CHECKS := tests/nodevice tests/smoke $(addprefix tests/compiler/test_,$(addsuffi
 STRICT := $(addprefix tests/device/test_,$(addsuffix .py,activation_layouts amp attention autograd \
   copy eager_queue fused_optimizers layouts misuse modules nn ops rng scaled_products storage \
   streams_events strided_parameters varlen_attention zero_tensors)) tests/programs \
-  $(addprefix tests/distributed/test_,clients_ddp.py clients_fsdp.py clients_groups.py) \
-  tests/compiler/test_dynamo_device.py
+  $(addprefix tests/distributed/test_,clients_ddp.py clients_fsdp.py clients_groups.py \
+  all_to_all.py) tests/compiler/test_dynamo_device.py tests/serving/test_engine.py
 # And with what waits joined into programs, which shows where tensors are large or many.
 FUSED := $(addprefix tests/device/test_,$(addsuffix .py,autograd fused_optimizers memory nn rng \
-  shared_memory storage streams_events)) tests/programs tests/distributed/test_clients_fsdp.py
+  shared_memory storage streams_events)) tests/programs tests/distributed/test_clients_fsdp.py \
+  tests/serving/test_engine.py
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
   -n $${TEST_JOBS:-auto} --dist worksteal --durations-file=build/durations.json
 IN_STRICT_MODE := --eager-mode=strict --durations-file=build/durations_strict.json

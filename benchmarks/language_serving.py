@@ -2,11 +2,13 @@
 
     python -m benchmarks.language_serving
     python -m benchmarks.language_serving --dtype bfloat16 --counts 8
+    python -m benchmarks.language_serving --steps 30    # single steps of the engine, in turns
 
-For 1, 4, 8 and 16 requests (GPT-2's shape, random weights, greedy): the engine; `generate` for one
-request after the other; `generate` for all at once, padded to the longest prompt, which a server
-can only do if all requests are there at the beginning. Each is repeated, in turns, and the median
-taken. Tokens are compared: the engine must give those of one after the other.
+For 1, 4, 8 and 16 requests (GPT-2's shape, random weights, greedy): the engine; the engine with
+compiled steps; `generate` for one request after the other; `generate` for all at once, padded to
+the longest prompt, which a server can only do if all requests are there at the beginning. Each is
+repeated, in turns, and the median taken. Tokens are compared: the engine must give those of one
+after the other. Programs are compiled before, and what that takes is printed.
 
 Times are the host's. What a trn2 would take for one step is estimated beside them, by bytes and
 flops, for `generate`'s form of the step: one token of each sequence against keys and values of
@@ -16,6 +18,7 @@ the same length in one tensor. It is another quantity, and printed as such.
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import time
 from collections.abc import Callable
@@ -38,14 +41,42 @@ def prompts(count: int) -> list[list[int]]:
     return [torch.randint(1, 50257, (n,), generator=generator).tolist() for n in lengths]
 
 
-def engine(model: Any, texts: list[list[int]]) -> list[Request]:
-    """All requests at once, without shared prefixes. The cache is made within the time."""
-    made = Engine(model, Options(blocks=16 * 8, requests=16, share_prefixes=False))
+def engine(made: Engine, texts: list[list[int]]) -> list[Request]:
+    """All requests at once, without shared prefixes."""
     requests = [made.submit(text, Sampling(max_tokens=NEW)) for text in texts]
     while made.step():
         pass
-    made.close()
     return requests
+
+
+def single_steps(engines: dict[str, Engine], count: int, steps: int) -> None:
+    """Milliseconds of steps in which every request has one token."""
+    took: dict[str, list[float]] = {name: [] for name in engines}
+    for made in engines.values():
+        requests = [made.submit(text, Sampling(max_tokens=steps + 2)) for text in prompts(count)]
+        while not all(request.output for request in requests):
+            made.step()
+    for _ in range(steps):
+        for name, made in engines.items():
+            took[name].append(seconds(made.step)[0] * 1e3)
+    for made in engines.values():
+        while made.step():
+            pass
+    for name, values in took.items():
+        median = statistics.median(values)
+        print(f"{count:3} requests, {name:8}: a step {min(values):.1f} ms, median {median:.1f} ms")
+
+
+def started(model: Any, *, compiled: bool) -> Engine:
+    """An engine of its own for a model with the same weights."""
+    shared = {id(p): p for p in model.parameters()}
+    options = Options(blocks=16 * 8, requests=16, share_prefixes=False, compiled=compiled)
+    made = Engine(copy.deepcopy(model, shared), options)
+    start = time.perf_counter()
+    for size in made.compile():
+        print(f"compiled the step of {size}, {time.perf_counter() - start:.1f} s")
+    engine(made, prompts(1))
+    return made
 
 
 def one_by_one(model: Any, texts: list[list[int]]) -> list[list[int]]:
@@ -108,6 +139,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=0, help="time so many steps, and nothing else")
     options = parser.parse_args()
     dtype = getattr(torch, options.dtype)
     torch.manual_seed(0)
@@ -116,31 +148,41 @@ def main() -> None:
     model.generation_config.eos_token_id = None
     print(f"GPT-2, {options.layers} layers, {options.dtype}, prompts to {PROMPT}, {NEW} new tokens")
     one_by_one(model, prompts(1))
-    engine(model, prompts(1))
+    engines = {
+        "engine": started(model, compiled=False),
+        "compiled": started(model, compiled=True),
+    }
     for count in options.counts:
+        if options.steps:
+            single_steps(engines, count, options.steps)
+            continue
         texts = prompts(count)
-        times: dict[str, list[float]] = {"engine": [], "one by one": [], "padded": []}
+        times: dict[str, list[float]] = {name: [] for name in (*engines, "one by one", "padded")}
+        answers: dict[str, list[Request]] = {}
         for _ in range(options.repeats):
-            took, requests = seconds(partial(engine, model, texts))
-            times["engine"].append(took)
+            for name, made in engines.items():
+                took, answers[name] = seconds(partial(engine, made, texts))
+                times[name].append(took)
             took, single = seconds(partial(one_by_one, model, texts))
             times["one by one"].append(took)
             took, _ = seconds(partial(generated, model, texts))
             times["padded"].append(took)
-        same = sum(r.output == s for r, s in zip(requests, single, strict=True))
         rate = {name: count * NEW / statistics.median(took) for name, took in times.items()}
-        pairs = [seconds_per_token(request) for request in requests]
-        first, rest = (statistics.median(p[i] for p in pairs) * 1e3 for i in (0, 1))
         print(
-            f"{count:3} requests, tokens/s: engine {rate['engine']:7.1f}, "
-            f"generate one by one {rate['one by one']:6.1f} "
-            f"(engine {rate['engine'] / rate['one by one']:.2f} x), "
-            f"generate padded {rate['padded']:7.1f} ({rate['engine'] / rate['padded']:.2f} x); "
-            f"{same} of {count} texts equal"
+            f"{count:3} requests, tokens/s: generate one by one {rate['one by one']:6.1f}, "
+            f"padded {rate['padded']:7.1f}"
         )
-        print(f"    measured on this host: first token {first:.1f} ms, next {rest:.1f} ms")
+        for name, requests in answers.items():
+            same = sum(r.output == s for r, s in zip(requests, single, strict=True))
+            pairs = [seconds_per_token(request) for request in requests]
+            first, rest = (statistics.median(p[i] for p in pairs) * 1e3 for i in (0, 1))
+            print(
+                f"    {name:8} {rate[name]:7.1f} ({rate[name] / rate['one by one']:.2f} x one by "
+                f"one, {rate[name] / rate['padded']:.2f} x padded); {same} of {count} texts equal; "
+                f"on this host the first token after {first:.1f} ms, the next {rest:.1f} ms"
+            )
         prompt, step = predicted(config, dtype, count)
-        print(f"    predicted for trn2:    a prompt {prompt:.2f} ms, a step {step:.2f} ms")
+        print(f"    predicted for trn2: a prompt {prompt:.2f} ms, a step {step:.2f} ms")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from transformers import (
 from torch_neuronx.serving import Engine, Event, Options, Request, Sampling
 from torch_neuronx.serving.engine import FullError
 
-from .models import LONGEST, VOCABULARY, greedy
+from .models import LONGEST, MODELS, VOCABULARY, greedy
 
 Named = tuple[str, PreTrainedModel]
 
@@ -56,6 +56,23 @@ def test_tokens_of_generate(named: Named) -> None:
         assert [r.result() for r in requests] == want
     assert idle(engine)
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_tokens_of_compiled_steps(named: Named) -> None:
+    """The same, when steps of one token a request run programs for 1, 2, 4 and 5 requests."""
+    name, model = named
+    options = Options(blocks=64, block_size=4, requests=5, step_tokens=20, compiled=True)
+    engine = Engine(model, options)
+    with torch.device("cpu"):  # a state of this thread, not of the engine's
+        assert list(engine.compile()) == [1, 2, 4, 5]
+    with torch.compiler.set_stance("fail_on_recompile"), engine:  # there are no others
+        requests = [
+            engine.submit(p, Sampling(max_tokens=9 + i)) for i, p in enumerate((*PROMPTS, *PROMPTS))
+        ]
+        found = [r.result() for r in requests]
+    want = [greedy(name, p, 9 + i) for i, p in enumerate((*PROMPTS, *PROMPTS))]
+    assert found == want
+    assert idle(engine)
 
 
 WORK = st.tuples(
@@ -346,6 +363,11 @@ def test_refused_options() -> None:
         Options(blocks=0)
     with pytest.raises(ValueError, match="a step of 8 tokens has no room for the next token of"):
         Options(step_tokens=8, requests=9)
+
+
+def test_steps_are_compiled_on_the_device_only() -> None:
+    with pytest.raises(ValueError, match="compiled on the device 'neuron', not on cpu"):
+        Engine(MODELS["llama"](), Options(compiled=True))
 
 
 def test_refused_models() -> None:

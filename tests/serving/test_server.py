@@ -166,12 +166,14 @@ def test_text_comes_whole(text: str, stop: list[str]) -> None:
 
 
 def test_sigterm_drains() -> None:
-    """The command answers what it has accepted, then ends with 0."""
-    command = [sys.executable, "-m", "torch_neuronx.serving", "--random-weights", "--port", "0"]
+    """The command answers what it has accepted, with compiled steps, then ends with 0."""
+    options = ["--random-weights", "--port", "0", "--compile", "--requests", "1"]
+    command = [sys.executable, "-m", "torch_neuronx.serving", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = iter(process.stdout)
         next(lines)
+        assert next(lines).startswith("compiled the step of 1, ")
         port = int(next(lines).split(":")[-1].split("/")[0])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         body = json.dumps({"prompt": "hello", "max_tokens": 60, "stream": True})

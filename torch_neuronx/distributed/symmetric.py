@@ -15,45 +15,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_neuronx.distributed.all_to_all import (
+    all_to_all_vdev,
+    all_to_all_vdev_2d,
+    all_to_all_vdev_2d_offset,
+)
+from torch_neuronx.distributed.exchange import Exchange
+
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import _SymmetricMemory
     from torch.distributed.distributed_c10d import GroupName
 
 Product = Callable[[Tensor, Tensor], Tensor]  # of rows and a matrix
-
-_workspaces: dict[tuple[str, torch.device], Tensor] = {}
-
-
-class _Exchange:
-    """The workspaces of a group's ranks, and their turns to use them."""
-
-    def __init__(self, group_name: GroupName, device: torch.device, nbytes: int) -> None:
-        from torch._C._distributed_c10d import _SymmetricMemory  # noqa: PLC0415 - late, for speed
-
-        key = (group_name, device)
-        workspace = _workspaces.get(key)
-        # All ranks ask for the same sizes in the same order, so all of them grow together.
-        if workspace is None or workspace.nbytes < nbytes:
-            workspace = _SymmetricMemory.empty_strided_p2p(
-                (max(nbytes, 1),), [1], torch.uint8, device, group_name
-            )
-            _workspaces[key] = workspace
-        self.memory: _SymmetricMemory = _SymmetricMemory.rendezvous(workspace, group_name)
-        self.rank = self.memory.rank
-        self.ranks = self.memory.world_size
-        # A rank that has ended is noticed at once; this is for one that hangs.
-        self.timeout = int(dist.distributed_c10d.default_pg_timeout.total_seconds() * 1000)
-
-    def part(self, rank: int, like: Tensor, index: int = 0) -> Tensor:
-        """A tensor as `like` in the workspace of a rank, the `index`-th of that size."""
-        return self.memory.get_buffer(rank, like.shape, like.dtype, index * like.numel())
-
-    def barrier(self) -> None:
-        self.memory.barrier(0, self.timeout)
-
-    def order(self) -> list[int]:
-        """The ranks from this one on, so that not all read from the same one."""
-        return [(self.rank + step) % self.ranks for step in range(self.ranks)]
 
 
 def _size(group_name: GroupName) -> int:
@@ -68,7 +40,7 @@ def _rows(tensor: Tensor, dim: int) -> Tensor:
 
 def _gather(shard: Tensor, group_name: GroupName, use: Callable[[int, Tensor], object]) -> None:
     """Call ``use(rank, shard of that rank)`` for every rank; the shards are read in place."""
-    exchange = _Exchange(group_name, shard.device, shard.nbytes)
+    exchange = Exchange(group_name, shard.device, shard.nbytes)
     exchange.part(exchange.rank, shard).copy_(shard)
     exchange.barrier()
     for rank in exchange.order():
@@ -161,7 +133,7 @@ def _reduce_products(
     if reduce_op not in ("sum", "avg"):
         raise ValueError(f"reduce_op must be 'sum' or 'avg', but got {reduce_op!r}")
     ranks = _size(group_name)
-    exchange = _Exchange(group_name, like.device, ranks * like.nbytes)
+    exchange = Exchange(group_name, like.device, ranks * like.nbytes)
     for rank in exchange.order():
         exchange.part(exchange.rank, like, rank).copy_(produce(rank))
     exchange.barrier()
@@ -259,6 +231,9 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "_low_contention_all_gather": low_contention_all_gather,
     "_low_contention_reduce_scatter": low_contention_reduce_scatter,
     "get_remote_tensors": get_remote_tensors,
+    "all_to_all_vdev": all_to_all_vdev,
+    "all_to_all_vdev_2d": all_to_all_vdev_2d,
+    "all_to_all_vdev_2d_offset": all_to_all_vdev_2d_offset,
 }
 _libraries: list[torch.library.Library] = []
 

@@ -8,6 +8,7 @@ blocks.py     who owns which block of the cache, and which blocks can be shared
 request.py    a request: its tokens, its blocks, what its owner is told
 scheduler.py  which tokens of which requests the next step computes
 runner.py     a step on the model; the attention that models are given
+decoding.py   steps of one token a request, compiled
 engine.py     the loop, its thread, and its counters
 server/       HTTP
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def main() -> int:
         Options(
             blocks=options.blocks, block_size=options.block_size, requests=options.requests,
             step_tokens=options.step_tokens, queue=options.queue,
-            share_prefixes=not options.no_prefix_sharing,
+            share_prefixes=not options.no_prefix_sharing, compiled=options.compile,
         ),
     )  # fmt: skip
     name = options.name or (options.model.name if options.model else "random")
@@ -44,6 +45,9 @@ def main() -> int:
         f"{name}: weights {weights / 1e6:,.1f} MB, cache {engine.cache_bytes / 1e6:,.1f} MB for "
         f"{options.blocks * options.block_size:,} tokens, on {model.device}"
     )
+    start = time.perf_counter()
+    for size in engine.compile():
+        print(f"compiled the step of {size}, {time.perf_counter() - start:.1f} s", flush=True)
     print(f"listening on http://{options.host}:{server.port}/v1", flush=True)
     server.run()
     print("stopped", flush=True)
@@ -80,6 +84,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--no-prefix-sharing", action="store_true", help="compute every prompt as a whole"
     )
+    parser.add_argument(
+        "--compile", action="store_true",
+        help="steps in which every request has one token, before the first request is accepted",
+    )  # fmt: skip
     return parser.parse_args()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -30,6 +31,8 @@ class Options:
         step_tokens: Of a step: of all that generate, and of parts of prompts.
         queue: Requests that wait at most.
         share_prefixes: Whether requests use the blocks of others that begin alike.
+        compiled: Whether steps in which every request has one token are compiled: a program for 1,
+            2, 4, ... requests, when it is first needed or by `Engine.compile`.
     """
 
     blocks: int = 512
@@ -38,6 +41,7 @@ class Options:
     step_tokens: int = 256
     queue: int = 1024
     share_prefixes: bool = True
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -109,7 +113,10 @@ class Engine:
         most: int | None = getattr(config, "max_position_embeddings", None)
         room = self.options.blocks * self.options.block_size
         self.longest = room if most is None else min(most, room)
-        self._runner = Runner(model.eval(), self.options.blocks, self.options.block_size)
+        self._runner = Runner(
+            model.eval(), self.options.blocks, self.options.block_size,
+            compiled=(self.options.requests, self.longest) if self.options.compiled else None,
+        )  # fmt: skip
         self._sampler = Sampler()
         self._changed = threading.Condition()
         self._arrived: list[Request] = []
@@ -174,6 +181,21 @@ class Engine:
     def cache_bytes(self) -> int:
         """Bytes of the cache."""
         return self._runner.nbytes
+
+    def compile(self) -> Iterator[int]:
+        """Compile the steps before they are needed, if `Options.compiled` says that they are.
+
+        To be called before `start`: the step is run, on tokens of nobody.
+
+        Yields:
+            For how many requests, after each.
+        """
+        # In a thread as the engine's is: a program is for the state of its thread, of which
+        # `torch.set_default_device` is a part.
+        with ThreadPoolExecutor(1) as thread:
+            for size in self._runner.sizes:
+                thread.submit(self._runner.compile, size).result()
+                yield size
 
     # ---- the loop -------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
 from torch_neuronx.kernels import paged_attention, write_pages
+from torch_neuronx.serving.decoding import CompiledSteps, Row
 from torch_neuronx.serving.scheduler import Part
 
 __all__ = ["ATTENTION", "Pages", "Runner"]
@@ -86,16 +87,20 @@ class Runner:
         caches: As in `Pages`. The last block belongs to nobody: tokens that fill up a row go there.
     """
 
-    def __init__(self, model: PreTrainedModel, blocks: int, size: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, blocks: int, size: int, *, compiled: tuple[int, int] | None
+    ) -> None:
         """Allocate the cache on the model's device and put the attention into the model.
 
         Args:
             model: A causal language model of transformers with attention over all earlier tokens.
             blocks: Of the cache.
             size: Tokens of a block.
+            compiled: Requests at most and tokens of the longest one, if steps of one token a
+                request are to be compiled.
 
         Raises:
-            ValueError: The model cannot be served.
+            ValueError: The model cannot be served, or not be compiled.
         """
         config = model.config.get_text_config()
         _check(model, config)
@@ -113,6 +118,16 @@ class Runner:
             for _ in range(config.num_hidden_layers)
         ]
         self._size = size
+        self._compiled: CompiledSteps | None = None
+        if compiled is not None:
+            requests, longest = compiled
+            self._compiled = CompiledSteps(
+                self._decode,
+                requests=requests,
+                columns=-(-longest // size),
+                nobody=Row(0, 0, blocks * size, (blocks,)),
+                device=model.device,
+            )
         self._before = config._attn_implementation  # noqa: SLF001 - has no public reader
         model.set_attn_implementation(ATTENTION)
 
@@ -125,6 +140,18 @@ class Runner:
         """Give the model its attention back, and free the cache."""
         self.model.set_attn_implementation(self._before)
         self.caches = []
+        self._compiled = None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of requests that steps are compiled for."""
+        return self._compiled.sizes if self._compiled is not None else []
+
+    @torch.inference_mode()
+    def compile(self, size: int) -> None:
+        """Compile the step of `size` requests, by running it on nobody's tokens."""
+        assert self._compiled is not None
+        self._compiled.run([self._compiled.nobody] * size).cpu()
 
     @torch.inference_mode()
     def run(self, parts: Sequence[Part]) -> Tensor:
@@ -133,6 +160,10 @@ class Runner:
         Returns:
             Float [parts that are last, vocabulary] on the model's device: what follows them.
         """
+        if self._compiled is not None and all(part.count == 1 for part in parts):
+            logits = self._compiled.run([self._row(part) for part in parts])
+            last = [i for i, part in enumerate(parts) if part.last]
+            return logits if len(last) == len(parts) else logits[last]
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
@@ -159,12 +190,27 @@ class Runner:
             ),
             torch.tensor(starts, dtype=torch.int32).to(device),
         )
-        logits: Tensor = self.model(
+        out: Tensor = self.model(
             input_ids=torch.tensor([tokens]).to(device),
             position_ids=torch.tensor([positions]).to(device),
             use_cache=False,
             logits_to_keep=torch.tensor(ends, dtype=torch.int64).to(device),
             pages=pages,
+        ).logits[0]
+        return out
+
+    def _row(self, part: Part) -> Row:
+        request, size = part.request, self._size
+        at, blocks = request.computed, request.blocks
+        slot = blocks[at // size] * size + at % size
+        return Row(request.span(at, at + 1)[0], at, slot, blocks)
+
+    def _decode(self, words: Tensor, table: Tensor, starts: Tensor) -> Tensor:
+        """What is compiled; see `CompiledSteps`."""
+        tokens, positions, slots = words
+        pages = Pages(self.caches, slots, table[:, 1:].contiguous(), table[:, 0], starts)
+        logits: Tensor = self.model(
+            input_ids=tokens[None], position_ids=positions[None], use_cache=False, pages=pages
         ).logits[0]
         return logits
 
