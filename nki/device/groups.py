@@ -192,9 +192,18 @@ _MOST_NODES = 96  # of a group: recordings stay small, and tiles fit
 
 
 class _Fuser:
-    def __init__(self, graph: Graph, alone: frozenset[Node], fixed: Fixed, *, fuse: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        alone: frozenset[Node],
+        fixed: Fixed,
+        *,
+        fuse: bool,
+        whole: frozenset[Node],
+    ) -> None:
         self.graph = graph
         self.fuse = fuse
+        self.whole = whole
         self.alone = alone
         self.fixed = fixed
         self.sources = Sources(fixed.moved)
@@ -236,10 +245,20 @@ class _Fuser:
                 rows = node.shape[0] * node.shape[1]
                 group.spaces = [Space(rows, node.type.size // rows)]
         else:
-            moves = node.op in MOVES
-            # A copy of what is moved: the node's operand as it sees it.
-            uses = (self._moved(node),) if node in self.fixed.moved else uses
-            self._begin("move" if moves else node.op.value, node, uses)
+            self._begin_other(node, uses)
+
+    def _begin_other(self, node: Node, uses: tuple[Use, ...]) -> None:
+        if node in self.fixed.moved:
+            uses = (self._moved(node),)  # a copy: the node's operand as it sees it
+        elif node in self.whole:
+            uses = tuple(self._given(src) for src in node.srcs)
+        self._begin("move" if node.op in MOVES else node.op.value, node, uses)
+
+    def _given(self, node: Node) -> Use:
+        """Return an operand that has to lie in memory as it is: a copy where it is a view."""
+        self._result(node)
+        whole = node in self.owner and node is not self.sources.of(node).source
+        return Use(node, contiguous(node.shape)) if whole else self.sources.of(node)
 
     def _moved(self, node: Node) -> Use:
         source, view = self.sources.of(node.srcs[0])
@@ -458,6 +477,7 @@ def fused(
     fixed: Fixed = NOTHING,
     *,
     fuse: bool = True,
+    whole: frozenset[Node] = frozenset(),
 ) -> tuple[list[Group], Sources]:
     """Return the groups of a graph in order, and what its nodes are views of.
 
@@ -466,6 +486,7 @@ def fused(
         alone: nodes that are groups of their own.
         fixed: what is computed when a program is loaded.
         fuse: several operators may be in a group; else each is one of its own.
+        whole: nodes that are groups of their own and take operands that lie in memory in order.
     """
-    fuser = _Fuser(graph, alone, fixed, fuse=fuse)
+    fuser = _Fuser(graph, alone, fixed, fuse=fuse, whole=whole)
     return fuser.run(), fuser.sources

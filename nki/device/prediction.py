@@ -170,6 +170,11 @@ def _added(
     return found
 
 
+def _overlap(before: Section, section: Section) -> bool:
+    """Return whether a section begins while another one ends; kernels of users begin after it."""
+    return before.recording is not None and "kernel" not in (before.kind, section.kind)
+
+
 class _Same:
     """A recording as a part of keys: equal to itself alone."""
 
@@ -206,7 +211,7 @@ def predicted(
             continue
         if section.recording is not None:
             made = _timed(section.recording, target, parameters)
-            if before is not None and before.recording is not None:
+            if before is not None and _overlap(before, section):
                 spent = _added(before, section, target, parameters)
             else:
                 spent = made.device_us

@@ -17,6 +17,7 @@ from neuronxcc.options import Options
 from neuronxcc.perf import Parameters
 from neuronxcc.targets import Target, get_target
 from nki.device.groups import Use
+from nki.device.kernel_calls import results_of
 from nki.device.prediction import ProgramPrediction, predicted
 from nki.device.sections import Section
 from nki.device.types import held, returned
@@ -116,11 +117,21 @@ class DeviceProgram:
                 self._evaluate(node, known, call)
             return
         launch = self._launch(section.recording)
+        if section.kind == "kernel":
+            self._kernel(section.nodes[0], launch, known, by)
+            return
         arrays = [held(self._value(node, known), node.dtype) for node in section.inputs]
         found = launch.made(executor(by))(arrays)
         for node, flat in zip(section.outputs, found, strict=True):
             key = (node.srcs[0], node["index"]) if node.op is Op.GET else (node, 0)
             known[key] = returned(flat.reshape(-1), node.type)
+
+    def _kernel(self, node: Node, launch: Launch, known: Known, by: str | None) -> None:
+        """Run a kernel that the graph calls."""
+        given = [self._value(src, known) for src in node.srcs]
+        made = results_of(node, launch, given, launch.made(executor(by)))
+        for number, (flat, type_) in enumerate(zip(made, node.types, strict=True)):
+            known[node, number] = returned(flat, type_)
 
     def _evaluate(self, node: Node, known: Known, call: Caller | None) -> None:
         """Compute a node by its meaning in NumPy."""

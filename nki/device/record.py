@@ -25,6 +25,7 @@ from nki.device.chains import (
 from nki.device.emitter import Emitter, NoLoweringError, require_form
 from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
+from nki.device.kernel_calls import Kernels, section_of
 from nki.device.program import DeviceProgram
 from nki.device.resident import NotResidentError, Resident
 from nki.device.schedule import scheduled
@@ -72,6 +73,7 @@ def lower(
     *,
     passes: bool = True,
     weights: Collection[int] = (),
+    kernels: Kernels | None = None,
 ) -> DeviceProgram:
     """Lower a graph to instructions of a NeuronCore.
 
@@ -82,6 +84,7 @@ def lower(
         passes: run the compiler's passes first; False for a graph that went through them.
         weights: numbers of the parameters that never change: what depends on them alone is computed
             when the program is loaded.
+        kernels: gives the recordings of NKI's kernels that the graph calls.
 
     Raises:
         InstructionLimitError: there are more instructions than an option allows (NCC_EBVF030).
@@ -102,15 +105,22 @@ def lower(
     lnc = options.lnc if options.lnc in chip.supported_lnc else chip.default_lnc
     graph, fixed = prepared(graph, weights)
     alone = frozenset(node for node in graph.nodes() if not _has_forms(node))
+    called = _called(graph, kernels)
     while True:
-        groups, sources = fused(graph, alone, fixed, fuse=options.optlevel >= _FUSED)
+        groups, sources = fused(
+            graph, alone, fixed, fuse=options.optlevel >= _FUSED, whole=frozenset(called)
+        )
         results = {node for r in graph.results for node in (r, sources.of(r).source)}
         users = _Users(groups, frozenset(results))
         chained = lnc == 1 and options.optlevel >= _FUSED
         groups = neighbours(groups) if chained else groups
         keys = [_key((g,), _inputs((g,)), tuple(g.outputs)) for g in groups]
-        made = []
+        made: list[tuple[Section, Node | None]] = []
         for chain in chains_of(groups, keys, chained=chained):
+            recording = called.get(chain[0].nodes[0])
+            if recording is not None:
+                made.append((section_of(chain[0], recording, graph.locs), None))
+                continue
             made += _sections(chain, users, chip, graph.locs, lnc)
         # What has no instructions must not keep others from theirs.
         culprits = {culprit for _, culprit in made if culprit is not None} - alone
@@ -171,6 +181,19 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
     if options.stochastic_rounding:
         found.append("stochastic rounding: its 64-bit hashes are computed in 32 bits, and differ")
     return tuple(found)
+
+
+def _called(graph: Graph, kernels: Kernels | None) -> dict[Node, Recording]:
+    """Return the recordings of kernels that a graph calls, by call."""
+    found: dict[Node, Recording] = {}
+    if kernels is None:
+        return found
+    for node in graph.nodes():
+        if node.op is Op.CUSTOM_CALL:
+            recording = kernels(node)
+            if recording is not None:
+                found[node] = recording
+    return found
 
 
 def _has_forms(node: Node) -> bool:

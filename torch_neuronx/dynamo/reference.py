@@ -28,6 +28,7 @@ from neuronxcc.program.steps.operator import AtenStep
 from nki.device import lower
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.registry import flat
+from torch_neuronx.nki.launches import recording_of
 from torch_neuronx.program.allowed import operator
 from torch_neuronx.program.dtypes import TO_TORCH, from_numpy, to_numpy
 from torch_neuronx.program.rounding import state_source
@@ -108,7 +109,7 @@ def run_device(imported: Imported, options: Mapping[str, Any]) -> ReferenceExecu
     Raises:
         OptionError: An option is unknown or has a wrong value.
     """
-    program = lower(imported.graph, options=from_environment(options))
+    program = lower(imported.graph, options=from_environment(options), kernels=recording_of)
     return ReferenceExecutable(imported, lambda arrays: program.run(arrays, call_node))
 
 

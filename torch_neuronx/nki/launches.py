@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from neuronxcc.ir.node import Node
 from nki.errors import NkiError
 from nki.launch import Launch
+from nki.recording import Recording
 from nki.returned import Returned, assemble
 from torch_neuronx.nki import execution
 from torch_neuronx.nki.types import TO_TORCH, name_of
@@ -24,6 +26,7 @@ __all__ = [
     "enter",
     "key_of",
     "launch_of",
+    "recording_of",
     "results_of",
     "run_as_operator",
     "typed_arguments",
@@ -73,6 +76,11 @@ _TABLE = _Table()
 key_of = _TABLE.key
 enter = _TABLE.enter
 launch_of = _TABLE.launch
+
+
+def recording_of(node: Node) -> Recording | None:
+    """Return what a call in a graph records, None for calls of other operators."""
+    return launch_of(node["args"][-1]).recording if node["target"] == OPERATOR else None
 
 
 @torch.library.custom_op(OPERATOR, mutates_args=(), schema="(Tensor[] given, str key) -> Tensor[]")
