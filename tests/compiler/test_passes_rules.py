@@ -165,11 +165,13 @@ CASES: list[tuple[str, Node, Node]] = [
     ),
     ("reverse of ones, of a reverse", b.reverse(b.reverse(X, 0), (0, 1)), b.reverse(X, 1)),
     ("reduction of nothing", b.reduce(E, "max", 0), b.constant(-math.inf, DType.F32, (6,))),
-    ("reduction of ones", b.reduce(O, "add", 0), b.reshape(O, (6,))),
+    ("reduction of ones", b.reduce(O, "add", 0), b.add(b.reshape(O, (6,)), 0)),
+    ("reduction of ones", b.reduce(O, "max", 0), b.reshape(O, (6,))),
     ("reduction of a reduction", b.reduce(b.reduce(X, "max", 1), "max"), b.reduce(X, "max")),
     ("extreme of a broadcast", b.reduce(wide(V), "min"), b.reduce(V, "min")),
     ("position along an extent of 1", b.arg_reduce(O, "max", 0), b.constant(0, DType.S64, (6,))),
-    ("running total of one", b.cumulative(O, "add", 0), O),
+    ("running total of one", b.cumulative(O, "add", 0), b.add(O, 0)),
+    ("running total of one", b.cumulative(O, "mul", 0), O),
     ("sort of one", b.get(b.sort([O, O], 0), 1), O),
     # products
     (
