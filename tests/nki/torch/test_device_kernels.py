@@ -57,16 +57,16 @@ def alone(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("function", [between, turned, twice, alone])
 def test_a_kernel_is_a_part_of_the_device_program(function: Callable[[Tensor], Tensor]) -> None:
     x = torch.linspace(-2, 2, 128 * 64).reshape(128, 64)
-    expected = {
+    expected: dict[Callable[[Tensor], Tensor], Tensor] = {
         between: torch.sin(x * 0.5 + 1.0).sum(1),
         turned: torch.sin(x.T) * 2.0,
         twice: torch.sin(torch.sin(x)),
         alone: torch.sin(x),
-    }[function]
+    }
     with watched() as graphs:
         got = torch.compile(function, backend="neuron", fullgraph=True)(x.to("neuron"))
     # Sums of 64 sines, in float32.
-    torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got.cpu(), expected[function], rtol=1e-5, atol=1e-5)
     (graph,) = graphs
     program = lower(graph.imported.graph, options=Options(lnc=2), kernels=recording_of)
     assert not program.missing
