@@ -29,6 +29,7 @@ _BEGINS = frozenset(
     {"product", "attention", "rows", "sort", "largest", "host", "other call", "collective"}
     | {"window", "scattered choice", "random numbers"}
 )
+_BESIDE: Final = 1 << 16  # bytes of a small result: a scale or a shift of each channel
 # What is no work of its own: it is another way of looking at its operand.
 _VIEWS = frozenset({Op.RESHAPE, Op.BROADCAST_IN_DIM, Op.SLICE, Op.BITCAST_CONVERT})
 # They change a part of a value that stays where it is.
@@ -172,11 +173,13 @@ class _Parts:
             return
         begins = cost.kind in _BEGINS or node.op in _NESTED
         if begins or before < 0:
-            # Chains on elements that do not wait for each other stream through the core together.
-            if begins or not self.streams:
+            # Chains on elements that do not wait for each other stream through the core together,
+            # and what is small and waits for nothing runs beside the section before.
+            beside = sum(t.nbytes for t in node.types) <= _BESIDE and bool(self.sections)
+            if begins or not (self.streams or beside):
                 self.sections.append([])
+                self.streams = not begins
             before = len(self.sections) - 1
-            self.streams = not begins
         self.place[node] = before
         self.sections[before].append(node)
 
