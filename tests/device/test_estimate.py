@@ -24,6 +24,7 @@ from torch_neuronx.estimation.calibration.rows import rows
 from torch_neuronx.estimation.errors import EstimateError
 from torch_neuronx.estimation.result import Estimate
 
+PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 WIDTH, HIDDEN, ROWS, LAYERS = 256, 512, 128, 3
 WEIGHTS = 2 * WIDTH * HIDDEN  # of a layer
 
@@ -468,3 +469,17 @@ def test_the_line_of_a_row_goes_through_its_estimates(name: str) -> None:
 def test_the_model_has_what_the_fit_chose() -> None:
     for field in GRID:
         assert getattr(GraphParameters(), field) in GRID[field]
+
+
+@pytest.mark.parametrize(
+    "name", ["distilbert b1", "albert-base b16", "resnet152 b64", "vgg16 b8", "llama-3-8b token"]
+)
+def test_the_page_says_what_the_model_says(name: str) -> None:
+    """A pass of the compiler changes estimates too: then the page and the fit are made anew."""
+    row = next(row for row in rows() if row.name == name)
+    (told,) = (told for told in PAGE.read_text().splitlines() if told.startswith(f"| {name} |"))
+    cells = [cell.strip() for cell in told.split("|")]
+    us = estimated(row, recorded(row))
+    assert cells[2] == f"{row.us / 1e3:.3f}"
+    assert float(cells[5]) == pytest.approx(us / 1e3, rel=1e-3, abs=1e-3)
+    assert cells[6] == f"{us / row.us - 1:+.0%}"
