@@ -20,9 +20,12 @@ from __future__ import annotations
 import argparse
 import resource
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -187,12 +190,42 @@ def sharded(asked: argparse.Namespace) -> tuple[str, float]:
     return said, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
 
+def available() -> float:
+    """GiB of the machine that are not in use, /proc/meminfo."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024 / GIB
+
+
+@contextmanager
+def least_available() -> Iterator[list[float]]:
+    """Look every 50 ms; the list has the least that was available."""
+    least, done = [available()], threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.05):
+            least[0] = min(least[0], available())
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield least
+    finally:
+        done.set()
+        watcher.join()
+
+
 def fsdp(asked: argparse.Namespace) -> None:
-    results = ranks.run(RANKS, sharded, asked)
+    before = available()
+    with least_available() as least:
+        results = ranks.run(RANKS, sharded, asked)
     print(f"fsdp: {results[0][0]}")
+    # What ranks share, the libraries and exchanged memory, is resident in each of them.
     total = sum(peak for _, peak in results)
-    # What ranks share, the libraries and exchanged memory, is counted for each of them.
-    print(f"fsdp: {total:.2f} GiB resident at the peaks of {RANKS} ranks together")
+    print(
+        f"fsdp: {before - least[0]:.2f} GiB of the machine at the peak of {RANKS} ranks; "
+        f"{total:.2f} resident, what they share counted for each"
+    )
 
 
 PARTS = {"generate": generate, "lora": lora, "fsdp": fsdp}
