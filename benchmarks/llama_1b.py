@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 from benchmarks import ranks
+from torch_neuronx import _C
 
 GIB = 2**30
 PROMPT, NEW, TIMED, TRAINED = 32, 32, 16, 128
@@ -191,10 +191,8 @@ def sharded(asked: argparse.Namespace) -> tuple[str, float]:
 
 
 def available() -> float:
-    """GiB of the machine that are not in use, /proc/meminfo."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("MemAvailable:"))
-    return int(line.split()[1]) * 1024 / GIB
+    """GiB that may still be used, of the machine or its container."""
+    return _C.host_available_bytes() / GIB
 
 
 @contextmanager

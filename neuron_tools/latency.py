@@ -1,4 +1,4 @@
-"""Latencies from the histograms that processes keep: eight buckets for each power of two."""
+"""Latencies from the histograms that processes keep."""
 
 from __future__ import annotations
 
@@ -6,19 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
+from neuron_tools.registry.buckets import bounds
 from neuron_tools.registry.reader import Values
 
 PERCENTILES: Final = (0, 1, 25, 50, 75, 99, 100)
-
-
-def bounds(bucket: int) -> tuple[int, int]:
-    """Return the shortest latency of a bucket and of the one after it, in ticks."""
-    return _start(bucket), _start(bucket + 1)
-
-
-def _start(bucket: int) -> int:
-    power, part = divmod(bucket, 8)
-    return part if power == 0 else (8 + part) << (power - 1)
 
 
 def running(core: Values) -> list[int]:

@@ -2,9 +2,8 @@
 
 A process that runs with TORCH_NEURONX_CLOCK=model adds for every call of a compiled program what a
 NeuronCore is predicted to take. The file is a header and, for each core of the process, a sum of
-nanoseconds, a count, and a histogram of latencies in the buckets of `neuron_tools.latency`.
-Numbers are 64 bits in the order of this processor. The device asks here too, so this imports
-nothing else of the tools.
+nanoseconds, a count, and a histogram of latencies in buckets. Numbers are 64 bits in the order of
+this processor. The device asks here too, so this imports nothing else of the tools.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from neuron_tools.registry.buckets import BUCKETS, bucket
 from neuronxcc.files import read_regular
 
-BUCKETS: Final = 352
 _MAGIC: Final = int.from_bytes(b"NEURONPT", "little")
 _VERSION: Final = 1
 _HEADER = struct.Struct("=QQQ")  # magic, version, cores
@@ -44,14 +43,6 @@ class Predicted:
 
 
 NOTHING: Final = Predicted(0, 0, (0,) * BUCKETS)
-
-
-def bucket(ns: int) -> int:
-    """The bucket of a latency: eight for each power of two."""
-    if ns < 8:
-        return ns
-    power = ns.bit_length() - 1
-    return min(BUCKETS - 1, (power - 2) * 8 + (ns >> (power - 3) & 7))
 
 
 def beside(path: Path) -> Path:

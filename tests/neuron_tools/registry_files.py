@@ -17,7 +17,7 @@ RATE = 10**9  # ticks in a second, so that ticks are nanoseconds
 
 def bucket(ticks: int) -> int:
     """The bucket of a latency, found by looking for it."""
-    from neuron_tools.latency import bounds  # noqa: PLC0415 - what is tested
+    from neuron_tools.registry.buckets import bounds  # noqa: PLC0415 - what is tested
 
     return next(b for b in range(352) if bounds(b)[0] <= ticks < bounds(b)[1])
 

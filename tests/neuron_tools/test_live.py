@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from neuron_tools import memory, statuses
-from neuron_tools.registry import predicted, reader
+from neuron_tools.registry import buckets, reader
 from neuron_tools.registry.layout import LAYOUT
 from neuron_tools.registry.reader import Snapshot
 from torch_neuronx.testing.table import FAULTS
@@ -198,7 +198,7 @@ def test_a_process_keeps_what_its_programs_are_predicted_to_take(folder: Path) -
         assert found[0].ns > 0
         # The same program each time.
         assert found[0].ns % 3 == 0
-        assert found[0].latencies[predicted.bucket(found[0].ns // 3)] == 3
+        assert found[0].latencies[buckets.bucket(found[0].ns // 3)] == 3
     assert list(folder.iterdir()) == []
 
 

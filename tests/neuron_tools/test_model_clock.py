@@ -15,7 +15,7 @@ from neuron_tools import latency, prometheus
 from neuron_tools.machine import machine
 from neuron_tools.monitor import config
 from neuron_tools.monitor.collect import Collector
-from neuron_tools.registry import predicted, reader
+from neuron_tools.registry import buckets, predicted, reader
 from neuron_tools.registry.layout import LAYOUT
 from neuron_tools.registry.predicted import Keeper
 from neuron_tools.sysfs.tree import Tree
@@ -28,10 +28,10 @@ BUSY = {"reserved_bytes": 1, "busy_ticks": 10**9}
 
 
 def test_buckets_are_those_of_the_native_core() -> None:
-    assert LAYOUT.core.series["at_call"][1] == predicted.BUCKETS
+    assert LAYOUT.core.series["at_call"][1] == buckets.BUCKETS
     for ns in (*range(200), 10**6, 10**9, 3 * 10**11):
-        assert predicted.bucket(ns) == bucket(ns), ns
-    assert predicted.bucket(1 << 63) == predicted.BUCKETS - 1
+        assert buckets.bucket(ns) == bucket(ns), ns
+    assert buckets.bucket(1 << 63) == buckets.BUCKETS - 1
 
 
 def test_what_is_kept_is_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from neuron_tools import latency, proc, statuses
 from neuron_tools.registry import layout, place, reader
+from neuron_tools.registry.buckets import bounds
 from neuron_tools.registry.layout import LAYOUT
 from neuron_tools.registry.reader import RegistryError
 from tests.neuron_tools.registry_files import Core, Process, bucket
@@ -152,13 +153,13 @@ def test_every_status_has_names_and_numbers_of_the_runtime() -> None:
 
 @given(st.integers(1, 1 << 45))
 def test_buckets_are_an_eighth_wide(ticks: int) -> None:
-    low, high = latency.bounds(bucket(ticks))
+    low, high = bounds(bucket(ticks))
     assert low <= ticks < high
     assert high - low <= max(1, low / 8)
 
 
 def test_buckets_have_no_gaps() -> None:
-    ends = [latency.bounds(b) for b in range(352)]
+    ends = [bounds(b) for b in range(352)]
     assert ends[0][0] == 0
     assert all(a[1] == b[0] for a, b in pairwise(ends))
 

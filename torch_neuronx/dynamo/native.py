@@ -27,10 +27,8 @@ from torch_neuronx.dynamo.keys import key_of
 from torch_neuronx.dynamo.subject import current_subject, titled
 from torch_neuronx.neuron_dynamo_backend import program_name
 from torch_neuronx.program.dtypes import TO_TORCH
-from torch_neuronx.program.executable import Executable
+from torch_neuronx.program.executable import Executable, Run
 from torch_neuronx.program.rounding import state_source
-
-Run = Callable[[list[Any]], list[torch.Tensor]]
 
 
 @dataclass(slots=True)

@@ -35,6 +35,11 @@ Call = tuple[str, str, list[Any], int, tuple[int, ...], tuple[int, ...], int, in
 Input = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
+def _place(call: Call) -> int:
+    """The number of the input in whose memory the result lies, or -1."""
+    return call[6]
+
+
 #: PyTorch's numbers of the types that regions have (c10/core/ScalarType.h).
 TYPES_BY_NUMBER: Final = {5: torch.float16, 6: torch.float32, 11: torch.bool, 15: torch.bfloat16}
 
@@ -182,9 +187,9 @@ def region_graph(
         for call in calls:
             maker.result(call)
         for number in outputs:
-            if (place := calls[number][6]) >= 0:
+            if (place := _place(calls[number])) >= 0:
                 maker.call(aten.copy_.default, maker.places[place], maker.values[number])
-    maker.graph.output(tuple(maker.values[n] for n in outputs if calls[n][6] < 0))
+    maker.graph.output(tuple(maker.values[n] for n in outputs if _place(calls[n]) < 0))
     return torch.fx.GraphModule({}, maker.graph)
 
 
@@ -201,7 +206,7 @@ def compile_region(
     from torch_neuronx.dynamo.outputs import Output  # noqa: PLC0415
 
     imported = import_graph(region_graph(core, inputs, calls, outputs), f"region{number}")
-    returned = sum(calls[number][6] < 0 for number in outputs)
+    returned = sum(_place(calls[number]) < 0 for number in outputs)
     plain = tuple(Output("result", i) for i in range(returned))
     if tuple(imported.arguments) != tuple(range(len(inputs))) or tuple(imported.outputs) != plain:
         return None

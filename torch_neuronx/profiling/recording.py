@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from neuron_tools.explorer.session import Event
 from torch_neuronx import _C
 
 _ALL = (1 << 64) - 1
 _PROGRAM = "neuron::program "
+#: Microseconds that programs of this process are predicted to take, by name; there are some with
+#: TORCH_NEURONX_CLOCK=model.
+PREDICTED: Final[dict[str, float]] = {}
 
 
 def start(most: int, cores: Collection[int] = ()) -> None:
@@ -37,6 +39,5 @@ def predicted(name: str, kind: str) -> dict[str, float]:
 
     The interval itself is this host's, whatever the clock.
     """
-    known = sys.modules.get("torch_neuronx.program.model_time")  # only with TORCH_NEURONX_CLOCK
-    us = known.PREDICTED.get(name.removeprefix(_PROGRAM)) if known and kind == "program" else None
+    us = PREDICTED.get(name.removeprefix(_PROGRAM)) if kind == "program" else None
     return {} if us is None else {"predicted_us": us}

@@ -6,7 +6,7 @@ since a program may come from a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,9 @@ from torch_neuronx import _C
 from torch_neuronx.program.allowed import check_operators
 from torch_neuronx.program.dtypes import HELD, TO_TORCH
 from torch_neuronx.program.host_steps import check_host_steps
+
+#: Runs a program on a list of its arguments.
+Run = Callable[[list[Any]], list[torch.Tensor]]
 
 
 class Executable:

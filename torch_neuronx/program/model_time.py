@@ -10,9 +10,8 @@ import atexit
 import os
 import threading
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
@@ -23,10 +22,8 @@ from neuronxcc.perf.graphs import Machine, sections_of
 from neuronxcc.targets import get_target
 from torch_neuronx import _C, _config
 from torch_neuronx.dynamo.importer import Imported
-
-Run = Callable[[list[Any]], list[torch.Tensor]]
-#: Microseconds of the programs of this process, by name.
-PREDICTED: Final[dict[str, float]] = {}
+from torch_neuronx.profiling.recording import PREDICTED
+from torch_neuronx.program.executable import Run
 
 
 def predicted_us(imported: Imported, settings: Options) -> float:

@@ -173,8 +173,7 @@ class Runner:
             first, end = request.computed, request.computed + part.count
             tokens += request.span(first, end)
             positions += range(first, end)
-            blocks, size = request.blocks, self._size
-            slots += [blocks[i // size] * size + i % size for i in range(first, end)]
+            slots += [self._slot(request.blocks, i) for i in range(first, end)]
             starts.append(len(tokens))
             if part.last:
                 ends.append(len(tokens) - 1)
@@ -199,11 +198,14 @@ class Runner:
         ).logits[0]
         return out
 
+    def _slot(self, blocks: Sequence[int], position: int) -> int:
+        """Where in the cache the keys of a sequence's token go."""
+        return blocks[position // self._size] * self._size + position % self._size
+
     def _row(self, part: Part) -> Row:
-        request, size = part.request, self._size
-        at, blocks = request.computed, request.blocks
-        slot = blocks[at // size] * size + at % size
-        return Row(request.span(at, at + 1)[0], at, slot, blocks)
+        request, at = part.request, part.request.computed
+        blocks = request.blocks
+        return Row(request.span(at, at + 1)[0], at, self._slot(blocks, at), blocks)
 
     def _decode(self, words: Tensor, table: Tensor, starts: Tensor) -> Tensor:
         """What is compiled; see `CompiledSteps`."""
