@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
 
 import torch_neuronx
 from torch_neuronx import _C
+
+PATIENCE = 60  # seconds
 
 
 @contextlib.contextmanager
@@ -20,3 +27,49 @@ def everything_enqueued(mode: str) -> Iterator[None]:
         with contextlib.suppress(RuntimeError, IndexError):
             neuron.synchronize()
     _C.set_direct_elements(before)
+
+
+@contextlib.contextmanager
+def held(stream: torch.Stream | None = None) -> Iterator[_C.TestCompletion]:
+    """Have a stream (None: the current one) wait until the block ends, or sets what it waits for.
+
+    A call in the block whose kind is not known waits for its stream: if that is this one, it waits
+    for `PATIENCE`, and the test fails.
+    """
+    work, late = _C.TestCompletion(), threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        work.set()
+
+    timer = threading.Timer(PATIENCE, give_up)
+    timer.start()
+    try:
+        work.add_to(torch_neuronx.neuron.current_stream() if stream is None else stream)
+        yield work
+    finally:
+        timer.cancel()
+        work.set()
+    assert not late.is_set(), "a call has waited for the stream that is held"
+
+
+@contextlib.contextmanager
+def regions_soon() -> Iterator[None]:
+    """Regions are compiled however little time their operators take."""
+    before = _C.region_worth()
+    _C.set_region_worth(0)
+    yield
+    _C.set_region_worth(before)
+
+
+def until_fused(step: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Take steps until a region was run as a program; return what the last one gave."""
+    neuron = torch_neuronx.neuron
+    neuron.reset_eager_stats()
+    end = time.monotonic() + seconds
+    while neuron.eager_stats()["fused"]["regions"] == 0:
+        result = step()
+        neuron.synchronize()
+        assert time.monotonic() < end, neuron.eager_stats()
+        time.sleep(0.02)
+    return result

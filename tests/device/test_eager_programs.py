@@ -1,6 +1,5 @@
 """Compiled programs and traced models are enqueued, with what they draw taken at the call."""
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -8,8 +7,7 @@ import torch
 from torch import nn
 
 import torch_neuronx
-from tests.device.enqueued import everything_enqueued
-from torch_neuronx import _C
+from tests.device.enqueued import everything_enqueued, held
 
 N = torch_neuronx.neuron
 
@@ -18,17 +16,6 @@ N = torch_neuronx.neuron
 def _everything_is_enqueued() -> Iterator[None]:
     with everything_enqueued("strict"):
         yield
-
-
-@contextlib.contextmanager
-def _held() -> Iterator[None]:
-    """Have the current stream wait until the block ends."""
-    work = _C.TestCompletion()
-    work.add_to(N.current_stream())
-    try:
-        yield
-    finally:
-        work.set()
 
 
 @torch.compile(backend="neuron")
@@ -50,7 +37,7 @@ def test_programs_that_draw_are_enqueued_and_draw_what_they_drew() -> None:
     torch.rand(5, device="neuron")
     N.synchronize()
     N.reset_eager_stats()
-    with _held():
+    with held():
         torch.manual_seed(3)
         first = [*_noisy(x), *_noisy(x)]
         assert N.eager_stats()["waits"] == 0
@@ -89,9 +76,10 @@ def test_traced_models_are_enqueued(dynamic: bool) -> None:
     N.set_eager_mode("strict")
     for _ in range(2):
         traced(x * 2)
+        _ = torch.zeros(5, 30, device="neuron")
     N.synchronize()
     N.reset_eager_stats()
-    with _held():
+    with held():
         y = x * 2
         results = traced(y)
         assert N.eager_stats()["waits"] == 0
@@ -108,7 +96,7 @@ def test_a_traced_model_may_go_while_its_call_waits() -> None:
     torch_neuronx.move_trace_to_device(traced, 0)
     x = torch.randn(5, 30, device="neuron")
     expected = traced(x)[0].cpu()
-    with _held():
+    with held():
         result = traced(x)[0]
         del traced
     assert torch.equal(result.cpu(), expected)

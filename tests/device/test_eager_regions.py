@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import torch_neuronx
+from tests.device.enqueued import everything_enqueued, held, regions_soon, until_fused
 from torch_neuronx import _C
 from torch_neuronx.neuron.regions import TYPES_BY_NUMBER, compile_region
 
@@ -21,20 +22,14 @@ TYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 @pytest.fixture(autouse=True)
 def soon() -> Iterator[None]:
-    """Regions are compiled however little time their operators take."""
-    before = _C.region_worth()
-    _C.set_region_worth(0)
-    yield
-    _C.set_region_worth(before)
+    with regions_soon():
+        yield
 
 
 @pytest.fixture
 def fused() -> Iterator[None]:
-    before = _C.direct_elements()
-    _C.set_direct_elements(0)
-    with N.eager_mode("fused"):
+    with everything_enqueued("fused"):
         yield
-    _C.set_direct_elements(before)
 
 
 def patterns(dtype: torch.dtype, seed: int) -> torch.Tensor:
@@ -292,18 +287,6 @@ def test_sums_of_columns_are_not_joined() -> None:
         assert same(program([x.t()])[0].cpu(), expected.cpu())
 
 
-def _until_fused(step: Callable[[], Any], seconds: float = 60) -> Any:
-    """Take steps until a region was run as a program; return what the last one gave."""
-    N.reset_eager_stats()
-    end = time.monotonic() + seconds
-    while N.eager_stats()["fused"]["regions"] == 0:
-        result = step()
-        N.synchronize()
-        assert time.monotonic() < end, N.eager_stats()
-        time.sleep(0.02)
-    return result
-
-
 def _work(seed: int, dtype: torch.dtype) -> Callable[[], list[torch.Tensor]]:
     """Some 20 operators on tensors of 96 KiB and more, with views, writes and reads."""
     choose = random.Random(seed)  # noqa: S311
@@ -380,7 +363,7 @@ def test_what_is_kept_of_a_region_has_its_value() -> None:
         kept[:] = [z]
         return (z - 3).relu() * x
 
-    result = _until_fused(step)
+    result = until_fused(step)
     stats = N.eager_stats()["fused"]
     assert stats["operators"] >= 2 * stats["regions"]
     expected = x.cpu() * 2 + 1
@@ -399,7 +382,7 @@ def test_a_norm_written_out_is_one_region() -> None:
     with N.eager_mode("debug"):
         expected = step().cpu()
     for _ in range(40):
-        assert torch.equal(_until_fused(step).cpu(), expected)
+        assert torch.equal(until_fused(step).cpu(), expected)
         ran = [{name for name, *_ in r["calls"]} for r in _C.regions_seen() if r["runs"]]
         if any({"pow.Tensor_Scalar", "mean.dim", "rsqrt"} <= names for names in ran):
             return
@@ -441,7 +424,7 @@ def test_a_reader_behind_the_region_finds_what_was_freed() -> None:
 
     with N.eager_mode("debug"):
         expected = step().cpu()
-    assert torch.equal(_until_fused(step).cpu(), expected)
+    assert torch.equal(until_fused(step).cpu(), expected)
     for _ in range(20):
         assert torch.equal(step().cpu(), expected)
 
@@ -452,23 +435,22 @@ def test_a_reader_on_another_stream_finds_what_was_freed() -> None:
     side = N.Stream()
 
     def step() -> torch.Tensor:
-        held = _C.TestCompletion()
-        if N.get_eager_mode() != "debug":  # there the host would wait, for ever
-            held.add_to(side)
-        y = x * 2 + 1
-        side.wait_stream(N.current_stream())
-        with N.stream(side):
-            z = y - 3
-        del y  # the region of x * 2 + 1 runs while its only reader waits
-        N.current_stream().synchronize()
-        held.set()
-        N.current_stream().wait_stream(side)
+        with held(side) as work:
+            y = x * 2 + 1
+            side.wait_stream(N.current_stream())
+            with N.stream(side):
+                z = y - 3
+            del y  # the region of x * 2 + 1 runs while its only reader waits
+            N.current_stream().synchronize()
+            work.set()
+            N.current_stream().wait_stream(side)
         return z
 
     expected = (x.cpu() * 2 + 1) - 3
-    with N.eager_mode("debug"):
-        assert torch.equal(step().cpu(), expected)
-    assert torch.equal(_until_fused(step).cpu(), expected)
+    for mode in ("debug", "fused"):  # after which the calls are known
+        with N.eager_mode(mode):
+            assert torch.equal(((x * 2 + 1) - 3).cpu(), expected)
+    assert torch.equal(until_fused(step).cpu(), expected)
     for _ in range(20):
         assert torch.equal(step().cpu(), expected)
 
@@ -487,7 +469,7 @@ def test_what_is_written_in_place_and_read_before_and_after() -> None:
     with N.eager_mode("debug"):
         expected = step().cpu()
         left = x.cpu()
-    assert torch.equal(_until_fused(step).cpu(), expected)
+    assert torch.equal(until_fused(step).cpu(), expected)
     for _ in range(20):
         assert torch.equal(step().cpu(), expected)
         assert torch.equal(x.cpu(), left)
@@ -509,7 +491,7 @@ def test_what_is_written_in_place_after_a_part_of_it_was_read() -> None:
 
     with N.eager_mode("debug"):
         expected, left = step().cpu(), x.cpu()
-    assert torch.equal(_until_fused(step).cpu(), expected)
+    assert torch.equal(until_fused(step).cpu(), expected)
     for _ in range(20):
         assert torch.equal(step().cpu(), expected)
         assert torch.equal(x.cpu(), left)
@@ -544,18 +526,18 @@ def test_more_regions_than_are_kept() -> None:
     def later() -> torch.Tensor:
         return (x - 2).relu() * 3
 
-    wanted = _until_fused(often).cpu()
+    wanted = until_fused(often).cpu()
     for size in range(600):
         once = torch.full((40_000 + size,), 2.0, device="neuron")
         assert ((once * 3 - 1).relu() + 2).cpu().eq(7).all()
         if size % 50 == 0:
             assert torch.equal(often().cpu(), wanted)
     assert N.eager_stats()["fused"]["forgotten"] >= 128
-    assert torch.equal(_until_fused(often).cpu(), wanted)
+    assert torch.equal(until_fused(often).cpu(), wanted)
     for _ in range(64):  # every sixteenth is tried
         later()
         N.synchronize()
-    assert torch.equal(_until_fused(later).cpu(), later().cpu())
+    assert torch.equal(until_fused(later).cpu(), later().cpu())
 
 
 @pytest.mark.usefixtures("fused")
@@ -565,7 +547,7 @@ def test_deterministic_algorithms_join_nothing() -> None:
     def step() -> torch.Tensor:
         return (x * 2 + 1).relu() - x
 
-    _until_fused(step)
+    until_fused(step)
     torch.use_deterministic_algorithms(mode=True)
     try:
         N.reset_eager_stats()

@@ -1,6 +1,5 @@
 """Streams while calls are enqueued: each in its order, none held up by what another waits for."""
 
-import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 import torch_neuronx
-from tests.device.enqueued import everything_enqueued
+from tests.device.enqueued import everything_enqueued, held
 from torch_neuronx import _C
 
 N = torch_neuronx.neuron
@@ -29,17 +28,6 @@ def _known(x: torch.Tensor) -> None:
     N.synchronize()
 
 
-@contextlib.contextmanager
-def _held(stream: torch.Stream) -> Iterator[_C.TestCompletion]:
-    """Have a stream wait until the block ends, or sets what it waits for."""
-    work = _C.TestCompletion()
-    work.add_to(stream)
-    try:
-        yield work
-    finally:
-        work.set()
-
-
 def _until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not true():
@@ -51,9 +39,9 @@ def test_a_stream_that_waits_holds_up_neither_the_host_nor_another() -> None:
     x = torch.randn(64, 64, device="neuron")
     _known(x)
     side, other = N.Stream(), N.Stream()
-    with _held(side) as work:
+    with held(side) as work:
         with N.stream(side):
-            held = (x + 1) * 2
+            result = (x + 1) * 2
         assert not side.query()
         assert other.query()
         with N.stream(other):
@@ -64,14 +52,14 @@ def test_a_stream_that_waits_holds_up_neither_the_host_nor_another() -> None:
         assert not side.query()
         work.set()
         side.synchronize()
-    assert torch.equal(held.cpu(), (x.cpu() + 1) * 2)
+    assert torch.equal(result.cpu(), (x.cpu() + 1) * 2)
 
 
 def test_wait_event_makes_the_stream_wait_and_not_the_host() -> None:
     x = torch.ones(64, 64, device="neuron")
     _known(x)
     side, other = N.Stream(), N.Stream()
-    with _held(side) as work:
+    with held(side) as work:
         with N.stream(side):
             y = x + 1
             event = side.record_event()
@@ -94,7 +82,7 @@ def test_elapsed_time_is_that_of_the_streams_work() -> None:
     _known(x)
     side = N.Stream()
     start, end, free = (N.Event(enable_timing=True) for _ in range(3))
-    with _held(side) as work:
+    with held(side) as work:
         with N.stream(side):
             _ = x + 1
             start.record()
@@ -122,18 +110,18 @@ def test_memory_that_a_waiting_stream_uses_has_no_next_owner() -> None:
     x = torch.randn(64, 64, device="neuron")
     _known(x)
     side = N.Stream()
-    with _held(side) as work:
+    with held(side) as work:
         y = torch.full((64, 64), 3.0, device="neuron")
         side.wait_stream(N.current_stream())
         with N.stream(side):
-            held = y + 1
+            result = y + 1
         del y  # nobody called record_stream
         later = [torch.full((64, 64), 9.0, device="neuron") for _ in range(20)]
         big = [torch.full((300, 300), 9.0, device="neuron") for _ in range(20)]
         N.current_stream().synchronize()
         work.set()
         side.synchronize()
-    assert held.eq(4).all().item()
+    assert result.eq(4).all().item()
     assert all(each.eq(9).all().item() for each in later + big)
 
 
@@ -165,7 +153,7 @@ def test_record_stream_keeps_memory_for_a_stream_that_nothing_was_enqueued_on() 
     small = torch.ones(3, device="neuron")
     _ = small + 1
     N.synchronize()
-    with _held(side) as work:
+    with held(side) as work:
         with N.stream(side):
             _ = small + 1
         x = torch.full((2000,), 5.0, device="neuron")
@@ -230,7 +218,7 @@ def test_what_is_enqueued_when_a_failure_is_told_does_not_run() -> None:
     N.synchronize()
     _fail(side)
     _until(side.record_event().query)  # nobody is told yet
-    with _held(side) as work:
+    with held(side) as work:
         with N.stream(side):
             total.add_(1)
         with pytest.raises(IndexError):
@@ -245,7 +233,7 @@ def test_deferred_lists_run_on_the_stream_that_they_were_issued_on() -> None:
     torch._foreach_add_(parameters, 1.0)
     N.synchronize()
     side = N.Stream()
-    with _held(side) as work:
+    with held(side) as work:
         with N.stream(side):
             torch._foreach_add_(parameters, 1.0)
         others = [torch.zeros(50, device="neuron")]
@@ -264,7 +252,7 @@ def test_copies_from_pinned_memory_run_on_their_stream() -> None:
     _ = x + torch.ones(1000, device="neuron")
     N.synchronize()
     side = N.Stream()
-    with _held(side) as work:
+    with held(side) as work:
         with N.stream(side):
             x.copy_(host, non_blocking=True)
             done = side.record_event()

@@ -8,18 +8,15 @@ import torch
 
 import torch_neuronx
 from tests.device.conftest import RunPython
-from torch_neuronx import _C
+from tests.device.enqueued import regions_soon
 
 SIZE = 512
 
 
 @pytest.fixture(autouse=True)
 def soon() -> Iterator[None]:
-    """Regions are compiled however little time their operators take."""
-    before = _C.region_worth()
-    _C.set_region_worth(0)
-    yield
-    _C.set_region_worth(before)
+    with regions_soon():
+        yield
 
 
 def chain(x: torch.Tensor) -> torch.Tensor:

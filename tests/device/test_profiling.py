@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from neuron_tools.explorer import session
 from neuron_tools.explorer.session import Event
+from tests.device.enqueued import regions_soon, until_fused
 from torch_neuronx import neuron
 from torch_neuronx.profiling import NeuronConfig, NeuronProfiler, ProfileMode, recording
 from torch_neuronx.profiling.config import parse_cores
@@ -93,18 +94,21 @@ def test_enqueued_work_is_linked_to_its_call(tmp_path: Path) -> None:
 
 def test_fused_regions_name_their_operators(tmp_path: Path) -> None:
     x = torch.ones(512, 512, device=DEVICE)
-    with neuron.eager_mode("fused"), profile(activities=BOTH) as profiler:
-        for _ in range(60):
-            y = x
-            for _ in range(8):
-                y = (y * 1.5).exp().neg()
-            torch.neuron.synchronize(DEVICE)  # type: ignore[attr-defined]
-    regions = [e for e in trace(profiler, tmp_path) if e.get("name") == "neuron::region"]
-    if not regions:
-        pytest.skip("no region was compiled in time to be run: the machine is busy")
-    assert set(regions[0]["args"]["operators"].split(", ")) <= {
-        "aten::mul", "aten::exp", "aten::neg",
-    }  # fmt: skip
+
+    def step() -> None:
+        y = x
+        for _ in range(8):
+            y = (y * 1.5).exp().neg()
+        torch.neuron.synchronize(DEVICE)  # type: ignore[attr-defined]
+
+    with regions_soon(), neuron.eager_mode("fused"), profile(activities=BOTH) as profiler:
+        until_fused(step)
+    begin = "neuron::region: "
+    names = {str(e["name"]) for e in trace(profiler, tmp_path) if "name" in e}
+    regions = [name.removeprefix(begin) for name in names if name.startswith(begin)]
+    assert regions
+    for operators in regions:
+        assert set(operators.split(", ")) <= {"mul", "exp", "neg"}
 
 
 def test_of_each_core_the_latest_are_kept(tmp_path: Path) -> None:
