@@ -135,6 +135,8 @@ def main() -> None:
             sys.exit("the training failed")
         print("$ neuron-ls -j, when it is over:")
         print([device["neuron_processes"] for device in json.loads(tool("ls", "-j"))])
+    words = "-r 64 -b 1MB -e 1GB -f 32 --predict trn2.48xlarge --predict-only allr"
+    print(f"$ nccom-test {words}\n{tool('nccom.command', *words.split())}")
 
 
 if __name__ == "__main__":
