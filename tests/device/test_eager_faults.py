@@ -78,6 +78,26 @@ def test_a_fault_is_told_with_one_text_and_type(sync: str, k: int) -> None:
     assert torch.equal(_chain(None, rows, rows).cpu(), expected)
 
 
+def test_transforms_work_while_an_error_of_printing_is_kept() -> None:
+    """PyTorch's printing turns torch.func off for as long as its frame lives."""
+    rows = torch.arange(SIZE, device="neuron")
+    wrong = rows + SIZE
+    _chain(None, rows, rows).cpu()
+    kept = []
+    for _ in range(3):
+        with pytest.raises(IndexError) as told:
+            str(_chain(0, rows, wrong))
+        assert str(told.traceback[-1].path).endswith("_tensor_str.py")
+        kept.append(told)
+        gradient = torch.func.grad(lambda x: (x * x).sum())(torch.ones(3))
+        assert gradient.tolist() == [2.0, 2.0, 2.0]
+        N.synchronize()
+    while kept:
+        kept.pop(0)
+        gradient = torch.func.grad(lambda x: (x * x).sum())(torch.ones(3))
+        assert gradient.tolist() == [2.0, 2.0, 2.0]
+
+
 @pytest.mark.parametrize("k", [0, CALLS - 1])
 def test_a_fault_in_a_backward_pass(k: int) -> None:
     rows = torch.arange(SIZE, device="neuron")

@@ -221,6 +221,8 @@ torch.neuron.synchronize()
         "",
         "sys.exit(0)",
         "del x, y",
+        "torch.set_grad_enabled(False)",
+        "torch.inference_mode().__enter__()",
         "torch.neuron.set_stream(torch.neuron.Stream()); y = busy()",
         "threading.Thread(target=lambda: (time.sleep(0.1), busy())).start()",
         "threading.Thread(target=lambda: (busy(), time.sleep(30)), daemon=True).start()",

@@ -23,6 +23,7 @@ from torch_neuronx.estimation.calibration.models import recorded
 from torch_neuronx.estimation.calibration.rows import rows
 from torch_neuronx.estimation.errors import EstimateError
 from torch_neuronx.estimation.result import Estimate
+from torch_neuronx.estimation.session import time_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 WIDTH, HIDDEN, ROWS, LAYERS = 256, 512, 128, 3
@@ -444,6 +445,21 @@ def test_device_programs_give_the_time_where_there_are_some() -> None:
     assert any("has no instructions" in note for note in mixed.notes)
 
 
+def test_what_is_no_graph_is_timed_call_by_call_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> None:
+        raise NotImplementedError("asked for")
+
+    monkeypatch.setattr(segments, "import_graph", refused)
+    found = torch_neuronx.estimate(lambda a: a.exp().sin(), x())
+    assert found.notes == (
+        "aten.exp by its bytes alone: asked for",
+        "aten.sin by its bytes alone: asked for",
+        "call by call, as no graph can be made of a segment: asked for",
+    )
+
+
 # Published times of models.
 
 
@@ -479,7 +495,8 @@ def test_the_page_says_what_the_model_says(name: str) -> None:
     row = next(row for row in rows() if row.name == name)
     (told,) = (told for told in PAGE.read_text().splitlines() if told.startswith(f"| {name} |"))
     cells = [cell.strip() for cell in told.split("|")]
-    us = estimated(row, recorded(row))
+    program = recorded(row)
+    us = estimated(row, program)
     assert cells[2] == f"{row.us / 1e3:.3f}"
-    assert float(cells[5]) == pytest.approx(us / 1e3, rel=1e-3, abs=1e-3)
+    assert float(cells[5]) == pytest.approx(us / 1e3, rel=1e-3, abs=1e-3), str(time_of(program))
     assert cells[6] == f"{us / row.us - 1:+.0%}"

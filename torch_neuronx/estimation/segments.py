@@ -156,7 +156,9 @@ class Timer:
         compiled = self.graphs.made[full]
         if isinstance(compiled, str):
             if len(segment.calls) > 1:
-                return self._one_by_one(segment)
+                whole = self._one_by_one(segment)
+                whole.notes.add(f"call by call, as no graph can be made of a segment: {compiled}")
+                return whole
             return self._opaque(segment, compiled)
         graph, constant = compiled
         notes: set[str] = set()

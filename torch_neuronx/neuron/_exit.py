@@ -33,8 +33,9 @@ def _drain() -> None:
     for index in range(_C.device_count()):
         if torch.accelerator.memory_stats(index).get("allocation.all.allocated", 0) == 0:
             continue
-        root = torch.zeros(1, device=f"neuron:{index}", requires_grad=True)
-        result, gradient = root.clone(), torch.ones(1, device=f"neuron:{index}")
+        with torch.inference_mode(mode=False), torch.enable_grad():  # programs end in other modes
+            root = torch.zeros(1, device=f"neuron:{index}", requires_grad=True)
+            result, gradient = root.clone(), torch.ones(1, device=f"neuron:{index}")
         _KEPT.extend((root, result, gradient))
         engine.run_backward(
             (result,),

@@ -11,6 +11,12 @@ namespace torch_neuronx::queue {
 std::exception_ptr with_name(std::exception_ptr failure, const std::string& name,
                              const std::string& called_at);
 
+// To be called before an error is thrown to who waits. PyTorch's printing turns torch.func off for
+// as long as a local variable of it lives (torch/_tensor_str.py, `_str`), and an error's traceback
+// keeps that alive: gradients of torch.func would be zeros after `print(x)` failed in a notebook.
+// Nothing is computed on the way out of the printing, so torch.func is turned on again there.
+void leave_printing();
+
 // The line of the user's program that this thread is in, as the finder writes it; "" without one.
 std::string users_line();
 void set_line_finder(std::function<std::string()> finder);  // null: none

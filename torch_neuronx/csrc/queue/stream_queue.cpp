@@ -238,6 +238,7 @@ void Core::tell() {
     failed_.store(false, std::memory_order_release);
     detail::g_pending.fetch_sub(1, std::memory_order_release);
   }
+  leave_printing();
   std::rethrow_exception(failure);
 }
 
