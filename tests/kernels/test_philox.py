@@ -291,22 +291,6 @@ def test_random_over_the_whole_type(dtype: torch.dtype, most: int) -> None:
     assert values.mean().item() == pytest.approx(most / 2, rel=0.02)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 50_001])
-def test_dropout(isa: str, dtype: torch.dtype, n: int) -> None:
-    x = torch.linspace(-3, 3, n).to(dtype)
-    x[::7] = math.inf
-    x[3::7] = math.nan
-    out, keep = torch.empty_like(x), torch.empty(n, dtype=torch.bool)
-    core.kernel_philox_dropout(9, 0, x, out, keep, 0.4, 1 / 0.6)
-    expected = torch.empty(n, dtype=torch.bool)
-    core.kernel_philox_bernoulli(9, 0, expected, 0.6, 0.0)
-    assert torch.equal(keep, expected), isa
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    reference = (x.to(wide) * keep * torch.tensor(1 / 0.6, dtype=wide)).to(dtype)
-    torch.testing.assert_close(out, reference, equal_nan=True, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [0, 1, 2, 31, 5000])
 def test_randperm_is_a_permutation(isa: str, dtype: torch.dtype, n: int) -> None:

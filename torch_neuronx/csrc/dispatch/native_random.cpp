@@ -1,5 +1,6 @@
 // Random operators on the device's own counter-based generator. Argument checks are PyTorch's
 // (DistributionTemplates.h); the numbers are kernels/philox.h's.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/ops/empty_like.h>
@@ -7,6 +8,7 @@
 #include <ATen/ops/randperm.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "device/generator.h"
@@ -14,6 +16,7 @@
 #include "dispatch/dropout.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
+#include "kernels/mersenne.h"
 #include "kernels/philox.h"
 #include "memory/allocator.h"
 
@@ -213,6 +216,23 @@ at::Tensor& randperm_out(int64_t n, OptionalGenerator generator, at::Tensor& out
   return out;
 }
 
+// Whether at::bernoulli_ gives what the kernel does: on Intel's processors MKL draws, other
+// numbers.
+bool cpu_draws_by_mersenne() {
+  static const bool same = [] {
+    constexpr int64_t kCount = 2000;  // some 1,000 bits that would have to agree by chance
+    constexpr uint64_t kSeed = 20261;
+    const c10::InferenceMode guard;  // this is nobody's graph, mode or profile
+    const at::DisableRecordFunctionGuard quiet;
+    const at::Tensor drawn = at::empty({kCount}, at::kBool);
+    drawn.bernoulli_(0.5, at::make_generator<at::CPUGeneratorImpl>(kSeed));
+    bool ours[kCount];
+    kernels::mersenne_bernoulli(kSeed, 0.5, ours, kCount);
+    return std::equal(ours, ours + kCount, drawn.const_data_ptr<bool>());
+  }();
+  return same;
+}
+
 // x * keep * scale, in one pass where ATen, which converts `keep` first, makes three.
 void scale_kept(const float* x, const bool* keep, float scale, float* out, int64_t count) {
   at::parallel_for(0, count, at::internal::GRAIN_SIZE, [&](int64_t begin, int64_t end) {
@@ -268,7 +288,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 // Drawn as the CPU's dropout draws it, so that a seeded model drops the same elements on both.
 void draw_kept(const at::Tensor& keep, double p, c10::DeviceIndex core) {
-  keep.bernoulli_(1 - p, host_generator(std::nullopt, core));
+  const at::Generator generator = host_generator(std::nullopt, core);
+  const bool known = p >= 0 && p <= 1 && keep.is_non_overlapping_and_dense();
+  if (!known || !cpu_draws_by_mersenne()) {
+    keep.bernoulli_(1 - p, generator);
+    return;
+  }
+  kernels::mersenne_bernoulli(generator.current_seed(), 1 - p, keep.mutable_data_ptr<bool>(),
+                              keep.numel());
 }
 
 double dropout_scale(double p) { return p == 1 ? 0.0 : 1.0 / (1.0 - p); }

@@ -9,6 +9,7 @@
 
 #include "kernels/multi_tensor.h"
 #include "kernels/norm.h"
+#include "kernels/mersenne.h"
 #include "kernels/philox.h"
 #include "kernels/pointwise.h"
 
@@ -266,15 +267,11 @@ void bind_philox(py::module_& m) {
           k::philox_bernoulli_tensor({seed, offset}, out.scalar_type(), out.data_ptr(),
                                      p.scalar_type(), p.data_ptr(), out.numel());
         });
-  m.def("kernel_philox_dropout", [](uint64_t seed, uint64_t offset, const Tensor& x,
-                                    const Tensor& out, const Tensor& keep, double p, double scale) {
-    check(x, "x");
-    check_like(out, x, "out");
-    check(keep, "keep");
-    TORCH_CHECK(keep.scalar_type() == at::kBool && keep.numel() == x.numel(),
-                "keep must have as many bool elements as x");
-    k::philox_dropout({seed, offset}, x.scalar_type(), x.data_ptr(), out.data_ptr(),
-                      static_cast<uint8_t*>(keep.data_ptr()), x.numel(), p, scale);
+  m.def("kernel_mersenne_bernoulli", [](uint64_t seed, const Tensor& out, double p) {
+    check(out, "out");
+    TORCH_CHECK(out.scalar_type() == at::kBool, "out must have bool elements");
+    TORCH_CHECK(p >= 0 && p <= 1, "p must be between 0 and 1");
+    k::mersenne_bernoulli(seed, p, out.mutable_data_ptr<bool>(), out.numel());
   });
 }
 

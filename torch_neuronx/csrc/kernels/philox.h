@@ -79,11 +79,6 @@ void philox_random_from_to(PhiloxState state, c10::ScalarType dtype, void* out, 
 /// 0 .. 2^digits for floating-point types (2^24, 2^53, 2^8, 2^11).
 void philox_random_full(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n);
 
-/// keep[i] = 1 with probability 1 - p, out[i] = x[i] * keep[i] * scale. Float, Double, BFloat16,
-/// Half.
-void philox_dropout(PhiloxState state, c10::ScalarType dtype, const void* x, void* out,
-                    uint8_t* keep, int64_t n, double p, double scale);
-
 /// A random permutation of 0 .. n - 1 (Fisher-Yates; serial by nature) in any integral or
 /// floating-point dtype that can hold n - 1.
 void philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n);
@@ -102,7 +97,6 @@ struct PhiloxTable {
   /// Box-Muller in Double: a = u in (0, 1], b = angle / pi in [-1, 1] become the two normals; n is
   /// a multiple of 8.
   using Pairs = void (*)(double* a, double* b, int64_t n);
-  using Mask = void (*)(const void* x, const uint8_t* keep, float scale, void* out, int64_t n);
   Words words;
   Fill uniform;      // a = from, b = to - from
   Fill normal;       // a = mean, b = std
@@ -113,7 +107,6 @@ struct PhiloxTable {
   Bernoulli bernoulli;
   Pairs normal_pairs;
   Round round[3];  // by kernel_dtype_index()
-  Mask mask[3];
 };
 
 TN_DECLARE_TABLES(PhiloxTable, philox_table)

@@ -132,36 +132,6 @@ void philox_random_full(PhiloxState state, c10::ScalarType dtype, void* out, int
   philox_random_from_to(state, dtype, out, n, range, 0);
 }
 
-void philox_dropout(PhiloxState state, c10::ScalarType dtype, const void* x, void* out,
-                    uint8_t* keep, int64_t n, double p, double scale) {
-  const bool is_double = dtype == c10::ScalarType::Double;
-  const int index = is_double ? -1 : kernel_dtype_index(dtype, "dropout");
-  const int64_t size = is_double ? 8 : (index == 0 ? 4 : 2);
-  const PhiloxTable& table = philox_table();
-  const uint64_t limit = threshold(1.0 - p);
-  each_strip(state, n, 64, [&](int64_t first, int64_t count, uint64_t block, int64_t groups) {
-    alignas(64) uint8_t bytes[kStripGroups * 64];
-    const bool direct = count == groups * 64;
-    uint8_t* mask = direct ? keep + first : bytes;
-    table.bernoulli(state, block, groups, limit, mask);
-    if (!direct) {
-      std::copy(bytes, bytes + count, keep + first);
-    }
-    const char* from = static_cast<const char*>(x) + first * size;
-    char* to = static_cast<char*>(out) + first * size;
-    if (is_double) {
-      for (int64_t i = 0; i < count; ++i) {
-        double value;
-        std::memcpy(&value, from + 8 * i, 8);
-        value *= mask[i] ? scale : 0.0;
-        std::memcpy(to + 8 * i, &value, 8);
-      }
-    } else {
-      table.mask[index](from, mask, static_cast<float>(scale), to, count);
-    }
-  });
-}
-
 void philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n) {
   detail::check_offset(state);
   const int64_t groups = detail::groups_for(n, 32);

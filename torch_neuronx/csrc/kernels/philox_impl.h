@@ -216,42 +216,12 @@ void round_to(const float* x, void* out_, int64_t n) {
   if (i < n) store_part<T>(out + i, n - i, load_part<F32>(x + i, n - i));
 }
 
-template <class T>
-void mask(const void* x_, const uint8_t* keep, float scale_, void* out_, int64_t n) {
-  using S = typename T::Storage;
-  typedef uint8_t vb __attribute__((vector_size(W)));
-  typedef uint8_t vb_any __attribute__((vector_size(W), aligned(1), may_alias));
-  const S* x = static_cast<const S*>(x_);
-  S* out = static_cast<S*>(out_);
-  const vf scale = splat(scale_);
-  const auto apply = [&](vf v, vb k) __attribute__((always_inline)) {
-    // A product, not a selection: a dropped NaN or inf gives NaN, as x * mask does.
-    const vi wide = __builtin_convertvector(k, vi);
-    return v * (vf)((vi)scale & -wide);
-  };
-  int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    T::store(out + i, apply(T::load(x + i), *(const vb_any*)(keep + i)));
-  }
-  if (i < n) {
-    vb k{};
-    for (int j = 0; j < n - i; ++j) k[j] = keep[i + j];
-    store_part<T>(out + i, n - i, apply(load_part<T>(x + i, n - i), k));
-  }
-}
-
 const PhiloxTable kPhiloxTable = {
-    &words,
-    &uniform,
-    &normal<false>,
-    &normal<true>,
-    &exponential,
-    &cauchy,
-    &geometric,
-    &bernoulli,
-    &normal_pairs,
-    {&round_to<F32>, &round_to<BF16>, &round_to<F16>},
-    {&mask<F32>, &mask<BF16>, &mask<F16>},
+    &words,         &uniform,
+    &normal<false>, &normal<true>,
+    &exponential,   &cauchy,
+    &geometric,     &bernoulli,
+    &normal_pairs,  {&round_to<F32>, &round_to<BF16>, &round_to<F16>},
 };
 
 }  // namespace

@@ -1,0 +1,2 @@
+#define TN_ISA avx512
+#include "kernels/mersenne_impl.h"

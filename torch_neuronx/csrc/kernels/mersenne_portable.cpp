@@ -1,0 +1,2 @@
+#define TN_ISA portable
+#include "kernels/mersenne_impl.h"
