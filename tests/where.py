@@ -123,7 +123,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/csrc/gemm": ("kernels/test_gemm_*", "distributed/test_same_products.py"),
     "torch_neuronx/csrc/inference": ("inference/*",),
     "torch_neuronx/csrc/kernels": ("kernels/test_mersenne.py", "kernels/test_multi_tensor.py",
-                                   "kernels/test_norm.py", "kernels/test_philox.py", 
+                                   "kernels/test_norm.py", "kernels/test_philox.py",
                                    "kernels/test_pointwise.py", "kernels/test_pool.py"),
     "torch_neuronx/compat": ("multiprocess/test_release.py", "nodevice/test_make_releases.py",
                              "nodevice/test_release_operators.py"),

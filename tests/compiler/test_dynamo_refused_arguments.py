@@ -122,3 +122,43 @@ def test_what_ones_are_refused_for_is_no_argument_s_fault() -> None:
     x = torch.zeros(2)
     assert _asked(picky, (x, 0.5), {}) == ""
     assert _asked(lambda x, p: picky(x - 5, p), (x, 2.0), {}) == "p has to be between 0 and 1"
+
+
+#: Shapes of values for what an index of 3 rows, or a mask of 2, finds in a tensor of 5 x 5.
+VALUES: Final[tuple[tuple[int, ...], ...]] = (
+    (), (1,), (5,), (6,), (1, 1), (1, 5), (1, 6), (2, 1), (2, 5), (3, 1), (3, 5), (4, 5), (3, 4),
+    (1, 1, 5), (1, 3, 5), (0,), (0, 5),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("index", ["rows", "mask", "places", "elements"])
+def test_values_that_do_not_fit_are_refused(index: str, accumulate: bool) -> None:
+    """PyTorch's tracing doesn't compare them with what the index finds."""
+    x = torch.arange(25).reshape(5, 5)
+    indices: dict[str, tuple[torch.Tensor, ...]] = {
+        "rows": (torch.tensor([0, 1, 3]),),
+        "mask": (torch.tensor([True, False, True, False, False]),),
+        "places": (torch.tensor([[0], [1], [3]]), torch.arange(5)),
+        "elements": (x.ne(3),),
+    }
+    at = indices[index]
+
+    def put(x: torch.Tensor, values: torch.Tensor, *at: torch.Tensor) -> torch.Tensor:
+        return x.index_put(at, values, accumulate)
+
+    compiled = torch.compile(put, backend="neuron", dynamic=False)
+    torch.compiler.reset()
+    refused = 0
+    for shape in VALUES:
+        values = torch.arange(100, 100 + torch.Size(shape).numel()).reshape(shape)
+        given = [t.to("neuron") for t in (x, values, *at)]
+        error = error_of(lambda values=values: put(x, values, *at))  # type: ignore[misc]
+        if error is None:
+            assert torch.equal(compiled(*given).cpu(), put(x, values, *at)), shape
+            continue
+        refused += 1
+        found = error_of(lambda given=given: compiled(*given).cpu())  # type: ignore[misc]
+        assert str(error).splitlines()[0] in str(found), shape
+        assert "defect" not in str(found)
+    assert refused

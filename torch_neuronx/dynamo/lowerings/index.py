@@ -127,8 +127,20 @@ def index_put(
     dims = [d for d, _ in places]
     rest = [n for d, n in enumerate(x.shape) if d not in dims]
     shape = (*rest[:at], *places[0][1].shape, *rest[at:])
+    if not _fit(values.shape, shape):
+        text = (
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
+            f"indexing result of shape {list(shape)}"
+        )
+        raise RefusedArgumentError(operator_name(cx.fx.target), cx.loc, text)
     updates = b.broadcast_to(values, shape)
     return _accumulated(x, places, updates, "add" if accumulate else "set", at)
+
+
+def _fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Return whether a tensor can be broadcast, which PyTorch's tracing doesn't ask of values."""
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(n in {1, m} for n, m in pairs)
 
 
 def _masked_put(x: Node, indices: Sequence[Node | None], values: Node, *, accumulate: bool) -> Node:
@@ -136,12 +148,12 @@ def _masked_put(x: Node, indices: Sequence[Node | None], values: Node, *, accumu
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     (dim, mask), *others = given
     tail = x.shape[dim + mask.type.rank :]
-    # Values broadcast to (elements of the mask, tail): their first dimension must be 1 or absent.
-    extra = values.type.rank - len(tail)
-    lead = values.shape[: max(extra, 0)]
-    if others or any(n != 1 for n in lead) or dim:
+    # Values that broadcast to (1, tail) are the same for all elements of the mask. Those that fit
+    # for no number of elements are refused where the others run.
+    if others or dim or not _fit(values.shape, (1, *tail)):
         raise NotImplementedError("a different value for each element of a mask")
-    values = b.broadcast_to(b.reshape(values, values.shape[len(lead) :]), x.shape)
+    values = b.reshape(values, values.shape[max(values.type.rank - len(tail), 0) :])
+    values = b.broadcast_to(values, x.shape)
     pred = b.broadcast_in_dim(e.not_zero(mask), x.shape, range(dim, dim + mask.type.rank))
     if accumulate:
         wide = compute_dtype(x.dtype)
