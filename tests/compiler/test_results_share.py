@@ -115,3 +115,37 @@ def test_parts_that_pytorch_calls_no_views(
     mine = x.to("neuron")
     assert torch.equal(compiled(mine).cpu(), function(x))
     assert torch.equal(mine.cpu(), x)
+
+
+def _views(x: torch.Tensor, view: str) -> list[torch.Tensor]:
+    return {
+        "parts": lambda: list(x.tensor_split(2, 1)),
+        "rows": lambda: list(x.unbind(0)),
+        "transposed": lambda: [x.mT, x[1:]],
+        "diagonal": lambda: [x.diagonal(), x],
+        "itself": lambda: [x, x.view(-1)],
+    }[view]()
+
+
+@pytest.mark.parametrize("view", ["parts", "rows", "transposed", "diagonal", "itself"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_a_result_and_views_of_it_are_taken_together(
+    view: str, dtype: torch.dtype, whole_first: bool
+) -> None:
+    """One graph returns a tensor and views of it, the next one writes to some and reads all."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        whole = x.roll(1, 0)
+        views = _views(whole, view)
+        torch._dynamo.graph_break()
+        if whole_first:
+            whole.mul_(2)
+        views[0].add_(views[0].sum().to(dtype))
+        views[1].sub_(1)
+        return torch.cat([whole.flatten(), *(v.flatten() for v in views)])
+
+    torch.compiler.reset()
+    x = torch.arange(64).view(8, 8).to(dtype)
+    compiled = torch.compile(function, backend="neuron")
+    assert torch.equal(compiled(x.to("neuron")).cpu(), function(x))

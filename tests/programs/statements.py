@@ -188,7 +188,7 @@ def write(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     ]  # fmt: skip
     if x.dim():
         forms += [
-            f"{name}.__setitem__(({_index(rng, x)},), {number})",
+            f"{name}[{_index(rng, x)}] = {number}",
             f"{name}.__setitem__(0, {name}[-1])",
         ]
     if x.dim() == 2:

@@ -281,5 +281,5 @@ def compile_graph(
     compiled = CompiledGraph(name, kind, gm, imported, executable)
     for observer in OBSERVERS:
         observer(compiled)
-    run = boxed(imported, executable)
+    run = boxed(imported, executable, inference=kind == "inference")
     return run if complete is None else complete(run)

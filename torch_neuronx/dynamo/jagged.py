@@ -9,10 +9,9 @@ which a program is compiled as for other sizes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
@@ -20,6 +19,9 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
     SubclassSymbolicContext,
 )
+
+if TYPE_CHECKING:
+    from torch._dynamo.source import ConstantSource
 
 
 def is_jagged(value: object) -> bool:
@@ -72,6 +74,8 @@ def with_symbolic_lengths(args: Sequence[Any]) -> list[Any]:
 
 
 def _fake(mode: FakeTensorMode, value: Any, number: int) -> Any:
+    from torch._dynamo.source import ConstantSource  # noqa: PLC0415 - threads import this module
+
     source = ConstantSource(f"argument{number}")
     return mode.from_tensor(value, symbolic_context=_context(value, source), source=source)
 

@@ -13,10 +13,17 @@ from torch_neuronx.dynamo.outputs import Output
 Run = Callable[[list[Any]], list[torch.Tensor]]
 
 
-def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
+def boxed(
+    imported: Imported, run: Run, *, inference: bool = False
+) -> Callable[[list[Any]], list[Any]]:
     """A function of the FX graph's arguments, given as a list that is emptied before the run.
 
     So nothing keeps an argument alive that the program has used for the last time.
+
+    Args:
+        imported: of which it is.
+        run: the program.
+        inference: none of its results has gradients.
     """
     sources, outputs = imported.arguments, imported.outputs
     direct = len(outputs) == len(imported.graph.results) and all(
@@ -50,8 +57,10 @@ def boxed(imported: Imported, run: Run) -> Callable[[list[Any]], list[Any]]:
             results = run(tensors)
         for i, device in moved:
             results[i] = results[i].to(device)
-        detached: dict[int, torch.Tensor] = {}
-        return [_output(o, results, kept, detached) for o in outputs]
+        wholes: dict[int, torch.Tensor] = {}
+        if inference:
+            wholes = {id(x): x for x in results if not x.requires_grad}
+        return [_output(o, results, kept, wholes) for o in outputs]
 
     return _boxed(call)
 
@@ -77,7 +86,7 @@ def _output(
     output: Output,
     results: Sequence[torch.Tensor],
     args: dict[int, Any],
-    detached: dict[int, torch.Tensor],
+    wholes: dict[int, torch.Tensor],
 ) -> Any:
     if output.kind == "constant":
         return output.value
@@ -85,8 +94,10 @@ def _output(
     view = output.view
     if view is None:
         return base
-    # Detached, since a view of a result that has gradients has them too, also if the graph detached
-    # it. Both still count the same writes, so autograd notices if something saved is overwritten.
-    # Once for all its views: AOTAutograd wants arguments that share memory to have one base.
-    whole = detached.setdefault(id(base), base.detach())
-    return whole.as_strided(view.size, view.stride, view.offset)
+    # Once for all its views: AOTAutograd wants arguments that share memory to have one base, which
+    # may be one of them. Detached where there are gradients, since a view of a result that has them
+    # has them too, also if the graph detached it. Both still count the same writes, so autograd
+    # notices if something saved is overwritten.
+    if id(base) not in wholes:
+        wholes[id(base)] = base.detach()
+    return wholes[id(base)].as_strided(view.size, view.stride, view.offset)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import logging
 import math
 import threading
@@ -246,9 +247,27 @@ def _compile_all() -> None:
         _C.finish_region(wanted[0], program)
 
 
+#: What compiling imports, packages before what is in them.
+_NEEDED: Final = ("torch._dynamo", "torch_neuronx.dynamo.importer", "torch_neuronx.dynamo.native")
+
+
 @functools.cache
 def start() -> None:
-    """Start the thread that compiles, once."""
+    """Start the thread that compiles, once, in a process that uses the device.
+
+    What it imports is imported by the thread that asks for it, or uses the device first. Two
+    threads that import modules which import each other see half of these: Python would rather
+    give them than wait for ever. Whoever imported Dynamo then, for torch.compile, could fail.
+    """
+    if _C.is_initialized():
+        _start()
+    else:
+        _C.call_at_first_use(_start)
+
+
+def _start() -> None:
+    for name in _NEEDED:
+        importlib.import_module(name)
     thread = threading.Thread(target=_compile_all, name="neuron-regions", daemon=True)
     thread.start()
 

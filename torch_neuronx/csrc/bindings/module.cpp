@@ -74,6 +74,14 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("init", &ensure_initialized);
   m.def("is_initialized", &is_initialized);
+  m.def("call_at_first_use", [](py::function call) {
+    // Never freed: the interpreter may be gone by then.
+    auto* const kept = new py::function(std::move(call));
+    call_at_first_use([kept] {
+      const py::gil_scoped_acquire lock;
+      (*kept)();
+    });
+  });
   m.def("is_in_bad_fork", &is_in_bad_fork);
   m.def("device_count", [] { return static_cast<int>(device_count()); });
   m.def("current_device", [] { return static_cast<int>(current_device()); });

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <string_view>
 
@@ -17,6 +18,11 @@ MachineConfig g_machine;
 std::atomic<bool> g_initialized{false};
 std::atomic<bool> g_bad_fork{false};
 std::atomic<c10::DeviceIndex> g_default_device{0};
+std::mutex g_first_mutex;
+std::function<void()>& first_use() {
+  static auto* call = new std::function<void()>;  // never destroyed: it may hold Python's
+  return *call;
+}
 thread_local c10::DeviceIndex t_device = -1;  // -1: not chosen by this thread yet
 
 void on_fork_in_child() {
@@ -46,6 +52,11 @@ void configure(MachineConfig config) {
 
 const MachineConfig& machine() { return g_machine; }
 
+void call_at_first_use(std::function<void()> call) {
+  const std::lock_guard<std::mutex> lock(g_first_mutex);
+  first_use() = std::move(call);
+}
+
 void ensure_initialized() {
   if (C10_LIKELY(g_initialized.load(std::memory_order_acquire) &&
                  !g_bad_fork.load(std::memory_order_relaxed))) {
@@ -61,6 +72,12 @@ void ensure_initialized() {
   std::call_once(opened, &registry::open);
   g_initialized.store(true, std::memory_order_release);
   warn_of_rounding();
+  std::function<void()> call;
+  {
+    const std::lock_guard<std::mutex> lock(g_first_mutex);
+    std::swap(call, first_use());
+  }
+  if (call) call();
 }
 
 bool is_initialized() { return g_initialized.load() && !g_bad_fork.load(); }

@@ -4,6 +4,7 @@
 
 #include <c10/core/Device.h>
 
+#include <functional>
 #include <string>
 
 namespace torch_neuronx {
@@ -25,6 +26,8 @@ const MachineConfig& machine();
 void ensure_initialized();
 bool is_initialized();
 bool is_in_bad_fork();
+// Has the thread that uses the device first call this, once, when the device can be used.
+void call_at_first_use(std::function<void()> call);
 
 c10::DeviceIndex device_count();
 c10::DeviceIndex current_device();
