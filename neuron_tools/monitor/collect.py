@@ -188,13 +188,19 @@ class Collector:
             "system_data": system,
             "instance_info": instance_info(machine),
             "neuron_hardware_info": hardware_info(machine),
-            # Ours: whose time was asked for, and whose each process' numbers are.
+            # Ours: whose time was asked for, whose each process' numbers are, and how much of what
+            # a process has run has a prediction.
             "torchneuron": {
                 "emulated": True,
                 "clock": self.clock,
                 "clocks": {
                     str(process.pid): groups.clocks(process, self.clock)
                     for process in machine.processes
+                },
+                "predictions": {
+                    str(process.pid): groups.predictions(process)
+                    for process in machine.processes
+                    if process.predicted is not None
                 },
                 "version": __version__,
             },

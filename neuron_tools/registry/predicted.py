@@ -1,9 +1,10 @@
 """Predicted times of a process, in a file beside the one that it keeps: `<its name>.model`.
 
-A process that runs with TORCH_NEURONX_CLOCK=model adds for every call of a compiled program what a
+A process that runs with TORCH_NEURONX_CLOCK=model adds for every call of a program what a
 NeuronCore is predicted to take. The file is a header and, for each core of the process, a sum of
-nanoseconds, a count, and a histogram of latencies in buckets. Numbers are 64 bits in the order of
-this processor. The device asks here too, so this imports nothing else of the tools.
+nanoseconds, how many executions they are of, how many there were of programs without a prediction,
+and a histogram of latencies in buckets. Numbers are 64 bits in the order of this processor. The
+device asks here too, so this imports nothing else of the tools.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from neuron_tools.registry.buckets import BUCKETS, bucket
 from neuronxcc.files import read_regular
 
 _MAGIC: Final = int.from_bytes(b"NEURONPT", "little")
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEADER = struct.Struct("=QQQ")  # magic, version, cores
-_CORE = struct.Struct(f"={2 + BUCKETS}Q")
+_CORE = struct.Struct(f"={3 + BUCKETS}Q")
 _NUMBER = struct.Struct("=Q")
+_NS, _EXECUTIONS, _UNPREDICTED, _LATENCIES = range(4)  # places in it
 _MOST_CORES = 64
 
 
@@ -34,15 +36,17 @@ class Predicted:
     Attributes:
         ns: Nanoseconds of all executions.
         executions: How many.
+        unpredicted: How many there were besides, of programs without a prediction.
         latencies: Histogram of them, in nanoseconds.
     """
 
     ns: int
     executions: int
+    unpredicted: int
     latencies: tuple[int, ...]
 
 
-NOTHING: Final = Predicted(0, 0, (0,) * BUCKETS)
+NOTHING: Final = Predicted(0, 0, 0, (0,) * BUCKETS)
 
 
 def beside(path: Path) -> Path:
@@ -64,7 +68,10 @@ def read(path: Path) -> tuple[Predicted, ...] | None:
     if len(content) != _HEADER.size + cores * _CORE.size:
         return None
     rows = (_CORE.unpack_from(content, _HEADER.size + n * _CORE.size) for n in range(cores))
-    return tuple(Predicted(ns, executions, tuple(counts)) for ns, executions, *counts in rows)
+    return tuple(
+        Predicted(ns, executions, unpredicted, tuple(counts))
+        for ns, executions, unpredicted, *counts in rows
+    )
 
 
 class Keeper:
@@ -96,12 +103,19 @@ class Keeper:
 
     def add(self, core: int, ns: int) -> None:
         """Count an execution on a core of so many nanoseconds."""
+        self._add(core, (_NS, ns), (_EXECUTIONS, 1), (_LATENCIES + bucket(ns), 1))
+
+    def add_unpredicted(self, core: int) -> None:
+        """Count an execution on a core of a program that has no prediction."""
+        self._add(core, (_UNPREDICTED, 1))
+
+    def _add(self, core: int, *more: tuple[int, int]) -> None:
         start = _HEADER.size + core * _CORE.size
         with self._lock:
-            for place, more in ((0, ns), (1, 1), (2 + bucket(ns), 1)):
+            for place, amount in more:
                 at = start + place * _NUMBER.size
                 (before,) = _NUMBER.unpack_from(self._memory, at)
-                _NUMBER.pack_into(self._memory, at, before + more)
+                _NUMBER.pack_into(self._memory, at, before + amount)
 
     def remove(self) -> None:
         """Remove the file."""

@@ -1,7 +1,9 @@
-"""TORCH_NEURONX_CLOCK=model: what compiled programs are predicted to take, counted as they run.
+"""TORCH_NEURONX_CLOCK=model: what programs are predicted to take, counted as they run.
 
-A prediction is that of `torch_neuronx.estimate` by bytes and flops (`neuronxcc.perf.graphs`), made
-when a program is loaded. Operators of eager mode, traced models and NEFF files have none.
+Programs of graphs have the prediction that their compiler left in them
+(`neuronxcc.perf.graphs.kept`), kernels of NKI that of the performance model. Operators of eager
+mode have none: to predict one, its arguments would have to be seen by Python, which takes longer
+than most operators do.
 """
 
 from __future__ import annotations
@@ -10,28 +12,18 @@ import atexit
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 
 from neuron_tools.registry.predicted import Keeper
-from neuronxcc.options import Options
-from neuronxcc.passes import pipeline
-from neuronxcc.perf.graphs import Machine, sections_of
-from neuronxcc.targets import get_target
-from torch_neuronx import _C, _config
-from torch_neuronx.dynamo.importer import Imported
+from neuronxcc.environment.tools import TORCH_NEURONX_CLOCK
+from torch_neuronx import _C
 from torch_neuronx.profiling.recording import PREDICTED
-from torch_neuronx.program.executable import Run
 
-
-def predicted_us(imported: Imported, settings: Options) -> float:
-    """Return the microseconds that a NeuronCore is predicted to take for a graph."""
-    machine = Machine.of(get_target(settings.target), _config.machine().lnc)
-    graph = pipeline.run(imported.graph, settings)
-    constant = imported.constant_params or frozenset()
-    return sum(one.us for one in sections_of(graph, machine, constant_params=constant))
+Tensors = TypeVar("Tensors")  # a list or tuple of them
 
 
 class _Process:
@@ -42,13 +34,18 @@ class _Process:
     lock = threading.Lock()
 
     @classmethod
-    def count(cls, core: int, ns: int) -> None:
+    def count(cls, core: int, ns: int | None) -> None:
+        """Count an execution: its predicted nanoseconds, or that it has no prediction."""
         if not cls.tried:
             with cls.lock:
                 if not cls.tried:
                     cls._open()
                     cls.tried = True
-        if cls.keeper is not None:
+        if cls.keeper is None:
+            return
+        if ns is None:
+            cls.keeper.add_unpredicted(core)
+        else:
             cls.keeper.add(core, ns)
 
     @classmethod
@@ -75,19 +72,54 @@ class _Process:
         cls.keeper = None
 
 
-def counted(run: Run, imported: Imported, settings: Options, name: str) -> Run:
-    """Return what runs a program on a core and counts its predicted time."""
-    device = imported.device
-    if device.type != "neuron":
+_SAID: set[str] = set()  # reasons why there is no prediction
+
+
+def counted(
+    run: Callable[[Tensors], list[torch.Tensor]],
+    device: torch.device,
+    name: str,
+    predicted: Callable[[], float],
+) -> Callable[[Tensors], list[torch.Tensor]]:
+    """Return what runs a program on a core and, if tools ask for that, counts its predicted time.
+
+    A program without a prediction runs as any other. Its executions are counted as such, and tools
+    then show this host's time for the process.
+
+    Args:
+        run: Runs the program.
+        device: Where.
+        name: Of the program.
+        predicted: Gives the microseconds that it is predicted to take, or raises. It is asked once,
+            and only if TORCH_NEURONX_CLOCK=model.
+    """
+    if device.type != "neuron" or TORCH_NEURONX_CLOCK.get() != "model":
         return run
-    us = PREDICTED[name] = predicted_us(imported, settings)
     index: int | None = device.index
     core = _C.current_device() if index is None else index
-    ns = round(1000 * us)
+    ns: int | None = None
+    try:
+        us = predicted()
+        ns = round(1000 * us)
+        PREDICTED[name] = us
+    except Exception as error:  # noqa: BLE001 - a program is worth no less without a prediction
+        _say(name, f"{type(error).__name__}: {error}")
 
-    def call(args: list[Any]) -> list[torch.Tensor]:
+    def call(args: Tensors) -> list[torch.Tensor]:
         results = run(args)
         _Process.count(core, ns)
         return results
 
     return call
+
+
+def _say(name: str, reason: str) -> None:
+    if reason in _SAID:
+        return
+    _SAID.add(reason)
+    warnings.warn(
+        f"TORCH_NEURONX_CLOCK=model: the program {name!r} has no predicted time ({reason}). It "
+        "runs as any other, and once it has, the tools show this host's time for this process",
+        RuntimeWarning,
+        stacklevel=3,
+    )
