@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ _MAGIC: Final = int.from_bytes(b"NEURONPT", "little")
 _VERSION: Final = 2
 _HEADER = struct.Struct("=QQQ")  # magic, version, cores
 _CORE = struct.Struct(f"={3 + BUCKETS}Q")
-_NUMBER = struct.Struct("=Q")
+_FIRST, _EACH = _HEADER.size // 8, _CORE.size // 8  # in numbers
 _NS, _EXECUTIONS, _UNPREDICTED, _LATENCIES = range(4)  # places in it
 _MOST_CORES = 64
 
@@ -95,27 +96,36 @@ class Keeper:
         try:
             size = _HEADER.size + cores * _CORE.size
             os.posix_fallocate(descriptor, 0, size)
-            self._memory = mmap.mmap(descriptor, size)
+            memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        _HEADER.pack_into(self._memory, 0, _MAGIC, _VERSION, cores)
+        _HEADER.pack_into(memory, 0, _MAGIC, _VERSION, cores)
+        self._numbers = memoryview(memory).cast("Q")
         hidden.rename(self.path)
 
-    def add(self, core: int, ns: int) -> None:
-        """Count an execution on a core of so many nanoseconds."""
-        self._add(core, (_NS, ns), (_EXECUTIONS, 1), (_LATENCIES + bucket(ns), 1))
+    def counter(self, core: int, ns: int | None) -> Callable[[], None]:
+        """Return what counts an execution on a core, of so many nanoseconds.
 
-    def add_unpredicted(self, core: int) -> None:
-        """Count an execution on a core of a program that has no prediction."""
-        self._add(core, (_UNPREDICTED, 1))
+        None is an execution of a program that has no prediction.
+        """
+        start = _FIRST + core * _EACH
+        more: tuple[tuple[int, int], ...] = ((start + _UNPREDICTED, 1),)
+        if ns is not None:
+            latency = start + _LATENCIES + bucket(ns)
+            more = ((start + _NS, ns), (start + _EXECUTIONS, 1), (latency, 1))
 
-    def _add(self, core: int, *more: tuple[int, int]) -> None:
-        start = _HEADER.size + core * _CORE.size
-        with self._lock:
-            for place, amount in more:
-                at = start + place * _NUMBER.size
-                (before,) = _NUMBER.unpack_from(self._memory, at)
-                _NUMBER.pack_into(self._memory, at, before + amount)
+        def count() -> None:
+            with self._lock:
+                numbers = self._numbers
+                for place, amount in more:
+                    numbers[place] += amount
+
+        return count
+
+    def disown(self) -> None:
+        """In a forked child: the file is the parent's, and what counts does so for nobody."""
+        self._numbers = memoryview(bytearray(self._numbers.nbytes)).cast("Q")
+        self._lock = threading.Lock()  # a thread of the parent's may have held it
 
     def remove(self) -> None:
         """Remove the file."""

@@ -55,6 +55,11 @@ NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE = TOOLS.variable(
     "The instance's availability zone, for neuron-monitor",
     default="", source=_OURS, readers={Reader.TOOLS},
 )  # fmt: skip
+NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE_ID = TOOLS.variable(
+    "NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE_ID", TEXT,
+    "The identifier of that zone, such as `use1-az4`, for neuron-monitor",
+    default="", source=_OURS, readers={Reader.TOOLS},
+)  # fmt: skip
 NEURON_EMULATED_INSTANCE_AMI_ID = TOOLS.variable(
     "NEURON_EMULATED_INSTANCE_AMI_ID", TEXT,
     "The instance's image, for neuron-monitor",

@@ -34,19 +34,13 @@ class _Process:
     lock = threading.Lock()
 
     @classmethod
-    def count(cls, core: int, ns: int | None) -> None:
-        """Count an execution: its predicted nanoseconds, or that it has no prediction."""
-        if not cls.tried:
-            with cls.lock:
-                if not cls.tried:
-                    cls._open()
-                    cls.tried = True
-        if cls.keeper is None:
-            return
-        if ns is None:
-            cls.keeper.add_unpredicted(core)
-        else:
-            cls.keeper.add(core, ns)
+    def counter(cls, core: int, ns: int | None) -> Callable[[], None]:
+        """Return what counts an execution, see `Keeper.counter`."""
+        with cls.lock:
+            if not cls.tried:
+                cls._open()
+                cls.tried = True
+        return _nothing if cls.keeper is None else cls.keeper.counter(core, ns)
 
     @classmethod
     def _open(cls) -> None:
@@ -69,7 +63,12 @@ class _Process:
         """In a forked child: the file is the parent's."""
         if cls.keeper is not None:
             atexit.unregister(cls.keeper.remove)
+            cls.keeper.disown()
         cls.keeper = None
+
+
+def _nothing() -> None:
+    pass
 
 
 _SAID: set[str] = set()  # reasons why there is no prediction
@@ -105,9 +104,14 @@ def counted(
     except Exception as error:  # noqa: BLE001 - a program is worth no less without a prediction
         _say(name, f"{type(error).__name__}: {error}")
 
+    count: Callable[[], None] | None = None
+
     def call(args: Tensors) -> list[torch.Tensor]:
+        nonlocal count
         results = run(args)
-        _Process.count(core, ns)
+        if count is None:
+            count = _Process.counter(core, ns)  # now that the process has its file
+        count()
         return results
 
     return call
