@@ -12,8 +12,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -76,7 +74,7 @@ def read(path: Path) -> tuple[Predicted, ...] | None:
 
 
 class Keeper:
-    """The file of this process.
+    """The file of this process; the native core adds to its `numbers`.
 
     Args:
         path: Of the process' own file.
@@ -88,7 +86,6 @@ class Keeper:
 
     def __init__(self, path: Path, cores: int) -> None:
         self.path = beside(path)
-        self._lock = threading.Lock()
         hidden = path.with_name(f".{self.path.name}")
         hidden.unlink(missing_ok=True)  # of the program that this process ran before this one
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -100,32 +97,19 @@ class Keeper:
         finally:
             os.close(descriptor)
         _HEADER.pack_into(memory, 0, _MAGIC, _VERSION, cores)
-        self._numbers = memoryview(memory).cast("Q")
+        self.numbers = memoryview(memory).cast("Q")
         hidden.rename(self.path)
 
-    def counter(self, core: int, ns: int | None) -> Callable[[], None]:
-        """Return what counts an execution on a core, of so many nanoseconds.
+    def places(self, core: int, ns: int | None) -> list[tuple[int, int]]:
+        """Return what an execution on a core of so many nanoseconds adds to, in `numbers`.
 
         None is an execution of a program that has no prediction.
         """
         start = _FIRST + core * _EACH
-        more: tuple[tuple[int, int], ...] = ((start + _UNPREDICTED, 1),)
-        if ns is not None:
-            latency = start + _LATENCIES + bucket(ns)
-            more = ((start + _NS, ns), (start + _EXECUTIONS, 1), (latency, 1))
-
-        def count() -> None:
-            with self._lock:
-                numbers = self._numbers
-                for place, amount in more:
-                    numbers[place] += amount
-
-        return count
-
-    def disown(self) -> None:
-        """In a forked child: the file is the parent's, and what counts does so for nobody."""
-        self._numbers = memoryview(bytearray(self._numbers.nbytes)).cast("Q")
-        self._lock = threading.Lock()  # a thread of the parent's may have held it
+        if ns is None:
+            return [(start + _UNPREDICTED, 1)]
+        latency = start + _LATENCIES + bucket(ns)
+        return [(start + _NS, ns), (start + _EXECUTIONS, 1), (latency, 1)]
 
     def remove(self) -> None:
         """Remove the file."""

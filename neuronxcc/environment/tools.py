@@ -23,9 +23,9 @@ TORCH_NEURONX_REGISTRY_DIR = TOOLS.variable(
 TORCH_NEURONX_CLOCK = TOOLS.variable(
     "TORCH_NEURONX_CLOCK", choice("host", "model"),
     "Whose time utilisation and device latencies are: `host`, what this computer took; `model`, "
-    "what a NeuronCore is predicted to take for the programs of `torch.compile`, NEFF files of "
-    "nrtpy and kernels of NKI, in processes that run with it, too. Operators of eager mode and "
-    "calls of traced models have no predicted time; tools say of each process whose time it is, "
+    "what a NeuronCore is predicted to take for the programs of `torch.compile`, traced "
+    "models, NEFF files of nrtpy and kernels of NKI, in processes that run with it, too. Operators "
+    "of eager mode have no predicted time; tools say of each process whose time it is, "
     "and of how many of its executions",
     default="host", source=_OURS, readers={Reader.TOOLS, Reader.DEVICE},
 )  # fmt: skip

@@ -19,6 +19,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 import nrtpy
+import torch_neuronx
 from neuronxcc.compiler import compile_graph
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
@@ -95,6 +96,16 @@ def _neff(*, predicted: bool) -> None:
 def neff() -> None:
     """A NEFF as compilers write it."""
     _neff(predicted=True)
+
+
+def traced() -> None:
+    """A traced model that is saved, loaded and called three times."""
+    x = torch.ones(16, 16)
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        torch.jit.save(torch_neuronx.trace(lambda x: torch.relu(x @ x) + 1, x), file.name)
+        model = torch.jit.load(file.name)
+    for _ in range(3):
+        model(x)
 
 
 def neff_without() -> None:

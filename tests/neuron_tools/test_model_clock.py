@@ -34,12 +34,18 @@ def test_buckets_are_those_of_the_native_core() -> None:
     assert buckets.bucket(1 << 63) == buckets.BUCKETS - 1
 
 
+def count(keeper: Keeper, core: int, ns: int | None) -> None:
+    """An execution, as the native core counts it."""
+    for place, amount in keeper.places(core, ns):
+        keeper.numbers[place] += amount
+
+
 def test_what_is_kept_is_read(tmp_path: Path) -> None:
     path = tmp_path / "1-2-3"
     keeper = Keeper(path, 2)
     for ns in (5, 7, 1000):
-        keeper.counter(1, ns)()
-    keeper.counter(1, None)()
+        count(keeper, 1, ns)
+    count(keeper, 1, None)
     assert stat.S_IMODE(keeper.path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [keeper.path]
     found = predicted.read(path)
@@ -54,19 +60,6 @@ def test_what_is_kept_is_read(tmp_path: Path) -> None:
     assert predicted.read(path) == (predicted.NOTHING,)
     keeper.remove()
     assert predicted.read(path) is None
-
-
-def test_a_forked_child_counts_for_nobody(tmp_path: Path) -> None:
-    path = tmp_path / "1-2-3"
-    keeper = Keeper(path, 1)
-    count = keeper.counter(0, 5)
-    count()
-    keeper.disown()
-    count()
-    keeper.counter(0, None)()
-    found = predicted.read(path)
-    assert found is not None
-    assert (found[0].ns, found[0].executions, found[0].unpredicted) == (5, 1, 0)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 24, b"NEURONPT" + (1).to_bytes(8, "little") * 2])
@@ -88,7 +81,7 @@ def documents(folder: Path) -> dict[str, Any]:
     mine: dict[str, int | str] = {"tag": "mine"}
     path = Process(header=mine, cores=[Core(0, {"reserved_bytes": 1})]).write(folder)
     keeper = Keeper(path, 1)
-    keeper.counter(0, 10**9)()  # before the period
+    count(keeper, 0, 10**9)  # before the period
     other: dict[str, int | str] = {"tag": "other", "pid": os.getppid()}
     Process(header=other, cores=[Core(0, {"reserved_bytes": 1})]).write(folder)
     collectors = {clock: Collector(config.default(), machine, clock) for clock in ("host", "model")}
@@ -96,7 +89,7 @@ def documents(folder: Path) -> dict[str, Any]:
         collector.start()
     time.sleep(0.3)
     for _ in range(3):
-        keeper.counter(0, 10 * MS)()
+        count(keeper, 0, 10 * MS)
     for header in (mine, other):
         values = {"reserved_bytes": 1, "busy_ticks": 60 * MS}
         Process(header=header, cores=[Core(0, values, {}, [20 * MS] * 3)]).write(folder)
@@ -140,9 +133,9 @@ def test_how_much_is_predicted_is_said(documents: dict[str, Any]) -> None:
 
 def test_a_program_without_prediction_makes_its_process_the_hosts(folder: Path) -> None:
     keeper = Keeper(Process(cores=[Core(0, {"reserved_bytes": 1})]).write(folder), 1)
-    keeper.counter(0, MS)()
+    count(keeper, 0, MS)
     assert [clock_of(one, "model") for one in machine().processes] == ["model"]
-    keeper.counter(0, None)()
+    count(keeper, 0, None)
     assert [clock_of(one, "model") for one in machine().processes] == ["host"]
     collector = Collector(config.default(), machine, "model")
     collector.start()

@@ -16,7 +16,6 @@ from neuronxcc.compiler import compile_graph
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
 from neuronxcc.options import Options, from_environment
-from neuronxcc.perf.graphs.kept import predicted_us
 from neuronxcc.program.program import Program
 from neuronxcc.progress import Progress, report
 from torch_neuronx._compile_only import OPEN, Collecting
@@ -28,7 +27,7 @@ from torch_neuronx.dynamo.subject import current_subject, titled
 from torch_neuronx.neuron_dynamo_backend import program_name
 from torch_neuronx.program.dtypes import TO_TORCH
 from torch_neuronx.program.executable import Executable, Run
-from torch_neuronx.program.model_time import counted
+from torch_neuronx.program.model_time import count_kept
 from torch_neuronx.program.rounding import state_source
 
 
@@ -73,13 +72,8 @@ class Native:
             if self._executable is None:
                 settings = from_environment(self._options)
                 self._executable = self._load(settings)
-                program = self._executable.program
-                self.run = counted(
-                    self._executable.run,
-                    self.imported.device,
-                    program.name,
-                    lambda: predicted_us(program.meta),
-                )
+                count_kept(self._executable)
+                self.run = self._executable.run
                 if settings.stochastic_rounding:
                     self.run = _with_state(self.run, state_source())
             return self._executable

@@ -13,7 +13,6 @@ from neuronxcc.environment.runtime import NEURON_FAIL_ON_NAN, NEURON_RT_NUMERICA
 from neuronxcc.files import write_whole
 from neuronxcc.neff.container import NeffInfo, read_neff
 from neuronxcc.neff.rules import check_lnc, check_target
-from neuronxcc.perf.graphs.kept import predicted_us
 from neuronxcc.program.errors import NeffError
 from neuronxcc.program.footprint import MemoryFacts
 from neuronxcc.program.interface import RANK, Interface, interface
@@ -21,7 +20,7 @@ from torch_neuronx import _C
 from torch_neuronx._config import machine
 from torch_neuronx.nrt.groups import Ranks, bind, needs_ranks
 from torch_neuronx.program.executable import Executable
-from torch_neuronx.program.model_time import counted
+from torch_neuronx.program.model_time import count_kept
 from torch_neuronx.program.rounding import state_source
 
 Tensors = list[torch.Tensor]
@@ -74,12 +73,8 @@ class LoadedNeff:
         self.core = core
         self._executable = Executable(program, torch.device("neuron", core))
         self.memory: MemoryFacts = self._executable.memory
-        self.run: Callable[[Tensors], Tensors] = counted(
-            self._executable.run,
-            self._executable.device,
-            program.name,
-            lambda: predicted_us(program.meta),
-        )
+        count_kept(self._executable)
+        self.run: Callable[[Tensors], Tensors] = self._executable.run
         if self.interface.supplied:
             self.run = self._supplying(rank)
 

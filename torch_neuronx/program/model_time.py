@@ -14,36 +14,35 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
-
-import torch
 
 from neuron_tools.registry.predicted import Keeper
 from neuronxcc.environment.tools import TORCH_NEURONX_CLOCK
+from neuronxcc.perf.graphs.kept import predicted_us
 from torch_neuronx import _C
 from torch_neuronx.profiling.recording import PREDICTED
-
-Tensors = TypeVar("Tensors")  # a list or tuple of them
+from torch_neuronx.program.executable import Executable
 
 
 class _Process:
-    """The file of this process, made at the first execution."""
+    """The file of this process, made when the first program is loaded."""
 
     keeper: Keeper | None = None
     tried = False
     lock = threading.Lock()
 
     @classmethod
-    def counter(cls, core: int, ns: int | None) -> Callable[[], None]:
-        """Return what counts an execution, see `Keeper.counter`."""
+    def count(cls, program: _C.Program, core: int, ns: int | None) -> None:
+        """Let a program's calls count: predicted nanoseconds; None: it has no prediction."""
         with cls.lock:
             if not cls.tried:
                 cls._open()
                 cls.tried = True
-        return _nothing if cls.keeper is None else cls.keeper.counter(core, ns)
+        if cls.keeper is not None:
+            _C.tally(program, cls.keeper.places(core, ns))
 
     @classmethod
     def _open(cls) -> None:
+        _C.init()  # which makes the file that this one lies beside
         path = _C.registry_path()
         if not path:  # no file is kept, TORCH_NEURONX_REGISTRY_DIR=off
             return
@@ -55,47 +54,35 @@ class _Process:
                 stacklevel=2,
             )  # fmt: skip
             return
+        _C.keep_tallies(cls.keeper.numbers)
         atexit.register(cls.keeper.remove)
         os.register_at_fork(after_in_child=cls._forget)
 
     @classmethod
     def _forget(cls) -> None:
-        """In a forked child: the file is the parent's."""
+        """In a forked child, which may not use the device: the file is the parent's."""
         if cls.keeper is not None:
             atexit.unregister(cls.keeper.remove)
-            cls.keeper.disown()
         cls.keeper = None
-
-
-def _nothing() -> None:
-    pass
 
 
 _SAID: set[str] = set()  # reasons why there is no prediction
 
 
-def counted(
-    run: Callable[[Tensors], list[torch.Tensor]],
-    device: torch.device,
-    name: str,
-    predicted: Callable[[], float],
-) -> Callable[[Tensors], list[torch.Tensor]]:
-    """Return what runs a program on a core and, if tools ask for that, counts its predicted time.
+def count(executable: Executable, predicted: Callable[[], float]) -> None:
+    """Count what a program on a core is predicted to take, if tools ask for that.
 
     A program without a prediction runs as any other. Its executions are counted as such, and tools
     then show this host's time for the process.
 
     Args:
-        run: Runs the program.
-        device: Where.
-        name: Of the program.
+        executable: The program, which nobody has called yet.
         predicted: Gives the microseconds that it is predicted to take, or raises. It is asked once,
             and only if TORCH_NEURONX_CLOCK=model.
     """
-    if device.type != "neuron" or TORCH_NEURONX_CLOCK.get() != "model":
-        return run
-    index: int | None = device.index
-    core = _C.current_device() if index is None else index
+    if executable.device.type != "neuron" or TORCH_NEURONX_CLOCK.get() != "model":
+        return
+    name = executable.program.name
     ns: int | None = None
     try:
         us = predicted()
@@ -103,18 +90,12 @@ def counted(
         PREDICTED[name] = us
     except Exception as error:  # noqa: BLE001 - a program is worth no less without a prediction
         _say(name, f"{type(error).__name__}: {error}")
+    _Process.count(executable.run, executable.device.index, ns)
 
-    count: Callable[[], None] | None = None
 
-    def call(args: Tensors) -> list[torch.Tensor]:
-        nonlocal count
-        results = run(args)
-        if count is None:
-            count = _Process.counter(core, ns)  # now that the process has its file
-        count()
-        return results
-
-    return call
+def count_kept(executable: Executable) -> None:
+    """The same, by what the program's compiler has left in it."""
+    count(executable, lambda: predicted_us(executable.program.meta))
 
 
 def _say(name: str, reason: str) -> None:
