@@ -84,8 +84,13 @@ def clock(environ: Mapping[str, str] | None = None) -> str:
 
 
 def clock_of(process: Snapshot, asked: str) -> str:
-    """Return whose time is told of a process: the model's only if it keeps predictions."""
-    return "model" if asked == "model" and process.predicted is not None else "host"
+    """Return whose time is told of a process.
+
+    The model's only if it keeps predictions, and no program has run that has none: a sum of some of
+    its programs would be no time of the process.
+    """
+    known = process.predicted is not None and not any(c.unpredicted for c in process.predicted)
+    return "model" if asked == "model" and known else "host"
 
 
 def _target(processes: Sequence[Snapshot], environ: Mapping[str, str] | None) -> Target:

@@ -53,6 +53,8 @@ TESTS: dict[str, tuple[str, ...]] = {
                          "compiler/test_stochastic_rounding.py"),
     "neuronxcc/perf": ("nodevice/test_perf_*",),
     "neuronxcc/perf/graphs": ("nodevice/test_perf_graphs.py", "device/test_estimate.py"),
+    "neuronxcc/perf/graphs/kept.py": ("compiler/test_kept_predictions.py",
+                                      "neuron_tools/test_live.py"),
     "neuronxcc/program": ("compiler/test_executable_*", "compiler/test_foreign_memory.py",
                           "compiler/test_neff_golden.py", "compiler/test_executors.py"),
     "neuronxcc/program/natives": ("nki/test_native_*", "kernels/test_nki_natives.py"),

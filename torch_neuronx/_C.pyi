@@ -213,6 +213,15 @@ class ProgramView:
         offset: int,
     ) -> None: ...
 
+def keep_tallies(memory: memoryview) -> None:
+    """Say where tallies lie: one row of 64-bit numbers, once, until the process ends."""
+
+def tally(program: Program, places: Sequence[tuple[int, int]]) -> None:
+    """Let every call of a program that succeeds add to numbers: places, and by how much.
+
+    To be called before the program is.
+    """
+
 class Program:
     """A program in the native executor; `torch_neuronx.program.executable` builds them.
 

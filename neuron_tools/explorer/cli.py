@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from neuron_tools.explorer import actions
@@ -63,6 +63,26 @@ REFUSED = {
     "--systrace-event-filter": _SYSTRACE,
 }
 
+#: Values of documented options that have a meaning, of which not all are possible here.
+_REFUSED_VALUES = {
+    "systrace": _SYSTRACE,
+    "async": "an execution ends before the next begins",
+    "async-wait": "an execution ends before the next begins",
+}
+
+
+def _only(value: str) -> Callable[[str], str]:
+    """Return what reads an option of which one documented value is possible."""
+
+    def read(text: str) -> str:
+        if text != value:
+            reason = _REFUSED_VALUES.get(text)
+            why = f"is documented, but not possible here: {reason}" if reason else "is none"
+            raise argparse.ArgumentTypeError(f"{text!r} {why}; it is {value!r}")
+        return text
+
+    return read
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -97,9 +117,10 @@ def _capture_words(words: argparse.ArgumentParser) -> None:
     add = words.add_argument
     add("-n", "--neff", type=Path, required=True)
     add("-s", "--ntff", type=Path, default=Path("profile.ntff"))
-    add("-t", "--capture-type", choices=("profile",), default="profile",
-        help="`systrace` is what `inspect` does")  # fmt: skip
-    add("--exec-mode", choices=("sync",), default="sync", help="one execution after the other")
+    add("-t", "--capture-type", type=_only("profile"), default="profile",
+        help="profile; `systrace` is what `inspect` does")  # fmt: skip
+    add("--exec-mode", type=_only("sync"), default="sync",
+        help="sync: one execution after the other")  # fmt: skip
     add("--num-exec", type=int, default=1, help="executions; the last is kept")
     add("--profile-nth-exec", type=int, help="keep this one, as NAME_exec_N.ntff")
     add("--disable-profile", action="store_true", help="run, and write no profile")

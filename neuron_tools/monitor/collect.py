@@ -16,6 +16,7 @@ from neuronxcc import __version__
 from neuronxcc.environment.tools import (
     NEURON_EMULATED_INSTANCE_AMI_ID,
     NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE,
+    NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE_ID,
     NEURON_EMULATED_INSTANCE_NAME,
     NEURON_EMULATED_INSTANCE_REGION,
     NEURON_EMULATED_INSTANCE_SUBNET_ID,
@@ -52,7 +53,7 @@ def instance_info(machine: Machine) -> Document:
         "instance_id": machine.instance_id,
         "instance_type": machine.instance_type,
         "instance_availability_zone": NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE.text(),
-        "instance_availability_zone_id": "",
+        "instance_availability_zone_id": NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE_ID.text(),
         "instance_region": NEURON_EMULATED_INSTANCE_REGION.text(),
         "ami_id": NEURON_EMULATED_INSTANCE_AMI_ID.text(),
         "subnet_id": NEURON_EMULATED_INSTANCE_SUBNET_ID.text(),
@@ -188,13 +189,19 @@ class Collector:
             "system_data": system,
             "instance_info": instance_info(machine),
             "neuron_hardware_info": hardware_info(machine),
-            # Ours: whose time was asked for, and whose each process' numbers are.
+            # Ours: whose time was asked for, whose each process' numbers are, and how much of what
+            # a process has run has a prediction.
             "torchneuron": {
                 "emulated": True,
                 "clock": self.clock,
                 "clocks": {
                     str(process.pid): groups.clocks(process, self.clock)
                     for process in machine.processes
+                },
+                "predictions": {
+                    str(process.pid): groups.predictions(process)
+                    for process in machine.processes
+                    if process.predicted is not None
                 },
                 "version": __version__,
             },

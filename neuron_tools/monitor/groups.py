@@ -175,6 +175,19 @@ def clocks(process: Snapshot, clock: str) -> dict[str, str]:
     }  # fmt: skip
 
 
+def predictions(process: Snapshot) -> dict[str, int]:
+    """Return how many executions succeeded, and of how many of them the predicted times are.
+
+    The rest are operators of eager mode, and "unpredicted" ones: of programs without a prediction.
+    """
+    kept = process.predicted or ()
+    return {
+        "executions": sum(sum(latency.running(core)) for core in process.cores),
+        "predicted": sum(core.executions for core in kept),
+        "unpredicted": sum(core.unpredicted for core in kept),
+    }
+
+
 #: Groups of a process that say something of a period, by the clock that is asked for.
 OF_PERIOD: Final[Mapping[str, Callable[[Machine, Runtime, Runtime, str], Group]]] = {
     "neuroncore_counters": neuroncore_counters,

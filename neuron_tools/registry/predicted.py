@@ -1,9 +1,10 @@
 """Predicted times of a process, in a file beside the one that it keeps: `<its name>.model`.
 
-A process that runs with TORCH_NEURONX_CLOCK=model adds for every call of a compiled program what a
+A process that runs with TORCH_NEURONX_CLOCK=model adds for every call of a program what a
 NeuronCore is predicted to take. The file is a header and, for each core of the process, a sum of
-nanoseconds, a count, and a histogram of latencies in buckets. Numbers are 64 bits in the order of
-this processor. The device asks here too, so this imports nothing else of the tools.
+nanoseconds, how many executions they are of, how many there were of programs without a prediction,
+and a histogram of latencies in buckets. Numbers are 64 bits in the order of this processor. The
+device asks here too, so this imports nothing else of the tools.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,10 +20,11 @@ from neuron_tools.registry.buckets import BUCKETS, bucket
 from neuronxcc.files import read_regular
 
 _MAGIC: Final = int.from_bytes(b"NEURONPT", "little")
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEADER = struct.Struct("=QQQ")  # magic, version, cores
-_CORE = struct.Struct(f"={2 + BUCKETS}Q")
-_NUMBER = struct.Struct("=Q")
+_CORE = struct.Struct(f"={3 + BUCKETS}Q")
+_FIRST, _EACH = _HEADER.size // 8, _CORE.size // 8  # in numbers
+_NS, _EXECUTIONS, _UNPREDICTED, _LATENCIES = range(4)  # places in it
 _MOST_CORES = 64
 
 
@@ -34,15 +35,17 @@ class Predicted:
     Attributes:
         ns: Nanoseconds of all executions.
         executions: How many.
+        unpredicted: How many there were besides, of programs without a prediction.
         latencies: Histogram of them, in nanoseconds.
     """
 
     ns: int
     executions: int
+    unpredicted: int
     latencies: tuple[int, ...]
 
 
-NOTHING: Final = Predicted(0, 0, (0,) * BUCKETS)
+NOTHING: Final = Predicted(0, 0, 0, (0,) * BUCKETS)
 
 
 def beside(path: Path) -> Path:
@@ -64,11 +67,14 @@ def read(path: Path) -> tuple[Predicted, ...] | None:
     if len(content) != _HEADER.size + cores * _CORE.size:
         return None
     rows = (_CORE.unpack_from(content, _HEADER.size + n * _CORE.size) for n in range(cores))
-    return tuple(Predicted(ns, executions, tuple(counts)) for ns, executions, *counts in rows)
+    return tuple(
+        Predicted(ns, executions, unpredicted, tuple(counts))
+        for ns, executions, unpredicted, *counts in rows
+    )
 
 
 class Keeper:
-    """The file of this process.
+    """The file of this process; the native core adds to its `numbers`.
 
     Args:
         path: Of the process' own file.
@@ -80,7 +86,6 @@ class Keeper:
 
     def __init__(self, path: Path, cores: int) -> None:
         self.path = beside(path)
-        self._lock = threading.Lock()
         hidden = path.with_name(f".{self.path.name}")
         hidden.unlink(missing_ok=True)  # of the program that this process ran before this one
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -88,20 +93,23 @@ class Keeper:
         try:
             size = _HEADER.size + cores * _CORE.size
             os.posix_fallocate(descriptor, 0, size)
-            self._memory = mmap.mmap(descriptor, size)
+            memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        _HEADER.pack_into(self._memory, 0, _MAGIC, _VERSION, cores)
+        _HEADER.pack_into(memory, 0, _MAGIC, _VERSION, cores)
+        self.numbers = memoryview(memory).cast("Q")
         hidden.rename(self.path)
 
-    def add(self, core: int, ns: int) -> None:
-        """Count an execution on a core of so many nanoseconds."""
-        start = _HEADER.size + core * _CORE.size
-        with self._lock:
-            for place, more in ((0, ns), (1, 1), (2 + bucket(ns), 1)):
-                at = start + place * _NUMBER.size
-                (before,) = _NUMBER.unpack_from(self._memory, at)
-                _NUMBER.pack_into(self._memory, at, before + more)
+    def places(self, core: int, ns: int | None) -> list[tuple[int, int]]:
+        """Return what an execution on a core of so many nanoseconds adds to, in `numbers`.
+
+        None is an execution of a program that has no prediction.
+        """
+        start = _FIRST + core * _EACH
+        if ns is None:
+            return [(start + _UNPREDICTED, 1)]
+        latency = start + _LATENCIES + bucket(ns)
+        return [(start + _NS, ns), (start + _EXECUTIONS, 1), (latency, 1)]
 
     def remove(self) -> None:
         """Remove the file."""

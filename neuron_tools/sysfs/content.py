@@ -113,8 +113,12 @@ def growing(process: Snapshot, core: Values, clock: str) -> Counts:
 
 
 def present(core: Values | None) -> Counts:
-    """The memory of a core that a process holds now; nobody's without one."""
+    """The memory of a core that a process holds now; nobody's without one.
+
+    Memory of the host is a device's, and none of it is a core's own.
+    """
     held = dict.fromkeys(_DEVICE_MEMORY, 0)
     if core is not None:
         held |= memory.on_core(core)
-    return {f"stats/memory_usage/device_mem/{name}": size for name, size in held.items()}
+    here = {f"stats/memory_usage/device_mem/{name}": size for name, size in held.items()}
+    return here | dict.fromkeys((f"stats/memory_usage/host_mem/{n}" for n in _HOST_MEMORY), 0)

@@ -87,6 +87,21 @@ def _clock(document: Document) -> str:
     return "predicted time" + (f"; {others} processes have none" if others else "")
 
 
+def _share(document: Document) -> str:
+    """How much of what processes ran has a prediction, where that is what is shown."""
+    kept = document["torchneuron"]["predictions"]
+    counts = [
+        kept[str(runtime["pid"])]
+        for runtime in document["neuron_runtime_data"]
+        if str(runtime["pid"]) in kept and _told(document, runtime)
+    ]
+    executions = sum(count["executions"] for count in counts)
+    if document["torchneuron"]["clock"] == "host" or not executions:
+        return ""
+    share = min(1.0, sum(count["predicted"] for count in counts) / executions)
+    return f"; of {share:.0%} of executions"
+
+
 def _heading(text: str, width: int) -> Line:
     return [(f"─ {text} ".ljust(width, "─")[:width], TITLE)]
 
@@ -233,10 +248,11 @@ def render(document: Document, view: View, width: int, height: int) -> list[Line
     fixed = 1 + 1 + 3 + 1 + len(summary) + 1 + 1
     room = max(2, height - fixed - _FEWEST_TREE_LINES)
     unit = "TFLOPS" if view.flops else "%"
+    said = f"{unit}, F changes{_share(document)}"
     cores = _core_lines(document, view, width, min(room, _most_core_lines(document, room)))
     lines = [
         _title(document, width),
-        _heading(f"NeuronCore {version} Utilization ({unit}, F changes)", width),
+        _heading(f"NeuronCore {version} Utilization ({said})", width),
         *cores,
         _heading("VCPU Utilization", width),
         *_vcpu_lines(document, view),

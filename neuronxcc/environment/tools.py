@@ -23,8 +23,10 @@ TORCH_NEURONX_REGISTRY_DIR = TOOLS.variable(
 TORCH_NEURONX_CLOCK = TOOLS.variable(
     "TORCH_NEURONX_CLOCK", choice("host", "model"),
     "Whose time utilisation and device latencies are: `host`, what this computer took; `model`, "
-    "what a NeuronCore is predicted to take for the compiled programs of processes that run with "
-    "it, too. Tools say of each process which it is",
+    "what a NeuronCore is predicted to take for the programs of `torch.compile`, traced "
+    "models, NEFF files of nrtpy and kernels of NKI, in processes that run with it, too. Operators "
+    "of eager mode have no predicted time; tools say of each process whose time it is, "
+    "and of how many of its executions",
     default="host", source=_OURS, readers={Reader.TOOLS, Reader.DEVICE},
 )  # fmt: skip
 NEURON_EMULATED_INSTANCE_TYPE = TOOLS.variable(
@@ -51,6 +53,11 @@ NEURON_EMULATED_INSTANCE_REGION = TOOLS.variable(
 NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE = TOOLS.variable(
     "NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE", TEXT,
     "The instance's availability zone, for neuron-monitor",
+    default="", source=_OURS, readers={Reader.TOOLS},
+)  # fmt: skip
+NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE_ID = TOOLS.variable(
+    "NEURON_EMULATED_INSTANCE_AVAILABILITY_ZONE_ID", TEXT,
+    "The identifier of that zone, such as `use1-az4`, for neuron-monitor",
     default="", source=_OURS, readers={Reader.TOOLS},
 )  # fmt: skip
 NEURON_EMULATED_INSTANCE_AMI_ID = TOOLS.variable(

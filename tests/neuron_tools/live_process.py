@@ -6,11 +6,27 @@ import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
+import nki
+import nki.isa as nisa
+import nki.language as nl
+import nrtpy
+import torch_neuronx
+from neuronxcc.compiler import compile_graph
+from neuronxcc.ir import build
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import Graph, parameter
+from neuronxcc.ir.node import TensorType
+from neuronxcc.neff import NeffInfo, write_neff
+from neuronxcc.options import Options
 from torch_neuronx import _C, testing
 
 
@@ -58,6 +74,60 @@ def compiled() -> None:
     for _ in range(3):
         step(x)
     globals()["kept"] = step
+
+
+def _neff(*, predicted: bool) -> None:
+    """A NEFF that is loaded and runs three times, with or without what its compiler predicted."""
+    options = Options()
+    kind = TensorType(DType.F32, (64, 64))
+    x = parameter(0, kind)
+    program = compile_graph(Graph("twice", (x,), (build.add(x, x),)), options)
+    if not predicted:
+        program = replace(program, meta={})
+    content = write_neff(program, NeffInfo("twice", options.target, options.lnc))
+    with tempfile.NamedTemporaryFile(suffix=".neff") as file:
+        Path(file.name).write_bytes(content)
+        model = nrtpy.NrtpyModel.load_from_neff(file.name)
+    given = nrtpy.NrtpyTensor.from_numpy(np.ones((64, 64), np.float32), "x")
+    for _ in range(3):
+        model(dict.fromkeys(model.input_tensors_info, given))
+
+
+def neff() -> None:
+    """A NEFF as compilers write it."""
+    _neff(predicted=True)
+
+
+def traced() -> None:
+    """A traced model that is saved, loaded and called three times."""
+    x = torch.ones(16, 16)
+    with tempfile.NamedTemporaryFile(suffix=".pt") as file:
+        torch.jit.save(torch_neuronx.trace(lambda x: torch.relu(x @ x) + 1, x), file.name)
+        model = torch.jit.load(file.name)
+    for _ in range(3):
+        model(x)
+
+
+def neff_without() -> None:
+    """A NEFF that says nothing of its time."""
+    _neff(predicted=False)
+
+
+@nki.jit
+def _double(x: Any) -> Any:
+    tile = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.sbuf)
+    out = nl.ndarray((128, 512), dtype=x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=2.0)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+def kernel() -> None:
+    """A kernel of NKI that is called three times."""
+    x = torch.ones(128, 512, device="neuron")
+    for _ in range(3):
+        _double(x)
 
 
 def collectives() -> None:

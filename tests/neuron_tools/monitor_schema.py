@@ -124,5 +124,6 @@ DOCUMENT: Final[Schema] = obj(
         emulated={"const": True}, clock=CLOCK, version=TEXT,
         clocks=numbered(obj(neuroncore_utilization=CLOCK, device_latency=CLOCK,
                             total_latency=CLOCK, flops=CLOCK, vcpu_usage=CLOCK)),
+        predictions=numbered(obj(executions=COUNT, predicted=COUNT, unpredicted=COUNT)),
     ),
 )  # fmt: skip

@@ -306,6 +306,24 @@ def test_documented_options_without_a_meaning_are_refused(
     assert "documented for neuron-explorer, but not here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("-t systrace", "'systrace' is documented, but not possible here: `neuron-explorer insp"),
+        ("--exec-mode async", "'async' is documented, but not possible here: an execution ends"),
+        ("--exec-mode=async-wait", "documented, but not possible here: an execution ends before"),
+        ("--exec-mode later", "'later' is none; it is 'sync'"),
+    ],
+)
+def test_documented_values_that_are_not_possible_are_refused(
+    words: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["capture", "-n", "x.neff", *words.split()])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--show-profile-schema"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from neuron_tools import memory, statuses
+from neuron_tools.machine import clock_of
 from neuron_tools.registry import buckets, reader
 from neuron_tools.registry.layout import LAYOUT
 from neuron_tools.registry.reader import Snapshot
@@ -24,11 +25,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def process(*words: str, folder: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def process(
+    *words: str, folder: Path, stderr: bool = False, **environ: str
+) -> Iterator[subprocess.Popen[str]]:
     """A process that does what the words say, then waits, until the end of the block."""
     running = subprocess.Popen(
         [sys.executable, "-m", "tests.neuron_tools.live_process", *words, "wait"],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.PIPE if stderr else None,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_NEURONX_REGISTRY_DIR": str(folder),
              **environ},
     )  # fmt: skip
@@ -37,7 +41,8 @@ def process(*words: str, folder: Path, **environ: str) -> Iterator[subprocess.Po
         assert running.stdout.readline().startswith("ready")
         yield running
     finally:
-        running.communicate("\n", timeout=60)
+        if running.returncode is None:
+            running.communicate("\n", timeout=60)
 
 
 def only(folder: Path) -> Snapshot:
@@ -46,8 +51,10 @@ def only(folder: Path) -> Snapshot:
 
 
 def test_what_a_process_did(folder: Path) -> None:
-    environ = {"NEURON_PROCESS_TAG": "my_app_1", "NEURON_RT_VISIBLE_CORES": "2-3"}
-    with process("work", folder=folder, **environ) as running:
+    tag, cores = "my_app_1", "2-3"
+    with process(
+        "work", folder=folder, NEURON_PROCESS_TAG=tag, NEURON_RT_VISIBLE_CORES=cores
+    ) as running:
         (path,) = folder.iterdir()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -190,16 +197,29 @@ def test_a_report_of_a_defect() -> None:
     assert "FAILED" not in done.stdout
 
 
-def test_a_process_keeps_what_its_programs_are_predicted_to_take(folder: Path) -> None:
-    with process("compiled", folder=folder, TORCH_NEURONX_CLOCK="model"):
+@pytest.mark.parametrize("word", ["compiled", "neff", "kernel", "traced"])
+def test_a_process_keeps_what_its_programs_are_predicted_to_take(word: str, folder: Path) -> None:
+    with process(word, folder=folder, TORCH_NEURONX_CLOCK="model"):
         found = only(folder).predicted
         assert found is not None
-        assert found[0].executions == 3
+        assert (found[0].executions, found[0].unpredicted) == (3, 0)
         assert found[0].ns > 0
         # The same program each time.
         assert found[0].ns % 3 == 0
         assert found[0].latencies[buckets.bucket(found[0].ns // 3)] == 3
     assert list(folder.iterdir()) == []
+
+
+def test_a_program_without_a_prediction_is_counted_and_said_once(folder: Path) -> None:
+    words = ["neff_without", "neff_without", "neff"]
+    with process(*words, folder=folder, stderr=True, TORCH_NEURONX_CLOCK="model") as running:
+        found = only(folder)
+        assert found.predicted is not None
+        assert (found.predicted[0].executions, found.predicted[0].unpredicted) == (3, 6)
+        assert clock_of(found, "model") == "host"
+        _, said = running.communicate("\n", timeout=60)
+    assert said.count("the program 'twice' has no predicted time (NoPredictionError: ") == 1
+    assert "the tools show this host's time for this process" in said
 
 
 def test_without_the_variable_nothing_is_predicted(folder: Path) -> None:

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from neuron_tools import latency, prometheus
-from neuron_tools.machine import machine
+from neuron_tools.machine import clock_of, machine
 from neuron_tools.monitor import config
 from neuron_tools.monitor.collect import Collector
 from neuron_tools.registry import buckets, predicted, reader
@@ -34,17 +34,25 @@ def test_buckets_are_those_of_the_native_core() -> None:
     assert buckets.bucket(1 << 63) == buckets.BUCKETS - 1
 
 
+def count(keeper: Keeper, core: int, ns: int | None) -> None:
+    """An execution, as the native core counts it."""
+    for place, amount in keeper.places(core, ns):
+        keeper.numbers[place] += amount
+
+
 def test_what_is_kept_is_read(tmp_path: Path) -> None:
     path = tmp_path / "1-2-3"
     keeper = Keeper(path, 2)
     for ns in (5, 7, 1000):
-        keeper.add(1, ns)
+        count(keeper, 1, ns)
+    count(keeper, 1, None)
     assert stat.S_IMODE(keeper.path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [keeper.path]
     found = predicted.read(path)
     assert found is not None
     assert found[0] == predicted.NOTHING
     assert (found[1].ns, found[1].executions, sum(found[1].latencies)) == (1012, 3, 3)
+    assert (found[0].unpredicted, found[1].unpredicted) == (0, 1)
     times = latency.percentiles(found[1].latencies, 10**9)
     assert times is not None
     assert times["p99"] == pytest.approx(1e-6, rel=1 / 8)
@@ -73,7 +81,7 @@ def documents(folder: Path) -> dict[str, Any]:
     mine: dict[str, int | str] = {"tag": "mine"}
     path = Process(header=mine, cores=[Core(0, {"reserved_bytes": 1})]).write(folder)
     keeper = Keeper(path, 1)
-    keeper.add(0, 10**9)  # before the period
+    count(keeper, 0, 10**9)  # before the period
     other: dict[str, int | str] = {"tag": "other", "pid": os.getppid()}
     Process(header=other, cores=[Core(0, {"reserved_bytes": 1})]).write(folder)
     collectors = {clock: Collector(config.default(), machine, clock) for clock in ("host", "model")}
@@ -81,7 +89,7 @@ def documents(folder: Path) -> dict[str, Any]:
         collector.start()
     time.sleep(0.3)
     for _ in range(3):
-        keeper.add(0, 10 * MS)
+        count(keeper, 0, 10 * MS)
     for header in (mine, other):
         values = {"reserved_bytes": 1, "busy_ticks": 60 * MS}
         Process(header=header, cores=[Core(0, values, {}, [20 * MS] * 3)]).write(folder)
@@ -118,6 +126,30 @@ def test_each_number_is_of_the_clock_that_is_said(documents: dict[str, Any]) -> 
         assert other["neuroncore_utilization"] == other["device_latency"] == "host"
 
 
+def test_how_much_is_predicted_is_said(documents: dict[str, Any]) -> None:
+    kept = documents["model"]["torchneuron"]["predictions"]
+    assert kept == {str(os.getpid()): {"executions": 3, "predicted": 4, "unpredicted": 0}}
+
+
+def test_a_program_without_prediction_makes_its_process_the_hosts(folder: Path) -> None:
+    keeper = Keeper(Process(cores=[Core(0, {"reserved_bytes": 1})]).write(folder), 1)
+    count(keeper, 0, MS)
+    assert [clock_of(one, "model") for one in machine().processes] == ["model"]
+    count(keeper, 0, None)
+    assert [clock_of(one, "model") for one in machine().processes] == ["host"]
+    collector = Collector(config.default(), machine, "model")
+    collector.start()
+    document = collector.collect(everything=True)
+    jsonschema.validate(document, DOCUMENT)
+    ours = document["torchneuron"]
+    assert ours["clocks"][str(os.getpid())]["neuroncore_utilization"] == "host"
+    counts = ours["predictions"][str(os.getpid())]
+    assert counts == {"executions": 0, "predicted": 1, "unpredicted": 1}
+    assert "(predicted time; 1 processes have none)" in "".join(
+        texts(render(document, View(), 100, 30))
+    )
+
+
 def test_the_exporter_says_whose_time_it_is(documents: dict[str, Any]) -> None:
     state = prometheus.State()
     state.add(documents["model"], 0.0)
@@ -132,6 +164,8 @@ def test_neuron_top_adds_no_times_of_two_clocks(documents: dict[str, Any]) -> No
 
     assert "(this host's time)" in lines("host")[0]
     assert "(predicted time; 1 processes have none)" in lines("model")[0]
+    assert "(%, F changes; of 100% of executions)" in lines("model")[1]
+    assert "(%, F changes)" in lines("host")[1]
     (mine,) = (
         runtime["report"]["neuroncore_counters"]
         for runtime in documents["model"]["neuron_runtime_data"]

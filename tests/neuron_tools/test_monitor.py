@@ -15,7 +15,7 @@ import pytest
 
 from neuron_tools.machine import machine
 from neuron_tools.monitor import command, config
-from neuron_tools.monitor.collect import Collector
+from neuron_tools.monitor.collect import Collector, instance_info
 from tests.neuron_tools.monitor_schema import DOCUMENT
 from tests.neuron_tools.registry_files import Core, Process
 
@@ -167,6 +167,29 @@ def test_hardware_as_documented(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         "neuron_device_memory_size": 103079215104, "neuroncore_per_device_count": 4,
         "logical_neuroncore_config": 2, "error": "",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variable", "key"),
+    [
+        ("NAME", "instance_name"),
+        ("ID", "instance_id"),
+        ("REGION", "instance_region"),
+        ("AVAILABILITY_ZONE", "instance_availability_zone"),
+        ("AVAILABILITY_ZONE_ID", "instance_availability_zone_id"),
+        ("AMI_ID", "ami_id"),
+        ("SUBNET_ID", "subnet_id"),
+    ],
+)
+def test_what_the_environment_says_of_the_instance(
+    variable: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"NEURON_EMULATED_INSTANCE_{variable}", "said")
+    found = instance_info(machine())
+    texts = {name for name, value in found.items() if value == "said"}
+    assert texts == {key}
+    # Nobody is asked what the environment does not say, and that is no silent gap.
+    assert bool(found["error"]) == (variable != "ID")
 
 
 def test_tags_are_filtered(folder: Path) -> None:

@@ -52,6 +52,8 @@ def test_the_tree(folder: Path, tmp_path: Path) -> None:
     assert text(f"{core}/other_info/model_load_count/total") == "3"
     assert text(f"{core}/other_info/nc_time_in_use/total") == "5000"
     assert text(f"{core}/memory_usage/device_mem/tensors/present") == "50"
+    for kind in ("total", "present", "peak"):
+        assert text(f"{core}/memory_usage/host_mem/tensors/{kind}") == "0"
     assert text("neuron_core0/stats/status/success/total") == "0"
     names = {path.name for path in (root / f"neuron0/{core}/status").iterdir()}
     assert names >= set(statuses.SYSFS)

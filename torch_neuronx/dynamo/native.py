@@ -13,7 +13,6 @@ import torch
 
 from neuronxcc.cache.cache import CompileCache, Compiled, open_cache
 from neuronxcc.compiler import compile_graph
-from neuronxcc.environment.tools import TORCH_NEURONX_CLOCK
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
 from neuronxcc.options import Options, from_environment
@@ -28,6 +27,7 @@ from torch_neuronx.dynamo.subject import current_subject, titled
 from torch_neuronx.neuron_dynamo_backend import program_name
 from torch_neuronx.program.dtypes import TO_TORCH
 from torch_neuronx.program.executable import Executable, Run
+from torch_neuronx.program.model_time import count_kept
 from torch_neuronx.program.rounding import state_source
 
 
@@ -72,9 +72,8 @@ class Native:
             if self._executable is None:
                 settings = from_environment(self._options)
                 self._executable = self._load(settings)
+                count_kept(self._executable)
                 self.run = self._executable.run
-                if TORCH_NEURONX_CLOCK.get() == "model":
-                    self.run = self._counted(self.run, settings)
                 if settings.stochastic_rounding:
                     self.run = _with_state(self.run, state_source())
             return self._executable
@@ -100,14 +99,6 @@ class Native:
                 return Executable(
                     compiled.program, self.imported.device, called(self.imported.graph)
                 )
-
-    def _counted(self, run: Run, settings: Options) -> Run:
-        """The same, for tools that ask for the time of a NeuronCore."""
-        from torch_neuronx.program.model_time import counted  # noqa: PLC0415 - seldom asked for
-
-        return counted(
-            run, self.imported, settings, program_name(self.imported.graph.name, settings)
-        )
 
     def _load_and_run(self, args: list[Any]) -> list[torch.Tensor]:
         self.executable  # noqa: B018 - loads it

@@ -25,6 +25,7 @@ from torch_neuronx.inference.manifest import (
 )
 from torch_neuronx.inference.placement import next_cores
 from torch_neuronx.program.executable import Executable
+from torch_neuronx.program.model_time import count_kept
 
 # Operators besides the harmless ones that NEFFs made in this process may use, by hash of the NEFF.
 _KNOWN: dict[bytes, frozenset[str]] = {}
@@ -82,6 +83,7 @@ def load(
     programs, first = [], None
     for core in cores or next_cores():
         made = Executable(found.program, torch.device("neuron", core), known, like=first)
+        count_kept(made)
         programs.append(made.run)
         first = first or made
     return {

@@ -44,9 +44,12 @@ def run(launch: Launch, tensors: Tensors, device: torch.device) -> list[torch.Te
 
 
 def _native(launch: Launch, device: torch.device) -> Run:
+    from nki.perf.kernels import predict_recording  # noqa: PLC0415 - seldom asked for
     from torch_neuronx.program.executable import Executable  # noqa: PLC0415 - it loads LLVM
+    from torch_neuronx.program.model_time import count  # noqa: PLC0415 - imports the above
 
     executable = Executable(launch.program, device)
+    count(executable, lambda: predict_recording(launch.recording).device_us)
     native = executable.run
 
     def on_tensors(tensors: Tensors) -> list[torch.Tensor]:

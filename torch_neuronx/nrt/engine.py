@@ -20,6 +20,7 @@ from torch_neuronx import _C
 from torch_neuronx._config import machine
 from torch_neuronx.nrt.groups import Ranks, bind, needs_ranks
 from torch_neuronx.program.executable import Executable
+from torch_neuronx.program.model_time import count_kept
 from torch_neuronx.program.rounding import state_source
 
 Tensors = list[torch.Tensor]
@@ -72,13 +73,14 @@ class LoadedNeff:
         self.core = core
         self._executable = Executable(program, torch.device("neuron", core))
         self.memory: MemoryFacts = self._executable.memory
+        count_kept(self._executable)
         self.run: Callable[[Tensors], Tensors] = self._executable.run
         if self.interface.supplied:
             self.run = self._supplying(rank)
 
     def _supplying(self, rank: int) -> Callable[[Tensors], Tensors]:
         """A call that also fills the inputs that are not the caller's."""
-        run = self._executable.run
+        run = self.run
         number = torch.tensor(rank, dtype=torch.int32, device=torch.device("neuron", self.core))
         sources: list[tuple[int, Callable[[], torch.Tensor]]] = [
             (place, (lambda: number) if what == RANK else state_source())

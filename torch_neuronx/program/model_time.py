@@ -1,7 +1,9 @@
-"""TORCH_NEURONX_CLOCK=model: what compiled programs are predicted to take, counted as they run.
+"""TORCH_NEURONX_CLOCK=model: what programs are predicted to take, counted as they run.
 
-A prediction is that of `torch_neuronx.estimate` by bytes and flops (`neuronxcc.perf.graphs`), made
-when a program is loaded. Operators of eager mode, traced models and NEFF files have none.
+Programs of graphs have the prediction that their compiler left in them
+(`neuronxcc.perf.graphs.kept`), kernels of NKI that of the performance model. Operators of eager
+mode have none: to predict one, its arguments would have to be seen by Python, which takes longer
+than most operators do.
 """
 
 from __future__ import annotations
@@ -10,49 +12,37 @@ import atexit
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from neuron_tools.registry.predicted import Keeper
-from neuronxcc.options import Options
-from neuronxcc.passes import pipeline
-from neuronxcc.perf.graphs import Machine, sections_of
-from neuronxcc.targets import get_target
-from torch_neuronx import _C, _config
-from torch_neuronx.dynamo.importer import Imported
+from neuronxcc.environment.tools import TORCH_NEURONX_CLOCK
+from neuronxcc.perf.graphs.kept import predicted_us
+from torch_neuronx import _C
 from torch_neuronx.profiling.recording import PREDICTED
-from torch_neuronx.program.executable import Run
-
-
-def predicted_us(imported: Imported, settings: Options) -> float:
-    """Return the microseconds that a NeuronCore is predicted to take for a graph."""
-    machine = Machine.of(get_target(settings.target), _config.machine().lnc)
-    graph = pipeline.run(imported.graph, settings)
-    constant = imported.constant_params or frozenset()
-    return sum(one.us for one in sections_of(graph, machine, constant_params=constant))
+from torch_neuronx.program.executable import Executable
 
 
 class _Process:
-    """The file of this process, made at the first execution."""
+    """The file of this process, made when the first program is loaded."""
 
     keeper: Keeper | None = None
     tried = False
     lock = threading.Lock()
 
     @classmethod
-    def count(cls, core: int, ns: int) -> None:
-        if not cls.tried:
-            with cls.lock:
-                if not cls.tried:
-                    cls._open()
-                    cls.tried = True
+    def count(cls, program: _C.Program, core: int, ns: int | None) -> None:
+        """Let a program's calls count: predicted nanoseconds; None: it has no prediction."""
+        with cls.lock:
+            if not cls.tried:
+                cls._open()
+                cls.tried = True
         if cls.keeper is not None:
-            cls.keeper.add(core, ns)
+            _C.tally(program, cls.keeper.places(core, ns))
 
     @classmethod
     def _open(cls) -> None:
+        _C.init()  # which makes the file that this one lies beside
         path = _C.registry_path()
         if not path:  # no file is kept, TORCH_NEURONX_REGISTRY_DIR=off
             return
@@ -64,30 +54,57 @@ class _Process:
                 stacklevel=2,
             )  # fmt: skip
             return
+        _C.keep_tallies(cls.keeper.numbers)
         atexit.register(cls.keeper.remove)
         os.register_at_fork(after_in_child=cls._forget)
 
     @classmethod
     def _forget(cls) -> None:
-        """In a forked child: the file is the parent's."""
+        """In a forked child, which may not use the device: the file is the parent's."""
         if cls.keeper is not None:
             atexit.unregister(cls.keeper.remove)
         cls.keeper = None
 
 
-def counted(run: Run, imported: Imported, settings: Options, name: str) -> Run:
-    """Return what runs a program on a core and counts its predicted time."""
-    device = imported.device
-    if device.type != "neuron":
-        return run
-    us = PREDICTED[name] = predicted_us(imported, settings)
-    index: int | None = device.index
-    core = _C.current_device() if index is None else index
-    ns = round(1000 * us)
+_SAID: set[str] = set()  # reasons why there is no prediction
 
-    def call(args: list[Any]) -> list[torch.Tensor]:
-        results = run(args)
-        _Process.count(core, ns)
-        return results
 
-    return call
+def count(executable: Executable, predicted: Callable[[], float]) -> None:
+    """Count what a program on a core is predicted to take, if tools ask for that.
+
+    A program without a prediction runs as any other. Its executions are counted as such, and tools
+    then show this host's time for the process.
+
+    Args:
+        executable: The program, which nobody has called yet.
+        predicted: Gives the microseconds that it is predicted to take, or raises. It is asked once,
+            and only if TORCH_NEURONX_CLOCK=model.
+    """
+    if executable.device.type != "neuron" or TORCH_NEURONX_CLOCK.get() != "model":
+        return
+    name = executable.program.name
+    ns: int | None = None
+    try:
+        us = predicted()
+        ns = round(1000 * us)
+        PREDICTED[name] = us
+    except Exception as error:  # noqa: BLE001 - a program is worth no less without a prediction
+        _say(name, f"{type(error).__name__}: {error}")
+    _Process.count(executable.run, executable.device.index, ns)
+
+
+def count_kept(executable: Executable) -> None:
+    """The same, by what the program's compiler has left in it."""
+    count(executable, lambda: predicted_us(executable.program.meta))
+
+
+def _say(name: str, reason: str) -> None:
+    if reason in _SAID:
+        return
+    _SAID.add(reason)
+    warnings.warn(
+        f"TORCH_NEURONX_CLOCK=model: the program {name!r} has no predicted time ({reason}). It "
+        "runs as any other, and once it has, the tools show this host's time for this process",
+        RuntimeWarning,
+        stacklevel=3,
+    )

@@ -12,6 +12,7 @@
 #include "program/parse.h"
 #include "program/python_program.h"
 #include "program/regions.h"
+#include "program/tallies.h"
 
 namespace torch_neuronx::program {
 namespace {
@@ -137,6 +138,7 @@ std::shared_ptr<const Program> program_of(py::handle object) {
 
 void bind_program(py::module& m) {
   install_regions();
+  bind_tallies(m);
   m.def("next_region", &next_region);
   m.def("finish_region", &finish_region);
   m.def("stop_regions", &stop_regions);

@@ -5,6 +5,7 @@
 #include "device/state.h"
 #include "dispatch/deferred.h"
 #include "memory/allocator.h"
+#include "program/tallies.h"
 #include "registry/registry.h"
 
 namespace torch_neuronx::program {
@@ -120,6 +121,7 @@ Tensors call(const Program& program, Tensors& inputs) {
   frame.run(inputs);
   if (program.draws) program.known_draws.store(static_cast<int64_t>(draws_of_thread() - draws));
   if (const double value = activity.spoilt_by(); C10_UNLIKELY(value != 0)) frame.spoil(value);
+  add_tallies(program);
   Tensors results;
   for (const int32_t buffer : program.results) {
     const Buffer& facts = program.buffers[buffer];

@@ -14,6 +14,7 @@
 #include "dispatch/deferred.h"
 #include "dispatch/op_table.h"
 #include "memory/allocator.h"
+#include "program/tallies.h"
 #include "queue/issue.h"
 #include "queue/queue.h"
 #include "registry/registry.h"
@@ -45,6 +46,7 @@ class ProgramCall final : public queue::Work {
     registry::Execution execution;
     execution.on(program_->device);
     memory.run(*program_);
+    add_tallies(*program_);
   }
   std::string name() const override { return "program " + program_->name; }
   bool waits() const override { return program_->collectives > 0; }

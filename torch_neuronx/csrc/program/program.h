@@ -86,6 +86,12 @@ class Step {
   std::vector<int32_t> last_uses;
 };
 
+// A number that every call of a program adds to, if it succeeds: for tools, see tallies.h.
+struct Tally {
+  uint64_t* place = nullptr;
+  uint64_t amount = 0;
+};
+
 struct Program {
   std::string name;
   c10::DeviceIndex device = -1;  // core, or -1 for the CPU
@@ -109,6 +115,8 @@ struct Program {
   // How often each call does, which the first one shows: steps that may wait run once each.
   mutable std::atomic<int64_t> known_draws{-1};
   bool packs = false;  // some product keeps the packed form of an argument
+  // Set once, before anybody calls the program.
+  mutable std::vector<Tally> tallies;
 
   bool on_neuron() const { return device >= 0; }
 };
