@@ -242,7 +242,7 @@ def test_changed_files(traced_file: Path) -> None:
         traced_file.write_bytes(mutate_bytes(content, rng))
         try:
             torch.jit.load(traced_file)(torch.rand(2, 4))
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, IndexError) as error:  # the last one is torch.jit.load's
             assert str(error)  # noqa: PT017 - any text will do
 
 

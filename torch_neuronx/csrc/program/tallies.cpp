@@ -16,7 +16,7 @@ namespace py = pybind11;
 // Python's memory, which is never given back: threads may add to it until the process ends.
 std::span<uint64_t> g_numbers;
 
-void keep(const py::buffer& memory) {
+void keep_tallies(const py::buffer& memory) {
   TORCH_CHECK_VALUE(g_numbers.empty(), "the tallies of this process have their memory");
   const auto& info = *new py::buffer_info(memory.request(/*writable=*/true));
   TORCH_CHECK_VALUE(info.ndim == 1 && info.itemsize == sizeof(uint64_t) &&
@@ -26,7 +26,7 @@ void keep(const py::buffer& memory) {
   g_numbers = {static_cast<uint64_t*>(info.ptr), static_cast<size_t>(info.size)};
 }
 
-void tally(py::handle object, const std::vector<std::pair<uint64_t, uint64_t>>& places) {
+void set_tallies(py::handle object, const std::vector<std::pair<uint64_t, uint64_t>>& places) {
   const std::shared_ptr<const Program> program = program_of(object);
   std::vector<Tally> found;
   for (const auto& [place, amount] : places) {
@@ -39,8 +39,8 @@ void tally(py::handle object, const std::vector<std::pair<uint64_t, uint64_t>>& 
 }  // namespace
 
 void bind_tallies(py::module& m) {
-  m.def("keep_tallies", &keep);
-  m.def("tally", &tally);
+  m.def("keep_tallies", &keep_tallies);
+  m.def("tally", &set_tallies);
 }
 
 }  // namespace torch_neuronx::program
