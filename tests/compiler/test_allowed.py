@@ -11,6 +11,7 @@ from neuronxcc.neff import NeffError, NeffInfo, read_neff, write_neff
 from neuronxcc.program.program import CallStep, Program
 from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.executable_programs import Maker
+from tests.device.enqueued import to_the_end
 from torch_neuronx.dynamo.lowerings import TABLE
 from torch_neuronx.dynamo.lowerings.library import CALLED
 from torch_neuronx.program.allowed import allow_operators, check_operators, refusal
@@ -125,7 +126,7 @@ def test_memory_outside_of_a_tensor_is_not_reached() -> None:
     """Where a harmless operator takes an address, PyTorch checks it against the tensor's memory."""
     run = Executable(program("aten::as_strided.default", (4,), (1,), 1 << 20), "neuron")
     with pytest.raises(RuntimeError, match="storage"):
-        run((torch.zeros(4, device="neuron"),))
+        to_the_end(run, (torch.zeros(4, device="neuron"),))
 
 
 def overloads() -> Iterator[str]:

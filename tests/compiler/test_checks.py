@@ -20,6 +20,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.passes.indices import interval
+from tests.device.enqueued import to_the_end
 
 from .dynamo_tools import watched
 
@@ -193,7 +194,7 @@ def matrix() -> Tensor:
 def outcome(function: Function, x: Tensor, index: Tensor) -> Any:
     """The result on the CPU, or the type of the error."""
     try:
-        result = function(x, index)
+        result = to_the_end(function, x, index)
     except (IndexError, RuntimeError) as error:
         return type(error)
     return result.cpu()
@@ -245,7 +246,7 @@ def test_the_error_names_operator_number_and_line(
 
     compiled = torch.compile(lookup, backend="neuron")
     with pytest.raises(IndexError) as raised:
-        compiled(matrix().to("neuron"), torch.tensor([[1, 77]], device="neuron"))
+        to_the_end(compiled, matrix().to("neuron"), torch.tensor([[1, 77]], device="neuron"))
     text = str(raised.value)
     assert "index out of range in self: 77 of 5 (aten.embedding.default)" in text
     if executor == "native":
@@ -272,7 +273,7 @@ def test_backward_operators_check_for_themselves(backward: Function) -> None:
     grad = torch.ones(2, COLUMNS, device="neuron")
     compiled(grad, torch.tensor([0, 1], device="neuron"))
     with pytest.raises(IndexError, match="77"):
-        compiled(grad, torch.tensor([0, 77], device="neuron"))
+        to_the_end(compiled, grad, torch.tensor([0, 77], device="neuron"))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def test_layouts_of_indices(index: Tensor) -> None:
     with pytest.raises(
         IndexError, match=r"index [57] is out of bounds for dimension 0 with size 5"
     ):
-        compiled(matrix().to("neuron"), place)
+        to_the_end(compiled, matrix().to("neuron"), place)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, INT, LONG])

@@ -13,6 +13,8 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional
 
+from tests.device.enqueued import to_the_end
+
 Function = Callable[[Tensor, Tensor], Any]
 map_: Any = mapped
 
@@ -71,7 +73,7 @@ def test_they_are_not_dropped(way: Callable[[Function], Function], step: Functio
         torch.testing.assert_close(got.cpu(), function(x, right))
         for wrong in (1, -1):
             with pytest.raises((IndexError, RuntimeError), match=f"{wrong}.*(of|size) 1"):
-                compiled(x.to("neuron"), torch.tensor([0, wrong], device="neuron"))
+                to_the_end(compiled, x.to("neuron"), torch.tensor([0, wrong], device="neuron"))
 
 
 def test_a_branch_that_is_not_taken_checks_nothing() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tests.device.enqueued import to_the_end
 from torch_neuronx import neuron
 
 aten = torch.ops.aten
@@ -67,7 +68,7 @@ ASSERTIONS = [
 def outcome(function: Callable[[Tensor], Any], x: Tensor) -> Any:
     """What a call gives, or how it fails."""
     try:
-        result = function(x)
+        result = to_the_end(function, x)
     except RuntimeError as error:
         return "fails", str(error).split(" (While running")[0]
     return "gives", None if result is None else result.tolist()
@@ -92,7 +93,7 @@ def test_assertions_in_training() -> None:
     x = torch.tensor([1.0, -1.0], device="neuron", requires_grad=True)
     compiled = torch.compile(plain, backend="neuron")
     with pytest.raises(RuntimeError, match=TEXT):
-        compiled(x)
+        to_the_end(compiled, x)
     compiled(x.detach().abs().requires_grad_()).sum().backward()
 
 

@@ -27,6 +27,7 @@ from neuronxcc.program.steps.gemm import GemmStep
 from neuronxcc.program.steps.loop import LoopStep
 from neuronxcc.program.steps.operator import AtenStep
 from tests.compiler.executable_programs import Maker, adder, apply, contiguous, random, trusted
+from tests.device.enqueued import to_the_end
 from torch_neuronx import _C
 from torch_neuronx.program.executable import Executable
 
@@ -176,10 +177,10 @@ def test_results_that_nobody_expects(target: str, args: tuple[Any, ...], text: s
 def test_results_whose_sizes_only_the_operator_knows() -> None:
     run = trusted(failing(AtenStep("aten::nonzero", (X,), {}, (OUT,))), "neuron")
     with pytest.raises(RuntimeError, match=r"result 0 is int64\[0, 2\], the program expects"):
-        run((zeros(3, 4),))
+        to_the_end(run, (zeros(3, 4),))
     number = AtenStep("aten::item", (View(0, DType.F32, (), ()),), {}, (OUT,))
     with pytest.raises(RuntimeError, match="result 0 is not a dense tensor"):
-        trusted(failing(number), "neuron")((zeros(3, 4),))
+        to_the_end(trusted(failing(number), "neuron"), (zeros(3, 4),))
 
 
 def test_memory_is_released_after_an_error() -> None:
@@ -189,7 +190,7 @@ def test_memory_is_released_after_an_error() -> None:
     before = torch.neuron.memory_allocated()  # type: ignore[attr-defined]
     for _ in range(3):
         with pytest.raises(RuntimeError, match="invalid multinomial"):
-            run((x,))
+            to_the_end(run, (x,))
         assert torch.neuron.memory_allocated() == before  # type: ignore[attr-defined]
 
 

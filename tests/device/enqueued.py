@@ -6,13 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 import torch_neuronx
 from torch_neuronx import _C
 
+Result = TypeVar("Result")
 PATIENCE = 60  # seconds
 
 
@@ -27,6 +28,19 @@ def everything_enqueued(mode: str) -> Iterator[None]:
         with contextlib.suppress(RuntimeError, IndexError):
             neuron.synchronize()
     _C.set_direct_elements(before)
+
+
+def to_the_end(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    """Call a function, and wait for what it enqueued.
+
+    An error that depends on values is told here: in debug mode by the call itself, in the others by
+    who waits for it.
+    """
+    neuron = torch_neuronx.neuron
+    result = function(*args, **kwargs)
+    if neuron.get_eager_mode() != "debug":
+        neuron.synchronize()
+    return result
 
 
 @contextlib.contextmanager

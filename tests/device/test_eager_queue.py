@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import torch_neuronx
-from tests.device.enqueued import everything_enqueued
+from tests.device.enqueued import PATIENCE, everything_enqueued
 from torch_neuronx import _C
 
 N = torch_neuronx.neuron
@@ -335,6 +335,95 @@ def test_emptying_the_cache_waits_for_readers_of_freed_memory() -> None:
         del copy
         N.empty_cache()
     assert all(torch.equal(result.cpu(), expected) for result in results)
+
+
+GIVING_BACK = """
+import threading
+import time
+import torch
+from tests.device.enqueued import everything_enqueued, held, regions_soon, until_fused
+
+N = torch.neuron
+GIVEN = 48 << 20  # bytes of memory that is free
+
+def empty_cache():
+    before = N.memory_reserved()
+    N.empty_cache()
+    assert N.memory_reserved() <= before - GIVEN
+
+def allocate():
+    tries = N.memory_stats()["num_alloc_retries"]
+    allowed = N.memory_reserved() + (32 << 20)
+    N.set_per_process_memory_fraction(allowed / N.mem_get_info()[1])
+    bytes_of(GIVEN + (16 << 20))
+    N.set_per_process_memory_fraction(1.0)
+    assert N.memory_stats()["num_alloc_retries"] == tries + 1
+
+def bytes_of(size):
+    return torch.empty(size, dtype=torch.uint8, device="neuron")
+
+def step():
+    return (x * 1.5 + x).relu() - 1
+
+def release_soon(work):  # what a queue waits for may need Python
+    time.sleep(0.2)
+    work.set()
+
+def while_calls_wait(way):
+    given, kept = bytes_of(GIVEN + (4 << 20)), bytes_of(4 << 20)
+    del given  # it lies between memory that is in use
+    with held() as work:
+        y = step()
+        threading.Thread(target=release_soon, args=(work,)).start()
+        way()
+    assert torch.equal(y.cpu(), expected)
+
+def behind_the_calls():
+    b = torch.randn(2048, 2048, device="neuron")
+    for _ in range(2):
+        product = (b @ b.clone()).cpu()
+    N.empty_cache()
+    with held() as first:
+        emptier = threading.Thread(target=N.empty_cache)
+        emptier.start()
+        time.sleep(0.2)  # it waits for what is enqueued now
+        copy = b.clone()
+        with held():
+            got = b @ copy
+            del copy
+            first.set()
+            emptier.join()
+    assert torch.equal(got.cpu(), product)
+
+for mode in ("strict", "fused"):
+    with everything_enqueued(mode), regions_soon():
+        x = torch.randn(512, 512, device="neuron")
+        expected = until_fused(step).cpu() if mode == "fused" else step().cpu()
+        for way in (empty_cache, allocate):
+            print(mode, way.__name__, flush=True)
+            while_calls_wait(way)
+print("behind the calls", flush=True)
+with everything_enqueued("strict"):
+    behind_the_calls()
+print("done")
+"""
+
+
+def test_memory_is_given_back_while_calls_wait() -> None:
+    """Whoever waits for calls leaves open what they need: the arena's lock, and Python's.
+
+    What is freed meanwhile stays: it has readers behind the calls that are waited for. A program
+    of its own, because it would hang.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", GIVING_BACK],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * PATIENCE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.endswith("done\n"), done.stdout + done.stderr
 
 
 def test_writes_between_products_reach_the_right_ones() -> None:

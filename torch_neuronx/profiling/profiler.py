@@ -152,7 +152,8 @@ class NeuronProfiler:
     ) -> None:
         assert self._own is not None
         own, self._own = self._own, None
-        torch.accelerator.synchronize()
+        for core in range(torch.accelerator.device_count()):
+            torch.accelerator.synchronize(core)
         own.__exit__(kind, error, traceback)
         self.export_trace(own)
         assert self.folder is not None

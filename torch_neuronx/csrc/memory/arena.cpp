@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "memory/fraction.h"
@@ -193,7 +194,7 @@ void Arena::become_tensor(void* ptr) {
 void* Arena::allocate(size_t bytes, Category category, int slot) {
   history::Context lines;
   if (history::recording()) lines = history::lines(history::RecordContext::STATE);
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   out_of_host_memory_ = false;
   Block* block = nullptr;
   if (C10_LIKELY(bytes <= hbm_bytes_)) {
@@ -203,11 +204,16 @@ void* Arena::allocate(size_t bytes, Category category, int slot) {
       return size <= kSmallLimit && !guarded ? take_small(size, slot) : take_large(size, slot);
     };
     block = take();
-    if (C10_UNLIKELY(block == nullptr)) {  // give cached memory back and try once more
+    // Give cached memory back and try again; other threads may take that first, and free more.
+    if (C10_UNLIKELY(block == nullptr)) {
       ++stats_.num_alloc_retries;
-      release_empty_slabs();
-      decommit_free_blocks();
-      block = take();
+      bool more = true;
+      while (block == nullptr && more) {
+        release_empty_slabs();
+        more = decommit_free_blocks(lock);
+        out_of_host_memory_ = false;
+        block = take();
+      }
     }
   }
   if (C10_UNLIKELY(block == nullptr)) {
@@ -323,6 +329,7 @@ Block* Arena::cut(Block* block, size_t size) {
   rest->next = block->next;
   if (rest->next) rest->next->prev = rest;
   rest->reserved = block->reserved;
+  rest->freed = block->freed;
   block->next = rest;
   block->size = size;
   return rest;
@@ -413,8 +420,10 @@ void Arena::use(const void* ptr, int slot) {
 void Arena::give_back(Block* block) {
   block->is_free = true;
   block->is_slab = false;
+  block->freed = ++returns_;
   const auto absorb = [&](Block* left, Block* right) {
     left->size += right->size;
+    left->freed = returns_;
     left->reserved = left->reserved && right->reserved;
     left->next = right->next;
     if (left->next) left->next->prev = left;
@@ -460,10 +469,19 @@ void Arena::release_empty_slabs() {
   slabs_.erase(empty, slabs_.end());
 }
 
-void Arena::decommit_free_blocks() {
-  queue::wait_holding_locks();  // queued calls may still read what was freed behind them
+bool Arena::decommit_free_blocks(std::unique_lock<std::mutex>& lock) {
+  // Queued calls may still read what was freed behind them. What runs them asks for this lock, or
+  // waits for other ranks, whose collectives do, or for Python's.
+  const uint64_t now = returns_;
+  lock.unlock();
+  {
+    const WithoutPythonLock released;
+    queue::wait_holding_locks();
+  }
+  lock.lock();
   size_t released = 0;
   for (Block* block : free_) {
+    if (block->freed > now) continue;  // by another thread, perhaps behind calls of its own
     const size_t begin = round_up(static_cast<size_t>(block->ptr - base_), kChunk) / kChunk;
     const size_t end = static_cast<size_t>(block->ptr - base_ + block->size) / kChunk;
     for (size_t i = begin; i < end;) {  // runs of reserved chunks, one madvise each
@@ -479,19 +497,20 @@ void Arena::decommit_free_blocks() {
       i = j + 1;
     }
   }
-  if (released == 0) return;
+  if (released == 0) return false;
   reserved_ -= released;
   registry::set(registry::core(device_).reserved_bytes, reserved_);
   checked_host_at_ = std::min(checked_host_at_, reserved_);
   count_chunks(stats_, StatType::AGGREGATE, released / kChunk, false);
   count_chunks(stats_, StatType::LARGE_POOL, released / kChunk, false);
   ++stats_.num_device_free;
+  return true;
 }
 
 void Arena::empty_cache() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   release_empty_slabs();
-  decommit_free_blocks();
+  (void)decommit_free_blocks(lock);
 }
 
 // What is free and cannot be given back, because memory in use shares its chunk, is found when

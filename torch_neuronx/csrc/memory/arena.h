@@ -43,6 +43,7 @@ struct Block {
   Block* slab = nullptr;      // the slab that a small block was cut from
   Block* bin_next = nullptr;  // next free block of the same size class
   uint64_t serial = 0;        // of its last allocation: no two are equal
+  uint64_t freed = 0;         // of a free large block: when any part of it was last, see returns_
   uint32_t live = 0;          // of a slab: blocks in use
   int slot = 0;               // of the stream that it was allocated on last
   bool is_free = true;
@@ -124,7 +125,9 @@ class Arena {
   void release_empty_slabs();
   void view(const Block& block, std::vector<BlockView>* views) const;
   void give_back(Block* block);
-  void decommit_free_blocks();
+  // Gives the host back what was free when this was called and still is; returns whether there was
+  // anything. The lock is open meanwhile.
+  bool decommit_free_blocks(std::unique_lock<std::mutex>& lock);
   // Take memory for freshly reserved chunks at once if they are shared; give that of free ones
   // back.
   void commit_chunks(size_t first, size_t last);
@@ -154,6 +157,7 @@ class Arena {
   size_t shared_bytes_ = 0;  // of the arena, from its base on, are in a memory file
   size_t reserved_ = 0;
   uint64_t serials_ = 0;
+  uint64_t returns_ = 0;  // how often a large block became free: a clock
   size_t checked_host_at_ = 0;
   bool out_of_host_memory_ = false;
   c10::CachingDeviceAllocator::DeviceStats stats_;
