@@ -283,7 +283,7 @@ def _key(chain: Chain, inputs: tuple[Node, ...], outputs: tuple[Node, ...]) -> A
                     known = (source.types, source["literal"])
                 uses.append((known, view))
             attrs = tuple((k, type(v), repr(v) if isinstance(v, float) else v)
-                          for k, v in node.attrs.items())  # fmt: skip
+                          for k, v in node.attrs.items() if k != "sequence")  # fmt: skip
             rows.append((node.op, node.types, attrs, tuple(uses)))
         rows.append(tuple(_output(node, group, numbers) for node in group.outputs))
         rows.append(tuple(sorted(numbers[node] for node in group.lines)))
