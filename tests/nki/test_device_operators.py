@@ -74,7 +74,6 @@ MISSING = {
     Op.NEXTAFTER: "no engine has this function",
     Op.COMPLEX: "complex",
     Op.WHILE: "control flow",
-    Op.CONDITIONAL: "control flow",
     Op.CALL: "inlined by a pass",
     Op.ALL_REDUCE: "collective",
     Op.ALL_GATHER: "collective",
