@@ -22,7 +22,7 @@ from nki.device.chains import (
     residents_of,
     run_chain,
 )
-from nki.device.control import without_branches
+from nki.device.control import without_control
 from nki.device.emitter import Emitter, NoLoweringError, require_form
 from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
@@ -98,7 +98,7 @@ def lower(
     chip = get_target(target) if isinstance(target, str) else target
     if passes:
         graph = pipeline.run(graph, options)
-    graph = without_branches(graph)
+    graph = without_control(graph)
     calls = any(node.op in (Op.CUSTOM_CALL, Op.HOST_CALL) for node in graph.nodes())
     graph = without_calls(graph)
     if calls and options.auto_cast_type != "tf32":

@@ -93,3 +93,48 @@ def test_effects_stay_where_they_are_asked_for() -> None:
         conditional(TRUTH, draws, branch("add", Op.ADD)), "trn2", Options(), passes=False
     )
     assert [section.operator for section in program.missing] == ["conditional"]
+
+
+def loop(bound: Node | int, first: Node | int = 0, *, by: int = 1) -> Graph:
+    """While n < bound: x = x * 0.5 + y * n, n += by; the loop returns x, y, n and the bound."""
+    x, y = parameter(0, TYPE), parameter(1, TYPE)
+    n, most = parameter(2, NUMBER), parameter(3, NUMBER)
+    cond = Graph("cond", (x, y, n, most), (build.compare(n, most, "LT"),))
+    scaled = build.binary(
+        Op.MULTIPLY, y, build.broadcast_to(build.convert(n, DType.F32), TYPE.shape)
+    )
+    half = build.binary(Op.MULTIPLY, x, 0.5)
+    results = (build.binary(Op.ADD, half, scaled), y, build.binary(Op.ADD, n, by), most)
+    body = Graph("body", (x, y, n, most), results)
+    given = [parameter(0, TYPE), parameter(1, TYPE)]
+    numbers = [
+        build.constant(one, DType.S32) if isinstance(one, int) else one for one in (first, bound)
+    ]
+    params = [*given, *(one for one in numbers if one.op is Op.PARAMETER)]
+    call = Node.make(
+        Op.WHILE, (TYPE, TYPE, NUMBER, NUMBER), (*given, *numbers), {"cond": cond, "body": body}
+    )
+    return Graph("test", tuple(params), build.results(call))
+
+
+@pytest.mark.parametrize(("bound", "first", "by"), [(5, 0, 1), (0, 0, 1), (9, -3, 4), (1, 0, 7)])
+def test_a_loop_that_is_counted_is_written_out(bound: int, first: int, by: int) -> None:
+    check(loop(bound, first, by=by), arguments(0)[1:], floor=1.0)
+
+
+def test_a_loop_in_a_branch() -> None:
+    s, x, y = parameter(0, TRUTH), parameter(1, TYPE), parameter(2, TYPE)
+    inner = loop(3)
+    first = Graph("loop", inner.params, inner.results[:1])
+    call = Node.make(
+        Op.CONDITIONAL, (TYPE,), (s, x, y), {"branches": (first, branch("add", Op.ADD))}
+    )
+    for value in (0, 1):
+        check(Graph("test", (s, x, y), (call,)), arguments(np.array(value, np.bool_)), floor=1.0)
+
+
+@pytest.mark.parametrize("graph", [loop(parameter(2, NUMBER)), loop(65), loop(3, by=0)])
+def test_loops_that_are_not_counted_stay(graph: Graph) -> None:
+    """A value says how long, it is too long, or it does not end."""
+    program = lower(graph, "trn2", Options(), passes=False)
+    assert "while" in [section.operator for section in program.missing]
