@@ -132,6 +132,7 @@ _NO_WORK = frozenset(
         torch.ops.aten.detach.default,
         torch.ops.aten._assert_tensor_metadata.default,
         torch.ops.aten.is_same_size.default,
+        torch.ops.prim.device.default,
     }
 )
 

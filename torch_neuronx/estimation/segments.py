@@ -278,8 +278,18 @@ def _add(whole: Timed, part: Timed, call: int) -> None:
 
 
 def _last_uses(tape: Tape) -> dict[int, int]:
-    """By number of a tensor, the last call that is given it."""
-    return {number: at for at, call in enumerate(tape.calls) for number in call.given}
+    """By number of a tensor, the last call that is given it.
+
+    What a call is given and gives, because it is the same memory seen in the same way (a change in
+    place, a view that changes nothing), is new after it: nobody has taken that yet.
+    """
+    found: dict[int, int] = {}
+    for at, call in enumerate(tape.calls):
+        found.update(dict.fromkeys(call.given, at))
+        for number in call.results:
+            if number is not None:
+                found.pop(number, None)
+    return found
 
 
 class _Segment:
