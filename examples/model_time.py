@@ -1,4 +1,4 @@
-"""How long would a model take on hardware? A small GPT, forward and training, on three chips.
+"""How long would a model take on hardware? A small GPT, and a norm by a kernel, on three chips.
 
     python -m examples.model_time
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_neuronx
+from torch_neuronx.kernels.norm import rms_norm, rms_norm_reference
 
 TARGETS = ("trn1", "trn2", "trn3")
 WIDTH, HEADS, LAYERS, TOKENS, VOCABULARY = 512, 8, 4, 512, 8192
@@ -59,6 +60,18 @@ def run() -> list[str]:
             f"  a small GPT, {tokens.numel()} tokens, on {target}: {found.step_us / 1e3:.2f} ms, "
             f"expected between {low / 1e3:.2f} and {high / 1e3:.2f}; bound by {found.bound_by}, "
             f"MFU {found.mfu:.0%}"
+        )
+    x = torch.empty(4096, 1024, dtype=torch.bfloat16, device="meta")
+    weight = torch.empty(1024, dtype=torch.bfloat16, device="meta")
+    for target in TARGETS:
+        both = [
+            torch_neuronx.estimate(norm, x, weight, target=target)
+            for norm in (rms_norm_reference, rms_norm)
+        ]
+        made |= {f"{target}, a norm": both[0], f"{target}, a kernel": both[1]}
+        print(
+            f"  an RMS norm of {tuple(x.shape)} on {target}: {both[0].device_us:.0f} us by "
+            f"operators of PyTorch, {both[1].device_us:.0f} us by a kernel of NKI"
         )
     return [
         f"the parts of the estimate for {target} are not its whole"

@@ -86,6 +86,14 @@ class KernelRun(Protocol):
     def program_id(self, axis: int = 0) -> int:
         """Return the number of this program along an axis."""
 
+    # --- loops that Python runs ------------------------------------------------------------------
+
+    def position(self) -> int:
+        """Return where the next instruction will be in the code of the outermost block."""
+
+    def innermost(self, begin: int) -> None:
+        """Take note of a loop without others in it, whose code began at a position."""
+
     # --- what goes wrong -------------------------------------------------------------------------
 
     def finding(self, code: str, text: str, where: tuple[str, int] | None = None) -> None:

@@ -134,6 +134,14 @@ class Recorder:
         if self._failures:
             raise self._failures[0]
 
+    def position(self) -> int:
+        """Return where the next instruction will be in the code of the outermost block."""
+        return len(self.recording.body.code)
+
+    def innermost(self, begin: int) -> None:
+        """Take note of a loop of Python's without others in it, whose code began at a position."""
+        self.recording.innermost.append((begin, self.position()))
+
     def fail(self, error: NkiError) -> None:
         """Raise an error when the kernel has ended: it was found where Python lets none pass."""
         self._failures.append(error)

@@ -262,6 +262,10 @@ class Recording:
         cores: physical cores (times ranks) that take part.
         findings: what is undefined on hardware, with the user's line.
         peeked: Python has seen values of tensors, so another run may take another way.
+        compiled: a compiler orders its instructions, allocates its tiles and chooses the engines
+            that it leaves open, as for kernels of the first generation.
+        innermost: of loops of such a kernel that have no others in them, where the code of all
+            their turns begins and ends.
     """
 
     name: str
@@ -277,6 +281,8 @@ class Recording:
     cores: int = 1
     findings: list[tuple[Finding, tuple[str, int]]] = field(default_factory=list)
     peeked: bool = False
+    compiled: bool = False
+    innermost: list[tuple[int, int]] = field(default_factory=list)
 
     def items(self) -> Iterator[Event | Loop]:
         """Iterate over the events and loops of the outermost block."""

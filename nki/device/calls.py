@@ -16,7 +16,7 @@ from neuronxcc.ir.graph import Graph, Loc
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.ir.op import Op
 
-__all__ = ["CALLS", "without_calls"]
+__all__ = ["CALLS", "is_draw", "without_calls"]
 
 #: The results of ATen's operator, None for what is not used.
 Meaning = Callable[..., Sequence[Node | None] | None]
@@ -185,6 +185,28 @@ CALLS: Final[Mapping[str, Meaning]] = {
 _CHECKS: Final = ("neuron::check_", "neuron::check")
 
 
+# --- random numbers ------------------------------------------------------------------------------
+
+_DROPOUT: Final = "aten::native_dropout.default"
+
+
+def is_draw(node: Node) -> bool:
+    """Return whether a node is a call that draws random numbers: these have a place in an order."""
+    return node.op is Op.CUSTOM_CALL and "sequence" in node.attrs
+
+
+def _dropped(call: Node) -> Node:
+    """Return what dropout leaves of its operand: the mask alone is drawn by the call.
+
+    So what is left is computed with its neighbours, and only the mask, which backward needs as
+    well, goes through memory.
+    """
+    x, p = call.srcs[0], call["args"][1]
+    mask = build.convert(build.results(call)[1], DType.F32)
+    scaled = build.binary(Op.MULTIPLY, build.convert(x, DType.F32), 1.0 / (1.0 - p))
+    return build.convert(build.binary(Op.MULTIPLY, scaled, mask), x.dtype)
+
+
 # --- in graphs -----------------------------------------------------------------------------------
 
 
@@ -202,6 +224,8 @@ def without_calls(graph: Graph) -> Graph:
         call = node.srcs[0] if node.op is Op.GET else node
         if call.op not in (Op.CUSTOM_CALL, Op.HOST_CALL):
             return None
+        if call["target"] == _DROPOUT and node.op is Op.GET and node["index"] == 0:
+            return _dropped(call)
         found = meaning(call)
         if found is None or (node is call and len(found) != 1):
             return None

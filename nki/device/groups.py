@@ -16,6 +16,7 @@ from typing import NamedTuple
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node, is_uniform
 from neuronxcc.ir.op import Op
+from nki.device.calls import is_draw
 from nki.device.fixed import NOTHING, Fixed
 from nki.device.pointwise import POINTWISE
 from nki.device.views import (
@@ -252,7 +253,8 @@ class _Fuser:
             uses = (self._moved(node),)  # a copy: the node's operand as it sees it
         elif node in self.whole:
             uses = tuple(self._given(src) for src in node.srcs)
-        self._begin("move" if node.op in MOVES else node.op.value, node, uses)
+        kind = "random" if is_draw(node) else node.op.value
+        self._begin("move" if node.op in MOVES else kind, node, uses)
 
     def _given(self, node: Node) -> Use:
         """Return an operand that has to lie in memory as it is: a copy where it is a view."""

@@ -13,6 +13,7 @@ from nki.device.groups import Group
 from nki.device.indexed import run_gather, run_scatter
 from nki.device.movement import run_concatenate, run_dynamic, run_iota, run_move, run_pad
 from nki.device.products import run_product
+from nki.device.random import run_random
 from nki.device.rows import run_rows
 from nki.device.windows import run_reduce_window, run_select_and_scatter
 from nki.tensor import NkiTensor
@@ -40,6 +41,7 @@ KERNELS: Final[Mapping[str, Run]] = {
     "gather": run_gather,
     "scatter": run_scatter,
     "convolution": run_convolution,
+    "random": run_random,
 }
 
 

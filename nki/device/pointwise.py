@@ -31,6 +31,7 @@ from nki.device.functions import (
     tile32,
     typed,
 )
+from nki.device.special import inverse_error_function
 from nki.device.types import HELD, INTEGERS32
 from nki.dtypes import info
 
@@ -338,7 +339,7 @@ _NO_FUNCTION: Final = "no engine has this function"
 #: By operator; those without instructions say why.
 POINTWISE: Final[Mapping[Op, Emit]] = {
     **FUNCTIONS,
-    Op.ERFINV: _none(_NO_FUNCTION),
+    Op.ERFINV: inverse_error_function,
     Op.LGAMMA: _none(_NO_FUNCTION),
     Op.DIGAMMA: _none(_NO_FUNCTION),
     Op.CONJ: _none("no engine computes with complex numbers"),

@@ -133,7 +133,9 @@ _KNOWN = _Known()
 
 
 def _stream(recording: Recording) -> Stream:
-    made: Stream = _KNOWN.of(recording, "stream", lambda: stream_of(recording))
+    made: Stream = _KNOWN.of(
+        recording, "stream", lambda: stream_of(recording, compiled=recording.compiled)
+    )
     return made
 
 

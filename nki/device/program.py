@@ -98,6 +98,9 @@ class DeviceProgram:
     ) -> list[Array]:
         """Return the results that the instructions give; what has none is the reference's.
 
+        Random numbers are those that `call` draws, so that a seed means the same here as anywhere;
+        without it the instructions draw them.
+
         Args:
             inputs: one array for each parameter of the graph, of its type.
             call: runs custom and host calls.
@@ -112,7 +115,8 @@ class DeviceProgram:
         return [self._value(node, known) for node in self.graph.results]
 
     def _section(self, section: Section, known: Known, call: Caller | None, by: str | None) -> None:
-        if section.recording is None:
+        drawn = section.kind == "random" and call is not None
+        if section.recording is None or drawn:
             for node in section.nodes:
                 self._evaluate(node, known, call)
             return

@@ -22,6 +22,7 @@ from nki.device.chains import (
     residents_of,
     run_chain,
 )
+from nki.device.control import without_control
 from nki.device.emitter import Emitter, NoLoweringError, require_form
 from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
@@ -97,6 +98,7 @@ def lower(
     chip = get_target(target) if isinstance(target, str) else target
     if passes:
         graph = pipeline.run(graph, options)
+    graph = without_control(graph)
     calls = any(node.op in (Op.CUSTOM_CALL, Op.HOST_CALL) for node in graph.nodes())
     graph = without_calls(graph)
     if calls and options.auto_cast_type != "tf32":
@@ -283,7 +285,7 @@ def _key(chain: Chain, inputs: tuple[Node, ...], outputs: tuple[Node, ...]) -> A
                     known = (source.types, source["literal"])
                 uses.append((known, view))
             attrs = tuple((k, type(v), repr(v) if isinstance(v, float) else v)
-                          for k, v in node.attrs.items())  # fmt: skip
+                          for k, v in node.attrs.items() if k != "sequence")  # fmt: skip
             rows.append((node.op, node.types, attrs, tuple(uses)))
         rows.append(tuple(_output(node, group, numbers) for node in group.outputs))
         rows.append(tuple(sorted(numbers[node] for node in group.lines)))

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from nki.memory import MemoryRegion
 from nki.perf import predict_recording
 from nki.perf.kernels import recorded
 from nki.perf.profile import profile_paths, write_profile
-from nki.recording import TileForm
+from nki.recording import Recording, TileForm
 from nki.tensor import NkiTensor
 
 __all__ = ["FirstKernel", "baremetal", "benchmark", "jit", "profile", "simulate_kernel", "trace"]
@@ -59,6 +60,9 @@ class _Today(Kernel):
         if self.platform is None:
             return super().target(frontend, values)
         return get_target(self.platform)
+
+    def _record(self, *how: Any) -> Recording:
+        return replace(super()._record(*how), compiled=True)
 
 
 class FirstKernel:

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
+from nki.context import current_run
 from nki.first_generation.state import LoopRun, current, running
 
 __all__ = ["LoopIndex", "LoopRange", "around"]
@@ -26,11 +27,16 @@ class LoopIndex(int):
 
 
 class LoopRange(Sequence[int]):
-    """The result of ``nl.affine_range(...)``: a range of which the state knows the turns."""
+    """The result of ``nl.affine_range(...)``: a range of which the state knows the turns.
 
-    __slots__ = ("_range",)
+    Attributes:
+        unrolled: the compiler sees the turns written out and not a loop: ``nl.static_range(...)``.
+    """
 
-    def __init__(self, *args: Any) -> None:
+    __slots__ = ("_range", "unrolled")
+
+    def __init__(self, *args: Any, unrolled: bool = False) -> None:
+        self.unrolled = unrolled
         self._range = range(*[operator.index(value) for value in args])
 
     def __iter__(self) -> Iterator[int]:
@@ -39,6 +45,11 @@ class LoopRange(Sequence[int]):
             return
         loops = current().loops
         run = LoopRun(tuple([(outer, outer.turn) for outer in loops]))
+        recorder = None if self.unrolled else current_run()
+        if recorder is not None:
+            begin = recorder.position()
+            for outer in loops:
+                outer.inner = True
         loops.append(run)
         try:
             for number in self._range:
@@ -48,6 +59,8 @@ class LoopRange(Sequence[int]):
                 yield index
         finally:
             loops.remove(run)
+            if recorder is not None and not run.inner:
+                recorder.innermost(begin)
 
     def __len__(self) -> int:
         return len(self._range)

@@ -53,13 +53,15 @@ class LoopRun:
     Attributes:
         around: the loops that it lies in, outermost first, each with the number of its turn.
         turn: number of the turn that runs.
+        inner: another loop that the compiler sees has run in it.
     """
 
-    __slots__ = ("around", "turn")
+    __slots__ = ("around", "inner", "turn")
 
     def __init__(self, around: tuple[tuple[LoopRun, int], ...]) -> None:
         self.around = around
         self.turn = 0
+        self.inner = False
 
 
 class State:

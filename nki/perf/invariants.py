@@ -1,8 +1,10 @@
 """What a compiler of the first generation computes once for a loop: it moves it out of the loop.
 
-That is an instruction which computes in each iteration of an innermost loop the same from the same.
-A recording has its loops written out, so that it is seen by this: it has the operands of an earlier
-one that is not far away, as the bodies of innermost loops are short, and nothing changes them.
+That is an instruction which computes in each iteration of an innermost loop the same from the same:
+it has the operands of an earlier one, and nothing changes them. A recording has its loops written
+out. Of loops that the kernel asks for (`affine_range`, `sequential_range`) it says where they begin
+and end, those written out by the kernel (`static_range`) being parts of the bodies of others;
+else an earlier instruction is of the same loop that is not far away, as bodies are short.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ def without_invariants(recording: Recording) -> Recording:
         kept[np.isin(numbers, spread) & np.isin(code[at + _SPREAD_DST], gone)] = False
         alias[gone] = stands
         _rename(leaves, code, at, numbers, alias)
+    loops = _loops(recording, at)
     again = True
     while again:
         again = False
@@ -55,7 +58,7 @@ def without_invariants(recording: Recording) -> Recording:
             if not _is_pure(template):
                 continue
             mine = np.flatnonzero((numbers == number) & kept)
-            found = _repeats(template, code, at[mine], mine, writes)
+            found = _repeats(template, code, at[mine], mine, writes, loops[mine])
             if len(found):
                 again = True
                 gone, stands = mine[found[:, 0]], mine[found[:, 1]]
@@ -137,7 +140,18 @@ def _writes(
     return found
 
 
-def _repeats(template: Template, code: Ints, begins: Ints, time: Ints, writes: Ints) -> Ints:
+def _loops(recording: Recording, at: Ints) -> Ints:
+    """Return by instruction the number of the innermost loop that it is in, -1 for others."""
+    found = np.full(len(at), -1)
+    for number, (begin, end) in enumerate(recording.innermost):
+        first, last = np.searchsorted(at, [begin, end])
+        found[first:last] = number
+    return found
+
+
+def _repeats(
+    template: Template, code: Ints, begins: Ints, time: Ints, writes: Ints, loops: Ints
+) -> Ints:
     """Return pairs: an instruction, and an earlier one that computes the same.
 
     Args:
@@ -146,6 +160,7 @@ def _repeats(template: Template, code: Ints, begins: Ints, time: Ints, writes: I
         begins: where they begin.
         time: their numbers in the program.
         writes: by storage how many instructions write it.
+        loops: the innermost loops that they are in, -1 for others.
     """
     reads = np.array(
         [2 * i for i, leaf in enumerate(leaf_roles(template)) if not leaf.writes], np.int64
@@ -158,7 +173,10 @@ def _repeats(template: Template, code: Ints, begins: Ints, time: Ints, writes: I
     order = np.lexsort((time, *places.T))
     same = np.zeros(len(order), bool)
     same[1:] = (places[order][1:] == places[order][:-1]).all(1)
-    same[1:] &= fixed[order][1:] & fixed[order][:-1] & (np.diff(time[order]) <= _BODY)
+    ordered = loops[order]
+    together = (ordered[1:] == ordered[:-1]) & (ordered[1:] >= 0)
+    near = np.diff(time[order]) <= _BODY
+    same[1:] &= fixed[order][1:] & fixed[order][:-1] & (together | near)
     first = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
     return np.stack([order[same], order[first[same]]], 1)
 

@@ -70,7 +70,7 @@ def predict_recording(
     *,
     target: str | Target | None = None,
     parameters: Parameters | None = None,
-    compiled: bool = False,
+    compiled: bool | None = None,
     shape: Shape | None = None,
 ) -> Prediction:
     """Return how long a recorded kernel would take.
@@ -79,7 +79,8 @@ def predict_recording(
         recording: of a kernel.
         target: by default that which the kernel was recorded for.
         parameters: of the model.
-        compiled: a compiler orders instructions and chooses engines, as for the first generation.
+        compiled: a compiler orders instructions and chooses engines; by default if the kernel is of
+            the first generation.
         shape: how often the loops run, of `recorded`.
 
     Raises:
@@ -88,5 +89,6 @@ def predict_recording(
     if target is None:
         target = recording.target
     chip = get_target(target) if isinstance(target, str) else target
-    stream = stream_of(recording, compiled=compiled, shape=shape)
+    compiles = recording.compiled if compiled is None else compiled
+    stream = stream_of(recording, compiled=compiles, shape=shape)
     return predict_stream(stream, chip, parameters=parameters)

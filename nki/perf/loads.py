@@ -67,7 +67,7 @@ def without_repeated_loads(recording: Recording) -> Recording:
             for group in by_source[source]:
                 alias[[load.tile for load in group]] = group[0].tile
                 dropped += [load.at for load in group[1:]]
-    return replace(recording, body=_rewritten(recording, alias, dropped)) if dropped else recording
+    return _rewritten(recording, alias, dropped) if dropped else recording
 
 
 def loads_of(recording: Recording) -> Iterator[list[Load]]:
@@ -112,8 +112,8 @@ def _code(recording: Recording) -> tuple[Ints, Ints]:
     return np.array(recording.body.code, np.int64), at
 
 
-def _rewritten(recording: Recording, alias: Ints, dropped: list[int]) -> Block:
-    """Return the block without some instructions, and with other tiles in place of theirs."""
+def _rewritten(recording: Recording, alias: Ints, dropped: list[int]) -> Recording:
+    """Return a recording without some instructions, and with other tiles in place of theirs."""
     code, at = _code(recording)
     numbers = code[at]
     kept = np.ones(len(code), bool)
@@ -124,7 +124,9 @@ def _rewritten(recording: Recording, alias: Ints, dropped: list[int]) -> Block:
                 code[mine + 2 + 2 * i] = alias[code[mine + 2 + 2 * i]]
         gone = mine[np.isin(mine, dropped)]
         kept[gone[:, None] + np.arange(2 + template.words)] = False
-    return Block(array("q", code[kept].tobytes()))
+    places = np.concatenate([[0], np.cumsum(kept)])
+    innermost = [(int(places[first]), int(places[end])) for first, end in recording.innermost]
+    return replace(recording, body=Block(array("q", code[kept].tobytes())), innermost=innermost)
 
 
 class _Room:

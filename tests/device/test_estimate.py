@@ -420,6 +420,25 @@ def base_efficiency() -> float:
     return GraphParameters().product_efficiency
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        lambda y: y.add_(1),
+        lambda y: y.relu_(),
+        lambda y: y.view(4096, WIDTH),
+        lambda y: nn.functional.relu(y, inplace=True).view(4096, WIDTH),
+        lambda y: y if y.device.type == "neuron" else None,
+    ],
+)
+def test_a_result_that_is_changed_in_place_or_looked_at_is_computed(last: Any) -> None:
+    """It was taken for one that the last operator takes and nobody needs."""
+    plain = torch_neuronx.estimate(lambda a: a.exp(), x(4096))
+    found = torch_neuronx.estimate(lambda a: last(a.exp()), x(4096))
+    check_whole(found)
+    assert found.device_us >= plain.device_us > 0
+    assert found.written_bytes == plain.written_bytes
+
+
 def test_device_programs_give_the_time_where_there_are_some() -> None:
     found = torch_neuronx.estimate(model(), x(), programs=True)
     check_whole(found)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+from scipy import special
 
+from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import Graph, parameter
+from neuronxcc.ir.node import TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.table import TABLE
@@ -64,13 +69,11 @@ def device_samples() -> Iterator[Sample]:
 SAMPLES = {sample.name: sample for sample in device_samples()}
 # Operators without a device lowering in float32 and bfloat16. A row that is wrong fails.
 MISSING = {
-    Op.ERFINV: "no engine has this function",
     Op.LGAMMA: "no engine has this function",
     Op.DIGAMMA: "no engine has this function",
     Op.NEXTAFTER: "no engine has this function",
     Op.COMPLEX: "complex",
     Op.WHILE: "control flow",
-    Op.CONDITIONAL: "control flow",
     Op.CALL: "inlined by a pass",
     Op.ALL_REDUCE: "collective",
     Op.ALL_GATHER: "collective",
@@ -123,3 +126,16 @@ def test_the_share_of_operators_that_the_device_runs() -> None:
                 found.add(op)
     assert len(counted) > 80
     assert len(found) / len(counted) >= 0.9
+
+
+def test_the_inverse_error_function_over_its_range() -> None:
+    """Near 0, near 1 and between, by its own definition in float64."""
+    rng = np.random.default_rng(0)
+    near = [1 - np.exp(-rng.uniform(0, 16, 4096)), np.exp(-rng.uniform(0, 80, 4096))]
+    ends = [1.0, -1.0, 0.0, 1.5, np.nan]
+    x = np.concatenate([rng.uniform(-1, 1, 8192), *near, ends]).astype(np.float32)
+    param = parameter(0, TensorType(DType.F32, x.shape), "x")
+    graph = Graph("test", (param,), (build.unary(Op.ERFINV, param),))
+    (found,) = lower(graph, "trn2", Options(), passes=False).run([x], by="reference")
+    expected = special.erfinv(x.astype(np.float64)).astype(np.float32)
+    assert roundings(found, expected) <= ROUNDINGS

@@ -13,7 +13,7 @@ from neuronxcc.perf import PARAMETERS, Parameters
 from nki.first_generation.launch import jit
 from nki.perf.calibration.fit import GRID, PRIOR, best, errors, left_out, tabulated
 from nki.perf.calibration.kernels import KERNELS, SHAPES
-from nki.perf.calibration.rows import predicted, rows, stream_for
+from nki.perf.calibration.rows import predicted, rows, spearman, stream_for, variants
 
 Array = npt.NDArray[Any]
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
@@ -66,6 +66,8 @@ MEANINGS: dict[str, tuple[Any, Any]] = {
     ("mamba", "fused_mamba_v1", "fused_mamba_v2"),
     (scan, ((128, 32), (128, 32), (128, 2), (2, 32), (2, 32))),
 )
+# Two parts of a sequence, the second one from where the first one ends.
+MEANINGS["fused_mamba_v3"] = scan, ((128, 1024), (128, 1024), (128, 2), (2, 1024), (2, 1024))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -83,8 +85,8 @@ def test_a_kernel_computes_what_the_measured_one_does(name: str) -> None:
 def test_rows_have_kernels_and_sources() -> None:
     found = rows()
     assert len(found) == 13
-    assert {row.kernel for row in found} == KERNELS.keys() == SHAPES.keys()
-    for row in found:
+    assert {row.kernel for row in (*found, *variants())} == KERNELS.keys() == SHAPES.keys()
+    for row in (*found, *variants()):
         assert row.source.startswith(("AccelOpt ", "fused_mamba"))
         assert row.measured > 0
 
@@ -138,16 +140,47 @@ def test_what_is_fitted_is_said_to_be() -> None:
     assert said == {*PRIOR, "launch"}
 
 
-def test_variants_of_the_tutorial_are_in_the_measured_order() -> None:
-    """Of the rows that are quick to record; the page's table has the others in the same order."""
-    page = [line.split("|") for line in PAGE.read_text().splitlines() if "fused_mamba_v" in line]
-    table = [(float(cells[2]), float(cells[5])) for cells in page if len(cells) == 8]
-    assert len(table) == 6
-    assert sorted(table) == sorted(table, key=lambda pair: pair[1])
-    chosen = [r for r in rows() if r.kernel.startswith("fused_mamba") and "512" in r.name]
-    found = [
-        (row.measured, row.comparable(predicted(row, stream_for(row), Parameters())))
-        for row in chosen
-    ]
-    assert len(found) == 3
-    assert sorted(found) == sorted(found, key=lambda pair: pair[1])
+def test_rank_correlation() -> None:
+    numbers = np.random.default_rng(0).permutation(12).astype(float)
+    assert spearman([(n, n * n) for n in numbers]) == pytest.approx(1)
+    assert spearman([(n, -n) for n in numbers]) == pytest.approx(-1)
+    # Ranks 1, 2.5, 2.5, 4 beside 1, 2, 3, 4.
+    assert spearman([(0, 0), (5, 1), (5, 2), (7, 3)]) == pytest.approx(4.5 / np.sqrt(4.5 * 5))
+    other = np.random.default_rng(1).permutation(12).astype(float)
+    expected = np.corrcoef(numbers, other)[0, 1]  # they are their own ranks
+    assert spearman(list(zip(numbers, other, strict=True))) == pytest.approx(expected)
+
+
+def test_variants_are_in_the_measured_order() -> None:
+    """Of those that are quick to record; the page's table has the others."""
+    chosen = [row for row in variants() if row.arguments in {(4096, 512), (4096, 1024)}]
+    assert len(chosen) == 5
+    made = [row.comparable(predicted(row, stream_for(row), Parameters())) for row in chosen]
+    page = PAGE.read_text()
+    for row, us in zip(chosen, made, strict=True):
+        line = f"| {row.name} | {row.measured:.0f} | {us:.0f} | {us / row.measured - 1:+.0%} |"
+        assert line in page
+    assert spearman([(row.measured, us) for row, us in zip(chosen, made, strict=True)]) >= 0.9
+    for length in (512, 1024):
+        first = {
+            row.kernel: us
+            for row, us in zip(chosen, made, strict=True)
+            if row.arguments[1] == length
+        }
+        assert first["fused_mamba_v2"] >= first["fused_mamba_v3"]
+        assert first.get("fused_mamba_v1", np.inf) > first["fused_mamba_v2"]
+
+
+def test_the_page_has_all_variants_in_the_measured_order() -> None:
+    lines = [line.split("|") for line in PAGE.read_text().splitlines()]
+    table = {
+        cells[1].strip(): (float(cells[2]), float(cells[3]))
+        for cells in lines
+        if len(cells) == 6 and cells[1].startswith(" fused_mamba_v")
+    }
+    assert table.keys() == {row.name for row in variants()}
+    assert {table[row.name][0] for row in variants()} == {row.measured for row in variants()}
+    assert spearman(list(table.values())) >= 0.9
+    for name, (_, us) in table.items():
+        tiled = table.get(name.replace("_v2", "_v3"))
+        assert tiled is None or us >= tiled[1]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
 
+import nki.first_generation.isa as nisa
+import nki.first_generation.language as nl
 from neuronxcc import nki
 from neuronxcc.perf import Prediction, model_of
 from neuronxcc.targets import get_target
@@ -79,3 +82,46 @@ def test_variants_are_in_order(slow: str, fast: str) -> None:
 def test_twice_the_work_takes_longer(name: str) -> None:
     one, two = timed(name, "trn1"), timed(name, "trn1", 2)
     assert 1.5 * one.device_us < two.device_us < 2.3 * one.device_us
+
+
+def _parts(x: Any, y: Any, *, outer: Any, inner: Any) -> Any:
+    """x + turns * (x * y), 4 columns at a time; the products are the same in each turn of `outer`.
+
+    A turn of all parts is 32 products and as many sums, which is more than lies near.
+    """
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    first, second = nl.load(x), nl.load(y)
+    total = nl.copy(first)
+    for _ in outer(4):
+        for begin in inner(0, x.shape[1], 4):
+            part = slice(begin, begin + 4)
+            product = nisa.tensor_tensor(first[:, part], second[:, part], np.multiply)
+            total[:, part] = nl.add(total[:, part], product)
+    nl.store(out, total)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "products"),
+    [
+        # The loop that is left is the outer one, and its body has all parts.
+        (nl.affine_range, nl.static_range, 32),
+        (nl.sequential_range, nl.static_range, 32),
+        # In the innermost loop all products are different.
+        (nl.affine_range, nl.affine_range, 128),
+        (nl.static_range, nl.affine_range, 128),
+        # No loop is left.
+        (nl.static_range, nl.static_range, 128),
+    ],
+)
+def test_invariants_leave_the_innermost_loop_that_a_compiler_sees(
+    outer: Any, inner: Any, products: int
+) -> None:
+    kernel = nki.jit(functools.partial(_parts, outer=outer, inner=inner), platform_target="trn1")
+    arrays = [np.arange(128 * 128, dtype=np.float32).reshape(128, 128) % 7 for _ in range(2)]
+    np.testing.assert_array_equal(kernel(*arrays), arrays[0] + 4 * arrays[0] * arrays[1])
+    made = kernel.predict(*arrays)
+    counts = dict.fromkeys((work.name for work in made.stream.works), 0)
+    for work, count in zip(made.stream.works, made.counts.tolist(), strict=True):
+        counts[work.name] += count
+    assert counts["tensor_tensor"] == products + 128

@@ -33,7 +33,7 @@ from neuronxcc.perf import (
 )
 from neuronxcc.perf.loops import unroll
 from neuronxcc.perf.model import PSUM_PORT, SBUF_PORT, Cost
-from neuronxcc.perf.parameters import markdown
+from neuronxcc.perf.parameters import MODEL_VERSION, markdown
 from neuronxcc.perf.stream import GPSIMD, TENSOR
 from neuronxcc.targets import TARGETS, get_target
 
@@ -311,7 +311,7 @@ def test_a_summary_names_the_target_and_the_interval() -> None:
     found: Prediction = predict(streaming(8), get_target("trn1"))
     text = str(found)
     assert "streaming on trn1, 1 core" in text
-    assert "model 2, calibrated" in text
+    assert f"model {MODEL_VERSION}, calibrated" in text
     low, high = found.interval_us
     assert low < found.latency_us < high
     assert found.latency_us == found.device_us + PARAMETERS["launch"].value

@@ -11,6 +11,7 @@ from neuronxcc.perf.graphs import SIMULATED, Machine, Section, cost_section
 from nki.device import SectionTime, lower
 from nki.device.record import InstructionLimitError
 from nki.errors import NkiError
+from torch_neuronx.nki.launches import recording_of
 
 __all__ = ["simulated"]
 
@@ -30,7 +31,9 @@ def simulated(
         The graph whose nodes the sections have, and these; or why there is no program.
     """
     try:
-        program = lower(graph, machine.target, settings, passes=False, weights=weights)
+        program = lower(
+            graph, machine.target, settings, passes=False, weights=weights, kernels=recording_of
+        )
         found = program.predict(parameters=machine.known)
     except (ShapeError, NkiError, NotImplementedError, InstructionLimitError) as error:
         return str(error).strip().splitlines()[0]

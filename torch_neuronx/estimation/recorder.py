@@ -22,6 +22,7 @@ from torch_neuronx.distributed.planning import collectives
 from torch_neuronx.distributed.planning.collectives import Collective
 from torch_neuronx.distributed.planning.memory import Block
 from torch_neuronx.distributed.planning.progress import Progress
+from torch_neuronx.nki.launches import OPERATOR, launch_of
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -58,7 +59,7 @@ class Place(NamedTuple):
 
     Attributes:
         layer: the module, "" outside of any; "optimizer" in its step.
-        operator: as PyTorch names it, "aten.mm".
+        operator: as PyTorch names it, "aten.mm"; "nki." and the name of a kernel.
         file: of the user's line, "" if no Python code asked.
         line: its number.
     """
@@ -131,6 +132,7 @@ _NO_WORK = frozenset(
         torch.ops.aten.detach.default,
         torch.ops.aten._assert_tensor_metadata.default,
         torch.ops.aten.is_same_size.default,
+        torch.ops.prim.device.default,
     }
 )
 
@@ -177,7 +179,7 @@ class Recorder:
             results = (*results, *(x.number for x in refs if isinstance(x, Ref)))
         if func in _NO_WORK or not (given or results or collective):
             return
-        place = self._place(str(func).removesuffix(".default"))
+        place = self._place(_name(func, args))
         self.tape.calls.append(
             Call(func, tuple(args), dict(kwargs), tuple(given), results, place, region, collective)
         )
@@ -209,6 +211,13 @@ class Recorder:
         return place
 
 
+def _name(func: Any, args: Sequence[object]) -> str:
+    """What an operator is called: as PyTorch does, and a kernel of NKI by its own name."""
+    if func._schema.name == OPERATOR:
+        return f"nki.{launch_of(str(args[-1])).name}"
+    return str(func).removesuffix(".default")
+
+
 def _users_line(frame: FrameType | None) -> tuple[str, int]:
     """The innermost line outside of PyTorch, of this project, and of Python's own library."""
     while frame is not None:
@@ -227,8 +236,10 @@ def _is_ours(file: str) -> bool:
         return "-packages/torch/" in file
     if file.startswith(_MODELS):
         return False
-    return file.startswith(("<", *library)) or any(f"/{name}/" in file for name in _OURS)
+    return file.startswith(("<", *library, *_OURS))
 
 
-_OURS = ("torch_neuronx", "neuronxcc")
+_OURS = tuple(
+    f"{Path(__file__).parents[2] / name}/" for name in ("torch_neuronx", "neuronxcc", "nki")
+)
 _MODELS = str(Path(__file__).parent / "calibration") + "/"  # written as users write theirs

@@ -163,7 +163,7 @@ class Estimate:
 
     @property
     def simulated(self) -> float:
-        """Share of the step whose time is from device programs."""
+        """Share of the step whose time is that of instructions: of kernels and device programs."""
         us = sum(row.us for row in self.rows if row.how == "simulated")
         return us / self.step_us if self.step_us else 0.0
 
@@ -272,7 +272,7 @@ class Estimate:
         yield f"  MFU {self.mfu:.1%}, MBU {self.mbu:.1%}{memory}"
         if self.world_size > 1:
             yield f"  collectives as {self.era}"
-        yield f"  of device programs {self.simulated:.0%} of the time, the rest by bytes and flops"
+        yield f"  of instructions {self.simulated:.0%} of the time, the rest by bytes and flops"
 
     def _tables(self) -> Iterable[str]:
         tables: tuple[By, ...] = ("section", "layer", "operator", "line")

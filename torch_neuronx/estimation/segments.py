@@ -27,6 +27,7 @@ from neuronxcc.perf.graphs.sections import BY_BOUNDS, How
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.errors import LoweringError
 from torch_neuronx.dynamo.importer import Imported, import_graph
+from torch_neuronx.estimation.kernels import Kernels
 from torch_neuronx.estimation.programs import simulated
 from torch_neuronx.estimation.recorder import Form, Ref, Tape
 
@@ -127,6 +128,7 @@ class Timer:
         self.tape, self.machine, self.settings = tape, machine, settings
         self.training = training
         self.graphs, self.programs = graphs, programs
+        self._kernels = Kernels(machine)
         self._known: dict[Any, Timed] = {}
         self._keys = graphs.keys
         self._last = _last_uses(tape)
@@ -167,9 +169,9 @@ class Timer:
             if not isinstance(found, str):
                 return self._put_together(found[1], _located(found[0]), len(segment.calls))
             notes.add(f"no device program: {found}")
-        sections = sections_of(graph, self.machine, constant_params=constant)
+        sections = sections_of(graph, self.machine, constant_params=constant, kernels=self._kernels)
         made = self._put_together(sections, _located(graph), len(segment.calls))
-        made.notes |= notes
+        made.notes |= notes | self._kernels.notes
         return made
 
     def _compiled(self, segment: _Segment) -> tuple[Graph, frozenset[int]] | str:
@@ -276,8 +278,18 @@ def _add(whole: Timed, part: Timed, call: int) -> None:
 
 
 def _last_uses(tape: Tape) -> dict[int, int]:
-    """By number of a tensor, the last call that is given it."""
-    return {number: at for at, call in enumerate(tape.calls) for number in call.given}
+    """By number of a tensor, the last call that is given it.
+
+    What a call is given and gives, because it is the same memory seen in the same way (a change in
+    place, a view that changes nothing), is new after it: nobody has taken that yet.
+    """
+    found: dict[int, int] = {}
+    for at, call in enumerate(tape.calls):
+        found.update(dict.fromkeys(call.given, at))
+        for number in call.results:
+            if number is not None:
+                found.pop(number, None)
+    return found
 
 
 class _Segment:

@@ -40,6 +40,7 @@ from torch_neuronx.estimation.recorder import Recorder, Region, Tape
 from torch_neuronx.estimation.result import Estimate
 from torch_neuronx.estimation.schedule import Mode, run
 from torch_neuronx.estimation.segments import Graphs, Timer
+from torch_neuronx.nki.frontend import recording_for
 
 __all__ = ["Recorded", "estimate", "placed", "record", "time_of"]
 
@@ -196,7 +197,10 @@ def record(
             "training and kwargs are about a module or a function on one core; a script, or the "
             "program of a job, trains by itself"
         )
-    with _fake(placement, rank, steps if whole else None) as following:
+    with (
+        recording_for(placement.target),
+        _fake(placement, rank, steps if whole else None) as following,
+    ):
         recorder = Recorder(following.progress)
         following.watchers.append(recorder)
         if whole:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy.typing as npt
@@ -18,10 +21,21 @@ from torch_neuronx.nki import execution
 from torch_neuronx.nki.launches import results_of, run_as_operator, typed_arguments
 from torch_neuronx.nki.types import host_array, name_of
 
-__all__ = ["FRONTEND", "TorchFrontend"]
+__all__ = ["FRONTEND", "TorchFrontend", "recording_for"]
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _DEVICES = ("cpu", "neuron")
+_ASKED: ContextVar[Target | None] = ContextVar("asked", default=None)
+
+
+@contextmanager
+def recording_for(target: Target) -> Iterator[None]:
+    """Record kernels for a chip that is not the emulated one, in a `with` block: for estimates."""
+    token = _ASKED.set(target)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
 
 
 class TorchFrontend(Frontend):
@@ -53,7 +67,7 @@ class TorchFrontend(Frontend):
     def target(self, values: list[Any]) -> Target:
         """Return the emulated device's target for tensors on it, else NKI's default."""
         if any(isinstance(v, torch.Tensor) and v.device.type == "neuron" for v in values):
-            return _config.machine().target
+            return _ASKED.get() or _config.machine().target
         return super().target(values)
 
     def execute(self, launch: Launch, values: list[Any]) -> Any:

@@ -14,6 +14,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from nki.errors import NkiError
 from nki.kernel import Kernel, jit
+from torch_neuronx._operator_bodies import BODIES
 
 __all__ = ["nki_op", "wrap_nki"]
 
@@ -42,8 +43,8 @@ def nki_op(
     """Register a function that calls kernels as a custom operator: ``@nki_op("lib::name")``.
 
     The operator runs on the CPU and on neuron devices. Its shape function is the function itself
-    on fake tensors: kernels are recorded for shapes, without data. Compiled graphs see the kernels
-    and the operators of PyTorch inside of it, not the operator.
+    on fake tensors: kernels are recorded for shapes, without data. Compiled graphs, plans and
+    estimates see the kernels and the operators of PyTorch inside of it, not the operator.
 
     Args:
         name: "namespace::name".
@@ -74,6 +75,7 @@ def nki_op(
             return body(*args, **(kwargs or {}))
 
     made.register_torch_dispatch(FunctionalTensorMode, within_graph)
+    BODIES[made._opoverload] = body  # noqa: SLF001 - PyTorch's own name for it
     operator: CustomOpDef = made
     return operator
 

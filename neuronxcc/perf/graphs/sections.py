@@ -8,7 +8,7 @@ time, tile by tile, and takes as long as the busiest of them; then the next one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -18,12 +18,25 @@ from neuronxcc.ir.op import Op
 from neuronxcc.perf.graphs.machine import Machine
 from neuronxcc.perf.graphs.merging import balance, merge
 from neuronxcc.perf.graphs.rates import NodeCost, cost_of
+from neuronxcc.perf.prediction import Prediction
 
-__all__ = ["BY_BOUNDS", "SIMULATED", "How", "Section", "cost_section", "sections_of"]
+__all__ = [
+    "BY_BOUNDS",
+    "KERNEL",
+    "SIMULATED",
+    "How",
+    "Kernels",
+    "Section",
+    "cost_section",
+    "sections_of",
+]
 
 How = Literal["simulated", "bytes and flops"]
+#: Of a call of a kernel what its instructions take; None for calls of other things.
+Kernels = Callable[[Node], Prediction | None]
 SIMULATED: Final[How] = "simulated"
 BY_BOUNDS: Final[How] = "bytes and flops"
+KERNEL: Final = "kernel"  # the class of a call of a kernel of NKI whose instructions are timed
 
 _BEGINS = frozenset(
     {"product", "attention", "rows", "sort", "largest", "host", "other call", "collective"}
@@ -96,7 +109,11 @@ class Section:
 
 
 def sections_of(
-    graph: Graph, machine: Machine, *, constant_params: Collection[int] | None = None
+    graph: Graph,
+    machine: Machine,
+    *,
+    constant_params: Collection[int] | None = None,
+    kernels: Kernels | None = None,
 ) -> list[Section]:
     """Take a graph apart into sections, and cost them.
 
@@ -105,11 +122,13 @@ def sections_of(
         machine: a logical core.
         constant_params: numbers of the parameters that are weights: transposing them is done once,
             when they are loaded. None: all that the graph does not update.
+        kernels: gives the times of NKI's kernels that the graph calls. Each is a section that
+            takes this time; without it they are calls of other things.
     """
     if constant_params is None:
         updated = set(graph.aliases.values())
         constant_params = {p["index"] for p in graph.params} - updated
-    parts = _Parts(machine, frozenset(constant_params))
+    parts = _Parts(machine, frozenset(constant_params), kernels)
     for node in graph.nodes():
         parts.add(node)
     return parts.finished(graph)
@@ -138,8 +157,14 @@ def cost_section(nodes: Sequence[Node], results: Collection[Node], machine: Mach
 
 
 class _Parts:
-    def __init__(self, machine: Machine, constant: frozenset[int]) -> None:
+    def __init__(
+        self, machine: Machine, constant: frozenset[int], kernels: Kernels | None = None
+    ) -> None:
         self.machine = machine
+        self.known = kernels
+        self.kernels: dict[Node, Prediction] = {}
+        self.apart: dict[int, Node] = {}  # by number of a section the kernel that it is
+        self.stored: set[Node] = set()  # what kernels take and give, which is in HBM
         self.constant = constant
         self.sections: list[list[Node]] = []
         self.place: dict[Node, int] = {}  # number of its section; -1 for what is not computed here
@@ -164,6 +189,8 @@ class _Parts:
             self.weights.add(node)
             self.place[node] = -1
             return
+        if self._is_kernels(node, cost):
+            return
         before = max((self.place[src] for src in node.srcs), default=-1)
         free = not cost.works and cost.kind not in _BEGINS
         if node.op in _NESTED:
@@ -172,16 +199,38 @@ class _Parts:
             self.place[node] = -1
             return
         begins = cost.kind in _BEGINS or node.op in _NESTED
-        if begins or before < 0:
+        if begins or before < 0 or before in self.apart:
             # Chains on elements that do not wait for each other stream through the core together,
             # and what is small and waits for nothing runs beside the section before.
             beside = sum(t.nbytes for t in node.types) <= _BESIDE and bool(self.sections)
-            if begins or not (self.streams or beside):
+            alone = len(self.sections) - 1 in self.apart
+            if begins or alone or not (self.streams or beside):
                 self.sections.append([])
                 self.streams = not begins
             before = len(self.sections) - 1
         self.place[node] = before
         self.sections[before].append(node)
+
+    def _is_kernels(self, node: Node, cost: NodeCost) -> bool:
+        """Put a kernel into a section of its own, with its results; False for other nodes."""
+        if node.op is Op.GET and node.srcs[0] in self.kernels:
+            self.place[node] = self.place[node.srcs[0]]
+            self.sections[self.place[node]].append(node)
+            self.stored.add(node)
+            return True
+        found = self.known(node) if self.known and node.op is Op.CUSTOM_CALL else None
+        if found is None:
+            return False
+        self.kernels[node] = found
+        cost.kind, cost.flops, cost.either = KERNEL, found.flops, {}
+        cost.busy = {name: us for name, us in found.busy_us.items() if us and name != "dma"}
+        cost.engine = max(cost.busy, key=lambda name: cost.busy[name], default="")
+        self.place[node] = len(self.sections)
+        self.apart[len(self.sections)] = node
+        self.sections.append([node])
+        self.stored |= {node, *(self._root(src) for src in node.srcs)}
+        self.streams = False
+        return True
 
     def _inside(self, node: Node) -> list[Section]:
         """Of a loop once what it repeats, of a choice the longest branch."""
@@ -206,6 +255,9 @@ class _Parts:
         found = []
         for number, nodes in enumerate(self.sections):
             merge([self.costs[node] for node in nodes], users)
+            if number in self.apart:
+                found.append(self._kernel(number))
+                continue
             section = self.costed(number, results, crossing)
             inner = [s for node in nodes for s in self.nested.get(node, ())]
             found.append(_joined(section, inner, nodes) if inner else section)
@@ -234,6 +286,21 @@ class _Parts:
         made.busy = {name: us for name, us in made.busy.items() if us}
         if made.busy:
             made.latency_us = machine.graph.section_gap + self._chain(made)
+        return made
+
+    def _kernel(self, number: int) -> Section:
+        """The section of a kernel, which takes what its instructions do."""
+        call, nodes = self.apart[number], self.sections[number]
+        known = self.kernels[call]
+        made = Section([self.costs[node] for node in nodes])
+        made.busy = {name: us for name, us in known.busy_us.items() if us}
+        made.latency_us = max(0.0, known.device_us - max(made.busy.values(), default=0.0))
+        made.simulated_us, made.how = known.device_us, SIMULATED
+        made.written = min(known.hbm_bytes, sum(t.nbytes for t in call.types))
+        made.read = known.hbm_bytes - made.written
+        made.spilled = known.spilled_bytes
+        made.of = [known.hbm_bytes if node is call else 0 for node in nodes]
+        made.notes = known.notes
         return made
 
     def _moves(self, at: int, made: Section, number: int, seen: set[Node]) -> int:
@@ -290,6 +357,8 @@ class _Parts:
 
     def _leaves(self, node: Node) -> bool:
         """Return whether a result is too large to stay on the chip."""
+        if node in self.stored:
+            return True
         return sum(t.nbytes for t in node.types) > self.machine.resident_bytes
 
     def _again(self, nodes: Sequence[Node], read: set[Node]) -> int:

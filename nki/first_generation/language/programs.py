@@ -34,7 +34,12 @@ def affine_range(*args: Any, **more: Any) -> LoopRange:
 
 
 sequential_range = affine_range
-static_range = affine_range
+
+
+def static_range(*args: Any, **more: Any) -> LoopRange:
+    """Return ``range(...)``: a loop that the compiler sees written out, turn by turn."""
+    del more
+    return LoopRange(*args, unrolled=True)
 
 
 class nc(int):  # noqa: N801 (the documented name)

@@ -1,6 +1,6 @@
 """Compare the performance model with public measurements, and fit it.
 
-python -m nki.perf.calibration [--fit]
+python -m nki.perf.calibration [--fit | --variants]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from neuronxcc.perf import Parameters
 from neuronxcc.unread import ends_quietly
 from nki.perf.calibration.fit import GRID, PRIOR, best, errors, left_out, tabulated
-from nki.perf.calibration.rows import Row, rows, stream_for
+from nki.perf.calibration.rows import Row, predicted, rows, spearman, stream_for, variants
 
 Errors = Sequence[tuple[Row, float, float]]
 
@@ -32,6 +32,18 @@ def _table(before: Errors, now: Errors) -> list[str]:
     return lines
 
 
+def _print_variants() -> None:
+    """Print how variants of one kernel are ordered by hardware and by the model."""
+    pairs = []
+    print("| Variant | Measured us | Predicted us | Error |\n|---|---|---|---|")
+    for row in sorted(variants(), key=lambda row: (row.arguments, row.kernel)):
+        made = row.comparable(predicted(row, stream_for(row), Parameters()))
+        pairs.append((row.measured, made))
+        error = made / row.measured - 1
+        print(f"| {row.name} | {row.measured:.0f} | {made:.0f} | {error:+.0%} |", flush=True)
+    print(f"\nrank correlation: {spearman(pairs):.3f}")
+
+
 def _summary(name: str, found: Sequence[float]) -> str:
     size, mean = statistics.fmean(map(abs, found)), statistics.fmean(found)
     return f"| {name} | {size:.0%} | {mean:+.0%} | {max(found, key=abs):+.0%} |"
@@ -42,7 +54,13 @@ def main() -> int:
     """Print what was asked for."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--fit", action="store_true", help="fit, and leave out each family")
+    options.add_argument(
+        "--variants", action="store_true", help="variants of a kernel alone: their order"
+    )
     chosen = options.parse_args()
+    if chosen.variants:
+        _print_variants()
+        return 0
     streams = [(row, stream_for(row)) for row in rows()]
     now = Parameters()
     summaries = []

@@ -1,10 +1,13 @@
-"""The measurements of `measurements.csv`, and what the model says of their kernels."""
+"""The measurements of the tables here, and what the model says of their kernels."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
+
+import numpy as np
 
 from neuronxcc.perf import Parameters, Prediction, Stream
 from neuronxcc.perf import predict as predict_stream
@@ -14,7 +17,7 @@ from nki.launch import Slot, record
 from nki.perf.calibration.kernels import KERNELS, SHAPES
 from nki.perf.streams import stream_of
 
-__all__ = ["Row", "predicted", "rows", "stream_for"]
+__all__ = ["Row", "predicted", "rows", "spearman", "stream_for", "variants"]
 
 
 class Row(NamedTuple):
@@ -63,8 +66,32 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """Return the measurements in the order of the file."""
-    text = (files(__package__) / "measurements.csv").read_text()
+    """Return the measurements that the fit is of, in the order of the file."""
+    return _read("measurements.csv")
+
+
+def variants() -> list[Row]:
+    """Return the variants of one kernel that have published times; some are among `rows`."""
+    tutorial = [row for row in rows() if row.family == "fused_mamba" and row.arguments[0] == 4096]
+    return [*tutorial, *_read("variants.csv")]
+
+
+def spearman(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the rank correlation of pairs of numbers; equal ones share the mean of their ranks.
+
+    >>> round(spearman([(1, 10), (2, 30), (3, 20)]), 6)
+    0.5
+    """
+    ranked = []
+    for side in zip(*pairs, strict=True):
+        _, of, counts = np.unique(side, return_inverse=True, return_counts=True)
+        ranked.append((np.cumsum(counts) - (counts + 1) / 2)[of])
+    first, second = ranked
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _read(name: str) -> list[Row]:
+    text = (files(__package__) / name).read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return [
         Row(

@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from torch_neuronx._operator_bodies import BODIES
 from torch_neuronx.distributed.planning import collectives
 from torch_neuronx.distributed.planning.collectives import SPECS, Collective
 from torch_neuronx.distributed.planning.errors import PlanError
@@ -84,6 +85,14 @@ class PlanMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if active_fake_mode() is not None:
             return func(*args, **kwargs)  # PyTorch asks itself for shapes, as DTensor does
+        body = BODIES.get(func)
+        if body is not None:
+            with self:  # the operators that it is made of are seen in its place
+                return body(*args, **kwargs)
+        return self._noted(func, args, kwargs)
+
+    def _noted(self, func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+        """Run an operator, and note what it did."""
         self.progress.notice()
         memory = self.progress.memory
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]

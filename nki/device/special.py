@@ -1,0 +1,56 @@
+"""Functions that no engine has, by polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import nki.isa as nisa
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.node import Node
+from nki.device.emitter import Emitter, Operand, Value
+from nki.device.functions import absolute, rounded, tile32, typed
+
+__all__ = ["inverse_error_function"]
+
+# erf_inv(x) / x by w = -log((1 - x) (1 + x)), for float32: of w - 2.5 for w below 5, else of
+# sqrt(w) - 3; highest power first. Source: M. Giles, "Approximating the erfinv function" (2012).
+_NEAR: Final = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
+)  # fmt: skip
+_FAR: Final = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+    0.00943887047, 1.00167406, 2.83297682,
+)  # fmt: skip
+_BETWEEN: Final = 5.0
+
+
+def inverse_error_function(e: Emitter, node: Node, operands: list[Operand]) -> Value:
+    """Return erf_inv(x): infinite at -1 and 1, NaN beyond."""
+    x = tile32(e, operands[0])
+    below = e.new("float32", vector=x.vector)
+    nisa.tensor_scalar(below, x.tile, op0="multiply", operand0=-1.0, op1="add", operand1=1.0)
+    above = e.binary("add", x, 1.0, DType.F32)
+    product = e.binary("multiply", Value(below, DType.F32, x.vector), above, DType.F32)
+    w = e.binary("multiply", e.activation("log", product, DType.F32), -1.0, DType.F32)
+    found = _polynomial(e, e.binary("add", w, -2.5, DType.F32), _NEAR)
+    root = e.binary("add", e.activation("sqrt", w, DType.F32), -3.0, DType.F32)
+    far = e.binary("greater_equal", w, _BETWEEN, DType.PRED)
+    nisa.tensor_copy_predicated(found.tile, _polynomial(e, root, _FAR).tile, far.tile)
+    # At 1 both polynomials are of infinity.
+    one = e.binary("equal", absolute(e, typed(DType.F32), [x]), 1.0, DType.PRED)
+    nisa.tensor_copy_predicated(found.tile, float("inf"), one.tile)
+    return rounded(e, e.binary("multiply", found, x, DType.F32), node.dtype)
+
+
+def _polynomial(e: Emitter, x: Value, factors: Sequence[float]) -> Value:
+    """Return a polynomial by Horner's rule, an instruction of Vector for each power."""
+    total = e.binary("multiply", x, factors[0], DType.F32)
+    for factor in factors[1:-1]:
+        made = e.new("float32", vector=x.vector)
+        nisa.scalar_tensor_tensor(
+            made, data=total.tile, op0="add", operand0=factor, op1="multiply", operand1=x.tile
+        )
+        total = Value(made, DType.F32, x.vector)
+    return e.binary("add", total, factors[-1], DType.F32)

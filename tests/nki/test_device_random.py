@@ -1,0 +1,188 @@
+"""Random numbers by instructions: their distributions are right, and dropout fits its mask."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from neuronxcc.ir import build
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import Graph, parameter
+from neuronxcc.ir.node import Node, Operand, TensorType
+from neuronxcc.ir.op import Op
+from neuronxcc.options import Options
+from nki.device import DeviceProgram, lower
+
+TYPE = TensorType(DType.F32, (301, 67))
+
+
+def call(
+    target: str, args: tuple[Any, ...], types: tuple[TensorType, ...] = (TYPE,),
+    given: tuple[Node, ...] = (), kwargs: tuple[tuple[str, Any], ...] = (),
+) -> Node:  # fmt: skip
+    return Node.make(
+        Op.CUSTOM_CALL, types, given,
+        {"target": target, "args": args, "kwargs": kwargs, "device": True, "sequence": 0},
+    )  # fmt: skip
+
+
+def lowered(
+    graph: Graph, target: str = "trn2", *, optlevel: int = 2, lnc: int = 1
+) -> DeviceProgram:
+    options = Options(target=target, optlevel=optlevel, lnc=lnc)
+    program = lower(graph, target, options, passes=False)
+    assert not program.missing, [section.reason for section in program.missing]
+    return program
+
+
+def drawn(node: Node, target: str = "trn2") -> np.ndarray:
+    (found,) = lowered(Graph("test", (), (node,)), target).run([], by="reference")
+    return found.astype(np.float64)
+
+
+def moments(found: np.ndarray, mean: float, deviation: float) -> None:
+    """Six standard errors of a mean and of a deviation: of 20167 numbers."""
+    error = deviation / math.sqrt(found.size)
+    assert abs(found.mean() - mean) < 6 * error
+    assert abs(found.std() / deviation - 1) < 6 * 2 / math.sqrt(found.size)
+
+
+CHIPS = ["trn1", "trn2", "trn3"]
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_uniform(chip: str) -> None:
+    found = drawn(call("aten::rand.default", (TYPE.shape,)), chip)
+    assert found.shape == TYPE.shape
+    assert found.min() >= 0
+    assert found.max() < 1
+    moments(found, 0.5, math.sqrt(1 / 12))
+    shares, _ = np.histogram(found, 16, (0, 1))
+    # Each has its share within six standard errors.
+    expected = found.size / 16
+    assert abs(shares - expected).max() < 6 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_normal(chip: str) -> None:
+    node = call("aten::normal.float_float", (3.0, 0.5, TYPE.shape))
+    found = drawn(node, chip)
+    moments(found, 3.0, 0.5)
+    within = [(abs(found - 3.0) < k * 0.5).mean() for k in (1, 2, 3)]
+    np.testing.assert_allclose(within, [0.6827, 0.9545, 0.9973], atol=0.02)
+
+
+def test_of_a_range() -> None:
+    source = build.constant(np.zeros(TYPE.shape, np.float32), DType.F32)
+    found = drawn(call("aten::uniform.default", (Operand(0), -2.0, 6.0), given=(source,)))
+    moments(found, 2.0, 8 / math.sqrt(12))
+    assert found.min() >= -2
+    assert found.max() < 6
+
+
+def test_exponential() -> None:
+    source = build.constant(np.zeros(TYPE.shape, np.float32), DType.F32)
+    found = drawn(call("aten::exponential.default", (Operand(0), 2.0), given=(source,)))
+    assert found.min() >= 0
+    assert found.mean() == pytest.approx(0.5, rel=0.05)
+    assert np.median(found) == pytest.approx(math.log(2) / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", [DType.S32, DType.S64, DType.F32])
+def test_integers(dtype: DType) -> None:
+    node = call("aten::randint.low", (-3, 4, TYPE.shape), (TensorType(dtype, TYPE.shape),))
+    values, counts = np.unique(drawn(node), return_counts=True)
+    assert values.tolist() == list(range(-3, 4))
+    expected = TYPE.size / 7
+    assert abs(counts - expected).max() < 6 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("p", [0.0, 0.1, 1.0])
+def test_choices(chip: str, p: float) -> None:
+    source = build.constant(np.zeros(TYPE.shape, np.float32), DType.F32)
+    found = drawn(call("aten::bernoulli.p", (Operand(0), p), given=(source,)), chip)
+    assert set(np.unique(found)) <= {0.0, 1.0}
+    assert abs(found.mean() - p) <= 6 * math.sqrt(p * (1 - p) / found.size)
+
+
+def test_choices_by_a_probability_each() -> None:
+    x = parameter(0, TYPE, "x")
+    node = call("aten::bernoulli.default", (Operand(0),), given=(x,))
+    program = lowered(Graph("test", (x,), (node,)))
+    chances = np.linspace(0, 1, TYPE.size, dtype=np.float32).reshape(TYPE.shape)
+    (found,) = program.run([chances], by="reference")
+    assert set(np.unique(found)) == {0.0, 1.0}
+    for low in (0.0, 0.25, 0.5, 0.75):
+        here = (chances >= low) & (chances < low + 0.25)
+        assert found[here].mean() == pytest.approx(low + 0.125, abs=0.05)
+
+
+def dropout(dtype: DType, p: float = 0.25) -> Graph:
+    """Of x * 2, with the sum of rows after it, and the mask as backward needs it."""
+    type_ = TensorType(dtype, TYPE.shape)
+    x = parameter(0, type_, "x")
+    given = build.binary(Op.MULTIPLY, x, 2.0)
+    node = call(
+        "aten::native_dropout.default", (Operand(0), p, True),
+        (type_, TensorType(DType.PRED, TYPE.shape)), (given,),
+    )  # fmt: skip
+    out, mask = build.results(node)
+    return Graph("test", (x,), (build.binary(Op.ADD, out, 1.0), mask))
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("optlevel", [1, 2])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_dropout(dtype: DType, optlevel: int, lnc: int) -> None:
+    graph = dropout(dtype)
+    program = lowered(graph, optlevel=optlevel, lnc=lnc)
+    x = np.random.default_rng(0).normal(size=TYPE.shape).astype(dtype.numpy)
+    found, mask = program.run([x], by="reference")
+    assert abs(mask.mean() - 0.75) <= 6 * math.sqrt(0.25 * 0.75 / mask.size)
+    np.testing.assert_array_equal(found[~mask], np.ones((), dtype.numpy))
+    wide = x.astype(np.float64) * 2 / 0.75 + 1
+    eps = 2.0**-7 if dtype is DType.BF16 else 2.0**-22
+    np.testing.assert_allclose(
+        found[mask].astype(np.float64), wide[mask], rtol=2 * eps, atol=2 * eps
+    )
+    if lnc == 1 and optlevel == 2:
+        # What is left is computed with its neighbours: x goes in, the mask and the result out.
+        assert [section.kind for section in program.sections].count("random") == 1
+        assert len(program.sections) <= 3
+    halves = mask[: len(mask) // 2], mask[-(len(mask) // 2) :]
+    assert (halves[0] != halves[1]).any()
+
+
+def test_who_calls_draws_them() -> None:
+    """So that a seed means the same: the call gives the mask, and instructions do the rest."""
+    program = lowered(dropout(DType.F32))
+    wanted = np.zeros(TYPE.shape, np.bool_)
+    wanted[::3] = True
+    asked = []
+
+    def run(node: Node, arrays: Any) -> list[np.ndarray]:
+        asked.append(node["target"])
+        return [arrays[0] * wanted / np.float32(0.75), wanted]
+
+    x = np.ones(TYPE.shape, np.float32)
+    found, mask = program.run([x], run)
+    assert asked == ["aten::native_dropout.default"]
+    np.testing.assert_array_equal(mask, wanted)
+    np.testing.assert_allclose(found, np.where(wanted, 2 / 0.75 + 1, 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (call("aten::randperm.default", (5,), (TensorType(DType.S64, (5,)),)), "randperm"),
+        (call("aten::randint.low", (0, 1 << 30, TYPE.shape)), "more than 24 bits"),
+    ],
+)
+def test_what_no_instructions_draw(node: Node, reason: str) -> None:
+    program = lower(Graph("test", (), (node,)), "trn2", Options(), passes=False)
+    (section,) = program.missing
+    assert reason in section.reason
