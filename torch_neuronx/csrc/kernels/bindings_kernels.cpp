@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "kernels/mersenne.h"
 #include "kernels/multi_tensor.h"
 #include "kernels/norm.h"
-#include "kernels/mersenne.h"
 #include "kernels/philox.h"
 #include "kernels/pointwise.h"
 
