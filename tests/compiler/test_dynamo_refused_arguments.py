@@ -42,6 +42,11 @@ REFUSED: Final[dict[str, Call]] = {
     "gather": lambda x: x.gather(2, _zeros(x)),
     "scatter": lambda x: x.scatter(2, _zeros(x), 1.0),
     "index_add": lambda x: x.index_add(2, _zeros(x)[0], x[:, :1]),
+    "index_select of a number": lambda x: x.sum().index_select(0, _zeros(x).expand(1, 2)[0]),
+    "index_add of a number": lambda x: x.sum().index_add(0, _zeros(x).expand(1, 2)[0], x.sum()),
+    "index_reduce of a number": lambda x: x.sum().index_reduce(
+        0, _zeros(x).expand(1, 2)[0], x.sum(), "amax"
+    ),
     "kthvalue": lambda x: x.kthvalue(9)[0],
     "norm": lambda x: torch.linalg.vector_norm(x, dim=2),
     "glu": lambda x: functional.glu(x, 2),
@@ -88,6 +93,8 @@ def test_what_eager_mode_refuses(name: str) -> None:
         ("softmax", r"Dimension out of range \(expected to be in range of \[-2, 1\], but got 3\)"),
         ("searchsorted", "side can only be 'left' or 'right' but got middle"),
         ("celu", "alpha cannot be 0 for CELU"),
+        ("index_reduce of a number", "Dimension specified as 0 but tensor has no dimensions"),
+        ("index_select of a number", r"Index to scalar can have only 1 value, got 2 value\(s\)"),
     ],
 )
 def test_the_error_says_what_and_where(name: str, text: str) -> None:

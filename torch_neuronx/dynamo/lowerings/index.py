@@ -230,6 +230,10 @@ def embedding_backward(
 
 @lowers(aten.index_select.default)
 def index_select(cx: Context, x: Node, dim: int, indices: Node) -> Node:
+    count = indices.type.size
+    if not x.type.rank and count != 1:
+        text = f"index_select(): Index to scalar can have only 1 value, got {count} value(s)"
+        raise RefusedArgumentError(operator_name(cx.fx.target), cx.loc, text)
     axis = e.dim(dim, x.type.rank) if x.type.rank else 0
     indices = _row_numbers(cx, indices, x.shape[axis] if x.type.rank else 1, lookup=not axis)
     if not x.type.rank:
@@ -266,6 +270,8 @@ def _refuse_other_slices(cx: Context, x: Node, dim: int, indices: Node, source: 
             text = _OTHER_SHAPE
     elif source.type.rank:
         text = _OTHER_SHAPE
+    elif indices.type.size != 1:
+        text = f"Dimension specified as {dim} but tensor has no dimensions"
     if text:
         shapes = f"self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
         raise RefusedArgumentError(operator_name(cx.fx.target), cx.loc, f"{text}. Got {shapes}")
