@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from neuronxcc.ir.node import Node, TensorType, topological
@@ -54,6 +54,21 @@ class Graph:
             for src in node.srcs:
                 users[src].append(node)
         return users
+
+    def apply(self, operands: Sequence[Node], locs: dict[Node, Loc] | None = None) -> list[Node]:
+        """Return the results for operands in the place of the parameters.
+
+        Args:
+            operands: One per parameter and of its type.
+            locs: Where the positions of the new nodes go.
+        """
+        new: dict[Node, Node] = dict(zip(self.params, operands, strict=True))
+        for node in self.nodes():
+            if node not in new:
+                new[node] = node.replace(new[src] for src in node.srcs)
+                if locs is not None and node in self.locs:
+                    locs[new[node]] = self.locs[node]
+        return [new[result] for result in self.results]
 
     def rewrite(self, rule: Callable[[Node], Node | None]) -> Graph:
         """Rebuild the graph bottom-up.

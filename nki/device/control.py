@@ -7,7 +7,7 @@ can be counted beforehand is written out, turn by turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,8 @@ def _selected(call: Node, locs: dict[Node, Loc]) -> tuple[Node, ...] | None:
     branches = [without_control(branch) for branch in call["branches"]]
     if not all(map(_is_pure, branches)):
         return None
-    found = [_inlined(branch, operands, locs) for branch in branches]
-    results = found[-1]  # also of what is no branch's number
+    found = [branch.apply(operands, locs) for branch in branches]
+    results = tuple(found[-1])  # also of what is no branch's number
     for number in reversed(range(len(found) - 1)):
         chosen = selector
         if selector.dtype is not DType.PRED:
@@ -89,11 +89,11 @@ def _written_out(call: Node, locs: dict[Node, Loc]) -> tuple[Node, ...] | None:
         return None
     state = call.srcs
     for counted in turns:
-        state = _inlined(body, state, locs)
+        results = body.apply(state, locs)
         # What is counted is a number and not computed.
         state = tuple(
             build.constant(counted[at], node.dtype) if at in counted else node
-            for at, node in enumerate(state)
+            for at, node in enumerate(results)
         )
     return state
 
@@ -148,14 +148,3 @@ def _filled(graph: Graph, known: Mapping[int, Array]) -> list[Array]:
 def _is_pure(graph: Graph) -> bool:
     """Return whether a graph may run although nobody wants it, or several times."""
     return not any(node.op in _STAYS or "sequence" in node.attrs for node in graph.nodes())
-
-
-def _inlined(graph: Graph, operands: Sequence[Node], locs: dict[Node, Loc]) -> tuple[Node, ...]:
-    """Return the results of a graph on operands."""
-    new: dict[Node, Node] = dict(zip(graph.params, operands, strict=True))
-    for node in graph.nodes():
-        if node not in new:
-            new[node] = node.replace(new[src] for src in node.srcs)
-            if node in graph.locs:
-                locs[new[node]] = graph.locs[node]
-    return tuple(new[result] for result in graph.results)

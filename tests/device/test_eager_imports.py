@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from tests.device.conftest import RunPython
 
 
-def _alone(program: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys, time, torch\n" + program],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | environment,
-    )
-    assert not done.returncode, done.stderr
-    return done.stdout
-
-
-def test_threads_that_compile_import_nothing_that_imports_in_a_circle() -> None:
+def test_threads_that_compile_import_nothing_that_imports_in_a_circle(
+    run_python: RunPython,
+) -> None:
     """Who imports Dynamo meanwhile would see half of its modules."""
-    found = _alone(
+    found = run_python(
         """
+import sys, time, torch
 from torch_neuronx import _C
 _C.set_region_worth(0)
 _C.set_direct_elements(0)
@@ -40,9 +28,12 @@ print(sorted(name for name in set(sys.modules) - before if not name.startswith("
     assert found == "[]\n"
 
 
-def test_modes_of_the_environment_import_nothing_before_the_device_is_used() -> None:
-    found = _alone(
+def test_modes_of_the_environment_import_nothing_before_the_device_is_used(
+    run_python: RunPython,
+) -> None:
+    found = run_python(
         """
+import sys, torch
 for _ in range(2):
     print(torch.neuron.get_eager_mode(), "torch._dynamo" in sys.modules)
     torch.ones(1, device="neuron")

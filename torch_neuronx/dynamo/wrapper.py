@@ -9,8 +9,7 @@ import torch
 
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.outputs import Output
-
-Run = Callable[[list[Any]], list[torch.Tensor]]
+from torch_neuronx.program.executable import Run
 
 
 def boxed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -44,12 +45,11 @@ def run(launch: Launch, tensors: Tensors, device: torch.device) -> list[torch.Te
 
 
 def _native(launch: Launch, device: torch.device) -> Run:
-    from nki.perf.kernels import predict_recording  # noqa: PLC0415 - seldom asked for
     from torch_neuronx.program.executable import Executable  # noqa: PLC0415 - it loads LLVM
     from torch_neuronx.program.model_time import count  # noqa: PLC0415 - imports the above
 
     executable = Executable(launch.program, device)
-    count(executable, lambda: predict_recording(launch.recording).device_us)
+    count(executable, partial(_predicted_us, launch))
     native = executable.run
 
     def on_tensors(tensors: Tensors) -> list[torch.Tensor]:
@@ -59,6 +59,12 @@ def _native(launch: Launch, device: torch.device) -> Run:
             raise _refused(error) from None
 
     return on_tensors
+
+
+def _predicted_us(launch: Launch) -> float:
+    from nki.perf.kernels import predict_recording  # noqa: PLC0415 - seldom asked for
+
+    return predict_recording(launch.recording).device_us
 
 
 # What the native executor says of an index: what, where, what to do, and the code.

@@ -16,7 +16,6 @@ from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.checks import demand, demand_factored
-from torch_neuronx.dynamo.inline import inline
 from torch_neuronx.dynamo.registry import Body, Context, find, flat, lowers
 
 higher_order = torch.ops.higher_order
@@ -60,7 +59,7 @@ def cond(cx: Context, pred: Any, true: Module, false: Module, operands: Sequence
 
 
 def _inlined(cx: Context, body: Body, operands: Sequence[Node]) -> list[Node]:
-    results = inline(body.graph, operands)
+    results = body.graph.apply(operands)
     if body.checks:
         cx.effects.append(results.pop())
     return results
@@ -137,7 +136,7 @@ def _loop(
         )
         for x in sources
     ]
-    results = inline(body.graph, [*carry, *rows, *rest])
+    results = body.graph.apply([*carry, *rows, *rest])
     updated = [
         b.dynamic_update_slice(w, b.reshape(r, (1, *r.shape)), (position, *(0,) * r.type.rank))
         for w, r in zip(written, results[len(init) : returned], strict=True)
@@ -181,7 +180,7 @@ def map_(cx: Context, function: Module, xs: Sequence[Node], extra: Sequence[Any]
 @lowers(higher_order.invoke_subgraph)
 def invoke_subgraph(cx: Context, gm: Module, _name: str, *operands: Any) -> Any:
     body = cx.import_body(gm, operands, "region")
-    return _returned(cx, inline(body.graph, _operands(body, operands)))
+    return _returned(cx, body.graph.apply(_operands(body, operands)))
 
 
 @lowers(higher_order.with_effects)

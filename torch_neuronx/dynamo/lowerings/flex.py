@@ -20,7 +20,6 @@ from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.dtypes import compute_dtype
-from torch_neuronx.dynamo.inline import inline
 from torch_neuronx.dynamo.lowerings.index import index_put, take_along
 from torch_neuronx.dynamo.registry import Context, lowers, lowers_name
 from torch_neuronx.program.dtypes import TO_TORCH
@@ -138,7 +137,7 @@ def _apply(
     places = [b.iota(DType.S64, (n,), 0) for n in shape]
     operands: list[Any] = [*batched[:1], *places, *batched[1:], *fixed]
     body = cx.import_body(traced, operands, name)
-    return inline(body.graph, [operands[i] for i in body.used]), kept
+    return body.graph.apply([operands[i] for i in body.used]), kept
 
 
 def _fakes(nodes: Any) -> list[Any]:

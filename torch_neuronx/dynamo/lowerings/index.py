@@ -132,9 +132,13 @@ def index_put(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
             f"indexing result of shape {list(shape)}"
         )
-        raise RefusedArgumentError(operator_name(cx.fx.target), cx.loc, text)
+        raise _refused(cx, text)
     updates = b.broadcast_to(values, shape)
     return _accumulated(x, places, updates, "add" if accumulate else "set", at)
+
+
+def _refused(cx: Context, text: str) -> RefusedArgumentError:
+    return RefusedArgumentError(operator_name(cx.fx.target), cx.loc, text)
 
 
 def _fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
@@ -233,7 +237,7 @@ def index_select(cx: Context, x: Node, dim: int, indices: Node) -> Node:
     count = indices.type.size
     if not x.type.rank and count != 1:
         text = f"index_select(): Index to scalar can have only 1 value, got {count} value(s)"
-        raise RefusedArgumentError(operator_name(cx.fx.target), cx.loc, text)
+        raise _refused(cx, text)
     axis = e.dim(dim, x.type.rank) if x.type.rank else 0
     indices = _row_numbers(cx, indices, x.shape[axis] if x.type.rank else 1, lookup=not axis)
     if not x.type.rank:
@@ -274,7 +278,7 @@ def _refuse_other_slices(cx: Context, x: Node, dim: int, indices: Node, source: 
         text = f"Dimension specified as {dim} but tensor has no dimensions"
     if text:
         shapes = f"self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
-        raise RefusedArgumentError(operator_name(cx.fx.target), cx.loc, f"{text}. Got {shapes}")
+        raise _refused(cx, f"{text}. Got {shapes}")
 
 
 @lowers(aten.index_add.default)
