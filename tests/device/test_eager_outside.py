@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -13,6 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import torch_neuronx
+from tests import interpreter
 from tests.device.enqueued import everything_enqueued
 
 N = torch_neuronx.neuron
@@ -205,16 +205,10 @@ def busy():
 _ = busy()
 torch.neuron.synchronize()
 """
-    return subprocess.run(
-        [sys.executable, "-c", start + body],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | environment,
-    )
+    return interpreter.run(["-c", start + body], env=os.environ | environment)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "end",
     [

@@ -258,5 +258,5 @@ try:
 except RuntimeError as error:
     print("bogus" in str(error))
 """
-    shown = run_python(code, NEURON_PLATFORM_TARGET_OVERRIDE="bogus").split()
+    shown = run_python(code, new=True, NEURON_PLATFORM_TARGET_OVERRIDE="bogus").split()
     assert shown == ["2.0", "False", "True"]
