@@ -9,6 +9,7 @@ environment variables that PyTorch or OpenMP read, what imports what) needs a ne
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import runpy
@@ -94,6 +95,11 @@ class _Server:
                 env={**_plain(), "OMP_NUM_THREADS": THREADS, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
                 pass_fds=[theirs.fileno()],
             )
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        self.connection.close()
+        self.process.wait()
 
     def run(self, request: bytes, descriptors: Sequence[int], timeout: float) -> int | None:
         """The exit code as `subprocess` has it; None after the time is up."""
