@@ -3,13 +3,15 @@
 To import PyTorch takes 1.5 s of a processor, its compiler 2 s more, and the tests start hundreds of
 processes. `run` takes `subprocess.run`'s place: a server that has imported both, and nothing of
 ours, forks for each. The child has the environment, the folder and the files that it is given, runs
-its code as `__main__` and ends as an interpreter does. What is about the start itself (options,
-environment variables that PyTorch or OpenMP read, what imports what) needs a new interpreter.
+its code as `__main__`, and ends with its threads, what `atexit` has and the right code. What is
+about the start (options, environment variables that PyTorch or OpenMP read, what imports what) or
+about the taking down of modules and objects at the end (a second of its own) needs `new=True`.
 """
 
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import os
 import runpy
@@ -17,12 +19,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[1]
 # The server's OpenMP has read how many threads there are.
@@ -123,7 +127,9 @@ class _Server:
 
 
 def _plain() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith(("NEURON_", "TORCH"))}
+    """This environment without what would change the server: `_become` adds what is asked for."""
+    kept = os.environ.items()
+    return {k: v for k, v in kept if not k.startswith(("NEURON_", "TORCH", "PYTHON"))}
 
 
 @cache
@@ -131,7 +137,7 @@ def _server() -> _Server:
     return _Server()
 
 
-def _next_request(connection: socket.socket) -> dict[str, object]:
+def _next_request(connection: socket.socket) -> dict[str, Any]:
     """Serve until there is a request, which is returned in the child that is to do it."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 2)
@@ -143,7 +149,7 @@ def _next_request(connection: socket.socket) -> dict[str, object]:
             for mine, given in enumerate(descriptors, start=1):
                 os.dup2(given, mine)
                 os.close(given)
-            request: dict[str, object] = json.loads(message)
+            request: dict[str, Any] = json.loads(message)
             return request
         for given in descriptors:
             os.close(given)
@@ -160,7 +166,9 @@ def _become(words: list[str], env: dict[str, str], cwd: str, *, strict: bool) ->
     sys.path[0] = cwd
     sys.path[1:1] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     if env.get("PYTHONUNBUFFERED"):
-        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            raw = io.FileIO(descriptor, "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
     if strict:
         warnings.simplefilter("error")
     if env.get("TORCH_DEVICE_BACKEND_AUTOLOAD") != "0":
@@ -182,14 +190,47 @@ def _become(words: list[str], env: dict[str, str], cwd: str, *, strict: bool) ->
         runpy.run_path(kind, run_name="__main__")
 
 
+def _end(error: BaseException | None) -> NoReturn:
+    """End as an interpreter does, up to where it takes its modules down."""
+    code: object = None
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)  # noqa: T201
+            code = 1
+    elif error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError as failure:
+        print(f"{type(failure).__name__}: {failure}", file=sys.stderr)  # noqa: T201
+        code = 120
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0)
+
+
+def _child(request: dict[str, Any]) -> NoReturn:
+    error: BaseException | None = None
+    try:
+        _become(**request)
+    except BaseException as raised:  # noqa: BLE001 - told by the exit code
+        error = raised
+    _end(error)
+
+
 if __name__ == "__main__":
     import gc
 
+    import llvmlite.binding  # noqa: F401
+    import ml_dtypes  # noqa: F401
     import torch
     import torch._dynamo.convert_frame
     import torch._functorch.aot_autograd
-    import torch._inductor.compile_fx  # noqa: F401 - which Dynamo asks for
+    import torch._inductor.compile_fx  # noqa: F401 - what compiling takes
 
     gc.collect()
-    gc.freeze()  # what is there stays, and is not copied because somebody counts it
-    _become(**_next_request(socket.socket(fileno=int(sys.argv[1]))))  # type: ignore[arg-type]
+    gc.freeze()  # what is there is not copied because somebody looks for circles
+    _child(_next_request(socket.socket(fileno=int(sys.argv[1]))))

@@ -149,6 +149,6 @@ for faulty in (None, {k}):
         x = x.index_select(0, wrong if k == faulty else rows) * 1.0 + 1
 print("issued")
 """
-    done = interpreter.run(["-c", program])
+    done = interpreter.run(["-c", program], new=True)
     assert done.stdout == "issued\n"
     assert "index out of range in self\nThis is an error of aten::index_select(" in done.stderr

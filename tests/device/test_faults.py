@@ -175,7 +175,7 @@ x = torch.zeros(100, device="neuron", requires_grad=True)
 x.clone().backward(torch.ones_like(x))
 """
     for _ in range(5):  # a race: without care four of five runs abort
-        run_python(code)
+        run_python(code, new=True)
 
 
 def test_an_exception_inside_backward() -> None:
