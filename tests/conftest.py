@@ -7,6 +7,7 @@ arithmetic, ``device`` the device through PyTorch, ``multiprocess`` several proc
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,18 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test with `every(n)`, leave all but each n-th to `make test-all`."""
+    numbers: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("every"):
+            name = item.nodeid.partition("[")[0]
+            if numbers[name] % mark.args[0]:
+                item.add_marker(pytest.mark.exhaustive)
+            numbers[name] += 1
 
 
 @pytest.fixture(autouse=True)
