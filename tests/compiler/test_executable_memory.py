@@ -25,6 +25,15 @@ LARGE = (256, 256)  # 256 KiB
 BYTES = 256 * 256 * 4
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> Iterator[None]:
+    """Let the collector, which these tests call often, see only what they make."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def allocated() -> int:
     gc.collect()  # what an earlier test left to the collector
     return int(torch.neuron.memory_allocated())  # type: ignore[attr-defined]
