@@ -10,6 +10,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace torch_neuronx::attention {
 
@@ -79,6 +80,15 @@ bool supported(const Problem& p);
 // heads, queries], zero where no key is seen; no data: not wanted. An unsupported problem is an
 // error, as it is below.
 void forward(const Problem& p, const Output& out, const View<float>& logsumexp);
+
+// Several calls of forward(), of which those of few queries are spread over the threads together:
+// waking the threads for each of many short sequences takes longer than the sequence.
+struct ForwardCall {
+  Problem problem;
+  Output out;
+  View<float> logsumexp;
+};
+void forward_each(const std::vector<ForwardCall>& calls);
 
 struct BackwardArgs {
   Input grad_out, out;

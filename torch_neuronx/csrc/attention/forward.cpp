@@ -230,4 +230,31 @@ void forward(const Problem& p, const Output& out, const View<float>& logsumexp) 
   Driver(p, out, logsumexp).run();
 }
 
+void forward_each(const std::vector<ForwardCall>& calls) {
+  double all = 0;
+  for (const ForwardCall& call : calls) all += pairs(call.problem);
+  // A long sequence among short ones would end long after them on a thread of its own.
+  const double limit = all / (2.0 * at::get_num_threads());
+  std::vector<const ForwardCall*> together;
+  double products = 0, bytes = 0;
+  for (const ForwardCall& call : calls) {
+    const Problem& p = call.problem;
+    if (!supported(p) || !has_few_queries(p) || pairs(p) > limit) {
+      forward(p, call.out, call.logsumexp);
+      continue;
+    }
+    const auto work = pairs(p) * double(p.width + p.value_width);
+    registry::count_flops(2 * work);
+    products += work;
+    bytes += double(p.kv_heads * p.keys * (p.width + p.value_width)) *
+             double(gemm::element_size(gemm::element_of(p.dtype)));
+    together.push_back(&call);
+  }
+  gemm::for_tasks(int64_t(together.size()), gemm::worth_threads(products, bytes),
+                  [&](int64_t index) {
+                    const ForwardCall& call = *together[size_t(index)];
+                    forward_few_queries(call.problem, call.out, call.logsumexp);
+                  });
+}
+
 }  // namespace torch_neuronx::attention

@@ -195,18 +195,8 @@ std::optional<attention::Problem> forward_problem(const Sequence& s, const Visib
   return problem;
 }
 
-void forward(const Sequence& s, const Options& options) {
-  if (is_empty(s)) return;
-  const Visibility seen = visibility_of(s, options, /*takes_shift=*/true);
-  if (const auto problem = forward_problem(s, seen, options)) {
-    const auto& lse = s.logsumexp;
-    attention::forward(
-        *problem, output(s.out),
-        {lse.mutable_data_ptr<float>(), {lse.stride(0), lse.stride(1), lse.stride(2)}});
-    return;
-  }
-  // Windows, widths beyond our kernels', hosts that they don't run on.
-  if (s.pages.defined()) return forward(gathered(s), options);
+// By PyTorch's kernel: widths beyond ours, and hosts that ours don't run on.
+void aten_forward(const Sequence& s, const Options& options) {
   const int64_t share = s.query.size(1) / s.key.size(1);
   const auto [causal, mask, shift] = visibility_of(s, options, /*takes_shift=*/false);
   const auto [out, lse] =
@@ -214,6 +204,31 @@ void forward(const Sequence& s, const Options& options) {
                               added(mask, s.query.scalar_type()), options.scale);
   s.out.copy_(out);
   s.logsumexp.copy_(lse);
+}
+
+void forward(std::vector<Sequence> sequences, const Options& options) {
+  std::vector<attention::ForwardCall> calls;
+  std::vector<at::Tensor> masks;  // alive until the calls are done
+  for (Sequence& s : sequences) {
+    if (is_empty(s)) continue;
+    const Visibility seen = visibility_of(s, options, /*takes_shift=*/true);
+    auto problem = forward_problem(s, seen, options);
+    if (!problem && s.pages.defined()) {  // a window's mask, or nothing for our kernels
+      s = gathered(s);
+      problem = forward_problem(s, seen, options);
+    }
+    if (!problem) {
+      aten_forward(s, options);
+      continue;
+    }
+    masks.push_back(seen.mask);
+    const auto& lse = s.logsumexp;
+    calls.push_back(
+        {*problem,
+         output(s.out),
+         {lse.mutable_data_ptr<float>(), {lse.stride(0), lse.stride(1), lse.stride(2)}}});
+  }
+  attention::forward_each(calls);
 }
 
 void backward(const Sequence& s, const Options& options) {
@@ -348,7 +363,7 @@ ForwardResult flash_forward(const at::Tensor& query, const at::Tensor& key, cons
                           own_copy(host(pages)),
                           longest_q.guard_int(__FILE__, __LINE__),
                           longest_k.guard_int(__FILE__, __LINE__)};
-    for (const Sequence& s : sequences_of(call)) forward(s, options);
+    forward(sequences_of(call), options);
     // Neither dropout's state nor its mask: there is none.
     const auto bits = q.options().dtype(at::kUInt64);
     return {out, logsumexp, at::zeros({2}, bits), at::empty({0}, bits),
