@@ -147,7 +147,12 @@ class ProcessGroupNeuron(Backend):
 
 def close_process_groups() -> None: ...
 def create_process_group(
-    store: Store, rank: int, size: int, name: str, timeout: timedelta
+    store: Store,
+    rank: int,
+    size: int,
+    name: str,
+    timeout: timedelta,
+    ranks: Sequence[int] = (),
 ) -> ProcessGroupNeuron: ...
 def register_symmetric_memory() -> None: ...
 def distributed_reduce(
@@ -221,6 +226,23 @@ def tally(program: Program, places: Sequence[tuple[int, int]]) -> None:
 
     To be called before the program is.
     """
+
+def predict_operators(*, executions: int, unpredicted: int, stride: int) -> None:
+    """Count operators and collectives from now on, once: in which tallies, and those of a core."""
+
+def next_operator() -> tuple[int, str, str | tuple[int, int, list[int]] | list[Any]] | None:
+    """Wait for a kind of calls that has no prediction; None if there will be no more.
+
+    Its number, its name, and why nobody can predict it; or a collective's bytes and ranks; or an
+    operator's arguments, of which those of a core are meta tensors.
+    """
+
+def predict_operator(number: int, places: Sequence[tuple[int, int]] | None) -> None:
+    """Say what a call of a kind adds to which tallies of core 0; None: nobody knows."""
+
+def stop_predicting() -> None: ...
+def unpredicted_operators() -> int:
+    """Return how many kinds of calls wait for their prediction."""
 
 class Program:
     """A program in the native executor; `torch_neuronx.program.executable` builds them.

@@ -18,7 +18,7 @@ from torch.utils.backend_registration import (
 from neuron_tools.registry.place import directory as registry_directory
 from neuronxcc.environment.kernels import TORCH_NEURONX_ENABLE_NKI_SDPA
 from neuronxcc.environment.observation import NEURON_RT_INSPECT_ENABLE, TORCH_NEURONX_FAULTS
-from neuronxcc.environment.tools import NEURON_PROCESS_TAG
+from neuronxcc.environment.tools import NEURON_PROCESS_TAG, TORCH_NEURONX_CLOCK
 from torch_neuronx import _unavailable
 from torch_neuronx._imports import when_imported
 from torch_neuronx._version import __version__
@@ -90,6 +90,8 @@ def _register() -> None:
         when_imported("torch._dynamo", partial(_register_with, ours))
     if inspected:
         importlib.import_module("torch_neuronx.profiling.inspection").start()
+    if TORCH_NEURONX_CLOCK.get() == "model":
+        core.call_at_first_use(_count_predictions)
     if TORCH_NEURONX_FAULTS.text():
         importlib.import_module("torch_neuronx.testing.inject").arm_from_environment()
     if attention:
@@ -115,6 +117,10 @@ def _describe_process(core: ModuleType, machine: MachineConfig) -> None:
 
 def _register_with(module: str) -> None:
     importlib.import_module(f"torch_neuronx.dynamo.{module}").register()
+
+
+def _count_predictions() -> None:
+    importlib.import_module("torch_neuronx.program.operator_time").start()
 
 
 def _register_unavailable(failure: Exception) -> None:

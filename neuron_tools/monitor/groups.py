@@ -178,7 +178,8 @@ def clocks(process: Snapshot, clock: str) -> dict[str, str]:
 def predictions(process: Snapshot) -> dict[str, int]:
     """Return how many executions succeeded, and of how many of them the predicted times are.
 
-    The rest are operators of eager mode, and "unpredicted" ones: of programs without a prediction.
+    The rest are those of programs and operators without a prediction ("unpredicted"), and calls of
+    operators whose prediction is still being made.
     """
     kept = process.predicted or ()
     return {

@@ -1,10 +1,10 @@
 """Predicted times of a process, in a file beside the one that it keeps: `<its name>.model`.
 
-A process that runs with TORCH_NEURONX_CLOCK=model adds for every call of a program what a
-NeuronCore is predicted to take. The file is a header and, for each core of the process, a sum of
-nanoseconds, how many executions they are of, how many there were of programs without a prediction,
-and a histogram of latencies in buckets. Numbers are 64 bits in the order of this processor. The
-device asks here too, so this imports nothing else of the tools.
+A process that runs with TORCH_NEURONX_CLOCK=model adds for every call of a program or an operator,
+and for every collective, what a NeuronCore is predicted to take. The file is a header and, for each
+core of the process, a sum of nanoseconds, how many executions they are of, how many there were
+without a prediction, and a histogram of latencies in buckets. Numbers are 64 bits in the order of
+this processor. The device asks here too, so this imports nothing else of the tools.
 """
 
 from __future__ import annotations
@@ -100,16 +100,36 @@ class Keeper:
         self.numbers = memoryview(memory).cast("Q")
         hidden.rename(self.path)
 
+    #: Places in `numbers` of core 0, and how far behind them those of the next core are.
+    executions: Final = _FIRST + _EXECUTIONS
+    unpredicted: Final = _FIRST + _UNPREDICTED
+    stride: Final = _EACH
+
     def places(self, core: int, ns: int | None) -> list[tuple[int, int]]:
         """Return what an execution on a core of so many nanoseconds adds to, in `numbers`.
 
         None is an execution of a program that has no prediction.
         """
-        start = _FIRST + core * _EACH
+        shift = core * _EACH
         if ns is None:
-            return [(start + _UNPREDICTED, 1)]
-        latency = start + _LATENCIES + bucket(ns)
-        return [(start + _NS, ns), (start + _EXECUTIONS, 1), (latency, 1)]
+            return [(shift + self.unpredicted, 1)]
+        times = [(shift + place, amount) for place, amount in self.times(ns)]
+        return [*times, (shift + self.executions, 1)]
+
+    @staticmethod
+    def times(ns: int, *, latency: bool = True) -> list[tuple[int, int]]:
+        """Return what so many nanoseconds on core 0 add to, beside the number of executions.
+
+        What takes no time (a view, a copy to the host) runs on no NeuronCore, so it has no latency.
+
+        Args:
+            ns: nanoseconds.
+            latency: it is the latency of an execution; that of a collective is none.
+        """
+        if not ns:
+            return []
+        place = _FIRST + _LATENCIES + bucket(ns)
+        return [(_FIRST + _NS, ns), *([(place, 1)] if latency else [])]
 
     def remove(self) -> None:
         """Remove the file."""

@@ -18,21 +18,23 @@ TORCH_NEURONX_REGISTRY_DIR = TOOLS.variable(
     "TORCH_NEURONX_REGISTRY_DIR", TEXT,
     "The directory where each process that uses the device keeps a file with its counters, which "
     "the tools read; `off`: it keeps none. Nobody else may enter it",
-    default="", source=_OURS, readers={Reader.TOOLS}, said="`/dev/shm/torchneuron-<user id>`",
+    default="", source=_OURS, readers={Reader.TOOLS, Reader.DEVICE},
+    said="`/dev/shm/torchneuron-<user id>`",
 )  # fmt: skip
 TORCH_NEURONX_CLOCK = TOOLS.variable(
     "TORCH_NEURONX_CLOCK", choice("host", "model"),
     "Whose time utilisation and device latencies are: `host`, what this computer took; `model`, "
-    "what a NeuronCore is predicted to take for the programs of `torch.compile`, traced "
-    "models, NEFF files of nrtpy and kernels of NKI, in processes that run with it, too. Operators "
-    "of eager mode have no predicted time; tools say of each process whose time it is, "
-    "and of how many of its executions",
+    "what a NeuronCore is predicted to take for operators of eager mode, collectives, the programs "
+    "of `torch.compile`, traced models, NEFF files of nrtpy and kernels of NKI, in processes that "
+    "run with it, too. Tools say of each process whose time it is, and of how many of its "
+    "executions",
     default="host", source=_OURS, readers={Reader.TOOLS, Reader.DEVICE},
 )  # fmt: skip
 NEURON_EMULATED_INSTANCE_TYPE = TOOLS.variable(
     "NEURON_EMULATED_INSTANCE_TYPE", TEXT,
-    "The EC2 instance type that the tools describe, such as `trn1.32xlarge`",
-    default="", source=_OURS, readers={Reader.TOOLS},
+    "The EC2 instance type that the tools describe, such as `trn1.32xlarge`, and whose network "
+    "predicted times of collectives are of",
+    default="", source=_OURS, readers={Reader.TOOLS, Reader.DEVICE},
     said="the smallest that has the chips which processes use",
 )  # fmt: skip
 NEURON_EMULATED_INSTANCE_ID = TOOLS.variable(

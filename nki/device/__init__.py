@@ -5,6 +5,7 @@ that NKI kernels have, so that one performance model times both and one executor
 See docs/device_programs.md.
 """
 
+from nki.device.exchanges import Job
 from nki.device.prediction import ProgramPrediction, SectionTime
 from nki.device.program import DeviceProgram
 from nki.device.record import InstructionLimitError, lower
@@ -13,6 +14,7 @@ from nki.device.sections import Section
 __all__ = [
     "DeviceProgram",
     "InstructionLimitError",
+    "Job",
     "ProgramPrediction",
     "Section",
     "SectionTime",

@@ -32,6 +32,8 @@ _EIGHT = 8
 _BEYOND = float(1 << 24)  # more than any position
 # Larger and smaller than all numbers that are sorted: infinities come next to them.
 _TOP, _HIGH, _LOW = 3.4e38, 3.38e38, -3.38e38
+# In place of infinities, where differences are taken: the largest numbers but for one.
+_LEAST, _MOST = -3.4028233e38, 3.4028233e38
 
 
 class Line(NamedTuple):
@@ -78,12 +80,13 @@ def run_cumulative(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) 
     """Combine each element with all before it."""
     (node,) = group.nodes
     kind = node["kind"]
-    if kind not in _SCANS:
-        raise NoLoweringError(f"no engine scans with {kind}")
     e.at(node)
     (use,) = group.uses[node]
     source = _operand(inputs, use, node["dim"])
     target = _result(outputs, node, node.shape, node.dtype, node["dim"])
+    if kind == "logaddexp":
+        _running_logaddexp(e, node, source, target)
+        return
     op0, number = _SCANS[kind]
     for row, partitions in e.share(blocks_of(source.rows)):
         before: NkiTensor | None = None
@@ -99,6 +102,52 @@ def run_cumulative(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) 
             )
             before = made[:, columns - 1 : columns]
             store(e, target.leaf, Value(made, node.dtype), row, column)
+
+
+def _running_logaddexp(e: Emitter, node: Node, source: Line, target: Line) -> None:
+    """Add up exponentials of x less the largest so far, m; a larger one scales what there is down.
+
+    s[i] = s[i - 1] exp(m[i - 1] - m[i]) + exp(x[i] - m[i]), and the result is m + log s.
+    """
+    for row, partitions in e.share(blocks_of(source.rows)):
+        largest: NkiTensor | None = None  # of the part before, with the sum that belongs to it
+        total: NkiTensor | None = None
+        for column, columns in chunks(source.columns, _PART):
+            e.partitions, e.columns = partitions, columns
+            x = e.tile(columns, "float32")
+            # Infinite numbers have no differences: they are put back at the end.
+            nisa.tensor_scalar(
+                x, _wide(e, load(e, source.leaf, row, column)), op0="maximum", operand0=_LEAST,
+                op1="minimum", operand1=_MOST,
+            )  # fmt: skip
+            most = e.tile(columns + 1, "float32")  # with that of the element before
+            if largest is None:
+                nisa.tensor_copy(most[:, 0:1], x[:, 0:1])
+            else:
+                nisa.tensor_copy(most[:, 0:1], largest)
+            nisa.tensor_tensor_scan(
+                most[:, 1:], x, x, initial=most[:, 0:1], op0="maximum", op1="maximum"
+            )
+            down, more = e.tile(columns, "float32"), e.tile(columns, "float32")
+            nisa.tensor_tensor(down, most[:, :columns], most[:, 1:], op="subtract")
+            nisa.activation(down, op="exp", data=down)
+            nisa.tensor_tensor(more, x, most[:, 1:], op="subtract")
+            nisa.activation(more, op="exp", data=more)
+            sums = e.tile(columns, "float32")
+            nisa.tensor_tensor_scan(
+                sums, down, more, initial=0.0 if total is None else total, op0="multiply", op1="add"
+            )
+            found, logs = e.tile(columns, "float32"), e.tile(columns, "float32")
+            nisa.activation(logs, op="log", data=sums)
+            nisa.tensor_tensor(found, most[:, 1:], logs, op="add")
+            for test, limit, number in (
+                ("less_equal", _LEAST, -math.inf), ("greater_equal", _MOST, math.inf)
+            ):  # fmt: skip
+                beyond = e.tile(columns, "uint8")
+                nisa.tensor_scalar(beyond, most[:, 1:], op0=test, operand0=limit)
+                nisa.tensor_copy_predicated(found, number, beyond)
+            largest, total = most[:, columns : columns + 1], sums[:, columns - 1 : columns]
+            store(e, target.leaf, Value(found, node.dtype), row, column)
 
 
 def _wide(e: Emitter, x: Value) -> NkiTensor:

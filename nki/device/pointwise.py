@@ -31,7 +31,7 @@ from nki.device.functions import (
     tile32,
     typed,
 )
-from nki.device.special import inverse_error_function
+from nki.device.special import inverse_error_function, next_after
 from nki.device.types import HELD, INTEGERS32
 from nki.dtypes import info
 
@@ -357,7 +357,7 @@ POINTWISE: Final[Mapping[Op, Emit]] = {
     Op.MAXIMUM: _arithmetic("maximum"),
     Op.MINIMUM: _arithmetic("minimum"),
     Op.ATAN2: _atan2,
-    Op.NEXTAFTER: _none(_NO_FUNCTION),
+    Op.NEXTAFTER: next_after,
     Op.COPYSIGN: _copysign,
     Op.AND: _bits("bitwise_and"),
     Op.OR: _bits("bitwise_or"),

@@ -12,6 +12,7 @@ from neuronxcc.perf import MODEL_VERSION, Parameters, Prediction, Stream, model_
 from neuronxcc.perf import predict as predict_stream
 from neuronxcc.perf.parameters import CALIBRATED, STATED_ERROR
 from neuronxcc.targets import Target
+from nki.device.exchanges import COLLECTIVES, Job
 from nki.device.joined import joined
 from nki.device.sections import Section
 from nki.perf.streams import stream_of
@@ -40,7 +41,7 @@ class SectionTime(NamedTuple):
 
     @property
     def estimated(self) -> bool:
-        """The time is one of bytes and operations, not of instructions."""
+        """The time is one of bytes, operations and links, not of instructions."""
         return self.prediction is None
 
 
@@ -61,7 +62,7 @@ class ProgramPrediction:
         load_us: microseconds of what runs when the program is loaded; not in `device_us`.
         interval_us: where the truth is expected, of `latency_us`.
         instructions: how many run.
-        busy_us: by engine, and "dma": microseconds that it works.
+        busy_us: by engine, "dma", and "cc" for collectives of a job: microseconds that it works.
         moved_bytes: by DMA.
         hbm_bytes: of these, those that HBM gives or takes.
         spilled_bytes: of these, those that are there because memory on the chip is too small.
@@ -191,11 +192,13 @@ class _Same:
 
 
 def predicted(
-    sections: Sequence[Section], name: str, target: Target, parameters: Parameters | None
-) -> ProgramPrediction:
+    sections: Sequence[Section], name: str, target: Target, parameters: Parameters | None,
+    job: Job | None = None,
+) -> ProgramPrediction:  # fmt: skip
     """Return what is predicted of sections on one timeline.
 
-    A section overlaps with the one before it, but not with earlier ones.
+    A section overlaps with the one before it, but not with earlier ones. A collective begins when
+    what it sends is there, and who comes behind it waits.
     """
     model = model_of(target, parameters)
     times: list[SectionTime] = []
@@ -226,6 +229,10 @@ def predicted(
             instructions += made.instructions
             cores = max(cores, made.cores)
             notes.update(dict.fromkeys(made.notes))
+        elif job is not None and section.nodes[0].op in COLLECTIVES:
+            spent, note = _exchanged(section, job)
+            busy["cc"] = busy.get("cc", 0.0) + spent
+            notes[note] = None
         else:
             spent = _bounded(section, model.hbm_gbps, model.dma_gbps, target)
             notes[f"{section.operator}: {section.reason}; its time is that of its bytes"] = None
@@ -255,6 +262,14 @@ def predicted(
         sections=tuple(times),
         notes=tuple(notes),
     )
+
+
+def _exchanged(section: Section, job: Job) -> tuple[float, str]:
+    """Return microseconds of a collective, and what they are."""
+    us = job.us(section.nodes[0])
+    if us is None:
+        return 0.0, f"{section.operator}: nothing is published about a link that it crosses"
+    return us, f"collectives by bytes and links ({job.era}); what follows one waits for it"
 
 
 def _bounded(section: Section, hbm: float, dma: float, target: Target) -> float:

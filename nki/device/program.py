@@ -12,10 +12,13 @@ import numpy.typing as npt
 from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
+from neuronxcc.ir.operators.collectives import alone
+from neuronxcc.ir.operators.definition import Exchange
 from neuronxcc.ir.reference import Caller, evaluate_node
 from neuronxcc.options import Options
 from neuronxcc.perf import Parameters
 from neuronxcc.targets import Target, get_target
+from nki.device.exchanges import Job
 from nki.device.groups import Use
 from nki.device.kernel_calls import results_of
 from nki.device.prediction import ProgramPrediction, predicted
@@ -74,7 +77,11 @@ class DeviceProgram:
         return tuple(section for section in self.sections if section.recording is None)
 
     def predict(
-        self, target: str | Target | None = None, parameters: Parameters | None = None
+        self,
+        target: str | Target | None = None,
+        parameters: Parameters | None = None,
+        *,
+        job: Job | None = None,
     ) -> ProgramPrediction:
         """Return how long the program would take: its sections on one timeline.
 
@@ -84,10 +91,12 @@ class DeviceProgram:
         Args:
             target: by default that which the program was lowered for.
             parameters: of the performance model.
+            job: whose rank the program is, for the times of its collectives; without it these count
+                by the bytes that they read and write.
         """
         chip = self.target if target is None else target
         chip = get_target(chip) if isinstance(chip, str) else chip
-        return predicted(self.sections, self.graph.name, chip, parameters)
+        return predicted(self.sections, self.graph.name, chip, parameters, job)
 
     def run(
         self,
@@ -95,6 +104,7 @@ class DeviceProgram:
         call: Caller | None = None,
         *,
         by: str | None = None,
+        exchange: Exchange = alone,
     ) -> list[Array]:
         """Return the results that the instructions give; what has none is the reference's.
 
@@ -106,19 +116,23 @@ class DeviceProgram:
             call: runs custom and host calls.
             by: "native" or "reference": who runs NKI kernels; by default what
                 TORCH_NEURONX_NKI_EXECUTOR says.
+            exchange: how this rank meets the others in collectives.
         """
         known: Known = {
             (param, 0): value for param, value in zip(self.graph.params, inputs, strict=True)
         }
         for section in self.sections:
-            self._section(section, known, call, by)
+            self._section(section, known, call, by, exchange)
         return [self._value(node, known) for node in self.graph.results]
 
-    def _section(self, section: Section, known: Known, call: Caller | None, by: str | None) -> None:
+    def _section(
+        self, section: Section, known: Known, call: Caller | None, by: str | None,
+        exchange: Exchange,
+    ) -> None:  # fmt: skip
         drawn = section.kind == "random" and call is not None
         if section.recording is None or drawn:
             for node in section.nodes:
-                self._evaluate(node, known, call)
+                self._evaluate(node, known, call, exchange)
             return
         launch = self._launch(section.recording)
         if section.kind == "kernel":
@@ -137,10 +151,10 @@ class DeviceProgram:
         for number, (flat, type_) in enumerate(zip(made, node.types, strict=True)):
             known[node, number] = returned(flat, type_)
 
-    def _evaluate(self, node: Node, known: Known, call: Caller | None) -> None:
+    def _evaluate(self, node: Node, known: Known, call: Caller | None, exchange: Exchange) -> None:
         """Compute a node by its meaning in NumPy."""
         operands = [self._value(src, known) for src in node.srcs]
-        values = evaluate_node(node, operands, call)
+        values = evaluate_node(node, operands, call, exchange)
         for index, value in enumerate(values):
             known[node, index] = value
 

@@ -176,7 +176,7 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
     if options.distribution_strategy:
         found.append(
             f"--distribution-strategy {options.distribution_strategy} changes no instruction of "
-            "device programs: they have no collectives"
+            "device programs: collectives are not of instructions"
         )
     if options.enable_saturate_infinity:
         found.append("--enable-saturate-infinity changes no instruction of device programs")

@@ -1,4 +1,4 @@
-"""Functions that no engine has, by polynomials."""
+"""Functions that no engine has: by polynomials, and by the bits of floats."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 import nki.isa as nisa
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-from nki.device.emitter import Emitter, Operand, Value
+from nki.device.emitter import Emitter, NoLoweringError, Operand, Value
 from nki.device.functions import absolute, rounded, tile32, typed
 
-__all__ = ["inverse_error_function"]
+__all__ = ["inverse_error_function", "next_after"]
 
 # erf_inv(x) / x by w = -log((1 - x) (1 + x)), for float32: of w - 2.5 for w below 5, else of
 # sqrt(w) - 3; highest power first. Source: M. Giles, "Approximating the erfinv function" (2012).
@@ -42,6 +42,50 @@ def inverse_error_function(e: Emitter, node: Node, operands: list[Operand]) -> V
     one = e.binary("equal", absolute(e, typed(DType.F32), [x]), 1.0, DType.PRED)
     nisa.tensor_copy_predicated(found.tile, float("inf"), one.tile)
     return rounded(e, e.binary("multiply", found, x, DType.F32), node.dtype)
+
+
+# By type, what the next number's bits differ by, as those of float32.
+_STEPS: Final = {DType.F32: 1, DType.BF16: 1 << 16}
+_SIGN: Final = 1 << 31
+
+
+def next_after(e: Emitter, node: Node, operands: list[Operand]) -> Value:
+    """Return the number next to a on the way to b: its bits as an integer, and one more or less."""
+    if node.dtype not in _STEPS:
+        raise NoLoweringError(f"the numbers next to those of {node.dtype.value} are not known")
+    step = _STEPS[node.dtype]
+    vector = all(not isinstance(x, Value) or x.vector for x in operands)
+
+    def copied(x: Operand) -> Value:
+        made = e.new("float32", vector=vector)
+        nisa.tensor_copy(made, e.shaped(tile32(e, x), "float32", vector=vector))
+        return Value(made, DType.F32, vector)
+
+    a, b = (copied(x) for x in operands)
+    # Bits of positive numbers grow with them, those of negative ones shrink.
+    up = e.binary("greater", b, a, DType.F32)
+    grows = e.binary("equal", up, e.binary("greater", a, 0.0, DType.F32), DType.F32)
+    way = e.new("float32", vector=vector)
+    nisa.tensor_scalar(
+        way, grows.tile, op0="multiply", operand0=2.0 * step, op1="add", operand1=-1.0 * step
+    )
+    bits = Value(a.tile.view("int32"), DType.S32, vector)
+    moved = e.integer("add", bits, e.copied(Value(way, DType.F32, vector), DType.S32), DType.S32)
+    found = Value(moved.tile.view("float32"), DType.F32, vector)
+    # From zero it is the least number of b's sign.
+    least = e.new("uint32", vector=vector)
+    nisa.tensor_scalar(
+        least, b.tile.view("uint32"), op0="bitwise_and", operand0=_SIGN,
+        op1="bitwise_or", operand1=step,
+    )  # fmt: skip
+    for by, test, x, y in (
+        (least.view("float32"), "equal", a, 0.0),
+        (b.tile, "equal", a, b),
+        (a.tile, "not_equal", a, a),
+        (b.tile, "not_equal", b, b),
+    ):
+        nisa.tensor_copy_predicated(found.tile, by, e.binary(test, x, y, DType.PRED).tile)
+    return rounded(e, found, node.dtype)
 
 
 def _polynomial(e: Emitter, x: Value, factors: Sequence[float]) -> Value:

@@ -28,6 +28,7 @@ from neuronxcc.ir.node import TensorType
 from neuronxcc.neff import NeffInfo, write_neff
 from neuronxcc.options import Options
 from torch_neuronx import _C, testing
+from torch_neuronx.program import operator_time
 
 
 def work() -> None:
@@ -139,6 +140,11 @@ def collectives() -> None:
         for _ in range(3):
             dist.all_reduce(x)
         dist.destroy_process_group()
+
+
+def settle() -> None:
+    """Wait until all that ran has its predicted time."""
+    operator_time.settle()
 
 
 def fork() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from neuron_tools import memory, statuses
+from neuron_tools import latency, memory, statuses
 from neuron_tools.machine import clock_of
 from neuron_tools.registry import buckets, reader
 from neuron_tools.registry.layout import LAYOUT
@@ -199,14 +199,17 @@ def test_a_report_of_a_defect() -> None:
 
 @pytest.mark.parametrize("word", ["compiled", "neff", "kernel", "traced"])
 def test_a_process_keeps_what_its_programs_are_predicted_to_take(word: str, folder: Path) -> None:
-    with process(word, folder=folder, TORCH_NEURONX_CLOCK="model"):
-        found = only(folder).predicted
+    with process(word, "settle", folder=folder, TORCH_NEURONX_CLOCK="model"):
+        process_, found = only(folder), only(folder).predicted
         assert found is not None
-        assert (found[0].executions, found[0].unpredicted) == (3, 0)
+        # Operators that fill what the program is given take no time of a core.
+        assert found[0].executions == sum(latency.running(process_.cores[0])) >= 3
+        assert found[0].unpredicted == 0
         assert found[0].ns > 0
         # The same program each time.
         assert found[0].ns % 3 == 0
         assert found[0].latencies[buckets.bucket(found[0].ns // 3)] == 3
+        assert clock_of(process_, "model") == "model"
     assert list(folder.iterdir()) == []
 
 
@@ -215,7 +218,8 @@ def test_a_program_without_a_prediction_is_counted_and_said_once(folder: Path) -
     with process(*words, folder=folder, stderr=True, TORCH_NEURONX_CLOCK="model") as running:
         found = only(folder)
         assert found.predicted is not None
-        assert (found.predicted[0].executions, found.predicted[0].unpredicted) == (3, 6)
+        assert found.predicted[0].unpredicted == 6
+        assert found.predicted[0].executions >= 3
         assert clock_of(found, "model") == "host"
         _, said = running.communicate("\n", timeout=60)
     assert said.count("the program 'twice' has no predicted time (NoPredictionError: ") == 1

@@ -71,7 +71,6 @@ SAMPLES = {sample.name: sample for sample in device_samples()}
 MISSING = {
     Op.LGAMMA: "no engine has this function",
     Op.DIGAMMA: "no engine has this function",
-    Op.NEXTAFTER: "no engine has this function",
     Op.COMPLEX: "complex",
     Op.WHILE: "control flow",
     Op.CALL: "inlined by a pass",
@@ -85,7 +84,6 @@ MISSING = {
 PARTLY = {
     Op.CONVERT: "to types that no engine has",
     Op.REDUCE_PRECISION: "formats with another exponent",
-    Op.CUMULATIVE: "logaddexp",
 }
 
 
@@ -139,3 +137,41 @@ def test_the_inverse_error_function_over_its_range() -> None:
     (found,) = lower(graph, "trn2", Options(), passes=False).run([x], by="reference")
     expected = special.erfinv(x.astype(np.float64)).astype(np.float32)
     assert roundings(found, expected) <= ROUNDINGS
+
+
+# Zeros, the least numbers, infinities, NaN, and what is about 1.
+ODD = (0.0, -0.0, 1e-45, -1e-45, 1.2e-38, -3e38, 3e38, np.inf, -np.inf, np.nan, 1.0, -1.0, 1.5)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_the_next_number(dtype: DType) -> None:
+    """Every pair of odd numbers, in both directions."""
+    ways = np.array([(a, b) for a in ODD for b in ODD], np.float32).astype(dtype.numpy)
+    x, y = (parameter(i, TensorType(dtype, (len(ways),)), "xy"[i]) for i in range(2))
+    graph = Graph("test", (x, y), (build.nextafter(x, y),))
+    given = [np.ascontiguousarray(column) for column in ways.T]
+    (found,) = lower(graph, "trn2", Options(), passes=False).run(given, by="reference")
+    (wanted,) = evaluate(graph, given)
+    bits = f"u{dtype.itemsize}"
+    numbers = ~np.isnan(wanted.astype(np.float32))
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32)), ~numbers)
+    np.testing.assert_array_equal(found.view(bits)[numbers], wanted.view(bits)[numbers])
+
+
+@pytest.mark.parametrize("columns", [7, 5000])
+def test_running_logaddexp(columns: int) -> None:
+    """Long lines in parts; infinities, NaN, and numbers whose exponentials are none."""
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=columns), np.sort(rng.uniform(-200, 200, columns))]
+    for start in (np.inf, -np.inf, np.nan, 3e38, -3e38, 0.0):
+        row = rng.normal(size=columns)
+        row[:2] = start
+        rows.append(row)
+        rows.append(np.roll(row, 3))
+    x = np.array([*rows, np.full(columns, -np.inf)], np.float32)
+    param = parameter(0, TensorType(DType.F32, x.shape), "x")
+    graph = Graph("test", (param,), (build.cumulative(param, "logaddexp", 1),))
+    (found,) = lower(graph, "trn2", Options(), passes=False).run([x], by="reference")
+    (wanted,) = evaluate(graph, [x])
+    # Of 5000 sums the rounding adds up as it does in float32 anywhere.
+    assert roundings(found, wanted, floor=1.0) <= max(ROUNDINGS, np.sqrt(columns))

@@ -42,6 +42,7 @@ def _create(options: BackendOptions, backend_options: Any) -> Any:
         options.group_size,
         options.group_id,
         _positive(timeout),
+        options.global_ranks_in_group,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from torch_neuronx.estimation.advice import Advice
-from torch_neuronx.estimation.schedule import Mode, Row
+from torch_neuronx.estimation.schedule import Mode, Row, device_us
 
 __all__ = ["By", "Estimate", "Share"]
 
@@ -133,7 +133,7 @@ class Estimate:
     @property
     def device_us(self) -> float:
         """The step without what the core waits for of the host."""
-        return self.step_us - sum(row.us for row in self.rows if row.engine == "host")
+        return device_us(self.step_us, self.rows)
 
     @property
     def utilisation(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from torch_neuronx.distributed.planning.memory import Block
 from torch_neuronx.estimation.recorder import Place, Region, Tape
 from torch_neuronx.estimation.segments import Piece, Timed, Timer
 
-__all__ = ["Clock", "Mode", "Row", "run"]
+__all__ = ["Clock", "Mode", "Row", "device_us", "run"]
 
 Mode = Literal["compiled", "eager"]
 _READS = torch.ops.aten._local_scalar_dense.default
@@ -87,6 +87,11 @@ class Clock:
     programs: int = 0
     device_sections: int = 0
     notes: set[str] = field(default_factory=set)
+
+
+def device_us(us: float, rows: Iterable[Row]) -> float:
+    """Return a step's microseconds without what the core waits for of the host."""
+    return us - sum(row.us for row in rows if row.engine == "host")
 
 
 COLLECTIVES: str = "collectives table"

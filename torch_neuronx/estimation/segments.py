@@ -31,7 +31,7 @@ from torch_neuronx.estimation.kernels import Kernels
 from torch_neuronx.estimation.programs import simulated
 from torch_neuronx.estimation.recorder import Form, Ref, Tape
 
-__all__ = ["Graphs", "Piece", "Timed", "Timer"]
+__all__ = ["Graphs", "Piece", "Timed", "Timer", "by_bytes"]
 
 
 @dataclass(slots=True)
@@ -198,7 +198,7 @@ class Timer:
         call = self.tape.calls[segment.calls[0]]
         numbers = {*call.given, *(n for n in call.results if n is not None)}
         moved = sum(self.tape.forms[n].nbytes for n in numbers)
-        us = self.machine.dma_us(moved) + self.machine.graph.section_gap
+        us = by_bytes(self.machine, moved)
         note = f"{call.place.operator} by its bytes alone: {error}"
         piece = Piece(0, 0, "dma", us, moved, 0, BY_BOUNDS, "other call", 1.0, 0, 1.0)
         return Timed(
@@ -244,6 +244,11 @@ class Timer:
                     )
                 )  # fmt: skip
         return made
+
+
+def by_bytes(machine: Machine, moved: int) -> float:
+    """Return the microseconds of an operator of which nothing is known but what it moves."""
+    return machine.dma_us(moved) + machine.graph.section_gap
 
 
 def _located(graph: Graph) -> dict[Node, int]:

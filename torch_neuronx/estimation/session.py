@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from neuronxcc import progress
 from neuronxcc.perf import Parameters
 from neuronxcc.perf.graphs import GraphParameters, Machine
-from neuronxcc.perf.graphs.collectives import DEFAULT_ERA, ERAS, collective_us
+from neuronxcc.perf.graphs.collectives import DEFAULT_ERA, ERAS
 from neuronxcc.perf.graphs.host import HostParameters
 from neuronxcc.perf.graphs.parameters import (
     CALIBRATED,
@@ -36,6 +36,7 @@ from torch_neuronx.distributed.planning.progress import Progress
 from torch_neuronx.distributed.planning.session import alone, planning, run_program
 from torch_neuronx.estimation.advice import advise
 from torch_neuronx.estimation.errors import EstimateError
+from torch_neuronx.estimation.operators import exchange_us
 from torch_neuronx.estimation.recorder import Recorder, Region, Tape
 from torch_neuronx.estimation.result import Estimate
 from torch_neuronx.estimation.schedule import Mode, run
@@ -251,16 +252,7 @@ def time_of(
     )  # fmt: skip
 
     def network(one: Collective) -> float:
-        us = collective_us(
-            one.kind, one.bytes, placement.reach(one.ranks), chip, era=era,
-            floor_us=machine.graph.collective_floor,
-        )  # fmt: skip
-        if us is None:
-            raise EstimateError(
-                f"nothing is published about the network of {placement.instance.name}, which a "
-                f"{one.kind} of {one.size} ranks crosses"
-            )
-        return us
+        return exchange_us(one.kind, one.bytes, one.ranks, placement, machine, era)
 
     clock = run(recorded.tape, recorded.regions, timer, network, host or HostParameters(), mode)
     ranked = placement.world_size > 1

@@ -2,8 +2,7 @@
 
 Programs of graphs have the prediction that their compiler left in them
 (`neuronxcc.perf.graphs.kept`), kernels of NKI that of the performance model. Operators of eager
-mode have none: to predict one, its arguments would have to be seen by Python, which takes longer
-than most operators do.
+mode and collectives are counted by `operator_time`.
 """
 
 from __future__ import annotations
@@ -14,13 +13,16 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neuron_tools.registry.predicted import Keeper
 from neuronxcc.environment.tools import TORCH_NEURONX_CLOCK
 from neuronxcc.perf.graphs.kept import predicted_us
 from torch_neuronx import _C
 from torch_neuronx.profiling.recording import PREDICTED
-from torch_neuronx.program.executable import Executable
+
+if TYPE_CHECKING:
+    from torch_neuronx.program.executable import Executable
 
 
 class _Process:
@@ -31,18 +33,17 @@ class _Process:
     lock = threading.Lock()
 
     @classmethod
-    def count(cls, program: _C.Program, core: int, ns: int | None) -> None:
-        """Let a program's calls count: predicted nanoseconds; None: it has no prediction."""
+    def opened(cls) -> Keeper | None:
+        """Return what keeps the numbers; None if there is no file."""
+        _C.init()  # which makes the file that this one lies beside
         with cls.lock:
             if not cls.tried:
-                cls._open()
                 cls.tried = True
-        if cls.keeper is not None:
-            _C.tally(program, cls.keeper.places(core, ns))
+                cls._open()
+        return cls.keeper
 
     @classmethod
     def _open(cls) -> None:
-        _C.init()  # which makes the file that this one lies beside
         path = _C.registry_path()
         if not path:  # no file is kept, TORCH_NEURONX_REGISTRY_DIR=off
             return
@@ -89,8 +90,11 @@ def count(executable: Executable, predicted: Callable[[], float]) -> None:
         ns = round(1000 * us)
         PREDICTED[name] = us
     except Exception as error:  # noqa: BLE001 - a program is worth no less without a prediction
-        _say(name, f"{type(error).__name__}: {error}")
-    _Process.count(executable.run, executable.device.index, ns)
+        if text := said("program", name, f"{type(error).__name__}: {error}"):
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+    kept = keeper()
+    if kept is not None:
+        _C.tally(executable.run, kept.places(executable.device.index, ns))
 
 
 def count_kept(executable: Executable) -> None:
@@ -98,13 +102,17 @@ def count_kept(executable: Executable) -> None:
     count(executable, lambda: predicted_us(executable.program.meta))
 
 
-def _say(name: str, reason: str) -> None:
+def keeper() -> Keeper | None:
+    """Return the numbers that tools read, made at the first call; None if no file is kept."""
+    return _Process.opened()
+
+
+def said(what: str, name: str, reason: str) -> str:
+    """Return the text that a program or an operator has no predicted time; once for a reason."""
     if reason in _SAID:
-        return
+        return ""
     _SAID.add(reason)
-    warnings.warn(
-        f"TORCH_NEURONX_CLOCK=model: the program {name!r} has no predicted time ({reason}). It "
-        "runs as any other, and once it has, the tools show this host's time for this process",
-        RuntimeWarning,
-        stacklevel=3,
+    return (
+        f"TORCH_NEURONX_CLOCK=model: the {what} {name!r} has no predicted time ({reason}). It "
+        "runs as any other, and once it has, the tools show this host's time for this process"
     )

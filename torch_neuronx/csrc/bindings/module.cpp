@@ -14,6 +14,7 @@
 #include "device/generator.h"
 #include "device/state.h"
 #include "device/stream.h"
+#include "dispatch/bindings_predicting.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
 #include "distributed/bindings_distributed.h"
@@ -142,6 +143,7 @@ PYBIND11_MODULE(_C, m) {
   bind_profiler(m);
   bind_pending(m);
   registry::bind_registry(m);
+  predicting::bind_predicting(m);
   queue::bind_queue(m);
   program::bind_program(m);
   inference::bind_inference(m);

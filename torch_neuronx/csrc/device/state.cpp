@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "registry/registry.h"
 
@@ -19,9 +20,10 @@ std::atomic<bool> g_initialized{false};
 std::atomic<bool> g_bad_fork{false};
 std::atomic<c10::DeviceIndex> g_default_device{0};
 std::mutex g_first_mutex;
-std::function<void()>& first_use() {
-  static auto* call = new std::function<void()>;  // never destroyed: it may hold Python's
-  return *call;
+std::vector<std::function<void()>>& first_use() {
+  static auto* calls =
+      new std::vector<std::function<void()>>;  // never destroyed: may hold Python's
+  return *calls;
 }
 thread_local c10::DeviceIndex t_device = -1;  // -1: not chosen by this thread yet
 
@@ -54,7 +56,7 @@ const MachineConfig& machine() { return g_machine; }
 
 void call_at_first_use(std::function<void()> call) {
   const std::lock_guard<std::mutex> lock(g_first_mutex);
-  first_use() = std::move(call);
+  first_use().push_back(std::move(call));
 }
 
 void ensure_initialized() {
@@ -72,12 +74,12 @@ void ensure_initialized() {
   std::call_once(opened, &registry::open);
   g_initialized.store(true, std::memory_order_release);
   warn_of_rounding();
-  std::function<void()> call;
+  std::vector<std::function<void()>> calls;
   {
     const std::lock_guard<std::mutex> lock(g_first_mutex);
-    std::swap(call, first_use());
+    calls.swap(first_use());
   }
-  if (call) call();
+  for (const auto& call : calls) call();
 }
 
 bool is_initialized() { return g_initialized.load() && !g_bad_fork.load(); }

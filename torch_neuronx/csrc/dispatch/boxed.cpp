@@ -16,6 +16,7 @@
 #include "dispatch/deferred.h"
 #include "dispatch/devices.h"
 #include "dispatch/foreach.h"
+#include "dispatch/predicting.h"
 #include "dispatch/schema.h"
 #include "memory/allocator.h"
 #include "queue/issue.h"
@@ -119,6 +120,8 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
   // Where a call makes nothing on a core (a copy to the host), its generator is the current one's.
   const c10::DeviceIndex index = on_core ? device.index() : current_device();
   activity.on(index);
+  predicting::Counted counted;
+  if (predicting::asked()) counted.of(op, *stack);
   plan.entry.note(dtype);
 
   AliasSet aliases;

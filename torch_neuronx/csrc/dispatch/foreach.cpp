@@ -16,6 +16,7 @@
 #include "dispatch/boxed.h"
 #include "dispatch/deferred.h"
 #include "dispatch/devices.h"
+#include "dispatch/predicting.h"
 #include "dispatch/schema.h"
 #include "kernels/multi_tensor.h"
 #include "memory/allocator.h"
@@ -307,7 +308,7 @@ class ForeachKernel final : public c10::OperatorKernel {
       : plan_(op), rule_(rule), in_place_(in_place) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    if (defer(stack)) return;
+    if (defer(op, stack)) return;
     if (on_one_core(*stack)) {
       run_boxed(plan_, op, keys, stack);
     } else {
@@ -329,7 +330,7 @@ class ForeachKernel final : public c10::OperatorKernel {
     return !core.doubtful();
   }
 
-  bool defer(Stack* stack) {
+  bool defer(const c10::OperatorHandle& op, Stack* stack) {
     // Another operator that is made of this one goes on as soon as this returns. Deterministic mode
     // joins nothing, though results are the same bit for bit.
     if (queue::detail::t_inside != 0 || at::globalContext().deterministicAlgorithms()) return false;
@@ -377,6 +378,8 @@ class ForeachKernel final : public c10::OperatorKernel {
     const List& dst = in_place_ ? lists[0] : made;
     program->add(rule_.op, dst, sources, scalar, std::move(scalars));
     g_deferred_pending.fetch_or(kDeferredProgram, std::memory_order_release);
+    // What is joined is executed as one program, which is no execution of an operator.
+    if (predicting::asked()) predicting::prediction_of(op, *stack).count(stream.device_index(), 0);
     torch::jit::drop(*stack, plan_.arguments);
     if (!in_place_) stack->emplace_back(std::move(made));
     return true;

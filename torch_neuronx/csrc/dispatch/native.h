@@ -18,6 +18,7 @@
 #include "dispatch/deferred.h"
 #include "dispatch/devices.h"
 #include "dispatch/op_table.h"
+#include "dispatch/predicting.h"
 #include "dispatch/schema.h"
 #include "queue/issue.h"
 #include "queue/queue.h"
@@ -134,6 +135,8 @@ struct Native<Name, Fn> {
          args, [&](const at::Tensor& t) { core.see(t, detail::Written<Args>::value); }),
      ...);
     activity.on(core.index());
+    predicting::Counted counted;
+    if (predicting::asked()) look_up(counted, args...);
     if constexpr (!copies_between_devices(Name.text)) {
       if (C10_UNLIKELY(core.doubtful())) detail::check_arguments(entry.name, args...);
     }
@@ -146,6 +149,11 @@ struct Native<Name, Fn> {
         detail::spoil(result, value);
       return result;
     }
+  }
+
+  static C10_NOINLINE void look_up(predicting::Counted& counted, Args... args) {
+    static const c10::OperatorHandle op = find_operator(Name.text);
+    counted.of(op, c10::impl::boxArgs<Args...>(std::forward<Args>(args)...));
   }
 
   static int64_t elements_of(const at::Tensor& t) { return t.is_nested() ? 0 : t.numel(); }

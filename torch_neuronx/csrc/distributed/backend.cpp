@@ -15,6 +15,7 @@
 #include "distributed/announcer.h"
 #include "distributed/error.h"
 #include "distributed/fresh_store.h"
+#include "distributed/predicted.h"
 #include "gemm/probe.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"
@@ -41,11 +42,12 @@ at::Tensor packed(const at::Tensor& tensor) {
   return is_packed ? tensor : tensor.detach().contiguous();
 }
 
-size_t bytes_of(const Call& call) {
+size_t filled_bytes(const Call& call) {
   size_t filled = 0;
   for (const auto& memory : call.outputs) filled += memory.bytes;
-  return std::max(call.exposed_bytes(), filled);
+  return filled;
 }
+size_t bytes_of(const Call& call) { return std::max(call.exposed_bytes(), filled_bytes(call)); }
 
 // What a profile says about a collective.
 Facts facts_of(const Call& call, const Segment& segment, int size) {
@@ -203,11 +205,15 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   const auto type = request.type;
   const uint64_t sequence = call.sequence;
   const size_t bytes = bytes_of(call);
+  registry::Prediction* const prediction =
+      predicting::asked()
+          ? &prediction_of(call.kind, call.exposed_bytes(), filled_bytes(call), size_, *options_)
+          : nullptr;
   std::unique_ptr<CommunicationActivity> activity;
   if (profiling())
     activity = CommunicationActivity::start(kind_name(call.kind), device, segment_.name(),
                                             facts_of(call, segment_, size_));
-  auto body = [this, request = std::move(request)] {
+  auto body = [this, prediction, request = std::move(request)] {
     const Call& call = request.call;
     if (faults::armed())
       (void)faults::reach(faults::Point::kCommunication, kind_name(call.kind),
@@ -217,6 +223,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
     request.stage_out();
     for (const auto& tensor : request.results)
       if (tensor.has_storage()) mark_written(*tensor.storage().unsafeGetStorageImpl());
+    if (prediction != nullptr) prediction->count(call.device, 0);
   };
   auto operation = std::make_shared<Operation>(std::move(body), std::move(results), std::move(kept),
                                                device, std::move(enqueued));

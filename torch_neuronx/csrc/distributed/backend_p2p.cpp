@@ -9,6 +9,7 @@
 #include "dispatch/deferred.h"
 #include "distributed/backend.h"
 #include "distributed/error.h"
+#include "distributed/predicted.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"
 #include "queue/queue.h"
@@ -184,14 +185,20 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::transfer(OpType type, const Tensor
   report(operation, type, sequence_);
   // Without the object in Python, which may need Python's lock when it goes.
   const at::Tensor kept = tensor.detach();
-  const auto post = [this, operation, is_send, kept, parcel, request = std::move(request)] {
+  registry::Prediction* const prediction =
+      predicting::asked() ? &prediction_of(is_send ? Kind::kSend : Kind::kReceive, memory.bytes,
+                                           memory.bytes, size_, *options_)
+                          : nullptr;
+  const auto post = [this, operation, prediction, is_send, kept, parcel,
+                     request = std::move(request)] {
     if (is_send) request.stage_in();
-    const Done done = [operation, is_send, kept, request](const std::exception_ptr& error,
-                                                          int source) {
+    const Done done = [operation, prediction, is_send, kept, request](
+                          const std::exception_ptr& error, int source) {
       if (!is_send && error == nullptr) {
         request.stage_out();
         if (kept.has_storage()) mark_written(*kept.storage().unsafeGetStorageImpl());
       }
+      if (prediction != nullptr && error == nullptr) prediction->count(operation->device(), 0);
       operation->finish(error, source);
     };
     begin_transfer(parcel, is_send, *operation, done);

@@ -33,11 +33,13 @@ void bind_distributed(py::module_& m) {
   m.def(
       "create_process_group",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& name,
-         std::chrono::milliseconds timeout) {
-        return c10::make_intrusive<NeuronBackend>(store, rank, size, name, timeout);
+         std::chrono::milliseconds timeout, std::vector<uint64_t> ranks) {
+        auto made = c10::make_intrusive<NeuronBackend>(store, rank, size, name, timeout);
+        made->options()->global_ranks_in_group = std::move(ranks);
+        return made;
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("name"), py::arg("timeout"),
-      py::call_guard<py::gil_scoped_release>());
+      py::arg("ranks") = std::vector<uint64_t>{}, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace torch_neuronx::distributed

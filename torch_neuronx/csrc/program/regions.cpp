@@ -15,6 +15,7 @@
 
 #include "device/faults.h"
 #include "device/profiler.h"
+#include "dispatch/predicting.h"
 #include "memory/allocator.h"
 #include "program/collected.h"
 #include "program/enqueued.h"
@@ -267,6 +268,17 @@ void judge(Region& region, int64_t took) {
 
 // Runs the calls as the program of a region. Where that fails, they have to be run one by one, or
 // not at all: a program that writes in place may have written.
+// A NeuronCore would run the calls one by one; here they are one execution.
+void count_predictions(const Collected& found) {
+  uint64_t executions = 1;
+  for (const Member& member : found.members) {
+    if (member.result != 0) continue;
+    const queue::QueuedCall& call = *member.call;
+    registry::Prediction* prediction = predicting::known(call.op(), call.settled()->words);
+    if (prediction != nullptr) prediction->count(call.core(), std::exchange(executions, 0));
+  }
+}
+
 queue::RegionOutcome run_as_program(Region& region, const Collected& found) {
   const size_t count = found.calls;
   ActivityScope activity(region.activity);
@@ -275,6 +287,7 @@ queue::RegionOutcome run_as_program(Region& region, const Collected& found) {
     const auto began = Clock::now();
     run(region, found);
     judge(region, std::chrono::nanoseconds(Clock::now() - began).count());
+    if (predicting::asked()) count_predictions(found);
     return {count, 0};
   } catch (const std::exception& error) {
     const bool in_place =

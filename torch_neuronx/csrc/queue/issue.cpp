@@ -10,6 +10,7 @@
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/op_table.h"
+#include "dispatch/predicting.h"
 #include "memory/allocator.h"
 #include "memory/ledger.h"
 #include "queue/queue.h"
@@ -250,6 +251,8 @@ bool Issuer::enqueue(const c10::OperatorHandle& op, Stack* stack, const CallKey&
   }
   auto call = std::make_unique<QueuedCall>(name_, signature_, run_, op, key, settled, memory);
   call->take_arguments(*stack);
+  // A region finds it by the key.
+  if (predicting::asked()) (void)predicting::prediction_of(op, *stack);
   if (settled->draws > 0) {
     call->set_draws(take_draws(generator_of(*stack, signature_, key.core), settled->draws));
   }

@@ -180,11 +180,16 @@ def payload(spec: Spec, given: Sequence[Tensor], received: Sequence[Tensor], siz
     """Bytes of a collective's whole payload."""
     read = sum(tensor.nbytes for tensor in given)
     written = sum(tensor.nbytes for tensor in received)
-    if spec.kind == "gather":
+    return payload_of(spec.kind, read, written, size)
+
+
+def payload_of(kind: str, read: int, written: int, size: int) -> int:
+    """The same, by the bytes that a rank gives and receives."""
+    if kind == "gather":
         return read * size
-    if spec.kind == "scatter":
+    if kind == "scatter":
         return written * size
-    return read if spec.kind == "all_to_all" else max(read, written)
+    return read if kind == "all_to_all" else max(read, written)
 
 
 def dtype_name(tensors: Sequence[Tensor]) -> str:
