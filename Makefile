@@ -49,15 +49,17 @@ CHECKS := tests/nodevice tests/smoke $(addprefix tests/compiler/test_,$(addsuffi
   ir_reference ir_table ir_text passes_autocast passes_exact passes_rules passes_structure \
   codegen_verify lowering_memory neff_golden foreign_memory options)) \
   $(wildcard $(addprefix tests/nki/test_,isa_*.py checks_*.py language_*.py lint.py nki_refusals.py))
+# Random programs, eager ones and those whose graphs meet other sizes.
+PROGRAMS := $(addprefix tests/programs/test_programs.py::test_,eager_programs programs_with_dynamic_shapes)
 # What runs once more with operators enqueued; `make test-all` does that with everything.
 STRICT := $(addprefix tests/device/test_,$(addsuffix .py,activation_layouts amp attention autograd \
   copy eager_queue fused_optimizers layouts misuse modules nn ops rng scaled_products storage \
-  streams_events strided_parameters varlen_attention zero_tensors)) tests/programs \
+  streams_events strided_parameters varlen_attention zero_tensors)) $(PROGRAMS) \
   $(addprefix tests/distributed/test_,clients_ddp.py clients_fsdp.py clients_groups.py \
   all_to_all.py) tests/compiler/test_dynamo_device.py tests/serving/test_engine.py
 # And with what waits joined into programs, which shows where tensors are large or many.
 FUSED := $(addprefix tests/device/test_,$(addsuffix .py,autograd fused_optimizers memory nn rng \
-  shared_memory storage streams_events)) tests/programs tests/distributed/test_clients_fsdp.py \
+  shared_memory storage streams_events)) $(PROGRAMS) tests/distributed/test_clients_fsdp.py \
   tests/serving/test_engine.py
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
   -n $${TEST_JOBS:-auto} --dist worksteal --durations-file=build/durations.json

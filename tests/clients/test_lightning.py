@@ -170,6 +170,7 @@ def test_fabric_is_the_loop_written_out(precision: str | None, tmp_path: Path) -
 # Two cores.
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "plugin"),
     [
@@ -192,6 +193,7 @@ def test_two_ranks_are_one_with_the_whole_batch(name: str, plugin: str, tmp_path
         same(result["continued"], result["weights"])
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["ddp", "neuron_fsdp", "fsdp2"])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_two_ranks_in_mixed_precision(name: str, precision: str) -> None:

@@ -2,11 +2,11 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import interpreter
 
 # Three programs with several kernels each, of which every file fails in the way that is asked for.
 CODE = """
@@ -68,17 +68,12 @@ def lines(number: int, failing: str, home: Path) -> list[str]:
         "TORCH_NEURONX_NEFF_CACHE_DIR": str(home / "programs"),
         "NEURON_CC_FLAGS": "",
     }
-    process = subprocess.run(
-        [sys.executable, "-c", CODE, str(number), failing, str(home)],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    process = interpreter.run(["-c", CODE, str(number), failing, str(home)], env=environ)
     assert process.returncode == 0, process.stderr
     return [line for line in process.stderr.splitlines() if os.strerror(number) in line]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("number", "failing"),
     [

@@ -3,8 +3,6 @@
 import json
 import os
 import struct
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch.compiler._cache import CacheArtifactFactory, CacheArtifactManager, Ca
 
 from neuronxcc.cache.local import LocalStore, key_of_description
 from neuronxcc.cache.messages import CacheWarning
+from tests import interpreter
 from torch_neuronx.dynamo.portable_cache import ProgramArtifact
 
 # A model that is trained and called with two sizes; prints which programs came from the cache.
@@ -44,16 +43,14 @@ run()
 
 def python(code: str, file: Path, home: Path) -> list[str]:
     """Run code with empty caches of its own."""
-    process = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(MODEL) + code, str(file)],
+    process = interpreter.run(
+        ["-c", textwrap.dedent(MODEL) + code, str(file)],
         env={
             **os.environ,
             "TORCH_NEURONX_NEFF_CACHE_DIR": str(home / "programs"),
             "XDG_CACHE_HOME": str(home),
         },
-        capture_output=True,
-        text=True,
-        check=False,
+        strict=True,
     )
     assert process.returncode == 0, process.stderr
     return process.stdout.splitlines()

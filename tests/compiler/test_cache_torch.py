@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests import interpreter
 from torch_neuronx.dynamo import backend
 
 ROOT = Path(__file__).parents[2]
@@ -44,14 +43,11 @@ print(json.dumps([hits, weights]))
 
 
 def run(cache: Path, *arguments: str, **environ: str) -> tuple[list[bool], Any, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        cwd=ROOT,
+    done = interpreter.run(
+        ["-c", SCRIPT, *arguments],
         env={**os.environ, "TORCH_NEURONX_NEFF_CACHE_DIR": str(cache), **environ},
-        capture_output=True,
-        text=True,
-        check=True,
     )
+    assert done.returncode == 0, done.stderr
     hits, weights = json.loads(done.stdout.splitlines()[-1])
     return hits, weights, done.stderr
 

@@ -200,6 +200,7 @@ def outcome(function: Function, x: Tensor, index: Tensor) -> Any:
     return result.cpu()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", CASES)
 def test_what_the_cpu_refuses_is_refused(name: str, dynamic: bool) -> None:

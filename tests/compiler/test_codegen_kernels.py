@@ -16,6 +16,7 @@ from tests.compiler.codegen_compare import HOSTS, compiled, host_id, ulps
 from tests.compiler.loop_kernels import Case, kernels
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("host", HOSTS, ids=host_id)
 @pytest.mark.parametrize("form", ["pointwise", "rows", "columns"])
 def test_random_kernels(form: str, host: Host) -> None:

@@ -98,6 +98,7 @@ def operands(op: Op, types: tuple[DType, ...]) -> list[Array]:
     return arrays
 
 
+@pytest.mark.every(2)
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:invalid:RuntimeWarning")
 @pytest.mark.parametrize("host", HOSTS, ids=host_id)

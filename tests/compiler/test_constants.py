@@ -128,6 +128,7 @@ def mask(x: torch.Tensor) -> torch.Tensor:
     return torch.arange(len(x), device=x.device) % 3 == 0
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("c", "dtype"), CASES)
 def test_moved_constants_keep_their_bits(c: float, dtype: torch.dtype) -> None:
     x = torch.tensor(VALUES, dtype=dtype)
@@ -136,6 +137,7 @@ def test_moved_constants_keep_their_bits(c: float, dtype: torch.dtype) -> None:
         assert torch.equal(bits(got), bits(want)), f"{name}: {got} instead of {want}"
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("c", "dtype"), CASES)
 def test_constants_in_arithmetic(c: float, dtype: torch.dtype) -> None:
     x = torch.tensor(VALUES, dtype=dtype)

@@ -147,6 +147,7 @@ def fresh() -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.every(2)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 @pytest.mark.parametrize(
     ("function", "grad"),

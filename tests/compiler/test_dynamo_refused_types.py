@@ -230,6 +230,7 @@ def test_no_generator_is_the_default_one(name: str) -> None:
     assert torch.equal(compiled(x), expected)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("sizes", [(0, 3, 2), (2, 0, 3), (2, 3, 0), (0, 0, 0)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 def test_products_of_empty_matrices(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 OPERATOR = torch.ops.aten._scaled_dot_product_efficient_attention
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("queries", [1, 5, 31, 32, 40, 64])
 @pytest.mark.parametrize("keep", [True, False], ids=["logsumexp", "no logsumexp"])
 @pytest.mark.parametrize("causal", [True, False])

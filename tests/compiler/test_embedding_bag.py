@@ -104,6 +104,7 @@ def table() -> Iterator[Bags]:
             yield Bags(mode, last=last, integers=integers)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("bags", list(table()), ids=str)
 def test_training_is_that_of_the_cpu(bags: Bags) -> None:
     check(bags)
@@ -121,6 +122,7 @@ def test_any_bags(mode: str, lengths: Any, last: bool, weighted: bool, padding: 
     check(Bags(mode, lengths, weighted and mode == "sum", padding, last))
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("mode", [0, 1, 2])
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("last", [False, True])

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -23,6 +24,15 @@ from torch_neuronx.program.executable import Executable
 
 LARGE = (256, 256)  # 256 KiB
 BYTES = 256 * 256 * 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> Iterator[None]:
+    """Let the collector, which these tests call often, see only what they make."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def allocated() -> int:

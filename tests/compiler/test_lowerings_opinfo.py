@@ -79,6 +79,7 @@ def test_more_samples_equal_eager(info: Any) -> None:
     assert_lowered(check(info, torch.float32, samples=5))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("info", BACKWARD, ids=names)
 def test_gradients_are_lowered_and_equal_eager(info: Any) -> None:
     assert_lowered(check(info, torch.float32, samples=1, backward=True))

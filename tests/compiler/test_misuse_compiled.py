@@ -44,13 +44,7 @@ _RUNS = [
 ]
 
 
-# Every sixtieth operator always, since each size is a graph; the rest in `make test-all`.
-_PARAMETERS = [
-    pytest.param(op, id=op.formatted_name, marks=() if n % 60 == 0 else pytest.mark.exhaustive)
-    for n, op in enumerate(_RUNS)
-]
-# Only few operators have indices, and all of these are tried always.
-_EVERY = [pytest.param(op, id=op.formatted_name) for op in _RUNS]
+_PARAMETERS = [pytest.param(op, id=op.formatted_name) for op in _RUNS]
 
 
 def compiled(call: Call) -> Callable[[list[Any]], Any]:
@@ -79,7 +73,8 @@ def right(call: Call) -> Callable[[list[Any]], Any] | None:
 TAKES_INDEX: Final[dict[str, str]] = {}
 
 
-@pytest.mark.parametrize("op", _EVERY)
+@pytest.mark.every(4)
+@pytest.mark.parametrize("op", _PARAMETERS)
 def test_indices_out_of_range(op: OpInfo) -> None:
     for call in calls(op, 2):
         wrong = {
@@ -96,6 +91,7 @@ def test_indices_out_of_range(op: OpInfo) -> None:
             assert error is not None, what
 
 
+@pytest.mark.every(60)
 @pytest.mark.parametrize("op", _PARAMETERS)
 def test_other_sizes_and_devices(op: OpInfo) -> None:
     for call in calls(op, 1):

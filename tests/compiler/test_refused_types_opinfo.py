@@ -70,6 +70,7 @@ def check(info: Any, dtype: torch.dtype) -> None:
         assert __file__ in text, eager
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("info", op_db, ids=full_name)
 def test_one_type(info: Any) -> None:
     check(info, TYPES[zlib.crc32(full_name(info).encode()) % len(TYPES)])

@@ -50,6 +50,7 @@ def results(
     return run(x), x
 
 
+@pytest.mark.every(2)
 @settings(max_examples=40, deadline=None)
 @given(names=NAMES, of_argument=st.booleans())
 @example(names=["rows", "detached"], of_argument=False)

@@ -72,5 +72,6 @@ def check(entry: Entry, dtype: torch.dtype) -> None:
             assert error <= bound, f"{how} {name}: {error:.3g} from float64, cpu {theirs:.3g}"
 
 
+@pytest.mark.every(2)
 def test_float32(entry: Entry) -> None:
     check(entry, torch.float32)

@@ -1,8 +1,6 @@
-"""Shared by the tests of the device tier: a fresh interpreter, and no traces left behind."""
+"""Shared by the tests of the device tier: a process of its own, and no traces left behind."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 
 # Says why, once, where the device is missing; every test below would fail without saying it.
 import torch_neuronx  # noqa: F401
+from tests import interpreter
 
 RunPython = Callable[..., str]
 
@@ -24,18 +23,17 @@ def _same_device_after() -> Iterator[None]:
 
 @pytest.fixture
 def run_python() -> RunPython:
-    """Run code in a new interpreter; returns what it printed, fails when it fails."""
+    """Run code in a process of its own; returns what it printed, fails when it fails."""
 
-    def run(code: str, *, timeout: float = 120, **env: str) -> str:
+    def run(code: str, *, timeout: float = 120, new: bool = False, **env: str) -> str:
         # The environment of the machine under test must not leak in.
         kept = {k: v for k, v in os.environ.items() if not k.startswith("NEURON_")}
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code],
+        done = interpreter.run(
+            ["-c", code],
             env={**kept, "OMP_NUM_THREADS": "1", **env},
-            capture_output=True,
-            text=True,
             timeout=timeout,
-            check=False,
+            strict=True,
+            new=new,
         )
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout

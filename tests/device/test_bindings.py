@@ -96,7 +96,9 @@ REFUSED: list[tuple[str, tuple[Any, ...]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "args"), REFUSED, ids=[f"{n}{a}"[:60] for n, a in REFUSED])
+@pytest.mark.parametrize(
+    ("name", "args"), REFUSED, ids=[f"{name}-{n}" for n, (name, _) in enumerate(REFUSED)]
+)
 def test_what_makes_no_sense_is_refused(name: str, args: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, ValueError, RuntimeError, BufferError, IndexError)):
         getattr(_C, name)(*args)

@@ -1,14 +1,13 @@
 """A fault in call k of n: where it is told, in which words, and what the device does afterwards."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 import torch_neuronx
+from tests import interpreter
 from tests.device.enqueued import everything_enqueued
 
 N = torch_neuronx.neuron
@@ -150,8 +149,6 @@ for faulty in (None, {k}):
         x = x.index_select(0, wrong if k == faulty else rows) * 1.0 + 1
 print("issued")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = interpreter.run(["-c", program], new=True)
     assert done.stdout == "issued\n"
     assert "index out of range in self\nThis is an error of aten::index_select(" in done.stderr

@@ -23,7 +23,8 @@ while not torch.neuron.eager_stats()["fused"]["regions"]:
     ((layer(x) * 2).exp() - 1).softmax(-1).sum(-1).cpu()
     time.sleep(0.02)
 print(sorted(name for name in set(sys.modules) - before if not name.startswith("neuronxcc.")))
-"""
+""",
+        new=True,
     )
     assert found == "[]\n"
 
@@ -38,6 +39,7 @@ for _ in range(2):
     print(torch.neuron.get_eager_mode(), "torch._dynamo" in sys.modules)
     torch.ones(1, device="neuron")
 """,
+        new=True,
         TORCH_NEURONX_EAGER_MODE="fused",
     )
     assert found == "fused False\nfused True\n"

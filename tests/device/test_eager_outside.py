@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -13,6 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import torch_neuronx
+from tests import interpreter
 from tests.device.enqueued import everything_enqueued
 
 N = torch_neuronx.neuron
@@ -190,7 +190,9 @@ def test_generators_and_exceptions_leave_the_queue_alone() -> None:
     assert [value[0].item() for value in values] == [1.5**k for k in range(1, 6)]
 
 
-def _program(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def _program(
+    body: str, *, new: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
     start = f"""
 import os, signal, sys, threading, time, torch
 from torch_neuronx import _C
@@ -205,16 +207,10 @@ def busy():
 _ = busy()
 torch.neuron.synchronize()
 """
-    return subprocess.run(
-        [sys.executable, "-c", start + body],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | environment,
-    )
+    return interpreter.run(["-c", start + body], env=os.environ | environment, new=new)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "end",
     [
@@ -231,7 +227,7 @@ torch.neuron.synchronize()
     ],
 )
 def test_the_interpreter_ends_with_work_in_flight(end: str) -> None:
-    done = _program(f"y = busy()\nprint('issued', flush=True)\n{end}")
+    done = _program(f"y = busy()\nprint('issued', flush=True)\n{end}", new=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("issued\n")
     assert done.stderr == ""

@@ -323,6 +323,26 @@ def test_memory_goes_to_the_next_call_at_once() -> None:
     assert N.max_memory_allocated() - before <= 3 * (1 << 20) + (64 << 10)
 
 
+def test_a_call_has_again_what_it_freed() -> None:
+    """ATen's gradient of dropout makes three tensors; the first is gone before the last."""
+    grad = torch.randn(1 << 18, device="neuron")
+    mask = torch.rand(1 << 18, device="neuron") < 0.5
+    peaks = {}
+    for mode in ("debug", "strict"):
+        with N.eager_mode(mode):
+            for _ in range(2):
+                torch.ops.aten.native_dropout_backward(grad, mask, 2.0)
+            N.synchronize()
+            N.reset_peak_memory_stats()
+            before = N.memory_allocated()
+            result = torch.ops.aten.native_dropout_backward(grad, mask, 2.0)
+            assert torch.equal(result.cpu(), grad.cpu() * mask.cpu() * 2)
+            peaks[mode] = N.max_memory_allocated() - before
+            del result
+    assert peaks["strict"] == peaks["debug"]
+    assert peaks["debug"] < 3 * grad.nbytes
+
+
 def test_emptying_the_cache_waits_for_readers_of_freed_memory() -> None:
     a = torch.randn(700, 700, device="neuron")
     b = torch.randn(700, 700, device="neuron")

@@ -141,6 +141,7 @@ CALLS: dict[str, list[list[Any]]] = {
 BUT: list[tuple[str, list[Any], torch.dtype]] = [("pow.Tensor_Scalar", [3], torch.bfloat16)]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", CALLS)
 def test_an_operator_gives_the_same_bits_compiled(name: str, dtype: torch.dtype) -> None:
@@ -210,6 +211,7 @@ def test_sums_of_rows_give_the_same_bits_compiled(
     check(inputs, plan)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("parameters", [(_Y, _Z), (_Y, None), (None, None)])

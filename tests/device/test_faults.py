@@ -175,7 +175,7 @@ x = torch.zeros(100, device="neuron", requires_grad=True)
 x.clone().backward(torch.ones_like(x))
 """
     for _ in range(5):  # a race: without care four of five runs abort
-        run_python(code)
+        run_python(code, new=True)
 
 
 def test_an_exception_inside_backward() -> None:
@@ -258,5 +258,5 @@ try:
 except RuntimeError as error:
     print("bogus" in str(error))
 """
-    shown = run_python(code, NEURON_PLATFORM_TARGET_OVERRIDE="bogus").split()
+    shown = run_python(code, new=True, NEURON_PLATFORM_TARGET_OVERRIDE="bogus").split()
     assert shown == ["2.0", "False", "True"]

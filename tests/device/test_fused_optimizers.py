@@ -125,6 +125,7 @@ def lists(n: int, shape: tuple[int, ...], dtype: torch.dtype) -> list[list[torch
     ]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("bad", [None, 0.0, 1.0])
 @pytest.mark.parametrize("scale", sorted(SCALES))
 @pytest.mark.parametrize("flag", [False, True])

@@ -5,26 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
+from tests import interpreter
+
 _PRELUDE = """
-import ctypes, torch
+import ctypes, faulthandler, torch
+faulthandler.enable()
 def read(address):
     return ctypes.string_at(address, 1)
 """
 
 
 def child(code: str, guards: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", _PRELUDE + code],
-        env={**os.environ, "TORCH_NEURONX_GUARD_PAGES": guards},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    environ = {**os.environ, "TORCH_NEURONX_GUARD_PAGES": guards}
+    return interpreter.run(["-c", _PRELUDE + code], env=environ)
 
 
 @pytest.mark.parametrize("guards", ["after", "before"])

@@ -77,11 +77,7 @@ STRICTER: Final[dict[str, str]] = {
 
 _RUNS = [op for op in op_db if not op.name.startswith("jiterator") and op.supported_dtypes("cpu")]
 _NAMES = [op.formatted_name for op in _RUNS]
-# Every sixth operator always, the rest in `make test-all`.
-_PARAMETERS = [
-    pytest.param(op, id=name, marks=() if n % 6 == 0 else pytest.mark.exhaustive)
-    for n, (op, name) in enumerate(zip(_RUNS, _NAMES, strict=True))
-]
+_PARAMETERS = [pytest.param(op, id=name) for op, name in zip(_RUNS, _NAMES, strict=True)]
 
 
 def is_number(call: Call, position: int) -> bool:
@@ -89,6 +85,7 @@ def is_number(call: Call, position: int) -> bool:
     return tensor.dim() == 0
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("op", _PARAMETERS)
 @shallow
 def test_tensors_of_other_devices(op: OpInfo) -> None:
@@ -119,6 +116,7 @@ def check_device(call: Call, position: int, elsewhere: str) -> None:
         assert "device" in str(error) or str(error) == str(refusal), what
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("op", _PARAMETERS)
 @shallow
 def test_wrong_sizes_and_indices(op: OpInfo) -> None:

@@ -4,6 +4,7 @@ Which operators work at all is the business of PyTorch's own operator tests; her
 of every way to get there.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -230,6 +231,29 @@ def test_values_and_strides_in_every_layout(name: str, operands: tuple[Tensor, T
     found = BINARY[name](*(same_strides(x) for x in operands))
     torch.testing.assert_close(found.cpu(), expected)
     assert found.stride() == expected.stride()
+
+
+F = torch.nn.functional
+OF_ONE: dict[str, Callable[[Tensor], Tensor]] = {
+    name: getattr(torch, name)
+    for name in ("abs", "cos", "exp", "isnan", "neg", "rsqrt", "sigmoid", "sin", "sqrt", "tanh")
+} | {
+    name: getattr(F, name)
+    for name in ("elu", "gelu", "hardswish", "leaky_relu", "logsigmoid", "mish", "relu", "silu")
+}
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2, 1), (2, 1, 2), (1, 1, 3), (1, 2, 1, 2), (1,), (1, 1)])
+def test_strides_of_dimensions_of_one(shape: tuple[int, ...]) -> None:
+    """Memory is the same whatever they are; results have those that the CPU's have."""
+    for order in itertools.permutations(range(len(shape))):
+        dense = torch.rand([shape[i] for i in order]).permute(*map(order.index, range(len(shape))))
+        for odd in (1, 2, 5):
+            strides = [odd if n == 1 else s for n, s in zip(shape, dense.stride(), strict=True)]
+            x = dense.as_strided(shape, strides)
+            there = same_strides(x)
+            for name, function in OF_ONE.items():
+                assert function(there).stride() == function(x).stride(), (name, strides)
 
 
 def same_strides(x: Tensor) -> Tensor:

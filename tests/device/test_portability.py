@@ -282,7 +282,7 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    out = run_python(code, TORCH_NEURONX_PORTABILITY="strct")
+    out = run_python(code, new=True, TORCH_NEURONX_PORTABILITY="strct")
     text = "TORCH_NEURONX_PORTABILITY='strct' is not valid; allowed: permissive, warn, strict. "
     assert text in out
 

@@ -64,6 +64,39 @@ def test_a_program_spans_its_steps_and_counts_once(tmp_path: Path) -> None:
     assert total == pytest.approx(sum(e["dur"] for e in steps), rel=0.05, abs=2)
 
 
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+def test_a_profile_holds_what_is_enqueued_within_it_on_all_cores(mode: str) -> None:
+    """Also where nobody waits for another core than the current one."""
+    x = torch.ones(512, 512, device=DEVICE)
+    with neuron.eager_mode(mode):
+        _ = x @ x
+        neuron.synchronize(DEVICE)
+        assert neuron.current_device() != DEVICE.index
+        _ = x @ x  # belongs to no profile
+        with profile(activities=BOTH) as profiler:
+            for _ in range(5):
+                _ = x @ x
+        assert {e.key: e.count for e in profiler.key_averages()}["neuron::mm"] == 5
+        _ = x @ x
+        recording.start(1000)
+        for _ in range(5):
+            _ = x @ x
+        assert sum(e.name == "neuron::mm" for e in recording.take()[0]) == 5
+
+
+def test_a_failure_outlives_the_profile_it_is_in() -> None:
+    x = torch.ones(512, 512, device=DEVICE)
+    with neuron.eager_mode("strict"):
+        index = torch.full((512 * 64,), 1000, device=DEVICE)
+        good = torch.zeros_like(index)
+        x.index_select(0, good)
+        neuron.synchronize(DEVICE)
+        with profile(activities=BOTH):
+            x.index_select(0, index)
+        with pytest.raises(IndexError, match="index_select"):
+            neuron.synchronize(DEVICE)
+
+
 def test_copies_have_bytes_and_a_direction(tmp_path: Path) -> None:
     with profile(activities=BOTH) as profiler:
         x = torch.ones(1000).to(DEVICE)
@@ -275,13 +308,16 @@ def test_what_a_hundred_thousand_events_take() -> None:
     count = 100_000
     _ = x + 1
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    neuron.reset_eager_stats()
     recording.start(count)
     for _ in range(count + 1000):
         x.add_(1)
+    neuron.synchronize(DEVICE)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     events, dropped = recording.take()
     assert len(events) == count
-    assert dropped == 1000
+    # A call that is enqueued is an event when it is issued, too.
+    assert dropped == 1000 + neuron.eager_stats()["enqueued"]
     assert (after - before) * 1024 <= count * 40 * 1.5 + (4 << 20)
     assert all(math.isfinite(e.end) and e.end >= e.start for e in events)
     assert isinstance(events[0], Event)

@@ -9,6 +9,7 @@ import pytest
 HERE = str(Path(__file__).parent)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "variables"),
     [

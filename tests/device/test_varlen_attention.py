@@ -1,6 +1,7 @@
 """torch.nn.attention.varlen on packed sequences, against attention sequence by sequence."""
 
 import math
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -156,6 +157,124 @@ def test_pages_and_used_keys() -> None:
         out, to[0], slots_k, slots_v, to[3], cu_k, 2, 8, window_size=(-1, 0), seqused_k=to[5]
     )
     torch.testing.assert_close(out.cpu(), expected)
+
+
+def paged_case(
+    lengths: list[tuple[int, int]], size: int, share: int, width: int, dtype: torch.dtype
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Query, pages of keys and of values, and int32 numbers: bounds, block table, used keys."""
+    generator = torch.Generator().manual_seed(0)
+    most = max(-(-keys // size) for _, keys in lengths) + 1
+    count = most * len(lengths) + 2
+    query = torch.randn(sum(n for n, _ in lengths), 2 * share, width, generator=generator)
+    pages = [torch.randn(count, size, 2, width, generator=generator) for _ in range(2)]
+    table = torch.randperm(count, generator=generator)[:-2].view(len(lengths), most)
+    numbers = [torch.tensor(cumulated([n for n, _ in lengths])), table]
+    numbers.append(torch.tensor([n for _, n in lengths]))
+    return [t.to(dtype) for t in (query, *pages)], [t.int() for t in numbers]
+
+
+def pages_laid_out(pages: Tensor, layout: str) -> Tensor:
+    if layout == "heads first":
+        return pages.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "pages of all layers":
+        return torch.stack([pages + 1, pages], 1)[:, 1]
+    return laid_out(pages, layout) if layout == "spread" else pages
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 600)), min_size=1, max_size=3),
+    few=st.booleans(),
+    size=st.sampled_from([1, 3, 16, 100, 700]),
+    share=st.sampled_from([1, 3]),
+    width=st.sampled_from([16, 33, 64, 300]),
+    window=st.sampled_from([(-1, -1), (-1, 0), (-1, 2), (7, 0)]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    layout=st.sampled_from(["plain", "spread", "heads first", "pages of all layers"]),
+)
+def test_pages_give_what_gathered_keys_give(
+    *,
+    lengths: list[tuple[int, int]],
+    few: bool,
+    size: int,
+    share: int,
+    width: int,
+    window: tuple[int, int],
+    dtype: torch.dtype,
+    layout: str,
+) -> None:
+    """To the last bit: sums are taken in one order wherever the keys lie."""
+    if few:
+        lengths = [(n % 3, keys) for n, keys in lengths]
+    (query, *pages), numbers = paged_case(lengths, size, share, width, dtype)
+    bounds, table, used = (t.to("neuron") for t in numbers)
+    packed = [
+        torch.cat(
+            [p[rows.long()].flatten(0, 1)[:n] for rows, n in zip(numbers[1], used, strict=True)]
+        ).to("neuron")
+        for p in pages
+    ]
+    cu_k = torch.tensor(cumulated(used.tolist())).int().to("neuron")
+    want = varlen_attn(
+        query.to("neuron"), packed[0], packed[1], bounds, cu_k, 40, 600, window_size=window,
+        enable_gqa=share > 1,
+    )  # fmt: skip
+    moved = [pages_laid_out(p.to("neuron"), layout) for p in pages]
+    found = varlen_attn(
+        query.to("neuron"), moved[0], moved[1], bounds, None, 40, 600, window_size=window,
+        enable_gqa=share > 1, block_table=table, seqused_k=used,
+    )  # fmt: skip
+    assert isinstance(found, Tensor)
+    assert isinstance(want, Tensor)
+    assert torch.equal(found, want)
+
+
+@dataclass
+class Paged:
+    """A call that fits together: two sequences of 5 keys, in 6 pages of 4."""
+
+    query: Tensor = field(default_factory=lambda: torch.zeros(2, 2, 8))
+    key: Tensor = field(default_factory=lambda: torch.zeros(6, 4, 2, 8))
+    value: Tensor = field(default_factory=lambda: torch.zeros(6, 4, 2, 8))
+    bounds: Tensor = field(default_factory=lambda: torch.tensor([0, 1, 2]).int())
+    table: Tensor = field(default_factory=lambda: torch.tensor([[0, 1, 2], [3, 4, 5]]).int())
+    used: Tensor = field(default_factory=lambda: torch.tensor([5, 5]).int())
+
+    def call(self) -> None:
+        q, k, v, bounds, table, used = (t.to("neuron") for t in vars(self).values())
+        flags = (0.0, True, False)  # dropout, causal, whether to return dropout's mask
+        torch.ops.aten._flash_attention_forward(
+            q, k, v, bounds, None, 2, 12, *flags, seqused_k=used, block_table=table
+        )
+
+
+def table_with(page: int) -> Tensor:
+    return torch.tensor([[0, 1, 2], [page, 4, 5]]).int()
+
+
+PAGES_REFUSED = [
+    (Paged(table=table_with(6)), r"block_table\[1\]\[0\] is 6 of 6 pages", IndexError),
+    (Paged(table=table_with(-1)), r"block_table\[1\]\[0\] is -1 of 6 pages", IndexError),
+    (Paged(used=torch.tensor([5, 13]).int()), "13 keys do not fit into 3 pages", RuntimeError),
+    (Paged(used=torch.tensor([5, -1]).int()), r"seqused_k\[1\] is -1", RuntimeError),
+    (Paged(table=table_with(3).long()), "must be int32 .* got Long", RuntimeError),
+    (Paged(used=torch.tensor([5, 5])), "must be int32 .* and Long", RuntimeError),
+    (Paged(table=table_with(3)[:1]), r"got Int \[1, 3\] and Int \[2\]", RuntimeError),
+    (Paged(used=torch.tensor([5]).int()), r"got Int \[2, 3\] and Int \[1\]", RuntimeError),
+    (Paged(query=torch.zeros(2, 2, 8).half()), "the query must be .* got Half", RuntimeError),
+    (Paged(key=torch.zeros(4, 2, 8)), r"key and value \[pages, page size, heads", RuntimeError),
+    (Paged(query=torch.zeros(2, 3, 8)), "its heads a multiple of the key's", RuntimeError),
+    (Paged(query=torch.zeros(2, 2, 7)), "of its dtype and width", RuntimeError),
+    (Paged(value=torch.zeros(5, 4, 2, 8)), "with a block_table", RuntimeError),
+]
+
+
+@pytest.mark.parametrize(("wrong", "text", "error"), PAGES_REFUSED)
+def test_pages_refused(wrong: Paged, text: str, error: type[Exception]) -> None:
+    Paged().call()
+    with pytest.raises(error, match=text):
+        wrong.call()
 
 
 def test_without_sequences_it_is_ordinary_attention() -> None:

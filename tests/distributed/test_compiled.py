@@ -12,7 +12,7 @@ FRESH = {"NEURON_CC_FLAGS": "--no_cache"}
 
 
 # Every collective of compiled programs on four ranks is here, with groups that not all are in.
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_functional_collectives(ranks: int) -> None:
     run_ranks(ranks, compiled_collectives.functional, backend="neuron", env=FRESH, timeout=120)
 

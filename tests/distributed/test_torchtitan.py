@@ -83,11 +83,10 @@ def experts(ranks: int, replicas: int, *arguments: str, model: str = DEEPSEEK) -
 
 SOME: dict[str, Case] = {
     "fsdp2": Case(2, 2),
-    "fsdp2 x tp": Case(4, 2, (TP2,)),
-    "fsdp2 saved, fsdp2 x tp resumed": Case(4, 2, (TP2,), starts_from="fsdp2"),
+    "tp": Case(2, 1, (TP2,)),
+    "fsdp2 saved, tp resumed": Case(2, 1, (TP2,), starts_from="fsdp2"),
 }
 MORE: dict[str, Case] = {
-    "tp": Case(2, 1, (TP2,)),
     "pp": Case(2, 1, pipeline("Interleaved1F1B")),
     "ddp": Case(2, 2, DDP),
     "pp 1F1B": Case(2, 1, pipeline("1F1B")),
@@ -117,6 +116,8 @@ MORE: dict[str, Case] = {
     "sharp pp": sharp(2, 1, *pipeline("Interleaved1F1B")),
 }
 OF_FOUR: dict[str, Case] = {
+    "fsdp2 x tp": Case(4, 2, (TP2,)),
+    "fsdp2 saved, fsdp2 x tp resumed": Case(4, 2, (TP2,), starts_from="fsdp2"),
     "fsdp2 of 4": Case(4, 4),
     "tp of 4": Case(4, 1, (TP4,)),
     "hsdp": Case(4, 4, HSDP),
@@ -270,7 +271,7 @@ def test_llama3_on_two_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_llama3_on_four_ranks(tmp_path: Path) -> None:
-    compare(tmp_path, {"tp": MORE["tp"], **OF_FOUR})
+    compare(tmp_path, {"fsdp2": SOME["fsdp2"], "tp": SOME["tp"], **OF_FOUR})
 
 
 @pytest.mark.exhaustive

@@ -21,9 +21,9 @@ from tests.distributed.upstream_modules import MODULES
 
 #: Module -> its tests that every run makes. The others are exhaustive.
 FEW = {
-    "fsdp1": ("TestProcesses.test_nested", "TestParity.test_models_and_strategies"),
+    "fsdp1": ("TestProcesses.test_nested",),
     "fsdp2": ("TestSharding", "TestThreads"),
-    "dtensor": ("TestModels", "TestThreads"),
+    "dtensor": ("TestThreads",),
     "checkpoint": ("TestStateDicts",),
 }
 

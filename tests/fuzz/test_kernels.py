@@ -9,6 +9,7 @@ from tests.fuzz.kernel_maker import ROWS_TRIED
 from tests.fuzz.kernels import check, inputs
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", range(80))
 def test_both_executors_agree(seed: int) -> None:
     found, maker = check(seed)

@@ -2,8 +2,6 @@
 
 import collections
 import dataclasses
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
 import torch_neuronx
+from tests import interpreter
 
 # PyTorch deprecates TorchScript, which is how traced models are saved.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -217,9 +216,7 @@ def test_another_process(tmp_path: Path, net: Net) -> None:
     x = torch.rand(2, 4)
     torch.jit.save(traced, tmp_path / "model.pt")
     torch.save((x, traced(x)), tmp_path / "data.pt")
-    done = subprocess.run(
-        [sys.executable, "-c", _FRESH, str(tmp_path)], capture_output=True, text=True, check=False
-    )
+    done = interpreter.run(["-c", _FRESH, str(tmp_path)])
     assert done.stdout == "same bits\n", done.stderr
 
 

@@ -64,6 +64,7 @@ def run(name: str, order: str) -> None:
                 torch.testing.assert_close(mine.cpu(), theirs, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CASES)
 def test_an_order(name: str) -> None:
     run(name, ALL_IN_ONE if CASES[name].asked else SHORT)

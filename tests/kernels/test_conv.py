@@ -14,8 +14,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
+
+from tests import interpreter
 
 core: Any = importlib.import_module(
     os.environ.get("TORCH_NEURONX_GEMM_TEST_MODULE", "torch_neuronx._C")
@@ -404,12 +404,7 @@ print(core.conv_method(x, weight, torch.empty(4, 64, 30, 30)))
     ],
 )
 def test_our_methods_can_be_switched_off(setting: str, said: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(module=core.__name__)],
-        env={**os.environ, "TORCH_NEURONX_CONV_KERNELS": setting},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environ = {**os.environ, "TORCH_NEURONX_CONV_KERNELS": setting}
+    done = interpreter.run(["-c", SCRIPT.format(module=core.__name__)], env=environ)
     assert said in (done.stdout if done.returncode == 0 else done.stderr)
     assert (done.returncode == 0) == (setting != "fast")

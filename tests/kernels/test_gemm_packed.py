@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
+
+from tests import interpreter
 
 MODULE = os.environ.get("TORCH_NEURONX_GEMM_TEST_MODULE", "torch_neuronx._C")
 core: Any = importlib.import_module(MODULE)
@@ -37,13 +38,7 @@ def run_with_limit(limit: str) -> subprocess.CompletedProcess[str]:
         "TORCH_NEURONX_GEMM_CACHE_MB": limit,
         "TORCH_NEURONX_GEMM_PROBE": "0",
     }
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(module=MODULE)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return interpreter.run(["-c", SCRIPT.format(module=MODULE)], env=environment)
 
 
 def stats_with_limit(limit: str) -> dict[str, int]:

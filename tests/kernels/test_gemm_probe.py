@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import interpreter
+
 MODULE = os.environ.get("TORCH_NEURONX_GEMM_TEST_MODULE", "torch_neuronx._C")
 
 # Decides for some shapes; prints the file, what is decided and by which agreement.
@@ -36,12 +38,9 @@ def decide(
     cache: Path, shapes: list[tuple[int, int, int]], **environment: str
 ) -> tuple[Path, Report]:
     """Run the script with its cache in `cache`; the file's path and what was decided."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(module=MODULE), json.dumps(shapes)],
+    done = interpreter.run(
+        ["-c", SCRIPT.format(module=MODULE), json.dumps(shapes)],
         env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     path, report, agreement = json.loads(done.stdout)
@@ -144,6 +143,7 @@ def without_space(text: str) -> str:
     return text.replace(" ", "")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -252,6 +252,7 @@ def endless(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("hostile", [writable_by_others, link, pipe, sparse, endless])
 def test_what_is_no_such_file_is_left_alone(
     tmp_path: Path, probed: tuple[Path, Report], hostile: Callable[[Path], None]
@@ -297,12 +298,9 @@ def test_without_the_probe_nothing_is_measured_or_written(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["PROBE", "KERNELS"])
 def test_a_wrong_setting_is_explained(tmp_path: Path, name: str) -> None:
     variable = f"TORCH_NEURONX_GEMM_{name}"
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(module=MODULE), "[[8, 64, 64]]"],
+    done = interpreter.run(
+        ["-c", SCRIPT.format(module=MODULE), "[[8, 64, 64]]"],
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), variable: "maybe"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode != 0
     allowed = {"PROBE": "0 or 1", "KERNELS": "auto, avx512, brgemm or none"}[name]

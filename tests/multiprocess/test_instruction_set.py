@@ -97,6 +97,7 @@ print("right", worst)
 """
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("isa", HELD)
 @pytest.mark.parametrize("kernels", ["auto", "brgemm", "none"])
 def test_computes_right(isa: str, kernels: str, tmp_path: Path) -> None:

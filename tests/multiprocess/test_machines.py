@@ -85,6 +85,7 @@ def mounted(preparation: str, command: list[str]) -> list[str]:
     return ["unshare", "--mount", "sh", "-ec", f"{preparation}; exec {shlex.join(command)}"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("home", [None, "/proc", "/nowhere/at/all"])
 def test_no_home_to_write_in(home: str | None) -> None:
     assert run(python(), HOME=home) == "computed"
@@ -102,6 +103,7 @@ SHARED = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("size", ["64 MB", "1 MB", "read-only"])
 def test_shared_memory_of(size: str) -> None:
     assert run(mounted(SHARED[size], python())) == "computed"
@@ -121,6 +123,7 @@ def test_no_root() -> None:
     assert run(["unshare", *options, *python(code=code)]) == "computed"
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("options", [("-O",), ("-OO",), ("-X", "dev"), ("-s", "-P")])
 def test_options_of_python(options: tuple[str, ...]) -> None:
     assert run(python(*options)) == "computed"

@@ -148,6 +148,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 SMALL = ("-b", "64", "-e", "4096", "-f", "8", "-n", "2", "-w", "1")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("operation", [o.short for o in OPERATIONS])
 def test_every_operation_is_right(operation: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"

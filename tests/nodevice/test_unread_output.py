@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from neuronxcc.unread import UNREAD, ends_quietly
+from tests import interpreter
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("neuronxcc", "nki", "nrtpy", "neuron_tools", "torch_neuronx", "neuron_dtypes")
@@ -94,14 +95,9 @@ def run(module: str, words: list[str], home: Path, **options: Any) -> tuple[int,
         "TORCH_NEURONX_NEFF_CACHE_DIR": str(home / "c"),
         **options.pop("env", {}),
     }
-    process = subprocess.run(
-        [sys.executable, "-m", module, *words],
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
-        cwd=home,
-        env=environ,
-        text=True,
-        check=False,
-    )
+    # Most commands start faster than a process that has imported PyTorch is copied.
+    new = not module.startswith("torch_neuronx")
+    process = interpreter.run(["-m", module, *words], cwd=home, env=environ, new=new, **options)
     return process.returncode, process.stdout or "", process.stderr or ""
 
 

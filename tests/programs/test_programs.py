@@ -27,16 +27,19 @@ def _found(seed: int, mode: str) -> str:
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("first", _EAGER[::10])
 def test_eager_programs(first: int) -> None:
     assert not "\n".join(filter(None, (_found(seed, "eager") for seed in range(first, first + 10))))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", _COMPILED)
 def test_compiled_programs(seed: int) -> None:
     assert not _found(seed, "compiled")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("seed", _DYNAMIC)
 def test_programs_with_dynamic_shapes(seed: int) -> None:
     assert not _found(seed, "dynamic")

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -152,8 +151,6 @@ class NeuronProfiler:
     ) -> None:
         assert self._own is not None
         own, self._own = self._own, None
-        for core in range(torch.accelerator.device_count()):
-            torch.accelerator.synchronize(core)
         own.__exit__(kind, error, traceback)
         self.export_trace(own)
         assert self.folder is not None

@@ -44,6 +44,10 @@ at::Tensor empty_in_order(const at::Tensor& like, int64_t width) {
                             like.options());
 }
 
+float scale_of(std::optional<double> scale, int64_t width) {
+  return static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(width))));
+}
+
 }  // namespace
 
 at::Tensor with_contiguous_rows(const at::Tensor& t) {
@@ -70,11 +74,29 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
   p.key = input(key);
   p.value = input(value);
   p.causal = causal;
-  p.scale = static_cast<float>(scale.value_or(1.0 / std::sqrt(static_cast<double>(p.width))));
+  p.scale = scale_of(scale, p.width);
   if (!supported(p)) return {};
   const auto found = mask_of(mask, p);
   if (!found) return {};
   p.mask = *found;
+  return p;
+}
+
+std::optional<Problem> paged_problem_of(const at::Tensor& query, const at::Tensor& key,
+                                        const at::Tensor& value, const int32_t* table, int64_t keys,
+                                        bool causal, std::optional<double> scale) {
+  Problem p;
+  p.dtype = query.scalar_type();
+  p.batch = 1;
+  std::tie(p.heads, p.queries, p.width) = std::tuple(query.size(1), query.size(2), query.size(3));
+  std::tie(p.kv_heads, p.keys, p.value_width) = std::tuple(key.size(1), keys, value.size(3));
+  p.query = input(query);
+  p.key = {key.const_data_ptr(), {0, key.stride(1), key.stride(2)}};
+  p.value = {value.const_data_ptr(), {0, value.stride(1), value.stride(2)}};
+  p.pages = {table, key.size(2), key.stride(0), value.stride(0)};
+  p.causal = causal;
+  p.scale = scale_of(scale, p.width);
+  if (!supported(p)) return {};
   return p;
 }
 

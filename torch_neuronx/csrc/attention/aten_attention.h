@@ -17,6 +17,12 @@ std::optional<Problem> problem_of(const at::Tensor& query, const at::Tensor& key
                                   const at::Tensor& value, const at::Tensor& mask, bool causal,
                                   std::optional<double> scale);
 
+// The same of one sequence without a mask, with `keys` rows of key and value in pages [pages,
+// heads, page size, width], in the order of `table`: int32, contiguous and checked by the caller.
+std::optional<Problem> paged_problem_of(const at::Tensor& query, const at::Tensor& key,
+                                        const at::Tensor& value, const int32_t* table, int64_t keys,
+                                        bool causal, std::optional<double> scale);
+
 // The tensor, or a copy whose rows (the last dimension) are contiguous. All kernels need that: ours
 // refuse other operands, and ATen's flash kernel reads them as if they were contiguous.
 at::Tensor with_contiguous_rows(const at::Tensor& t);

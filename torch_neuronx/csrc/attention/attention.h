@@ -10,6 +10,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace torch_neuronx::attention {
 
@@ -34,6 +35,15 @@ struct Mask {
   int64_t batch = 0, head = 0, row = 0, col = 0;
 };
 
+// Keys and values that lie in pages: row i of either is row i % size of page table[i / size]. Pages
+// are `key` and `value` elements apart, and the strides of the problem's key and value are those
+// within a page. No table: all rows are a stride apart.
+struct Pages {
+  const int32_t* table = nullptr;  // checked by the caller: every page that `keys` rows need exists
+  int64_t size = 0;                // rows
+  int64_t key = 0, value = 0;
+};
+
 struct Problem {
   at::ScalarType dtype = at::kFloat;  // kFloat, kBFloat16 or kHalf
   int64_t batch = 0;
@@ -44,7 +54,9 @@ struct Problem {
   int64_t value_width = 0;  // of a row of value and out
   Input query, key, value;
   Mask mask;
-  bool causal = false;  // query i sees keys 0 .. i, whatever the two lengths are
+  bool causal = false;  // query i sees keys 0 .. i + shift, whatever the two lengths are
+  int64_t shift = 0;    // not negative; the backward pass takes 0 alone
+  Pages pages;          // a batch of one, and no backward pass
   float scale = 1.0F;
 };
 
@@ -52,8 +64,11 @@ struct Problem {
 inline double pairs(const Problem& p) {
   double met = double(p.queries) * double(p.keys);
   if (p.causal) {
-    const auto square = double(p.queries < p.keys ? p.queries : p.keys);
-    met = square * (square + 1) / 2 + (double(p.queries) - square) * double(p.keys);
+    // The first queries see a key more each, up to all.
+    const int64_t left = p.keys - p.shift;
+    const auto rising = double(left < 0 ? 0 : left < p.queries ? left : p.queries);
+    met = rising * (rising + 1) / 2 + rising * double(p.shift) +
+          (double(p.queries) - rising) * double(p.keys);
   }
   return met * double(p.batch) * double(p.heads);
 }
@@ -65,6 +80,15 @@ bool supported(const Problem& p);
 // heads, queries], zero where no key is seen; no data: not wanted. An unsupported problem is an
 // error, as it is below.
 void forward(const Problem& p, const Output& out, const View<float>& logsumexp);
+
+// Several calls of forward(), of which those of few queries are spread over the threads together:
+// waking the threads for each of many short sequences takes longer than the sequence.
+struct ForwardCall {
+  Problem problem;
+  Output out;
+  View<float> logsumexp;
+};
+void forward_each(const std::vector<ForwardCall>& calls);
 
 struct BackwardArgs {
   Input grad_out, out;

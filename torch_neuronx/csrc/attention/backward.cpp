@@ -308,7 +308,8 @@ void zero_keys(const Problem& p, const BackwardArgs& args, int64_t first) {
 }  // namespace
 
 void backward(const Problem& p, const BackwardArgs& args) {
-  TORCH_CHECK(supported(p), "attention: not a case for our kernels; ask supported()");
+  TORCH_CHECK(supported(p) && p.shift == 0 && p.pages.table == nullptr,
+              "attention: not a case for our kernels; ask supported()");
   if (p.batch == 0 || p.heads == 0) return;
   // The scores anew, and the gradients of query and key; those of value and of the weights.
   registry::count_flops(2 * pairs(p) * double(3 * p.width + 2 * p.value_width));

@@ -1,5 +1,7 @@
 #include "attention/blocks.h"
 
+#include <cstring>
+
 namespace torch_neuronx::attention {
 
 Engine engine_for(at::ScalarType dtype) {
@@ -27,6 +29,18 @@ MaskBlock mask_block(const Mask& mask, int64_t batch, int64_t head, int64_t row,
                                                       : MaskKind::kBool;
   const int64_t size = kind == MaskKind::kF32 ? 4 : kind == MaskKind::kBool ? 1 : 2;
   return {kind, static_cast<const char*>(mask.data) + offset * size, mask.row, mask.col};
+}
+
+Rows neighbours(const Rows& rows, int64_t first, int64_t count, int64_t bytes, char* memory) {
+  if (rows.run(first, count) == count) return {rows.at(first), rows.row_bytes};
+  for_runs(rows, first, count, [&](int64_t begin, int64_t some) {
+    const char* from = rows.at(first + begin);
+    char* to = memory + begin * bytes;
+    for (int64_t i = 0; i < some; ++i) {
+      std::memcpy(to + i * bytes, from + i * rows.row_bytes, size_t(bytes));
+    }
+  });
+  return {memory, bytes};
 }
 
 bool reads_in_place(const gemm::Kernels& tiles, gemm::Element element, int64_t width) {

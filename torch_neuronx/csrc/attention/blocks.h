@@ -31,11 +31,21 @@ inline Storage storage_of(at::ScalarType dtype) {
                                   : Storage::kF16;
 }
 
-// Rows of one head of a tensor, as bytes.
+// Rows of one head of a tensor, as bytes; in pages if there is a table.
 struct Rows {
   const char* data;
   int64_t row_bytes;
-  const char* at(int64_t row) const { return data + row * row_bytes; }
+  const int32_t* table = nullptr;
+  int64_t page_rows = 0, page_bytes = 0;
+
+  const char* at(int64_t row) const {
+    if (table == nullptr) return data + row * row_bytes;
+    return data + table[row / page_rows] * page_bytes + row % page_rows * row_bytes;
+  }
+  // How many of `count` rows from `row` on lie row_bytes apart.
+  int64_t run(int64_t row, int64_t count) const {
+    return table == nullptr ? count : std::min(count, page_rows - row % page_rows);
+  }
 };
 template <class T>
 Rows rows_of(const View<T>& v, int64_t size, int64_t batch, int64_t head) {
@@ -43,12 +53,36 @@ Rows rows_of(const View<T>& v, int64_t size, int64_t batch, int64_t head) {
       static_cast<const char*>(v.data) + (batch * v.strides.batch + head * v.strides.head) * size,
       v.strides.row * size};
 }
+inline Rows key_rows_of(const Problem& p, int64_t size, int64_t batch, int64_t head) {
+  Rows rows = rows_of(p.key, size, batch, head);
+  rows.table = p.pages.table, rows.page_rows = p.pages.size, rows.page_bytes = p.pages.key * size;
+  return rows;
+}
+inline Rows value_rows_of(const Problem& p, int64_t size, int64_t batch, int64_t head) {
+  Rows rows = rows_of(p.value, size, batch, head);
+  rows.table = p.pages.table, rows.page_rows = p.pages.size, rows.page_bytes = p.pages.value * size;
+  return rows;
+}
+// Calls fn(i, n) for parts [i, i + n) of `count` rows from `first` on that lie row_bytes apart.
+template <class Fn>
+void for_runs(const Rows& rows, int64_t first, int64_t count, Fn&& fn) {
+  for (int64_t i = 0; i < count;) {
+    const int64_t n = rows.run(first + i, count - i);
+    fn(i, n);
+    i += n;
+  }
+}
+// The rows where they are if they lie row_bytes apart, else copied to `memory`, `bytes` apart.
+Rows neighbours(const Rows& rows, int64_t first, int64_t count, int64_t bytes, char* memory);
+
 // Asks for rows before they are needed: short rows far apart stop the hardware's own prefetcher.
 inline void prefetch(const Rows& rows, int64_t first, int64_t count, int64_t bytes) {
-  for (int64_t i = 0; i < count; ++i) {
-    const char* const row = rows.at(first + i);
-    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
-  }
+  for_runs(rows, first, count, [&](int64_t begin, int64_t some) {
+    const char* row = rows.at(first + begin);
+    for (int64_t i = 0; i < some; ++i, row += rows.row_bytes) {
+      for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, 0, 2);
+    }
+  });
 }
 inline char* writable(const char* p) { return const_cast<char*>(p); }
 

@@ -41,7 +41,7 @@ struct Driver {
         group(p.heads / p.kv_heads),
         rows(group * p.queries),
         sums_row(round_up(p.value_width, 16)),
-        keys(p.causal ? std::min(p.keys, p.queries) : p.keys),
+        keys(p.causal ? std::min(p.keys, p.queries + p.shift) : p.keys),
         parts(blocks_of(keys, kPartKeys)),
         unit(softmax_unit(block(nullptr, 0, 0, 0, 0))) {}
 
@@ -54,7 +54,7 @@ struct Driver {
             kScoreRow,
             p.queries,
             count,
-            p.causal ? 1 - k0 : count,
+            p.causal ? 1 + p.shift - k0 : count,
             p.scale,
             mask_block(p.mask, batch, head, 0, k0)};
   }
@@ -64,14 +64,16 @@ struct Driver {
                float* scores, uint32_t* memory) const {
     const LeftRows q = group_rows(*engine.tiles, element, p.query, batch, kv_head * group, group,
                                   p.queries, p.width, memory);
-    const Rows key_rows = rows_of(p.key, size, batch, kv_head);
-    const Rows values = rows_of(p.value, size, batch, kv_head);
+    const Rows key_rows = key_rows_of(p, size, batch, kv_head);
+    const Rows values = value_rows_of(p, size, batch, kv_head);
     for (int64_t i = 0; i < count; i += kStepKeys) {
       const int64_t some = std::min(kStepKeys, count - i);
       prefetch(key_rows, k0 + i + kAheadKeys, keys_ahead(i, count), p.width * size);
       prefetch(values, k0 + i, some, p.value_width * size);
-      engine.tiles->dot({element, key_rows.at(k0 + i), size, key_rows.row_bytes, q.data,
-                         q.row_bytes, p.width, some, rows, scores + i, kScoreRow});
+      for_runs(key_rows, k0 + i, some, [&](int64_t begin, int64_t n) {
+        engine.tiles->dot({element, key_rows.at(k0 + i + begin), size, key_rows.row_bytes, q.data,
+                           q.row_bytes, p.width, n, rows, scores + i + begin, kScoreRow});
+      });
     }
     for (int64_t g = 0; g < group; ++g) {
       const int64_t row = g * p.queries;
@@ -79,9 +81,11 @@ struct Driver {
           {block(scores + row * kScoreRow, batch, kv_head * group + g, k0, count),
            /*first=*/true, part.max + row, part.sum + row, nullptr});
     }
-    engine.tiles->stream({element, values.at(k0), values.row_bytes, size,
-                          reinterpret_cast<const char*>(scores), kScoreRow * 4, count,
-                          p.value_width, rows, part.sums, sums_row});
+    for_runs(values, k0, count, [&](int64_t begin, int64_t n) {
+      engine.tiles->stream({element, values.at(k0 + begin), values.row_bytes, size,
+                            reinterpret_cast<const char*>(scores + begin), kScoreRow * 4, n,
+                            p.value_width, rows, part.sums, sums_row, /*add=*/begin > 0});
+    });
   }
 
   void finish(int64_t batch, int64_t kv_head, const Part& part) const {

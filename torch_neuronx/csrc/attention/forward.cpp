@@ -69,6 +69,7 @@ struct Driver {
   struct Memory {
     uint32_t *keys, *values, *queries;
     float *scores, *sums, *max, *sum, *correction;
+    char* neighbours;  // keys or values out of several pages
   };
   Memory carve(Carve& c) const {
     const int64_t rows = task_blocks * kBlockRows;
@@ -82,6 +83,8 @@ struct Driver {
     m.max = c.take<float>(rows);
     m.sum = c.take<float>(rows);
     m.correction = c.take<float>(kBlockRows);
+    const int64_t row_bytes = std::max(p.width, p.value_width) * size;
+    m.neighbours = c.take<char>(p.pages.table == nullptr ? 0 : kBlockKeys * row_bytes);
     return m;
   }
 
@@ -93,7 +96,7 @@ struct Driver {
 
   // Keys that the last row of a block sees.
   int64_t seen(const Block& b) const {
-    return p.causal ? std::min(p.keys, b.first + b.rows) : p.keys;
+    return p.causal ? std::min(p.keys, b.first + b.rows + p.shift) : p.keys;
   }
 
   // Adds the keys [k0, k0 + keys), which are rearranged in `m`, to the sums of one block.
@@ -144,7 +147,7 @@ struct Driver {
             kScoreRow,
             b.rows,
             keys,
-            p.causal ? b.first + 1 - k0 : keys,
+            p.causal ? b.first + 1 + p.shift - k0 : keys,
             p.scale,
             mask_block(p.mask, batch, b.head, b.first, k0)};
   }
@@ -170,17 +173,20 @@ struct Driver {
     carve(count);
     Carve memory(gemm::scratch(gemm::Slot::kAttention, count.bytes()));
     const Memory m = carve(memory);
-    const Rows key_rows = rows_of(p.key, size, batch, kv_head);
-    const Rows value_rows = rows_of(p.value, size, batch, kv_head);
+    const Rows key_rows = key_rows_of(p, size, batch, kv_head);
+    const Rows value_rows = value_rows_of(p, size, batch, kv_head);
     int64_t last = 0;
     for (int64_t i = begin; i < end; ++i) last = std::max(last, seen(block(i, kv_head, 0)));
     for (int64_t k0 = 0; k0 < last; k0 += kBlockKeys) {
       const int64_t keys = std::min(kBlockKeys, last - k0);
       if (k0 == 0) prefetch_queries(block(begin, kv_head, 0), batch);
       prefetch(value_rows, k0, keys, p.value_width * size);
-      pack_right_transposed(*engine.tiles, element, key_rows, k0, keys, p.width, m.keys);
-      pack_right(*engine.tiles, element, value_rows, k0, keys, p.value_width, m.values,
-                 engine.units(kBlockKeys));
+      pack_right_transposed(*engine.tiles, element,
+                            neighbours(key_rows, k0, keys, p.width * size, m.neighbours), 0, keys,
+                            p.width, m.keys);
+      pack_right(*engine.tiles, element,
+                 neighbours(value_rows, k0, keys, p.value_width * size, m.neighbours), 0, keys,
+                 p.value_width, m.values, engine.units(kBlockKeys));
       for (int64_t i = begin; i < end; ++i) {
         const Block b = block(i, kv_head, (i - begin) * kBlockRows);
         const int64_t visible = std::min(keys, seen(b) - k0);
@@ -195,8 +201,7 @@ struct Driver {
 
   void run() const {
     const int64_t all = group * head_blocks, chunks = blocks_of(all, task_blocks);
-    const double products = double(p.batch) * p.heads * p.queries * p.keys *
-                            (p.width + p.value_width) * (p.causal ? 0.5 : 1.0);
+    const double products = pairs(p) * double(p.width + p.value_width);
     // The last queries of a causal problem see most keys: start with them.
     gemm::for_tasks(p.batch * p.kv_heads * chunks, gemm::worth_threads(products, 0),
                     [&](int64_t index) {
@@ -213,7 +218,8 @@ struct Driver {
 bool supported(const Problem& p) {
   const auto fits = [](int64_t width) { return width > 0 && width <= kMaxWidth; };
   return engine_for(p.dtype).rows != nullptr && fits(p.width) && fits(p.value_width) &&
-         p.keys > 0 && p.kv_heads > 0 && p.heads % p.kv_heads == 0;
+         p.keys > 0 && p.kv_heads > 0 && p.heads % p.kv_heads == 0 && p.shift >= 0 &&
+         (p.pages.table == nullptr || (p.batch == 1 && p.pages.size > 0));
 }
 
 void forward(const Problem& p, const Output& out, const View<float>& logsumexp) {
@@ -222,6 +228,33 @@ void forward(const Problem& p, const Output& out, const View<float>& logsumexp) 
   registry::count_flops(2 * pairs(p) * double(p.width + p.value_width));
   if (has_few_queries(p)) return forward_few_queries(p, out, logsumexp);
   Driver(p, out, logsumexp).run();
+}
+
+void forward_each(const std::vector<ForwardCall>& calls) {
+  double all = 0;
+  for (const ForwardCall& call : calls) all += pairs(call.problem);
+  // A long sequence among short ones would end long after them on a thread of its own.
+  const double limit = all / (2.0 * at::get_num_threads());
+  std::vector<const ForwardCall*> together;
+  double products = 0, bytes = 0;
+  for (const ForwardCall& call : calls) {
+    const Problem& p = call.problem;
+    if (!supported(p) || !has_few_queries(p) || pairs(p) > limit) {
+      forward(p, call.out, call.logsumexp);
+      continue;
+    }
+    const auto work = pairs(p) * double(p.width + p.value_width);
+    registry::count_flops(2 * work);
+    products += work;
+    bytes += double(p.kv_heads * p.keys * (p.width + p.value_width)) *
+             double(gemm::element_size(gemm::element_of(p.dtype)));
+    together.push_back(&call);
+  }
+  gemm::for_tasks(int64_t(together.size()), gemm::worth_threads(products, bytes),
+                  [&](int64_t index) {
+                    const ForwardCall& call = *together[size_t(index)];
+                    forward_few_queries(call.problem, call.out, call.logsumexp);
+                  });
 }
 
 }  // namespace torch_neuronx::attention

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "device/faults.h"
+#include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
@@ -122,6 +123,23 @@ std::unique_ptr<Recording> exchange(std::unique_ptr<Recording>& recording,
   return next;
 }
 
+// A recording holds what is enqueued within it, on all cores: it begins and ends when that is done
+// which was enqueued before. What failed is kept for whoever waits next.
+void wait_for_cores() {
+  const WithoutPythonLock released;
+  queue::wait_holding_locks();
+}
+void begin(std::unique_ptr<Recording>& recording, const Limits& limits) {
+  wait_for_cores();
+  auto fresh = std::make_unique<Recording>();
+  fresh->limits = limits;
+  (void)exchange(recording, std::move(fresh));
+}
+std::unique_ptr<Recording> finish(std::unique_ptr<Recording>& recording) {
+  wait_for_cores();
+  return exchange(recording, nullptr);
+}
+
 // "neuron max_events 1000 cores 0,3": NeuronConfig, by way of torch's custom_profiler_config.
 Limits limits_in(const std::string& text) {
   Limits limits;
@@ -159,13 +177,11 @@ class Session final : public libkineto::IActivityProfilerSession {
  public:
   explicit Session(const Limits& limits) : limits_(limits) {}
   void start() override {
-    auto fresh = std::make_unique<Recording>();
-    fresh->limits = limits_;
-    (void)exchange(g_session, std::move(fresh));
+    begin(g_session, limits_);
     status_ = libkineto::TraceStatus::RECORDING;
   }
   void stop() override {
-    recorded_ = exchange(g_session, nullptr);
+    recorded_ = finish(g_session);
     const std::lock_guard<std::mutex> lock(g_profile_mutex);
     rows_ = g_rows;
     status_ = libkineto::TraceStatus::PROCESSING;
@@ -299,7 +315,9 @@ struct Marks final : torch::profiler::impl::ProfilerStubs {
     for (int i = 0; i < device_count(); ++i) op(i);
   }
   void synchronize() const override {
-    if (is_initialized()) ::torch_neuronx::synchronize(current_device());
+    if (!is_initialized()) return;
+    for (int i = 0; i < device_count(); ++i)
+      ::torch_neuronx::synchronize(static_cast<c10::DeviceIndex>(i));
   }
 };
 
@@ -404,15 +422,11 @@ void CommunicationActivity::end() {
   record(index_, begin_, ActivityKind::kCommunication, name_, facts_, row_, correlation_);
 }
 
-void start_recording(size_t most, uint64_t cores) {
-  auto fresh = std::make_unique<Recording>();
-  fresh->limits = {most, cores};
-  (void)exchange(g_own, std::move(fresh));
-}
+void start_recording(size_t most, uint64_t cores) { begin(g_own, {most, cores}); }
 
 int64_t take_recording(const std::function<void(const RecordedActivity&)>& see) {
   constexpr const char* kKinds[] = {"kernel", "copy", "program", "communication", "issue"};
-  const auto recorded = exchange(g_own, nullptr);
+  const auto recorded = finish(g_own);
   if (recorded == nullptr) return 0;
   for (size_t core = 0; core < recorded->activities.size(); ++core) {
     for (const Activity& a : recorded->activities[core]) {

@@ -46,6 +46,18 @@ at::Tensor packed(UnaryOp op, const at::Tensor& x) {
   return out;
 }
 
+// For a result of a dense operand's shape, with the strides that ATen's iterator gives it:
+// dimensions of size 1 have those of the memory format, not the operand's.
+at::Tensor empty_as(const at::Tensor& x) {
+  const auto make = [&](at::IntArrayRef strides) {
+    return empty_on(x.device().index(), x.sizes(), strides, x.scalar_type());
+  };
+  if (C10_LIKELY(x.is_contiguous())) return make({});
+  if (x.is_contiguous(at::MemoryFormat::ChannelsLast))
+    return make(c10::get_channels_last_strides_2d(x.sizes()));
+  return make(x.strides());
+}
+
 template <UnaryOp kOp, Aten kAten>
 at::Tensor unary(const at::Tensor& x) {
   const auto index = x.device().index();
@@ -53,9 +65,7 @@ at::Tensor unary(const at::Tensor& x) {
     return run_on_host(index, [&](HostArgs& host) { return kAten(host(x)); });
   }
   if (C10_LIKELY(x.is_contiguous() || x.is_non_overlapping_and_dense())) {
-    const bool in_order = x.is_contiguous();
-    at::Tensor out =
-        empty_on(index, x.sizes(), in_order ? at::IntArrayRef() : x.strides(), x.scalar_type());
+    at::Tensor out = empty_as(x);
     run(kOp, x, out);
     return out;
   }
@@ -129,10 +139,7 @@ at::Tensor backward(const at::Tensor& grad, const at::Tensor& saved) {
   if (ours(saved) && grad.scalar_type() == saved.scalar_type() && grad.device() == saved.device()) {
     if (grad.sizes() == saved.sizes() && grad.strides() == saved.strides() &&
         saved.is_non_overlapping_and_dense()) {
-      return run<kOp>(grad, saved,
-                      empty_on(index, saved.sizes(),
-                               saved.is_contiguous() ? at::IntArrayRef() : saved.strides(),
-                               saved.scalar_type()));
+      return run<kOp>(grad, saved, empty_as(saved));
     }
     return run_on_host(index, [&](HostArgs& host) {
       const at::Tensor g = host(grad), s = host(saved);

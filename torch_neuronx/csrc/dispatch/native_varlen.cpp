@@ -41,11 +41,14 @@ Options options_of(double dropout, bool causal, std::optional<double> scale,
 }
 
 // One problem: [batch, heads, length, width] of everything but the log-sum-exp, which is [batch,
-// heads, length]. All are views of the operator's tensors.
+// heads, length]. All are views of the operator's tensors. With `pages`, of which the keys have as
+// many as they need, key and value are all pages: [pages, heads, page size, width].
 struct Sequence {
   at::Tensor query, key, value;
   at::Tensor out, logsumexp;                              // written by the forward pass
   at::Tensor grad_out, grad_query, grad_key, grad_value;  // of the backward pass
+  at::Tensor pages;                                       // int32, contiguous, each of them exists
+  int64_t keys;
 };
 
 at::Tensor heads_first(const at::Tensor& t) { return t.transpose(1, 2); }
@@ -89,30 +92,71 @@ void check_packed(const at::Tensor& query, const at::Tensor& key, const at::Tens
               " and ", value.scalar_type(), " ", value.sizes());
 }
 
-// Pages of keys or values [pages, page size, heads, width], in the order of one row of the table.
-at::Tensor gathered(const at::Tensor& pages, const at::Tensor& table, int64_t length) {
-  const int64_t size = pages.size(1), needed = (length + size - 1) / size;
-  TORCH_CHECK(needed <= table.size(0), "flash attention: ", length, " keys do not fit into ",
-              table.size(0), " pages of ", size);
-  return pages.index_select(0, table.narrow(0, 0, needed)).flatten(0, 1);
+void check_paged(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                 const at::Tensor& table, const at::Tensor& used) {
+  const bool fits = query.dim() == 3 && key.dim() == 4 && value.dim() == 4 &&
+                    key.sizes().slice(0, 3) == value.sizes().slice(0, 3) &&
+                    key.size(3) == query.size(2) && key.size(1) > 0 && key.size(2) > 0 &&
+                    query.size(1) % key.size(2) == 0 && query.scalar_type() == key.scalar_type() &&
+                    query.scalar_type() == value.scalar_type();
+  TORCH_CHECK(fits,
+              "flash attention: with a block_table, the query must be [tokens, heads, width], key "
+              "and value [pages, page size, heads, width] of its dtype and width, and its heads a "
+              "multiple of the key's; got ",
+              query.scalar_type(), " ", query.sizes(), ", ", key.scalar_type(), " ", key.sizes(),
+              " and ", value.scalar_type(), " ", value.sizes());
+  TORCH_CHECK(table.dim() == 2 && table.scalar_type() == at::kInt && used.dim() == 1 &&
+                  used.scalar_type() == at::kInt && table.size(0) == used.size(0),
+              "flash attention: block_table and seqused_k must be int32 [sequences, pages] and "
+              "[sequences], got ",
+              table.scalar_type(), " ", table.sizes(), " and ", used.scalar_type(), " ",
+              used.sizes());
+}
+
+// The pages that the keys of sequence `i` need, which `table` [sequences, pages] names and of which
+// there are `pages` of `size` keys.
+at::Tensor pages_of(const at::Tensor& table, int64_t i, int64_t keys, int64_t pages, int64_t size) {
+  const int64_t needed = (keys + size - 1) / size;
+  TORCH_CHECK(needed <= table.size(1), "flash attention: ", keys, " keys do not fit into ",
+              table.size(1), " pages of ", size);
+  const at::Tensor mine = table[i].narrow(0, 0, needed);
+  const int32_t* const numbers = mine.const_data_ptr<int32_t>();
+  for (int64_t j = 0; j < needed; ++j) {
+    TORCH_CHECK_INDEX(numbers[j] >= 0 && numbers[j] < pages, "flash attention: block_table[", i,
+                      "][", j, "] is ", numbers[j], " of ", pages, " pages");
+  }
+  return mine;
+}
+
+// The same sequence with its keys and values copied out of their pages, for PyTorch's kernel.
+Sequence gathered(Sequence s) {
+  for (at::Tensor* t : {&s.key, &s.value}) {
+    *t =
+        t->index_select(0, s.pages).transpose(0, 1).flatten(1, 2).narrow(1, 0, s.keys).unsqueeze(0);
+  }
+  s.pages = at::Tensor();
+  return s;
 }
 
 at::Tensor visible_keys(const Sequence& s, const Options& options) {
-  const int64_t queries = s.query.size(2), keys = s.key.size(2), shift = keys - queries;
+  const int64_t queries = s.query.size(2), keys = s.keys, shift = keys - queries;
   at::Tensor mask = at::ones({queries, keys}, at::kBool);
   if (options.right >= 0) mask.tril_(shift + options.right);
   if (options.left >= 0) mask.triu_(shift - options.left);
   return mask;
 }
 
-// Which of our kernels' masks says what `options` say: none, the causal flag, or a tensor.
+// Which of our kernels' masks says what `options` say: none, the causal flag (query i sees the keys
+// up to i + shift), or a tensor. Only our forward pass takes a shift.
 struct Visibility {
   bool causal = false;
   at::Tensor mask;
+  int64_t shift = 0;
 };
-Visibility visibility_of(const Sequence& s, const Options& options) {
+Visibility visibility_of(const Sequence& s, const Options& options, bool takes_shift) {
   if (options.left < 0 && options.right < 0) return {};
-  if (options.left < 0 && options.right == 0 && s.query.size(2) == s.key.size(2)) return {true, {}};
+  const int64_t shift = s.keys - s.query.size(2) + options.right;
+  if (options.left < 0 && (takes_shift ? shift >= 0 : shift == 0)) return {true, {}, shift};
   return {false, visible_keys(s, options)};
 }
 
@@ -126,7 +170,7 @@ attention::Output output(const at::Tensor& t) {
 }
 
 // A query without keys keeps the zeros that its results start with.
-bool is_empty(const Sequence& s) { return s.query.numel() == 0 || s.key.numel() == 0; }
+bool is_empty(const Sequence& s) { return s.query.numel() == 0 || s.keys == 0; }
 
 // PyTorch's kernel for CPUs wants as many heads of keys as of queries.
 at::Tensor repeated(const at::Tensor& t, int64_t times) {
@@ -136,18 +180,25 @@ at::Tensor summed(const at::Tensor& t, int64_t times) {
   return times == 1 ? t : t.unflatten(1, {-1, times}).sum(2);
 }
 
-void forward(const Sequence& s, const Options& options) {
-  if (is_empty(s)) return;
-  const auto [causal, mask] = visibility_of(s, options);
-  if (const auto problem =
-          attention::problem_of(s.query, s.key, s.value, mask, causal, options.scale)) {
-    const auto& lse = s.logsumexp;
-    attention::forward(
-        *problem, output(s.out),
-        {lse.mutable_data_ptr<float>(), {lse.stride(0), lse.stride(1), lse.stride(2)}});
-    return;
+// The forward pass as a problem of our kernels, if they take it.
+std::optional<attention::Problem> forward_problem(const Sequence& s, const Visibility& seen,
+                                                  const Options& options) {
+  std::optional<attention::Problem> problem;
+  if (!s.pages.defined()) {
+    problem = attention::problem_of(s.query, s.key, s.value, seen.mask, seen.causal, options.scale);
+  } else if (!seen.mask.defined()) {
+    problem =
+        attention::paged_problem_of(s.query, s.key, s.value, s.pages.const_data_ptr<int32_t>(),
+                                    s.keys, seen.causal, options.scale);
   }
+  if (problem) problem->shift = seen.shift;
+  return problem;
+}
+
+// By PyTorch's kernel: widths beyond ours, and hosts that ours don't run on.
+void aten_forward(const Sequence& s, const Options& options) {
   const int64_t share = s.query.size(1) / s.key.size(1);
+  const auto [causal, mask, shift] = visibility_of(s, options, /*takes_shift=*/false);
   const auto [out, lse] =
       attention::aten_forward(s.query, repeated(s.key, share), repeated(s.value, share), causal,
                               added(mask, s.query.scalar_type()), options.scale);
@@ -155,9 +206,34 @@ void forward(const Sequence& s, const Options& options) {
   s.logsumexp.copy_(lse);
 }
 
+void forward(std::vector<Sequence> sequences, const Options& options) {
+  std::vector<attention::ForwardCall> calls;
+  std::vector<at::Tensor> masks;  // alive until the calls are done
+  for (Sequence& s : sequences) {
+    if (is_empty(s)) continue;
+    const Visibility seen = visibility_of(s, options, /*takes_shift=*/true);
+    auto problem = forward_problem(s, seen, options);
+    if (!problem && s.pages.defined()) {  // a window's mask, or nothing for our kernels
+      s = gathered(s);
+      problem = forward_problem(s, seen, options);
+    }
+    if (!problem) {
+      aten_forward(s, options);
+      continue;
+    }
+    masks.push_back(seen.mask);
+    const auto& lse = s.logsumexp;
+    calls.push_back(
+        {*problem,
+         output(s.out),
+         {lse.mutable_data_ptr<float>(), {lse.stride(0), lse.stride(1), lse.stride(2)}}});
+  }
+  attention::forward_each(calls);
+}
+
 void backward(const Sequence& s, const Options& options) {
   if (is_empty(s)) return;
-  const auto [causal, mask] = visibility_of(s, options);
+  const auto [causal, mask, shift] = visibility_of(s, options, /*takes_shift=*/false);
   const auto problem = attention::problem_of(s.query, s.key, s.value, mask, causal, options.scale);
   const int64_t share = problem ? 1 : s.query.size(1) / s.key.size(1);
   const auto [query, key, value] =
@@ -192,14 +268,20 @@ std::vector<Sequence> dense(const VarlenCall& call) {
            {},
            {},
            {},
-           {}}};
+           {},
+           {},
+           call.key.size(1)}};
 }
 
 std::vector<Sequence> packed(const VarlenCall& call) {
   TORCH_CHECK(call.cumulative_k || call.pages,
               "flash attention: cum_seq_q needs cum_seq_k, or a block_table");
   TORCH_CHECK(!call.pages || call.used_keys, "flash attention: a block_table needs seqused_k");
-  if (!call.pages) check_packed(call.query, call.key, call.value);
+  if (call.pages) {
+    check_paged(call.query, call.key, call.value, *call.pages, *call.used_keys);
+  } else {
+    check_packed(call.query, call.key, call.value);
+  }
   const auto q = bounds_of(*call.cumulative_q, call.query.size(0), call.longest_q, "cum_seq_q");
   const auto k = call.pages
                      ? std::vector<int64_t>(q.size(), 0)
@@ -216,8 +298,7 @@ std::vector<Sequence> packed(const VarlenCall& call) {
     TORCH_CHECK(keys >= 0 && (call.pages || keys <= k[i + 1] - k[i]), "flash attention: seqused_k[",
                 i, "] is ", keys, " of ", k[i + 1] - k[i], " keys");
     const auto keys_of = [&](const at::Tensor& t) {
-      return call.pages ? piece(gathered(t, (*call.pages)[i], keys), 0, keys)
-                        : piece(t, k[i], keys);
+      return call.pages ? heads_first(t) : piece(t, k[i], keys);
     };
     sequences.push_back({piece(call.query, q[i], queries),
                          keys_of(call.key),
@@ -227,13 +308,23 @@ std::vector<Sequence> packed(const VarlenCall& call) {
                          {},
                          {},
                          {},
-                         {}});
+                         {},
+                         call.pages
+                             ? pages_of(*call.pages, i, keys, call.key.size(0), call.key.size(1))
+                             : at::Tensor(),
+                         keys});
   }
   return sequences;
 }
 
 std::vector<Sequence> sequences_of(const VarlenCall& call) {
   return call.cumulative_q ? packed(call) : dense(call);
+}
+
+// The kernels rely on what was checked, so nobody else may write to it.
+OptionalTensor own_copy(const OptionalTensor& numbers) {
+  if (!numbers) return {};
+  return numbers->clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor empty_logsumexp(const at::Tensor& query, bool is_packed) {
@@ -269,10 +360,10 @@ ForwardResult flash_forward(const at::Tensor& query, const at::Tensor& key, cons
                           host(cumulative_q),
                           host(cumulative_k),
                           host(used_keys),
-                          host(pages),
+                          own_copy(host(pages)),
                           longest_q.guard_int(__FILE__, __LINE__),
                           longest_k.guard_int(__FILE__, __LINE__)};
-    for (const Sequence& s : sequences_of(call)) forward(s, options);
+    forward(sequences_of(call), options);
     // Neither dropout's state nor its mask: there is none.
     const auto bits = q.options().dtype(at::kUInt64);
     return {out, logsumexp, at::zeros({2}, bits), at::empty({0}, bits),

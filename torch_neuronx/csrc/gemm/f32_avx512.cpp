@@ -157,7 +157,7 @@ TN_INLINE void stream_rows(const ThinArgs& d, int64_t row, int64_t k, bool first
 
 template <Element E, int KU>
 TN_INLINE void stream_step(const ThinArgs& d, int64_t k) {
-  const bool first = k == 0;
+  const bool first = k == 0 && !d.add;
   int64_t row = 0;
   if constexpr (KU == 8) {
     if (d.small_rows == 2) return stream_rows<E, 2, KU>(d, 0, k, first);

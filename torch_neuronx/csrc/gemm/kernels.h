@@ -52,7 +52,9 @@ struct PackArgs {
   int64_t dst_row;  // units from one row of A to the next; of a panel always kPanelCols
 };
 
-// result[s][l] = sum_k small[s][k] * large[l][k], small side up to kSmallSide.
+// result[s][l] = sum_k small[s][k] * large[l][k], small side up to kSmallSide. stream() may add
+// that to what the result holds: an operand whose rows lie in several places is streamed place by
+// place.
 struct ThinArgs {
   Element element;  // of `large`
   const char* large;
@@ -62,6 +64,7 @@ struct ThinArgs {
   int64_t k, lines, small_rows;
   float* result;
   int64_t result_row;
+  bool add = false;
 };
 
 // out = alpha * src + beta * c0, rounded once to the element type of out and c0.

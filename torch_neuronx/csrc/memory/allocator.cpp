@@ -50,10 +50,14 @@ void reserve_hbm() {
 }
 
 void delete_block(void* ptr);
-// Of memory that Promises served.
-void return_block(void* ptr) {
-  if (Promises* promises = Promises::current()) promises->take_back(ptr);
+// Of memory that Promises served, which the same call may have again.
+bool return_promised(void* ptr) {
+  Promises* promises = Promises::current();
+  if (promises == nullptr || !promises->take_back(ptr)) return false;
+  if (device_of_pointer(ptr) >= 0) mark_written(ptr);
+  return true;
 }
+void return_block(void* ptr) { (void)return_promised(ptr); }
 // Of memory that a queued call only borrows.
 void keep_block(void*) {}
 
@@ -105,8 +109,7 @@ class CpuAllocator final : public c10::Allocator {
 CpuAllocator* g_cpu_allocator = nullptr;
 
 void CpuAllocator::raw_delete(void* ptr) {
-  Promises* promises = Promises::current();
-  if (promises != nullptr && promises->take_back(ptr)) return;
+  if (return_promised(ptr)) return;
   if (device_of_pointer(ptr) >= 0) {
     delete_block(ptr);
   } else {

@@ -6,11 +6,27 @@ namespace torch_neuronx {
 namespace {
 thread_local AllocationLog* t_log = nullptr;
 thread_local Promises* t_promises = nullptr;
+
+// The first that has so many bytes and is free.
+Allocation* free_one(Allocations& all, size_t bytes) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Allocation& each) {
+    return each.bytes == bytes && !each.live;
+  });
+  return found == all.end() ? nullptr : found;
+}
 }  // namespace
 
 AllocationLog::AllocationLog() : outer_(t_log) { t_log = this; }
 AllocationLog::~AllocationLog() { t_log = outer_; }
 AllocationLog* AllocationLog::current() { return t_log; }
+
+void AllocationLog::add(void* pointer, size_t bytes) {
+  if (Allocation* again = free_one(allocations_, bytes)) {
+    *again = {pointer, bytes};
+  } else {
+    allocations_.push_back({pointer, bytes});
+  }
+}
 
 void AllocationLog::freed(void* pointer) {
   for (Allocation& each : allocations_)
@@ -18,7 +34,7 @@ void AllocationLog::freed(void* pointer) {
 }
 
 Promises::Promises(Allocations& given) : given_(given), outer_(t_promises) {
-  for (Allocation& each : given_) each.live = each.served = false;
+  for (Allocation& each : given_) each.live = false;
   t_promises = this;
 }
 Promises::~Promises() { t_promises = outer_; }
@@ -30,12 +46,10 @@ size_t Promises::kept() const {
 }
 
 void* Promises::serve(size_t bytes) {
-  for (Allocation& each : given_) {
-    if (each.bytes != bytes || each.served) continue;
-    each.live = each.served = true;
-    return each.pointer;
-  }
-  return nullptr;
+  Allocation* given = free_one(given_, bytes);
+  if (given == nullptr) return nullptr;
+  given->live = true;
+  return given->pointer;
 }
 
 bool Promises::take_back(void* pointer) {

@@ -4,7 +4,7 @@
 //
 // A first call of its kind runs while an AllocationLog writes down what it asks for. An equal call
 // that is issued later gets all of that at its issue, and asks for it while it runs: Promises
-// answer.
+// answer. What the call frees, its next request for as many bytes has again, in both.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -21,7 +21,6 @@ struct Allocation {
   size_t bytes;
   uint64_t serial = 0;  // of the block, if somebody wants to know whether it is still in use
   bool live = true;     // not freed yet, as far as the thread knows that allocated it
-  bool served = false;  // by Promises
 };
 using Allocations = c10::SmallVector<Allocation, 6>;
 
@@ -32,12 +31,12 @@ class AllocationLog {
   ~AllocationLog();
   AllocationLog(const AllocationLog&) = delete;
   AllocationLog& operator=(const AllocationLog&) = delete;
-  // In the order of allocation.
+  // In the order of the first use.
   const Allocations& allocations() const { return allocations_; }
 
   // For the allocator.
   static AllocationLog* current();
-  void add(void* pointer, size_t bytes) { allocations_.push_back({pointer, bytes}); }
+  void add(void* pointer, size_t bytes);
   void freed(void* pointer);
 
  private:
@@ -53,13 +52,13 @@ class Promises {
   ~Promises();
   Promises(const Promises&) = delete;
   Promises& operator=(const Promises&) = delete;
-  // How many of the served allocations nobody has freed.
+  // How many of the allocations are served and nobody has freed them.
   size_t kept() const;
 
   // For the allocator.
   static Promises* current();
-  // The first memory of that size that was not served yet, which is that of the same allocation of
-  // the first call; null if there is none left.
+  // The first memory of that size that nobody has, which is that of the same allocation of the
+  // first call; null if there is none left.
   void* serve(size_t bytes);
   // False if `pointer` is not one that was served.
   bool take_back(void* pointer);
