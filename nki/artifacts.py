@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from neuronxcc.environment.kernels import NKI_ARTIFACTS_DIR
 from neuronxcc.files import write_whole
@@ -25,7 +26,13 @@ def target_name() -> str | None:
     return from_environment().target if wanted() else None
 
 
-def leave(program: Program, written: Collection[int], target: Target, grid: Sequence[int]) -> None:
+def leave(
+    program: Program,
+    written: Collection[int],
+    target: Target,
+    grid: Sequence[int],
+    predicted_us: Callable[[], float],
+) -> None:
     """Write ``kernel.neff`` to the directory that ``NKI_ARTIFACTS_DIR`` names.
 
     The file is that of the kernel that ran last. Its inputs have the names of the kernel's
@@ -37,6 +44,7 @@ def leave(program: Program, written: Collection[int], target: Target, grid: Sequ
         written: numbers of the array arguments that it writes.
         target: what it was recorded for.
         grid: programs along each axis of the launch grid.
+        predicted_us: says how many microseconds it is predicted to take, or raises.
 
     Raises:
         OSError: the file cannot be written.
@@ -44,10 +52,12 @@ def leave(program: Program, written: Collection[int], target: Target, grid: Sequ
     """
     # Kernel files are made of parts of the HLO front end, which nothing else in nki needs.
     from neuronxcc.frontends.hlo.custom_kernels import kernel_file  # noqa: PLC0415
+    from neuronxcc.perf.graphs.kept import ENTRY, entry_of  # noqa: PLC0415 - seldom asked for
 
     cores = max(from_environment().lnc, *grid, 1)
     folder = NKI_ARTIFACTS_DIR.get()
     assert folder is not None
     path = folder / FILE_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
+    program = replace(program, meta={**program.meta, ENTRY: entry_of(predicted_us)})
     write_whole(path, kernel_file(program, written, target.name, cores))

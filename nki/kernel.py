@@ -144,7 +144,8 @@ class Kernel:
         launch, frontend, values = self.prepared([(args, kwargs)])
         if artifacts.wanted():
             target = self.target(frontend, values)
-            artifacts.leave(launch.program, launch.written, target, self.grid)
+            predicted = functools.partial(_predicted_us, launch)
+            artifacts.leave(launch.program, launch.written, target, self.grid, predicted)
         return frontend.execute(launch, values)
 
     def record(self, *args: Any, **kwargs: Any) -> Recording:
@@ -238,6 +239,12 @@ class Kernel:
 
 _KERNELS: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
+
+
+def _predicted_us(launch: Launch) -> float:
+    from nki.perf.recordings import predict_recording  # noqa: PLC0415 - seldom asked for
+
+    return predict_recording(launch.recording).device_us
 
 
 def kernel_of(handle: str) -> Kernel:

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from neuronxcc.perf import Parameters, Prediction
-from neuronxcc.perf import predict as predict_stream
-from neuronxcc.targets import Target, get_target
 from nki.dtypes import info
 from nki.frontends import frontend_of
 from nki.kernel import Kernel, simulate
-from nki.perf.streams import stream_of
+from nki.perf.recordings import predict_recording
 from nki.perf.trips import Shape, depends, shape_of
 from nki.recording import Recording
 
-__all__ = ["predict", "predict_recording", "recorded"]
+__all__ = ["predict", "recorded"]
 
 
 def predict(
@@ -63,32 +61,3 @@ def recorded(
         assert owner is not None
         arrays.append(np.array(owner.host(value), info(dtype).numpy, order="C"))
     return recording, shape_of(recording, arrays)
-
-
-def predict_recording(
-    recording: Recording,
-    *,
-    target: str | Target | None = None,
-    parameters: Parameters | None = None,
-    compiled: bool | None = None,
-    shape: Shape | None = None,
-) -> Prediction:
-    """Return how long a recorded kernel would take.
-
-    Args:
-        recording: of a kernel.
-        target: by default that which the kernel was recorded for.
-        parameters: of the model.
-        compiled: a compiler orders instructions and chooses engines; by default if the kernel is of
-            the first generation.
-        shape: how often the loops run, of `recorded`.
-
-    Raises:
-        NkiError: a value of the run says how often a loop runs, and no shape is given (NKI330).
-    """
-    if target is None:
-        target = recording.target
-    chip = get_target(target) if isinstance(target, str) else target
-    compiles = recording.compiled if compiled is None else compiled
-    stream = stream_of(recording, compiled=compiles, shape=shape)
-    return predict_stream(stream, chip, parameters=parameters)

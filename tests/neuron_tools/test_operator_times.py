@@ -22,7 +22,7 @@ def started(*words: str, folder: Path) -> subprocess.Popen[str]:
         "TORCH_NEURONX_REGISTRY_DIR": str(folder), "NEURON_RT_NUM_CORES": "1",
     }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.neuron_tools.operator_times", *words],
+        [sys.executable, "-W", "always", "-m", "tests.neuron_tools.operator_times", *words],
         cwd=ROOT, env={**os.environ, **environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True,
     )  # fmt: skip
@@ -93,6 +93,18 @@ def test_an_operator_without_prediction_is_said(
     stages, said = operators
     assert stages["sparse"]["unpredicted"] > 0
     assert "has no predicted time (an argument is not a plain tensor)" in said
+
+
+def test_the_process_that_predicts_is_started_again(
+    operators: tuple[dict[str, dict[str, Any]], str],
+) -> None:
+    stages, said = operators
+    assert (stages["killed"]["unpredicted"], stages["killed"]["ns"]) == (1, 0)
+    assert "(the process that predicts has ended)" in said
+    assert stages["after it"]["ns"] == stages["after it"]["estimate"] > 0
+    # Nothing is left to say at the end: no pipe, no thread, no process.
+    assert "ResourceWarning" not in said
+    assert "Traceback" not in said
 
 
 def test_collectives_count_as_estimate_says(tmp_path: Path) -> None:

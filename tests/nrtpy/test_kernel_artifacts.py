@@ -11,6 +11,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 from neuronxcc.neff import read_neff
+from neuronxcc.perf.graphs.kept import predicted_us
+from nki.perf import predict
 from nrtpy import NrtError, NrtpyModel, NrtpyTensor
 
 
@@ -65,6 +67,13 @@ def one_output(model: NrtpyModel, **arrays: np.ndarray) -> np.ndarray:
     (output,) = outputs.values()
     result: np.ndarray = output.numpy()
     return result
+
+
+def test_its_file_says_what_it_is_predicted_to_take(folder: Path) -> None:
+    source = np.zeros((128, 512), np.float32)
+    gather(source, 5)
+    program = read_neff((folder / "kernel.neff").read_bytes()).program
+    assert predicted_us(program.meta) == predict(gather, source, 5).device_us > 0
 
 
 def test_a_kernel_runs_from_its_file(folder: Path) -> None:

@@ -62,7 +62,7 @@ def _native(launch: Launch, device: torch.device) -> Run:
 
 
 def _predicted_us(launch: Launch) -> float:
-    from nki.perf.kernels import predict_recording  # noqa: PLC0415 - seldom asked for
+    from nki.perf.recordings import predict_recording  # noqa: PLC0415 - seldom asked for
 
     return predict_recording(launch.recording).device_us
 

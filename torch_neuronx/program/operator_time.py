@@ -9,6 +9,7 @@ until then is counted when it is known.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import logging
 import os
@@ -68,8 +69,9 @@ def start() -> None:
 
     def stop() -> None:
         _C.stop_predicting()
-        answers.close()
+        answers.end()
         thread.join()
+        answers.forget()
 
     atexit.register(stop)
 
@@ -124,10 +126,15 @@ class _Answers:
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(question) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
         if not line:
+            if not self.closed:
+                self.forget()  # the next question starts another one
             raise OSError("the process that predicts has ended")
         found = json.loads(line)
         if "error" in found:
@@ -146,13 +153,24 @@ class _Answers:
                 )  # fmt: skip
             return self._process
 
-    def close(self) -> None:
-        """End it, whatever it does."""
+    def end(self) -> None:
+        """End it, whatever it does; who waits for an answer is told that there is none."""
         with self._lock:
             self.closed = True
             if self._process is not None:
                 self._process.kill()
-                self._process.wait()
+
+    def forget(self) -> None:
+        """Give up what belongs to a process that has ended."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # of a question that nobody has read
+                pipe.close()
 
 
 def _question(name: str, about: str | tuple[int, int, list[int]] | list[Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ because who takes part in them is not known yet; a loop whose length a run decid
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from neuronxcc.ir.graph import Graph
@@ -18,7 +18,7 @@ from neuronxcc.perf.graphs.parameters import MODEL_VERSION
 from neuronxcc.perf.graphs.sections import sections_of
 from neuronxcc.targets import get_target
 
-__all__ = ["ENTRY", "NoPredictionError", "predicted_us", "prediction_of"]
+__all__ = ["ENTRY", "NoPredictionError", "entry_of", "predicted_us", "prediction_of"]
 
 #: The entry of `Program.meta`: {"us": microseconds, "model": version}, or {"error": reason}.
 ENTRY: Final = "predicted"
@@ -33,17 +33,27 @@ def prediction_of(
 ) -> dict[str, Any]:
     """Return the entry for a graph that has passed the compiler's passes.
 
-    It never fails: a compilation is not worth less because nobody knows how long its program takes.
-
     Args:
         graph: of tensor IR.
         options: for which chip, and how many physical cores of it.
         constant_params: numbers of the parameters that are weights, as `sections_of` has them.
     """
-    try:
+
+    def us() -> float:
         machine = Machine.of(get_target(options.target), options.lnc)
         sections = sections_of(graph, machine, constant_params=constant_params)
-        return {"us": float(sum(section.us for section in sections)), "model": MODEL_VERSION}
+        return float(sum(section.us for section in sections))
+
+    return entry_of(us)
+
+
+def entry_of(us: Callable[[], float]) -> dict[str, Any]:
+    """Return the entry, by what says how many microseconds a program takes, or raises.
+
+    It never fails: a compilation is not worth less because nobody knows how long its program takes.
+    """
+    try:
+        return {"us": us(), "model": MODEL_VERSION}
     except Exception as error:  # noqa: BLE001 - whoever asks for the time is told why there is none
         return {"error": f"{type(error).__name__}: {error}"}
 
