@@ -84,6 +84,22 @@ def test_a_profile_holds_what_is_enqueued_within_it_on_all_cores(mode: str) -> N
         assert sum(e.name == "neuron::mm" for e in recording.take()[0]) == 5
 
 
+@pytest.mark.parametrize("mode", ["debug", "strict", "fused"])
+def test_an_optimizers_joined_operators_are_an_activity(mode: str) -> None:
+    parameters = [torch.nn.Parameter(torch.randn(100, device=DEVICE)) for _ in range(3)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = torch.optim.SGD(parameters, lr=0.1, weight_decay=0.5)
+    with neuron.eager_mode(mode):
+        optimizer.step()
+        with profile(activities=BOTH) as profiler:
+            optimizer.step()
+            neuron.synchronize(DEVICE)
+    averages = {e.key: e for e in profiler.key_averages()}
+    assert averages["neuron::foreach: add, add_"].count == 1
+    assert averages["aten::_foreach_add"].device_time_total > 0
+
+
 def test_a_failure_outlives_the_profile_it_is_in() -> None:
     x = torch.ones(512, 512, device=DEVICE)
     with neuron.eager_mode("strict"):

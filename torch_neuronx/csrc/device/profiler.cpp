@@ -126,6 +126,7 @@ std::unique_ptr<Recording> exchange(std::unique_ptr<Recording>& recording,
 // A recording holds what is enqueued within it, on all cores: it begins and ends when that is done
 // which was enqueued before. What failed is kept for whoever waits next.
 void wait_for_cores() {
+  run_deferred();
   const WithoutPythonLock released;
   queue::wait_holding_locks();
 }

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "device/pending.h"
+#include "device/profiler.h"
 #include "device/python_lock.h"
 #include "device/state.h"
 #include "device/stream.h"
@@ -86,8 +87,9 @@ class Program {
   explicit Program(c10::Stream stream) : stream_(stream) {}
   // Whether the lists may run in one program with what is pending.
   bool accepts(const List& first, const std::vector<const List*>& others);
-  void add(Op op, const List& dst, const std::vector<const List*>& sources, double scalar,
-           std::vector<double> scalars);
+  // `name`: of the operator; it outlives the program's work.
+  void add(const std::string& name, Op op, const List& dst, const std::vector<const List*>& sources,
+           double scalar, std::vector<double> scalars);
   // What is left to do: addresses and numbers. Whoever has it runs it before that memory has
   // another owner, or in the order of a queue.
   std::unique_ptr<queue::Work> work() const;
@@ -103,6 +105,8 @@ class Program {
   uint8_t slot_of(const List& list);
 
   const c10::Stream stream_;
+  const int32_t correlation_ = profile_correlation();  // of the first operator
+  std::vector<const std::string*> names_;
   std::vector<kernels::Step> steps_;
   std::vector<std::vector<double>> scalars_;  // by step; empty where the step has its own
   std::vector<List> slots_;
@@ -157,7 +161,8 @@ uint8_t Program::slot_of(const List& list) {
   return static_cast<uint8_t>(slots_.size() - 1);
 }
 
-void Program::add(Op op, const List& dst, const std::vector<const List*>& sources, double scalar,
+void Program::add(const std::string& name, Op op, const List& dst,
+                  const std::vector<const List*>& sources, double scalar,
                   std::vector<double> scalars) {
   kernels::Step step;
   step.op = op;
@@ -166,6 +171,7 @@ void Program::add(Op op, const List& dst, const std::vector<const List*>& source
   uint8_t* const operands[] = {&step.a, &step.b, &step.c};
   for (size_t i = 0; i < sources.size(); ++i) *operands[i] = slot_of(*sources[i]);
   step.dst = slot_of(dst);
+  names_.push_back(&name);
   steps_.push_back(step);
   scalars_.push_back(std::move(scalars));
 }
@@ -190,14 +196,22 @@ bool is_only_here(const at::Tensor& t) {
 
 class ProgramWork final : public queue::Work {
  public:
-  ProgramWork(std::vector<kernels::Step> steps, size_t slots, at::ScalarType dtype,
+  ProgramWork(c10::DeviceIndex core, int32_t correlation, std::vector<const std::string*> names,
+              std::vector<kernels::Step> steps, size_t slots, at::ScalarType dtype,
               std::vector<kernels::TensorGroup> groups, std::vector<const void*> written)
-      : steps_(std::move(steps)),
+      : core_(core),
+        correlation_(correlation),
+        names_(std::move(names)),
+        steps_(std::move(steps)),
         slots_(slots),
         dtype_(dtype),
         groups_(std::move(groups)),
         written_(std::move(written)) {}
   void run() override {
+    const CorrelationScope linked(correlation_);
+    const std::string shown = profiling() ? operators() : name();
+    ActivityScope activity(shown);
+    activity.on(core_);
     kernels::run_program(steps_, static_cast<int>(slots_), dtype_, groups_);
     for (const void* block : written_) mark_written(block);
   }
@@ -207,6 +221,21 @@ class ProgramWork final : public queue::Work {
   }
 
  private:
+  // "foreach: mul_, add_", for profiles.
+  std::string operators() const {
+    std::string text = "foreach";
+    const char* comma = ": ";
+    for (const std::string* each : names_) {
+      const std::string plain = each->substr(each->find("_foreach_") + 9);
+      text.append(comma).append(plain, 0, plain.find('.'));
+      comma = ", ";
+    }
+    return text;
+  }
+
+  const c10::DeviceIndex core_;
+  const int32_t correlation_;
+  const std::vector<const std::string*> names_;
   const std::vector<kernels::Step> steps_;
   const size_t slots_;
   const at::ScalarType dtype_;
@@ -244,7 +273,8 @@ std::unique_ptr<queue::Work> Program::work() const {
       group.scalars.push_back(scalars_[k].empty() ? steps_[k].scalar : scalars_[k][i]);
     }
   }
-  return std::make_unique<ProgramWork>(steps_, slots_.size(), slots_.front()[0].scalar_type(),
+  return std::make_unique<ProgramWork>(stream_.device_index(), correlation_, names_, steps_,
+                                       slots_.size(), slots_.front()[0].scalar_type(),
                                        std::move(groups), std::move(blocks));
 }
 
@@ -376,7 +406,7 @@ class ForeachKernel final : public c10::OperatorKernel {
     }
     plan_.entry.note(lists[0].front().scalar_type());
     const List& dst = in_place_ ? lists[0] : made;
-    program->add(rule_.op, dst, sources, scalar, std::move(scalars));
+    program->add(plan_.entry.name, rule_.op, dst, sources, scalar, std::move(scalars));
     g_deferred_pending.fetch_or(kDeferredProgram, std::memory_order_release);
     // What is joined is executed as one program, which is no execution of an operator.
     if (predicting::asked()) predicting::prediction_of(op, *stack).count(stream.device_index(), 0);
