@@ -222,11 +222,15 @@ TN_INLINE void dot_block(const ThinArgs& d, int64_t line, int64_t row) {
   }
   const char* large = d.large + line * d.large_l_bytes;
   const char* small = d.small + row * d.small_row_bytes;
+  const int64_t ahead = d.far && d.lines - line >= 2 * LINES ? LINES * d.large_l_bytes : 0;
   int64_t k = d.k;
   for (; k >= Dot::kStep; k -= Dot::kStep) {
     typename Dot::Vec lv[LINES];
 #pragma GCC unroll 4
-    for (int j = 0; j < LINES; ++j) lv[j] = Dot::load_large(large + j * d.large_l_bytes);
+    for (int j = 0; j < LINES; ++j) {
+      lv[j] = Dot::load_large(large + j * d.large_l_bytes);
+      if (ahead != 0) _mm_prefetch(large + j * d.large_l_bytes + ahead, _MM_HINT_T1);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < SR; ++i) {
       const typename Dot::Vec sv = Dot::load_small(small + i * d.small_row_bytes);

@@ -65,6 +65,9 @@ struct ThinArgs {
   float* result;
   int64_t result_row;
   bool add = false;
+  // dot() asks for lines ahead: the hardware's prefetcher stops at the end of a page, where a line
+  // of 2048 half-width elements ends. What the caches hold is read sooner without.
+  bool far = false;
 };
 
 // out = alpha * src + beta * c0, rounded once to the element type of out and c0.

@@ -7,6 +7,7 @@ namespace torch_neuronx::gemm {
 namespace {
 
 constexpr int64_t kPage = 4096;  // bytes
+constexpr double kFar = 4e6;     // bytes of an operand that the second-level caches don't keep
 constexpr int64_t kPad = 32;     // floats between rows of sums: rows a page apart share cache sets
 
 // The large operand with its lines (columns of B, or rows of A) and the small one with its rows.
@@ -109,6 +110,7 @@ void run_thin(const Problem& p, bool along_k) {
                   s.small.rows,
                   nullptr,
                   chunk + kPad};
+    args.far = bytes > kFar;
     if (direct) {
       args.result = static_cast<float*>(p.out) + b * p.out_batch_stride + l0;
       args.result_row = p.out_row_stride;
