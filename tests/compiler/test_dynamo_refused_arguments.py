@@ -68,6 +68,32 @@ REFUSED: Final[dict[str, Call]] = {
 }
 
 
+#: Calls on integers of 2 x 3, of which a power under 1 is none.
+NO_POWERS: Final[dict[str, Call]] = {
+    "operator": lambda x: x**-1,
+    "pow": lambda x: torch.pow(x, -2),
+    "in place": lambda x: x.clone().pow_(-1),
+    "foreach": lambda x: torch._foreach_pow([x], -1)[0],
+    "foreach of a list": lambda x: torch._foreach_pow([x], [-3])[0],
+}
+
+#: Calls on a tensor of 0 x 6, in which there is nothing to find.
+ALONG_NOTHING: Final[dict[str, Call]] = {
+    "max": lambda x: x.max(0),
+    "min": lambda x: x.min(0),
+    "argmax": lambda x: x.argmax(0),
+    "argmin of all": lambda x: x.argmin(),
+    "amax": lambda x: x.amax(0),
+    "aminmax": lambda x: torch.aminmax(x, dim=0),
+    "median": lambda x: x.median(0),
+    "nanmedian": lambda x: x.nanmedian(0),
+    "mode": lambda x: x.mode(0),
+    "kthvalue": lambda x: x.kthvalue(1, 0),
+    "largest norm": lambda x: torch.linalg.vector_norm(x, float("inf"), 0),
+    "interpolate": lambda x: functional.interpolate(x[None], 3),
+}
+
+
 def error_of(function: Callable[[], Any]) -> Exception | None:
     try:
         function()
@@ -105,6 +131,71 @@ def test_the_error_says_what_and_where(name: str, text: str) -> None:
     assert "[NCC_EVRF064]" in str(caught.value)
     assert "test_dynamo_refused_arguments.py" in str(caught.value)
     assert "remedy: give an argument that it takes" in str(caught.value)
+
+
+def assert_refused(call: Call, x: torch.Tensor) -> None:
+    """The CPU, eager mode and a compiled function refuse a call; we say what the CPU says."""
+    torch.compiler.reset()
+    expected = error_of(lambda: call(x))
+    assert expected
+    assert error_of(lambda: call(x.to("neuron")))
+    error = str(error_of(lambda: torch.compile(call, backend="neuron")(x.to("neuron"))))
+    assert error != "None"
+    assert "defect" not in error
+    if "NCC_" in error:  # else one of PyTorch's fake kernels refused it, in its own words
+        assert "[NCC_EVRF064]" in error
+        assert str(expected).partition("\n")[0] in error
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("name", NO_POWERS)
+def test_integers_have_no_negative_powers(name: str, dtype: torch.dtype) -> None:
+    assert_refused(NO_POWERS[name], torch.arange(6, dtype=dtype).reshape(2, 3))
+
+
+@pytest.mark.parametrize("name", ALONG_NOTHING)
+def test_a_dimension_without_elements(name: str) -> None:
+    assert_refused(ALONG_NOTHING[name], torch.zeros(0, 6))
+
+
+def test_the_other_dimension_may_have_none() -> None:
+    """What was said of one empty tensor is not said of the next."""
+    call = ALONG_NOTHING["amax"]
+    assert_refused(call, torch.zeros(0, 6))
+    compiled = torch.compile(call, backend="neuron", dynamic=False)
+    assert compiled(torch.zeros(6, 0, device="neuron")).shape == (0,)
+
+
+#: Where image, filters and bias of a convolution are: the CPU and two cores are c, 0 and 1.
+PLACES = ("c00", "0c0", "00c", "010", "100", "0cc")
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("places", "call"),
+    [
+        (places, (functional.conv2d, functional.conv_transpose2d)[n % 2])
+        for n, places in enumerate(PLACES)
+    ],
+)
+def test_convolutions_of_several_devices(places: str, call: Any, training: bool) -> None:
+    """PyTorch's fake kernel takes them; of a model left on the CPU no gradient can be made."""
+    torch.compiler.reset()
+    devices = {"c": "cpu", "0": "neuron:0", "1": "neuron:1"}
+    shapes = ((1, 3, 5, 5), (3, 3, 2, 2), (3,))
+    x, weight, bias = (
+        torch.ones(shape, device=devices[place], requires_grad=training and n > 0)
+        for n, (shape, place) in enumerate(zip(shapes, places, strict=True))
+    )
+    assert error_of(lambda: call(x, weight, bias))
+
+    @torch.compile(backend="neuron")
+    def compiled() -> Any:
+        return call(x, weight, bias)
+
+    with pytest.raises(Exception, match="Expected all tensors to be on the same device") as caught:
+        compiled()
+    assert "test_dynamo_refused_arguments.py" in str(caught.value)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])

@@ -34,8 +34,11 @@ _ABOUT_TYPES = re.compile(
 # What it says of numbers and names among the arguments, whatever the tensors hold.
 _ABOUT_NUMBERS = re.compile(
     r"can only be|cannot be 0 for|p has to be greater|Dimension out of range|"
-    r"(has to|must|should) be (between|in the range|one of|non-negative)"
+    r"(has to|must|should) be (between|in the range|one of|non-negative)|"
+    r"negative integer powers"
 )
+# What it says of tensors without elements, whose sizes are asked for as they are.
+_ABOUT_EMPTY = re.compile(r"non-zero size|[Nn]on-empty|no identity|is empty|empty tensor")
 # The CPU has no kernel at all.
 _ABSENT = re.compile(r"Could not run '")
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -48,6 +51,15 @@ _OWN = frozenset(
 )
 # The CPU refuses integers here, CUDA takes them, and models of experts count on it.
 _TAKE_INTEGERS = frozenset({"histc"})
+# Fake kernels that take tensors of several devices, which eager mode refuses.
+_COMPARES_NO_DEVICES = frozenset(
+    {
+        *("conv1d", "conv2d", "conv3d"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        *("convolution", "convolution_overrideable"),
+        "_amp_foreach_non_finite_check_and_unscale",
+    }
+)
 _KNOWN: dict[tuple[object, ...], str] = {}
 
 # Where PyTorch's own functions of tensors are from.
@@ -66,6 +78,44 @@ _MODULES = frozenset(
 )
 # They say where a tensor is or what becomes of its gradient, whatever its type.
 _NOT_COMPUTING = frozenset({"backward", "cuda", "neuron", "pin_memory", "requires_grad_", "set_"})
+
+
+def check_devices(gm: torch.fx.GraphModule) -> None:
+    """Compare the devices of the tensors of each call where PyTorch does not.
+
+    Args:
+        gm: Dynamo's graph. Of a model that was left on the CPU, autograd makes none from it, and an
+            internal error instead.
+
+    Raises:
+        RefusedArgumentError: Those of one call are on several devices.
+    """
+    for node in gm.graph.nodes:
+        function = _function(node) if node.op in {"call_function", "call_method"} else None
+        if function is None:
+            continue
+        given = [n.meta.get("example_value") for n in node.all_input_nodes]
+        text = several_devices(function, given)
+        if text:
+            raise RefusedArgumentError(operator_name(node.target), location(node), text)
+
+
+def several_devices(function: object, given: object) -> str:
+    """PyTorch's error about tensors of several devices; "" if there is none to add.
+
+    Args:
+        function: Of PyTorch's, or an operator.
+        given: What it is called with, fake.
+    """
+    if _name(function) not in _COMPARES_NO_DEVICES:
+        return ""
+    devices = list(dict.fromkeys(t.device for t in _tensors(given)))
+    if len(devices) < 2:
+        return ""
+    return (
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{devices[0]} and {devices[1]}!"
+    )
 
 
 def check_types(gm: torch.fx.GraphModule) -> None:
@@ -166,17 +216,22 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -
         return ""
     leaves, shape = pytree.tree_flatten((args, kwargs))
     what = tuple(_kind(leaf) for leaf in leaves)
-    empty = any(t.numel() == 0 for t in given)
-    key = (function, what, shape, empty)
+    sizes = tuple(tuple(t.shape) for t in given)
+    key = (function, what, shape, sizes if any(0 in size for size in sizes) else ())
     if key not in _KNOWN:
         _KNOWN[key] = _asked(function, args, kwargs)
     return _KNOWN[key]
 
 
+def _name(function: object) -> str:
+    """The name of a function, or of an operator without its overload."""
+    packet = function.overloadpacket if isinstance(function, OpOverload) else function
+    return str(getattr(packet, "__name__", ""))
+
+
 def _takes_more(function: Callable[..., Any], given: list[torch.Tensor]) -> bool:
     """Return whether the CPU's answer is not that of the device."""
-    packet = function.overloadpacket if isinstance(function, OpOverload) else function
-    name = getattr(packet, "__name__", "")
+    name = _name(function)
     integers = all(not t.is_floating_point() and not t.is_complex() for t in given)
     truths = any(t.dtype is torch.bool for t in given)
     return name in _OWN or (name in _TAKE_INTEGERS and integers and not truths)
@@ -232,5 +287,7 @@ def _said(
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         text = str(error).partition("\n")[0]
         known = _ABOUT_TYPES.search(text) or _ABOUT_NUMBERS.search(text)
+        if not known and any(t.numel() == 0 for t in _tensors((args, kwargs))):
+            known = _ABOUT_EMPTY.search(text)
         return text if known and not _ABSENT.match(text) else None
     return ""

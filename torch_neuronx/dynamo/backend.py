@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from neuronxcc.environment.compilation import TORCH_NEURONX_GRAPH_FACTS
 from torch_neuronx._compile_only import settings_of
 from torch_neuronx.dynamo import dump, sparse
-from torch_neuronx.dynamo.accepted import check_types
+from torch_neuronx.dynamo.accepted import check_devices, check_types
 from torch_neuronx.dynamo.assertions import give_texts
 from torch_neuronx.dynamo.async_tp import fuse_collectives
 from torch_neuronx.dynamo.collectives import functionalize
@@ -124,6 +124,7 @@ def neuron(
         observer(gm)
     nested = any(isinstance(x, list | tuple | dict) for x in example_inputs)  # compiled autograd
     if not nested:
+        check_devices(gm)
         check_types(gm)  # the types of compiled autograd's are PyTorch's, not the user's
     functionalize(gm)
     give_texts(gm)

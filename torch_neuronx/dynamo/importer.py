@@ -24,7 +24,7 @@ from neuronxcc.ir.op import Op
 from neuronxcc.ir.operators.checks import ShapeError
 from neuronxcc.ir.table import Group
 from torch_neuronx.dynamo import emit
-from torch_neuronx.dynamo.accepted import refusal
+from torch_neuronx.dynamo.accepted import refusal, several_devices
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.errors import (
     CaptureError,
@@ -246,9 +246,7 @@ class _Importer:
                 _static_shape(node, leaf)
                 if leaf.dtype not in TO_IR:
                     raise UnsupportedDTypeError(leaf.dtype, loc)
-        refused = refusal(node, target)
-        if refused:
-            raise RefusedTypesError(operator_name(target), loc, refused)
+        _refuse(node, target)
         constant = _of_numbers(node, target, value)
         if constant is not None:
             return constant
@@ -435,6 +433,16 @@ def _static_shape(node: torch.fx.Node, value: torch.Tensor) -> None:
     if any(isinstance(extent, torch.SymInt) for extent in value.shape):
         shape = f"[{', '.join(map(str, value.shape))}]"
         raise DynamicShapeError(node.name, shape, location(node))
+
+
+def _refuse(node: torch.fx.Node, target: Any) -> None:
+    """Raise what eager mode says of the devices or types of a call's arguments, if it does."""
+    refused = several_devices(target, [n.meta.get("val") for n in node.all_input_nodes])
+    if refused:
+        raise RefusedArgumentError(operator_name(target), location(node), refused)
+    refused = refusal(node, target)
+    if refused:
+        raise RefusedTypesError(operator_name(target), location(node), refused)
 
 
 def _refused_or_empty(

@@ -213,6 +213,9 @@ class Context:
             "kwargs": frozen_kwargs,
             "device": device and self.on_device,
         }
+        dense = tuple(i for i, operand in enumerate(operands) if self._is_made_dense(operand))
+        if dense:
+            attrs["dense"] = dense
         if effect:
             attrs["sequence"] = next(self.sequences)
         wanted = tuple(self.types if types is None else types)
@@ -224,6 +227,19 @@ class Context:
         if effect:
             self.effects.append(node)
         return build.results(node)
+
+    def _is_made_dense(self, operand: Node) -> bool:
+        """Return whether PyTorch has this argument's elements one by one.
+
+        Here `ones`, `full` and `repeat` are broadcasts, which kernels that look at strides refuse.
+        """
+        fakes = [n.meta["val"] for n in self.fx.all_input_nodes if self.values.get(n) is operand]
+        return any(isinstance(fake, torch.Tensor) and _has_own_elements(fake) for fake in fakes)
+
+
+def _has_own_elements(fake: torch.Tensor) -> bool:
+    """Return whether no dimension of more than one element has a stride of 0."""
+    return all(step != 0 or size == 1 for size, step in zip(fake.shape, fake.stride(), strict=True))
 
 
 def flat(value: Any) -> list[Any]:

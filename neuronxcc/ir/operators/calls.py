@@ -2,7 +2,9 @@
 
 `target` is "aten::name.overload", `args` and `kwargs` (pairs) are as in its schema with Operand(i)
 for tensors, `device` is that of `program.steps.aten`, `sequence` tells effects apart, and `outs`
-says for every result of the ATen operator its place among the node's results, or None.
+says for every result of the ATen operator its place among the node's results, or None. `dense` has
+the operands that must not be broadcasts in memory: PyTorch's kernel looks at strides, and to it
+these tensors have an element each.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from neuronxcc.ir.operators.definition import Cost, Gap, Kind, Operator, names
 from neuronxcc.targets import Engine
 
 _ATTRS = names("target args kwargs device")
-_OPTIONAL = names("sequence outs")
+_OPTIONAL = names("sequence outs dense")
 
 
 def _operands(value: Any) -> list[int]:

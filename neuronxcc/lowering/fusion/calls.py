@@ -31,11 +31,14 @@ class Calls:
         outs = self._outs(node)
         number = self.demands.number()
         operands: list[Tensor] = []
-        for src in node.srcs:
+        for index, src in enumerate(node.srcs):
             # The state of a loop is that of its body's results after the first round: contiguous.
             strides = contiguous(src.shape)
             dense = node.op is Op.WHILE or node.op in Group.COLLECTIVE
-            if dense and self.places.layout(src).strides != strides:
+            found = self.places.layout(src).strides
+            if index in node.get("dense", ()):
+                dense = any(step == 0 and n > 1 for step, n in zip(found, src.shape, strict=True))
+            if dense and found != strides:
                 operands.append(self.demands.packed(src, strides))
             else:
                 operands.append(src)

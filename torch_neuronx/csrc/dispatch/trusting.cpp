@@ -68,6 +68,7 @@ const Demands kPadBackward = {.dtype = {"grad_output", "self"}, .also = &trustin
 const Demands kSoftmaxBackward = {.same = {{"grad_output", "output"}},
                                   .dtype = {"grad_output", "output"}};
 const Demands kFft = {.also = &trusting::fft};
+const Demands kQuotient = {.also = &trusting::quotient};
 const Demands kLists = {.also = &trusting::equal_lists};
 const Demands kEmbeddingBag = {.shapes = {{"weight", "??"}, {"indices", "I"}},
                                .same = {{"indices", "per_sample_weights"}},
@@ -183,6 +184,8 @@ const std::map<std::string, Demands>& table() {
        {.same = {{"self", "target", "is_target"}}, .also = &trusting::loss_backward}},
       {"unfold_backward", {.also = &trusting::unfold_backward}},
       {"_pad_packed_sequence", {.contiguous = {"batch_sizes"}, .also = &trusting::pad_packed}},
+      {"div", kQuotient},
+      {"div_", kQuotient},
       {"_fft_c2c", kFft},
       {"_fft_c2r", kFft},
       {"_fft_r2c", kFft},
@@ -300,7 +303,11 @@ std::string base_of(const c10::OperatorHandle& op) {
 
 const Demands* demands_of(const c10::OperatorHandle& op) {
   const auto found = table().find(base_of(op));
-  return found == table().end() ? nullptr : &found->second;
+  if (found == table().end()) return nullptr;
+  // Without a rounding mode a quotient is a float, and its kernel trusts nobody.
+  const bool quotient = found->second.also == &trusting::quotient;
+  if (quotient && !op.schema().argumentIndexWithName("rounding_mode")) return nullptr;
+  return &found->second;
 }
 
 StandIns meet(const Demands& demands, const c10::OperatorHandle& op, torch::jit::Stack& stack) {

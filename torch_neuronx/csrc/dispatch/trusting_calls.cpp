@@ -1,6 +1,8 @@
 #include "dispatch/trusting_calls.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <array>
@@ -610,6 +612,25 @@ void fused_sgd(Call& call) {
                  "have a step of their own");
   }
   equal_lists(call);
+}
+
+// The least integer of a type over -1: the processor's instruction traps, and ends the process. By
+// -1 the kernel gets what is negated, over 1: the same values, and the least number stays itself as
+// everywhere in arithmetic of integers.
+void quotient(Call& call) {
+  const at::Tensor *self = call.tensor("self"), *other = call.tensor("other");
+  const c10::IValue* mode = call.find("rounding_mode");
+  if (self == nullptr || other == nullptr || self->is_meta() || other->is_meta()) return;
+  if (mode == nullptr || !mode->isString() || mode->toStringRef() != "trunc") return;
+  const at::ScalarType type = at::result_type(*self, *other);
+  if (!at::isIntegralType(type, /*includeBool=*/false) || !c10::isSignedType(type)) return;
+  const at::Tensor divisor = other->to(type);
+  const at::Tensor negated = divisor.eq(-1);
+  if (!negated.any().item<bool>()) return;
+  if (!at::are_expandable(self->sizes(), other->sizes())) return;  // PyTorch says so
+  const at::Tensor dividend = self->to(type);
+  call.replace("self", at::where(negated, dividend.neg(), dividend));
+  call.replace("other", divisor.masked_fill(negated, 1));
 }
 
 }  // namespace torch_neuronx::trusting

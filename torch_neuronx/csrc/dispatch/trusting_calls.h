@@ -66,5 +66,6 @@ void pad_packed(Call& call);
 void fft(Call& call);
 void equal_lists(Call& call);
 void fused_sgd(Call& call);
+void quotient(Call& call);
 
 }  // namespace torch_neuronx::trusting
