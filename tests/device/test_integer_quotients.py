@@ -78,6 +78,22 @@ def test_in_place_and_broadcast(dtype: torch.dtype) -> None:
     assert table.tolist() == [list(row) for row in zip(expected, x.tolist(), strict=True)]
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+def test_averages(dims: int) -> None:
+    least = torch.iinfo(torch.int64).min
+    pool = getattr(torch.nn.functional, f"avg_pool{dims}d")
+    backward = getattr(torch.ops.aten, f"avg_pool{dims}d_backward")
+    x = torch.full((1, 1, *[2] * dims), least >> dims, device="neuron")
+    grad = torch.full((1, 1, *[1] * dims), least, device="neuron")
+    windows = ([2] * dims, [2] * dims, [0] * dims, False, True)
+    for divisor, expected in ((-1, least), (1, least), (-2, -(least // 2))):
+        assert pool(x, 2, divisor_override=divisor).flatten().tolist() == [expected]
+        got = backward(grad, x, *windows, divisor)
+        assert set(got.flatten().tolist()) == {expected}
+        compiled = torch.compile(pool, backend="neuron")(x, 2, divisor_override=divisor)
+        assert compiled.flatten().tolist() == [expected]
+
+
 def test_what_is_refused_is_refused() -> None:
     x = torch.tensor([-128, 3], dtype=torch.int8, device="neuron")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):

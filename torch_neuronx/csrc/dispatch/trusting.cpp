@@ -69,6 +69,7 @@ const Demands kSoftmaxBackward = {.same = {{"grad_output", "output"}},
                                   .dtype = {"grad_output", "output"}};
 const Demands kFft = {.also = &trusting::fft};
 const Demands kQuotient = {.also = &trusting::quotient};
+const Demands kAverage = {.also = &trusting::average};
 const Demands kLists = {.also = &trusting::equal_lists};
 const Demands kEmbeddingBag = {.shapes = {{"weight", "??"}, {"indices", "I"}},
                                .same = {{"indices", "per_sample_weights"}},
@@ -184,6 +185,10 @@ const std::map<std::string, Demands>& table() {
        {.same = {{"self", "target", "is_target"}}, .also = &trusting::loss_backward}},
       {"unfold_backward", {.also = &trusting::unfold_backward}},
       {"_pad_packed_sequence", {.contiguous = {"batch_sizes"}, .also = &trusting::pad_packed}},
+      {"avg_pool2d", kAverage},
+      {"avg_pool2d_backward", kAverage},
+      {"avg_pool3d", kAverage},
+      {"avg_pool3d_backward", kAverage},
       {"div", kQuotient},
       {"div_", kQuotient},
       {"_fft_c2c", kFft},

@@ -633,4 +633,15 @@ void quotient(Call& call) {
   call.replace("other", divisor.masked_fill(negated, 1));
 }
 
+// Averages of integers with a divisor of -1 trap likewise: they are averages of what is negated.
+void average(Call& call) {
+  const char* const name = call.find("grad_output") != nullptr ? "grad_output" : "self";
+  const at::Tensor* divided = call.tensor(name);
+  c10::IValue* divisor = call.find("divisor_override");
+  if (divided == nullptr || divided->is_meta() || divisor == nullptr || !divisor->isInt()) return;
+  if (divisor->toInt() != -1 || !at::isIntegralType(divided->scalar_type(), false)) return;
+  call.replace(name, divided->neg());
+  *divisor = 1;
+}
+
 }  // namespace torch_neuronx::trusting

@@ -67,5 +67,6 @@ void fft(Call& call);
 void equal_lists(Call& call);
 void fused_sgd(Call& call);
 void quotient(Call& call);
+void average(Call& call);
 
 }  // namespace torch_neuronx::trusting
