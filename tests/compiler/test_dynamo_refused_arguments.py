@@ -65,6 +65,9 @@ REFUSED: Final[dict[str, Call]] = {
     "max_pool": lambda x: functional.max_pool1d(x, 2, 1, 2),
     "conv": lambda x: functional.conv1d(x[None], x[None], stride=0),
     "group_norm": lambda x: functional.group_norm(x, 3),
+    "add by a truth": lambda x: torch.add(x, x, alpha=True),
+    "sub by a truth": lambda x: x.clone().sub_(x, alpha=False),
+    "add by half": lambda x: torch.add(x.int(), x.int(), alpha=0.5),
 }
 
 
@@ -118,6 +121,7 @@ def test_what_eager_mode_refuses(name: str) -> None:
     [
         ("softmax", r"Dimension out of range \(expected to be in range of \[-2, 1\], but got 3\)"),
         ("searchsorted", "side can only be 'left' or 'right' but got middle"),
+        ("add by a truth", "Boolean alpha only supported for Boolean results"),
         ("celu", "alpha cannot be 0 for CELU"),
         ("index_reduce of a number", "Dimension specified as 0 but tensor has no dimensions"),
         ("index_select of a number", r"Index to scalar can have only 1 value, got 2 value\(s\)"),

@@ -35,7 +35,7 @@ _ABOUT_TYPES = re.compile(
 _ABOUT_NUMBERS = re.compile(
     r"can only be|cannot be 0 for|p has to be greater|Dimension out of range|"
     r"(has to|must|should) be (between|in the range|one of|non-negative)|"
-    r"negative integer powers"
+    r"negative integer powers|Boolean alpha"
 )
 # What it says of tensors without elements, whose sizes are asked for as they are.
 _ABOUT_EMPTY = re.compile(r"non-zero size|[Nn]on-empty|no identity|is empty|empty tensor")
