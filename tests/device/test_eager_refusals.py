@@ -16,6 +16,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 import torch_neuronx
 from tests.device.enqueued import everything_enqueued
+from tests.shallow import shallow
 
 N = torch_neuronx.neuron
 _SAMPLES = 3
@@ -49,6 +50,7 @@ def call(op: OpInfo, sample: SampleInput) -> object:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op", _CHECKED, ids=lambda op: op.formatted_name)
+@shallow
 def test_errors_are_told_at_the_call(op: OpInfo) -> None:
     with everything_enqueued("strict"):
         settle(op)

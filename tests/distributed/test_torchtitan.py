@@ -84,7 +84,7 @@ def experts(ranks: int, replicas: int, *arguments: str, model: str = DEEPSEEK) -
 SOME: dict[str, Case] = {
     "fsdp2": Case(2, 2),
     "tp": Case(2, 1, (TP2,)),
-    "fsdp2 saved, tp resumed": Case(2, 1, (TP2,), starts_from="fsdp2"),
+    "tp saved, pp resumed": Case(2, 1, pipeline("1F1B"), starts_from="tp"),
 }
 MORE: dict[str, Case] = {
     "pp": Case(2, 1, pipeline("Interleaved1F1B")),

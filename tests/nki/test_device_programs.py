@@ -322,8 +322,8 @@ def test_options_without_effect_are_said() -> None:
     assert program.notes == (
         "--model-type transformer changes no instruction of device programs",
         (
-            "--distribution-strategy fsdp changes no instruction of device programs: they have no "
-            "collectives"
+            "--distribution-strategy fsdp changes no instruction of device programs: "
+            "collectives are not of instructions"
         ),
         "--enable-saturate-infinity changes no instruction of device programs",
     )
