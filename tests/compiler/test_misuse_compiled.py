@@ -30,6 +30,7 @@ from tests.device.misuse import (
     other_sizes,
     outcome,
 )
+from tests.shallow import shallow
 
 # PyTorch's sample generators use deprecated calls on purpose; their warnings aren't ours.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -73,8 +74,9 @@ def right(call: Call) -> Callable[[list[Any]], Any] | None:
 TAKES_INDEX: Final[dict[str, str]] = {}
 
 
-@pytest.mark.every(4)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("op", _PARAMETERS)
+@shallow
 def test_indices_out_of_range(op: OpInfo) -> None:
     for call in calls(op, 2):
         wrong = {
@@ -93,6 +95,7 @@ def test_indices_out_of_range(op: OpInfo) -> None:
 
 @pytest.mark.every(60)
 @pytest.mark.parametrize("op", _PARAMETERS)
+@shallow
 def test_other_sizes_and_devices(op: OpInfo) -> None:
     for call in calls(op, 1):
         function = None if cpu_refuses(call) else right(call)
