@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.varlen import AuxRequest, varlen_attn, varlen_attn_out
 
+from tests.device.enqueued import to_the_end
+
 
 def visible(queries: int, keys: int, window: tuple[int, int]) -> Tensor:
     """Query i stands at key i + keys - queries and sees ``window`` to its left and right."""
@@ -274,7 +276,7 @@ PAGES_REFUSED = [
 def test_pages_refused(wrong: Paged, text: str, error: type[Exception]) -> None:
     Paged().call()
     with pytest.raises(error, match=text):
-        wrong.call()
+        to_the_end(wrong.call)
 
 
 def test_without_sequences_it_is_ordinary_attention() -> None:
