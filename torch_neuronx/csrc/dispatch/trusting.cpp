@@ -38,6 +38,7 @@ class Demands {
   Names dtype = {};              // tensors of one dtype
   Names contiguous = {};         // only read, whose strides the kernel does not look at
   std::vector<Index> indices = {};
+  const char* only_with = nullptr;  // an argument: overloads without it have no demands
   void (*also)(Call& call) = nullptr;
 };
 
@@ -68,7 +69,8 @@ const Demands kPadBackward = {.dtype = {"grad_output", "self"}, .also = &trustin
 const Demands kSoftmaxBackward = {.same = {{"grad_output", "output"}},
                                   .dtype = {"grad_output", "output"}};
 const Demands kFft = {.also = &trusting::fft};
-const Demands kQuotient = {.also = &trusting::quotient};
+// Without a rounding mode a quotient is a float, and its kernel trusts nobody.
+const Demands kQuotient = {.only_with = "rounding_mode", .also = &trusting::quotient};
 const Demands kAverage = {.also = &trusting::average};
 const Demands kLists = {.also = &trusting::equal_lists};
 const Demands kEmbeddingBag = {.shapes = {{"weight", "??"}, {"indices", "I"}},
@@ -309,9 +311,8 @@ std::string base_of(const c10::OperatorHandle& op) {
 const Demands* demands_of(const c10::OperatorHandle& op) {
   const auto found = table().find(base_of(op));
   if (found == table().end()) return nullptr;
-  // Without a rounding mode a quotient is a float, and its kernel trusts nobody.
-  const bool quotient = found->second.also == &trusting::quotient;
-  if (quotient && !op.schema().argumentIndexWithName("rounding_mode")) return nullptr;
+  const char* const needed = found->second.only_with;
+  if (needed != nullptr && !op.schema().argumentIndexWithName(needed)) return nullptr;
   return &found->second;
 }
 

@@ -266,8 +266,6 @@ void judge(Region& region, int64_t took) {
     give_up(region);
 }
 
-// Runs the calls as the program of a region. Where that fails, they have to be run one by one, or
-// not at all: a program that writes in place may have written.
 // A NeuronCore would run the calls one by one; here they are one execution.
 void count_predictions(const Collected& found) {
   uint64_t executions = 1;
@@ -279,6 +277,8 @@ void count_predictions(const Collected& found) {
   }
 }
 
+// Runs the calls as the program of a region. Where that fails, they have to be run one by one, or
+// not at all: a program that writes in place may have written.
 queue::RegionOutcome run_as_program(Region& region, const Collected& found) {
   const size_t count = found.calls;
   ActivityScope activity(region.activity);
