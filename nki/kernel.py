@@ -144,8 +144,7 @@ class Kernel:
         launch, frontend, values = self.prepared([(args, kwargs)])
         if artifacts.wanted():
             target = self.target(frontend, values)
-            predicted = functools.partial(_predicted_us, launch)
-            artifacts.leave(launch.program, launch.written, target, self.grid, predicted)
+            artifacts.leave(launch.program, launch.written, target, self.grid, launch.predicted_us)
         return frontend.execute(launch, values)
 
     def record(self, *args: Any, **kwargs: Any) -> Recording:
@@ -239,12 +238,6 @@ class Kernel:
 
 _KERNELS: weakref.WeakValueDictionary[str, Kernel] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
-
-
-def _predicted_us(launch: Launch) -> float:
-    from nki.perf.recordings import predict_recording  # noqa: PLC0415 - seldom asked for
-
-    return predict_recording(launch.recording).device_us
 
 
 def kernel_of(handle: str) -> Kernel:

@@ -95,6 +95,16 @@ class Launch:
         """The program for the native executor."""
         return self._program()
 
+    def predicted_us(self) -> float:
+        """Return how many microseconds it is predicted to take.
+
+        Raises:
+            NkiError: a value of the run says how often a loop runs (NKI330).
+        """
+        from nki.perf.recordings import predict_recording  # noqa: PLC0415 - seldom asked for
+
+        return predict_recording(self.recording).device_us
+
     def made(self, make: Callable[..., Any], *where: Any) -> Any:
         """Return ``make(self, *where)``, made when it is first asked for.
 

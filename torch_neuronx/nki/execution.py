@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -49,7 +48,7 @@ def _native(launch: Launch, device: torch.device) -> Run:
     from torch_neuronx.program.model_time import count  # noqa: PLC0415 - imports the above
 
     executable = Executable(launch.program, device)
-    count(executable, partial(_predicted_us, launch))
+    count(executable, launch.predicted_us)
     native = executable.run
 
     def on_tensors(tensors: Tensors) -> list[torch.Tensor]:
@@ -59,12 +58,6 @@ def _native(launch: Launch, device: torch.device) -> Run:
             raise _refused(error) from None
 
     return on_tensors
-
-
-def _predicted_us(launch: Launch) -> float:
-    from nki.perf.recordings import predict_recording  # noqa: PLC0415 - seldom asked for
-
-    return predict_recording(launch.recording).device_us
 
 
 # What the native executor says of an index: what, where, what to do, and the code.
