@@ -6,6 +6,7 @@ ours, forks for each. The child has the environment, the folder and the files th
 its code as `__main__`, and ends with its threads, what `atexit` has and the right code. What is
 about the start (options, environment variables that PyTorch or OpenMP read, what imports what) or
 about the taking down of modules and objects at the end (a second of its own) needs `new=True`.
+`started` takes `subprocess.Popen`'s place for processes that a test talks to.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 ROOT = Path(__file__).parents[1]
 # The server's OpenMP has read how many threads there are.
@@ -65,30 +67,85 @@ def run(
             [sys.executable, *(["-W", "error"] if strict else []), *words],
             env=environ,
             cwd=cwd,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if stdout is None else stdout,
             stderr=subprocess.PIPE if stderr is None else stderr,
             text=True,
             timeout=timeout,
             check=False,
         )
-    if environ.setdefault("OMP_NUM_THREADS", THREADS) != THREADS:
-        raise ValueError(f"OMP_NUM_THREADS is {THREADS} here; start a new interpreter")
-    with TemporaryFile() as out, TemporaryFile() as err:
-        descriptors = [out.fileno() if stdout is None else stdout]
-        descriptors.append(err.fileno() if stderr is None else stderr)
-        request = {"words": list(words), "env": environ, "cwd": str(cwd), "strict": strict}
-        code = _server().run(json.dumps(request).encode(), descriptors, timeout)
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode())
+    environ = _of_one_thread(environ)
+    with TemporaryFile() as nothing, TemporaryFile() as out, TemporaryFile() as err:
+        given = ((None, nothing), (stdout, out), (stderr, err))
+        descriptors = [file.fileno() if number is None else number for number, file in given]
+        with _server() as server:
+            server.begin(words, environ, cwd, strict=strict, descriptors=descriptors)
+            code = server.end_of_process(timeout)
+        texts = [_text(file) for file in (out, err)]
     if code is None:
         raise subprocess.TimeoutExpired(list(words), timeout, *texts)
     return subprocess.CompletedProcess(list(words), code, *texts)
 
 
+def _of_one_thread(env: Mapping[str, str]) -> dict[str, str]:
+    environ = {"OMP_NUM_THREADS": THREADS, **env}
+    if environ["OMP_NUM_THREADS"] != THREADS:
+        raise ValueError(f"OMP_NUM_THREADS is {THREADS} here; start a new interpreter")
+    return environ
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
+
+
+@dataclass
+class Running:
+    """A process that runs beside the test."""
+
+    pid: int
+    stdin: IO[str]
+    stdout: IO[str]
+    errors: IO[bytes]
+    server: _Server
+    returncode: int | None = None
+
+    def communicate(self, words: str = "", timeout: float = 60) -> tuple[str, str]:
+        """Let it read the words, then nothing, and end. Returns what it says, and its errors."""
+        with suppress(BrokenPipeError), self.stdin:
+            self.stdin.write(words)
+        said = self.stdout.read()
+        self.returncode = self.server.end_of_process(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired([str(self.pid)], timeout, said)
+        return said, _text(self.errors)
+
+
+@contextmanager
+def started(words: Sequence[str], *, env: Mapping[str, str]) -> Iterator[Running]:
+    """A process as of `run` that the test talks to; what has not ended is killed with the block."""
+    with ExitStack() as stack:
+        theirs_in, ours_in = os.pipe()
+        ours_out, theirs_out = os.pipe()
+        to_it = stack.enter_context(os.fdopen(ours_in, "w"))
+        of_it = stack.enter_context(os.fdopen(ours_out))
+        errors = stack.enter_context(TemporaryFile())
+        descriptors = [theirs_in, theirs_out, errors.fileno()]
+        environ = _of_one_thread(env)
+        server = stack.enter_context(_server())
+        child = server.begin(words, environ, ROOT, strict=False, descriptors=descriptors)
+        os.close(theirs_in)
+        os.close(theirs_out)
+        running = Running(child, to_it, of_it, errors, server)
+        try:
+            yield running
+        finally:
+            if running.returncode is None:
+                running.returncode = server.end_of_process(0)
+
+
 class _Server:
-    """The client's side: one server for each process that starts others."""
+    """The client's side of a server, which has one process at a time."""
 
     def __init__(self) -> None:
         self.connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -99,22 +156,36 @@ class _Server:
                 env={**_plain(), "OMP_NUM_THREADS": THREADS, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
                 pass_fds=[theirs.fileno()],
             )
-        atexit.register(self.end)
+        self.child = 0
+        atexit.register(self.close)
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.connection.close()
         self.process.wait()
 
-    def run(self, request: bytes, descriptors: Sequence[int], timeout: float) -> int | None:
-        """The exit code as `subprocess` has it; None after the time is up."""
+    def begin(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path | str,
+        *,
+        strict: bool,
+        descriptors: Sequence[int],
+    ) -> int:
+        """Begin a process that has these three files; returns its number."""
+        request = {"words": list(words), "env": env, "cwd": str(cwd), "strict": strict}
         self.connection.settimeout(None)
-        socket.send_fds(self.connection, [request], list(descriptors))
-        child = int(self._answer())
+        socket.send_fds(self.connection, [json.dumps(request).encode()], list(descriptors))
+        self.child = int(self._answer())
+        return self.child
+
+    def end_of_process(self, timeout: float) -> int | None:
+        """The exit code as `subprocess` has it; None if it was killed as the time is up."""
         self.connection.settimeout(timeout)
         try:
             return int(self._answer())
-        except TimeoutError:
-            os.kill(child, signal.SIGKILL)
+        except (TimeoutError, BlockingIOError):
+            os.kill(self.child, signal.SIGKILL)
             self.connection.settimeout(None)
             self._answer()
             return None
@@ -132,21 +203,27 @@ def _plain() -> dict[str, str]:
     return {k: v for k, v in kept if not k.startswith(("NEURON_", "TORCH", "PYTHON"))}
 
 
-@cache
-def _server() -> _Server:
-    return _Server()
+_IDLE: list[_Server] = []
+
+
+@contextmanager
+def _server() -> Iterator[_Server]:
+    """A server that has no process; it has none either when the block ends."""
+    server = _IDLE.pop() if _IDLE else _Server()
+    yield server
+    _IDLE.append(server)
 
 
 def _next_request(connection: socket.socket) -> dict[str, Any]:
     """Serve until there is a request, which is returned in the child that is to do it."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+        message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
         if not message:
             os._exit(0)  # the client has ended
         child = os.fork()
         if child == 0:
             connection.close()
-            for mine, given in enumerate(descriptors, start=1):
+            for mine, given in enumerate(descriptors):
                 os.dup2(given, mine)
                 os.close(given)
             request: dict[str, Any] = json.loads(message)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import torch_neuronx
+from tests import interpreter
 from tests.device.enqueued import PATIENCE, everything_enqueued
 from torch_neuronx import _C
 
@@ -169,11 +170,8 @@ with warnings.catch_warnings(record=True) as told:
     torch.neuron.set_eager_mode("strict")
 print(torch.neuron.get_eager_mode(), "|", *(each.message for each in told))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
+    done = interpreter.run(
+        ["-c", program],
         env=os.environ | {"NEURON_LAUNCH_BLOCKING": "1", "TORCH_NEURONX_EAGER_MODE": "strict"},
     )
     assert done.stdout == (
@@ -209,11 +207,8 @@ except IndexError as error:
 """
     path = tmp_path / "user.py"
     path.write_text(program)
-    done = subprocess.run(
-        [sys.executable, path],
-        capture_output=True,
-        text=True,
-        check=True,
+    done = interpreter.run(
+        [str(path)],
         env=os.environ
         | {"TORCH_NEURONX_EAGER_MODE": "strict", "TORCH_NEURONX_ENABLE_STACK_TRACE": "1"},
     )
@@ -435,13 +430,9 @@ def test_memory_is_given_back_while_calls_wait() -> None:
     What is freed meanwhile stays: it has readers behind the calls that are waited for. A program
     of its own, because it would hang.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", GIVING_BACK],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = interpreter.run(
+        ["-c", GIVING_BACK],
         timeout=2 * PATIENCE,
-        cwd=Path(__file__).parents[2],
     )
     assert done.stdout.endswith("done\n"), done.stdout + done.stderr
 

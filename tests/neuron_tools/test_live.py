@@ -19,30 +19,23 @@ from neuron_tools.machine import clock_of
 from neuron_tools.registry import buckets, reader
 from neuron_tools.registry.layout import LAYOUT
 from neuron_tools.registry.reader import Snapshot
+from tests import interpreter
+from tests.interpreter import Running, started
 from torch_neuronx.testing.table import FAULTS
 
 ROOT = Path(__file__).parents[2]
+MODULE = "tests.neuron_tools.live_process"
 
 
 @contextmanager
-def process(
-    *words: str, folder: Path, stderr: bool = False, **environ: str
-) -> Iterator[subprocess.Popen[str]]:
+def process(*words: str, folder: Path, **environ: str) -> Iterator[Running]:
     """A process that does what the words say, then waits, until the end of the block."""
-    running = subprocess.Popen(
-        [sys.executable, "-m", "tests.neuron_tools.live_process", *words, "wait"],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        stderr=subprocess.PIPE if stderr else None,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_NEURONX_REGISTRY_DIR": str(folder),
-             **environ},
-    )  # fmt: skip
-    assert running.stdout is not None
-    try:
+    env = {**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder), **environ}
+    with started(["-m", MODULE, *words, "wait"], env=env) as running:
         assert running.stdout.readline().startswith("ready")
         yield running
-    finally:
         if running.returncode is None:
-            running.communicate("\n", timeout=60)
+            running.communicate("\n")
 
 
 def only(folder: Path) -> Snapshot:
@@ -145,10 +138,8 @@ def test_a_child_may_use_the_device_first(folder: Path) -> None:
 
 
 def test_a_killed_process_leaves_nothing_that_misleads(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.neuron_tools.live_process", "work", "die"], cwd=ROOT,
-        env={**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder)}, check=False,
-    )  # fmt: skip
+    environ = {**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder)}
+    done = interpreter.run(["-m", MODULE, "work", "die"], env=environ)
     assert done.returncode == -9
     (left,) = folder.iterdir()
     assert reader.processes({"TORCH_NEURONX_REGISTRY_DIR": str(folder)}).processes == ()
@@ -160,7 +151,7 @@ def test_a_killed_process_leaves_nothing_that_misleads(folder: Path) -> None:
 def test_a_directory_of_somebody_else_is_not_used(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     done = subprocess.run(
-        [sys.executable, "-W", "always", "-m", "tests.neuron_tools.live_process", "work"],
+        [sys.executable, "-W", "always", "-m", MODULE, "work"],
         cwd=ROOT, env={**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -177,20 +168,19 @@ def test_no_file_where_none_is_wanted(folder: Path) -> None:
 def test_the_tools_see_a_process(folder: Path) -> None:
     environ = {**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder)}
     with process("work", folder=folder) as running:
-        listed = subprocess.run(
+        listed = subprocess.run(  # imports no PyTorch
             [sys.executable, "-m", "neuron_tools.ls", "-j"], cwd=ROOT, env=environ,
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         ((user,),) = [device["neuron_processes"] for device in json.loads(listed.stdout)]
         assert user["pid"] == running.pid
-        assert "live_process work wait" in user["command"]
+        words = Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
+        assert user["command"] == " ".join(words[:-1])
 
 
 def test_a_report_of_a_defect() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "torch_neuronx.collect_env"], cwd=ROOT, capture_output=True,
-        text=True, check=True,
-    )  # fmt: skip
+    done = interpreter.run(["-m", "torch_neuronx.collect_env"])
+    assert done.returncode == 0, done.stderr
     for part in ("PyTorch version: ", "target: trn2", "a small product: right", "== Packages ==",
                  "instance-type: ", "== Environment variables =="):  # fmt: skip
         assert part in done.stdout
@@ -215,13 +205,13 @@ def test_a_process_keeps_what_its_programs_are_predicted_to_take(word: str, fold
 
 def test_a_program_without_a_prediction_is_counted_and_said_once(folder: Path) -> None:
     words = ["neff_without", "neff_without", "neff"]
-    with process(*words, folder=folder, stderr=True, TORCH_NEURONX_CLOCK="model") as running:
+    with process(*words, folder=folder, TORCH_NEURONX_CLOCK="model") as running:
         found = only(folder)
         assert found.predicted is not None
         assert found.predicted[0].unpredicted == 6
         assert found.predicted[0].executions >= 3
         assert clock_of(found, "model") == "host"
-        _, said = running.communicate("\n", timeout=60)
+        _, said = running.communicate("\n")
     assert said.count("the program 'twice' has no predicted time (NoPredictionError: ") == 1
     assert "the tools show this host's time for this process" in said
 
@@ -232,9 +222,8 @@ def test_without_the_variable_nothing_is_predicted(folder: Path) -> None:
 
 
 def test_a_killed_process_leaves_nothing_that_stays(folder: Path) -> None:
-    words = [sys.executable, "-m", "tests.neuron_tools.live_process", "compiled", "die"]
     environ = {"TORCH_NEURONX_REGISTRY_DIR": str(folder), "TORCH_NEURONX_CLOCK": "model"}
-    subprocess.run(words, cwd=ROOT, env={**os.environ, **environ}, check=False)
+    interpreter.run(["-m", MODULE, "compiled", "die"], env={**os.environ, **environ})
     assert len(list(folder.iterdir())) == 2
     with process("work", folder=folder):
         assert len(list(folder.iterdir())) == 1
@@ -245,8 +234,8 @@ def test_profiles_say_what_programs_are_predicted_to_take(tmp_path: Path) -> Non
         "TORCH_NEURONX_CLOCK": "model", "NEURON_RT_INSPECT_ENABLE": "1",
         "NEURON_RT_INSPECT_OUTPUT_DIR": str(tmp_path), "TORCH_NEURONX_REGISTRY_DIR": "off",
     }  # fmt: skip
-    words = [sys.executable, "-m", "tests.neuron_tools.live_process", "compiled"]
-    subprocess.run(words, cwd=ROOT, env={**os.environ, **environ}, check=True)
+    done = interpreter.run(["-m", MODULE, "compiled"], env={**os.environ, **environ})
+    assert done.returncode == 0, done.stderr
     (file,) = tmp_path.rglob("profile_nc_0*.ntff")
     rows = [json.loads(line) for line in file.read_text().splitlines()[1:]]
     programs = [facts for _, kind, *_, facts in rows if kind == "program"]

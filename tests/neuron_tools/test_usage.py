@@ -5,25 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.neuron_tools.test_live import ROOT, process
+from tests import interpreter
+from tests.neuron_tools.test_live import process
 
 _PROCESS = re.compile(r"process +(\d+) uses +(\d+\.\d{3}) MB GPU memory")
 
 
 def asked(code: str, folder: Path | str, **environ: str) -> str:
     """What a new process prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"import json, os, time, torch\n{code}"],
-        cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_NEURONX_REGISTRY_DIR": str(folder),
-             **environ},
-    )  # fmt: skip
+    env = {**os.environ, "TORCH_NEURONX_REGISTRY_DIR": str(folder), **environ}
+    done = interpreter.run(["-c", f"import json, os, time, torch\n{code}"], env=env)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
