@@ -26,6 +26,7 @@ from examples import (
     nki_sine,
     portable_programs,
     run_ahead,
+    two_clocks,
 )
 
 LEAST_ACCURACY = 0.95
@@ -103,9 +104,15 @@ def elsewhere() -> list[str]:
     return portable_programs.run()
 
 
+def clocks() -> list[str]:
+    """Watch a training by two clocks. Returns what went wrong, in words."""
+    title("9. neuron-monitor: how busy this host is, and how busy a NeuronCore would be")
+    return two_clocks.run()
+
+
 def machine() -> None:
     """Print the emulated machine, the memory used on it, and the portability report."""
-    title("9. The emulated machine")
+    title("10. The emulated machine")
     neuron = torch.get_device_module("neuron")
     for index in range(neuron.device_count()):
         properties = neuron.get_device_properties(index)
@@ -113,13 +120,13 @@ def machine() -> None:
         print(f"  neuron:{index}  {properties.name}, {gib:.0f} GiB of device memory")
     print("  Emulated: this computer's own processor did the arithmetic, not a Trainium chip.\n")
     print(neuron.memory_summary())
-    title("10. What of this run a real NeuronCore would have executed")
+    title("11. What of this run a real NeuronCore would have executed")
     print(torch_neuronx.ops.format_report())
 
 
 def main() -> int:
     failures = training() + embedding() + compiled() + kernels() + parallel() + pictures()
-    failures += elsewhere() + ahead()
+    failures += elsewhere() + ahead() + clocks()
     machine()
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)
