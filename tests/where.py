@@ -157,6 +157,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/dynamo/portability.py": ("compiler/test_portability.py",),
     "torch_neuronx/dynamo/lowerings": ("compiler/test_lowerings_opinfo.py",
                                        "compiler/test_misuse_compiled.py",
+                                       "compiler/test_nan_and_infinity.py",
                                        "compiler/test_refused_types_opinfo.py",
                                        "compiler/test_dynamo_*", "compiler/test_checks*.py",
                                        "compiler/test_constants.py", "compiler/test_creation.py",

@@ -116,8 +116,11 @@ def is_one(x: Value) -> bool:
 
 
 def scaled(x: Node, factor: Scalar) -> Node:
-    """`factor * x`, nothing for a factor of 1."""
-    return x if is_one(factor) else build.multiply(x, number(factor, x.dtype, x.shape))
+    """`factor * x`, nothing for a factor of 1; of truth values it is their conjunction."""
+    if is_one(factor):
+        return x
+    product = build.and_ if x.dtype is DType.PRED else build.multiply
+    return product(x, number(factor, x.dtype, x.shape))
 
 
 def times(x: Node, factor: Scalar) -> Node:

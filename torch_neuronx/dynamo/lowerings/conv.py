@@ -13,7 +13,7 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import compute_dtype
-from torch_neuronx.dynamo.lowerings.index import put_along
+from torch_neuronx.dynamo.lowerings.index import put_along, take_along
 from torch_neuronx.dynamo.lowerings.pointwise import finish
 from torch_neuronx.dynamo.registry import Context, lowers
 
@@ -237,21 +237,38 @@ def adaptive_avg_pool(cx: Context, x: Node, size: Sequence[int]) -> Node:
         total = b.reduce(split, "add", range(lead + 1, lead + 2 * rank, 2))
         count = math.prod(n // o for n, o in zip(extents, outs, strict=True))
         return finish(cx, b.divide(total, e.like(total, count)))
-    # Windows of different sizes: along each dimension a product with the matrix of their shares.
+    # Windows of different sizes, in each dimension by itself.
     for d, (n, o) in enumerate(zip(extents, outs, strict=True)):
-        axis = x.type.rank - rank + d
-        product = b.dot_general(v, _shares(n, o, wide), lhs_contract=(axis,), rhs_contract=(0,))
-        order = [*range(axis), v.type.rank - 1, *range(axis, v.type.rank - 1)]
-        v = b.transpose(product, order)
+        axis, windows = x.type.rank - rank + d, _windows(n, o)
+        v = _divided(_summed(v, axis, windows), axis, windows)
     return finish(cx, v)
 
 
-def _shares(extent: int, out: int, dtype: DType) -> Node:
-    matrix = np.zeros((extent, out))
-    for i in range(out):
-        start, end = i * extent // out, -(-(i + 1) * extent // out)
-        matrix[start:end, i] = 1 / (end - start)
-    return b.constant(matrix, dtype)
+def _windows(extent: int, out: int) -> list[range]:
+    """The positions that each element of an adaptive average covers, along one dimension."""
+    return [range(i * extent // out, -(-(i + 1) * extent // out)) for i in range(out)]
+
+
+def _summed(v: Node, axis: int, rows: Sequence[Sequence[int]]) -> Node:
+    """Return sums along a dimension, one for each row of positions.
+
+    A product with a matrix of ones and zeros would not do: it makes NaN of zero times infinity.
+    """
+    longest = max(map(len, rows))
+    places = np.zeros((len(rows), longest), np.int64)
+    there = np.zeros(places.shape, np.bool_)
+    for i, row in enumerate(rows):
+        places[i, : len(row)], there[i, : len(row)] = row, True
+    taken = take_along(v, [(axis, b.constant(places, DType.S64))])
+    if not there.all():
+        mask = b.broadcast_in_dim(b.constant(there, DType.PRED), taken.shape, (axis, axis + 1))
+        taken = b.select(mask, taken, e.like(taken, 0))
+    return b.reduce(taken, "add", (axis + 1,))
+
+
+def _divided(v: Node, axis: int, windows: Sequence[range]) -> Node:
+    counts = b.constant(np.array([*map(len, windows)], np.float64), v.dtype)
+    return b.divide(v, b.broadcast_in_dim(counts, v.shape, (axis,)))
 
 
 @lowers(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
@@ -272,10 +289,9 @@ def adaptive_avg_pool_backward(cx: Context, grad: Node, x: Node) -> Node:
             cx, b.reshape(b.broadcast_in_dim(v, (*x.shape[:lead], *parts), dims), x.shape)
         )
     for d, (n, o) in enumerate(zip(extents, outs, strict=True)):
-        axis = lead + d
-        product = b.dot_general(v, _shares(n, o, wide), lhs_contract=(axis,), rhs_contract=(1,))
-        order = [*range(axis), v.type.rank - 1, *range(axis, v.type.rank - 1)]
-        v = b.transpose(product, order)
+        windows = _windows(n, o)
+        covering = [[i for i, window in enumerate(windows) if j in window] for j in range(n)]
+        v = _summed(_divided(v, lead + d, windows), lead + d, covering)
     return finish(cx, v)
 
 

@@ -23,7 +23,8 @@ aten = torch.ops.aten
 def _norm(x: Node, p: float, dim: int) -> Node:
     size = b.abs_(x)
     if p == 0:
-        return b.reduce(b.convert(e.not_zero(x), x.dtype), "add", dim)
+        # 0 or 1 for each, and NaN for NaN.
+        return b.reduce(b.minimum(b.ceil(size), e.like(size, 1)), "add", dim)
     if p == 1:
         return b.reduce(size, "add", dim)
     if p == 2:
