@@ -297,3 +297,26 @@ def test_a_view_of_a_part_of_its_values_is_refused() -> None:
     whole = torch.nested.nested_tensor_from_jagged(values.clone(), offsets)
     result = torch.compile(pointwise, backend="neuron")(whole)
     torch.testing.assert_close(result.values(), pointwise(values))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("trained", [False, True])
+def test_made_in_the_function(dynamic: bool, trained: bool) -> None:
+    """There is none among its arguments; numbers and other tensors are."""
+
+    def function(x: Tensor, scale: float) -> Tensor:
+        rows = torch.nested.as_nested_tensor([x, x[:1], x[1:3]], layout=torch.jagged)
+        result: Tensor = (rows * scale).sin().values() + x.sum()
+        return result
+
+    compiled = torch.compile(function, backend="neuron", dynamic=dynamic)
+    for rows in (4, 6):
+        x = torch.linspace(-1, 1, rows * WIDTH).reshape(rows, WIDTH)
+        mine, theirs = (x.to(d).requires_grad_(trained) for d in ("neuron", "cpu"))
+        got, expected = compiled(mine, 0.5 * rows), function(theirs, 0.5 * rows)
+        torch.testing.assert_close(got.cpu(), expected)
+        if trained:
+            for result in (got, expected):
+                result.square().sum().backward()
+            assert mine.grad is not None
+            torch.testing.assert_close(mine.grad.cpu(), theirs.grad)

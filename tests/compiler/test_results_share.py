@@ -150,3 +150,46 @@ def test_a_result_and_views_of_it_are_taken_together(
     x = torch.arange(64).view(8, 8).to(dtype)
     compiled = torch.compile(function, backend="neuron")
     assert torch.equal(compiled(x.to("neuron")).cpu(), function(x))
+
+
+# Decompositions and layouts make views of these results; PyTorch's operators make none.
+NO_VIEWS: dict[str, Part] = {
+    "rot90": lambda t: torch.rot90(t, 1, (0, 1)),
+    "rotated and read": lambda t: torch.rot90(t, 1, (0, 1)) * (1 + torch.rot90(t, 1, (0, 1)).sum()),
+    "copy of a transposed one": lambda t: t.t().clone(),
+    "sum of transposed ones": lambda t: t.t() + t.t(),
+    "product": lambda t: t.t() @ t,
+    "copy in another format": lambda t: t[None, None].clone(memory_format=torch.channels_last),
+}
+
+
+# Dynamo's, of what the first graph returns.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("name", NO_VIEWS)
+def test_what_is_no_view_can_be_written_to(name: str, gradients: bool) -> None:
+    """By the program's caller, with gradients, and by the next graph."""
+
+    def run(device: str, backend: str | None, caller: bool) -> list[torch.Tensor]:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            result = NO_VIEWS[name](x.sin())
+            if caller:
+                return result
+            torch._dynamo.graph_break()
+            return result.add_(weight) * 2
+
+        torch.compiler.reset()
+        x = torch.linspace(-2, 2, 9).reshape(3, 3).to(device).requires_grad_(gradients)
+        weight = torch.full((), 3.0, device=device, requires_grad=True)
+        result = (torch.compile(function, backend=backend) if backend else function)(x)
+        assert not result._is_view()
+        if caller:
+            result.add_(weight)
+        given = [weight, *([x] if gradients else [])]
+        return [result.detach().cpu(), *(g.cpu() for g in torch.autograd.grad(result.sum(), given))]
+
+    for caller in (False, True):
+        for mine, theirs in zip(
+            run("neuron", "neuron", caller), run("cpu", None, caller), strict=True
+        ):
+            torch.testing.assert_close(mine, theirs)

@@ -32,7 +32,6 @@ from torch_neuronx.dynamo.collectives import functionalize
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.executors import make_executable
 from torch_neuronx.dynamo.importer import Imported, import_graph
-from torch_neuronx.dynamo.jagged import is_jagged
 from torch_neuronx.dynamo.partition import partition
 from torch_neuronx.dynamo.polyfills import register as register_polyfills
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls, check_limits
@@ -172,6 +171,7 @@ def compile_static(
     example_inputs: Sequence[Any],
     *,
     options: Mapping[str, Any],
+    numbers: bool = False,
     compile_one: Callable[..., Compiled] | None = None,
 ) -> Compiled:
     """Run AOTAutograd, which compiles the forward and the backward graph.
@@ -180,6 +180,7 @@ def compile_static(
         gm: Dynamo's graph.
         example_inputs: Fake tensors.
         options: As for `neuron`.
+        numbers: All sizes and numbers among the inputs are numbers, whatever else is a symbol.
         compile_one: Compiles one of AOTAutograd's graphs; `compile_graph` if None.
     """
     number = next(_numbers)
@@ -215,11 +216,18 @@ def compile_static(
             decompositions=dict(decompositions()),
             partition_fn=partition,
             keep_inference_input_mutations=True,
-            # Numbers beside jagged tensors are numbers, though the lengths of those are symbols.
-            ignore_shape_env=any(map(is_jagged, example_inputs)),
+            ignore_shape_env=numbers,
         )
     counters["aot_autograd"]["ok"] += 1
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
+
+
+def _returned() -> int | None:
+    """How many results of AOTAutograd's forward graph are not kept for the backward pass."""
+    context = TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return None
+    return int(context.fw_metadata.num_forward)
 
 
 def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
@@ -282,5 +290,6 @@ def compile_graph(
     compiled = CompiledGraph(name, kind, gm, imported, executable)
     for observer in OBSERVERS:
         observer(compiled)
-    run = boxed(imported, executable, inference=kind == "inference")
+    returned = _returned() if kind == "forward" else None
+    run = boxed(imported, executable, inference=kind == "inference", returned=returned)
     return run if complete is None else complete(run)

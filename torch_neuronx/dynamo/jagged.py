@@ -15,7 +15,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
-    ShapeEnv,
     StatelessSymbolicContext,
     SubclassSymbolicContext,
 )
@@ -27,6 +26,15 @@ if TYPE_CHECKING:
 def is_jagged(value: object) -> bool:
     """Return whether a value is a nested tensor of jagged layout."""
     return isinstance(value, torch.Tensor) and value.is_nested and value.layout is torch.jagged
+
+
+def has_jagged(gm: torch.fx.GraphModule) -> bool:
+    """Return whether one of Dynamo's graphs is given jagged tensors, or makes some."""
+    # Graphs with lists among their arguments come in a wrapper, which has no nodes.
+    graph = getattr(gm, "graph", None)
+    return graph is not None and any(
+        is_jagged(node.meta.get("example_value")) for node in graph.nodes
+    )
 
 
 def is_length(value: object) -> bool:
@@ -51,17 +59,15 @@ def sizes(args: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def with_symbolic_lengths(args: Sequence[Any]) -> list[Any]:
-    """Arguments for AOTAutograd: jagged tensors as fake ones of static sizes and symbolic lengths.
+def with_symbolic_lengths(mode: FakeTensorMode, args: Sequence[Any]) -> list[Any]:
+    """Arguments for AOTAutograd of a graph with jagged tensors: fake ones of static sizes.
 
     Args:
+        mode: Has an environment of shapes, for the lengths of ragged dimensions are symbols.
         args: Real arguments of a graph. Lengths among them become those of the fake tensors.
     """
-    if not any(is_jagged(value) for value in args):
-        return list(args)
-    mode = FakeTensorMode(shape_env=ShapeEnv())
     fakes = [
-        _fake(mode, value, number) if is_jagged(value) else value
+        _fake(mode, value, number) if isinstance(value, torch.Tensor) else value
         for number, value in enumerate(args)
     ]
     jagged = [(a, f) for a, f in zip(args, fakes, strict=True) if is_jagged(a)]
@@ -76,6 +82,9 @@ def with_symbolic_lengths(args: Sequence[Any]) -> list[Any]:
 def _fake(mode: FakeTensorMode, value: Any, number: int) -> Any:
     from torch._dynamo.source import ConstantSource  # noqa: PLC0415 - threads import this module
 
+    if not is_jagged(value):
+        # With a source, numbers in tensors would become symbols.
+        return mode.from_tensor(value, static_shapes=True)
     source = ConstantSource(f"argument{number}")
     return mode.from_tensor(value, symbolic_context=_context(value, source), source=source)
 

@@ -8,11 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
 from torch_neuronx.dynamo.errors import DynamicShapeError
-from torch_neuronx.dynamo.jagged import is_jagged, is_length, sizes, with_symbolic_lengths
+from torch_neuronx.dynamo.jagged import (
+    has_jagged,
+    is_jagged,
+    is_length,
+    sizes,
+    with_symbolic_lengths,
+)
 from torch_neuronx.dynamo.locations import location
 from torch_neuronx.dynamo.registry import flat
 from torch_neuronx.dynamo.session import compile_session
@@ -65,6 +72,7 @@ class Specializer:
             i for i, node in enumerate(arguments) if _symbolic(node.meta.get("example_value"))
         ]
         self.jagged = any(is_jagged(node.meta.get("example_value")) for node in arguments)
+        self.with_jagged = has_jagged(gm)
         if self.jagged:
             refuse_shapes_of_data(gm)
         self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -99,10 +107,14 @@ class Specializer:
     def _compile(self, args: Sequence[Any]) -> Callable[..., Any]:
         known = {i: float(args[i]) for i in self.floats}
         gm = _with_numbers(self.gm, known) if known else self.gm
-        # The tracing context of the compilation that made this object is gone.
-        with torch._guards.tracing(None):
+        # The lengths of jagged tensors are symbols, also where the graph makes the first one.
+        mode = FakeTensorMode(shape_env=ShapeEnv() if self.with_jagged else None)
+        # The tracing context of the compilation that made this object is gone; AOTAutograd keeps in
+        # the new one what it finds out about the graph.
+        with torch._guards.tracing(torch._guards.TracingContext(mode)):
             try:
-                return self.compile_static(gm, with_symbolic_lengths(args))
+                inputs = with_symbolic_lengths(mode, args) if self.with_jagged else list(args)
+                return self.compile_static(gm, inputs, numbers=True)
             except DynamicOutputShapeException as error:
                 # Of a graph without symbolic sizes Dynamo hears of it, and breaks the graph there.
                 warnings.warn(_BY_DATA.format(error.func), DataShapeWarning, stacklevel=4)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from torch_neuronx.dynamo.importer import Imported
-from torch_neuronx.dynamo.outputs import Output
+from torch_neuronx.dynamo.outputs import Output, Strided
 from torch_neuronx.program.executable import Run
 
 
 def boxed(
-    imported: Imported, run: Run, *, inference: bool = False
+    imported: Imported, run: Run, *, inference: bool = False, returned: int | None = None
 ) -> Callable[[list[Any]], list[Any]]:
     """A function of the FX graph's arguments, given as a list that is emptied before the run.
 
@@ -23,8 +24,11 @@ def boxed(
         imported: of which it is.
         run: the program.
         inference: none of its results has gradients.
+        returned: how many of its results the caller gets; others are kept for the backward pass.
+            All if None.
     """
     sources, outputs = imported.arguments, imported.outputs
+    alone = _alone(outputs[:returned])
     direct = len(outputs) == len(imported.graph.results) and all(
         output == Output("result", i) for i, output in enumerate(outputs)
     )
@@ -59,7 +63,11 @@ def boxed(
         wholes: dict[int, torch.Tensor] = {}
         if inference:
             wholes = {id(x): x for x in results if not x.requires_grad}
-        return [_output(o, results, kept, wholes) for o in outputs]
+        return [
+            _by_itself(results[o.index], o.view) if i in alone and o.view is not None
+            else _output(o, results, kept, wholes)
+            for i, o in enumerate(outputs)
+        ]  # fmt: skip
 
     return _boxed(call)
 
@@ -79,6 +87,26 @@ def _boxed(call: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list
     """Tell AOTAutograd that this takes a list."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def _alone(outputs: Sequence[Output]) -> frozenset[int]:
+    """Which outputs are views of what the program made, and the caller gets nothing else of it."""
+    made = Counter(o.index for o in outputs if o.kind == "result")
+    return frozenset(i for i, o in enumerate(outputs) if o.kind == "result" and made[o.index] == 1)
+
+
+def _by_itself(base: torch.Tensor, view: Strided) -> torch.Tensor:
+    """Return a tensor in the memory of another one, which is no view to autograd.
+
+    Only how a program lays out its results makes it one (`rot90` is a transposed `flip`), for which
+    autograd would refuse writes. Both count the same writes: the other may be saved for gradients.
+    """
+    if base.is_inference():
+        return base.as_strided(view.size, view.stride, view.offset)
+    writes = base._version
+    result = base.detach().as_strided_(view.size, view.stride, view.offset)
+    torch._C._autograd._unsafe_set_version_counter((result,), (writes,))
+    return result
 
 
 def _output(
