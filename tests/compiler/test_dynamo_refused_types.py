@@ -80,14 +80,15 @@ def words(text: str) -> str:
     return re.sub(names, "T", line)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_refused_as_in_eager_mode(name: str) -> None:
+def test_refused_as_in_eager_mode(name: str, dynamic: bool) -> None:
     function, arguments = CASES[name]
     torch.compiler.reset()
     mine = [a.to("neuron") for a in arguments]
     with pytest.raises(RuntimeError) as eager:
         function(*mine)
-    compiled = torch.compile(function, backend="neuron")
+    compiled = torch.compile(function, backend="neuron", dynamic=dynamic)
     with pytest.raises(Exception, match=r"(?s).*") as raised:  # Dynamo's class, by where it was
         compiled(*mine)
     text = str(raised.value)
@@ -146,12 +147,15 @@ BINARY: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", BINARY)
+@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.every(4))])
 @pytest.mark.parametrize("types", MIXTURES, ids=str)
-def test_mixtures_of_float8(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
+def test_mixtures_of_float8(
+    name: str, types: tuple[torch.dtype, torch.dtype], dynamic: bool
+) -> None:
     function = BINARY[name]
     mine = [torch.tensor([1.0, 2.0, -3.0]).to(dtype).to("neuron") for dtype in types]
     torch.compiler.reset()
-    compiled = torch.compile(function, backend="neuron")
+    compiled = torch.compile(function, backend="neuron", dynamic=dynamic)
     try:
         expected = function(*mine)
     except RuntimeError:

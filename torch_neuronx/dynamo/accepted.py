@@ -9,6 +9,7 @@ types stands out when they are lowered (under autocast the types are known only 
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -207,20 +208,42 @@ def _stands_out(types: list[torch.dtype]) -> bool:
 def _answer(function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> str:
     """The error of a function about types of fake arguments; "" if none, or if it isn't asked."""
     given = _tensors((args, kwargs))
-    if _takes_more(function, given):
+    if not given or _takes_more(function, given):
         return ""
-    known = [*given, *_tensors(result)]
-    if not given or any(isinstance(n, torch.SymInt) for t in known for n in t.shape):
+    try:
+        args, kwargs = pytree.tree_map(_hint, (args, kwargs))
+        sizes, results = ([_sizes(t) for t in some] for some in (given, _tensors(result)))
+    except _UnknownSizeError:
         return ""
-    if max(sum(t.numel() for t in given), sum(t.numel() for t in known[len(given) :])) > _ELEMENTS:
+    if max(sum(map(math.prod, sizes)), sum(map(math.prod, results))) > _ELEMENTS:
         return ""
     leaves, shape = pytree.tree_flatten((args, kwargs))
     what = tuple(_kind(leaf) for leaf in leaves)
-    sizes = tuple(tuple(t.shape) for t in given)
-    key = (function, what, shape, sizes if any(0 in size for size in sizes) else ())
+    key = (function, what, shape, tuple(sizes) if any(0 in size for size in sizes) else ())
     if key not in _KNOWN:
         _KNOWN[key] = _asked(function, args, kwargs)
     return _KNOWN[key]
+
+
+class _UnknownSizeError(Exception):
+    """Data decide it."""
+
+
+def _hint(value: Any) -> Any:
+    """What a symbolic number is in the call that the graph was captured in; all else as it is.
+
+    Raises:
+        _UnknownSizeError: It is not known yet.
+    """
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value
+    if not value.node.has_hint():
+        raise _UnknownSizeError
+    return value.node.hint
+
+
+def _sizes(t: torch.Tensor) -> tuple[int, ...]:
+    return tuple(_hint(n) for n in t.shape)
 
 
 def _name(function: object) -> str:
@@ -278,7 +301,7 @@ def _said(
 
     def real(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return fill(tuple(value.shape), dtype=value.dtype, device="cpu")
+            return fill(_sizes(value), dtype=value.dtype, device="cpu")
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
     args, kwargs = pytree.tree_map(real, (args, kwargs))
