@@ -1,6 +1,6 @@
 """A Llama of 1.24 billion parameters in bfloat16: generation, LoRA, and FSDP2 on four cores.
 
-    python -m benchmarks.llama_1b [--only generate|lora|fsdp] [--layers 16] [--vocabulary 128256]
+    python -m benchmarks.llama_1b [--only PART] [--layers 16] [--vocabulary 128256]
 
 Sizes are those of Llama 3.2 1B, weights are random. Every part runs in a process of its own, so
 that the memory at its peak is that part's: resident, host memory and the emulated cores' together.
@@ -11,6 +11,7 @@ that the memory at its peak is that part's: resident, host memory and the emulat
   devices pick the same tokens, or the line says where they part.
 - lora: peft, rank 8 on the attention's four projections, batch 1 of 128 tokens, AdamW.
 - fsdp: fully_shard on each layer, four ranks of one core each, batch 1 of 128 tokens a rank, AdamW.
+- fsdp_lora: the same, but adapters of rank 8 are trained and the weights are frozen.
 
 Exit code: 0 when all parts ended, 1 otherwise. It judges nothing by itself.
 """
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -155,10 +157,9 @@ def steps(forward: Callable[[], Tensor], optimizer: torch.optim.Optimizer, count
 
 
 def lora(asked: argparse.Namespace) -> None:
-    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - only this part needs it
+    from peft import get_peft_model  # noqa: PLC0415 - only this part needs it
 
-    targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    model = get_peft_model(loaded(asked, "neuron"), LoraConfig(r=8, target_modules=targets))
+    model = get_peft_model(loaded(asked, "neuron"), _adapters())
     parameters = [p for p in model.parameters() if p.requires_grad]
     ids = torch.randint(asked.vocabulary, (1, TRAINED)).to("neuron")
     for name, call in (("eager", model), ("compiled", torch.compile(model, backend="neuron"))):
@@ -171,10 +172,21 @@ def lora(asked: argparse.Namespace) -> None:
     print(f"lora: {peak()}")
 
 
-def sharded(asked: argparse.Namespace) -> tuple[str, float]:
+def _adapters() -> Any:
+    from peft import LoraConfig  # noqa: PLC0415 - only these parts need it
+
+    return LoraConfig(r=8, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
+
+
+def sharded(asked: argparse.Namespace, adapters: bool) -> tuple[str, float]:
     """What one rank does: what it says, and GiB resident at its peak."""
     with torch.device("meta"):
         model = LlamaForCausalLM._from_config(config(asked), dtype=torch.bfloat16)  # noqa: SLF001
+        if adapters:
+            from peft import inject_adapter_in_model  # noqa: PLC0415 - only this part needs it
+
+            model = inject_adapter_in_model(_adapters(), model)
+            model.to(torch.bfloat16)  # the parameters of a group are of one type
     for layer in model.model.layers:
         fully_shard(layer)
     fully_shard(model)
@@ -185,7 +197,8 @@ def sharded(asked: argparse.Namespace) -> tuple[str, float]:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     ids = torch.randint(asked.vocabulary, (1, TRAINED)).to("neuron")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4)
     said = steps(lambda: model(input_ids=ids, labels=ids).loss, optimizer, 3)
     return said, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
@@ -213,20 +226,26 @@ def least_available() -> Iterator[list[float]]:
         watcher.join()
 
 
-def fsdp(asked: argparse.Namespace) -> None:
+def fsdp(asked: argparse.Namespace, *, adapters: bool = False) -> None:
     before = available()
+    name = "fsdp_lora" if adapters else "fsdp"
     with least_available() as least:
-        results = ranks.run(RANKS, sharded, asked)
-    print(f"fsdp: {results[0][0]}")
+        results = ranks.run(RANKS, sharded, asked, adapters)
+    print(f"{name}: {results[0][0]}")
     # What ranks share, the libraries and exchanged memory, is resident in each of them.
     total = sum(peak for _, peak in results)
     print(
-        f"fsdp: {before - least[0]:.2f} GiB of the machine at the peak of {RANKS} ranks; "
+        f"{name}: {before - least[0]:.2f} GiB of the machine at the peak of {RANKS} ranks; "
         f"{total:.2f} resident, what they share counted for each"
     )
 
 
-PARTS = {"generate": generate, "lora": lora, "fsdp": fsdp}
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "generate": generate,
+    "lora": lora,
+    "fsdp": fsdp,
+    "fsdp_lora": partial(fsdp, adapters=True),
+}
 
 
 def main() -> int:
