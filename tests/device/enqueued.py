@@ -31,7 +31,7 @@ def everything_enqueued(mode: str) -> Iterator[None]:
 
 
 def to_the_end(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
-    """Call a function, and wait for what it enqueued.
+    """Call a function, and wait for what it enqueued, on whatever core.
 
     An error that depends on values is told here: in debug mode by the call itself, in the others by
     who waits for it.
@@ -39,7 +39,8 @@ def to_the_end(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Re
     neuron = torch_neuronx.neuron
     result = function(*args, **kwargs)
     if neuron.get_eager_mode() != "debug":
-        neuron.synchronize()
+        for core in range(neuron.device_count()):
+            neuron.synchronize(core)
     return result
 
 

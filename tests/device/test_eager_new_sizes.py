@@ -59,6 +59,19 @@ def test_a_cache_that_grows_makes_no_call_wait() -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2), (3, 2, 1, 0)])
+def test_attention_whose_operands_lie_in_another_order(order: tuple[int, ...]) -> None:
+    """What is said of them is believed all the same, also of those that have no contiguous rows."""
+    back = [order.index(d) for d in range(4)]
+    for n in range(5, 12):
+        sizes = [(2, 4, n, 16)[d] for d in order]
+        q, k, v = (torch.randn(sizes).to("neuron").permute(back) for _ in range(3))
+        if n == 8:
+            N.reset_eager_stats()
+        F.scaled_dot_product_attention(q, k, v)
+    assert "aten::_scaled_dot_product_fused_attention_overrideable" not in _firsts()
+
+
 def test_attention_to_a_handful_of_keys_has_its_sums_in_order() -> None:
     """PyTorch's kernel, which is taken there, gives sums whose heads are their last dimension."""
     for n_q, n_k in ((40, 40), (50, 60), (64, 70), (30, 3), (31, 2)):

@@ -14,6 +14,7 @@ from neuronxcc.neff import read_neff
 from neuronxcc.perf.graphs.kept import predicted_us
 from nki.perf import predict
 from nrtpy import NrtError, NrtpyModel, NrtpyTensor
+from tests.device.enqueued import to_the_end
 
 
 @nki.jit
@@ -91,7 +92,7 @@ def test_a_kernel_runs_from_its_file(folder: Path) -> None:
 def test_an_index_out_of_bounds_has_the_status_of_the_runtime(folder: Path) -> None:
     source = np.ones((128, 512), np.float32)
     with pytest.raises(IndexError, match="index 99999 is out of bounds"):
-        gather(source, 99999)
+        to_the_end(gather, source, 99999)
     model = NrtpyModel.load_from_neff(folder / "kernel.neff")  # it was compiled
     with pytest.raises(NrtError, match=r"NRT_EXEC_OOB\(1006\).*index 99999.*artifacts\.py:\d+"):
         one_output(model, src_tensor=source)

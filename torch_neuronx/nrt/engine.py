@@ -35,7 +35,8 @@ class LoadedNeff:
         core: Index of the neuron device.
         memory: How much of the core's memory it needs.
         run: Takes the tensors of `interface.given` in a list, which is emptied; returns the
-            results.
+            results when they are there, also where operators are enqueued: a call of the runtime
+            says how its execution ended.
     """
 
     def __init__(
@@ -74,9 +75,14 @@ class LoadedNeff:
         self._executable = Executable(program, torch.device("neuron", core))
         self.memory: MemoryFacts = self._executable.memory
         count_kept(self._executable)
-        self.run: Callable[[Tensors], Tensors] = self._executable.run
+        self.run: Callable[[Tensors], Tensors] = self._run
         if self.interface.supplied:
             self.run = self._supplying(rank)
+
+    def _run(self, args: Tensors) -> Tensors:
+        results = self._executable.run(args)
+        _C.synchronize(self.core)
+        return results
 
     def _supplying(self, rank: int) -> Callable[[Tensors], Tensors]:
         """A call that also fills the inputs that are not the caller's."""

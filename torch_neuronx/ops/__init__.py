@@ -70,7 +70,7 @@ def operator_report() -> list[OperatorUse]:
 
 
 def reset_operator_report() -> None:
-    """Set the operator counts of the process to zero."""
+    """Set the operator counts of the process to zero, when all that is enqueued is done."""
     native_core().reset_operator_counts()
 
 

@@ -15,6 +15,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "attention/aten_attention.h"
+
 namespace torch_neuronx::queue {
 namespace {
 
@@ -198,7 +200,7 @@ bool layer_norm(Stack* stack) {
               {at::empty(x.sizes(), x.options()), at::empty(rows, wide), at::empty(rows, wide)});
 }
 // As dispatch/native_attention.cpp does it.
-bool attention(Stack* stack) {
+bool fused_attention(Stack* stack) {
   const Tensor q = tensor(*stack, 0), k = tensor(*stack, 1), v = tensor(*stack, 2);
   const Tensor bias = tensor(*stack, 3);
   const bool fits = q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.size(0) == k.size(0) &&
@@ -208,8 +210,9 @@ bool attention(Stack* stack) {
   for (int64_t d = 0; bias.defined() && d < 4; ++d)
     if (bias.size(d) != wanted[d] && bias.size(d) != 1) return false;
   const Tensor sums = at::empty(q.sizes().slice(0, 3), q.options().dtype(at::kFloat));
-  return give(stack, {at::empty_like(q), sums, Tensor(), Tensor(), q.size(2), k.size(2), Tensor(),
-                      Tensor(), Tensor()});
+  const Tensor out = at::empty_like(attention::with_contiguous_rows(q));
+  return give(stack,
+              {out, sums, Tensor(), Tensor(), q.size(2), k.size(2), Tensor(), Tensor(), Tensor()});
 }
 
 struct Own {
@@ -222,7 +225,7 @@ struct Own {
 constexpr Own kOwn[] = {
     {"aten::_index_put_impl_", &index_put, true},
     {"aten::index_put_", &index_put, true},
-    {"aten::_scaled_dot_product_fused_attention_overrideable", &attention, true},
+    {"aten::_scaled_dot_product_fused_attention_overrideable", &fused_attention, true},
     {"aten::bernoulli_.float", &writes, true},
     {"aten::embedding", &embedding},
     {"aten::fill_.Scalar", &writes, true},
