@@ -31,7 +31,7 @@ from nki.device.functions import (
     tile32,
     typed,
 )
-from nki.device.special import inverse_error_function, next_after
+from nki.device.special import digamma, inverse_error_function, log_gamma, next_after
 from nki.device.types import HELD, INTEGERS32
 from nki.dtypes import info
 
@@ -334,14 +334,12 @@ def _none(reason: str) -> Emit:
     return refuse
 
 
-_NO_FUNCTION: Final = "no engine has this function"
-
 #: By operator; those without instructions say why.
 POINTWISE: Final[Mapping[Op, Emit]] = {
     **FUNCTIONS,
     Op.ERFINV: inverse_error_function,
-    Op.LGAMMA: _none(_NO_FUNCTION),
-    Op.DIGAMMA: _none(_NO_FUNCTION),
+    Op.LGAMMA: log_gamma,
+    Op.DIGAMMA: digamma,
     Op.CONJ: _none("no engine computes with complex numbers"),
     Op.REAL: _none("no engine computes with complex numbers"),
     Op.IMAG: _none("no engine computes with complex numbers"),
