@@ -1,8 +1,7 @@
-"""Advice by rule: on every chip a program that each rule is about, and a near one that it is not."""
+"""Advice by rule: on every chip a program that each rule is about, and one that it is not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -34,7 +33,7 @@ def turned(a: Tensor) -> Tensor:
     return (a.T.contiguous() + 1).T.contiguous()
 
 
-def spilling(count: int) -> Callable[[Any], Any]:
+def spilling(count: int) -> Any:
     """A kernel that computes tiles of 2 MiB, and then uses all of them."""
 
     @first_jit
