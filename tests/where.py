@@ -43,6 +43,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "neuronxcc/frontends": ("frontends/test_hlo_*", "frontends/test_stablehlo.py"),
     "neuronxcc/ir": ("compiler/test_ir_*", "compiler/test_conversions.py",
                      "compiler/test_moved_bits.py"),
+    "neuronxcc/ir/loops.py": ("nki/test_device_control.py", "nodevice/test_perf_growth.py"),
     "neuronxcc/lowering": ("compiler/test_lowering_*", "compiler/test_movement.py",
                            "compiler/test_conv_*"),
     "neuronxcc/neff": ("compiler/test_neff_*", "fuzz/test_fuzz.py"),

@@ -163,3 +163,42 @@ def test_parts_of_a_value_are_read_once_each() -> None:
     # Not more than all of it.
     over = build.concatenate([build.slice_(X, (at, 0), (at + 200, 512)) for at in (0, 56)], 0)
     assert read_and_written(build.graph("over", [X], [over]))[0] == SIZE
+
+
+# Loops.
+
+COUNT = TensorType(DType.S32, ())
+
+
+def loop(bound: Node) -> Graph:
+    """While n < bound: x = exp(x @ w), n += 1."""
+    x, w = (parameter(i, TensorType(DType.F32, (256, 256))) for i in range(2))
+    n, most = parameter(2, COUNT), parameter(3, COUNT)
+    cond = Graph("cond", (x, w, n, most), (build.compare(n, most, "LT"),))
+    body = Graph(
+        "body", (x, w, n, most),
+        (build.exp(build.matmul(x, w)), w, build.add(n, build.splat(1, COUNT)), most),
+    )  # fmt: skip
+    given_ = (x, w, build.splat(0, COUNT), bound)
+    call = Node.make(Op.WHILE, (x.type, w.type, COUNT, COUNT), given_, {"cond": cond, "body": body})
+    params = [x, w, *([bound] if bound.op is Op.PARAMETER else [])]
+    return build.graph("loop", params, [build.get(call, 0)])
+
+
+@pytest.mark.parametrize("turns", [1, 7, 1024])
+def test_a_loop_takes_as_often_as_constants_say(turns: int) -> None:
+    sections = sections_of(loop(build.splat(turns, COUNT)), TRN1)
+    assert sum(one.flops for one in sections) == turns * 2 * 256**3
+    assert [note for one in sections for note in one.notes] == []
+    # A turn, and what is around the loop.
+    (once,) = (total(sections_of(loop(build.splat(n, COUNT)), TRN1)) for n in (1,))
+    turn = total(sections_of(loop(build.splat(2, COUNT)), TRN1)) - once
+    assert turn > 2 * 256**3 / TRN1.peak_tflops(DType.F32) / 1e6
+    assert total(sections) == pytest.approx(once + (turns - 1) * turn)
+
+
+@pytest.mark.parametrize("bound", [parameter(2, COUNT), build.splat(1025, COUNT)])
+def test_a_loop_whose_turns_nobody_counts_is_one_turn_and_says_so(bound: Node) -> None:
+    sections = sections_of(loop(bound), TRN1)
+    assert sum(one.flops for one in sections) == 2 * 256**3
+    assert "a loop is counted as one iteration" in [n for one in sections for n in one.notes]

@@ -9,10 +9,11 @@ time, tile by tile, and takes as long as the busiest of them; then the next one 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from neuronxcc.ir.graph import Graph
+from neuronxcc.ir.loops import turns_of
 from neuronxcc.ir.node import Node, is_uniform
 from neuronxcc.ir.op import Op
 from neuronxcc.perf.graphs.machine import Machine
@@ -44,6 +45,7 @@ _BEGINS = frozenset(
     | {"window", "scattered choice", "random numbers"}
 )
 _BESIDE: Final = 1 << 16  # bytes of a small result: a scale or a shift of each channel
+_MOST_TURNS: Final = 1 << 10  # of a loop: longer ones are counted once
 # What is no work of its own: it is another way of looking at its operand.
 _VIEWS = frozenset({Op.RESHAPE, Op.BROADCAST_IN_DIM, Op.SLICE, Op.BITCAST_CONVERT})
 # They change a part of a value that stays where it is.
@@ -244,7 +246,7 @@ class _Parts:
         return True
 
     def _inside(self, node: Node) -> list[Section]:
-        """Of a loop once what it repeats, of a choice the longest branch."""
+        """Of a loop what it repeats, of a choice the longest branch."""
         inner = node["branches"] if node.op is Op.CONDITIONAL else (node["body"],)
         # What they hand on as they were given it stays where it is.
         found = []
@@ -273,8 +275,10 @@ class _Parts:
                 found.append(self._kernel(number))
                 continue
             section = self.costed(number, results, crossing)
-            inner = [s for node in nodes for s in self.nested.get(node, ())]
-            found.append(_joined(section, inner, nodes) if inner else section)
+            for node in nodes:
+                if node in self.nested:
+                    _add(section, self.nested[node], node)
+            found.append(section)
         return found
 
     def copied(self, graph: Graph) -> Section | None:
@@ -461,14 +465,31 @@ def _bytes(part: Node, root: Node) -> int:
     return part.type.size * root.dtype.itemsize
 
 
-def _joined(section: Section, inner: Sequence[Section], nodes: Sequence[Node]) -> Section:
-    """A section with those of the graphs that it calls."""
+def _add(section: Section, inner: Sequence[Section], node: Node) -> None:
+    """Add the sections of a graph that a node calls, as often as it does."""
+    often = 1
+    if node.op is Op.WHILE:
+        turns = turns_of(node, node["body"], _MOST_TURNS)
+        if turns is None:
+            note = "a loop is counted as one iteration"
+            section.notes = tuple(dict.fromkeys((*section.notes, note)))
+        else:
+            often = len(turns)
     for part in inner:
-        section.nodes += part.nodes
-        section.of += part.of
-        section.read += part.read
-        section.written += part.written
-        section.latency_us += part.us
-    if any(node.op is Op.WHILE for node in nodes):
-        section.notes = (*section.notes, "a loop is counted as one iteration")
-    return section
+        section.nodes += [_repeated(cost, often) for cost in part.nodes]
+        section.of += [moved * often for moved in part.of]
+        section.read += part.read * often
+        section.written += part.written * often
+        section.latency_us += part.us * often
+        section.notes = tuple(dict.fromkeys((*section.notes, *part.notes)))
+
+
+def _repeated(cost: NodeCost, often: int) -> NodeCost:
+    if often == 1:
+        return cost
+    return replace(
+        cost,
+        flops=cost.flops * often,
+        busy={name: us * often for name, us in cost.busy.items()},
+        either={name: us * often for name, us in cost.either.items()},
+    )
