@@ -1,4 +1,4 @@
-"""Choices among numbered things: `multinomial` and `randperm`, as draws and searches.
+"""Choices among numbered things, `multinomial` and `randperm`, and what else has an effect.
 
 Whoever waits an exponential time of rate p comes first with probability p / (sum of all p). So the
 largest p / q, with q drawn from the exponential distribution of rate 1, is a choice with these
@@ -123,7 +123,24 @@ def _permute(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
             store(e, target.leaf, e.copied(Value(places, DType.U32), node.dtype), row, 0)
 
 
+def _checked(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
+    """A check of values, which has an effect and a place in an order as draws have.
+
+    The host looks at them: the core has the 0 that says that all are right.
+    """
+    del inputs
+    e.at(group.nodes[0])
+    for node in outputs:
+        target = line(outputs[node], node.dtype, contiguous((1, node.type.size)), 1)
+        for row, partitions in e.share(blocks_of(1)):
+            e.partitions, e.columns = partitions, node.type.size
+            store(e, target.leaf, e.copied(0, node.dtype), row, 0)
+
+
 _CHOICES: Final[Mapping[str, Callable[[Emitter, Group, Tensors, Tensors], None]]] = {
+    "check_factorization": _checked,
+    "check_noted_values": _checked,
+    "check_values": _checked,
     "multinomial": _choose,
     "randperm": _permute,
 }

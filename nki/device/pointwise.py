@@ -18,7 +18,7 @@ import nki.language as nl
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from nki.device.emitter import Emitter, NoLoweringError, Operand, Value
+from nki.device.emitter import Emitter, NoLoweringError, Operand, Value, near
 from nki.device.functions import (
     FUNCTIONS,
     Emit,
@@ -300,7 +300,8 @@ def _compare(e: Emitter, node: Node, operands: list[Operand]) -> Value:
 
 
 def _select(e: Emitter, node: Node, operands: list[Operand]) -> Value:
-    chosen, on_true, on_false = operands
+    chosen, *sides = operands
+    on_true, on_false = (x if isinstance(x, Value) else near(x, node.dtype) for x in sides)
     vector = all(not isinstance(x, Value) or x.vector for x in operands)
     kind = HELD[node.dtype]
     made = e.new(kind, vector=vector)

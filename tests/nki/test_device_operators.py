@@ -158,6 +158,23 @@ def test_gamma_over_its_range(op: Op, function: Callable[[float], float] | None)
     assert roundings(found, expected, FLOORS[op.value]) <= ROUNDINGS
 
 
+@pytest.mark.parametrize("number", [-(1 << 63), (1 << 63) - 1, 3])
+@pytest.mark.parametrize("on_true", [True, False])
+def test_a_choice_of_a_large_number_and_what_bounds_it(number: int, *, on_true: bool) -> None:
+    """As places of a grid are: what is no number becomes the least one, then the first place."""
+    x = parameter(0, TensorType(DType.S64, (6,)))
+    other = build.splat(number, x.type)
+    where = build.compare(x, build.splat(2, x.type), "LT")
+    made = build.select(where, *((other, x) if on_true else (x, other)))
+    made = build.maximum(build.minimum(made, build.splat(9, x.type)), build.splat(0, x.type))
+    graph = Graph("test", (x,), (made,))
+    values = np.arange(6, dtype=np.int64)
+    program = lower(graph, "trn2", Options(), passes=False)
+    assert not program.missing
+    (found,), (expected,) = program.run([values], by="reference"), evaluate(graph, [values])
+    np.testing.assert_array_equal(found, expected)
+
+
 # Zeros, the least numbers, infinities, NaN, and what is about 1.
 ODD = (0.0, -0.0, 1e-45, -1e-45, 1.2e-38, -3e38, 3e38, np.inf, -np.inf, np.nan, 1.0, -1.0, 1.5)
 

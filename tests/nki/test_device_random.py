@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from neuronxcc.ir import build
+from neuronxcc.ir.calls import CHECK
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node, Operand, TensorType
@@ -173,6 +174,28 @@ def test_who_calls_draws_them() -> None:
     assert asked == ["aten::native_dropout.default"]
     np.testing.assert_array_equal(mask, wanted)
     np.testing.assert_allclose(found, np.where(wanted, 2 / 0.75 + 1, 1), rtol=1e-6)
+
+
+def test_a_check_has_its_place_and_is_the_hosts() -> None:
+    x = parameter(0, TensorType(DType.S32, (5,)))
+    every = build.reduce(build.compare(x, build.splat(0, x.type), "NE"), "and", (0,))
+    node = call(
+        CHECK, (Operand(0), 1, 1, "ZeroDivisionError", False), (every.type,), (every,),
+    )  # fmt: skip
+    program = lowered(Graph("test", (x,), (build.multiply(x, x), node)))
+    values = np.arange(1, 6, dtype=np.int32)
+    squares, zero = program.run([values], by="reference")
+    np.testing.assert_array_equal(squares, values**2)
+    assert zero == 0
+    asked: list[Any] = []
+
+    def run(node: Node, arrays: Any) -> list[np.ndarray]:
+        asked.append((node["target"], bool(arrays[0])))
+        return [np.zeros((), np.bool_)]
+
+    program.run([values], run)
+    program.run([values - 1], run)
+    assert asked == [(CHECK, True), (CHECK, False)]
 
 
 def chosen(
