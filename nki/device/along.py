@@ -22,12 +22,15 @@ from nki.device.types import HELD
 from nki.device.views import View, contiguous
 from nki.tensor import NkiTensor
 
-__all__ = ["run_arg_reduce", "run_cumulative", "run_sort", "run_topk"]
+__all__ = [
+    "MOST_SORTED", "PART", "Line", "first_place", "line", "line_operand", "ordered",
+    "run_arg_reduce", "run_cumulative", "run_sort", "run_topk", "wide_tile",
+]  # fmt: skip
 
 Tensors = Mapping[Node, NkiTensor]
 
-_PART = 4096  # columns that are worked on at once, where parts can be
-_MOST_SORTED = 16384  # elements that the searches take
+PART = 4096  # columns that are worked on at once, where parts can be
+MOST_SORTED = 16384  # elements that the searches take
 _EIGHT = 8
 _BEYOND = float(1 << 24)  # more than any position
 # Larger and smaller than all numbers that are sorted: infinities come next to them.
@@ -58,7 +61,8 @@ def line(tensor: NkiTensor, dtype: DType, view: View, dim: int) -> Line:
     return Line(leaf_of(tensor, dtype, view.permuted([*order, dim]), rows, columns), rows, columns)
 
 
-def _operand(inputs: Tensors, use: Use, dim: int) -> Line:
+def line_operand(inputs: Tensors, use: Use, dim: int) -> Line:
+    """Return an operand with a dimension as columns."""
     if is_number(use.source):
         raise NoLoweringError("all elements are the same number")
     require_form(use.source.dtype)
@@ -82,7 +86,7 @@ def run_cumulative(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) 
     kind = node["kind"]
     e.at(node)
     (use,) = group.uses[node]
-    source = _operand(inputs, use, node["dim"])
+    source = line_operand(inputs, use, node["dim"])
     target = _result(outputs, node, node.shape, node.dtype, node["dim"])
     if kind == "logaddexp":
         _running_logaddexp(e, node, source, target)
@@ -90,9 +94,9 @@ def run_cumulative(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) 
     op0, number = _SCANS[kind]
     for row, partitions in e.share(blocks_of(source.rows)):
         before: NkiTensor | None = None
-        for column, columns in chunks(source.columns, _PART):
+        for column, columns in chunks(source.columns, PART):
             e.partitions, e.columns = partitions, columns
-            x = _wide(e, load(e, source.leaf, row, column))
+            x = wide_tile(e, load(e, source.leaf, row, column))
             made = e.tile(columns, "float32")
             more: dict[str, Any] = {}
             if before is not None:
@@ -112,12 +116,12 @@ def _running_logaddexp(e: Emitter, node: Node, source: Line, target: Line) -> No
     for row, partitions in e.share(blocks_of(source.rows)):
         largest: NkiTensor | None = None  # of the part before, with the sum that belongs to it
         total: NkiTensor | None = None
-        for column, columns in chunks(source.columns, _PART):
+        for column, columns in chunks(source.columns, PART):
             e.partitions, e.columns = partitions, columns
             x = e.tile(columns, "float32")
             # Infinite numbers have no differences: they are put back at the end.
             nisa.tensor_scalar(
-                x, _wide(e, load(e, source.leaf, row, column)), op0="maximum", operand0=_LEAST,
+                x, wide_tile(e, load(e, source.leaf, row, column)), op0="maximum", operand0=_LEAST,
                 op1="minimum", operand1=_MOST,
             )  # fmt: skip
             most = e.tile(columns + 1, "float32")  # with that of the element before
@@ -150,7 +154,7 @@ def _running_logaddexp(e: Emitter, node: Node, source: Line, target: Line) -> No
             store(e, target.leaf, Value(found, node.dtype), row, column)
 
 
-def _wide(e: Emitter, x: Value) -> NkiTensor:
+def wide_tile(e: Emitter, x: Value) -> NkiTensor:
     """Return a dense float32 tile."""
     if x.vector or x.tile.dtype != "float32":
         made = e.tile(e.columns, "float32")
@@ -167,10 +171,10 @@ def run_arg_reduce(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) 
     (node,) = group.nodes
     e.at(node)
     (use,) = group.uses[node]
-    source = _operand(inputs, use, node["dim"])
+    source = line_operand(inputs, use, node["dim"])
     op = _COMBINES[node["kind"]]
     target = leaf_of(outputs[node], node.dtype, contiguous(node.shape), source.rows, 1)
-    parts = chunks(source.columns, _PART)
+    parts = chunks(source.columns, PART)
     for row, partitions in e.share(blocks_of(source.rows)):
         e.partitions = partitions
         extreme = _combined(e, op, _extremes(e, op, source, row, parts))
@@ -197,7 +201,7 @@ def _extremes(
 ) -> Iterator[NkiTensor]:
     for column, columns in parts:
         e.columns = columns
-        x = _wide(e, load(e, source.leaf, row, column))
+        x = wide_tile(e, load(e, source.leaf, row, column))
         made = e.tile(1, "float32")
         nisa.tensor_reduce(made, op=op, data=x, axis=(1,))
         yield made
@@ -208,22 +212,36 @@ def _places(
 ) -> Iterator[NkiTensor]:
     for column, columns in parts:
         e.columns = columns
-        x = _wide(e, load(e, source.leaf, row, column))
-        same, wrong, chosen = (e.tile(columns, "float32") for _ in range(3))
-        nisa.tensor_scalar(same, x, op0="equal", operand0=extreme)
-        nisa.tensor_tensor(wrong, x, x, op="not_equal")
-        nisa.tensor_tensor(chosen, same, wrong, op="maximum")
-        # Positions of the others are moved beyond all.
-        away, place = (e.tile(columns, "float32") for _ in range(2))
-        nisa.tensor_scalar(
-            away, chosen, op0="multiply", operand0=-_BEYOND, op1="add", operand1=_BEYOND
-        )
-        nisa.iota(place, pattern=[[1, columns]], offset=column)
-        far = e.tile(columns, "float32")
-        nisa.tensor_tensor(far, place, away, op="add")
-        made = e.tile(1, "float32")
-        nisa.tensor_reduce(made, op="minimum", data=far, axis=(1,))
-        yield made
+        x = wide_tile(e, load(e, source.leaf, row, column))
+        yield first_place(e, x, extreme, column)
+
+
+def first_place(e: Emitter, x: NkiTensor, extreme: NkiTensor, column: int) -> NkiTensor:
+    """Return where each row of a block has its extreme, or NaN, for the first time.
+
+    Args:
+        e: the emitter.
+        x: the block, float32.
+        extreme: of each row: (partitions, 1).
+        column: of the block's first one.
+
+    Returns:
+        Columns as float32, (partitions, 1); beyond all of them where it is elsewhere.
+    """
+    columns = e.columns
+    same, wrong, chosen = (e.tile(columns, "float32") for _ in range(3))
+    nisa.tensor_scalar(same, x, op0="equal", operand0=extreme)
+    nisa.tensor_tensor(wrong, x, x, op="not_equal")
+    nisa.tensor_tensor(chosen, same, wrong, op="maximum")
+    # Positions of the others are moved beyond all.
+    away, place = (e.tile(columns, "float32") for _ in range(2))
+    nisa.tensor_scalar(away, chosen, op0="multiply", operand0=-_BEYOND, op1="add", operand1=_BEYOND)
+    nisa.iota(place, pattern=[[1, columns]], offset=column)
+    far = e.tile(columns, "float32")
+    nisa.tensor_tensor(far, place, away, op="add")
+    made = e.tile(1, "float32")
+    nisa.tensor_reduce(made, op="minimum", data=far, axis=(1,))
+    return made
 
 
 # --- orders --------------------------------------------------------------------------------------
@@ -245,11 +263,11 @@ def _keys(e: Emitter, x: NkiTensor, width: int, *, largest: bool) -> NkiTensor:
     return keys
 
 
-def _ordered(e: Emitter, x: NkiTensor, k: int, *, largest: bool) -> NkiTensor:
+def ordered(e: Emitter, x: NkiTensor, k: int, *, largest: bool) -> NkiTensor:
     """Return the positions of the k largest or smallest columns, in order: (partitions, k)."""
-    if e.columns > _MOST_SORTED:
+    if e.columns > MOST_SORTED:
         raise NoLoweringError(
-            f"a line of {e.columns} elements is sorted; the searches take {_MOST_SORTED}"
+            f"a line of {e.columns} elements is sorted; the searches take {MOST_SORTED}"
         )
     width = max(_EIGHT, e.columns)
     keys = _keys(e, x, width, largest=largest)
@@ -283,12 +301,12 @@ def run_topk(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
     e.at(node)
     (use,) = group.uses[node]
     dim = len(use.view.shape) - 1
-    source = _operand(inputs, use, dim)
+    source = line_operand(inputs, use, dim)
     results = {out["index"]: out for out in group.outputs}
     for row, partitions in e.share(blocks_of(source.rows)):
         e.partitions, e.columns = partitions, source.columns
         x = load(e, source.leaf, row, 0)
-        places = _ordered(e, _wide(e, x), node["k"], largest=node["largest"])
+        places = ordered(e, wide_tile(e, x), node["k"], largest=node["largest"])
         values = [_taken(e, x, places), places]
         e.columns = node["k"]
         for number, out in results.items():
@@ -304,12 +322,12 @@ def run_sort(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
     (node,) = group.nodes
     e.at(node)
     dim = node["dim"]
-    sources = [_operand(inputs, use, dim) for use in group.uses[node]]
+    sources = [line_operand(inputs, use, dim) for use in group.uses[node]]
     for row, partitions in e.share(blocks_of(sources[0].rows)):
         e.partitions, e.columns = partitions, sources[0].columns
         tiles = [load(e, source.leaf, row, 0) for source in sources]
-        key = _wide(e, tiles[0])
-        places = _ordered(e, key, e.columns, largest=node["descending"])
+        key = wide_tile(e, tiles[0])
+        places = ordered(e, key, e.columns, largest=node["descending"])
         for out in group.outputs:
             number = out["index"] if out.op is Op.GET else 0
             target = _result(outputs, out, out.shape, out.dtype, dim)

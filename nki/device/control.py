@@ -7,30 +7,19 @@ can be counted beforehand is written out, turn by turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc
+from neuronxcc.ir.loops import turns_of
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from neuronxcc.ir.operators.definition import Kind
-from neuronxcc.ir.reference import evaluate
-from neuronxcc.ir.table import TABLE
 
 __all__ = ["without_control"]
 
 _CONTROL = frozenset({Op.CONDITIONAL, Op.WHILE})
 _STAYS = _CONTROL | {Op.HOST_CALL}
-_ELSEWHERE = frozenset({Kind.COLLECTIVE, Kind.CALL, Kind.CONTROL})
-_COUNTED = 16  # elements of what counts
 _MOST_TURNS = 64
 _MOST_NODES = 1 << 12  # of all turns
-Array = npt.NDArray[Any]
 
 
 def without_control(graph: Graph) -> Graph:
@@ -84,7 +73,7 @@ def _written_out(call: Node, locs: dict[Node, Loc]) -> tuple[Node, ...] | None:
     body: Graph = without_control(call["body"])
     if not _is_pure(body):
         return None
-    turns = _turns(call, body)
+    turns = turns_of(call, body, _MOST_TURNS)
     if turns is None or len(turns) * sum(1 for _ in body.nodes()) > _MOST_NODES:
         return None
     state = call.srcs
@@ -96,50 +85,6 @@ def _written_out(call: Node, locs: dict[Node, Loc]) -> tuple[Node, ...] | None:
             for at, node in enumerate(results)
         )
     return state
-
-
-def _turns(call: Node, body: Graph) -> list[dict[int, Array]] | None:
-    """Return what the parts of the state that are counted are after each turn, by their number.
-
-    These are parts that begin with constants and depend on each other alone; the condition has to
-    depend on them alone, too.
-    """
-    cond: Graph = call["cond"]
-    needs = [_needs(result, body) for result in body.results]
-    known = {
-        at: np.asarray(node["literal"].array)
-        for at, node in enumerate(call.srcs)
-        if node.op is Op.CONSTANT and node.type.size <= _COUNTED
-    }
-    while lost := {at for at in known if not needs[at] <= known.keys()}:
-        for at in lost:
-            del known[at]
-    if not _needs(cond.results[0], cond) <= known.keys():
-        return None
-    counts = Graph("counts", body.params, tuple(body.results[at] for at in known))
-    if any(TABLE[node.op].kind in _ELSEWHERE for g in (cond, counts) for node in g.nodes()):
-        return None
-    found: list[dict[int, Array]] = []
-    while evaluate(cond, _filled(cond, known))[0]:
-        if len(found) == _MOST_TURNS:
-            return None
-        known = dict(zip(known, evaluate(counts, _filled(counts, known)), strict=True))
-        found.append(known)
-    return found
-
-
-def _needs(node: Node, graph: Graph) -> set[int]:
-    """Return the numbers of the parameters that a node depends on."""
-    numbers = {param: at for at, param in enumerate(graph.params)}
-    return {numbers[part] for part in Graph("part", (), (node,)).nodes() if part in numbers}
-
-
-def _filled(graph: Graph, known: Mapping[int, Array]) -> list[Array]:
-    """Return arguments for a graph that looks at what is known alone."""
-    return [
-        known[at] if at in known else np.broadcast_to(np.zeros((), p.dtype.numpy), p.shape)
-        for at, p in enumerate(graph.params)
-    ]
 
 
 # --- both ----------------------------------------------------------------------------------------

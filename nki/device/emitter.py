@@ -22,7 +22,7 @@ from nki.context import current_run
 from nki.device.types import HELD, INTEGERS32, has_form
 from nki.tensor import NkiTensor
 
-__all__ = ["PARTITIONS", "Emitter", "NoLoweringError", "Number", "Operand", "Value"]
+__all__ = ["PARTITIONS", "Emitter", "NoLoweringError", "Number", "Operand", "Value", "near"]
 
 PARTITIONS = 128
 T = TypeVar("T")
@@ -352,6 +352,14 @@ def whole(number: Number) -> int:
             f"the number {value} has more than 32 bits, which engines do not compute with"
         )
     return value
+
+
+def near(number: Number, dtype: DType) -> Number:
+    """Return a number of a type as its tiles have it: of integers of 64 bits the nearest of 32."""
+    if dtype not in (DType.S64, DType.U64):
+        return number
+    facts = np.iinfo(np.int32 if dtype is DType.S64 else np.uint32)
+    return min(max(int(number), int(facts.min)), int(facts.max))
 
 
 def require_form(dtype: DType) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from neuronxcc.ir.node import Node
 from nki.device.along import run_arg_reduce, run_cumulative, run_sort, run_topk
+from nki.device.choices import run_draw
 from nki.device.convolutions import run_convolution
 from nki.device.emitter import Emitter, NoLoweringError
 from nki.device.exchanges import COLLECTIVES, REASON
@@ -14,7 +15,6 @@ from nki.device.groups import Group
 from nki.device.indexed import run_gather, run_scatter
 from nki.device.movement import run_concatenate, run_dynamic, run_iota, run_move, run_pad
 from nki.device.products import run_product
-from nki.device.random import run_random
 from nki.device.rows import run_rows
 from nki.device.windows import run_reduce_window, run_select_and_scatter
 from nki.tensor import NkiTensor
@@ -42,7 +42,7 @@ KERNELS: Final[Mapping[str, Run]] = {
     "gather": run_gather,
     "scatter": run_scatter,
     "convolution": run_convolution,
-    "random": run_random,
+    "random": run_draw,
 }
 
 

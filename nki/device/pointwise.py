@@ -18,7 +18,7 @@ import nki.language as nl
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from nki.device.emitter import Emitter, NoLoweringError, Operand, Value
+from nki.device.emitter import Emitter, NoLoweringError, Operand, Value, near
 from nki.device.functions import (
     FUNCTIONS,
     Emit,
@@ -31,7 +31,7 @@ from nki.device.functions import (
     tile32,
     typed,
 )
-from nki.device.special import inverse_error_function, next_after
+from nki.device.special import digamma, inverse_error_function, log_gamma, next_after
 from nki.device.types import HELD, INTEGERS32
 from nki.dtypes import info
 
@@ -300,7 +300,8 @@ def _compare(e: Emitter, node: Node, operands: list[Operand]) -> Value:
 
 
 def _select(e: Emitter, node: Node, operands: list[Operand]) -> Value:
-    chosen, on_true, on_false = operands
+    chosen, *sides = operands
+    on_true, on_false = (x if isinstance(x, Value) else near(x, node.dtype) for x in sides)
     vector = all(not isinstance(x, Value) or x.vector for x in operands)
     kind = HELD[node.dtype]
     made = e.new(kind, vector=vector)
@@ -334,14 +335,12 @@ def _none(reason: str) -> Emit:
     return refuse
 
 
-_NO_FUNCTION: Final = "no engine has this function"
-
 #: By operator; those without instructions say why.
 POINTWISE: Final[Mapping[Op, Emit]] = {
     **FUNCTIONS,
     Op.ERFINV: inverse_error_function,
-    Op.LGAMMA: _none(_NO_FUNCTION),
-    Op.DIGAMMA: _none(_NO_FUNCTION),
+    Op.LGAMMA: log_gamma,
+    Op.DIGAMMA: digamma,
     Op.CONJ: _none("no engine computes with complex numbers"),
     Op.REAL: _none("no engine computes with complex numbers"),
     Op.IMAG: _none("no engine computes with complex numbers"),

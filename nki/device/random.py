@@ -23,7 +23,7 @@ from nki.device.transfers import Leaf, load, store
 from nki.device.views import contiguous
 from nki.tensor import NkiTensor
 
-__all__ = ["run_random"]
+__all__ = ["exponential", "run_random", "seed_of_core", "uniform"]
 
 Tensors = Mapping[Node, NkiTensor]
 #: A block of numbers for a block of the operand, which only some distributions have.
@@ -48,12 +48,16 @@ def run_random(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> N
             if use.view.strides != contiguous(use.view.shape).strides:
                 raise NoLoweringError("probabilities that do not lie in order are not drawn by")
             source = inputs[use.source], use.source.dtype, use.view.offset
-        if e.core:
-            # Else every core would draw the same.
-            seed = nl.ndarray((1, 1), dtype="uint32", buffer=nl.sbuf)
-            nisa.memset(seed, e.core)
-            nisa.set_rng_seed(seed)
+        seed_of_core(e)
         _fill(e, draw, outputs[node], node, source)
+
+
+def seed_of_core(e: Emitter) -> None:
+    """Let every core draw numbers of its own."""
+    if e.core:
+        seed = nl.ndarray((1, 1), dtype="uint32", buffer=nl.sbuf)
+        nisa.memset(seed, e.core)
+        nisa.set_rng_seed(seed)
 
 
 def _fill(
@@ -92,7 +96,7 @@ def _fill(
 # --- distributions -------------------------------------------------------------------------------
 
 
-def _uniform(e: Emitter) -> Value:
+def uniform(e: Emitter) -> Value:
     """Return numbers in [0, 1)."""
     made = e.tile(e.columns, "float32")
     if e.isa >= _OWN:
@@ -113,7 +117,7 @@ def _words(e: Emitter) -> NkiTensor:
 def _within(low: float, high: float) -> Draw:
     def draw(e: Emitter, given: Value | None) -> Value:
         del given
-        x = _uniform(e)
+        x = uniform(e)
         if (low, high) == (0.0, 1.0):
             return x
         made = e.tile(e.columns, "float32")
@@ -147,7 +151,7 @@ def _chosen(p: float) -> Draw:
         del given
         made = e.tile(e.columns, "uint8")
         if e.isa >= _OWN:
-            nisa.tensor_scalar(made, _uniform(e).tile, op0="less", operand0=float(p))
+            nisa.tensor_scalar(made, uniform(e).tile, op0="less", operand0=float(p))
         else:
             least = float(round(p * (1 << _BITS)))
             nisa.tensor_scalar(made, _words(e), op0="less", operand0=least)
@@ -159,7 +163,7 @@ def _chosen(p: float) -> Draw:
 def _chosen_each(e: Emitter, given: Value | None) -> Value:
     """Return whether a number is below its probability."""
     assert given is not None
-    return e.binary("less", _uniform(e), given, DType.PRED)
+    return e.binary("less", uniform(e), given, DType.PRED)
 
 
 def _normal(mean: float, deviation: float) -> Draw:
@@ -168,7 +172,7 @@ def _normal(mean: float, deviation: float) -> Draw:
     def draw(e: Emitter, given: Value | None) -> Value:
         del given
         # 1 - u is never 0.
-        size = e.activation("log", _uniform(e), DType.F32, scale=-1.0, bias=1.0)
+        size = e.activation("log", uniform(e), DType.F32, scale=-1.0, bias=1.0)
         size = e.activation("sqrt", size, DType.F32, scale=-2.0 * deviation * deviation)
         # The Scalar Engine's sine takes angles from -pi to pi.
         angle = _within(-math.pi, math.pi)(e, None)
@@ -178,11 +182,16 @@ def _normal(mean: float, deviation: float) -> Draw:
     return draw
 
 
+def exponential(e: Emitter, rate: float = 1.0) -> Value:
+    """Return numbers of the exponential distribution, 0 among them."""
+    found = e.activation("log", uniform(e), DType.F32, scale=-1.0, bias=1.0)
+    return e.binary("multiply", found, -1.0 / rate, DType.F32)
+
+
 def _exponential(rate: float) -> Draw:
     def draw(e: Emitter, given: Value | None) -> Value:
         del given
-        found = e.activation("log", _uniform(e), DType.F32, scale=-1.0, bias=1.0)
-        return e.binary("multiply", found, -1.0 / rate, DType.F32)
+        return exponential(e, rate)
 
     return draw
 

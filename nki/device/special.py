@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,7 +12,7 @@ from neuronxcc.ir.node import Node
 from nki.device.emitter import Emitter, NoLoweringError, Operand, Value
 from nki.device.functions import absolute, rounded, tile32, typed
 
-__all__ = ["inverse_error_function", "next_after"]
+__all__ = ["digamma", "inverse_error_function", "log_gamma", "next_after"]
 
 # erf_inv(x) / x by w = -log((1 - x) (1 + x)), for float32: of w - 2.5 for w below 5, else of
 # sqrt(w) - 3; highest power first. Source: M. Giles, "Approximating the erfinv function" (2012).
@@ -45,6 +46,7 @@ def inverse_error_function(e: Emitter, node: Node, operands: list[Operand]) -> V
 
 
 # By type, what the next number's bits differ by, as those of float32.
+_WHOLE: Final = float(2**23)  # every float32 from here on is a whole number
 _STEPS: Final = {DType.F32: 1, DType.BF16: 1 << 16}
 _SIGN: Final = 1 << 31
 
@@ -86,6 +88,114 @@ def next_after(e: Emitter, node: Node, operands: list[Operand]) -> Value:
     ):
         nisa.tensor_copy_predicated(found.tile, by, e.binary(test, x, y, DType.PRED).tile)
     return rounded(e, found, node.dtype)
+
+
+# Stirling's series (NIST DLMF 5.11): of log gamma in 1/z by 1/z^2, and of digamma in 1/z^2 after
+# log z - 1/(2 z); highest power first. From 4 on the next term is less than 1e-8.
+_OF_LOG_GAMMA: Final = (-1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+_OF_DIGAMMA: Final = (1 / 240, -1 / 252, 1 / 120, -1 / 12)
+_SHIFT: Final = 4
+
+
+def log_gamma(e: Emitter, node: Node, operands: list[Operand]) -> Value:
+    """Return log |gamma(x)|: by Stirling's series of x + 4 below 4, by reflection below 0.
+
+    The error is one of a number of about 10 where the result is less, as next to 1 and 2.
+    """
+    x = tile32(e, operands[0])
+    mirrored, y = _mirrored(e, x)
+    near, z = _shifted(e, y)
+    # (z - 1/2) (log z - 1) does not lose infinity.
+    first = e.binary("add", z, -0.5, DType.F32)
+    log = e.binary("add", e.activation("log", z, DType.F32), -1.0, DType.F32)
+    found = e.binary("multiply", first, log, DType.F32)
+    inverse, square = _inverse(e, z)
+    series = e.binary("multiply", _polynomial(e, square, _OF_LOG_GAMMA), inverse, DType.F32)
+    found = e.binary("add", found, series, DType.F32)
+    found = e.binary("add", found, 0.5 * math.log(2 * math.pi) - 0.5, DType.F32)
+    product = y
+    for step in range(1, _SHIFT):
+        product = e.binary("multiply", product, e.binary("add", y, step, DType.F32), DType.F32)
+    less = e.binary("subtract", found, e.activation("log", product, DType.F32), DType.F32)
+    nisa.tensor_copy_predicated(found.tile, less.tile, near.tile)
+    # log(pi / |sin(pi x)|) - log gamma(1 - x)
+    sine, _ = _of_turn(e, x)
+    sine = absolute(e, typed(DType.F32), [sine])
+    logs = e.activation("log", sine, DType.F32, scale=1 / math.pi)
+    other = e.binary("multiply", e.binary("add", logs, found, DType.F32), -1.0, DType.F32)
+    nisa.tensor_copy_predicated(found.tile, other.tile, mirrored.tile)
+    least = e.binary("less", x, -_WHOLE, DType.PRED)  # all of these are whole numbers
+    nisa.tensor_copy_predicated(found.tile, math.inf, least.tile)
+    return rounded(e, found, node.dtype)
+
+
+def digamma(e: Emitter, node: Node, operands: list[Operand]) -> Value:
+    """Return the logarithmic derivative of gamma, likewise: NaN at negative whole numbers."""
+    x = tile32(e, operands[0])
+    mirrored, y = _mirrored(e, x)
+    near, z = _shifted(e, y)
+    inverse, square = _inverse(e, z)
+    found = e.binary("multiply", inverse, -0.5, DType.F32)
+    found = e.binary("add", found, e.activation("log", z, DType.F32), DType.F32)
+    series = e.binary("multiply", _polynomial(e, square, _OF_DIGAMMA), square, DType.F32)
+    found = e.binary("add", found, series, DType.F32)
+    less = found
+    for step in range(_SHIFT):
+        below = e.binary("add", y, step, DType.F32) if step else y
+        less = e.binary("subtract", less, e.activation("reciprocal", below, DType.F32), DType.F32)
+    nisa.tensor_copy_predicated(found.tile, less.tile, near.tile)
+    # digamma(1 - x) - pi / tan(pi x)
+    sine, cosine = _of_turn(e, x)
+    ratio = e.binary("multiply", cosine, e.activation("reciprocal", sine, DType.F32), DType.F32)
+    ratio = e.binary("multiply", ratio, math.pi, DType.F32)
+    other = e.binary("subtract", found, ratio, DType.F32)
+    nisa.tensor_copy_predicated(found.tile, other.tile, mirrored.tile)
+    # Poles: at 0 by its sign.
+    pole = e.binary("multiply", e.activation("reciprocal", x, DType.F32), -1.0, DType.F32)
+    zero = e.binary("equal", x, 0.0, DType.PRED)
+    whole = e.binary("equal", sine, 0.0, DType.F32)
+    whole = e.binary("multiply", whole, e.binary("less", x, 0.0, DType.F32), DType.F32)
+    lost = e.binary("maximum", whole, e.binary("less", x, -_WHOLE, DType.F32), DType.PRED)
+    nisa.tensor_copy_predicated(found.tile, math.nan, lost.tile)
+    nisa.tensor_copy_predicated(found.tile, pole.tile, zero.tile)
+    return rounded(e, found, node.dtype)
+
+
+def _mirrored(e: Emitter, x: Value) -> tuple[Value, Value]:
+    """Return where x is not above 0, and 1 - x there, else x."""
+    where = e.binary("less_equal", x, 0.0, DType.PRED)
+    made = e.copied(x, DType.F32)
+    other = e.new("float32", vector=x.vector)
+    nisa.tensor_scalar(other, x.tile, op0="multiply", operand0=-1.0, op1="add", operand1=1.0)
+    nisa.tensor_copy_predicated(made.tile, other, where.tile)
+    return where, made
+
+
+def _shifted(e: Emitter, y: Value) -> tuple[Value, Value]:
+    """Return where y is below 4, and y + 4 there, else y."""
+    where = e.binary("less", y, float(_SHIFT), DType.PRED)
+    made = e.copied(y, DType.F32)
+    more = e.binary("add", y, float(_SHIFT), DType.F32)
+    nisa.tensor_copy_predicated(made.tile, more.tile, where.tile)
+    return where, made
+
+
+def _inverse(e: Emitter, z: Value) -> tuple[Value, Value]:
+    """Return 1 / z and its square."""
+    inverse = e.activation("reciprocal", z, DType.F32)
+    return inverse, e.binary("multiply", inverse, inverse, DType.F32)
+
+
+def _of_turn(e: Emitter, x: Value) -> tuple[Value, Value]:
+    """Return sin(pi r) and cos(pi r) of what x is beyond the nearest whole number, r."""
+    near = e.copied(e.copied(x, DType.S32), DType.F32)
+    rest = e.binary("subtract", x, near, DType.F32)
+    size = absolute(e, typed(DType.F32), [rest])
+    left = e.new("float32", vector=x.vector)
+    nisa.tensor_scalar(left, size.tile, op0="multiply", operand0=-1.0, op1="add", operand1=0.5)
+    sine = e.activation("sin", rest, DType.F32, scale=math.pi)
+    cosine = e.activation("sin", Value(left, DType.F32, x.vector), DType.F32, scale=math.pi)
+    return sine, cosine
 
 
 def _polynomial(e: Emitter, x: Value, factors: Sequence[float]) -> Value:

@@ -190,31 +190,9 @@ def test_float32_products_take_four_passes_and_are_advised_against() -> None:
     assert cast.busy_us["tensor"] == pytest.approx(narrow.busy_us["tensor"], rel=0.3)
 
 
-def test_advice_by_rule() -> None:
-    def turned(a: Tensor) -> Tensor:
-        return (a.T.contiguous() + 1).T.contiguous()
-
-    def short(table: Tensor, places: Tensor) -> Tensor:
-        return table[places]
-
-    def half(a: Tensor, b: Tensor) -> Tensor:
-        return torch.bmm(a, b)
-
-    def rules(*args: Any, **kwargs: Any) -> set[str]:
-        return {
-            one.rule
-            for one in torch_neuronx.estimate(*args, **kwargs, host=HostParameters(launch=0)).advice
-        }
-
-    big = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
-    assert "transposes" in rules(turned, big)
-    assert "short rows" in rules(
-        short, torch.empty(100000, 8, device="meta"), torch.zeros(50000, dtype=torch.int64)
-    )
-    thin = torch.empty(512, 512, 32, dtype=torch.bfloat16, device="meta")
-    assert "half of the array" in rules(half, thin, thin.transpose(1, 2))
-    assert "unfused chains" in rules(lambda a: a.exp() + a.sin(), big, mode="eager")
-    assert rules(model(), x(8192)) <= {"half of the array"}
+def test_a_model_of_wide_products_is_left_in_peace() -> None:
+    found = torch_neuronx.estimate(model(), x(8192), host=HostParameters(launch=0))
+    assert {one.rule for one in found.advice} <= {"half of the array"}
 
 
 def test_parts_of_a_program_that_has_no_graph_are_counted_by_bytes() -> None:

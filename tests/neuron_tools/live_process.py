@@ -71,7 +71,7 @@ def injected() -> None:
 def compiled() -> None:
     """A program that is loaded and runs three times."""
     step = torch.compile(lambda x: torch.relu(x @ x) + 1, backend="neuron", fullgraph=True)
-    x = torch.ones(16, 16, device="neuron")
+    x = torch.ones(16, 16).to("neuron")
     for _ in range(3):
         step(x)
     globals()["kept"] = step
@@ -126,7 +126,7 @@ def _double(x: Any) -> Any:
 
 def kernel() -> None:
     """A kernel of NKI that is called three times."""
-    x = torch.ones(128, 512, device="neuron")
+    x = torch.ones(128, 512).to("neuron")
     for _ in range(3):
         _double(x)
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ def operators() -> None:
     stage("product", repeated(lambda: torch.mm(x, w)), TIMES * product)
     stage("number", lambda: [x * n for n in range(2, 2 + TIMES)], TIMES * number)
     stage("in place", repeated(lambda: x.add_(1)), TIMES * estimated(lambda x: x.add_(1), x))
+    other = torch.ones(64, 32, device="neuron")
+    moves: dict[str, Callable[[torch.Tensor], Any]] = {
+        "clone": torch.clone, "fill": lambda x: x.fill_(2), "zero": torch.zero_,
+        "copy": lambda x: x.copy_(other), "conversion": lambda x: x.to(torch.bfloat16),
+        "contiguous": lambda x: x.t().contiguous(), "cat": lambda x: torch.cat([x, x]),
+        "zeros": torch.zeros_like,
+    }  # fmt: skip
+    for name, move in moves.items():
+        stage(name, repeated(partial(move, x)), TIMES * estimated(move, x))
     stage("views", repeated(lambda: x.t()[3]), 0)
     stage("to the host", repeated(x.cpu), 0)
     stage("to the core", lambda: [host.to("neuron") for _ in range(TIMES)], 0)

@@ -192,7 +192,7 @@ def test_a_process_keeps_what_its_programs_are_predicted_to_take(word: str, fold
     with process(word, "settle", folder=folder, TORCH_NEURONX_CLOCK="model"):
         process_, found = only(folder), only(folder).predicted
         assert found is not None
-        # Operators that fill what the program is given take no time of a core.
+        # What the program is given comes from the host, which takes no time of a core.
         assert found[0].executions == sum(latency.running(process_.cores[0])) >= 3
         assert found[0].unpredicted == 0
         assert found[0].ns > 0

@@ -13,6 +13,7 @@ import pytest
 
 from tests.neuron_tools.operator_times import TIMES
 
+MOVES = ("clone", "fill", "zero", "copy", "conversion", "contiguous", "cat", "zeros")
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,7 +44,7 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[
 
 
 @pytest.mark.parametrize(
-    "name", ["add", "product", "number", "in place", "composite", "strict", "fused"]
+    "name", ["add", "product", "number", "in place", "composite", "strict", "fused", *MOVES]
 )
 def test_calls_count_as_often_as_estimate_says(
     name: str, operators: tuple[dict[str, dict[str, Any]], str]

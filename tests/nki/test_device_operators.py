@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ MORE = {
 # Results below this have no better error than those of this size, because they are differences.
 FLOORS = {
     "erfc": 1.0, "normal_cdf": 1.0, "convolution": 1.0, "dot_general": 1.0,
-    "remainder": 1.0, "tan": 1.0, "cosine": 1.0,
+    "lgamma": 16.0, "digamma": 4.0, "remainder": 1.0, "tan": 1.0, "cosine": 1.0,
 }  # fmt: skip
 # Samples whose values no instructions give, and why.
 EXCLUDED = {
@@ -69,8 +70,6 @@ def device_samples() -> Iterator[Sample]:
 SAMPLES = {sample.name: sample for sample in device_samples()}
 # Operators without a device lowering in float32 and bfloat16. A row that is wrong fails.
 MISSING = {
-    Op.LGAMMA: "no engine has this function",
-    Op.DIGAMMA: "no engine has this function",
     Op.COMPLEX: "complex",
     Op.WHILE: "control flow",
     Op.CALL: "inlined by a pass",
@@ -137,6 +136,43 @@ def test_the_inverse_error_function_over_its_range() -> None:
     (found,) = lower(graph, "trn2", Options(), passes=False).run([x], by="reference")
     expected = special.erfinv(x.astype(np.float64)).astype(np.float32)
     assert roundings(found, expected) <= ROUNDINGS
+
+
+@pytest.mark.parametrize(("op", "function"), [(Op.LGAMMA, math.lgamma), (Op.DIGAMMA, None)])
+def test_gamma_over_its_range(op: Op, function: Callable[[float], float] | None) -> None:
+    """Between the poles, far from them, next to zeros, and where there is no value."""
+    sizes = np.logspace(-30, 38, 500)
+    ends = [0.0, -0.0, np.inf, -np.inf, np.nan, -3.0, -1e10, 1.0, 2.0, 1.4616321]
+    parts = [np.linspace(-20, 20, 4001) + 1e-3, sizes, -sizes[:260], np.array(ends)]
+    x = np.concatenate(parts).astype(np.float32)
+    param = parameter(0, TensorType(DType.F32, x.shape), "x")
+    graph = Graph("test", (param,), (build.unary(op, param),))
+    (found,) = lower(graph, "trn2", Options(), passes=False).run([x], by="reference")
+    (expected,) = evaluate(graph, [x])
+    if function is not None:
+        plain = np.array([function(float(v)) for v in x[:4001]], np.float32)
+        np.testing.assert_array_equal(expected[:4001], plain)
+    else:
+        plain = special.digamma(x[:4001].astype(np.float64)).astype(np.float32)
+        assert roundings(expected[:4001], plain, 1.0) <= 1
+    assert roundings(found, expected, FLOORS[op.value]) <= ROUNDINGS
+
+
+@pytest.mark.parametrize("number", [-(1 << 63), (1 << 63) - 1, 3])
+@pytest.mark.parametrize("on_true", [True, False])
+def test_a_choice_of_a_large_number_and_what_bounds_it(number: int, *, on_true: bool) -> None:
+    """As places of a grid are: what is no number becomes the least one, then the first place."""
+    x = parameter(0, TensorType(DType.S64, (6,)))
+    other = build.splat(number, x.type)
+    where = build.compare(x, build.splat(2, x.type), "LT")
+    made = build.select(where, *((other, x) if on_true else (x, other)))
+    made = build.maximum(build.minimum(made, build.splat(9, x.type)), build.splat(0, x.type))
+    graph = Graph("test", (x,), (made,))
+    values = np.arange(6, dtype=np.int64)
+    program = lower(graph, "trn2", Options(), passes=False)
+    assert not program.missing
+    (found,), (expected,) = program.run([values], by="reference"), evaluate(graph, [values])
+    np.testing.assert_array_equal(found, expected)
 
 
 # Zeros, the least numbers, infinities, NaN, and what is about 1.

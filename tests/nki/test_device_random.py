@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from neuronxcc.ir import build
+from neuronxcc.ir.calls import CHECK
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, parameter
 from neuronxcc.ir.node import Node, Operand, TensorType
@@ -175,10 +176,111 @@ def test_who_calls_draws_them() -> None:
     np.testing.assert_allclose(found, np.where(wanted, 2 / 0.75 + 1, 1), rtol=1e-6)
 
 
+def test_a_check_has_its_place_and_is_the_hosts() -> None:
+    x = parameter(0, TensorType(DType.S32, (5,)))
+    every = build.reduce(build.compare(x, build.splat(0, x.type), "NE"), "and", (0,))
+    node = call(
+        CHECK, (Operand(0), 1, 1, "ZeroDivisionError", False), (every.type,), (every,),
+    )  # fmt: skip
+    program = lowered(Graph("test", (x,), (build.multiply(x, x), node)))
+    values = np.arange(1, 6, dtype=np.int32)
+    squares, zero = program.run([values], by="reference")
+    np.testing.assert_array_equal(squares, values**2)
+    assert zero == 0
+    asked: list[Any] = []
+
+    def run(node: Node, arrays: Any) -> list[np.ndarray]:
+        asked.append((node["target"], bool(arrays[0])))
+        return [np.zeros((), np.bool_)]
+
+    program.run([values], run)
+    program.run([values - 1], run)
+    assert asked == [(CHECK, True), (CHECK, False)]
+
+
+def chosen(
+    weights: np.ndarray, count: int, *, replaced: bool, chip: str = "trn2", lnc: int = 1
+) -> np.ndarray:
+    p = parameter(0, TensorType(DType.F32, weights.shape))
+    type_ = TensorType(DType.S64, (*weights.shape[:-1], count))
+    node = call("aten::multinomial.default", (Operand(0), count, replaced), (type_,), (p,))
+    program = lowered(Graph("test", (p,), (node,)), chip, lnc=lnc)
+    (found,) = program.run([weights], by="reference")
+    assert found.dtype == np.int64
+    assert found.shape == type_.shape
+    return found
+
+
+def frequencies(found: np.ndarray, chances: np.ndarray) -> None:
+    """Six standard errors of each number's share."""
+    counts = np.bincount(found.reshape(-1), minlength=len(chances))
+    error = np.sqrt(found.size * chances * (1 - chances))
+    assert (abs(counts - found.size * chances) <= 6 * error).all()
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_weighed_choices(chip: str, count: int) -> None:
+    weights = np.array([1, 0, 4, 2, 0, 3], np.float32)
+    rows = np.broadcast_to(weights, (4000, 6)).copy()
+    frequencies(chosen(rows, count, replaced=True, chip=chip), weights / weights.sum())
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_choices_without_replacement(lnc: int) -> None:
+    weights = np.array([1, 0, 4, 2, 0, 3, 2, 2, 2, 1], np.float32)
+    found = chosen(np.broadcast_to(weights, (3000, 10)).copy(), 2, replaced=False, lnc=lnc)
+    assert (found[:, 0] != found[:, 1]).all()
+    p = weights / weights.sum()
+    frequencies(found[:, 0], p)
+    # The second one is of what the first one leaves.
+    with np.errstate(invalid="ignore"):
+        left = sum(first * np.where(np.arange(10) == at, 0, p) / (1 - first)
+                   for at, first in enumerate(p))  # fmt: skip
+    frequencies(found[:, 1], left)
+
+
+def test_choices_among_more_than_a_part() -> None:
+    """As tokens of a vocabulary are: what is large may lie in any part."""
+    weights = np.full((256, 10_000), 1e-9, np.float32)
+    wanted = np.arange(256) * 39
+    weights[np.arange(256), wanted] = 1.0
+    found = chosen(weights, 1, replaced=False)[:, 0]
+    assert (found == wanted).mean() > 0.99
+    (one,) = chosen(weights[7], 1, replaced=False)
+    assert one == wanted[7]
+
+
+@pytest.mark.parametrize("count", [1, 5, 8, 1001])
+def test_permutations(count: int) -> None:
+    node = call("aten::randperm.default", (count,), (TensorType(DType.S64, (count,)),))
+    found = drawn(node)
+    assert sorted(found) == list(range(count))
+    if count > 100:
+        assert abs(np.corrcoef(found, np.arange(count))[0, 1]) < 6 / math.sqrt(count)
+
+
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
-        (call("aten::randperm.default", (5,), (TensorType(DType.S64, (5,)),)), "randperm"),
+        (
+            call(
+                "aten::poisson.default",
+                (Operand(0),),
+                given=(build.constant(np.ones(TYPE.shape, np.float32), DType.F32),),
+            ),
+            "poisson",
+        ),
+        (call("aten::randperm.default", (20_000,), (TensorType(DType.S64, (20_000,)),)), "16384"),
+        (
+            call(
+                "aten::multinomial.default",
+                (Operand(0), 2),
+                (TensorType(DType.S64, (2,)),),
+                (parameter(0, TensorType(DType.F32, (20_000,))),),
+            ),
+            "16384",
+        ),
         (call("aten::randint.low", (0, 1 << 30, TYPE.shape)), "more than 24 bits"),
     ],
 )

@@ -67,6 +67,8 @@ class Imported:
         param_strides: Strides of the parameters, in elements.
         result_strides: Strides that the results must have, in elements.
         result_devices: Where the FX graph has the results: "neuron" or "cpu".
+        result_locs: What asked for each result, if it is known: a copy of a parameter is no node of
+            the graph.
         host_calls: Operators without a lowering.
         device: The core that the program runs on; the CPU if no tensor is on one.
         argument_count: How many arguments the FX graph takes.
@@ -86,6 +88,7 @@ class Imported:
     argument_count: int = 0
     constant_params: frozenset[int] | None = None
     awaited: tuple[int, ...] = ()
+    result_locs: tuple[Loc | None, ...] = ()
 
 
 def import_graph(
@@ -368,6 +371,7 @@ class _Importer:
         vals = [root.meta["val"] for root in plan.roots]
         strides = [tuple(map(int, v.stride())) for v in vals]
         devices = [v.device.type for v in vals]
+        locs = [location(root) for root in plan.roots]
         aliases: dict[int, int] = {}
         for node, value in self.written.items():
             number = self.parameter_of[node]
@@ -396,6 +400,7 @@ class _Importer:
             _core(self.gm),
             len(self.gm.graph.find_nodes(op="placeholder")),
             awaited=tuple(sorted(self.awaited)),
+            result_locs=(*locs, *[None] * (len(results) - len(locs))),
         )
 
 

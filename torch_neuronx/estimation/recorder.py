@@ -94,6 +94,7 @@ class Call:
         kwargs: likewise.
         given: numbers of the tensors among them.
         results: of each leaf of what it gave, the tensor's number; None for what is no tensor.
+        written: numbers of the tensors that it is given and changes.
         place: where it was asked for.
         region: in what.
         collective: the collective that it was, None for others.
@@ -104,6 +105,7 @@ class Call:
     kwargs: dict[str, Any]
     given: tuple[int, ...]
     results: tuple[int | None, ...]
+    written: tuple[int, ...]
     place: Place
     region: Region
     collective: Collective | None = None
@@ -180,9 +182,10 @@ class Recorder:
         if func in _NO_WORK or not (given or results or collective):
             return
         place = self._place(_name(func, args))
-        self.tape.calls.append(
-            Call(func, tuple(args), dict(kwargs), tuple(given), results, place, region, collective)
-        )
+        changed = _written(func, args, kwargs)
+        call = Call(func, tuple(args), dict(kwargs), tuple(given), results, changed, place, region)
+        call.collective = collective
+        self.tape.calls.append(call)
 
     def _number(self, tensor: Tensor) -> int:
         block = self._progress.memory.block_of(tensor)
@@ -209,6 +212,17 @@ class Recorder:
         if not progress.in_backward:
             self._forward.setdefault(_get_sequence_nr() - 1, place)
         return place
+
+
+def _written(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int, ...]:
+    """The tensors that an operator changes, as its schema has them."""
+    schema = func._schema
+    if not schema.is_mutable:
+        return ()
+    given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | dict(kwargs)
+    changed = [one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write]
+    leaves = tree_leaves([given.get(name) for name in changed])
+    return tuple(dict.fromkeys(leaf.number for leaf in leaves if isinstance(leaf, Ref)))
 
 
 def _name(func: Any, args: Sequence[object]) -> str:

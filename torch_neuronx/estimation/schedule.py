@@ -20,11 +20,13 @@ from torch_neuronx.distributed.planning.collectives import Collective
 from torch_neuronx.distributed.planning.memory import Block
 from torch_neuronx.estimation.recorder import Place, Region, Tape
 from torch_neuronx.estimation.segments import Piece, Timed, Timer
+from torch_neuronx.nki.launches import OPERATOR
 
 __all__ = ["Clock", "Mode", "Row", "device_us", "run"]
 
 Mode = Literal["compiled", "eager"]
 _READS = torch.ops.aten._local_scalar_dense.default
+_COPIES = torch.ops.aten.copy_.default
 #: Microseconds of a collective.
 Network = Callable[[Collective], float]
 
@@ -91,7 +93,7 @@ class Clock:
 
 def device_us(us: float, rows: Iterable[Row]) -> float:
     """Return a step's microseconds without what the core waits for of the host."""
-    return us - sum(row.us for row in rows if row.engine == "host")
+    return max(0.0, us - sum(row.us for row in rows if row.engine == "host"))
 
 
 COLLECTIVES: str = "collectives table"
@@ -239,8 +241,13 @@ class _Run:
 
     def eager(self, calls: Sequence[int]) -> None:
         """Every operator by itself; the host asks ahead."""
+        kernels: set[int | None] = set()  # what they give
         for number in calls:
             call = self.tape.calls[number]
+            if call.func._schema.name == OPERATOR:
+                kernels.update(call.results)
+            if call.func is _COPIES and call.given[-1] in kernels:
+                continue  # it says where the kernel writes
             section = self._section(number)
             if call.func is _READS:
                 # The host waits until the core has got there.

@@ -29,7 +29,9 @@ from torch_neuronx.dynamo.errors import LoweringError
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.estimation.kernels import Kernels
 from torch_neuronx.estimation.programs import simulated
-from torch_neuronx.estimation.recorder import Form, Ref, Tape
+from torch_neuronx.estimation.recorder import Call, Form, Ref, Tape
+from torch_neuronx.ops.entry import Engine, base_name
+from torch_neuronx.ops.lookup import entry_or_unknown
 
 __all__ = ["Graphs", "Piece", "Timed", "Timer", "by_bytes"]
 
@@ -40,12 +42,25 @@ class Graphs:
 
     Attributes:
         keys: by calls, what is equal for segments that take equally long.
-        made: by key and options, the graph and which of its parameters are weights; or why there is
-            none.
+        made: by key and options, the graph; or why there is none.
     """
 
     keys: dict[tuple[int, ...], Any] = field(default_factory=dict)
-    made: dict[Any, tuple[Graph, frozenset[int]] | str] = field(default_factory=dict)
+    made: dict[Any, Compiled | str] = field(default_factory=dict)
+
+
+class Compiled(NamedTuple):
+    """The graph of a segment after all passes.
+
+    Attributes:
+        graph: in which a node's line is the number of its call.
+        constant: which of its parameters are weights.
+        makers: for each result the number of the call that makes it.
+    """
+
+    graph: Graph
+    constant: frozenset[int]
+    makers: tuple[int, ...]
 
 
 aten = torch.ops.aten
@@ -150,8 +165,8 @@ class Timer:
         return not self.training and role in {"parameters", "buffers"}
 
     def _timed(self, segment: _Segment, key: Any) -> Timed:
-        if not segment.calls:
-            return Timed()
+        if not segment.computes:
+            return Timed()  # other views of the same memory
         full = (key, self.settings)
         if full not in self.graphs.made:
             self.graphs.made[full] = self._compiled(segment)
@@ -162,20 +177,20 @@ class Timer:
                 whole.notes.add(f"call by call, as no graph can be made of a segment: {compiled}")
                 return whole
             return self._opaque(segment, compiled)
-        graph, constant = compiled
+        graph, constant, makers = compiled
         notes: set[str] = set()
         if self.programs:
             found = simulated(graph, self.machine, self.settings, constant)
             if not isinstance(found, str):
-                return self._put_together(found[1], _located(found[0]), len(segment.calls))
+                return self._put_together(found[1], _located(found[0]), makers)
             notes.add(f"no device program: {found}")
         sections = sections_of(graph, self.machine, constant_params=constant, kernels=self._kernels)
-        made = self._put_together(sections, _located(graph), len(segment.calls))
+        made = self._put_together(sections, _located(graph), makers)
         made.notes |= notes | self._kernels.notes
         return made
 
-    def _compiled(self, segment: _Segment) -> tuple[Graph, frozenset[int]] | str:
-        """The segment's graph after all passes, and which of its parameters are weights."""
+    def _compiled(self, segment: _Segment) -> Compiled | str:
+        """The segment's graph, or why there is none."""
         constant = frozenset(
             at for at, number in enumerate(segment.inputs) if self._constant(number)
         )
@@ -183,7 +198,11 @@ class Timer:
             imported = segment.imported(constant)
         except (LoweringError, RuntimeError, NotImplementedError, TypeError, ValueError) as error:
             return (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return pipeline.run(imported.graph, self.settings), imported.constant_params or frozenset()
+        return Compiled(
+            pipeline.run(imported.graph, self.settings),
+            imported.constant_params or frozenset(),
+            segment.makers(imported),
+        )
 
     def _one_by_one(self, segment: _Segment) -> Timed:
         """Of a segment that is no graph: its calls, each by itself."""
@@ -196,8 +215,8 @@ class Timer:
     def _opaque(self, segment: _Segment, error: str) -> Timed:
         """An operator of which no graph can be made: the bytes that it reads and writes."""
         call = self.tape.calls[segment.calls[0]]
-        numbers = {*call.given, *(n for n in call.results if n is not None)}
-        moved = sum(self.tape.forms[n].nbytes for n in numbers)
+        written = {*call.written, *(n for n in call.results if n is not None)}
+        moved = sum(self.tape.forms[n].nbytes for n in (*{*call.given}, *written))
         us = by_bytes(self.machine, moved)
         note = f"{call.place.operator} by its bytes alone: {error}"
         piece = Piece(0, 0, "dma", us, moved, 0, BY_BOUNDS, "other call", 1.0, 0, 1.0)
@@ -217,7 +236,7 @@ class Timer:
         return self.machine.passes(cost.node.srcs[0].dtype) if cost.flops else 1.0
 
     def _put_together(
-        self, sections: Sequence[Section], locs: dict[Node, int], calls: int
+        self, sections: Sequence[Section], locs: dict[Node, int], makers: Sequence[int]
     ) -> Timed:
         made = Timed(sections=len(sections))
         for number, section in enumerate(sections):
@@ -234,9 +253,11 @@ class Timer:
                 us = share * section.us
                 if not us and not moved:
                     continue
-                call = min(locs.get(cost.node, 0), calls - 1)
+                call = makers[cost.result] if cost.result >= 0 else locs.get(cost.node, 0)
                 dma = self.machine.dma_us(moved) > cost.longest
                 engine = "dma" if dma else cost.engine
+                if section.bound_by == "host" and not cost.works:
+                    engine = "host"  # a part of what an operator of the host gives
                 made.pieces.append(
                     Piece(
                         call, number, engine, us, moved, cost.flops, section.how, cost.kind,
@@ -318,13 +339,22 @@ class _Segment:
                 if result is not None and result not in given:
                     made.setdefault(result)
         self.inputs = tuple(given)
+        # What is only looked at in another way, or taken and not filled, is nobody's work.
+        working = [one for one in map(tape.calls.__getitem__, calls) if _works(one)]
+        computed = {
+            tape.blocks[n] for one in working for n in (*one.written, *one.results) if n is not None
+        }
+        self.computes = bool(working)
         end = calls[-1] if calls else -1
         # What somebody takes later, and what nobody takes: it is a result of the program.
         self.outputs = tuple(
             value
             for value in made
-            if last.get(value, -1) > end
-            or (value not in last and value not in beside and tape.forms[value].shape != (0,))
+            if tape.blocks[value] in computed
+            and (
+                last.get(value, -1) > end
+                or (value not in last and value not in beside and tape.forms[value].shape != (0,))
+            )
         )
 
     def key(self, constant: Callable[[int], bool]) -> Any:
@@ -356,6 +386,24 @@ class _Segment:
         gm.graph.eliminate_dead_code()
         return import_graph(gm, "segment", frozenset(constant))
 
+    def makers(self, imported: Imported) -> tuple[int, ...]:
+        """For each result of the segment's graph the number of the call that makes it."""
+        last = {
+            number: at
+            for at, one in enumerate(self.calls)
+            for number in (*self.tape.calls[one].results, *self.tape.calls[one].written)
+        }
+        found = []
+        for number, loc in enumerate(imported.result_locs):
+            home = imported.graph.aliases.get(number)
+            if home is None:
+                found.append(min(loc.line if loc else 0, len(self.calls) - 1))
+                continue
+            argument = imported.arguments[home]
+            changed = self.inputs[argument] if isinstance(argument, int) else -1
+            found.append(last.get(changed, len(self.calls) - 1))
+        return tuple(found)
+
     def _replay(self, *given: Tensor) -> list[Tensor]:
         values = dict(zip(self.inputs, given, strict=True))
 
@@ -366,10 +414,17 @@ class _Segment:
             call = self.tape.calls[number]
             fx_traceback.set_stack_trace([f'  File "call", line {at}, in call\n'])
             args, kwargs = tree_map(value, (call.args, call.kwargs))
-            leaves = tree_leaves(call.func(*args, **kwargs))
+            result = call.func(*args, **kwargs)
+            leaves = tree_leaves(result) if call.results else ()
             named = zip(call.results, leaves, strict=True)
             values |= {name: leaf for name, leaf in named if name is not None}
         return [values[number] for number in self.outputs]
+
+
+def _works(call: Call) -> bool:
+    """Return whether a call computes or moves something, by the table of operators."""
+    name = base_name(call.func._schema.name)
+    return entry_or_unknown(name).engine is not Engine.VIEW
 
 
 def _empty(form: Form) -> Tensor:

@@ -160,8 +160,8 @@ def _is_tensor(node: Node) -> bool:
         return True
     last = len(node.shape) - 1
     dims, source = node["dims"], node.srcs[0]
-    along = source.shape[dims.index(last)] if last in dims else 1
-    return along > 1 or node.shape[last] == 1
+    # One value for each row is a number for its partition, also where a row has one element.
+    return last in dims and source.shape[dims.index(last)] > 1
 
 
 @dataclass(slots=True)
@@ -178,6 +178,7 @@ class NodeCost:
         filled: of the Tensor Engine's array that a product fills, 1 for all of it.
         row_bytes: of the rows that a gather or scatter moves, 0 for others.
         touched: bytes of its first operand that it reads, -1 for all of them.
+        result: of a copy, the number of the graph's result that it makes; -1 for others.
     """
 
     node: Node
@@ -189,6 +190,7 @@ class NodeCost:
     filled: float = 1.0
     row_bytes: int = 0
     touched: int = -1
+    result: int = -1
 
     @property
     def longest(self) -> float:
@@ -308,15 +310,17 @@ def _attention(made: NodeCost, machine: Machine) -> None:
         return
     batch, heads, rows, width = query.shape
     keys, wide = key.shape[2], value.shape[3]
-    # What a causal mask hides is left out in tiles of 128.
-    tiles = -(-max(rows, 1) // LANES)
-    shown = (tiles + 1) / (2 * tiles) if _causal(node) and rows == keys else 1.0
+    # What a causal mask hides is left out in tiles of 128, which the Tensor Engine takes whole.
+    shown = in_tiles = 1.0
+    if _causal(node) and rows == keys:
+        tiles = -(-max(rows, 1) // LANES)
+        shown, in_tiles = _shown(rows), (tiles + 1) / (2 * tiles)
     often, dtype = batch * heads, query.dtype
     first = machine.product_us(often, rows, width, keys, dtype)
     second = machine.product_us(often, rows, keys, wide, dtype)
     products = 2.5 if backward else 1.0
     made.flops = int(2 * often * rows * keys * (width + wide) * products * shown)
-    tensor = (first + second) * products * shown
+    tensor = (first + second) * products * in_tiles
     made.filled = _filled(made.flops, tensor, machine, dtype)
     scores = int(often * rows * keys * shown)
     # The weights are turned around for the second product.
@@ -325,6 +329,13 @@ def _attention(made: NodeCost, machine: Machine) -> None:
     made.busy["scalar"] = machine.lanes_us("scalar", scores, 1, dtype)
     made.busy["vector"] = machine.lanes_us("vector", scores, 4 if backward else 2, dtype)
     made.engine = "tensor"
+
+
+def _shown(rows: int) -> float:
+    """The share of the scores that a causal mask leaves, in tiles of 128 rows and columns."""
+    whole, rest = divmod(rows, LANES)
+    shown = LANES * LANES * whole * (whole + 1) // 2 + rest * rows
+    return shown / (rows * rows) if rows else 1.0
 
 
 def _causal(node: Node) -> bool:

@@ -9,11 +9,12 @@ time, tile by tile, and takes as long as the busiest of them; then the next one 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.loops import turns_of
+from neuronxcc.ir.node import Node, is_uniform
 from neuronxcc.ir.op import Op
 from neuronxcc.perf.graphs.machine import Machine
 from neuronxcc.perf.graphs.merging import balance, merge
@@ -36,6 +37,7 @@ How = Literal["simulated", "bytes and flops"]
 Kernels = Callable[[Node], Prediction | None]
 SIMULATED: Final[How] = "simulated"
 BY_BOUNDS: Final[How] = "bytes and flops"
+COPY: Final = "copied result"  # the class of a result that nobody computes
 KERNEL: Final = "kernel"  # the class of a call of a kernel of NKI whose instructions are timed
 
 _BEGINS = frozenset(
@@ -43,6 +45,7 @@ _BEGINS = frozenset(
     | {"window", "scattered choice", "random numbers"}
 )
 _BESIDE: Final = 1 << 16  # bytes of a small result: a scale or a shift of each channel
+_MOST_TURNS: Final = 1 << 10  # of a loop: longer ones are counted once
 # What is no work of its own: it is another way of looking at its operand.
 _VIEWS = frozenset({Op.RESHAPE, Op.BROADCAST_IN_DIM, Op.SLICE, Op.BITCAST_CONVERT})
 # They change a part of a value that stays where it is.
@@ -128,10 +131,19 @@ def sections_of(
     if constant_params is None:
         updated = set(graph.aliases.values())
         constant_params = {p["index"] for p in graph.params} - updated
-    parts = _Parts(machine, frozenset(constant_params), kernels)
+    parts = _taken_apart(graph, machine, frozenset(constant_params), kernels)
+    parts.kept = frozenset(graph.params) - {graph.params[at] for at in graph.aliases.values()}
+    copied = parts.copied(graph)
+    return [*parts.finished(graph), *([copied] if copied else [])]
+
+
+def _taken_apart(
+    graph: Graph, machine: Machine, constant: frozenset[int], kernels: Kernels | None = None
+) -> _Parts:
+    parts = _Parts(machine, constant, kernels)
     for node in graph.nodes():
         parts.add(node)
-    return parts.finished(graph)
+    return parts
 
 
 def cost_section(nodes: Sequence[Node], results: Collection[Node], machine: Machine) -> Section:
@@ -166,12 +178,13 @@ class _Parts:
         self.apart: dict[int, Node] = {}  # by number of a section the kernel that it is
         self.stored: set[Node] = set()  # what kernels take and give, which is in HBM
         self.constant = constant
+        self.kept: frozenset[Node] = frozenset()  # parameters that are to stay as they are
         self.sections: list[list[Node]] = []
         self.place: dict[Node, int] = {}  # number of its section; -1 for what is not computed here
         self.costs: dict[Node, NodeCost] = {}
         self.weights: set[Node] = set()  # made of constant parameters by moving alone
         self.nested: dict[Node, list[Section]] = {}
-        self.loaded: set[Node] = set()  # parameters that an earlier section has brought
+        self.loaded: dict[Node, int] = {}  # bytes that an earlier section has brought and left here
         self.streams = False  # nothing in the last section needs an operand as a whole
 
     def add(self, node: Node) -> None:
@@ -233,11 +246,14 @@ class _Parts:
         return True
 
     def _inside(self, node: Node) -> list[Section]:
-        """Of a loop once what it repeats, of a choice the longest branch."""
-        if node.op is Op.CONDITIONAL:
-            branches = [sections_of(branch, self.machine) for branch in node["branches"]]
-            return max(branches, key=lambda branch: sum(s.us for s in branch))
-        return sections_of(node["body"], self.machine)
+        """Of a loop what it repeats, of a choice the longest branch."""
+        inner = node["branches"] if node.op is Op.CONDITIONAL else (node["body"],)
+        # What they hand on as they were given it stays where it is.
+        found = []
+        for graph in inner:
+            constant = frozenset(range(len(graph.params))) - set(graph.aliases.values())
+            found.append(_taken_apart(graph, self.machine, constant).finished(graph))
+        return max(found, key=lambda branch: sum(s.us for s in branch))
 
     def finished(self, graph: Graph) -> list[Section]:
         """All sections, in order."""
@@ -259,9 +275,39 @@ class _Parts:
                 found.append(self._kernel(number))
                 continue
             section = self.costed(number, results, crossing)
-            inner = [s for node in nodes for s in self.nested.get(node, ())]
-            found.append(_joined(section, inner, nodes) if inner else section)
+            for node in nodes:
+                if node in self.nested:
+                    _add(section, self.nested[node], node)
+            found.append(section)
         return found
+
+    def copied(self, graph: Graph) -> Section | None:
+        """What no engine computes and is yet written.
+
+        Results share no memory but with what they change in place. So parameters, parts of them,
+        constants, and what is a result twice are copied.
+        """
+        made, given = Section(), set[Node]()
+        for number, node in enumerate(graph.results):
+            home = graph.aliases.get(number)
+            stays = home is not None and node is graph.params[home]
+            if stays or not node.type.nbytes:
+                continue
+            if self.place[node] >= 0 and node not in given:
+                given.add(node)  # its section writes it
+                continue
+            part, root = self._part(node)
+            filled = root.op is Op.CONSTANT and is_uniform(root["literal"].array)
+            read = 0 if filled or not self._in_memory(root) else _bytes(part, root)
+            made.nodes.append(NodeCost(node, COPY, "dma", result=number))
+            made.of.append(read + node.type.nbytes)
+            made.read += read
+            made.written += node.type.nbytes
+        if not made.nodes:
+            return None
+        made.busy["dma"] = self.machine.dma_us(made.read + made.written)
+        made.latency_us = self.machine.graph.section_gap
+        return made
 
     def costed(self, number: int, results: frozenset[Node], crossing: frozenset[Node]) -> Section:
         """The time and the bytes of a section."""
@@ -269,7 +315,7 @@ class _Parts:
         nodes = self.sections[number]
         made = Section([self.costs[node] for node in nodes])
         made.of = [0] * len(nodes)
-        seen: set[Node] = set()
+        seen: dict[Node, int] = {}
         rows = sum(self._moves(at, made, number, seen) for at in range(len(nodes)))
         for at, node in enumerate(nodes):
             if node in results or (node in crossing and self._leaves(node)):
@@ -303,30 +349,41 @@ class _Parts:
         made.notes = known.notes
         return made
 
-    def _moves(self, at: int, made: Section, number: int, seen: set[Node]) -> int:
-        """Count what a node of a section reads from HBM; of that, what its `busy` has already."""
+    def _moves(self, at: int, made: Section, number: int, seen: dict[Node, int]) -> int:
+        """Count what a node of a section reads from HBM; of that, what its `busy` has already.
+
+        Args:
+            at: the node's place in the section.
+            made: the section.
+            number: the section's.
+            seen: bytes that it has read so far, of values and of parts of them.
+        """
         cost, rows = made.nodes[at], 0
         for operand, src in enumerate(cost.node.srcs):
-            root = self._root(src)
-            here = root in seen or root in self.loaded or self.place.get(root, -1) == number
-            if here or not self._in_memory(root):
+            part, root = self._part(src)
+            if self.place.get(root, -1) == number or not self._in_memory(root):
                 continue
-            size = root.type.nbytes
-            if src.op is Op.SLICE or src in self.weights:
-                size = min(size, src.type.nbytes)  # weights are stored as they are used
-            if cost.touched >= 0 and operand == 0:
+            before = max(seen.get(root, 0), self.loaded.get(root, 0))
+            if part in seen or part in self.loaded or before >= root.type.nbytes:
+                continue
+            if cost.touched >= 0 and operand == 0 and not self._copies(cost.node):
                 size = rows = cost.touched
             else:
-                seen.add(root)
-                if root not in self.weights and not self._leaves(root):
-                    self.loaded.add(root)
+                whole = root.type.nbytes
+                size = min(_bytes(part, root), whole - before)
+                kept = root not in self.weights and not self._leaves(root)
+                for known in (seen, self.loaded) if kept else (seen,):
+                    known[part] = size
+                    known[root] = whole if part is root else before + size
+                if src in self.weights:
+                    size = min(size, src.type.nbytes)  # they are stored as they are used
             made.of[at] += size
             made.read += size
         return rows
 
     def _changed(self, cost: NodeCost) -> int:
         """Bytes that a node's result has in HBM that were not there."""
-        if cost.node.op in _IN_PLACE and self._in_memory(cost.node):
+        if self._in_place(cost.node):
             return cost.touched  # the rest stays where it is
         return sum(t.nbytes for t in cost.node.types)
 
@@ -345,15 +402,36 @@ class _Parts:
             node = node.srcs[0]
         return node
 
+    def _part(self, node: Node) -> tuple[Node, Node]:
+        """What a value is a view of, and the part of that which it needs: a slice, or all."""
+        root = self._root(node)
+        part, below = node, node
+        while below is not root:
+            below = below.srcs[0]
+            if below.type.size <= part.type.size or part.op is Op.BITCAST_CONVERT:
+                part = below
+        return part, root
+
     def _in_memory(self, root: Node) -> bool:
         """Return whether who did not make a value has to read it from HBM."""
         if root.op is Op.PARAMETER:
             return True
-        if root.op in _IN_PLACE and self._in_memory(self._root(root.srcs[0])):
+        if self._in_place(root):
             return True
         if self.place.get(root, -1) < 0:
             return root.op is Op.CONSTANT and root.type.size > 1
         return self._leaves(root)
+
+    def _in_place(self, node: Node) -> bool:
+        """Return whether a value is another one in memory, of which a part is changed."""
+        if node.op not in _IN_PLACE:
+            return False
+        base = self._root(node.srcs[0])
+        return base not in self.kept and self._in_memory(base)
+
+    def _copies(self, node: Node) -> bool:
+        """Return whether what a part is changed of stays, so that the rest is copied."""
+        return node.op in _IN_PLACE and self._root(node.srcs[0]) in self.kept
 
     def _leaves(self, node: Node) -> bool:
         """Return whether a result is too large to stay on the chip."""
@@ -361,7 +439,7 @@ class _Parts:
             return True
         return sum(t.nbytes for t in node.types) > self.machine.resident_bytes
 
-    def _again(self, nodes: Sequence[Node], read: set[Node]) -> int:
+    def _again(self, nodes: Sequence[Node], read: Collection[Node]) -> int:
         """Bytes that products read once more, because neither operand fits on the chip."""
         found = 0
         for node in nodes:
@@ -382,14 +460,36 @@ class _Parts:
         return found
 
 
-def _joined(section: Section, inner: Sequence[Section], nodes: Sequence[Node]) -> Section:
-    """A section with those of the graphs that it calls."""
+def _bytes(part: Node, root: Node) -> int:
+    """Bytes of a part of a value, as that has them."""
+    return part.type.size * root.dtype.itemsize
+
+
+def _add(section: Section, inner: Sequence[Section], node: Node) -> None:
+    """Add the sections of a graph that a node calls, as often as it does."""
+    often = 1
+    if node.op is Op.WHILE:
+        turns = turns_of(node, node["body"], _MOST_TURNS)
+        if turns is None:
+            note = "a loop is counted as one iteration"
+            section.notes = tuple(dict.fromkeys((*section.notes, note)))
+        else:
+            often = len(turns)
     for part in inner:
-        section.nodes += part.nodes
-        section.of += part.of
-        section.read += part.read
-        section.written += part.written
-        section.latency_us += part.us
-    if any(node.op is Op.WHILE for node in nodes):
-        section.notes = (*section.notes, "a loop is counted as one iteration")
-    return section
+        section.nodes += [_repeated(cost, often) for cost in part.nodes]
+        section.of += [moved * often for moved in part.of]
+        section.read += part.read * often
+        section.written += part.written * often
+        section.latency_us += part.us * often
+        section.notes = tuple(dict.fromkeys((*section.notes, *part.notes)))
+
+
+def _repeated(cost: NodeCost, often: int) -> NodeCost:
+    if often == 1:
+        return cost
+    return replace(
+        cost,
+        flops=cost.flops * often,
+        busy={name: us * often for name, us in cost.busy.items()},
+        either={name: us * often for name, us in cost.either.items()},
+    )
