@@ -66,6 +66,9 @@ class KernelRun(Protocol):
     def decide(self, register: Any) -> bool | None:
         """Answer whether a register is true, None if what asks is no ``while`` of Python."""
 
+    def compute(self, op: str, a: Any, b: Any) -> Any:
+        """Record arithmetic of two registers, or of one and an integer; return the result."""
+
     def device_print(self, prefix: str, tensor: Any) -> None:
         """Record that a tensor is printed."""
 

@@ -366,6 +366,8 @@ def _frozen(value: Any) -> Any:
         return float, repr(value)
     if isinstance(value, (bool, int, str, bytes, type(None), enum.Enum, type)):
         return type(value), value
+    if isinstance(value, slice):  # hashable since Python 3.12
+        return slice, _frozen(value.start), _frozen(value.stop), _frozen(value.step)
     try:
         hash(value)
     except TypeError:

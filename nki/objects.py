@@ -18,7 +18,8 @@ class NKIObject:
     A subclass without an ``__init__`` of its own takes its data attributes, annotated or not, by
     keyword or in order of declaration, defaults being the class attributes and else None, and then
     calls ``__post_init__`` if there is one. It need not be decorated as a dataclass, and if it is,
-    the same holds: the vendor's compiler reads classes itself, and knows no other rules.
+    the same holds: the vendor's compiler reads classes itself, and knows no other rules. Two
+    objects of one class are equal if their attributes are.
     """
 
     __slots__ = ()
@@ -50,6 +51,16 @@ class NKIObject:
         post = getattr(self, "__post_init__", None)
         if post is not None:
             post(*(given[name] for name in passed))
+
+    def __eq__(self, other: object) -> bool:
+        mine = fields_of(self)
+        if mine is None or type(other) is not type(self):
+            return NotImplemented
+        return mine == fields_of(other)
+
+    def __hash__(self) -> int:
+        # Of what cannot change: kernels change attributes of objects that are keys somewhere.
+        return object.__hash__(self) if fields_of(self) is None else hash(type(self))
 
 
 _CODE = (

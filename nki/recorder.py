@@ -108,7 +108,8 @@ class Recorder:
         self._blocks: list[Block] = [self.recording.body]
         # Of each open loop the values of its counter, None if it may not run.
         self._counters: list[range | None] = []
-        self._ranges: dict[int | None, range] = {}  # by number of the counter
+        # By number of a register that follows a loop's counter: the counter's values and its own.
+        self._ranges: dict[int | None, tuple[range, range]] = {}
         self._count = 0
         self._created: dict[int, tuple[str, int]] = {}  # of storages in shared HBM
         self._registers: set[int] = set()  # written
@@ -279,9 +280,11 @@ class Recorder:
 
     def counted(self, storage: Storage, index: Any) -> range | None:
         """Return the values that a register takes while a storage exists; None if unknown."""
-        for values in self._counters[storage.depth :]:
-            if values is not None and self._ranges.get(getattr(index, "number", None)) is values:
-                return values
+        found = self._ranges.get(getattr(index, "number", None))
+        if found is not None:
+            for values in self._counters[storage.depth :]:
+                if values is found[0]:
+                    return found[1]
         return None
 
     def variant(self, template: Template, **changes: Any) -> Template:
@@ -375,6 +378,37 @@ class Recorder:
         made.frozen = frozen
         return made
 
+    def compute(self, op: str, a: Any, b: Any) -> VirtualRegister:
+        """Record arithmetic of two registers, or of one and an integer.
+
+        Args:
+            op: "add", "subtract" or "multiply".
+            a: a register or an integer.
+            b: likewise.
+        """
+        made = self.register()
+        self.issue(HIDDEN["register_alu"], {"dst": made, "a": a, "b": b}, {"op": op})
+        known = self._values_of(op, a, b)
+        if known is not None:
+            self._ranges[made.number] = known
+        return made
+
+    def _values_of(self, op: str, a: Any, b: Any) -> tuple[range, range] | None:
+        """Return what follows from a loop's counter and a number, None if that is not known."""
+        if isinstance(b, VirtualRegister) and op != "subtract":
+            a, b = b, a
+        found = self._ranges.get(a.number) if isinstance(a, VirtualRegister) else None
+        if found is None or isinstance(b, VirtualRegister) or (op == "multiply" and b < 1):
+            return None
+        counter, values = found
+        if op == "multiply":
+            taken = range(values.start * b, values.stop * b, values.step * b)
+        else:
+            by = b if op == "add" else -b
+            taken = range(values.start + by, values.stop + by, values.step)
+        fits = not taken or (taken[0] >= -(2**31) and taken[-1] < 2**31)
+        return (counter, taken) if fits else None
+
     def _check_registers(self, row: Instruction, operands: Mapping[str, Any]) -> None:
         for operand in row.operands:
             register = operands[operand.name]
@@ -388,6 +422,7 @@ class Recorder:
                 register.assign(0)  # raises
             else:
                 self._registers.add(register.number)
+                self._ranges.pop(register.number, None)
 
     # --- control flow --------------------------------------------------------------------------
 
@@ -411,7 +446,7 @@ class Recorder:
         self._registers.add(counter.number)
         known = all(isinstance(bound, int) for bound in bounds)
         values = range(*bounds, step) if known else range(0)
-        self._ranges[counter.number] = values
+        self._ranges[counter.number] = values, values
         with self._nested(values or None) as body:
             yield counter
         self._loop(Loop("for", (counter.number,), *bounds, step, body, 0))

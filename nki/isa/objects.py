@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
+
+import numpy as np
 
 from nki.context import current_run
 from nki.errors import NkiError, NkiTypeError
@@ -15,7 +18,8 @@ class VirtualRegister(RuntimeScalar):
     """A 32-bit register, made by `nisa.register_alloc`.
 
     Its value exists while the kernel runs, so it cannot steer Python: `nl.fori_loop` and
-    `nl.while_loop` can, and ``while register:`` is recorded as a loop of the device.
+    `nl.while_loop` can, and ``while register:`` is recorded as a loop of the device. ``+``, ``-``
+    and ``*`` with integers and registers give another register, which the device computes.
 
     Attributes:
         value: the signed 32-bit value as far as the kernel has run; None before the first write.
@@ -83,6 +87,45 @@ class VirtualRegister(RuntimeScalar):
             self._no_number("a condition of Python")
         return answer
 
+    def _compute(self, op: str, other: Any, *, swapped: bool = False) -> Any:
+        if isinstance(other, (bool, float, np.floating)):
+            self._no_number(f"an operand beside a {type(other).__name__}")
+        if not isinstance(other, (int, np.integer, VirtualRegister)):
+            return NotImplemented
+        recorder = current_run()
+        if recorder is None:
+            self._no_number("an operand outside of a kernel")
+        given = other if isinstance(other, VirtualRegister) else int(other)
+        return recorder.compute(op, *((given, self) if swapped else (self, given)))
+
+    def __add__(self, other: Any) -> Any:
+        return self._compute("add", other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._compute("add", other, swapped=True)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._compute("subtract", other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._compute("subtract", other, swapped=True)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._compute("multiply", other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._compute("multiply", other, swapped=True)
+
+    def __neg__(self) -> Any:
+        return self._compute("subtract", 0, swapped=True)
+
+    def __eq__(self, other: object) -> bool:
+        if self is not other and isinstance(other, (int, float, np.number, VirtualRegister)):
+            self._no_number("an operand of ==")
+        return self is other
+
+    __hash__ = object.__hash__
+
     def __int__(self) -> int:
         self._no_number("an int")
 
@@ -91,6 +134,23 @@ class VirtualRegister(RuntimeScalar):
 
     def __repr__(self) -> str:
         return f"VirtualRegister({'' if self.value is None else self.value})"
+
+
+def _refused(sign: str) -> Callable[[VirtualRegister, Any], NoReturn]:
+    def refuse(self: VirtualRegister, other: Any) -> NoReturn:
+        del other
+        self._no_number(f"an operand of {sign}")
+
+    return refuse
+
+
+# A device has no value of them for Python, and the documentation names no instruction either.
+for _name, _sign in {
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "floordiv": "//", "mod": "%", "truediv": "/",
+    "pow": "**", "lshift": "<<", "rshift": ">>", "and": "&", "or": "|", "xor": "^",
+}.items():  # fmt: skip
+    for _side in ("", "" if _name in ("lt", "le", "gt", "ge") else "r"):
+        setattr(VirtualRegister, f"__{_side}{_name}__", _refused(_sign))
 
 
 class NkiInstruction(NKIObject):

@@ -101,6 +101,15 @@ def _without_accumulate(call: Call) -> Call:
     return call
 
 
+def _by_flag(call: Call) -> Call:
+    """psum_accumulate_flag: bit 0 is set where the first product of a group overwrites."""
+    kwargs = dict(call.kwargs)
+    flag = kwargs.pop("psum_accumulate_flag", None)
+    if flag is None:
+        return call
+    return call._replace(kwargs={**kwargs, "accumulate": not int(flag) & 1})
+
+
 def _read_modify_write(call: Call) -> Call:
     """dma_copy(dst, src, dst_rmw_op=nl.add) adds to dst, which is dma_compute today."""
     kwargs = dict(call.kwargs)
@@ -135,7 +144,11 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
                 _renamed("is_moving_zero", "is_moving_onezero"),
             ),
             Spelling("0.2", "psumAccumulateFlag= had no effect", _dropped("psumAccumulateFlag")),
+            Spelling("0.2", "bit 0 of psum_accumulate_flag= is accumulate=False", _by_flag),
             Spelling("0.2", "a seventh argument is tile_position", _without_accumulate),
+        ),
+        "nc_matmul_mx": (
+            Spelling("0.2", "bit 0 of psum_accumulate_flag= is accumulate=False", _by_flag),
         ),
         "affine_select": (
             Spelling("0.2", "a third argument is offset, before two numbers", _offset_third),

@@ -1,10 +1,11 @@
-"""Registers: register_move, register_load, register_store."""
+"""Registers: register_move, register_load, register_store, and arithmetic on them."""
 
 from __future__ import annotations
 
 from neuronxcc.codegen import build
 from neuronxcc.codegen.loop import Scalar
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.op import Op
 from nki.dtypes import info
 from nki.lowering import values
 from nki.lowering.implement import implements
@@ -49,4 +50,15 @@ def _store(work: Work) -> None:
     loop = _begin(work, "dst")
     word = build.convert(loop.register("src"), DType.U32)
     loop.store("dst", values.from_bits(word, work.dtype("dst")))
+    loop.finish()
+
+
+_ALU = {"add": Op.ADD, "subtract": Op.SUBTRACT, "multiply": Op.MULTIPLY}
+
+
+@implements("register_alu")
+def _alu(work: Work) -> None:
+    loop = _begin(work)
+    result = build.op(_ALU[work.attributes["op"]], loop.integer("a"), loop.integer("b"))
+    loop.put(work.leaf("dst"), build.convert(result, DType.S32), (0,))
     loop.finish()

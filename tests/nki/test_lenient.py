@@ -116,6 +116,50 @@ def test_data_classes_keep_what_python_gives_them() -> None:
     assert Heir(2).a == 4
 
 
+@pytest.mark.parametrize("decorate", [lambda kind: kind, dataclass])
+def test_objects_are_equal_if_their_attributes_are(decorate: Any) -> None:
+    @decorate
+    class Config(nl.NKIObject):
+        a: int
+        b: Any = None
+
+    class Other(nl.NKIObject):
+        a: int
+        b: Any = None
+
+    kind: Any = Config
+    other: Any = Other
+    assert kind(1) == kind(1, None) != kind(1, 2)
+    assert kind(1) != other(1)
+    assert kind(1, kind(2)) == kind(1, kind(2))
+    assert [kind(1), kind(3)].index(kind(3)) == 1
+
+    @nki.jit
+    def kernel(x: Any) -> Any:
+        tile, same = nl.load(x), nl.load(x)
+        assert tile == tile  # noqa: PLR0124
+        assert tile != same  # another tensor, whatever it holds
+        assert kind(1, tile) == kind(1, tile) != kind(1, same)
+        assert len({tile, same}) == 2
+        return x
+
+    x = np.ones((4, 3), np.float32)
+    np.testing.assert_array_equal(kernel(x), x)
+    assert len({other(1), other(1), other(2)}) == 2
+
+
+def test_a_kernel_takes_a_slice() -> None:
+    @nki.jit
+    def kernel(x: Any, rows: slice) -> Any:
+        out = nl.ndarray(x[rows].shape, x.dtype, nl.shared_hbm)
+        nisa.dma_copy(out, x[rows])
+        return out
+
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for rows in (slice(0, 2), slice(1, 4), slice(0, 4, 2), slice(None)):
+        np.testing.assert_array_equal(kernel(x, rows), x[rows])
+
+
 def test_a_kernel_takes_such_an_object() -> None:
     @dataclass
     class Given(nl.NKIObject):

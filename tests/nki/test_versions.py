@@ -190,6 +190,14 @@ SCALES = [1.0]
             ("nc_matmul", (DST, SRC, SRC), {"is_moving_zero": True}),
             ("nc_matmul", (DST, SRC, SRC), {"is_moving_onezero": True}),
         ),
+        *(
+            (
+                (name, (DST, SRC, SRC, *more), {"psum_accumulate_flag": flag}),
+                (name, (DST, SRC, SRC, *more), {"accumulate": accumulate}),
+            )
+            for name, more in (("nc_matmul", ()), ("nc_matmul_mx", (SRC, SRC)))
+            for flag, accumulate in ((0, True), (1, False), (2, True), (3, False), (4, True))
+        ),
         (
             ("nc_matmul", (DST, SRC, SRC), {"psumAccumulateFlag": 3}),
             ("nc_matmul", (DST, SRC, SRC), {}),

@@ -1,6 +1,7 @@
 """Instructions that recordings hold besides the documented ones.
 
 - ``fill`` sets any memory to a number.
+- ``register_alu`` is Python's arithmetic on a register; its 32 bits wrap around.
 - ``device_print`` prints a tensor.
 - ``combine`` folds a list of tensors of one type, element by element, from the first to the last:
   what a reduction across ranks is. ``dst`` may be one of the sources, whole, and overlaps no other.
@@ -16,6 +17,7 @@ other copies are ``dma_copy``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,21 @@ from nki.isa import convert
 from nki.isa.alu import ALU
 from nki.isa.cast import Array, bit_pattern, to_float32, to_integer
 from nki.isa.rows.common import NUMERIC, Arrays, on, raw, source, target
-from nki.isa.spec import ANY_DTYPE, HBM, ON_CHIP, Attribute, Instruction, Kind, Operand, Role
+from nki.isa.spec import (
+    ANY_DTYPE,
+    HBM,
+    ON_CHIP,
+    REGISTER,
+    Attribute,
+    Instruction,
+    Kind,
+    Operand,
+    Role,
+)
 from nki.isa.state import Step
 from nki.memory import sentinel_bytes
 
-__all__ = ["COMBINED", "ROWS", "SENTINEL"]
+__all__ = ["COMBINED", "REGISTER_OPERATORS", "ROWS", "SENTINEL"]
 
 # A fill with what memory holds that nothing has written.
 SENTINEL = "sentinel"
@@ -50,6 +62,13 @@ def _fill(step: Step, operands: Arrays, attributes: Mapping[str, Any]) -> dict[s
     if info(step.dtypes["dst"]).is_packed:
         return {"dst": np.zeros(dst.shape, dst.dtype)}
     return {"dst": np.full(dst.shape, value, np.int64 if isinstance(value, int) else np.float32)}
+
+
+def _register_alu(step: Step, operands: Arrays, attributes: Mapping[str, Any]) -> dict[str, Array]:
+    del step
+    a, b = (np.asarray(operands[name], np.int64).reshape(1, 1) for name in ("a", "b"))
+    word = REGISTER_OPERATORS[attributes["op"]](a, b) & 0xFFFFFFFF
+    return {"dst": word.astype(np.uint32).view(np.int32)}
 
 
 def _combine(step: Step, operands: Arrays, attributes: Mapping[str, Any]) -> dict[str, Array]:
@@ -84,6 +103,10 @@ def _counted_copy(step: Step, operands: Arrays, attributes: Mapping[str, Any]) -
     return {"dst": dst}
 
 
+# What registers compute. The low bits do not depend on the bits above, so 64 are enough.
+REGISTER_OPERATORS: Mapping[str, Any] = MappingProxyType(
+    {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
+)
 _POSITIONS = ("count", "src_at", "dst_at")
 _ANYWHERE = HBM | ON_CHIP
 COMBINED = NUMERIC - {"bool_", "float8_e8m0fnu"}  # what has a sum
@@ -130,6 +153,17 @@ ROWS = (
         ),
         on("dma"),
         _fill,
+    ),
+    Instruction(
+        "register_alu",
+        (
+            Operand("dst", Role.WRITE, Kind.REGISTER, REGISTER),
+            Operand("a", Role.READ, Kind.REGISTER_OR_INT, REGISTER),
+            Operand("b", Role.READ, Kind.REGISTER_OR_INT, REGISTER),
+            Attribute("op", convert.op(*REGISTER_OPERATORS)),
+        ),
+        on("sync"),
+        _register_alu,
     ),
     Instruction(
         "device_print",
