@@ -217,8 +217,9 @@ class NkiTensor(TensorBase):
             NkiIndexError: not ``0 <= start < end <= size`` (NKI010, NKI012).
             NkiError: a step below 1 (NKI012), or an indirect dimension (NKI024).
         """
-        places = integer(start), integer(end), integer(step)
-        return tensor_of(self.storage, views.slice_dim(self.pattern, dim, *places))
+        if not type(start) is type(end) is type(step) is int:
+            start, end, step = integer(start), integer(end), integer(step)
+        return tensor_of(self.storage, views.slice_dim(self.pattern, dim, start, end, step))
 
     def select(self, dim: int, index: Any) -> "NkiTensor":
         """Return one index of a dimension, which is removed unless it is the partition.
