@@ -360,12 +360,14 @@ def permute(p: AccessPattern, dims: Sequence[int]) -> AccessPattern:
     Raises:
         NkiError: ``dims`` is no permutation (NKI014) or moves the partition (NKI015).
     """
-    order = tuple(dims)
+    given: Any = dims
+    order: tuple[Any, ...] = tuple(given) if hasattr(given, "__iter__") else (given,)
     n = len(p.shape)
-    if sorted(order) != list(range(n)):
+    integers = all(isinstance(dim, (int, np.integer)) for dim in order)
+    if not integers or sorted(order) != list(range(n)):
         raise NkiError(
             "NKI014",
-            f"{order} is no permutation of the {n} dimensions of a view of shape {p.shape}",
+            f"{dims!r} is no permutation of the {n} dimensions of a view of shape {p.shape}",
             f"name each of 0 to {n - 1} once",
         )
     if p.pinned and order[0] != 0:

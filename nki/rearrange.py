@@ -25,6 +25,7 @@ def rearrange(
         NkiError: the patterns don't fit each other or the view (NKI019), or splitting, reordering
             or merging is refused.
     """
+    _check_kinds(p, source, result, sizes)
     before, after = [names(e) for e in source], [names(e) for e in result]
     flat_before = [name for group in before for name in group]
     flat_after = [name for group in after for name in group]
@@ -60,13 +61,21 @@ def rearrange(
     return p
 
 
+def _check_kinds(p: AccessPattern, source: Any, result: Any, sizes: Any) -> None:
+    if not all(hasattr(pattern, "__iter__") for pattern in (source, result)):
+        raise _unfit(p, source, result, "write each as a tuple of names")
+    if not isinstance(sizes, Mapping) or not all(type(n) is int for n in sizes.values()):
+        raise _unfit(p, source, result, "give fixed sizes as a dictionary of integers by name")
+
+
 def names(entry: Any) -> tuple[str, ...]:
     """Return the names of one entry of a pattern.
 
     Raises:
         NkiError: it is neither a name nor a tuple of some (NKI019).
     """
-    found = (entry,) if isinstance(entry, str) else tuple(entry)
+    iterable = hasattr(entry, "__iter__") and not isinstance(entry, str)
+    found = tuple(entry) if iterable else (entry,)
     if not found or not all(isinstance(name, str) for name in found):
         raise NkiError(
             "NKI019",

@@ -368,13 +368,16 @@ class Recorder:
 
     # --- registers -----------------------------------------------------------------------------
 
-    def register(self, value: int | None = None, *, frozen: bool = False) -> VirtualRegister:
-        """Return a new register; a value is moved to it by an instruction."""
+    def register(
+        self, value: int | NkiTensor | None = None, *, frozen: bool = False
+    ) -> VirtualRegister:
+        """Return a new register; an instruction moves or loads the value to it."""
         number = self.recording.registers
         self.recording.registers += 1
         made = VirtualRegister(frozen=False, number=number)
         if value is not None:
-            self.issue(TABLE["register_move"], {"dst": made, "src": value}, {})
+            row = TABLE["register_load" if isinstance(value, NkiTensor) else "register_move"]
+            self.issue(row, {"dst": made, "src": value}, {})
         made.frozen = frozen
         return made
 

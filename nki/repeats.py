@@ -41,8 +41,9 @@ from nki.uninitialised import Initialisation
 __all__ = ["Repeats"]
 
 Key = tuple[Any, ...]
-# The id of a code and the number of its instruction; else the name of ours, and the user's line.
-Place = tuple[int, int] | tuple[str, tuple[str, int]]
+# The id of a code and the number of its instruction. Where a function calls many of ours, the name
+# of ours and this; where the recorder says which line is meant, the name and that line.
+Place = tuple[int, int] | tuple[str, tuple[int, int]] | tuple[str, tuple[str, int]]
 
 _MOST = 1 << 16  # keys that are kept: a kernel with more of them does not repeat itself
 # Types whose values do not change and, being of one type, are equal only if they are the same.
@@ -150,7 +151,9 @@ class Repeats:
         where = self._recorder.where
         if where is None:
             frame = sys._getframe(2)  # noqa: SLF001 (the documented way)
-            site = self._sites.get((id(frame.f_code), frame.f_lasti))
+            site = self._sites.get(place := (id(frame.f_code), frame.f_lasti))
+            if site is not None and site.line < 0:  # a function's that calls many instructions
+                site = self._sites.get((row.name, place))
         else:
             frame = None
             site = self._sites.get((row.name, where))
@@ -209,6 +212,9 @@ class Repeats:
         else:
             line = self._line(frame)
             place = (id(frame.f_code), frame.f_lasti)
+            if self._sites[place].line < 0:
+                place = (row.name, place)
+                self._sites.setdefault(place, _Site(-1))
         if known.write_down is None:
             known.write_down = made(
                 known.template, known.arguments, self._recorder, self._initialisation,

@@ -217,6 +217,8 @@ class NkiTensor(TensorBase):
             NkiIndexError: not ``0 <= start < end <= size`` (NKI010, NKI012).
             NkiError: a step below 1 (NKI012), or an indirect dimension (NKI024).
         """
+        if not type(start) is type(end) is type(step) is int:
+            start, end, step = integer(start), integer(end), integer(step)
         return tensor_of(self.storage, views.slice_dim(self.pattern, dim, start, end, step))
 
     def select(self, dim: int, index: Any) -> "NkiTensor":
@@ -332,9 +334,8 @@ class NkiTensor(TensorBase):
             NkiError: patterns that don't match (NKI019), and what splitting, reordering and merging
                 raise.
         """
-        return tensor_of(
-            self.storage, rearrange(self.pattern, src_pattern, dst_pattern, fixed_sizes or {})
-        )
+        sizes = {} if fixed_sizes is None else fixed_sizes
+        return tensor_of(self.storage, rearrange(self.pattern, src_pattern, dst_pattern, sizes))
 
     # --- bytes ---------------------------------------------------------------------------------
 

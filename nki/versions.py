@@ -81,6 +81,12 @@ DIFFERENCES: Final = MappingProxyType(
             "unset means 1",
             selectable=True,
         ),
+        "dynamic_range": _row(
+            (0, 4),
+            "the counter is no register: neither a scalar_offset nor in arithmetic",
+            "a register",
+            _NOTES,
+        ),
         "num_programs": _row(
             (0, 3),
             "num_programs() counts all programs of the grid",

@@ -125,7 +125,12 @@ def rank_id(name: str | None = None) -> Any:
 
 
 def collective_permute_implicit_current_processing_rank_id(
-    iteration_id: Any, replica_group: Any, channel_id: int = 0, name: str | None = None
+    iteration_id: Any,
+    replica_group: Any,
+    channel_id: int = 0,
+    name: str | None = None,
+    *,
+    num_channels: int = _CHANNELS,
 ) -> VirtualRegister:
     """Return whose data is there after so many steps around the ring, as a register.
 
@@ -138,6 +143,7 @@ def collective_permute_implicit_current_processing_rank_id(
         replica_group: the ring: ranks in the order of their list.
         channel_id: 0 to 3; all channels go the same way round.
         name: of the instruction.
+        num_channels: how many channels there are; only NKI 0.2 has it.
 
     Raises:
         NkiError: no such channel (NKI316), or this rank is not in the ring (NKI311).
@@ -145,9 +151,12 @@ def collective_permute_implicit_current_processing_rank_id(
     del name
     here = recorder()
     function = "collective_permute_implicit_current_processing_rank_id"
-    if isinstance(channel_id, bool) or channel_id not in range(_CHANNELS):
+    channels = range(min(_CHANNELS, num_channels))
+    if isinstance(channel_id, bool) or channel_id not in channels:
         raise NkiError(
-            "NKI316", f"{function} channel_id is {channel_id!r}", "channels are 0, 1, 2 and 3"
+            "NKI316",
+            f"{function} channel_id is {channel_id!r}",
+            f"channels are 0 to {channels[-1]}" if channels else "num_channels is at least 1",
         )
     groups = replica_group.groups if isinstance(replica_group, ReplicaGroup) else replica_group
     ranks, at = _position(here, function, group(groups))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ class TileRegion(NamedTuple):
         return self.inside is None and self.box == whole_box(shape)
 
 
+@lru_cache(maxsize=1024)
 def whole_box(shape: tuple[int, ...]) -> Box:
     """Return the box of a whole tile."""
     return tuple((0, n) for n in shape)

@@ -9,6 +9,7 @@ from typing import Any
 from nki.context import KernelRun, current_run
 from nki.errors import NkiError, NkiTypeError
 from nki.isa.objects import VirtualRegister
+from nki.language.arguments import as_body
 from nki.objects import NKIObject
 from nki.tensor import NkiTensor
 
@@ -89,8 +90,10 @@ def fori_loop(
     Raises:
         NkiError: outside of a kernel (NKI246), within `no_reorder` or a body that returns something
             (NKI245), a step that is none (NKI200).
-        NkiTypeError: a bound that is neither an int nor a register (NKI202).
+        NkiTypeError: a bound that is neither an int nor a register (NKI202), or no function
+            (NKI240).
     """
+    as_body("fori_loop", body_fun)
     with _loop("fori_loop").for_loop(lower, upper, step) as counter:
         result = body_fun(counter)
         if result is not None:
@@ -116,8 +119,9 @@ def while_loop(
     Raises:
         NkiError: outside of a kernel (NKI246), within `no_reorder` (NKI245), or a body that returns
             nothing (NKI201).
-        NkiTypeError: a condition that is no register (NKI202).
+        NkiTypeError: a condition that is no register (NKI202), or no function (NKI240).
     """
+    as_body("while_loop", body_fun)
     with _loop("while_loop").while_loop(init) as (current, following):
         result = body_fun(current)
         if result is not None:

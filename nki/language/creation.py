@@ -1,6 +1,5 @@
 """Making tensors. Inside a kernel, filling one is an instruction; outside, it happens at once."""
 
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from nki.access import write
 from nki.context import current_run
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiTypeError
+from nki.language.arguments import as_integer, as_tensor
 from nki.memory import MemoryRegion, Storage
 from nki.pattern import contiguous
 from nki.tensor import NkiTensor, create, tensor_of
@@ -93,12 +93,14 @@ def ones(
 
 def zeros_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
     """Return zeros in the shape of ``x``, by default of its type and, as documented, in SBUF."""
+    as_tensor("zeros_like", "x", x)
     where = MemoryRegion.sbuf if buffer is None else buffer
     return full(x.shape, 0, x.dtype if dtype is None else dtype, where, name)
 
 
 def empty_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
     """Return a new tensor in the shape of ``x``, by default of its type and in its memory."""
+    as_tensor("empty_like", "x", x)
     return create(
         x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name
     )
@@ -137,13 +139,22 @@ def shared_identity_matrix(n: int, dtype: Any = "uint8", dst: NkiTensor | None =
 
     Raises:
         NkiError: ``dst`` is another (NKI007), or what `ndarray` raises.
+        NkiTypeError: ``n`` is no integer, or ``dst`` no tensor (NKI240).
     """
     kind = canonical(dtype)
-    data = np.eye(operator.index(n), dtype=info(kind).numpy)
+    n = as_integer("shared_identity_matrix", "n", n)
+    if n > 128:
+        raise NkiError(
+            "NKI004",
+            f"an identity of {n} rows ends at partition {n}, and there are 128",
+            "use at most 128 rows",
+        )
+    data = np.eye(n, dtype=info(kind).numpy)
     if info(kind).is_packed:
         checked_value(1, kind)
     if dst is None:
         return _constant(data, kind, MemoryRegion.sbuf)
+    as_tensor("shared_identity_matrix", "dst", dst)
     if dst.shape != (n, n) or dst.dtype != kind:
         raise NkiError(
             "NKI007",

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
 from nki.context import current_core
 from nki.dtypes import info
 from nki.errors import NkiTypeError
@@ -80,9 +82,11 @@ class _Bitwise(Binary):
     ) -> NkiTensor:
         for name, value in (("x", x), ("y", y)):
             whole = (
-                info(value.dtype).is_int if isinstance(value, NkiTensor) else value == value // 1
+                info(value.dtype).is_int
+                if isinstance(value, NkiTensor)
+                else isinstance(value, (int, np.integer))
             )
-            if isinstance(value, float) or not whole:
+            if not whole:
                 shown = value.dtype if isinstance(value, NkiTensor) else repr(value)
                 raise NkiTypeError(
                     "NKI240",

@@ -7,6 +7,7 @@ from typing import Any, Final
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiTypeError, NkiValidationError
 from nki.isa.functions import FUNCTIONS
+from nki.language.arguments import as_integers
 from nki.language.function import Unary, kind_of
 from nki.language.tiles import cast_copy, is_number, new, promote, same_shape, tile
 from nki.memory import MemoryRegion
@@ -210,12 +211,12 @@ def broadcast_to(x: NkiTensor, shape: tuple[int, ...], dtype: Any = None) -> Nki
         `x` itself if nothing changes.
 
     Raises:
-        NkiTypeError: `x` is no tile (NKI240).
+        NkiTypeError: `x` is no tile, or `shape` no tuple of integers (NKI240).
         NkiError: it cannot be repeated to this shape (NKI241), or more than 128 partitions
             (NKI004).
     """
     data = tile("broadcast_to", "x", x)
-    sizes = tuple(shape)
+    sizes = as_integers("broadcast_to", "shape", shape)
     fits = len(sizes) == data.ndim and not [
         n for n, m in zip(data.shape, sizes, strict=True) if n not in (1, m)
     ]

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from nki.errors import NkiError
 from nki.indexing import DynamicSlice
+from nki.language.arguments import as_integer, as_tensor
 from nki.memory import MemoryRegion, region_of
 from nki.tensor import NkiTensor
 
@@ -53,13 +55,29 @@ def expand_dims(x: NkiTensor, axis: int) -> NkiTensor:
     Raises:
         NkiError: before the partition (NKI015).
         NkiIndexError: there is no such place (NKI010).
+        NkiTypeError: ``x`` is no tensor, or ``axis`` no integer (NKI240).
     """
-    return x.expand_dim(axis)
+    inserted = as_integer("expand_dims", "axis", axis)
+    return as_tensor("expand_dims", "x", x).expand_dim(inserted)
 
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
-    """Return ``range(start, stop, step)``: the loop is unrolled. ``range`` says the same."""
-    return range(start) if stop is None else range(start, stop, step)
+    """Return ``range(start, stop, step)``: the loop is unrolled. ``range`` says the same.
+
+    Raises:
+        NkiTypeError: a bound is no integer (NKI240), or a register (NKI139): loops of the device
+            are `fori_loop` and `dynamic_range`.
+        NkiError: a step of 0 (NKI240).
+    """
+    given = {"start": start, "stop": stop, "step": step}
+    if stop is None:
+        del given["stop"]
+    checked = {n: as_integer("affine_range", n, value) for n, value in given.items()}
+    if checked["step"] == 0:
+        raise NkiError("NKI240", "nl.affine_range step is 0", "give another step")
+    if stop is None:
+        return range(checked["start"])
+    return range(checked["start"], checked["stop"], checked["step"])
 
 
 # The kinds of unrolled loops differ by name only, as documented.

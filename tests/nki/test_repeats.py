@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import neuronxcc.nki as first
+import neuronxcc.nki.language as first_nl
 import nki.isa as nisa
 import nki.language as nl
 from neuronxcc.targets import get_target
@@ -25,6 +27,7 @@ from nki.errors import NkiError
 from nki.indexing import index_by_parts
 from nki.recorder import Recorder
 from nki.recording import Block, Recording
+from nki.repeats import Repeats
 from nki.tensor import tensor_of
 
 Body = Callable[[Any], None]
@@ -377,3 +380,28 @@ def either(make: Callable[[], Any]) -> Any:
         return f"{type(error)} {error.code} {error.what} {error.remedy}"
     except TypeError as error:
         return str(error)
+
+
+def test_one_place_that_calls_many_instructions_knows_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    # All instructions of the first generation are called at one place of its package.
+    by_key = Repeats._by_key
+    looked_up = []
+
+    def counted(self: Repeats, row: Any, *more: Any) -> Any:
+        looked_up.append(row.name)
+        return by_key(self, row, *more)
+
+    monkeypatch.setattr(Repeats, "_by_key", counted)
+
+    @first.jit
+    def kernel(a: Any, b: Any) -> Any:
+        out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
+        for i in range(32):
+            at = slice(i * 8, i * 8 + 8)
+            first_nl.store(out[at], first_nl.load(a[at]) * first_nl.load(b[at]) + 1.0)
+        return out
+
+    a, b = np.random.default_rng(0).normal(size=(2, 256, 16)).astype(np.float32)
+    np.testing.assert_array_equal(kernel(a, b), a * b + 1)
+    # The first call of each kind and the second one, of 160 calls.
+    assert len(looked_up) < 16

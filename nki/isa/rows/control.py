@@ -29,6 +29,7 @@ from nki.isa.spec import (
     Rule,
 )
 from nki.isa.state import Step
+from nki.tensor import NkiTensor
 
 __all__ = ["ROWS"]
 
@@ -102,6 +103,12 @@ def _sendrecv_ns(call: Call) -> float:
 _REGISTER_DST = Operand("dst", Role.WRITE, Kind.REGISTER, REGISTER)
 _VALUE = convert.integer(-(2**31), 2**32 - 1)
 
+
+def _initial(given: Any) -> Any:
+    """Return what a new register holds: an integer, None, or what a tensor does, which 0.2 has."""
+    return given if given is None or isinstance(given, NkiTensor) else _VALUE(given)
+
+
 ROWS = (
     Instruction(
         "sendrecv",
@@ -156,7 +163,7 @@ ROWS = (
     ),
     Instruction(
         "register_alloc",
-        (Attribute("x", convert.optional(_VALUE), None),),
+        (Attribute("x", _initial, None),),
         on("sync"),
         None,
     ),

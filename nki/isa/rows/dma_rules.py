@@ -188,6 +188,8 @@ def scales(given: Any) -> tuple[float, ...] | None:
     """Accept scales of 1.0, which is all that the hardware does."""
     if given is None:
         return None
+    if not isinstance(given, (list, tuple)):
+        raise ValueError(f"must be a list of numbers or None, got {given!r}")  # noqa: TRY004
     values = tuple(float(convert.number(scale)) for scale in given)
     if any(value != 1.0 for value in values):
         raise ValueError(
