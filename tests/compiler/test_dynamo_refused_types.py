@@ -154,9 +154,7 @@ BINARY: dict[str, Callable[[Tensor, Tensor], Any]] = {
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("types", MIXTURES, ids=str)
-def test_mixtures_that_are_not_promoted(
-    name: str, types: tuple[torch.dtype, torch.dtype]
-) -> None:
+def test_mixtures_that_are_not_promoted(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
     function = BINARY[name]
     mine = [torch.tensor([1.0, 2.0, 3.0]).to(dtype).to("neuron") for dtype in types]
     torch.compiler.reset()
