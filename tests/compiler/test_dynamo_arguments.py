@@ -92,6 +92,18 @@ def test_gradients_through_lazy_bits(lazy: str) -> None:
     _agree(loss(_matrix().to("neuron"), compiled), loss(_matrix(), function))
 
 
+def test_gradients_that_do_not_come_back() -> None:
+    """The eigenvectors are a result of the graph that nobody differentiates: autograd says None."""
+
+    def gradient(z: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor | None:
+        z.requires_grad_()
+        function(z).abs().sum().backward()
+        return z.grad
+
+    compiled = torch.compile(torch.linalg.eigvals, backend="neuron")
+    _agree(gradient(_matrix().to("neuron"), compiled), gradient(_matrix(), torch.linalg.eigvals))
+
+
 def _rows(x: Tensor) -> Tensor:
     return (x.sin() * x).sum(-1)
 

@@ -66,7 +66,7 @@ def takes_any_tensor(run: Boxed, gm: GraphModule, lazy: Mapping[int, bool]) -> B
 
     def call(args: list[Any]) -> list[Any]:
         transformed = forward_ad._current_level >= 0 or maybe_current_level() is not None
-        if transformed or (tangents and any(is_legacy_batchedtensor(args[i]) for i in tangents)):
+        if transformed or (tangents and any(_is_batched(args[i]) for i in tangents)):
             return list(Interpreter(gm, graph=operators).boxed_run(args))
         return plain(args)
 
@@ -87,12 +87,17 @@ def _tangents(gm: GraphModule) -> tuple[int, ...]:
     )
 
 
+def _is_batched(tangent: Any) -> bool:
+    # Autograd passes None where no gradient comes back to a result.
+    return isinstance(tangent, torch.Tensor) and is_legacy_batchedtensor(tangent)
+
+
 def _read_plain(run: Boxed, lazy: Mapping[int, bool]) -> Boxed:
     def call(args: list[Any]) -> list[Any]:
         changed: list[tuple[torch.Tensor, torch.Tensor]] = []
         for number, written in lazy.items():
             given = args[number]
-            if given.is_conj() or given.is_neg():
+            if isinstance(given, torch.Tensor) and (given.is_conj() or given.is_neg()):
                 args[number] = _plain(given)
                 if written:
                     changed.append((given, args[number]))
