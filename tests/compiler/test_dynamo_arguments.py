@@ -105,7 +105,8 @@ def test_gradients_that_do_not_come_back() -> None:
 
 
 def _rows(x: Tensor) -> Tensor:
-    return (x.sin() * x).sum(-1)
+    held = torch.tensor([0.5, -2.0, 3.0, 1.5])  # a tensor that the graph has itself
+    return (x.sin() * x * held.to(x.device)).sum(-1)
 
 
 def _dual(function: Callable[[Tensor], Tensor], x: Tensor) -> Any:

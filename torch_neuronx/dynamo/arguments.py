@@ -10,12 +10,14 @@ by one, as eager mode does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch._C._functorch import is_legacy_batchedtensor, maybe_current_level
 from torch.autograd import forward_ad
 from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.nn import Module
 
 Boxed = Callable[[list[Any]], list[Any]]
 aten = torch.ops.aten
@@ -67,7 +69,7 @@ def takes_any_tensor(run: Boxed, gm: GraphModule, lazy: Mapping[int, bool]) -> B
     def call(args: list[Any]) -> list[Any]:
         transformed = forward_ad._current_level >= 0 or maybe_current_level() is not None
         if transformed or (tangents and any(_is_batched(args[i]) for i in tangents)):
-            return list(Interpreter(gm, graph=operators).boxed_run(args))
+            return list(operators(args))
         return plain(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
@@ -109,11 +111,22 @@ def _read_plain(run: Boxed, lazy: Mapping[int, bool]) -> Boxed:
     return call
 
 
-def _bare(gm: GraphModule) -> Graph:
-    """Copy a graph without what was noted about its nodes, which may be kept for long."""
-    graph = Graph(owning_module=gm)
+def _bare(gm: GraphModule) -> Callable[[list[Any]], Any]:
+    """Run a copy of a graph, operator by operator.
+
+    It is kept as long as the program is: without the fake tensors and the lines that were noted
+    about its nodes, and with the tensors that it holds itself.
+    """
+    graph, root = Graph(), Module()
     copies: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        copies[node].meta = {}
-    return graph
+    for number, node in enumerate(gm.graph.nodes):
+        copies[node] = copy = graph.node_copy(node, copies.__getitem__)
+        copy.meta = {}
+        if node.op == "get_attr":
+            copy.target = f"held{number}"
+            setattr(root, copy.target, attrgetter(node.target)(gm))
+
+    def run(args: list[Any]) -> Any:
+        return Interpreter(root, graph=graph).boxed_run(args)
+
+    return run
