@@ -26,6 +26,7 @@ from neuronxcc.environment.compilation import TORCH_NEURONX_GRAPH_FACTS
 from torch_neuronx._compile_only import settings_of
 from torch_neuronx.dynamo import dump, sparse
 from torch_neuronx.dynamo.accepted import check_devices, check_types
+from torch_neuronx.dynamo.arguments import takes_any_tensor, written_out
 from torch_neuronx.dynamo.assertions import give_texts
 from torch_neuronx.dynamo.async_tp import fuse_collectives
 from torch_neuronx.dynamo.collectives import functionalize
@@ -282,6 +283,7 @@ def compile_graph(
             )
         settings = partial(settings_of, options or {})
         told = check_graph(gm, settings)
+        whole, lazy = gm, written_out(gm)
         gm, complete = sparse.split(gm)
         imported = import_graph(gm, name, static_arguments(gm))
         check_host_calls(imported.host_calls)
@@ -292,4 +294,4 @@ def compile_graph(
         observer(compiled)
     returned = _returned() if kind == "forward" else None
     run = boxed(imported, executable, inference=kind == "inference", returned=returned)
-    return run if complete is None else complete(run)
+    return takes_any_tensor(run if complete is None else complete(run), whole, lazy)

@@ -340,10 +340,11 @@ class ForeachKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     if (defer(op, stack)) return;
     if (on_one_core(*stack)) {
+      if (in_place_) count_writes((*stack)[stack->size() - plan_.arguments].toTensorVector());
       run_boxed(plan_, op, keys, stack);
     } else {
-      // Lists may reach over several devices: each position is a call of its own. PyTorch's
-      // composite kernel is what a backend without one of its own gets.
+      // Lists may reach over several devices: each position is a call of its own, which counts its
+      // write. PyTorch's composite kernel is what a backend without one of its own gets.
       op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::PrivateUse2), stack);
     }
   }
@@ -404,6 +405,7 @@ class ForeachKernel final : public c10::OperatorKernel {
         return false;
       }
     }
+    if (in_place_) count_writes(lists[0]);
     plan_.entry.note(lists[0].front().scalar_type());
     const List& dst = in_place_ ? lists[0] : made;
     program->add(plan_.entry.name, rule_.op, dst, sources, scalar, std::move(scalars));
@@ -421,6 +423,10 @@ class ForeachKernel final : public c10::OperatorKernel {
 };
 
 }  // namespace
+
+void count_writes(at::TensorList written) {
+  for (const at::Tensor& t : written) t.unsafeGetTensorImpl()->bump_version();
+}
 
 void flush_deferred_slow() {
   if (is_in_bad_fork()) return;

@@ -18,6 +18,7 @@
 #include <ATen/ops/tanh_backward.h>
 #include <torch/library.h>
 
+#include "dispatch/foreach.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
 #include "kernels/pointwise.h"
@@ -246,6 +247,7 @@ std::vector<at::Tensor> each(at::TensorList list) {
 }
 template <at::Tensor& (*kFn)(at::Tensor&)>
 void each_(at::TensorList list) {
+  count_writes(list);
   for (at::Tensor t : list) kFn(t);
 }
 

@@ -1,0 +1,163 @@
+"""Compiled functions whose arguments are more than memory: lazy bits, batches, tangents."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.utils import _pytree as pytree
+
+# PyTorch compiles decompositions for forward mode by torch.jit, when it first needs them.
+FORWARD_MODE = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+# What gives a tensor with a lazy bit, of a complex matrix.
+LAZY: dict[str, Callable[[Tensor], Tensor]] = {
+    "conjugated": torch.conj,
+    "adjoint": lambda z: z.mH,
+    "part": lambda z: z.conj()[1:],
+    "gaps": lambda z: z.conj()[:, ::2],
+    "repeated": lambda z: z[0].conj().expand(3, 3),
+    "negated": torch._neg_view,
+    "both": lambda z: torch._neg_view(z.conj()),
+    "imaginary part": lambda z: z.conj().imag,
+    "negated real part": lambda z: torch._neg_view(z.real),
+}
+# Those without memory that is there twice.
+DISTINCT = [name for name in LAZY if name != "repeated"]
+USES: dict[str, Callable[[Tensor], Any]] = {
+    "pointwise": lambda a: a * 2 + a.abs(),
+    "product": lambda a: a @ a.mT,
+    "sum": lambda a: (a.sum(0), a.mean()),
+    "moved": lambda a: (a.mT.contiguous(), torch.cat([a, a]), a.flip(0), a[0]),
+    "conjugated again": lambda a: (a.conj() + 1, a.mH.clone()),
+    "resolved": lambda a: a.resolve_conj().resolve_neg() + 1,
+}
+WRITES: dict[str, Callable[[Tensor], Any]] = {
+    "whole": lambda a: a.mul_(2),
+    "row": lambda a: a[0].add_(1),
+    "and read": lambda a: (a.add_(1), a * 3)[1],
+}
+
+
+def _matrix() -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    parts = torch.randn(2, 3, 3, generator=generator)
+    return torch.complex(parts[0], parts[1])
+
+
+def _agree(ours: Any, theirs: Any) -> None:
+    for a, b in zip(pytree.tree_leaves(ours), pytree.tree_leaves(theirs), strict=True):
+        torch.testing.assert_close(a.cpu().resolve_conj(), b.resolve_conj(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+def test_lazy_bits(lazy: str) -> None:
+    def every(a: Tensor) -> Any:
+        return [use(a) for use in USES.values()]
+
+    z = _matrix()
+    if lazy in {"part", "gaps"}:  # no square, so that extents say which is which
+        z = torch.cat([z, z + 1])
+    compiled = torch.compile(every, backend="neuron", fullgraph=True)
+    _agree(compiled(LAZY[lazy](z.to("neuron"))), every(LAZY[lazy](z)))
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("lazy", DISTINCT)
+def test_lazy_bits_are_kept_by_what_is_written(lazy: str, write: str) -> None:
+    ours, theirs = _matrix().to("neuron"), _matrix()
+    compiled = torch.compile(WRITES[write], backend="neuron", fullgraph=True)
+    result = compiled(LAZY[lazy](ours))
+    _agree([result, ours], [WRITES[write](LAZY[lazy](theirs)), theirs])
+
+
+# Dynamo looks at the argument's gradient, which PyTorch warns of where it is no leaf.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("lazy", LAZY)
+def test_gradients_through_lazy_bits(lazy: str) -> None:
+    def loss(z: Tensor, function: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        z.requires_grad_()
+        result = function(LAZY[lazy](z))
+        # The gradient that comes back to the compiled function is conjugated lazily, too.
+        result.mH.sum().abs().backward()
+        assert z.grad is not None
+        return [result.detach(), z.grad]
+
+    def function(a: Tensor) -> Tensor:
+        return a * a.abs() + a
+
+    compiled = torch.compile(function, backend="neuron", fullgraph=True)
+    _agree(loss(_matrix().to("neuron"), compiled), loss(_matrix(), function))
+
+
+def test_gradients_that_do_not_come_back() -> None:
+    """The eigenvectors are a result of the graph that nobody differentiates: autograd says None."""
+
+    def gradient(z: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor | None:
+        z.requires_grad_()
+        function(z).abs().sum().backward()
+        return z.grad
+
+    compiled = torch.compile(torch.linalg.eigvals, backend="neuron")
+    _agree(gradient(_matrix().to("neuron"), compiled), gradient(_matrix(), torch.linalg.eigvals))
+
+
+def _rows(x: Tensor) -> Tensor:
+    held = torch.tensor([0.5, -2.0, 3.0, 1.5])  # a tensor that the graph has itself
+    return (x.sin() * x * held.to(x.device)).sum(-1)
+
+
+def _dual(function: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    with forward_ad.dual_level():
+        return tuple(forward_ad.unpack_dual(function(forward_ad.make_dual(x, x + 1))))
+
+
+def _batched(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    x.requires_grad_()
+    unit = torch.eye(len(x), device=x.device)
+    return torch.autograd.grad(function(x), x, unit, is_grads_batched=True)[0]
+
+
+def _jacobian(function: Callable[[Tensor], Tensor], x: Tensor, strategy: str) -> Any:
+    return torch.autograd.functional.jacobian(function, x, vectorize=True, strategy=strategy)
+
+
+# A transformation around a compiled function, each called as users do.
+TRANSFORMED: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
+    "vmap": lambda f, x: vmap(f)(x),
+    "grad": lambda f, x: grad(lambda y: f(y).sum())(x),
+    "vmap of grad": lambda f, x: vmap(grad(f))(x),
+    "vjp": lambda f, x: vjp(f, x)[1](torch.ones(len(x), device=x.device)),
+    "jvp": lambda f, x: jvp(f, (x,), (x + 1,)),
+    "jacrev": lambda f, x: jacrev(f)(x),
+    "jacfwd": lambda f, x: jacfwd(f)(x),
+    "hessian": lambda f, x: hessian(lambda y: f(y).sum())(x),
+    "dual numbers": _dual,
+    "batched gradients": _batched,
+    "jacobian, reverse": lambda f, x: _jacobian(f, x, "reverse-mode"),
+    "jacobian, forward": lambda f, x: _jacobian(f, x, "forward-mode"),
+}
+
+
+@FORWARD_MODE
+@pytest.mark.parametrize("called_before", [False, True])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_transformations_of_compiled_functions(name: str, called_before: bool) -> None:
+    transformation = TRANSFORMED[name]
+    x = torch.linspace(-1, 2, 12).reshape(3, 4)
+    compiled = torch.compile(_rows, backend="neuron")
+    if called_before:  # a program is there already, with which the call could be answered
+        compiled(x.to("neuron"))
+        compiled(x[0].to("neuron"))
+    _agree(transformation(compiled, x.to("neuron")), transformation(_rows, x.clone()))
+
+
+@FORWARD_MODE
+def test_programs_run_again_after_a_transformation() -> None:
+    x = torch.linspace(-1, 2, 12, device="neuron").reshape(3, 4)
+    compiled = torch.compile(_rows, backend="neuron")
+    before = compiled(x)
+    _dual(compiled, x)
+    assert torch.equal(compiled(x), before)
