@@ -45,19 +45,28 @@ class Operand(NamedTuple):
     follows: Follows = TILE
 
 
+def as_tensor(value: Any, what: str) -> Tensor:
+    """Return a tile or a tensor.
+
+    Raises:
+        NkiError: it is none (NKI266).
+    """
+    if isinstance(value, Tensor):
+        return value
+    raise NkiError(
+        "NKI266",
+        f"{what} is a {type(value).__name__}",
+        "give a tile: what nl.load or an instruction returns, or a part of a tensor",
+    )
+
+
 def tile_of(value: Any, what: str, mask: Any = None) -> NkiTensor:
     """Return the tensor behind a tile, which may leave its tensor where a mask leaves it out.
 
     Raises:
         NkiError: it is none (NKI266).
     """
-    if isinstance(value, Tensor):
-        return within(value, mask)
-    raise NkiError(
-        "NKI266",
-        f"{what} is a {type(value).__name__}",
-        "give a tile: what nl.load or an instruction returns, or a part of a tensor",
-    )
+    return within(as_tensor(value, what), mask)
 
 
 def _cut(value: Any, follows: Follows, box: Box, domain: tuple[int, ...]) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
+from nki.first_generation.arguments import as_range
 
 __all__ = ["Index", "Mask", "MeshGrid", "Run", "arange", "as_index", "common_shape", "mgrid"]
 
@@ -305,12 +306,11 @@ def arange(*args: Any) -> Index:
     Raises:
         NkiIndexError: there are none (NKI260).
     """
-    numbers = [operator.index(value) for value in args]
-    values = range(*numbers)
+    values = as_range(args, "nl.arange")
     if not values:
         raise NkiIndexError(
             "NKI260",
-            f"arange{tuple(numbers)} has no elements",
+            f"arange{args} has no elements",
             "give a stop beyond the start",
         )
     return Index((len(values),), values.start, (values.step,))

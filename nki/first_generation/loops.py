@@ -6,11 +6,11 @@ two turns of the loop lie in the same turn of all loops around it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 from nki.context import current_run
+from nki.first_generation.arguments import as_range
 from nki.first_generation.state import LoopRun, current, running
 
 __all__ = ["LoopIndex", "LoopRange", "around"]
@@ -37,7 +37,7 @@ class LoopRange(Sequence[int]):
 
     def __init__(self, *args: Any, unrolled: bool = False) -> None:
         self.unrolled = unrolled
-        self._range = range(*[operator.index(value) for value in args])
+        self._range = as_range(args, "a loop")
 
     def __iter__(self) -> Iterator[int]:
         if not running():

@@ -1,4 +1,4 @@
-"""Wrong arguments of every function and method of today end in an error with a code and a line.
+"""Wrong arguments of every function of both generations end in an error with a code and a line.
 
 Each function is called with random values of all kinds where it takes something else. Whatever is
 not accepted must be an `NkiError`: a bare TypeError or AttributeError of Python's names a line of
@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nki.first_generation.isa as first_isa
+import nki.first_generation.language as first_nl
 import nki.isa as nisa
 import nki.language as nl
+from neuronxcc import nki as first
 from neuronxcc.targets import get_target
 from nki.errors import NkiError
 from nki.isa.table import TABLE
@@ -116,3 +119,23 @@ def test_methods(name: str) -> None:
                 tried(getattr(tensor, name), (tile, x, register), seed)
 
     recorded(body)
+
+
+FIRST = [(module, name) for module in (first_nl, first_isa) for name in named(module)]
+
+
+@pytest.mark.parametrize("module,name", FIRST, ids=[n for _, n in FIRST])  # noqa: PT006
+def test_functions_of_the_first_generation(module: Any, name: str) -> None:
+    for seed in range(15):
+
+        @first.jit(mode="simulation")
+        def kernel(x: Any, seed: int = seed) -> Any:
+            tile = first_nl.load(x)
+            psum = first_nl.ndarray((128, 16), first_nl.float32, buffer=first_nl.psum)
+            tried(getattr(module, name), (tile, psum, x), seed)
+            return x
+
+        try:
+            first.simulate_kernel(kernel, np.ones((128, 16), np.float32))
+        except NkiError as error:
+            assert error.code in str(error)  # noqa: PT017

@@ -7,7 +7,8 @@ from typing import Any
 
 from nki.dtypes import info
 from nki.errors import NkiTypeError
-from nki.first_generation.compute import LANES, Operand
+from nki.first_generation.arguments import as_integer
+from nki.first_generation.compute import LANES, Operand, as_tensor
 from nki.first_generation.dtypes import dtype_name
 from nki.first_generation.state import new_tile
 from nki.first_generation.tensors import Tensor
@@ -61,7 +62,7 @@ _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32"}
 
 def unsigned(value: Tensor) -> NkiTensor:
     """Return a predicate read as unsigned integers, which is how engines take it."""
-    tensor = value.tile()
+    tensor = as_tensor(value, "a predicate").tile()
     row = info(tensor.dtype)
     whole = row.is_int or tensor.dtype == "bool_"
     return tensor.view(_UNSIGNED[row.itemsize]) if whole else tensor
@@ -70,7 +71,8 @@ def unsigned(value: Tensor) -> NkiTensor:
 def reduction_axes(axis: Any, rank: int) -> tuple[int, ...]:
     """Return axes as sorted dimensions, counted from 0."""
     axes: Sequence[int] = axis if isinstance(axis, (list, tuple)) else (axis,)
-    return tuple(sorted(int(a) % rank if -rank <= int(a) < rank else int(a) for a in axes))
+    numbers = [as_integer(a, "axis") for a in axes]
+    return tuple(sorted(a % rank if -rank <= a < rank else a for a in numbers))
 
 
 def reduced(shape: tuple[int, ...], axes: tuple[int, ...], *, keepdims: bool) -> tuple[int, ...]:

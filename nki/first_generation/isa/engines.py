@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nki.first_generation.arguments import as_integer, as_number
 from nki.first_generation.compute import Operand
 from nki.first_generation.isa.common import lanes, no_more, unsigned
 from nki.first_generation.isa.constants import engine as engines
@@ -94,7 +95,8 @@ def nc_match_replace8(
 ) -> Tensor:
     """Return the tile with the first occurrence of each of 8 values replaced."""
     of_lanes = {"vals": lanes(vals), "dst_idx": lanes(dst_idx)}
-    return computed("nc_match_replace8", {**locals(), **of_lanes, "imm": float(imm)})
+    imm = as_number(imm, "nisa.nc_match_replace8 imm")
+    return computed("nc_match_replace8", {**locals(), **of_lanes})
 
 
 def range_select(
@@ -114,7 +116,8 @@ def range_select(
     **more: Any,
 ) -> Tensor:
     """Return the tile where its column numbers are within bounds, else the smallest float32."""
-    return computed("range_select", {**locals(), "range_start": int(range_start)})
+    range_start = as_integer(range_start, "nisa.range_select range_start")
+    return computed("range_select", locals())
 
 
 def reciprocal(data: Tensor, *, dtype: Any = None, mask: Any = None, **more: Any) -> Tensor:

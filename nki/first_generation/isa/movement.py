@@ -7,7 +7,7 @@ from typing import Any
 
 from nki.errors import NkiError
 from nki.first_generation.boxes import Box, boxes_of, region_of_mask, whole_box
-from nki.first_generation.compute import Operand, compute, tile_of
+from nki.first_generation.compute import Operand, as_tensor, compute, tile_of
 from nki.first_generation.dtypes import dtype_name
 from nki.first_generation.isa.common import kind_of, no_more
 from nki.first_generation.isa.constants import dge_mode as modes
@@ -57,7 +57,7 @@ def nc_matmul(
 ) -> Tensor:
     """Return ``stationary.T @ moving`` in PSUM; ``psum[...] +=`` it accumulates."""
     no_more("nc_matmul", more)
-    mode = _MODES.get(getattr(perf_mode, "name", perf_mode))
+    mode = _MODES.get(str(getattr(perf_mode, "name", perf_mode)))
     if mode is None:
         raise NkiError(
             "NKI268",
@@ -165,6 +165,7 @@ def dma_copy(
 ) -> None:
     """Copy between HBM and SBUF, where `mask` holds; with `dst_rmw_op` add to what is there."""
     no_more("dma_copy", more)
+    dst, src = as_tensor(dst, "nisa.dma_copy dst"), as_tensor(src, "nisa.dma_copy src")
     if mask is not None and dst.shape != src.shape:
         raise NkiError(
             "NKI262",
@@ -302,6 +303,7 @@ def store(dst: Any, value: Any, *, mask: Any = None, **more: Any) -> None:
 def atomic_rmw(dst: Tensor, value: Any, op: Any, *, mask: Any = None, **more: Any) -> None:
     """Add a tile to the rows of a tensor in HBM that indices choose, also if one occurs twice."""
     no_more("atomic_rmw", more)
+    dst = as_tensor(dst, "nl.atomic_rmw dst")
     source = value if isinstance(value, Tensor) else _filled_like(dst, value)
     dma_copy(dst=dst, src=source, mask=mask, dst_rmw_op=op)
 

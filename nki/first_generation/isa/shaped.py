@@ -9,6 +9,7 @@ import numpy as np
 
 from nki.dtypes import info
 from nki.errors import NkiError, NkiTypeError
+from nki.first_generation.arguments import as_integers, as_number
 from nki.first_generation.boxes import Box, TileRegion, box_slices, region_of_mask, region_of_values
 from nki.first_generation.compute import LANES, WHOLE, Operand, compute, tile_of
 from nki.first_generation.dtypes import dtype_name
@@ -155,10 +156,12 @@ def memset(
     """Return a new tile with a number everywhere."""
     no_more("memset", more)
     kind = dtype_name(dtype)
-    number = int(value) if info(kind).is_int else float(value)
+    number = as_number(value, "nisa.memset value")
+    if info(kind).is_int:
+        number = int(value)
     return compute(
         "memset",
-        tuple(int(n) for n in shape),
+        as_integers(shape, "nisa.memset shape"),
         kind,
         {},
         attributes={"value": number, "engine": engine},

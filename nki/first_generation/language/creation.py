@@ -11,6 +11,8 @@ import numpy as np
 
 from nki.dtypes import info
 from nki.errors import NkiError
+from nki.first_generation.arguments import as_integer
+from nki.first_generation.compute import as_tensor
 from nki.first_generation.dtypes import dtype_name
 from nki.first_generation.state import constant, current
 from nki.first_generation.tensors import Tensor
@@ -171,7 +173,7 @@ def ones(
 
 
 def _shape_like(a: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = a.shape
+    shape = as_tensor(a, "the tensor whose shape is asked for").shape
     blocks = len(getattr(a, "block_shape", ()))
     return tuple(par_dim(n) if blocks and k == blocks else n for k, n in enumerate(shape))
 
@@ -202,6 +204,16 @@ def shared_constant(constant_data: Any, dtype: Any = None, **more: Any) -> Tenso
     return Tensor((constant(np.ascontiguousarray(array.astype(info(kind).numpy)), kind),))
 
 
+_LARGEST_IDENTITY = 1 << 12
+
+
 def shared_identity_matrix(n: int, dtype: Any = np.uint8, **more: Any) -> Tensor:
     """Return the identity of shape (n, n) in HBM."""
-    return shared_constant(np.eye(n), dtype, **more)
+    size = as_integer(n, "nl.shared_identity_matrix n")
+    if not 0 < size <= _LARGEST_IDENTITY:
+        raise NkiError(
+            "NKI240",
+            f"nl.shared_identity_matrix n is {size}",
+            f"give 1 to {_LARGEST_IDENTITY}: products take 128 rows",
+        )
+    return shared_constant(np.eye(size), dtype, **more)

@@ -6,6 +6,7 @@ they don't, are several.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from nki.dtypes import info
 from nki.errors import NkiTypeError
 from nki.first_generation import isa
+from nki.first_generation.arguments import as_number
 from nki.first_generation.compute import Operand, compute, tile_of
 from nki.first_generation.dtypes import promote, scalar_dtype
 from nki.first_generation.isa.common import kind_of
@@ -181,7 +183,9 @@ def divide(x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> Tensor:
     """Return x / y, as x times the reciprocal of y: the engines do not divide."""
     kind = kind_of(dtype, _float_kind(x, y))
     if not isinstance(y, Tensor):
-        return binary("multiply", x, np.float32(1.0 / float(y)), dtype=kind, mask=mask)
+        number = as_number(y, "nl.divide y")
+        inverse = 1.0 / number if number else math.copysign(math.inf, number)
+        return binary("multiply", x, np.float32(inverse), dtype=kind, mask=mask)
     return binary("multiply", isa.reciprocal(y, dtype=_FLOAT), x, dtype=kind, mask=mask)
 
 
@@ -257,7 +261,10 @@ def fmod(x: Any, y: Any, dtype: Any = None, mask: Any = None) -> Tensor:
     """Return the remainder with the sign of x, in float32 arithmetic."""
     kind = _result_kind(x, y)
     rest = mod(_size_of(x), _size_of(y), dtype=_FLOAT)
-    sign = isa.activation("sign", x, dtype=_FLOAT) if isinstance(x, Tensor) else float(np.sign(x))
+    if isinstance(x, Tensor):
+        sign: Any = isa.activation("sign", x, dtype=_FLOAT)
+    else:
+        sign = float(np.sign(as_number(x, "nl.fmod x")))
     return _final(binary("multiply", rest, sign, dtype=_FLOAT), dtype, kind, mask)
 
 
@@ -271,7 +278,7 @@ def _size(x: Tensor) -> Tensor:
 
 
 def _size_of(x: Any) -> Any:
-    return _size(x) if isinstance(x, Tensor) else np.float32(abs(x))
+    return _size(x) if isinstance(x, Tensor) else np.float32(abs(as_number(x, "nl.fmod")))
 
 
 def where(condition: Tensor, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) -> Tensor:

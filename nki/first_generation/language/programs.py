@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, NoReturn
 
 from nki.context import current_run
 from nki.errors import NkiError, NkiIndexError
+from nki.first_generation.arguments import as_integer, as_integers, as_text
 from nki.first_generation.boxes import region_of_mask
+from nki.first_generation.compute import as_tensor
 from nki.first_generation.loops import LoopRange
 from nki.first_generation.state import current
 from nki.first_generation.tensors import Tensor
@@ -53,17 +54,17 @@ class nc(int):  # noqa: N801 (the documented name)
 
 def spmd_dim(*sizes: int) -> int:
     """Return the programs along an axis of a launch grid that is divided into several."""
-    return math.prod(int(n) for n in sizes)
+    return math.prod(as_integers(sizes, "nl.spmd_dim sizes"))
 
 
 def _axis(axis: Any) -> int:
     grid = current().grid or (1,)  # without a grid there is one program
-    number = operator.index(axis)
+    number = as_integer(axis, "the axis of a launch grid")
     if not 0 <= number < len(grid):
         raise NkiIndexError(
             "NKI269",
             f"axis {number} of a launch grid of {len(current().grid)} axes was asked for",
-            f"launch the kernel with a grid: kernel[{', '.join(['n'] * (number + 1))}](...)",
+            "launch the kernel with a grid that has it: kernel[n, m](...)",
         )
     return number
 
@@ -110,6 +111,8 @@ def all_reduce(*args: Any, **more: Any) -> NoReturn:
 def device_print(prefix: str, x: Tensor, *, mask: Any = None) -> None:
     """Print a text and the values of a tile when the kernel runs."""
     state = current()
+    prefix = as_text(prefix, "nl.device_print prefix")
+    x = as_tensor(x, "nl.device_print x")
     region = region_of_mask(mask, x.shape)
     if region.box is None:
         return

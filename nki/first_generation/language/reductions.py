@@ -10,8 +10,9 @@ import numpy as np
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.first_generation import isa
+from nki.first_generation.arguments import as_integers, as_number
 from nki.first_generation.boxes import region_of_mask
-from nki.first_generation.compute import LANES, Operand, compute, tile_of
+from nki.first_generation.compute import LANES, Operand, as_tensor, compute, tile_of
 from nki.first_generation.dtypes import dtype_name
 from nki.first_generation.isa.common import kind_of, reduction_axes
 from nki.first_generation.isa.movement import load, store
@@ -101,6 +102,7 @@ def mean(
     x: Tensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False
 ) -> Tensor:
     """Return the mean over free dimensions; of integers it is float32."""
+    x = as_tensor(x, "nl.mean x")
     kind = kind_of(dtype, x.kind if info(x.kind).is_float else _FLOAT)
     total = isa.tensor_reduce("add", x, axis, dtype=_FLOAT, mask=mask, keepdims=keepdims)
     return isa.tensor_scalar(total, "multiply", 1.0 / _count(x, axis, mask), dtype=kind)
@@ -108,6 +110,7 @@ def mean(
 
 def var(x: Tensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> Tensor:
     """Return the variance over free dimensions: the mean of squared distances from the mean."""
+    x = as_tensor(x, "nl.var x")
     kind = kind_of(dtype, x.kind if info(x.kind).is_float else _FLOAT)
     middle = mean(x, axis, dtype=_FLOAT, mask=mask, keepdims=True)
     distance = binary("subtract", x, middle, dtype=_FLOAT, mask=mask)
@@ -119,6 +122,7 @@ def softmax(
     x: Tensor, axis: Any, *, dtype: Any = None, compute_dtype: Any = None, mask: Any = None
 ) -> Tensor:
     """Return the softmax over free dimensions, computed in float32 or in `compute_dtype`."""
+    x = as_tensor(x, "nl.softmax x")
     kind = kind_of(dtype if dtype is not None else compute_dtype, x.kind)
     inner = _FLOAT if compute_dtype is None else dtype_name(compute_dtype)
     top = isa.tensor_reduce("maximum", x, axis, dtype=_FLOAT, mask=mask, keepdims=True)
@@ -140,11 +144,16 @@ def rms_norm(
     mask: Any = None,
 ) -> Tensor:
     """Return ``x / sqrt(sum(x ** 2) / n + epsilon) * w``."""
+    x = as_tensor(x, "nl.rms_norm x")
     kind = kind_of(dtype if dtype is not None else compute_dtype, x.kind)
     squared = isa.activation("square", x, dtype=_FLOAT, mask=mask)
     total = isa.tensor_reduce("add", squared, axis, mask=mask, keepdims=True)
     mean_square = isa.tensor_scalar(
-        total, "multiply", 1.0 / float(n), op1="add", operand1=float(epsilon)
+        total,
+        "multiply",
+        1.0 / as_number(n, "nl.rms_norm n"),
+        op1="add",
+        operand1=as_number(epsilon, "nl.rms_norm epsilon"),
     )
     scaled = binary("multiply", x, isa.activation("rsqrt", mean_square), dtype=_FLOAT, mask=mask)
     return binary("multiply", scaled, w, dtype=kind, mask=mask)
@@ -152,6 +161,7 @@ def rms_norm(
 
 def dropout(x: Tensor, rate: Any, *, dtype: Any = None, mask: Any = None) -> Tensor:
     """Return the tile with elements set to 0 with a probability."""
+    x = as_tensor(x, "nl.dropout x")
     if isinstance(rate, Tensor) and rate.shape != (x.shape[0], 1):
         rate = Tensor((stretch(rate.tile(), (x.shape[0], 1)),))
     return isa.dropout(x, rate, dtype=dtype, mask=mask)
@@ -159,7 +169,7 @@ def dropout(x: Tensor, rate: Any, *, dtype: Any = None, mask: Any = None) -> Ten
 
 def rand(shape: Any, dtype: Any = np.float32) -> Tensor:
     """Return a tile of random numbers from 0 to below 1, multiples of 2**-24."""
-    sizes = tuple(int(n) for n in shape)
+    sizes = as_integers(shape, "nl.rand shape")
     bits = new_tile(sizes, "uint32")
     issue("rng", dst=bits)
     high = isa.tensor_scalar(Tensor((bits,)), "right_shift", 8)
@@ -183,8 +193,8 @@ def random_seed(seed: Any, *, mask: Any = None) -> None:
 
 def broadcast_to(src: Tensor, *, shape: Any) -> Tensor:
     """Return a tile with dimensions of size 1 repeated."""
-    tile = src.tile()
-    sizes = tuple(int(n) for n in shape)
+    tile = as_tensor(src, "nl.broadcast_to src").tile()
+    sizes = as_integers(shape, "nl.broadcast_to shape")
     if tile.shape == sizes:
         return src
     if tile.shape[0] == sizes[0]:
@@ -194,7 +204,7 @@ def broadcast_to(src: Tensor, *, shape: Any) -> Tensor:
 
 def expand_dims(data: Tensor, axis: Any) -> Tensor:
     """Return a view with dimensions of size 1 inserted."""
-    return data.expand_dims(axis)
+    return as_tensor(data, "nl.expand_dims data").expand_dims(axis)
 
 
 def transpose(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
@@ -204,8 +214,8 @@ def transpose(x: Tensor, *, dtype: Any = None, mask: Any = None) -> Tensor:
 
 def matmul(x: Tensor, y: Tensor, *, transpose_x: bool = False, mask: Any = None) -> Tensor:
     """Return ``x @ y``, or ``x.T @ y`` where x is given transposed, in PSUM."""
-    left = Tensor((in_sbuf(x.tile()),))
-    right = Tensor((in_sbuf(y.tile()),))
+    left = Tensor((in_sbuf(as_tensor(x, "nl.matmul x").tile()),))
+    right = Tensor((in_sbuf(as_tensor(y, "nl.matmul y").tile()),))
     if not transpose_x:
         left = isa.tensor_copy(isa.nc_transpose(left))
     return isa.nc_matmul(left, right, mask=mask)
