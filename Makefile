@@ -61,9 +61,8 @@ STRICT := $(addprefix tests/device/test_,$(addsuffix .py,activation_layouts amp 
 FUSED := $(addprefix tests/device/test_,$(addsuffix .py,autograd fused_optimizers memory nn rng \
   shared_memory storage streams_events)) $(PROGRAMS) tests/distributed/test_clients_fsdp.py \
   tests/serving/test_engine.py
-# One process more than there are cores: many a test waits for ranks or other processes of its own.
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
-  -n $${TEST_JOBS:-$$(( $$(nproc) + 1 ))} --dist worksteal --durations-file=build/durations.json
+  -n $${TEST_JOBS:-auto} --dist worksteal --durations-file=build/durations.json
 IN_STRICT_MODE := --eager-mode=strict --durations-file=build/durations_strict.json
 IN_FUSED_MODE := --eager-mode=fused --durations-file=build/durations_fused.json
 
@@ -99,7 +98,7 @@ demo: $(CORE_STAMP) ## Train on digits, on one core and two, embed sentences, pr
 check: $(CORE_STAMP) $(EXTRA_STAMP)test ## What needs no device, and every door once: some minutes, before a commit
 	$(PYTEST) $(CHECKS) $(PYTEST_ARGS)
 
-test: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## Run all test tiers (PYTEST_ARGS is passed on)
+test: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
 	$(PYTEST) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_STRICT_MODE) $(STRICT) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_FUSED_MODE) $(FUSED) $(PYTEST_ARGS)

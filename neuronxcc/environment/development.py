@@ -16,7 +16,7 @@ JOBS = DEVELOPMENT.variable(
 )  # fmt: skip
 TEST_JOBS = DEVELOPMENT.variable(
     "TEST_JOBS", TEXT, "Test processes at once",
-    default="", source=_OURS, readers={Reader.MAKE}, said="one more than cores",
+    default="", source=_OURS, readers={Reader.MAKE}, said="`auto`",
 )  # fmt: skip
 TORCH_NEURONX_GUARD_PAGES = DEVELOPMENT.variable(
     "TORCH_NEURONX_GUARD_PAGES", choice("after", "before", exact=True),

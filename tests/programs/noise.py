@@ -125,12 +125,16 @@ def _writable(x: torch.Tensor) -> bool:
 
 def reruns(program: Program, *, backward: bool, seed: int, device: str = "cpu") -> list[Outcome]:
     """Outcomes under noise; those that ended in an error are left out."""
-    # oneDNN has a recurrent network whole, and noise around it shows nothing of what is rounded inside.
-    with torch.backends.mkldnn.flags(enabled=False):
+    # oneDNN has a recurrent network whole; noise around it shows nothing of what is rounded inside.
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # noqa: FBT003 - that is how it is called
+    try:
         made = [
             run(program, device, around=lambda n=n: Noise(seed * 100 + n), backward=backward)  # type: ignore[misc]
             for n in range(RUNS)
         ]
+    finally:
+        torch._C._set_mkldnn_enabled(before)
     return [m for m in made if m.error is None]
 
 
