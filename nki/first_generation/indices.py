@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nki.arguments import as_range
 from nki.errors import NkiError, NkiIndexError, NkiTypeError
-from nki.first_generation.arguments import as_range
 
 __all__ = ["Index", "Mask", "MeshGrid", "Run", "arange", "as_index", "common_shape", "mgrid"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
+from nki.arguments import as_range
 from nki.context import current_run
-from nki.first_generation.arguments import as_range
 from nki.first_generation.state import LoopRun, current, running
 
 __all__ = ["LoopIndex", "LoopRange", "around"]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
 from typing import Any
 
+from nki.arguments import as_function
 from nki.context import KernelRun, current_run
 from nki.errors import NkiError, NkiTypeError
 from nki.isa.objects import VirtualRegister
-from nki.language.arguments import as_body
 from nki.objects import NKIObject
 from nki.tensor import NkiTensor
 
@@ -93,7 +93,7 @@ def fori_loop(
         NkiTypeError: a bound that is neither an int nor a register (NKI202), or no function
             (NKI240).
     """
-    as_body("fori_loop", body_fun)
+    as_function(body_fun, "nl.fori_loop body_fun")
     with _loop("fori_loop").for_loop(lower, upper, step) as counter:
         result = body_fun(counter)
         if result is not None:
@@ -121,7 +121,7 @@ def while_loop(
             nothing (NKI201).
         NkiTypeError: a condition that is no register (NKI202), or no function (NKI240).
     """
-    as_body("while_loop", body_fun)
+    as_function(body_fun, "nl.while_loop body_fun")
     with _loop("while_loop").while_loop(init) as (current, following):
         result = body_fun(current)
         if result is not None:

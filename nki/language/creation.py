@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nki.access import write
+from nki.arguments import as_integer, as_tensor
 from nki.context import current_run
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiTypeError
-from nki.language.arguments import as_integer, as_tensor
 from nki.memory import MemoryRegion, Storage
 from nki.pattern import contiguous
 from nki.tensor import NkiTensor, create, tensor_of
@@ -93,14 +93,14 @@ def ones(
 
 def zeros_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
     """Return zeros in the shape of ``x``, by default of its type and, as documented, in SBUF."""
-    as_tensor("zeros_like", "x", x)
+    as_tensor(x, "nl.zeros_like x")
     where = MemoryRegion.sbuf if buffer is None else buffer
     return full(x.shape, 0, x.dtype if dtype is None else dtype, where, name)
 
 
 def empty_like(x: NkiTensor, dtype: Any = None, buffer: Any = None, name: str = "") -> NkiTensor:
     """Return a new tensor in the shape of ``x``, by default of its type and in its memory."""
-    as_tensor("empty_like", "x", x)
+    as_tensor(x, "nl.empty_like x")
     return create(
         x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name
     )
@@ -142,7 +142,7 @@ def shared_identity_matrix(n: int, dtype: Any = "uint8", dst: NkiTensor | None =
         NkiTypeError: ``n`` is no integer, or ``dst`` no tensor (NKI240).
     """
     kind = canonical(dtype)
-    n = as_integer("shared_identity_matrix", "n", n)
+    n = as_integer(n, "nl.shared_identity_matrix n")
     if n > 128:
         raise NkiError(
             "NKI004",
@@ -154,7 +154,7 @@ def shared_identity_matrix(n: int, dtype: Any = "uint8", dst: NkiTensor | None =
         checked_value(1, kind)
     if dst is None:
         return _constant(data, kind, MemoryRegion.sbuf)
-    as_tensor("shared_identity_matrix", "dst", dst)
+    as_tensor(dst, "nl.shared_identity_matrix dst")
     if dst.shape != (n, n) or dst.dtype != kind:
         raise NkiError(
             "NKI007",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from nki.arguments import as_integers
 from nki.dtypes import canonical, info
 from nki.errors import NkiError, NkiTypeError, NkiValidationError
 from nki.isa.functions import FUNCTIONS
-from nki.language.arguments import as_integers
 from nki.language.function import Unary, kind_of
 from nki.language.tiles import cast_copy, is_number, new, promote, same_shape, tile
 from nki.memory import MemoryRegion
@@ -216,7 +216,7 @@ def broadcast_to(x: NkiTensor, shape: tuple[int, ...], dtype: Any = None) -> Nki
             (NKI004).
     """
     data = tile("broadcast_to", "x", x)
-    sizes = as_integers("broadcast_to", "shape", shape)
+    sizes = as_integers(shape, "nl.broadcast_to shape")
     fits = len(sizes) == data.ndim and not [
         n for n, m in zip(data.shape, sizes, strict=True) if n not in (1, m)
     ]

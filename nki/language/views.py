@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from nki.arguments import as_integer, as_tensor
 from nki.errors import NkiError
 from nki.indexing import DynamicSlice
-from nki.language.arguments import as_integer, as_tensor
 from nki.memory import MemoryRegion, region_of
 from nki.tensor import NkiTensor
 
@@ -57,8 +57,8 @@ def expand_dims(x: NkiTensor, axis: int) -> NkiTensor:
         NkiIndexError: there is no such place (NKI010).
         NkiTypeError: ``x`` is no tensor, or ``axis`` no integer (NKI240).
     """
-    inserted = as_integer("expand_dims", "axis", axis)
-    return as_tensor("expand_dims", "x", x).expand_dim(inserted)
+    inserted = as_integer(axis, "nl.expand_dims axis")
+    return as_tensor(x, "nl.expand_dims x").expand_dim(inserted)
 
 
 def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
@@ -72,7 +72,7 @@ def affine_range(start: int, stop: int | None = None, step: int = 1) -> range:
     given = {"start": start, "stop": stop, "step": step}
     if stop is None:
         del given["stop"]
-    checked = {n: as_integer("affine_range", n, value) for n, value in given.items()}
+    checked = {n: as_integer(value, f"nl.affine_range {n}") for n, value in given.items()}
     if checked["step"] == 0:
         raise NkiError("NKI240", "nl.affine_range step is 0", "give another step")
     if stop is None:

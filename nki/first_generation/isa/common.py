@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nki.arguments import as_integer
 from nki.dtypes import info
 from nki.errors import NkiTypeError
-from nki.first_generation.arguments import as_integer
 from nki.first_generation.compute import LANES, Operand, as_tensor
 from nki.first_generation.dtypes import dtype_name
 from nki.first_generation.state import new_tile

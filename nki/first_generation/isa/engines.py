@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nki.first_generation.arguments import as_integer, as_number
+from nki.arguments import as_integer, as_number
 from nki.first_generation.compute import Operand
 from nki.first_generation.isa.common import lanes, no_more, unsigned
 from nki.first_generation.isa.constants import engine as engines

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from nki.arguments import as_integers, as_number
 from nki.dtypes import info
 from nki.errors import NkiError, NkiTypeError
-from nki.first_generation.arguments import as_integers, as_number
 from nki.first_generation.boxes import Box, TileRegion, box_slices, region_of_mask, region_of_values
 from nki.first_generation.compute import LANES, WHOLE, Operand, compute, tile_of
 from nki.first_generation.dtypes import dtype_name

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from nki.arguments import as_integer
 from nki.dtypes import info
 from nki.errors import NkiError
-from nki.first_generation.arguments import as_integer
 from nki.first_generation.compute import as_tensor
 from nki.first_generation.dtypes import dtype_name
 from nki.first_generation.state import constant, current

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from nki.arguments import as_number
 from nki.dtypes import info
 from nki.errors import NkiTypeError
 from nki.first_generation import isa
-from nki.first_generation.arguments import as_number
 from nki.first_generation.compute import Operand, compute, tile_of
 from nki.first_generation.dtypes import promote, scalar_dtype
 from nki.first_generation.isa.common import kind_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
+from nki.arguments import as_integer, as_integers, as_text
 from nki.context import current_run
 from nki.errors import NkiError, NkiIndexError
-from nki.first_generation.arguments import as_integer, as_integers, as_text
 from nki.first_generation.boxes import region_of_mask
 from nki.first_generation.compute import as_tensor
 from nki.first_generation.loops import LoopRange

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from nki.arguments import as_integers, as_number
 from nki.dtypes import info
 from nki.errors import NkiError
 from nki.first_generation import isa
-from nki.first_generation.arguments import as_integers, as_number
 from nki.first_generation.boxes import region_of_mask
 from nki.first_generation.compute import LANES, Operand, as_tensor, compute, tile_of
 from nki.first_generation.dtypes import dtype_name

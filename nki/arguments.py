@@ -1,25 +1,30 @@
-"""Checks of numbers that kernels of the first generation give to functions."""
+"""Checks of arguments of both languages that are no tiles of an instruction."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nki.errors import NkiTypeError
+from nki.tensor import NkiTensor
 
-__all__ = ["as_integer", "as_integers", "as_number", "as_range", "as_text"]
+__all__ = [
+    "as_function", "as_integer", "as_integers", "as_number", "as_range", "as_tensor", "as_text",
+]  # fmt: skip
 
 
 def as_integer(value: Any, what: str) -> int:
     """Return an integer of Python, or NumPy's.
 
     Raises:
-        NkiTypeError: it is none (NKI240).
+        NkiTypeError: it is none (NKI240), or a register (NKI139).
     """
     try:
         return operator.index(value)
-    except TypeError:
+    except TypeError as error:
+        if isinstance(error, NkiTypeError):
+            raise
         raise _refuse(value, what, "an integer") from None
 
 
@@ -60,6 +65,29 @@ def as_number(value: Any, what: str) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise _refuse(value, what, "a number") from None
+
+
+def as_tensor(value: Any, what: str) -> NkiTensor:
+    """Return a tensor in any memory.
+
+    Raises:
+        NkiTypeError: it is none (NKI240).
+    """
+    if not isinstance(value, NkiTensor):
+        raise _refuse(value, what, "a tensor")
+    return value
+
+
+def as_function(value: Any, what: str) -> Callable[..., Any]:
+    """Return the function that a loop of the device runs.
+
+    Raises:
+        NkiTypeError: it is none (NKI240).
+    """
+    if not callable(value):
+        raise _refuse(value, what, "a function that takes a register")
+    made: Callable[..., Any] = value
+    return made
 
 
 def as_text(value: Any, what: str) -> str:
