@@ -64,10 +64,11 @@ def boxed(
         if inference:
             wholes = {id(x): x for x in results if not x.requires_grad}
         return [
-            _by_itself(results[o.index], o.view) if i in alone and o.view is not None
+            _by_itself(results[o.index], alone[i])
+            if i in alone
             else _output(o, results, kept, wholes)
             for i, o in enumerate(outputs)
-        ]  # fmt: skip
+        ]
 
     return _boxed(call)
 
@@ -89,10 +90,14 @@ def _boxed(call: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list
     return call
 
 
-def _alone(outputs: Sequence[Output]) -> frozenset[int]:
-    """Which outputs are views of what the program made, and the caller gets nothing else of it."""
+def _alone(outputs: Sequence[Output]) -> dict[int, Strided]:
+    """Views of what the program made of which the caller gets nothing else, by their numbers."""
     made = Counter(o.index for o in outputs if o.kind == "result")
-    return frozenset(i for i, o in enumerate(outputs) if o.kind == "result" and made[o.index] == 1)
+    return {
+        i: o.view
+        for i, o in enumerate(outputs)
+        if o.kind == "result" and made[o.index] == 1 and o.view is not None
+    }
 
 
 def _by_itself(base: torch.Tensor, view: Strided) -> torch.Tensor:
