@@ -160,7 +160,7 @@ def check(
 ) -> Report:
     """Go through samples of one OpInfo: the first ones, spread over all of them."""
     report = Report(full_name(info))
-    inputs = _samples(info, dtype, samples, report, backward=backward)
+    inputs = first_samples(info, dtype, samples, report, backward=backward)
     for sample in inputs:
         _check_sample(info, sample, report, backward=backward, native=native)
         if report.finished:
@@ -182,8 +182,8 @@ def check_together(info: Any, picks: Mapping[torch.dtype, int]) -> Report:
     for dtype, count in picks.items():
         if not info.supports_dtype(dtype, "cpu"):
             continue
-        for sample in _samples(info, dtype, count, report, backward=False):
-            forward, used = _flat(info, sample, backward=False)
+        for sample in first_samples(info, dtype, count, report, backward=False):
+            forward, used = as_function(info, sample, backward=False)
             try:
                 _run(forward, used, backward=False)
             except Exception:  # noqa: BLE001, S112 - eager refuses it: nothing to compare with
@@ -206,7 +206,7 @@ def check_together(info: Any, picks: Mapping[torch.dtype, int]) -> Report:
     return report
 
 
-def _samples(
+def first_samples(
     info: Any, dtype: torch.dtype, count: int, report: Report, *, backward: bool
 ) -> list[Any]:
     """So many samples, spread over all of them; none, and a note, if their generator fails."""
@@ -219,7 +219,7 @@ def _samples(
     return inputs[:: max(1, len(inputs) // count)][:count]
 
 
-def _flat(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[torch.Tensor]]:
+def as_function(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[torch.Tensor]]:
     """The operator as a function of the sample's tensors, and these."""
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -238,7 +238,7 @@ def _flat(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[torch.Te
 
 
 def _check_sample(info: Any, sample: Any, report: Report, *, backward: bool, native: bool) -> None:
-    forward, tensors = _flat(info, sample, backward=backward)
+    forward, tensors = as_function(info, sample, backward=backward)
     _compare(info, forward, tensors, report, backward=backward, native=native)
 
 

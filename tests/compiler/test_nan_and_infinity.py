@@ -16,7 +16,7 @@ import torch
 from tests.programs.noise import class_of
 from tests.shallow import shallow
 
-from .opinfo import Report, _flat, _samples, compiled, full_name, infos
+from .opinfo import Report, as_function, compiled, first_samples, full_name, infos
 
 # The samples themselves warn: of deprecations, of tensors resized, of NumPy.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -58,9 +58,9 @@ def differences(info: Any, *, backward: bool) -> list[str]:
     """Samples with such elements for which classes of results differ."""
     found = []
     for number, sample in enumerate(
-        _samples(info, torch.float32, 2, Report(full_name(info)), backward=backward)
+        first_samples(info, torch.float32, 2, Report(full_name(info)), backward=backward)
     ):
-        forward, tensors = _flat(info, sample, backward=backward)
+        forward, tensors = as_function(info, sample, backward=backward)
         floats = [i for i, t in enumerate(tensors) if t.dtype is torch.float32 and t.numel()]
         if not floats or tensors[floats[0]].layout is not torch.strided:
             continue

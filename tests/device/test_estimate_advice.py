@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import nki.first_generation.language as first
 import torch_neuronx
 from neuronxcc.perf.graphs.host import HostParameters
 from neuronxcc.targets import TARGETS
 from nki.first_generation.launch import jit as first_jit
+from tests.nki.first_kernels import spilling
 from torch_neuronx.estimation.advice import RULES
 from torch_neuronx.estimation.result import Estimate
 
@@ -33,23 +33,6 @@ def turned(a: Tensor) -> Tensor:
     return (a.T.contiguous() + 1).T.contiguous()
 
 
-def spilling(count: int) -> Any:
-    """A kernel that computes tiles of 2 MiB, and then uses all of them."""
-
-    @first_jit
-    def kernel(a: Any) -> Any:
-        out = first.ndarray(a.shape, dtype=a.dtype, buffer=first.shared_hbm)
-        tile = first.load(a)
-        kept = [first.multiply(tile, float(i)) for i in range(count)]
-        total = kept[0]
-        for other in kept[1:]:
-            total = first.add(total, other)
-        first.store(out, total)
-        return out
-
-    return kernel
-
-
 class Case(NamedTuple):
     """Programs with their inputs, in a mode."""
 
@@ -67,7 +50,9 @@ CASES = {
     "unfused chains": Case(
         (lambda a: a.exp() + a.sin(), MATRIX), (lambda a: a.exp(), MATRIX), "eager"
     ),
-    "spills": Case((spilling(24), f32(128, 4096)), (spilling(4), f32(128, 4096))),
+    "spills": Case(
+        (first_jit(spilling(24)), f32(128, 4096)), (first_jit(spilling(4)), f32(128, 4096))
+    ),
     # Sums over 32 elements and over 128.
     "half of the array": Case(
         (torch.bmm, bf16(512, 512, 32), bf16(512, 32, 512)),

@@ -17,7 +17,7 @@ import neuronxcc.nki.isa as nisa
 import neuronxcc.nki.language as nl
 from neuronxcc import nki
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "Case", "spilling"]
 
 F32 = np.float32
 P = 128
@@ -577,3 +577,19 @@ CASES: dict[str, Case] = {
     ),
     "resident": Case(resident, resident_meaning, ((1024, 4096),), ((256, 32),)),
 }
+
+
+def spilling(count: int) -> Callable[..., Any]:
+    """A kernel, not decorated yet, that computes so many tiles, and then uses all of them."""
+
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(a)
+        kept = [nl.multiply(tile, float(i)) for i in range(count)]
+        total = kept[0]
+        for other in kept[1:]:
+            total = nl.add(total, other)
+        nl.store(out, total)
+        return out
+
+    return kernel

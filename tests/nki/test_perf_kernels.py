@@ -29,6 +29,7 @@ from nki.perf import predict, predict_recording, stream_of
 from nki.perf.cells import Boxes, boxes_of, cells_of, pitch_of
 from nki.recording import Recording
 from nki.tensor import NkiTensor, create
+from tests.nki.first_kernels import spilling
 
 TRN1, TRN2 = get_target("trn1"), get_target("trn2")
 
@@ -388,17 +389,7 @@ def test_what_is_computed_and_does_not_fit_is_spilled_and_counted() -> None:
     """16 tiles of 16 KiB are computed, then all are used: 12 fit."""
     width, count = 4096, 16
 
-    @first_nki.jit(platform_target="trn1")
-    def kernel(a: Any) -> Any:
-        out = first_nl.ndarray(a.shape, dtype=a.dtype, buffer=first_nl.shared_hbm)
-        tile = first_nl.load(a)
-        kept = [first_nl.multiply(tile, float(i)) for i in range(count)]
-        total = kept[0]
-        for other in kept[1:]:
-            total = first_nl.add(total, other)
-        first_nl.store(out, total)
-        return out
-
+    kernel = first_nki.jit(platform_target="trn1")(spilling(count))
     a = np.zeros((128, width), np.float32)
     made = kernel.predict(a)
     # Those go that are used last; each that goes comes back once.

@@ -115,6 +115,13 @@ def test_a_counter_places_tiles(name: str, executor: str, monkeypatch: pytest.Mo
     np.testing.assert_array_equal(nki.jit(lambda x: tiled(x, PLACES[name]))(x), x)
 
 
+def copy_rows(x: Any, out: Any, at: Any) -> None:
+    """Copy 16 rows, which a slice by registers chooses, by way of SBUF."""
+    tile = nl.ndarray((16, x.shape[1]), x.dtype)
+    nisa.dma_copy(dst=tile, src=x[at])
+    nisa.dma_copy(dst=out[at], src=tile)
+
+
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_counters_of_nested_loops_add(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_NEURONX_NKI_EXECUTOR", executor)
@@ -126,9 +133,7 @@ def test_counters_of_nested_loops_add(executor: str, monkeypatch: pytest.MonkeyP
         def outer(i: Any) -> None:
             def inner(j: Any) -> None:
                 at = nl.ds(i * 32 + j * 16, 16)
-                tile = nl.ndarray((16, x.shape[1]), x.dtype)
-                nisa.dma_copy(dst=tile, src=x[at])
-                nisa.dma_copy(dst=out[at], src=tile)
+                copy_rows(x, out, at)
 
             nl.fori_loop(0, 2, inner)
 
@@ -147,9 +152,7 @@ def test_both_cores_compute() -> None:
 
         def body(i: Any) -> None:
             at = nl.ds(i * 16 + me * 64, 16)
-            tile = nl.ndarray((16, x.shape[1]), x.dtype)
-            nisa.dma_copy(dst=tile, src=x[at])
-            nisa.dma_copy(dst=out[at], src=tile)
+            copy_rows(x, out, at)
 
         nl.fori_loop(0, 4, body)
         return out
