@@ -1,14 +1,15 @@
 """What it costs a training job that the tools watch it: at most a hundredth of a step.
 
-    python -m benchmarks.watching [--pairs N] [--seconds S]
+    python -m benchmarks.watching [--pairs N] [--seconds S] [--alone]
 
 One job trains all the time, one thread wide. In every other stretch of time neuron-monitor, its
 exporter (scraped every second), neuron-top and neuron-sysfs watch it, each with a period of a
-second. A pair is a stretch without them and one with them; what counts is the ratio of their mean
-steps, and the median of the pairs' ratios is printed, by the clock and by the processor time that
-the job used. The same ratio of two halves of a stretch without tools says what noise there is. On a
-busy machine neither says much; the processor time that the tools use is what they can take from a
-job that would use all processors.
+second; with `--alone` neuron-monitor does by itself, every 5 s, which is its own period. A pair
+is a stretch without them and one with them; what counts is the ratio of their mean steps, and
+the median of the pairs' ratios is printed, by the clock and by the processor time that the job
+used. The same ratio of two halves of a stretch without tools says what noise there is. On a
+busy machine neither says much; the processor time that the tools use is what they can take from
+a job that would use all processors.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,13 @@ class Stretch(NamedTuple):
     watched: bool
 
 
+class Watching(NamedTuple):
+    """The processes of the tools, and a look at what they show: whether they see the job."""
+
+    pids: list[int]
+    look: Callable[[], bool]
+
+
 class Step(NamedTuple):
     """When a step began, and how long it took, in seconds: by the clock, and of the processor."""
 
@@ -83,45 +91,73 @@ def _read_all(descriptor: int) -> None:
             pass
 
 
-@contextmanager
-def tools(folder: Path) -> Iterator[list[int]]:
-    """All tools that watch; gives the numbers of their processes."""
-    period = folder / "monitor.json"
+def _monitor(folder: Path, period: str, stdout: int) -> subprocess.Popen[bytes]:
+    """neuron-monitor with all groups."""
+    file = folder / "monitor.json"
     groups = ("neuroncore_counters", "execution_stats", "memory_used", "neuron_runtime_vcpu_usage")
     system = ("vcpu_usage", "memory_info", "neuron_hw_counters")
     document = {
-        "period": "1s",
+        "period": period,
         "neuron_runtimes": [{"metrics": [{"type": name} for name in groups]}],
         "system_metrics": [{"type": name} for name in system],
     }
-    period.write_text(json.dumps(document))
-    python = [sys.executable, "-m"]
-    controller, terminal = pty.openpty()
-    os.set_blocking(controller, False)
+    file.write_text(json.dumps(document))
+    command = [sys.executable, "-m", "neuron_tools.monitor.command", "-c", str(file)]
+    return subprocess.Popen(command, stdout=stdout)  # noqa: S603
+
+
+@contextmanager
+def _ended(running: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """End the processes with the block."""
     with ExitStack() as stack:
-        monitor = subprocess.Popen(  # noqa: S603
-            [*python, "neuron_tools.monitor.command", "-c", str(period)], stdout=subprocess.PIPE
-        )
-        exporter = subprocess.Popen(  # noqa: S603
-            [*python, "neuron_tools.prometheus", "--port", str(PORT), "--address", "127.0.0.1"],
-            stdin=monitor.stdout,
-        )
-        assert monitor.stdout is not None
-        monitor.stdout.close()
-        top = subprocess.Popen(  # noqa: S603
-            [*python, "neuron_tools.top.command"], stdin=terminal, stdout=terminal,
-            stderr=terminal, env={**os.environ, "TERM": "xterm"},
-        )  # fmt: skip
-        tree = subprocess.Popen(  # noqa: S603
-            [*python, "neuron_tools.sysfs.command", "--root", str(folder / "sys"), "--period", "1"]
-        )
-        running = [monitor, exporter, top, tree]
-        stack.callback(os.close, controller)
-        stack.callback(os.close, terminal)
         for process in running:
             stack.callback(process.wait, 20)
             stack.callback(process.terminate)
-        yield [controller, *(process.pid for process in running)]
+        yield
+
+
+@contextmanager
+def tools(folder: Path) -> Iterator[Watching]:
+    """All tools that watch, scraped every second."""
+    python = [sys.executable, "-m"]
+    controller, terminal = pty.openpty()
+    os.set_blocking(controller, False)
+    monitor = _monitor(folder, "1s", subprocess.PIPE)
+    exporter = subprocess.Popen(  # noqa: S603
+        [*python, "neuron_tools.prometheus", "--port", str(PORT), "--address", "127.0.0.1"],
+        stdin=monitor.stdout,
+    )
+    assert monitor.stdout is not None
+    monitor.stdout.close()
+    top = subprocess.Popen(  # noqa: S603
+        [*python, "neuron_tools.top.command"], stdin=terminal, stdout=terminal,
+        stderr=terminal, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    tree = subprocess.Popen(  # noqa: S603
+        [*python, "neuron_tools.sysfs.command", "--root", str(folder / "sys"), "--period", "1"]
+    )
+
+    def look() -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics") as answer:
+            found = answer.read()
+        _read_all(controller)
+        return b"neuroncore_utilization_ratio{" in found
+
+    running = [monitor, exporter, top, tree]
+    with _ended(running):
+        yield Watching([process.pid for process in running], look)
+    os.close(controller)
+    os.close(terminal)
+
+
+@contextmanager
+def by_itself(folder: Path) -> Iterator[Watching]:
+    """neuron-monitor alone, with its own period."""
+    with (folder / "said").open("wb") as file:
+        monitor = _monitor(folder, "5s", file.fileno())
+        with _ended([monitor]):
+            said = folder / "said"
+            yield Watching([monitor.pid], lambda: b"neuroncore_utilization" in said.read_bytes())
 
 
 def seconds_of(pid: int) -> float:
@@ -130,18 +166,19 @@ def seconds_of(pid: int) -> float:
     return (int(parts[11]) + int(parts[12])) / TICKS
 
 
-def watch(folder: Path, seconds: float) -> tuple[Stretch, list[float]]:
-    """A stretch with all tools, and how many processors each of them used."""
-    with tools(folder) as (controller, *pids):
+def watch(
+    folder: Path, seconds: float, watching: Callable[[Path], AbstractContextManager[Watching]]
+) -> tuple[Stretch, list[float]]:
+    """A stretch with tools, and how many processors each of them used."""
+    with watching(folder) as (pids, look):
         time.sleep(SETTLES)
         begin, before = time.monotonic(), [seconds_of(pid) for pid in pids]
+        seen = False
         while time.monotonic() < begin + seconds:
-            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics") as answer:
-                found = answer.read()
-            _read_all(controller)
+            seen = look()
             time.sleep(1.0)
         end = time.monotonic()
-        assert b"neuroncore_utilization_ratio{" in found, "the tools do not see the job"
+        assert seen, "the tools do not see the job"
         used = [
             (seconds_of(pid) - at) / (end - begin) for pid, at in zip(pids, before, strict=True)
         ]
@@ -174,7 +211,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of a stretch")
+    parser.add_argument("--alone", action="store_true", help="neuron-monitor, and no other tool")
     options = parser.parse_args()
+    watching = by_itself if options.alone else tools
     whole = options.pairs * (2 * options.seconds + SETTLES + 3) + 2
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -188,7 +227,7 @@ def main() -> int:
         stretches, used = [], []
         for _ in range(options.pairs):
             stretches.append(alone(options.seconds))
-            stretch, processors = watch(folder, options.seconds)
+            stretch, processors = watch(folder, options.seconds, watching)
             stretches.append(stretch)
             used.append(processors)
         steps = [Step(*map(float, line.split())) for line in job.stdout]
@@ -198,9 +237,8 @@ def main() -> int:
     for field, (ratio, noise) in found.items():
         print(f"watched / alone, {field:<4}: {ratio:.4f} (alone / alone: {noise:.4f})")
     by_tool = [statistics.fmean(values) for values in zip(*used, strict=True)]
-    said = ", ".join(
-        f"{name} {100 * share:.2f}" for name, share in zip(NAMES, by_tool, strict=True)
-    )
+    each = zip(NAMES, by_tool, strict=False)  # alone is the first
+    said = ", ".join(f"{name} {100 * share:.2f}" for name, share in each)
     print(f"percent of a processor that the tools use: {100 * sum(by_tool):.2f} ({said})")
     return int(found["cpu"][0] > LIMIT)
 
