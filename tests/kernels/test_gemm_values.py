@@ -103,7 +103,12 @@ def assert_close(
 @st.composite
 def sizes(draw: st.DrawFn) -> tuple[int, int, int]:
     """(m, n, k) around the sizes of tiles, vectors, panels and the depth of a panel."""
-    side = st.one_of(st.integers(0, 20), st.integers(60, 70), st.sampled_from([127, 128, 200]))
+    side = st.one_of(
+        st.integers(0, 20),
+        st.integers(30, 35),
+        st.integers(60, 70),
+        st.sampled_from([127, 128, 200]),
+    )
     depth = st.one_of(st.integers(0, 40), st.sampled_from([63, 64, 65, 511, 512, 513, 1025]))
     return draw(side), draw(side), draw(depth)
 

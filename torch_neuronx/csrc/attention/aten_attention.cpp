@@ -100,14 +100,8 @@ std::optional<Problem> paged_problem_of(const at::Tensor& query, const at::Tenso
   return p;
 }
 
-bool faster_than_aten(const Problem& p, bool backward) {
+bool faster_than_aten(const Problem& p) {
   if (p.width != p.value_width || p.heads != p.kv_heads) return true;  // ATen's takes no others
-  // ATen multiplies bfloat16 by matrix tiles where there are some, and ours by vectors: at 8 heads
-  // of 64 that is worth more than its longer way to the first product from so many scores on.
-  if (has_matrix_tiles(p.dtype)) {
-    const int64_t scores = p.queries * p.keys;
-    return backward ? scores < 512 * 512 : p.queries < 16 || scores <= 64 * 64;
-  }
   // Rearranging long rows of a handful of keys is most of our work; MKL multiplies them as they
   // are.
   return p.dtype != at::kFloat || p.keys >= 8 || p.width <= 32 || p.queries <= 8;
@@ -155,8 +149,9 @@ std::tuple<at::Tensor, at::Tensor> aten_forward(const at::Tensor& query, const a
                                    {query, key, value, 0.0, causal, mask, scale});
   auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       a[0].toTensor(), a[1].toTensor(), a[2].toTensor(), 0.0, causal, mask, scale);
-  // In the order of forward() above: PyTorch's heads are the last dimension.
-  return {out, logsumexp.contiguous()};
+  // In the order of forward() above: PyTorch's heads are the last dimension. `contiguous` would
+  // leave the strides of what is in both orders.
+  return {out, at::empty(logsumexp.sizes(), logsumexp.options()).copy_(logsumexp)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> aten_backward(

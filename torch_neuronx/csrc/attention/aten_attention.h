@@ -28,7 +28,7 @@ std::optional<Problem> paged_problem_of(const at::Tensor& query, const at::Tenso
 at::Tensor with_contiguous_rows(const at::Tensor& t);
 
 // False for the problems that ATen's flash kernel solves sooner (and does take).
-bool faster_than_aten(const Problem& p, bool backward);
+bool faster_than_aten(const Problem& p);
 
 // The result, in memory laid out as that of `query`, and its contiguous log-sum-exp.
 std::tuple<at::Tensor, at::Tensor> forward(const Problem& p, const at::Tensor& query);

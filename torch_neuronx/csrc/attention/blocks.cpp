@@ -6,18 +6,9 @@ namespace torch_neuronx::attention {
 
 Engine engine_for(at::ScalarType dtype) {
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) return {};
-  // Where bfloat16 has matrix tiles, the kernels for them don't take every row; these do.
   const gemm::Kernels* tiles = gemm::engine_for(dtype).thin;
   if (tiles == nullptr) return {};
-  const RowKernels* rows = tiles == gemm::avx512_kernels()       ? rows_avx512()
-                           : tiles == gemm::avx512bf16_kernels() ? rows_avx512bf16()
-                                                                 : nullptr;
-  return {tiles, rows};
-}
-
-bool has_matrix_tiles(at::ScalarType dtype) {
-  const gemm::Engine products = gemm::engine_for(dtype);
-  return dtype == at::kBFloat16 && products.panel != products.thin;
+  return {tiles, tiles->unit == 2 ? rows_avx512bf16() : rows_avx512()};
 }
 
 MaskBlock mask_block(const Mask& mask, int64_t batch, int64_t head, int64_t row, int64_t col) {

@@ -23,7 +23,6 @@ struct Engine {
   int64_t units(int64_t elements) const { return blocks_of(elements, tiles->unit); }
 };
 Engine engine_for(at::ScalarType dtype);
-bool has_matrix_tiles(at::ScalarType dtype);  // of the processor, which ATen uses and we don't
 
 inline Storage storage_of(at::ScalarType dtype) {
   return dtype == at::kFloat      ? Storage::kF32

@@ -11,7 +11,7 @@ namespace torch_neuronx::attention {
 namespace {
 
 constexpr int64_t kMaxWidth = 256;
-constexpr int64_t kBlockRows = 24;   // queries whose scores are alive at a time: four strips
+constexpr int64_t kFewestRows = 24;  // queries whose scores are alive at a time, in whole strips
 constexpr int64_t kBlockKeys = 256;  // keys rearranged at a time
 constexpr int64_t kScoreRow = kBlockKeys + 16;  // not a power of two: rows would share cache sets
 constexpr int64_t kMinTaskRows = 96;            // below that, rearranging keys again costs too much
@@ -31,6 +31,7 @@ struct Driver {
   Engine engine;
   gemm::Element element;
   int64_t size;          // bytes of an element
+  int64_t block_rows;    // of scores
   int64_t width_units;   // of a row of keys
   int64_t value_panels;  // of 64 columns
   int64_t sums_row;
@@ -45,11 +46,12 @@ struct Driver {
         engine(engine_for(p.dtype)),
         element(gemm::element_of(p.dtype)),
         size(gemm::element_size(element)),
+        block_rows(round_up(kFewestRows, engine.tiles->strip_rows)),
         width_units(engine.units(p.width)),
         value_panels(blocks_of(p.value_width, kPanelCols)),
         sums_row(round_up(p.value_width, 16)),
         group(p.heads / p.kv_heads),
-        head_blocks(blocks_of(p.queries, kBlockRows)),
+        head_blocks(blocks_of(p.queries, block_rows)),
         task_blocks(blocks_of_task()) {}
 
   int64_t blocks_of_task() const {
@@ -57,13 +59,13 @@ struct Driver {
     int64_t rows = std::clamp(kMaxTaskSums / sums_row, kMinTaskRows, kMaxTaskRows);
     const int64_t threads = at::get_num_threads();
     const auto tasks_of = [&](int64_t task_rows) {
-      return p.batch * p.kv_heads * blocks_of(all, task_rows / kBlockRows);
+      return p.batch * p.kv_heads * blocks_of(all, task_rows / block_rows);
     };
     while (rows > kMinTaskRows && tasks_of(rows) < 4 * threads)
       rows = std::max(kMinTaskRows, rows / 2);
     // An idle thread is worse than keys rearranged twice.
-    while (rows > kBlockRows && tasks_of(rows) < threads) rows = std::max(kBlockRows, rows / 2);
-    return blocks_of(all, blocks_of(all, rows / kBlockRows));
+    while (rows > block_rows && tasks_of(rows) < threads) rows = std::max(block_rows, rows / 2);
+    return blocks_of(all, blocks_of(all, rows / block_rows));
   }
 
   struct Memory {
@@ -72,25 +74,25 @@ struct Driver {
     char* neighbours;  // keys or values out of several pages
   };
   Memory carve(Carve& c) const {
-    const int64_t rows = task_blocks * kBlockRows;
+    const int64_t rows = task_blocks * block_rows;
     const bool copied = !reads_in_place(*engine.tiles, element, p.width);
     Memory m;
     m.keys = c.take<uint32_t>(kBlockKeys * width_units);
     m.values = c.take<uint32_t>(value_panels * engine.units(kBlockKeys) * kPanelCols);
-    m.queries = c.take<uint32_t>(copied ? kBlockRows * width_units : 0);
-    m.scores = c.take<float>(kBlockRows * kScoreRow);
+    m.queries = c.take<uint32_t>(copied ? block_rows * width_units : 0);
+    m.scores = c.take<float>(block_rows * kScoreRow);
     m.sums = c.take<float>(rows * sums_row);
     m.max = c.take<float>(rows);
     m.sum = c.take<float>(rows);
-    m.correction = c.take<float>(kBlockRows);
+    m.correction = c.take<float>(block_rows);
     const int64_t row_bytes = std::max(p.width, p.value_width) * size;
     m.neighbours = c.take<char>(p.pages.table == nullptr ? 0 : kBlockKeys * row_bytes);
     return m;
   }
 
   Block block(int64_t index, int64_t kv_head, int64_t slot) const {
-    const int64_t first = index % head_blocks * kBlockRows;
-    return {kv_head * group + index / head_blocks, first, std::min(kBlockRows, p.queries - first),
+    const int64_t first = index % head_blocks * block_rows;
+    return {kv_head * group + index / head_blocks, first, std::min(block_rows, p.queries - first),
             slot};
   }
 
@@ -188,14 +190,14 @@ struct Driver {
                  neighbours(value_rows, k0, keys, p.value_width * size, m.neighbours), 0, keys,
                  p.value_width, m.values, engine.units(kBlockKeys));
       for (int64_t i = begin; i < end; ++i) {
-        const Block b = block(i, kv_head, (i - begin) * kBlockRows);
+        const Block b = block(i, kv_head, (i - begin) * block_rows);
         const int64_t visible = std::min(keys, seen(b) - k0);
         if (k0 == 0 && i + 1 < end) prefetch_queries(block(i + 1, kv_head, 0), batch);
         if (visible > 0) add_keys(m, b, batch, k0, visible);
       }
     }
     for (int64_t i = begin; i < end; ++i) {
-      finish(m, block(i, kv_head, (i - begin) * kBlockRows), batch);
+      finish(m, block(i, kv_head, (i - begin) * block_rows), batch);
     }
   }
 

@@ -1,7 +1,5 @@
 #include "conv/conv.h"
 
-#include <ATen/native/CPUBlas.h>
-
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -263,9 +261,8 @@ bool twice_as_fast(at::ScalarType dtype) {
 bool winograd_pays(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef padding) {
   constexpr int64_t kLeastChannels = 16;  // fewer leave lanes empty
   const at::ScalarType dtype = input.scalar_type();
-  // Nothing beats matrix tiles, which ATen packs for exactly where they are.
-  static const bool has_matrix_tiles = at::native::cpublas::could_pack(at::kBFloat16);
-  if (has_matrix_tiles && dtype != at::kFloat) return false;
+  // Nothing beats matrix tiles, ours for bfloat16 and ATen's.
+  if (kernels::may_use_amx() && dtype != at::kFloat) return false;
   const bool fast_rival = twice_as_fast(dtype);
   const int64_t least_tiles =
       fast_rival ? 64 : 4;  // fewer do not repay the filters' transformation

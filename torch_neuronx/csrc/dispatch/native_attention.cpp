@@ -107,7 +107,7 @@ std::tuple<at::Tensor, at::Tensor> fused(const at::Tensor& query, const at::Tens
     const at::Tensor v = with_contiguous_rows(host(value));
     const std::optional<at::Tensor> mask = host(bias);
     const auto problem = attention::problem_of(q, k, v, undefined_or(mask), causal, scale);
-    if (problem && attention::faster_than_aten(*problem, false)) {
+    if (problem && attention::faster_than_aten(*problem)) {
       return attention::forward(*problem, q);
     }
     return attention::aten_forward(q, k, v, causal, mask, scale);
@@ -134,7 +134,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> fused_backward(const Backward& b)
     const at::Tensor hbias = biased ? host(b.bias) : at::Tensor();
     const at::Tensor hout = with_contiguous_rows(host(b.out)), hlse = host(b.logsumexp);
     const auto problem = attention::problem_of(hq, hk, hv, hbias, b.causal, b.scale);
-    if (problem && attention::faster_than_aten(*problem, true)) {
+    if (problem && attention::faster_than_aten(*problem)) {
       return attention::backward(*problem, g, hq, hk, hv, hout, hlse);
     }
     if (!hbias.defined() && !b.partial) {

@@ -1,5 +1,5 @@
 // The same kernel table over ATen's brgemm (oneDNN's generated micro-kernels): float32 on AVX2
-// machines, bfloat16 where the processor has matrix tiles (AMX).
+// machines, bfloat16 where TORCH_NEURONX_GEMM_KERNELS asks for it.
 //
 // brgemm generates code for every distinct (m, n, k, leading dimensions) and keeps it per thread
 // for ever: 60 to 100 microseconds and some kilobytes each. So only few distinct keys are used

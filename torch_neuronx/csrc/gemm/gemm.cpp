@@ -1,8 +1,6 @@
 // Normal forms, engines, and the parts that every method shares.
 #include "gemm/gemm.h"
 
-#include <ATen/native/CPUBlas.h>
-
 #include <cstdlib>
 #include <cstring>
 
@@ -58,12 +56,11 @@ Engine engine_for(at::ScalarType dtype) {
   if (dtype == at::kFloat || dtype == at::kHalf) return float_engine(choice);
   if (dtype != at::kBFloat16 || choice == EngineChoice::kNone) return {nullptr, nullptr};
   const Kernels* pairs = avx512bf16_kernels();
-  // ATen packs for brgemm exactly where it has matrix tiles, which beat any vector instruction.
-  static const bool has_matrix_tiles = at::native::cpublas::could_pack(at::kBFloat16);
-  if (choice == EngineChoice::kBrgemm || (choice == EngineChoice::kAuto && has_matrix_tiles)) {
-    if (const Kernels* tiles = brgemm_bf16_kernels()) {
-      return {tiles, choice == EngineChoice::kAuto ? pairs : nullptr};
-    }
+  if (choice == EngineChoice::kBrgemm) {
+    if (const Kernels* tiles = brgemm_bf16_kernels()) return {tiles, nullptr};
+  }
+  if (choice == EngineChoice::kAuto) {
+    if (const Kernels* tiles = amx_kernels()) return {tiles, tiles};
   }
   if (pairs != nullptr && choice != EngineChoice::kBrgemm) return {pairs, pairs};
   return float_engine(choice);  // widened to float32

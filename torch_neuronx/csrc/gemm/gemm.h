@@ -1,8 +1,8 @@
 // Dense matrix products on raw host memory: out[b] = alpha * A[b] @ B[b] + beta * C0[b].
 //
-// Our own tile loop over AVX-512 micro-kernels (float32 and bfloat16 pairs), or over ATen's brgemm
-// where those do not exist (AVX2 machines) or where the machine has matrix tiles (AMX). The whole
-// of K is accumulated in float32 and rounded once. The order of the additions of one output element
+// Our own tile loop over AVX-512 micro-kernels (float32 and bfloat16 pairs), over matrix tiles
+// (AMX) for bfloat16, or over ATen's brgemm where those do not exist (AVX2 machines). The whole of
+// K is accumulated in float32 and rounded once. The order of the additions of one output element
 // depends on the shape and the chosen method only, never on the number of threads.
 #pragma once
 

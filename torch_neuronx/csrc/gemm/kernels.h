@@ -9,7 +9,7 @@
 namespace torch_neuronx::gemm {
 
 constexpr int64_t kPanelCols = 64;  // columns of a panel of B: four 16-lane vectors
-constexpr int64_t kStripRows = 6;   // rows of a register tile: 6 x 4 accumulators of 32 registers
+constexpr int64_t kStripRows = 6;   // rows of a vector kernel's tile: 6 x 4 sums of 32 registers
 constexpr int64_t kSmallSide = 16;  // largest min(m, n) that the dot and stream kernels accept
 
 enum class Element : uint8_t { kF32, kBf16, kF16 };
@@ -95,11 +95,14 @@ struct Kernels {
   void (*pack_a_rows)(const PackArgs&);  // -> other x k_units, zeros in the last unit's rest
   void (*dot)(const ThinArgs&);          // large_k_bytes is the element size
   void (*stream)(const ThinArgs&);       // large_l_bytes is the element size
+  int64_t strip_rows = kStripRows;       // rows that tile() computes at once
+  double speed = 1;                      // of tile(), against vectors
 };
 
 // Null where the processor lacks the instructions or the build has no such file.
 const Kernels* avx512_kernels();      // float32 arithmetic; operands f32, f16, bf16
 const Kernels* avx512bf16_kernels();  // products of bfloat16 pairs, float32 accumulation
+const Kernels* amx_kernels();         // the same in matrix tiles
 const Kernels* brgemm_f32_kernels();
 const Kernels* brgemm_bf16_kernels();
 
@@ -113,5 +116,6 @@ void to_f32_rows(const PackArgs&);  // other x k float32, for stream()
 // What this processor has and TORCH_NEURONX_ISA allows.
 bool host_has_avx512();
 bool host_has_avx512bf16();
+bool host_has_amx();
 
 }  // namespace torch_neuronx::gemm

@@ -97,11 +97,13 @@ void store(const StoreArgs& s) {
 
 bool host_has_avx512() { return kernels::best_isa() == kernels::Isa::Avx512; }
 bool host_has_avx512bf16() { return kernels::may_use_avx512bf16(); }
+bool host_has_amx() { return kernels::may_use_amx(); }
 
 #if !defined(__x86_64__)
 // The files of these are left out of builds for other processors.
 const Kernels* avx512_kernels() { return nullptr; }
 const Kernels* avx512bf16_kernels() { return nullptr; }
+const Kernels* amx_kernels() { return nullptr; }
 bool store_avx512(const StoreArgs&) { return false; }
 #endif
 

@@ -9,11 +9,12 @@ namespace torch_neuronx::gemm {
 namespace {
 
 constexpr int64_t kDepthUnits = 512;  // 128 KiB of panel: half of a small L2 cache
-constexpr int64_t kMaxRows = 85 * kStripRows;
-constexpr int64_t kMinRows = 8 * kStripRows;
-constexpr int64_t kMaxPackedStrips = 64;        // of A rearranged: most of the L2 cache
-constexpr int64_t kMaxPanels = 32;              // of a task, as their sums may be kept apart
-constexpr int64_t kStoreRows = 8 * kStripRows;  // rows stored at once while they are in L1
+// Rows of a task and parts of it are these numbers rounded up to the strips of the kernels.
+constexpr int64_t kMaxRows = 510;
+constexpr int64_t kMinRows = 48;
+constexpr int64_t kMaxPackedRows = 384;  // of A rearranged: most of the L2 cache
+constexpr int64_t kMaxPanels = 32;       // of a task, as their sums may be kept apart
+constexpr int64_t kStoreRows = 48;       // rows stored at once while they are in L1
 
 int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
@@ -59,6 +60,7 @@ struct Driver {
   bool direct;   // float32 sums grow in `out` itself
   bool rounded;  // the last depth writes half-width results to `out`
   int64_t threads;
+  int64_t store_rows;
 
   bool one_depth() const { return units <= kDepthUnits; }
 
@@ -69,7 +71,7 @@ struct Driver {
       packed = scratch(Slot::kPanel, size_t(std::min(units, kDepthUnits)) * kPanelCols * 4);
     }
     // Sums on their way, unless they are in `out` itself; those that leave at once need few rows.
-    const int64_t sums_rows = one_depth() ? std::min(rows, kStoreRows) : rows;
+    const int64_t sums_rows = one_depth() ? std::min(rows, store_rows) : rows;
     float* sums = nullptr;
     if (!direct) {
       const int64_t blocks = one_depth() ? 1 : panels;
@@ -141,7 +143,7 @@ struct Driver {
     }
     const bool last = u + depth == units, leaves = last && !direct && !rounded;
     // Finished sums are taken away while they are in L1.
-    const int64_t visit = leaves || (!direct && one_depth()) ? std::min(rows, kStoreRows) : rows;
+    const int64_t visit = leaves || (!direct && one_depth()) ? std::min(rows, store_rows) : rows;
     for (int64_t i = 0; i < rows; i += visit) {
       float* const tile = one_depth() && !direct ? sums : sums + i * sums_row;
       TileArgs t{depth,
@@ -182,37 +184,41 @@ struct Cut {
 };
 
 // Rows of a task: many, because every task rearranges its panel again, but enough tasks for all.
-Cut cut_in_place(const Problem& p, int64_t panels) {
+Cut cut_in_place(const Problem& p, int64_t panels, int64_t strip) {
+  const int64_t least = round_up(kMinRows, strip);
   const int64_t wanted = 4 * at::get_num_threads();
-  int64_t rows = std::min(round_up(p.m, kStripRows), kMaxRows);
-  while (rows > kMinRows && p.batch * panels * ((p.m + rows - 1) / rows) < wanted) {
-    rows = std::max(kMinRows, round_up(rows / 2, kStripRows));
+  int64_t rows = std::min(round_up(p.m, strip), round_up(kMaxRows, strip));
+  while (rows > least && p.batch * panels * ((p.m + rows - 1) / rows) < wanted) {
+    rows = std::max(least, round_up(rows / 2, strip));
   }
   const int64_t blocks = (p.m + rows - 1) / rows;  // as many blocks, but of equal size
-  return {round_up((p.m + blocks - 1) / blocks, kStripRows), 1};
+  return {round_up((p.m + blocks - 1) / blocks, strip), 1};
 }
 
 // A task that rearranges its rows of A reads them against many panels. Both operands are rearranged
 // more often the smaller the tasks are, but tasks must not be so large that a thread waits for the
 // last one.
-Cut cut_rearranged(const Problem& p, int64_t panels) {
-  // In multiplications of a unit: what it costs to rearrange one, and how much of a task a thread
-  // waits at the end.
+Cut cut_rearranged(const Problem& p, int64_t panels, const Kernels& kernels) {
+  const int64_t strip = kernels.strip_rows;
+  // In multiplications of a unit by vectors: what it costs to rearrange one, and how much of a task
+  // a thread waits at the end.
   constexpr double kPackA = 21, kPackB = 12, kWait = 0.1;
-  const int64_t strips = (p.m + kStripRows - 1) / kStripRows, threads = at::get_num_threads();
-  const int64_t fewest_blocks = (strips + kMaxPackedStrips - 1) / kMaxPackedStrips;
+  const double pack_a = kPackA * kernels.speed, pack_b = kPackB * kernels.speed;
+  const int64_t strips = (p.m + strip - 1) / strip, threads = at::get_num_threads();
+  const int64_t most_strips = kMaxPackedRows / strip;
+  const int64_t fewest_blocks = (strips + most_strips - 1) / most_strips;
   const int64_t fewest_groups = (panels + kMaxPanels - 1) / kMaxPanels;
   Cut best{};
   double least = 0;
   for (int64_t blocks = fewest_blocks; blocks < fewest_blocks + 8 && blocks <= strips; ++blocks) {
     for (int64_t groups = fewest_groups; groups < fewest_groups + 8 && groups <= panels; ++groups) {
-      const Cut cut{(strips + blocks - 1) / blocks * kStripRows, (panels + groups - 1) / groups};
+      const Cut cut{(strips + blocks - 1) / blocks * strip, (panels + groups - 1) / groups};
       const double cols = double(cut.panels) * kPanelCols;
       const int64_t tasks =
           p.batch * ((p.m + cut.rows - 1) / cut.rows) * ((panels + cut.panels - 1) / cut.panels);
       const double rounds = double((tasks + threads - 1) / threads) + kWait;
       const double cost =
-          rounds * (double(cut.rows) * cols + kPackA * double(cut.rows) + kPackB * cols);
+          rounds * (double(cut.rows) * cols + pack_a * double(cut.rows) + pack_b * cols);
       if (best.rows == 0 || cost < least) {
         best = cut;
         least = cost;
@@ -242,14 +248,16 @@ void run_panel(const Problem& p) {
   const bool here = reads_in_place(kernels, p);
   const bool rounded = kernels.rounds_itself && p.dtype != at::kFloat && p.alpha == 1.0F &&
                        !reads_c0(p) && p.epilogue.function == nullptr;
-  const Cut cut = here ? cut_in_place(p, panels) : cut_rearranged(p, panels);
+  const int64_t strip = kernels.strip_rows;
+  const Cut cut = here ? cut_in_place(p, panels, strip) : cut_rearranged(p, panels, kernels);
   const Driver driver{kernels,
                       p,
                       here ? in_place(p) : OperandA{nullptr, 0, 0},
                       units,
                       writes_directly(p),
                       rounded,
-                      at::get_num_threads()};
+                      at::get_num_threads(),
+                      round_up(kStoreRows, strip)};
   const int64_t blocks = (p.m + cut.rows - 1) / cut.rows;
   const int64_t groups = (panels + cut.panels - 1) / cut.panels;
   const double multiplications = double(p.batch) * p.m * p.n * p.k;

@@ -1,5 +1,10 @@
 #include "kernels/isa.h"
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -50,6 +55,19 @@ Isa best_isa() {
 bool may_use_avx512bf16() {
 #if defined(__x86_64__)
   return best_isa() == Isa::Avx512 && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+bool may_use_amx() {
+#if defined(__x86_64__) && defined(__linux__)
+  // "AMX" in the kernel's documentation of x86 (xstate.rst): threads may use the registers' memory
+  // once their process has asked for it.
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE
+  static const bool may = may_use_avx512bf16() && __builtin_cpu_supports("amx-bf16") &&
+                          ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return may;
 #else
   return false;
 #endif

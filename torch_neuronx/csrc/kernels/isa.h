@@ -21,6 +21,8 @@ Isa best_isa();
 /// Whether 16-bit numbers may be multiplied by instructions of their own: with AVX-512 alone.
 bool may_use_avx512bf16();
 bool may_use_avx512fp16();
+/// Whether this process may use matrix tiles for bfloat16, which Linux allows to who asks.
+bool may_use_amx();
 
 /// For tests: run all later kernels with `isa`. Throws std::invalid_argument when it is better than
 /// `best_isa()`. Not to be called while kernels run.

@@ -1,0 +1,249 @@
+// Kernels over matrix tiles (AMX): an instruction multiplies 16 rows of 32 bfloat16 with 16 columns
+// and adds to 16 x 16 float32. Subnormals count as zero, as in every bfloat16 product of the
+// processor. Four tiles of sums, two of A and two of B are all eight that there are, so that four
+// products need four loads.
+#include <algorithm>
+#include <initializer_list>
+
+#include "gemm/avx512_templates.h"
+
+namespace torch_neuronx::gemm {
+namespace {
+
+constexpr int64_t kTileRows = 16, kTileCols = 16;
+constexpr int64_t kBlockRows = 2 * kTileRows;
+constexpr int64_t kTileUnits = 16;  // of K: 64 bytes of a row of A, 16 rows of B
+constexpr int64_t kRowBytes = 64;   // of a tile
+// 256 units in a clock, where two vectors multiply 32.
+constexpr double kSpeed = 8;
+constexpr int64_t kPanelBytes = kPanelCols * 4;
+
+// Numbers of the tiles. GCC's intrinsics paste their text into assembly, so that they are macros.
+#define TN_SUMS00 0
+#define TN_SUMS01 1
+#define TN_SUMS10 2
+#define TN_SUMS11 3
+#define TN_A0 4
+#define TN_A1 5
+#define TN_B0 6
+#define TN_B1 7
+
+// What LDTILECFG reads (Intel's manual, volume 1, "Tile configuration").
+struct alignas(64) Shapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Of blocks of 1 to 32 rows.
+struct AllShapes {
+  Shapes of_rows[kBlockRows];
+
+  constexpr AllShapes() {
+    for (int64_t m = 1; m <= kBlockRows; ++m) {
+      const int64_t upper = m < kTileRows ? m : kTileRows, lower = m - upper;
+      const int64_t rows[] = {upper, upper, lower, lower, upper, lower, kTileUnits, kTileUnits};
+      for (int i = 0; i < 8; ++i) {
+        of_rows[m - 1].rows[i] = uint8_t(rows[i]);
+        of_rows[m - 1].row_bytes[i] = rows[i] > 0 ? kRowBytes : 0;
+      }
+    }
+  }
+};
+constexpr AllShapes kShapes;
+
+// GCC does not know that its intrinsics read memory: what was just written has to be there.
+TN_INLINE void written() { __asm__ volatile("" ::: "memory"); }
+
+struct Sums {
+  alignas(64) float at[kBlockRows][2 * kTileCols];
+};
+
+// 16 units of K. `LOWER`: the block has more than 16 rows; `RIGHT`: more than 16 columns.
+template <bool LOWER, bool RIGHT>
+TN_INLINE void step(const char* a, int64_t a_row_bytes, const char* b, int64_t b_row_bytes) {
+  _tile_loadd(TN_A0, a, a_row_bytes);
+  _tile_loadd(TN_B0, b, b_row_bytes);
+  if constexpr (RIGHT) _tile_loadd(TN_B1, b + kRowBytes, b_row_bytes);
+  if constexpr (LOWER) _tile_loadd(TN_A1, a + kTileRows * a_row_bytes, a_row_bytes);
+  _tile_dpbf16ps(TN_SUMS00, TN_A0, TN_B0);
+  if constexpr (RIGHT) _tile_dpbf16ps(TN_SUMS01, TN_A0, TN_B1);
+  if constexpr (LOWER) _tile_dpbf16ps(TN_SUMS10, TN_A1, TN_B0);
+  if constexpr (LOWER && RIGHT) _tile_dpbf16ps(TN_SUMS11, TN_A1, TN_B1);
+}
+
+// The last units of K, fewer than 16, between zeros: what lies behind a row of A is none of ours.
+template <bool LOWER, bool RIGHT>
+TN_INLINE void last_step(const char* a, int64_t a_row_bytes, const char* b, int64_t rows,
+                         int64_t units) {
+  alignas(64) char a_part[kBlockRows * kRowBytes];
+  alignas(64) char b_part[kTileUnits * 2 * kRowBytes];
+  const __mmask16 lanes = lanes16(units);
+  for (int64_t i = 0; i < rows; ++i) {
+    _mm512_store_si512(a_part + i * kRowBytes,
+                       _mm512_maskz_loadu_epi32(lanes, a + i * a_row_bytes));
+  }
+  for (int64_t p = 0; p < kTileUnits; ++p) {
+    for (int64_t j = 0; j < (RIGHT ? 2 : 1) * kRowBytes; j += kRowBytes) {
+      const char* from = b + p * kPanelBytes + j;
+      _mm512_store_si512(b_part + p * 2 * kRowBytes + j,
+                         p < units ? _mm512_loadu_si512(from) : _mm512_setzero_si512());
+    }
+  }
+  written();
+  step<LOWER, RIGHT>(a_part, kRowBytes, b_part, 2 * kRowBytes);
+}
+
+template <bool LOWER, bool RIGHT>
+TN_INLINE void load_sums(const float* from, int64_t row) {
+  const int64_t bytes = row * 4;
+  _tile_loadd(TN_SUMS00, from, bytes);
+  if constexpr (RIGHT) _tile_loadd(TN_SUMS01, from + kTileCols, bytes);
+  if constexpr (LOWER) _tile_loadd(TN_SUMS10, from + kTileRows * row, bytes);
+  if constexpr (LOWER && RIGHT) _tile_loadd(TN_SUMS11, from + kTileRows * row + kTileCols, bytes);
+}
+
+template <bool LOWER, bool RIGHT>
+TN_INLINE void store_sums(float* to, int64_t row) {
+  const int64_t bytes = row * 4;
+  _tile_stored(TN_SUMS00, to, bytes);
+  if constexpr (RIGHT) _tile_stored(TN_SUMS01, to + kTileCols, bytes);
+  if constexpr (LOWER) _tile_stored(TN_SUMS10, to + kTileRows * row, bytes);
+  if constexpr (LOWER && RIGHT) _tile_stored(TN_SUMS11, to + kTileRows * row + kTileCols, bytes);
+}
+
+// Two vectors to bfloat16, nearest even. The instruction flushes subnormals, as the product has
+// done. NaN becomes the one that PyTorch rounds it to.
+TN_INLINE __m512i rounded(__m512 first, __m512 second) {
+  const __mmask32 nan = _mm512_kunpackw(_mm512_cmp_ps_mask(second, second, _CMP_UNORD_Q),
+                                        _mm512_cmp_ps_mask(first, first, _CMP_UNORD_Q));
+  const __m512i halves = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first));
+  return _mm512_mask_mov_epi16(halves, nan, _mm512_set1_epi16(0x7fc0));
+}
+
+// Up to 32 rows and 32 columns of C.
+template <bool LOWER, bool RIGHT>
+void block(const TileArgs& t, int64_t rows, int64_t cols) {
+  const bool whole = cols == (RIGHT ? 2 : 1) * kTileCols;
+  const __mmask16 left = lanes16(cols), right = lanes16(std::max<int64_t>(cols - kTileCols, 0));
+  Sums sums;
+  constexpr int64_t kSumsRow = 2 * kTileCols;
+  if (t.init == nullptr) {
+    _tile_zero(TN_SUMS00);
+    if constexpr (RIGHT) _tile_zero(TN_SUMS01);
+    if constexpr (LOWER) _tile_zero(TN_SUMS10);
+    if constexpr (LOWER && RIGHT) _tile_zero(TN_SUMS11);
+  } else if (whole) {
+    load_sums<LOWER, RIGHT>(t.init, t.init_row);
+  } else {
+    for (int64_t i = 0; i < rows; ++i) {
+      const float* from = t.init + i * t.init_row;
+      _mm512_store_ps(sums.at[i], _mm512_maskz_loadu_ps(left, from));
+      _mm512_store_ps(sums.at[i] + kTileCols, _mm512_maskz_loadu_ps(right, from + kTileCols));
+    }
+    written();
+    load_sums<LOWER, RIGHT>(sums.at[0], kSumsRow);
+  }
+
+  if (t.k_units < kTileUnits) {
+    step<LOWER, RIGHT>(t.a, t.a_row_bytes, t.b, kPanelBytes);  // the tiles are no deeper
+  }
+  constexpr int kAsks = 4;  // lines in a step, as the vector kernels ask for in so many products
+  const char* a = t.a;
+  const char* b = t.b;
+  int64_t units = t.k_units < kTileUnits ? 0 : t.k_units;
+  for (; units >= kTileUnits; units -= kTileUnits) {
+    step<LOWER, RIGHT>(a, t.a_row_bytes, b, kPanelBytes);
+    if (t.ahead != nullptr) {
+      for (int i = 0; i < kAsks; ++i) ask(*t.ahead);
+    }
+    a += kRowBytes;
+    b += kTileUnits * kPanelBytes;
+  }
+  if (units > 0) last_step<LOWER, RIGHT>(a, t.a_row_bytes, b, rows, units);
+
+  if (t.out_element == Element::kF32 && whole) {
+    return store_sums<LOWER, RIGHT>(static_cast<float*>(t.c), t.c_row);
+  }
+  store_sums<LOWER, RIGHT>(sums.at[0], kSumsRow);
+  for (int64_t i = 0; i < rows; ++i) {
+    const __m512 first = _mm512_load_ps(sums.at[i]);
+    const __m512 second = RIGHT ? _mm512_load_ps(sums.at[i] + kTileCols) : _mm512_setzero_ps();
+    if (t.out_element == Element::kF32) {
+      float* to = static_cast<float*>(t.c) + i * t.c_row;
+      _mm512_mask_storeu_ps(to, left, first);
+      if constexpr (RIGHT) _mm512_mask_storeu_ps(to + kTileCols, right, second);
+    } else {
+      uint16_t* to = static_cast<uint16_t*>(t.c) + i * t.c_row;
+      _mm512_mask_storeu_epi16(to, lanes32(cols), rounded(first, second));
+    }
+  }
+}
+
+// Up to 32 rows, all columns, two tiles of them at a time.
+template <bool LOWER>
+TN_INLINE void rows_of(TileArgs t, int64_t rows, int64_t n) {
+  constexpr int64_t kCols = 2 * kTileCols;
+  for (int64_t j = 0; j < n; j += kCols) {
+    const int64_t cols = std::min(kCols, n - j);
+    if (cols > kTileCols) {
+      block<LOWER, true>(t, rows, cols);
+    } else {
+      block<LOWER, false>(t, rows, cols);
+    }
+    t.b += kCols * 4;
+    t.c = static_cast<char*>(t.c) + kCols * element_size(t.out_element);
+    if (t.init != nullptr) t.init += kCols;
+  }
+}
+
+void set_shapes(int64_t rows, int64_t units) {
+  if (units >= kTileUnits) return _tile_loadconfig(&kShapes.of_rows[rows - 1]);
+  Shapes shapes = kShapes.of_rows[rows - 1];
+  for (const int i : {TN_A0, TN_A1}) {
+    if (shapes.rows[i] > 0) shapes.row_bytes[i] = uint16_t(units * 4);
+  }
+  for (const int i : {TN_B0, TN_B1}) shapes.rows[i] = uint8_t(units);
+  written();
+  _tile_loadconfig(&shapes);
+}
+
+void tile(int64_t m, int64_t n, const TileArgs& args) {
+  TileArgs t = args;
+  if (m >= kBlockRows) set_shapes(kBlockRows, t.k_units);
+  for (; m >= kBlockRows; m -= kBlockRows) {
+    rows_of<true>(t, kBlockRows, n);
+    t.a += kBlockRows * t.a_row_bytes;
+    t.c = static_cast<char*>(t.c) + kBlockRows * t.c_row * element_size(t.out_element);
+    if (t.init != nullptr) t.init += kBlockRows * t.init_row;
+  }
+  if (m > 0) {
+    set_shapes(m, t.k_units);
+    if (m > kTileRows) {
+      rows_of<true>(t, m, n);
+    } else {
+      rows_of<false>(t, m, n);
+    }
+  }
+  // So that the operating system has nothing of it to keep, and nobody finds our shapes.
+  _tile_release();
+}
+
+}  // namespace
+
+const Kernels* amx_kernels() {
+  const Kernels* pairs = avx512bf16_kernels();
+  if (pairs == nullptr || !host_has_amx()) return nullptr;
+  // Operands in pairs, as for the vector kernels, and few rows by these.
+  static const Kernels kernels = [&] {
+    Kernels k = *pairs;
+    k.name = "amx";
+    k.tile = &tile;
+    k.strip_rows = kBlockRows;
+    k.speed = kSpeed;
+    return k;
+  }();
+  return &kernels;
+}
+
+}  // namespace torch_neuronx::gemm
