@@ -119,8 +119,10 @@ def _rows(n: int) -> torch.Tensor:
     return _x(n, dtype=torch.int64) + 3
 
 
-def _three(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    x = _x(1, 2, n, 4)
+def _three(
+    n: int, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x = _x(1, 2, n, 4, dtype=dtype)
     return x, x, x
 
 
@@ -149,6 +151,7 @@ CALLS: dict[str, Call] = {
     "index_put": lambda n: _x(9, 2).index_put((_rows(n),), _x(n, 2)),
     "embedding": lambda n: F.embedding(_rows(n), _x(9, 2)),
     "layer_norm": lambda n: F.layer_norm(_x(n, 4), (4,), _x(4), _x(4)),
+    "layer_norm float64": lambda n: F.layer_norm(_x(n, 4, dtype=torch.float64), (4,)),
     "rms_norm": lambda n: F.rms_norm(_x(n, 4), (4,), _x(4)),
     "gelu": lambda n: F.gelu(_x(n, 4)),
     "conv1d": lambda n: F.conv1d(_x(1, 2, n), _x(3, 2, 2)),
@@ -169,6 +172,11 @@ CALLS: dict[str, Call] = {
     "unfold": lambda n: F.unfold(_x(1, 1, n, 4), (2, 2)),
     "interpolate": lambda n: F.interpolate(_x(1, 1, n, n), scale_factor=2.0),
     "attention": lambda n: F.scaled_dot_product_attention(*_three(n)),
+    "fused attention float64": lambda n: (
+        torch.ops.aten._scaled_dot_product_fused_attention_overrideable(*_three(n, torch.float64))[
+            :2
+        ]
+    ),
     "causal": lambda n: F.scaled_dot_product_attention(*_three(n), is_causal=True),
     "foreach": lambda n: torch._foreach_mul([_x(n), _x(n, 2)], 2.0),
     "dropout": lambda n: F.dropout(_x(n, 4), 0.5),
@@ -299,3 +307,24 @@ def test_a_late_failure_of_a_new_size_names_it() -> None:
     table.index_select(0, wrong)
     with pytest.raises(IndexError, match=r"aten::index_select\(float32\[4, 3\], int64\[5\]\)"):
         N.synchronize()
+
+
+def test_a_kind_of_calls_that_is_in_use_is_not_forgotten_for_others() -> None:
+    """Of one operator some dozens are kept; here are more than a hundred, each asked about once."""
+    kinds = [
+        (dtype, dims, other)
+        for dtype in (torch.float32, torch.float64, torch.int64, torch.int32, torch.bfloat16)
+        for dims in range(1, 7)
+        for other in (torch.float32, torch.int64, torch.bfloat16, torch.float16)
+    ]
+    for size in range(4, 7):
+        _x(size, 3).mul(_x(size, 3))
+    N.synchronize()
+    N.reset_eager_stats()
+    for n, (dtype, dims, other) in enumerate(kinds):
+        sizes = [2] * dims
+        _x(*sizes, dtype=dtype).mul(_x(*sizes, dtype=other))
+        before = _firsts().get("aten::mul.Tensor", 0)
+        _x(7 + n, 3).mul(_x(7 + n, 3))
+        assert _firsts().get("aten::mul.Tensor", 0) == before
+    assert before > 64

@@ -2,6 +2,7 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MetaFunctions.h>
+#include <ATen/OpMathType.h>
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -195,7 +196,7 @@ bool layer_norm(Stack* stack) {
   }
   std::vector<int64_t> rows = x.sizes().slice(0, static_cast<size_t>(left)).vec();
   rows.resize(static_cast<size_t>(x.dim()), 1);
-  const auto wide = x.options().dtype(at::kFloat);
+  const auto wide = x.options().dtype(at::toOpMathType(x.scalar_type()));
   return give(stack,
               {at::empty(x.sizes(), x.options()), at::empty(rows, wide), at::empty(rows, wide)});
 }
@@ -209,7 +210,8 @@ bool fused_attention(Stack* stack) {
   const int64_t wanted[] = {q.size(0), q.size(1), q.size(2), k.size(2)};
   for (int64_t d = 0; bias.defined() && d < 4; ++d)
     if (bias.size(d) != wanted[d] && bias.size(d) != 1) return false;
-  const Tensor sums = at::empty(q.sizes().slice(0, 3), q.options().dtype(at::kFloat));
+  const auto wide = q.options().dtype(at::toOpMathType(q.scalar_type()));
+  const Tensor sums = at::empty(q.sizes().slice(0, 3), wide);
   const Tensor out = at::empty_like(attention::with_contiguous_rows(q));
   return give(stack,
               {out, sums, Tensor(), Tensor(), q.size(2), k.size(2), Tensor(), Tensor(), Tensor()});

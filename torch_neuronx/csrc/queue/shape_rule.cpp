@@ -165,14 +165,25 @@ bool is_any_empty(const std::vector<Operand>& operands) {
 }
 }  // namespace
 
+// A program that has more kinds of calls than are kept forgets those that it makes no longer.
+ShapeRule::Family& ShapeRule::known(std::vector<uint64_t> family) {
+  const auto [place, is_new] = families_.try_emplace(std::move(family));
+  place->second.asked = ++times_asked_;
+  if (is_new && families_.size() > kMostFamilies) {
+    families_.erase(std::min_element(
+        families_.begin(), families_.end(),
+        [](const auto& a, const auto& b) { return a.second.asked < b.second.asked; }));
+  }
+  return place->second;
+}
+
 void ShapeRule::compare(const CallKey& key, const Settled& settled,
                         const std::optional<Returns>& said) {
   // What has no elements draws no numbers, which says nothing of others.
   if (!said || is_any_empty(settled.operands)) return;
   std::vector<uint64_t> family = key.family();
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (families_.size() >= kMostFamilies) families_.clear();
-  Family& known = families_[std::move(family)];
+  Family& known = this->known(std::move(family));
   const bool agrees = *settled.reason == '\0' && equal(*said, settled.returns) &&
                       (known.agreed == 0 || known.draws == settled.draws);
   known.differed = known.differed || !agrees;
@@ -203,6 +214,7 @@ SettledPtr ShapeRule::settle(const Signature& signature, const CallKey& key, con
     const auto known = families_.find(family);
     if (known == families_.end() || known->second.differed || known->second.agreed < kProofs)
       return nullptr;
+    known->second.asked = ++times_asked_;
     made->is_list = known->second.is_list;
     made->draws = known->second.draws;
   }

@@ -40,11 +40,14 @@ class ShapeRule {
     bool differed = false;
     std::vector<bool> is_list;
     uint64_t draws = 0;
+    uint64_t asked = 0;  // when, by `times_asked_`
   };
+  Family& known(std::vector<uint64_t> family);  // under the mutex
   const c10::OperatorHandle op_;
   const ShapeFunction function_;
   std::mutex mutex_;
   std::map<std::vector<uint64_t>, Family> families_;
+  uint64_t times_asked_ = 0;
 };
 
 }  // namespace torch_neuronx::queue
