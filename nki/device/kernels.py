@@ -19,7 +19,7 @@ from nki.device.rows import run_rows
 from nki.device.windows import run_reduce_window, run_select_and_scatter
 from nki.tensor import NkiTensor
 
-__all__ = ["KERNELS", "run_group"]
+__all__ = ["KERNELS", "ONE_CORE", "run_group"]
 
 Run = Callable[[Emitter, Group, Mapping[Node, NkiTensor], Mapping[Node, NkiTensor]], None]
 
@@ -46,12 +46,9 @@ KERNELS: Final[Mapping[str, Run]] = {
 }
 
 
-# Kernels that one core runs alone: transfers that other cores would not make faster.
-_ONE_CORE: Final = frozenset(
-    {
-        "move", "concatenate", "pad", "dynamic_slice", "dynamic_update_slice", "iota", "scatter",
-    }
-)  # fmt: skip
+#: Kernels that one core runs alone: they write elements twice, in an order that two cores would not
+#: keep, or there is too little to do.
+ONE_CORE: Final = frozenset({"pad", "dynamic_slice", "dynamic_update_slice", "iota", "scatter"})
 
 
 def run_group(
@@ -73,6 +70,11 @@ def run_group(
         raise NoLoweringError(REASON)
     if run is None:
         raise NoLoweringError(f"{group.kind} has no lowering to instructions")
-    if e.core and group.kind in _ONE_CORE:
+    if group.kind not in ONE_CORE:
+        run(e, group, inputs, outputs)
         return
-    run(e, group, inputs, outputs)
+    cores = e.cores
+    if not e.core:
+        e.cores = 1
+        run(e, group, inputs, outputs)
+        e.cores = cores

@@ -19,6 +19,7 @@ from nki.device.chains import (
     cut_of,
     inner_of,
     neighbours,
+    pairs_of,
     residents_of,
     run_chain,
 )
@@ -114,7 +115,7 @@ def lower(
         )
         results = {node for r in graph.results for node in (r, sources.of(r).source)}
         users = _Users(groups, frozenset(results))
-        chained = lnc == 1 and options.optlevel >= _FUSED
+        chained = options.optlevel >= _FUSED
         groups = neighbours(groups) if chained else groups
         keys = [_key((g,), _inputs((g,)), tuple(g.outputs)) for g in groups]
         made: list[tuple[Section, Node | None]] = []
@@ -132,7 +133,8 @@ def lower(
     sections = tuple(section for section, _ in made)
     found = ((node, sources.of(node)) for node in graph.nodes())
     views = {node: use for node, use in found if use.source is not node}
-    program = DeviceProgram(graph, chip, options, sections, views, lnc, _notes(options, chip, lnc))
+    notes = (*_notes(options, chip, lnc), *_alone(sections, lnc))
+    program = DeviceProgram(graph, chip, options, sections, views, lnc, notes)
     most = options.max_instructions
     if most is not None and program.instructions > most:
         raise InstructionLimitError(program.instructions, most)
@@ -166,11 +168,6 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
         found.append(
             f"--lnc {options.lnc} does not exist on {target.name}: {lnc} physical core(s) are used"
         )
-    if options.optlevel >= _FUSED and lnc > 1:
-        found.append(
-            f"--lnc {lnc}: cores share every section, so that no tensor stays in SBUF from one "
-            "section to the next, as it does with --lnc 1"
-        )
     if options.model_type != "generic":
         found.append(f"--model-type {options.model_type} changes no instruction of device programs")
     if options.distribution_strategy:
@@ -183,6 +180,21 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
     if options.stochastic_rounding:
         found.append("stochastic rounding: its 64-bit hashes are computed in 32 bits, and differ")
     return tuple(found)
+
+
+def _alone(sections: Sequence[Section], cores: int) -> tuple[str, ...]:
+    """Return a note about sections that one of several cores does alone."""
+    if cores == 1:
+        return ()
+    known = [section for section in sections if section.recording is not None]
+    alone = [s for s in known if s.recording and len({t.core for t in s.recording.templates}) == 1]
+    if not alone:
+        return ()
+    names = ", ".join(sorted({section.operator for section in alone}))
+    return (
+        f"--lnc {cores}: one core alone does {len(alone)} of {len(known)} sections, which have too "
+        f"few rows for more or write in an order that more would not keep: {names}",
+    )
 
 
 def _called(graph: Graph, kernels: Kernels | None) -> dict[Node, Recording]:
@@ -324,8 +336,8 @@ def _fitting(
     inner, _ = inner_of(chain, frozenset(outputs))
     without: set[Node] = set()
     while True:
-        stays = residents_of(chain, inner, frozenset(without))
-        cut = cut_of(chain, stays)
+        stays = residents_of(chain, inner, frozenset(without), cores)
+        cut = cut_of(chain, inner, stays, cores)
         if cut:
             return cut
         try:
@@ -351,6 +363,7 @@ def _recorded(
     for node in (*inputs, *outputs):
         require_form(node.dtype)
     e = Emitter(target, {node: (loc.file, loc.line) for node, loc in locs.items()})
+    single = frozenset(pairs_of(chain).values())
 
     grid = (cores,) if cores > 1 else ()
     e.cores = cores
@@ -365,8 +378,9 @@ def _recorded(
         for group in chain:
             for node in group.outputs:
                 if node in stays:
-                    stays[node].hbm = results.get(node)
-                    places[node] = stays[node]
+                    here = stays[node].of_core(e.core, any_row=node in single)
+                    here.hbm = results.get(node)
+                    places[node] = here
                 elif node not in places:
                     shape, kind = stored_shape(node.type), HELD[node.dtype]
                     places[node] = ndarray(shape, dtype=kind, buffer=private_hbm)
