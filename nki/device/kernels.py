@@ -12,10 +12,11 @@ from nki.device.convolutions import run_convolution
 from nki.device.emitter import Emitter, NoLoweringError
 from nki.device.exchanges import COLLECTIVES, REASON
 from nki.device.groups import Group
-from nki.device.indexed import run_gather, run_scatter
+from nki.device.indexed import run_gather
 from nki.device.movement import run_concatenate, run_dynamic, run_iota, run_move, run_pad
 from nki.device.products import run_product
 from nki.device.rows import run_rows
+from nki.device.scattered import run_scatter
 from nki.device.windows import run_reduce_window, run_select_and_scatter
 from nki.tensor import NkiTensor
 

@@ -11,21 +11,16 @@ from hypothesis import strategies as st
 
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.options import Options
 from nki.device import DeviceProgram, lower
 
-from .device_tools import arguments, compiled, graph_of
+from .device_tools import arguments, compiled, given_, graph_of
 
 # Sums of some hundred products in other orders, of values about 1, through a few layers.
 LARGEST = {DType.F32: 1e-3, DType.BF16: 0.1}
-
-
-def given_(index: int, dtype: DType, *shape: int) -> Node:
-    return parameter(index, TensorType(dtype, shape))
 
 
 def normalised(x: Node) -> Node:

@@ -17,8 +17,8 @@ from neuronxcc.ir.op import Op
 from nki.device import DeviceProgram
 from nki.perf.streams import stream_of
 
-from .device_tools import arguments, compiled, graph_of
-from .test_device_chains import STEPS, attended, block, compare, given_, normalised, small
+from .device_tools import arguments, compiled, given_, graph_of
+from .test_device_chains import STEPS, block, compare, normalised, small
 
 
 def works(program: DeviceProgram) -> Counter[int]:
@@ -153,6 +153,8 @@ def test_what_one_core_does_alone_is_said() -> None:
     program = compiled(graph, lnc=2)
     compare(program, arguments(graph), DType.F32)
     assert program.notes == (
-        "--lnc 2: one core alone does 2 of 2 sections, which have too few rows for more or write "
-        "in an order that more would not keep: pad, reduce",
+        (
+            "--lnc 2: one core alone does 2 of 2 sections, which have too few rows for more or "
+            "write in an order that more would not keep: pad, reduce"
+        ),
     )
