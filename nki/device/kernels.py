@@ -10,7 +10,6 @@ from nki.device.along import run_arg_reduce, run_cumulative, run_sort, run_topk
 from nki.device.choices import run_draw
 from nki.device.convolutions import run_convolution
 from nki.device.emitter import Emitter, NoLoweringError
-from nki.device.exchanges import COLLECTIVES, REASON
 from nki.device.groups import Group
 from nki.device.indexed import run_gather
 from nki.device.movement import run_concatenate, run_dynamic, run_iota, run_move, run_pad
@@ -67,8 +66,6 @@ def run_group(
         NoLoweringError: there are none for it.
     """
     run = KERNELS.get(group.kind)
-    if group.nodes[0].op in COLLECTIVES:
-        raise NoLoweringError(REASON)
     if run is None:
         raise NoLoweringError(f"{group.kind} has no lowering to instructions")
     if group.kind not in ONE_CORE:

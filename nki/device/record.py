@@ -12,6 +12,7 @@ from neuronxcc.ir.op import Op
 from neuronxcc.options import Options
 from neuronxcc.passes import autocast, pipeline
 from neuronxcc.targets import DEFAULT_TARGET, Target, get_target
+from nki.device.beside import hoisted
 from nki.device.calls import without_calls
 from nki.device.chains import (
     Chain,
@@ -25,6 +26,8 @@ from nki.device.chains import (
 )
 from nki.device.control import without_control
 from nki.device.emitter import Emitter, NoLoweringError, require_form
+from nki.device.exchanged import exchange_section, plain_collectives
+from nki.device.exchanges import COLLECTIVES
 from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
 from nki.device.kernel_calls import Kernels, section_of
@@ -99,7 +102,7 @@ def lower(
     chip = get_target(target) if isinstance(target, str) else target
     if passes:
         graph = pipeline.run(graph, options)
-    graph = without_control(graph)
+    graph = plain_collectives(without_control(graph))
     calls = any(node.op in (Op.CUSTOM_CALL, Op.HOST_CALL) for node in graph.nodes())
     graph = without_calls(graph)
     if calls and options.auto_cast_type != "tf32":
@@ -109,9 +112,10 @@ def lower(
     graph, fixed = prepared(graph, weights)
     alone = frozenset(node for node in graph.nodes() if not _has_forms(node))
     called = _called(graph, kernels)
+    exchanges = frozenset(node for node in graph.nodes() if node.op in COLLECTIVES)
     while True:
         groups, sources = fused(
-            graph, alone, fixed, fuse=options.optlevel >= _FUSED, whole=frozenset(called)
+            graph, alone, fixed, fuse=options.optlevel >= _FUSED, whole=exchanges | called.keys()
         )
         results = {node for r in graph.results for node in (r, sources.of(r).source)}
         users = _Users(groups, frozenset(results))
@@ -120,17 +124,16 @@ def lower(
         keys = [_key((g,), _inputs((g,)), tuple(g.outputs)) for g in groups]
         made: list[tuple[Section, Node | None]] = []
         for chain in chains_of(groups, keys, chained=chained):
-            recording = called.get(chain[0].nodes[0])
-            if recording is not None:
-                made.append((section_of(chain[0], recording, graph.locs), None))
-                continue
-            made += _sections(chain, users, chip, graph.locs, lnc)
+            whole = _whole(chain[0], called, chip, graph.locs)
+            made += [(whole, None)] if whole else _sections(chain, users, chip, graph.locs, lnc)
         # What has no instructions must not keep others from theirs.
         culprits = {culprit for _, culprit in made if culprit is not None} - alone
         if not culprits:
             break
         alone |= culprits
     sections = tuple(section for section, _ in made)
+    if options.distribution_strategy:
+        sections = tuple(hoisted(sections, graph))
     found = ((node, sources.of(node)) for node in graph.nodes())
     views = {node: use for node, use in found if use.source is not node}
     notes = (*_notes(options, chip, lnc), *_alone(sections, lnc))
@@ -170,11 +173,6 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
         )
     if options.model_type != "generic":
         found.append(f"--model-type {options.model_type} changes no instruction of device programs")
-    if options.distribution_strategy:
-        found.append(
-            f"--distribution-strategy {options.distribution_strategy} changes no instruction of "
-            "device programs: collectives are not of instructions"
-        )
     if options.enable_saturate_infinity:
         found.append("--enable-saturate-infinity changes no instruction of device programs")
     if options.stochastic_rounding:
@@ -186,14 +184,16 @@ def _alone(sections: Sequence[Section], cores: int) -> tuple[str, ...]:
     """Return a note about sections that one of several cores does alone."""
     if cores == 1:
         return ()
-    known = [section for section in sections if section.recording is not None]
+    known = [s for s in sections if s.recording is not None and s.kind != "collective"]
     alone = [s for s in known if s.recording and len({t.core for t in s.recording.templates}) == 1]
     if not alone:
         return ()
     names = ", ".join(sorted({section.operator for section in alone}))
     return (
-        f"--lnc {cores}: one core alone does {len(alone)} of {len(known)} sections, which have too "
-        f"few rows for more or write in an order that more would not keep: {names}",
+        (
+            f"--lnc {cores}: one core alone does {len(alone)} of {len(known)} sections, which have "
+            f"too few rows for more or write in an order that more would not keep: {names}"
+        ),
     )
 
 
@@ -208,6 +208,16 @@ def _called(graph: Graph, kernels: Kernels | None) -> dict[Node, Recording]:
             if recording is not None:
                 found[node] = recording
     return found
+
+
+def _whole(
+    group: Group, called: Mapping[Node, Recording], target: Target, locs: Mapping[Node, Loc]
+) -> Section | None:
+    """Return the section of a collective or of a kernel that the graph calls, None for others."""
+    node = group.nodes[0]
+    if node.op in COLLECTIVES:
+        return exchange_section(group, target, locs)
+    return section_of(group, called[node], locs) if node in called else None
 
 
 def _has_forms(node: Node) -> bool:
