@@ -18,7 +18,7 @@ from nki.device.sections import Section
 from nki.perf.streams import stream_of
 from nki.recording import Recording
 
-__all__ = ["ProgramPrediction", "SectionTime", "predicted"]
+__all__ = ["ProgramPrediction", "SectionTime", "predicted", "time_of"]
 
 _US = 1e6
 _MOST = 4096  # recordings of which streams and times are kept
@@ -142,7 +142,9 @@ def _stream(recording: Recording) -> Stream:
     return made
 
 
-def _timed(recording: Recording, target: Target, parameters: Parameters | None) -> Prediction:
+def time_of(
+    recording: Recording, target: Target, parameters: Parameters | None = None
+) -> Prediction:
     """Return the time of a section by itself."""
     made: Prediction = _KNOWN.of(
         recording,
@@ -168,7 +170,7 @@ def _added(
     def added() -> float:
         both = joined((_stream(first), _stream(second)), (first, second), links)
         made = predict_stream(both, target, parameters=parameters)
-        return max(0.0, made.device_us - _timed(first, target, parameters).device_us)
+        return max(0.0, made.device_us - time_of(first, target, parameters).device_us)
 
     # The first recording is kept by the key, so that its id is no other one's.
     found: float = _KNOWN.of(second, (target.name, parameters, _Same(first), links), added)
@@ -233,7 +235,7 @@ class _Clock:
         """Let a section run behind those before it."""
         if section.once:
             if section.recording is not None:
-                self._load += _timed(section.recording, self._target, self._parameters).device_us
+                self._load += time_of(section.recording, self._target, self._parameters).device_us
             return
         if section.kind == "collective":
             self._exchange(section)
@@ -243,7 +245,7 @@ class _Clock:
             self._at, self._before = there, None
         made = None
         if section.recording is not None:
-            made = _timed(section.recording, self._target, self._parameters)
+            made = time_of(section.recording, self._target, self._parameters)
             spent = self._spent(section, made)
             self._count(made)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from nki.device.exchanges import COLLECTIVES
 from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
 from nki.device.kernel_calls import Kernels, section_of
+from nki.device.prediction import time_of
 from nki.device.program import DeviceProgram
 from nki.device.resident import NotResidentError, Resident
 from nki.device.schedule import scheduled
@@ -257,6 +259,28 @@ def _sections(
 ) -> list[tuple[Section, Node | None]]:
     """Return sections, and of each the node because of which it has no instructions, if any.
 
+    Several cores share them, unless one core alone is done with a chain sooner: if there are so few
+    rows that cores would have to exchange all that stays on the chip of one.
+    """
+    shared = _parts(chain, users, target, locs, cores)
+    inner, _ = inner_of(chain, frozenset())
+    if cores == 1 or not any(Resident.may(n) and not Resident.may(n, cores) for n in inner):
+        return shared
+    alone = _parts(chain, users, target, locs, 1)
+    return min(shared, alone, key=lambda made: _us(made, target))
+
+
+def _us(made: Sequence[tuple[Section, Node | None]], target: Target) -> float:
+    """Return microseconds of sections one after the other; those without instructions take long."""
+    recordings = [section.recording for section, _ in made]
+    return sum(time_of(one, target).device_us if one else math.inf for one in recordings)
+
+
+def _parts(
+    chain: Chain, users: _Users, target: Target, locs: Mapping[Node, Loc], cores: int
+) -> list[tuple[Section, Node | None]]:
+    """Return sections, and of each the node because of which it has no instructions, if any.
+
     A chain is cut where nothing stays in SBUF from one group to the next, and in halves if it does
     not fit.
     """
@@ -281,7 +305,7 @@ def _sections(
         return [
             one
             for part in (chain[:half], chain[half:])
-            for one in _sections(part, users, target, locs, cores)
+            for one in _parts(part, users, target, locs, cores)
         ]
     section = Section(
         nodes, chain[0].kind if len(chain) == 1 else "chain", inputs, outputs, recording, reason,

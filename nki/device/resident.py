@@ -18,7 +18,6 @@ __all__ = ["NotResidentError", "Resident"]
 
 _PARTITIONS = 128
 _LEAST, _LEAST_ROWS = 32, 16  # columns and rows
-_UNEVEN = 8  # tiles of which one core may have one more than another
 
 
 class NotResidentError(Exception):
@@ -69,14 +68,11 @@ class Resident:
 
     @staticmethod
     def may(node: Node, cores: int = 1) -> bool:
-        """Return whether a node's value can be one at all, in parts of as many tiles or so."""
+        """Return whether a node's value can be one at all, of which each core has some tiles."""
         wide = bool(node.shape) and node.shape[-1] >= _LEAST
         rows = node.type.size // max(1, node.shape[-1]) if wide else 0
-        if cores > 1:
-            # A core that has a tile more than another one makes that one wait.
-            count = -(-rows // _PARTITIONS)
-            if count < cores or (count % cores and count < _UNEVEN):
-                return False
+        if -(-rows // _PARTITIONS) < cores:
+            return False
         # Few rows leave most partitions idle: others compute them in another form.
         return rows >= _LEAST_ROWS and words(node.dtype) == 1 and node.dtype is not DType.PRED
 

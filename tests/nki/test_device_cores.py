@@ -14,6 +14,8 @@ from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
+from neuronxcc.perf import model_of
+from neuronxcc.targets import get_target
 from nki.device import DeviceProgram
 from nki.perf.streams import stream_of
 
@@ -158,3 +160,15 @@ def test_what_one_core_does_alone_is_said() -> None:
             "write in an order that more would not keep: pad, reduce"
         ),
     )
+
+
+def test_a_program_of_two_cores_takes_longer_for_more() -> None:
+    """And never less than its bytes need at the rate of both cores."""
+    times = []
+    for rows in (128, 256, 384, 512, 768, 1024):
+        made = compiled(graph_of(block(DType.BF16, rows=rows)), lnc=2).predict()
+        model = model_of(get_target("trn2"))
+        assert made.device_us >= made.hbm_bytes / (2 * model.hbm_gbps) / 1e3
+        assert made.device_us >= max(made.busy_us.values())
+        times.append(made.device_us)
+    assert times == sorted(times)
