@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 #: Counts changes of the model that change a prediction.
-MODEL_VERSION: Final = 3
+MODEL_VERSION: Final = 4
 
 # Bytes of a row at which the DMA engines reach their published rate: NKI DMA bandwidth guide.
 _FULL_ROW: Final = 4096

@@ -7,66 +7,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import nki.isa as nisa
 import nki.language as nl
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
-from nki.device.emitter import Emitter, NoLoweringError, Value, chunks, require_form
-from nki.device.groups import Group, Use, is_number
+from nki.device.emitter import Emitter, NoLoweringError, Value, chunks
+from nki.device.groups import Group
+from nki.device.lines import (
+    PART,
+    Line,
+    extreme_of_spread,
+    first_place,
+    line,
+    line_operand,
+    loaded_spread,
+    spread_of,
+    wide_tile,
+)
 from nki.device.rows import blocks_of
-from nki.device.transfers import Leaf, leaf_of, load, store
+from nki.device.transfers import leaf_of, load, store
 from nki.device.types import HELD
-from nki.device.views import View, contiguous
+from nki.device.views import contiguous
 from nki.tensor import NkiTensor
 
 __all__ = [
-    "MOST_SORTED", "PART", "Line", "first_place", "line", "line_operand", "ordered",
-    "run_arg_reduce", "run_cumulative", "run_sort", "run_topk", "wide_tile",
+    "MOST_SORTED", "PART", "ordered", "run_arg_reduce", "run_cumulative", "run_sort", "run_topk",
 ]  # fmt: skip
 
 Tensors = Mapping[Node, NkiTensor]
 
-PART = 4096  # columns that are worked on at once, where parts can be
 MOST_SORTED = 16384  # elements that the searches take
 _EIGHT = 8
-_BEYOND = float(1 << 24)  # more than any position
 # Larger and smaller than all numbers that are sorted: infinities come next to them.
 _TOP, _HIGH, _LOW = 3.4e38, 3.38e38, -3.38e38
 # In place of infinities, where differences are taken: the largest numbers but for one.
 _LEAST, _MOST = -3.4028233e38, 3.4028233e38
-
-
-class Line(NamedTuple):
-    """A tensor with one dimension as columns.
-
-    Attributes:
-        leaf: its rows and columns.
-        rows: how many.
-        columns: how many.
-    """
-
-    leaf: Leaf
-    rows: int
-    columns: int
-
-
-def line(tensor: NkiTensor, dtype: DType, view: View, dim: int) -> Line:
-    """Return a view with a dimension as columns."""
-    order = [d for d in range(len(view.shape)) if d != dim]
-    rows = math.prod(view.shape[d] for d in order)
-    columns = view.shape[dim]
-    return Line(leaf_of(tensor, dtype, view.permuted([*order, dim]), rows, columns), rows, columns)
-
-
-def line_operand(inputs: Tensors, use: Use, dim: int) -> Line:
-    """Return an operand with a dimension as columns."""
-    if is_number(use.source):
-        raise NoLoweringError("all elements are the same number")
-    require_form(use.source.dtype)
-    return line(inputs[use.source], use.source.dtype, use.view, dim)
 
 
 def _result(outputs: Tensors, node: Node, shape: tuple[int, ...], dtype: DType, dim: int) -> Line:
@@ -154,15 +132,6 @@ def _running_logaddexp(e: Emitter, node: Node, source: Line, target: Line) -> No
             store(e, target.leaf, Value(found, node.dtype), row, column)
 
 
-def wide_tile(e: Emitter, x: Value) -> NkiTensor:
-    """Return a dense float32 tile."""
-    if x.vector or x.tile.dtype != "float32":
-        made = e.tile(e.columns, "float32")
-        nisa.tensor_copy(made, e.full(x, "float32"))
-        return made
-    return x.tile
-
-
 # --- the place of an extreme ---------------------------------------------------------------------
 
 
@@ -174,6 +143,13 @@ def run_arg_reduce(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) 
     source = line_operand(inputs, use, node["dim"])
     op = _COMBINES[node["kind"]]
     target = leaf_of(outputs[node], node.dtype, contiguous(node.shape), source.rows, 1)
+    spread = spread_of(source)
+    if spread is not None:
+        if not e.core:
+            filler = -math.inf if op == "maximum" else math.inf
+            place = extreme_of_spread(e, op, loaded_spread(e, source, spread, filler), spread)
+            store(e, target, Value(place, DType.F32, vector=True), 0, 0)
+        return
     parts = chunks(source.columns, PART)
     for row, partitions in e.share(blocks_of(source.rows)):
         e.partitions = partitions
@@ -214,34 +190,6 @@ def _places(
         e.columns = columns
         x = wide_tile(e, load(e, source.leaf, row, column))
         yield first_place(e, x, extreme, column)
-
-
-def first_place(e: Emitter, x: NkiTensor, extreme: NkiTensor, column: int) -> NkiTensor:
-    """Return where each row of a block has its extreme, or NaN, for the first time.
-
-    Args:
-        e: the emitter.
-        x: the block, float32.
-        extreme: of each row: (partitions, 1).
-        column: of the block's first one.
-
-    Returns:
-        Columns as float32, (partitions, 1); beyond all of them where it is elsewhere.
-    """
-    columns = e.columns
-    same, wrong, chosen = (e.tile(columns, "float32") for _ in range(3))
-    nisa.tensor_scalar(same, x, op0="equal", operand0=extreme)
-    nisa.tensor_tensor(wrong, x, x, op="not_equal")
-    nisa.tensor_tensor(chosen, same, wrong, op="maximum")
-    # Positions of the others are moved beyond all.
-    away, place = (e.tile(columns, "float32") for _ in range(2))
-    nisa.tensor_scalar(away, chosen, op0="multiply", operand0=-_BEYOND, op1="add", operand1=_BEYOND)
-    nisa.iota(place, pattern=[[1, columns]], offset=column)
-    far = e.tile(columns, "float32")
-    nisa.tensor_tensor(far, place, away, op="add")
-    made = e.tile(1, "float32")
-    nisa.tensor_reduce(made, op="minimum", data=far, axis=(1,))
-    return made
 
 
 # --- orders --------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Chains: groups that become one kernel, so that what is between them stays in SBUF.
 
-Only work row by row and products are in chains, and only of one physical core: what another core
-has computed is not in this one's SBUF. A graph of equal layers is cut where its layers are, so that
-equal chains are recorded once.
+Only work row by row and products are in chains. Physical cores share a chain by its rows, each with
+the tiles of its own: what another core has computed is not in this one's SBUF, so that a chain ends
+before a group that needs rows of another core, as attention needs all keys. A graph of equal layers
+is cut where its layers are, so that equal chains are recorded once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from nki.device.products import Product
 from nki.device.resident import Resident
 from nki.tensor import NkiTensor
 
-__all__ = ["Chain", "chains_of", "cut_of", "inner_of", "neighbours", "residents_of", "run_chain"]
+__all__ = [
+    "Chain",
+    "chains_of",
+    "cut_of",
+    "inner_of",
+    "neighbours",
+    "pairs_of",
+    "residents_of",
+    "run_chain",
+]
 
 Chain = tuple[Group, ...]
 
@@ -151,7 +161,11 @@ def pairs_of(chain: Chain) -> dict[int, Node]:
 
 
 def residents_of(
-    chain: Chain, inner: Sequence[Node], without: frozenset[Node], most: int = _MOST_BYTES
+    chain: Chain,
+    inner: Sequence[Node],
+    without: frozenset[Node],
+    cores: int = 1,
+    most: int = _MOST_BYTES,
 ) -> dict[Node, Resident]:
     """Return what may stay in SBUF between the groups of a chain, as far as there is room.
 
@@ -159,6 +173,7 @@ def residents_of(
         chain: the groups.
         inner: what they make for each other.
         without: what may not.
+        cores: how many share the chain.
         most: bytes of a partition.
     """
     single = {made: at for at, made in pairs_of(chain).items()}
@@ -168,11 +183,12 @@ def residents_of(
     found: dict[Node, Resident] = {}
     # What is needed soonest first: short lives take little of the room.
     for node in sorted(inner, key=lambda n: (last[n] - makes[n], makes[n])):
-        if node in without or not Resident.may(node):
+        if node in without or not Resident.may(node, 1 if node in single else cores):
             continue
-        made = Resident(node)
+        made = Resident(node, cores)
         size = made.bytes
         if node in single:
+            size = Resident(node).bytes
             (at,) = {single[node]}
             batches = 1
             for d in chain[at].nodes[0]["lhs_batch"]:
@@ -187,10 +203,20 @@ def residents_of(
     return found
 
 
-def cut_of(chain: Chain, stays: Collection[Node]) -> int:
-    """Return the number of the first group before which nothing stays, 0 if there is none."""
+def cut_of(chain: Chain, inner: Collection[Node], stays: Collection[Node], cores: int = 1) -> int:
+    """Return the number of a group before which a chain must end, 0 if there is none.
+
+    That is where nothing stays, or of several cores the first one that needs what does not stay:
+    the other cores have to be done with it.
+    """
     makes = {node: at for at, group in enumerate(chain) for node in group.outputs}
     last = {node: at for at, group in enumerate(chain) for node in group.inputs()}
+    if cores > 1:
+        through = frozenset(inner) - frozenset(stays)
+        needs = (at for at, group in enumerate(chain) if not through.isdisjoint(group.inputs()))
+        first = next(needs, 0)
+        if first:
+            return first
     lives = [range(makes[node], last[node]) for node in stays]
     return next((at + 1 for at in range(len(chain) - 1) if not any(at in r for r in lives)), 0)
 
@@ -223,24 +249,32 @@ def run_chain(
     at = 0
     while at < len(chain):
         group = chain[at]
-        if at in pairs and isinstance(outputs[pairs[at]], Resident):
-            products = [Product(e, g, *ends(g)) for g in chain[at : at + 2]]
-            scores = outputs[pairs[at]]
-            assert isinstance(scores, Resident)
-            by_rows = all(product.in_one_pass() for product in products)
-            for batch in range(products[0].shape.batch):
-                if by_rows:
-                    # What follows a step of the first one is computed while the next one begins.
-                    steps = [p.steps(batch, by_rows=n > 0) for n, p in enumerate(products)]
-                    for _ in zip(*steps, strict=True):
-                        e.goals = {}
-                else:
-                    for product in products:
-                        product.run((batch,))
-                for row in range(0, products[0].shape.m, 128):
-                    scores.forget(batch * products[0].shape.m + row)
+        scores = outputs[pairs[at]] if at in pairs else None
+        if isinstance(scores, Resident):
+            _run_pair(e, [Product(e, g, *ends(g)) for g in chain[at : at + 2]], scores)
             at += 2
             continue
         run_group(e, group, *ends(group))
         e.goals = {}
         at += 1
+
+
+def _run_pair(e: Emitter, products: Sequence[Product], scores: Resident) -> None:
+    """Compute two products matrix by matrix, the second one of what the first one has made."""
+    by_rows = all(product.in_one_pass() for product in products)
+    if not all(product.by_batch for product in products):
+        # What a core has scored, it uses.
+        for product in products:
+            product.by_batch = False
+    m = products[0].shape.m
+    for batch in products[0].share():
+        if by_rows:
+            # What follows a step of the first one is computed while the next one begins.
+            steps = [p.steps(batch, by_rows=n > 0) for n, p in enumerate(products)]
+            for _ in zip(*steps, strict=True):
+                e.goals = {}
+        else:
+            for product in products:
+                product.run((batch,))
+        for row in range(0, m, 128):
+            scores.forget(batch * m + row)

@@ -14,18 +14,21 @@ from typing import Final
 import nki.isa as nisa
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-from nki.device.along import (
-    MOST_SORTED,
+from nki.device.along import MOST_SORTED, ordered
+from nki.device.emitter import Emitter, NoLoweringError, Value, chunks, require_form
+from nki.device.groups import Group
+from nki.device.lines import (
     PART,
     Line,
+    Spread,
+    extreme_of_spread,
     first_place,
     line,
     line_operand,
-    ordered,
+    loaded_spread,
+    spread_of,
     wide_tile,
 )
-from nki.device.emitter import Emitter, NoLoweringError, Value, chunks, require_form
-from nki.device.groups import Group
 from nki.device.random import exponential, run_random, seed_of_core, uniform
 from nki.device.rows import blocks_of
 from nki.device.transfers import load, store
@@ -47,7 +50,12 @@ def run_draw(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
 
 def _weighed(e: Emitter, source: Line, row: int, column: int) -> NkiTensor:
     """Return p / q for the block's weights p, with new q: 0 where p is 0."""
-    p = Value(wide_tile(e, load(e, source.leaf, row, column)), DType.F32)
+    return _over_waits(e, wide_tile(e, load(e, source.leaf, row, column)))
+
+
+def _over_waits(e: Emitter, weights: NkiTensor) -> NkiTensor:
+    """Return weights divided by waiting times that are drawn."""
+    p = Value(weights, DType.F32)
     q = e.binary("maximum", exponential(e), _LEAST, DType.F32)
     return e.binary("multiply", p, e.activation("reciprocal", q, DType.F32), DType.F32).tile
 
@@ -67,10 +75,14 @@ def _choose(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None
             f"{MOST_SORTED}"
         )
     seed_of_core(e)
+    spread = spread_of(source) if one_by_one else None
     for node in outputs:
         require_form(node.dtype)
         shape = node.shape
         target = line(outputs[node], node.dtype, contiguous(shape), len(shape) - 1)
+        if spread is not None:
+            _choose_spread(e, source, spread, target, count)
+            continue
         for row, partitions in e.share(blocks_of(source.rows)):
             e.partitions = partitions
             if one_by_one:
@@ -84,6 +96,17 @@ def _choose(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None
             e.columns = count
             found = e.copied(Value(places, DType.U32), node.dtype)
             store(e, target.leaf, found, row, 0)
+
+
+def _choose_spread(e: Emitter, source: Line, spread: Spread, target: Line, count: int) -> None:
+    """Choose from few and long rows, each of which lies over several partitions."""
+    if e.core:
+        return
+    weights = loaded_spread(e, source, spread, 0.0)
+    for number in range(count):
+        e.partitions, e.columns = spread.rows * spread.parts, spread.width
+        place = extreme_of_spread(e, "maximum", _over_waits(e, weights), spread)
+        store(e, target.leaf, Value(place, DType.F32, vector=True), 0, number)
 
 
 def _chosen(e: Emitter, source: Line, row: int) -> NkiTensor:

@@ -104,10 +104,16 @@ class Emitter:
         if run is not None:
             run.where = self._places.get(node, _NOWHERE)
 
-    def share(self, parts: Sequence[T]) -> Sequence[T]:
-        """Return this core's part of some pieces of work that do not depend on each other."""
+    def share(self, parts: Sequence[T], core: int | None = None) -> Sequence[T]:
+        """Return a core's part of some pieces of work that do not depend on each other.
+
+        Args:
+            parts: all of them.
+            core: by default that which instructions are issued for.
+        """
+        number = self.core if core is None else core
         each = -(-len(parts) // self.cores)
-        return parts[self.core * each : (self.core + 1) * each]
+        return parts[number * each : (number + 1) * each]
 
     # --- tiles -----------------------------------------------------------------------------------
 

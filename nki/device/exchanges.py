@@ -1,6 +1,6 @@
 """Collectives of device programs: where the ranks of a job are, and how long they take together.
 
-No engine of a core has instructions for them: cores of their own move the bytes. Their times are
+Cores of their own move the bytes, beside the engines of a core (`exchanged.py`). Their times are
 those of `neuronxcc.perf.graphs.collectives`, by bytes and by links between the ranks.
 """
 
@@ -15,7 +15,7 @@ from neuronxcc.perf.graphs.collectives import DEFAULT_ERA, collective_us, place_
 from neuronxcc.perf.graphs.parameters import GraphParameters
 from neuronxcc.targets import Instance, Target
 
-__all__ = ["COLLECTIVES", "REASON", "Job"]
+__all__ = ["COLLECTIVES", "Job"]
 
 #: By operator, as the table of times names it.
 COLLECTIVES = {
@@ -26,7 +26,6 @@ COLLECTIVES = {
     Op.COLLECTIVE_BROADCAST: "broadcast",
     Op.COLLECTIVE_PERMUTE: "send",
 }
-REASON = "collectives are done by cores of their own and not by instructions of an engine"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Gather and scatter: places are computed on the chip, and DMA follows them.
+"""Gather: places are computed on the chip, and DMA follows them.
 
-A window is read or written from where an index points to: the tensor in HBM is flat, and the index
+A window is read from where an index points to: the tensor in HBM is flat, and the index
 of each window's first element comes from the indices, one row of them to a partition.
 """
 
@@ -14,9 +14,9 @@ import nki.isa as nisa
 import nki.language as nl
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
-from nki.device.emitter import Emitter, NoLoweringError, Value, require_form
+from nki.device.emitter import Emitter, Value, require_form
 from nki.device.groups import Group
-from nki.device.movement import in_hbm, placed
+from nki.device.movement import in_hbm
 from nki.device.rows import blocks_of
 from nki.device.transfers import Leaf, load, pattern, pieces, size_of
 from nki.device.types import HELD, words
@@ -24,15 +24,14 @@ from nki.device.views import Dims, View, collapsed, contiguous
 from nki.dtypes import info
 from nki.tensor import NkiTensor
 
-__all__ = ["run_gather", "run_scatter"]
+__all__ = ["Indexing", "divided", "indexing", "run_gather", "starts_of"]
 
 Tensors = Mapping[Node, NkiTensor]
 
 _ROOM = 48 * 1024  # bytes of a partition for windows
-_COMBINES = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
-class _Indexing(NamedTuple):
+class Indexing(NamedTuple):
     """What indices say.
 
     Attributes:
@@ -63,13 +62,22 @@ class _Indexing(NamedTuple):
         return collapsed(tuple(zip(self.sizes, self.whole.strides, strict=True)))
 
 
-def _indexing(
+def indexing(
     node: Node,
     view: View,
     whole: View,
     sizes: Sequence[int],
     names: tuple[str, str, str],
-) -> _Indexing:
+) -> Indexing:
+    """Return what the indices of a gather or scatter say.
+
+    Args:
+        node: which.
+        view: of the indices.
+        whole: the operand.
+        sizes: of a window, in all dimensions of the operand.
+        names: of the attributes: mapped dimensions, and the batching ones of both operands.
+    """
     vector_dim = node["index_vector_dim"]
     if vector_dim == len(view.shape):
         positions, vector = view, 0
@@ -77,12 +85,12 @@ def _indexing(
         kept = [d for d in range(len(view.shape)) if d != vector_dim]
         positions, vector = view.permuted(kept), view.strides[vector_dim]
     places = tuple(d - (d > vector_dim) for d in node[names[2]])
-    return _Indexing(positions, vector, node[names[0]], node[names[1]], places, whole, tuple(sizes))
+    return Indexing(positions, vector, node[names[0]], node[names[1]], places, whole, tuple(sizes))
 
 
-def _starts(
+def starts_of(
     e: Emitter,
-    at: _Indexing,
+    at: Indexing,
     tensor: NkiTensor,
     dtype: DType,
     row: int,
@@ -143,7 +151,7 @@ def _dense(e: Emitter, x: Value) -> Value:
     return Value(made, DType.S32, vector=True)
 
 
-def _position(e: Emitter, at: _Indexing, place: int, row: int, factor: int) -> Value:
+def _position(e: Emitter, at: Indexing, place: int, row: int, factor: int) -> Value:
     """Return the places of positions along one of their dimensions, times a factor.
 
     Positions are numbered through; this one is (number // inner) % size. Numbers are known when
@@ -182,7 +190,7 @@ def run_gather(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> N
     require_form(node.dtype)
     width = words(node.dtype)
     names = ("start_index_map", "operand_batching_dims", "start_indices_batching_dims")
-    at = _indexing(node, given.view, operand.view, node["slice_sizes"], names)
+    at = indexing(node, given.view, operand.view, node["slice_sizes"], names)
     source, indices = in_hbm(e, operand, inputs), in_hbm(e, given, inputs)
     result = contiguous(node.shape)
     offset_dims = node["offset_dims"]
@@ -192,14 +200,16 @@ def run_gather(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> N
     kept = [d for d in range(len(at.sizes)) if d not in dropped]
     for row, partitions in e.share(blocks_of(at.windows)):
         e.partitions = partitions
-        starts = _starts(e, at, indices, given.source.dtype, row, clamp=True, width=width, beyond=0)
+        starts = starts_of(
+            e, at, indices, given.source.dtype, row, clamp=True, width=width, beyond=0
+        )
         _copy_windows(e, node, at, kept, offset_dims, rows, (source, outputs[node]), starts, row)
 
 
 def _copy_windows(
     e: Emitter,
     node: Node,
-    at: _Indexing,
+    at: Indexing,
     kept: list[int],
     offset_dims: tuple[int, ...],
     rows: Dims,
@@ -216,7 +226,7 @@ def _copy_windows(
         for d, o in zip(kept, offset_dims, strict=True)
         if at.sizes[d] > 1
     ]
-    outer, inner = _divided(both, HELD[node.dtype], width)
+    outer, inner = divided(both, HELD[node.dtype], width)
     for offset, shift in outer:
         size = math.prod(n for n, _, _ in inner)
         pairs = [[1, e.partitions], *[[s * width, n] for n, s, _ in inner]]
@@ -230,7 +240,7 @@ def _copy_windows(
         _store_words(leaf, tile, row, e.partitions, size, width)
 
 
-def _divided(
+def divided(
     both: list[tuple[int, int, int]], kind: str, width: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
     """Return offsets of parts of a window on both sides, and what a part is, so that it fits."""
@@ -260,88 +270,3 @@ def _store_words(
         height, wide = size_of(outer), size_of(inner)
         part = tile[first : first + height, left * width : (left + wide) * width]
         nisa.dma_copy(dst=pattern(leaf.tensor, (*outer, *inner), offset, width), src=part)
-
-
-# --- scatter -------------------------------------------------------------------------------------
-
-
-def run_scatter(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
-    """Write or combine the window of each index; windows that leave the tensor are left out.
-
-    Windows that are combined come one after the other, because several may meet in one place.
-    """
-    (node,) = group.nodes
-    e.at(node)
-    operand, given, updates = group.uses[node]
-    require_form(node.dtype)
-    kind = node["kind"]
-    width = words(node.dtype)
-    if width > 1:
-        raise NoLoweringError("64-bit integers are not scattered")
-    result = contiguous(node.shape)
-    window_dims = node["update_window_dims"]
-    dropped = {*node["inserted_window_dims"], *node["input_batching_dims"]}
-    kept = [d for d in range(len(node.shape)) if d not in dropped]
-    sizes = [1] * len(node.shape)
-    for d, w in zip(kept, window_dims, strict=True):
-        sizes[d] = updates.view.shape[w]
-    names = (
-        "scatter_dims_to_operand_dims", "input_batching_dims", "scatter_indices_batching_dims"
-    )  # fmt: skip
-    at = _indexing(node, given.view, result, sizes, names)
-    target = outputs[node]
-    placed(e, operand, inputs, target, result)
-    indices, source = in_hbm(e, given, inputs), in_hbm(e, updates, inputs)
-    batch = [d for d in range(len(updates.view.shape)) if d not in window_dims]
-    rows = collapsed(updates.view.permuted(batch).dims)
-    window = [
-        (sizes[d], result.strides[d], updates.view.strides[w])
-        for d, w in zip(kept, window_dims, strict=True)
-        if sizes[d] > 1
-    ]
-    together = kind == "set" and (node.get("unique") or at.windows == 1)
-    step = 128 if together else 1
-    for row in range(0, at.windows, step):
-        e.partitions = min(step, at.windows - row)
-        starts = _starts(
-            e, at, indices, given.source.dtype, row, clamp=False, width=1, beyond=node.type.size
-        )
-        _write_windows(e, node, window, rows, (source, target), starts, row, updates.view.offset)
-
-
-def _write_windows(
-    e: Emitter,
-    node: Node,
-    window: list[tuple[int, int, int]],
-    rows: Dims,
-    tensors: tuple[NkiTensor, NkiTensor],
-    starts: NkiTensor,
-    row: int,
-    first: int,
-) -> None:
-    source, target = tensors
-    kind = HELD[node.dtype]
-    skip = nisa.oob_mode.skip
-    outer, inner = _divided(window, kind, 1)
-    size = math.prod(n for n, _, _ in inner)
-    for offset, shift in outer:
-        pairs = [[1, e.partitions], *[[s, n] for n, s, _ in inner]]
-        pairs += [[1, 1]] if len(pairs) == 1 else []
-        moved = target.ap(pairs, offset=offset, vector_offset=starts)
-        columns = collapsed(tuple((n, s) for n, _, s in inner))
-        leaf = Leaf(source, node.dtype, first + shift, rows, columns)
-        e.columns = size
-        new = load(e, leaf, row, 0)
-        tile = new.tile
-        if new.vector and size > 1:
-            tile = e.tile(size, kind)
-            nisa.tensor_copy(tile, new.tile.broadcast(1, size))
-        if node["kind"] != "set":
-            old = e.tile(size, kind)
-            nisa.memset(old, 0)
-            nisa.dma_copy(dst=old, src=moved, oob_mode=skip)
-            made = e.binary(
-                _COMBINES[node["kind"]], Value(old, node.dtype), Value(tile, node.dtype), node.dtype
-            )
-            tile = made.tile
-        nisa.dma_copy(dst=moved, src=tile, oob_mode=skip)

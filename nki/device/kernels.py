@@ -10,16 +10,16 @@ from nki.device.along import run_arg_reduce, run_cumulative, run_sort, run_topk
 from nki.device.choices import run_draw
 from nki.device.convolutions import run_convolution
 from nki.device.emitter import Emitter, NoLoweringError
-from nki.device.exchanges import COLLECTIVES, REASON
 from nki.device.groups import Group
-from nki.device.indexed import run_gather, run_scatter
+from nki.device.indexed import run_gather
 from nki.device.movement import run_concatenate, run_dynamic, run_iota, run_move, run_pad
 from nki.device.products import run_product
 from nki.device.rows import run_rows
+from nki.device.scattered import run_scatter
 from nki.device.windows import run_reduce_window, run_select_and_scatter
 from nki.tensor import NkiTensor
 
-__all__ = ["KERNELS", "run_group"]
+__all__ = ["KERNELS", "ONE_CORE", "run_group"]
 
 Run = Callable[[Emitter, Group, Mapping[Node, NkiTensor], Mapping[Node, NkiTensor]], None]
 
@@ -46,12 +46,9 @@ KERNELS: Final[Mapping[str, Run]] = {
 }
 
 
-# Kernels that one core runs alone: transfers that other cores would not make faster.
-_ONE_CORE: Final = frozenset(
-    {
-        "move", "concatenate", "pad", "dynamic_slice", "dynamic_update_slice", "iota", "scatter",
-    }
-)  # fmt: skip
+#: Kernels that one core runs alone: they write elements twice, in an order that two cores would not
+#: keep, or there is too little to do.
+ONE_CORE: Final = frozenset({"pad", "dynamic_slice", "dynamic_update_slice", "iota", "scatter"})
 
 
 def run_group(
@@ -69,10 +66,13 @@ def run_group(
         NoLoweringError: there are none for it.
     """
     run = KERNELS.get(group.kind)
-    if group.nodes[0].op in COLLECTIVES:
-        raise NoLoweringError(REASON)
     if run is None:
         raise NoLoweringError(f"{group.kind} has no lowering to instructions")
-    if e.core and group.kind in _ONE_CORE:
+    if group.kind not in ONE_CORE:
+        run(e, group, inputs, outputs)
         return
-    run(e, group, inputs, outputs)
+    cores = e.cores
+    if not e.core:
+        e.cores = 1
+        run(e, group, inputs, outputs)
+        e.cores = cores

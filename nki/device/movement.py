@@ -28,6 +28,7 @@ Tensors = Mapping[Node, NkiTensor]
 
 _SHORT = 64  # bytes: runs below that are loaded as tiles, which turns them if that helps
 _MOST_COLUMNS = 4096
+_SHARED = 1 << 16  # elements of a copy of which each core does a part
 _MOST_COPIED = 1 << 20  # elements that one copy from HBM to HBM moves
 
 
@@ -39,16 +40,16 @@ def copy_view(
     inner, outer = collapsed(view.dims), collapsed(where.dims)
     run = min(_run(inner), _run(outer)) * info(HELD[dtype]).itemsize * words(dtype)
     if run >= min(_SHORT, max(1, view.size) * info(HELD[dtype]).itemsize):
-        _copy_runs(source, view, target, where, dtype)
+        _copy_runs(e, source, view, target, where, dtype)
         return
     rows, columns = _matrix(view, where)
     at = Leaf(source, dtype, view.offset, *rows), Leaf(target, dtype, where.offset, *columns)
     height = math.prod(size for size, _ in at[0].rows)
     width = math.prod(size for size, _ in at[0].columns)
-    for row, partitions in blocks_of(height):
-        for column, some in chunks(width, _MOST_COLUMNS):
-            e.partitions, e.columns = partitions, some
-            store(e, at[1], load(e, at[0], row, column), row, column)
+    tiles = [(block, part) for block in blocks_of(height) for part in chunks(width, _MOST_COLUMNS)]
+    for (row, partitions), (column, some) in e.share(tiles):
+        e.partitions, e.columns = partitions, some
+        store(e, at[1], load(e, at[0], row, column), row, column)
 
 
 def _run(dims: Sequence[tuple[int, int]]) -> int:
@@ -56,20 +57,29 @@ def _run(dims: Sequence[tuple[int, int]]) -> int:
     return dims[-1][0] if dims and dims[-1][1] == 1 else 1 if dims else 1 << 30
 
 
-def _copy_runs(source: NkiTensor, view: View, target: NkiTensor, where: View, dtype: DType) -> None:
-    """Copy in HBM, the outermost dimension in parts if there is much."""
-    each = view.size // max(1, view.shape[0]) if view.shape else 1
-    most = max(1, _MOST_COPIED // max(1, each))
+def _copy_runs(
+    e: Emitter, source: NkiTensor, view: View, target: NkiTensor, where: View, dtype: DType
+) -> None:
+    """Copy in HBM, the outermost dimension in parts if there is much, or cores share it."""
+    shape = view.shape
+    outer = next((d for d, size in enumerate(shape) if size > 1), None)
     width = words(dtype)
-    for at, size in chunks(view.shape[0] if view.shape else 1, most):
+    if outer is None:
+        if not e.core:
+            ends = [pattern(one, (), shown.offset, width)
+                    for one, shown in ((target, where), (source, view))]  # fmt: skip
+            nisa.dma_copy(dst=ends[0], src=ends[1])
+        return
+    each = view.size // shape[outer]
+    most = max(1, _MOST_COPIED // each)
+    if view.size >= _SHARED:
+        most = min(most, -(-shape[outer] // e.cores))
+    for at, size in e.share(chunks(shape[outer], most)):
         ends = []
         for tensor, shown in ((target, where), (source, view)):
-            if shown.shape:
-                part = View((size, *shown.shape[1:]), shown.strides,
-                            shown.offset + at * shown.strides[0])  # fmt: skip
-            else:
-                part = shown
-            ends.append(pattern(tensor, collapsed(part.dims), part.offset, width))
+            dims = ((size, shown.strides[outer]), *shown.dims[outer + 1 :])
+            offset = shown.offset + at * shown.strides[outer]
+            ends.append(pattern(tensor, collapsed(dims), offset, width))
         nisa.dma_copy(dst=ends[0], src=ends[1])
 
 

@@ -12,13 +12,13 @@ from neuronxcc.perf import MODEL_VERSION, Parameters, Prediction, Stream, model_
 from neuronxcc.perf import predict as predict_stream
 from neuronxcc.perf.parameters import CALIBRATED, STATED_ERROR
 from neuronxcc.targets import Target
-from nki.device.exchanges import COLLECTIVES, Job
+from nki.device.exchanges import Job
 from nki.device.joined import joined
 from nki.device.sections import Section
 from nki.perf.streams import stream_of
 from nki.recording import Recording
 
-__all__ = ["ProgramPrediction", "SectionTime", "predicted"]
+__all__ = ["ProgramPrediction", "SectionTime", "predicted", "time_of"]
 
 _US = 1e6
 _MOST = 4096  # recordings of which streams and times are kept
@@ -32,12 +32,14 @@ class SectionTime(NamedTuple):
         device_us: microseconds that it adds, next to what runs beside the section before.
         prediction: of its recording by itself; None where it has none.
         begin_us: when it begins, in microseconds from the program's begin.
+        end_us: when it ends. A collective that runs beside others adds less than lies between.
     """
 
     section: Section
     device_us: float
     prediction: Prediction | None
     begin_us: float = 0.0
+    end_us: float = 0.0
 
     @property
     def estimated(self) -> bool:
@@ -140,7 +142,9 @@ def _stream(recording: Recording) -> Stream:
     return made
 
 
-def _timed(recording: Recording, target: Target, parameters: Parameters | None) -> Prediction:
+def time_of(
+    recording: Recording, target: Target, parameters: Parameters | None = None
+) -> Prediction:
     """Return the time of a section by itself."""
     made: Prediction = _KNOWN.of(
         recording,
@@ -166,7 +170,7 @@ def _added(
     def added() -> float:
         both = joined((_stream(first), _stream(second)), (first, second), links)
         made = predict_stream(both, target, parameters=parameters)
-        return max(0.0, made.device_us - _timed(first, target, parameters).device_us)
+        return max(0.0, made.device_us - time_of(first, target, parameters).device_us)
 
     # The first recording is kept by the key, so that its id is no other one's.
     found: float = _KNOWN.of(second, (target.name, parameters, _Same(first), links), added)
@@ -194,74 +198,155 @@ class _Same:
 def predicted(
     sections: Sequence[Section], name: str, target: Target, parameters: Parameters | None,
     job: Job | None = None,
+    *,
+    beside: bool = False,
 ) -> ProgramPrediction:  # fmt: skip
     """Return what is predicted of sections on one timeline.
 
     A section overlaps with the one before it, but not with earlier ones. A collective begins when
-    what it sends is there, and who comes behind it waits.
+    what it sends is there and the one before it has ended, and who comes behind it waits; or, if it
+    runs beside the others, who needs what it brings.
     """
-    model = model_of(target, parameters)
-    times: list[SectionTime] = []
-    busy: dict[str, float] = {}
-    notes: dict[str, None] = {}
-    at = load = 0.0
-    moved = hbm = spilled = flops = instructions = 0
-    cores = 1
-    before: Section | None = None
+    clock = _Clock(target, parameters, job, beside=beside)
     for section in sections:
-        made = None
+        clock.run(section)
+    return clock.prediction(name)
+
+
+class _Clock:
+    """The time of a program, section by section."""
+
+    def __init__(
+        self, target: Target, parameters: Parameters | None, job: Job | None, *, beside: bool
+    ) -> None:
+        self._target, self._parameters, self._job = target, parameters, job
+        self._beside = beside
+        self._model = model_of(target, parameters)
+        self._times: list[SectionTime] = []
+        self._busy: dict[str, float] = {}
+        self._notes: dict[str, None] = {}
+        self._at = self._load = 0.0
+        self._totals = dict.fromkeys(("moved_bytes", "hbm_bytes", "spilled_bytes", "flops"), 0)
+        self._instructions, self._cores = 0, 1
+        self._before: Section | None = None
+        self._link = _Link()
+
+    def run(self, section: Section) -> None:
+        """Let a section run behind those before it."""
         if section.once:
             if section.recording is not None:
-                load += _timed(section.recording, target, parameters).device_us
-            continue
+                self._load += time_of(section.recording, self._target, self._parameters).device_us
+            return
+        if section.kind == "collective":
+            self._exchange(section)
+            return
+        there = self._link.wait(section.inputs, self._at, self._times)
+        if there > self._at:
+            self._at, self._before = there, None
+        made = None
         if section.recording is not None:
-            made = _timed(section.recording, target, parameters)
-            if before is not None and _overlap(before, section):
-                spent = _added(before, section, target, parameters)
-            else:
-                spent = made.device_us
-            for engine, us in made.busy_us.items():
-                busy[engine] = busy.get(engine, 0.0) + us
-            moved += made.moved_bytes
-            hbm += made.hbm_bytes
-            spilled += made.spilled_bytes
-            flops += made.flops
-            instructions += made.instructions
-            cores = max(cores, made.cores)
-            notes.update(dict.fromkeys(made.notes))
-        elif job is not None and section.nodes[0].op in COLLECTIVES:
-            spent, note = _exchanged(section, job)
-            busy["cc"] = busy.get("cc", 0.0) + spent
-            notes[note] = None
+            made = time_of(section.recording, self._target, self._parameters)
+            spent = self._spent(section, made)
+            self._count(made)
         else:
-            spent = _bounded(section, model.hbm_gbps, model.dma_gbps, target)
-            notes[f"{section.operator}: {section.reason}; its time is that of its bytes"] = None
-        times.append(SectionTime(section, spent, made, at))
-        at += spent
-        before = section
-    # What is hidden behind neighbours twice is not hidden: the busiest engine has to work.
-    at = max(at, max(busy.values(), default=0.0))
-    launch = model.launch / _US
-    latency = at + launch
-    return ProgramPrediction(
-        name=name,
-        target=target.name,
-        cores=cores,
-        model=MODEL_VERSION,
-        calibrated=target.name in CALIBRATED,
-        device_us=at,
-        launch_us=launch,
-        load_us=load,
-        interval_us=(latency / (1 + STATED_ERROR), latency * (1 + STATED_ERROR)),
-        instructions=instructions,
-        busy_us=busy,
-        moved_bytes=moved,
-        hbm_bytes=hbm,
-        spilled_bytes=spilled,
-        flops=flops,
-        sections=tuple(times),
-        notes=tuple(notes),
-    )
+            spent = self._bounded(section)
+            reason = f"{section.operator}: {section.reason}; its time is that of its bytes"
+            self._notes[reason] = None
+        self._times.append(SectionTime(section, spent, made, self._at, self._at + spent))
+        self._at += spent
+        self._before = section
+
+    def _spent(self, section: Section, made: Prediction) -> float:
+        before = self._before
+        if before is None or not _overlap(before, section):
+            return made.device_us
+        return _added(before, section, self._target, self._parameters)
+
+    def _count(self, made: Prediction) -> None:
+        for engine, us in made.busy_us.items():
+            self._busy[engine] = self._busy.get(engine, 0.0) + us
+        for name in self._totals:
+            self._totals[name] += getattr(made, name)
+        self._instructions += made.instructions
+        self._cores = max(self._cores, made.cores)
+        self._notes.update(dict.fromkeys(made.notes))
+
+    def _bounded(self, section: Section) -> float:
+        return _bounded(section, self._model.hbm_gbps, self._model.dma_gbps, self._target)
+
+    def _exchange(self, section: Section) -> None:
+        """Ask for a collective, and wait for it if nothing runs beside it."""
+        link = self._link
+        if self._job is None:
+            us = self._bounded(section)
+            self._notes[f"{section.operator}: of no job; its time is that of its bytes"] = None
+        else:
+            us, note = _exchanged(section, self._job)
+            self._notes[note] = None
+            self._busy["cc"] = self._busy.get("cc", 0.0) + us
+        if section.reason:
+            self._notes[f"{section.operator} is no instruction: {section.reason}"] = None
+        self._instructions += section.instructions
+        link.ask(section, len(self._times), self._at, us)
+        self._times.append(SectionTime(section, 0.0, None, link.begin, link.free))
+        if not self._beside:
+            self._at = link.wait(section.outputs, self._at, self._times)
+            self._before = None
+
+    def prediction(self, name: str) -> ProgramPrediction:
+        """Return what is predicted, when all sections have run."""
+        at = self._link.wait(tuple(self._link.brought), self._at, self._times)
+        # What is hidden behind neighbours twice is not hidden: the busiest engine has to work.
+        at = max(at, max(self._busy.values(), default=0.0))
+        launch = self._model.launch / _US
+        latency = at + launch
+        return ProgramPrediction(
+            name=name,
+            target=self._target.name,
+            cores=self._cores,
+            model=MODEL_VERSION,
+            calibrated=self._target.name in CALIBRATED,
+            device_us=at,
+            launch_us=launch,
+            load_us=self._load,
+            interval_us=(latency / (1 + STATED_ERROR), latency * (1 + STATED_ERROR)),
+            instructions=self._instructions,
+            busy_us=self._busy,
+            sections=tuple(self._times),
+            notes=tuple(self._notes),
+            **self._totals,
+        )
+
+
+class _Link:
+    """The cores of collectives: one collective after the other.
+
+    Attributes:
+        begin: when the last one begins.
+        free: when it has ended.
+        brought: by node the collective's number among the times, and when its result is there.
+    """
+
+    def __init__(self) -> None:
+        self.begin = self.free = 0.0
+        self.brought: dict[Node, tuple[int, float]] = {}
+
+    def ask(self, section: Section, number: int, at: float, us: float) -> None:
+        """Begin a collective as soon as may be."""
+        needs = [self.brought[node][1] for node in section.inputs if node in self.brought]
+        self.begin = max([at, self.free, *needs])
+        self.free = self.begin + us
+        self.brought.update(dict.fromkeys(section.outputs, (number, self.free)))
+
+    def wait(self, nodes: Sequence[Node], at: float, times: list[SectionTime]) -> float:
+        """Return when nodes are there; what that takes longer is the time of who brings them."""
+        for node in nodes:
+            number, there = self.brought.get(node, (0, 0.0))
+            if there > at:
+                made = times[number]
+                times[number] = made._replace(device_us=made.device_us + there - at)
+                at = there
+        return at
 
 
 def _exchanged(section: Section, job: Job) -> tuple[float, str]:
@@ -269,7 +354,7 @@ def _exchanged(section: Section, job: Job) -> tuple[float, str]:
     us = job.us(section.nodes[0])
     if us is None:
         return 0.0, f"{section.operator}: nothing is published about a link that it crosses"
-    return us, f"collectives by bytes and links ({job.era}); what follows one waits for it"
+    return us, f"collectives by bytes and links ({job.era})"
 
 
 def _bounded(section: Section, hbm: float, dma: float, target: Target) -> float:

@@ -23,7 +23,7 @@ from nki.device.resident import Resident
 from nki.device.rows import Rows, Tensors, number_of
 from nki.device.transfers import Leaf, load, pattern
 from nki.device.types import HELD
-from nki.device.views import Dims, collapsed
+from nki.device.views import Dims, boxes, collapsed
 from nki.dtypes import info
 from nki.tensor import NkiTensor
 
@@ -291,13 +291,35 @@ class Product:
         (space,) = group.spaces
         self.rows = Rows(e, group, space, inputs, outputs)
         self.whole_rows = any(node.op.value == "reduce" for node in group.nodes)
-        self._by_batch = self.shape.batch >= e.cores
+        #: Cores share matrices, not rows or columns of each.
+        self.by_batch = self.shape.batch >= e.cores and self._has_own_matrices()
         self._panels: dict[tuple[str, int, int], Panel] = {}
+
+    def _has_own_matrices(self) -> bool:
+        """Return whether cores that share matrices have what these need in their own SBUF."""
+        count, m = self.shape.batch, self.shape.m
+        for core in range(self.e.cores):
+            mine = self.e.share(range(count), core)
+            for side in (self.left, self.right):
+                if isinstance(side.tensor, Resident):
+                    leaves = [side.leaf(batch) for batch in mine]
+                    if not all(
+                        side.tensor.has(core, leaf.offset, (*leaf.rows, *leaf.columns))
+                        for leaf in leaves
+                    ):
+                        return False
+            for leaf in self.rows.residents() if mine else ():
+                if not all(
+                    leaf.tensor.has(core, leaf.offset + offset, (*dims, *leaf.columns))
+                    for _, offset, dims in boxes(leaf.rows, mine[0] * m, len(mine) * m)
+                ):
+                    return False
+        return True
 
     def share(self) -> Sequence[int]:
         """Return the matrices that this core computes something of."""
         batches = range(self.shape.batch)
-        return self.e.share(batches) if self._by_batch else batches
+        return self.e.share(batches) if self.by_batch else batches
 
     def run(self, batches: Sequence[int]) -> None:
         """Compute some matrices and what follows them."""
@@ -329,7 +351,7 @@ class Product:
         deep = _STAYS // 2 // (BANK * itemsize) * PARTITIONS
         rows = chunks(shape.m, PARTITIONS)
         for column, columns in chunks(shape.n, BANK):
-            for row, height in rows if self._by_batch else e.share(rows):
+            for row, height in rows if self.by_batch else e.share(rows):
                 e.at(self.node)
                 total = None
                 for first, depth in chunks(shape.k, deep):
@@ -349,7 +371,7 @@ class Product:
         width = self._width()
         left_stays = not by_rows and _bytes(shape.k, shape.m, self.left.dtype) <= _STAYS
         rows, parts = chunks(shape.m, PARTITIONS), chunks(shape.n, width)
-        if not self._by_batch:
+        if not self.by_batch:
             # Cores share what there is more of: rows, or else columns.
             if len(rows) < self.e.cores and not self.whole_rows:
                 each = -(-shape.n // self.e.cores)
@@ -357,11 +379,14 @@ class Product:
                          for a, n in ((at + b, n) for b, n in chunks(size, width))]  # fmt: skip
             else:
                 rows = list(self.e.share(rows))
-        for column, columns in parts:
+        # Of the left operand only the rows of this core are loaded.
+        first = rows[0][0] if rows else 0
+        mine = rows[-1][0] + rows[-1][1] - first if rows else 0
+        for column, columns in parts if rows else ():
             right = self._panel("right", batch, column, columns)
             for row, height in rows:
                 left, at = (
-                    (self._panel("left", batch, 0, shape.m), row)
+                    (self._panel("left", batch, first, mine), row - first)
                     if left_stays
                     else (self._panel("left", batch, row, height, keep=False), 0)
                 )

@@ -96,7 +96,8 @@ class DeviceProgram:
         """
         chip = self.target if target is None else target
         chip = get_target(chip) if isinstance(chip, str) else chip
-        return predicted(self.sections, self.graph.name, chip, parameters, job)
+        beside = bool(self.options.distribution_strategy)
+        return predicted(self.sections, self.graph.name, chip, parameters, job, beside=beside)
 
     def run(
         self,
@@ -130,7 +131,8 @@ class DeviceProgram:
         exchange: Exchange,
     ) -> None:  # fmt: skip
         drawn = section.kind == "random" and call is not None
-        if section.recording is None or drawn:
+        # Who exchanges values with other ranks is the caller's affair.
+        if section.recording is None or drawn or section.kind == "collective":
             for node in section.nodes:
                 self._evaluate(node, known, call, exchange)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from neuronxcc.ir.op import Op
 from neuronxcc.options import Options
 from neuronxcc.passes import autocast, pipeline
 from neuronxcc.targets import DEFAULT_TARGET, Target, get_target
+from nki.device.beside import hoisted
 from nki.device.calls import without_calls
 from nki.device.chains import (
     Chain,
@@ -19,14 +21,18 @@ from nki.device.chains import (
     cut_of,
     inner_of,
     neighbours,
+    pairs_of,
     residents_of,
     run_chain,
 )
 from nki.device.control import without_control
 from nki.device.emitter import Emitter, NoLoweringError, require_form
+from nki.device.exchanged import exchange_section, plain_collectives
+from nki.device.exchanges import COLLECTIVES
 from nki.device.fixed import prepared
 from nki.device.groups import Group, fused
 from nki.device.kernel_calls import Kernels, section_of
+from nki.device.prediction import time_of
 from nki.device.program import DeviceProgram
 from nki.device.resident import NotResidentError, Resident
 from nki.device.schedule import scheduled
@@ -98,7 +104,7 @@ def lower(
     chip = get_target(target) if isinstance(target, str) else target
     if passes:
         graph = pipeline.run(graph, options)
-    graph = without_control(graph)
+    graph = plain_collectives(without_control(graph))
     calls = any(node.op in (Op.CUSTOM_CALL, Op.HOST_CALL) for node in graph.nodes())
     graph = without_calls(graph)
     if calls and options.auto_cast_type != "tf32":
@@ -108,31 +114,32 @@ def lower(
     graph, fixed = prepared(graph, weights)
     alone = frozenset(node for node in graph.nodes() if not _has_forms(node))
     called = _called(graph, kernels)
+    exchanges = frozenset(node for node in graph.nodes() if node.op in COLLECTIVES)
     while True:
         groups, sources = fused(
-            graph, alone, fixed, fuse=options.optlevel >= _FUSED, whole=frozenset(called)
+            graph, alone, fixed, fuse=options.optlevel >= _FUSED, whole=exchanges | called.keys()
         )
         results = {node for r in graph.results for node in (r, sources.of(r).source)}
         users = _Users(groups, frozenset(results))
-        chained = lnc == 1 and options.optlevel >= _FUSED
+        chained = options.optlevel >= _FUSED
         groups = neighbours(groups) if chained else groups
         keys = [_key((g,), _inputs((g,)), tuple(g.outputs)) for g in groups]
         made: list[tuple[Section, Node | None]] = []
         for chain in chains_of(groups, keys, chained=chained):
-            recording = called.get(chain[0].nodes[0])
-            if recording is not None:
-                made.append((section_of(chain[0], recording, graph.locs), None))
-                continue
-            made += _sections(chain, users, chip, graph.locs, lnc)
+            whole = _whole(chain[0], called, chip, graph.locs)
+            made += [(whole, None)] if whole else _sections(chain, users, chip, graph.locs, lnc)
         # What has no instructions must not keep others from theirs.
         culprits = {culprit for _, culprit in made if culprit is not None} - alone
         if not culprits:
             break
         alone |= culprits
     sections = tuple(section for section, _ in made)
+    if options.distribution_strategy:
+        sections = tuple(hoisted(sections, graph))
     found = ((node, sources.of(node)) for node in graph.nodes())
     views = {node: use for node, use in found if use.source is not node}
-    program = DeviceProgram(graph, chip, options, sections, views, lnc, _notes(options, chip, lnc))
+    notes = (*_notes(options, chip, lnc), *_alone(sections, lnc))
+    program = DeviceProgram(graph, chip, options, sections, views, lnc, notes)
     most = options.max_instructions
     if most is not None and program.instructions > most:
         raise InstructionLimitError(program.instructions, most)
@@ -166,23 +173,30 @@ def _notes(options: Options, target: Target, lnc: int) -> tuple[str, ...]:
         found.append(
             f"--lnc {options.lnc} does not exist on {target.name}: {lnc} physical core(s) are used"
         )
-    if options.optlevel >= _FUSED and lnc > 1:
-        found.append(
-            f"--lnc {lnc}: cores share every section, so that no tensor stays in SBUF from one "
-            "section to the next, as it does with --lnc 1"
-        )
     if options.model_type != "generic":
         found.append(f"--model-type {options.model_type} changes no instruction of device programs")
-    if options.distribution_strategy:
-        found.append(
-            f"--distribution-strategy {options.distribution_strategy} changes no instruction of "
-            "device programs: collectives are not of instructions"
-        )
     if options.enable_saturate_infinity:
         found.append("--enable-saturate-infinity changes no instruction of device programs")
     if options.stochastic_rounding:
         found.append("stochastic rounding: its 64-bit hashes are computed in 32 bits, and differ")
     return tuple(found)
+
+
+def _alone(sections: Sequence[Section], cores: int) -> tuple[str, ...]:
+    """Return a note about sections that one of several cores does alone."""
+    if cores == 1:
+        return ()
+    known = [s for s in sections if s.recording is not None and s.kind != "collective"]
+    alone = [s for s in known if s.recording and len({t.core for t in s.recording.templates}) == 1]
+    if not alone:
+        return ()
+    names = ", ".join(sorted({section.operator for section in alone}))
+    return (
+        (
+            f"--lnc {cores}: one core alone does {len(alone)} of {len(known)} sections, which have "
+            f"too few rows for more or write in an order that more would not keep: {names}"
+        ),
+    )
 
 
 def _called(graph: Graph, kernels: Kernels | None) -> dict[Node, Recording]:
@@ -196,6 +210,16 @@ def _called(graph: Graph, kernels: Kernels | None) -> dict[Node, Recording]:
             if recording is not None:
                 found[node] = recording
     return found
+
+
+def _whole(
+    group: Group, called: Mapping[Node, Recording], target: Target, locs: Mapping[Node, Loc]
+) -> Section | None:
+    """Return the section of a collective or of a kernel that the graph calls, None for others."""
+    node = group.nodes[0]
+    if node.op in COLLECTIVES:
+        return exchange_section(group, target, locs)
+    return section_of(group, called[node], locs) if node in called else None
 
 
 def _has_forms(node: Node) -> bool:
@@ -235,6 +259,28 @@ def _sections(
 ) -> list[tuple[Section, Node | None]]:
     """Return sections, and of each the node because of which it has no instructions, if any.
 
+    Several cores share them, unless one core alone is done with a chain sooner: if there are so few
+    rows that cores would have to exchange all that stays on the chip of one.
+    """
+    shared = _parts(chain, users, target, locs, cores)
+    inner, _ = inner_of(chain, frozenset())
+    if cores == 1 or not any(Resident.may(n) and not Resident.may(n, cores) for n in inner):
+        return shared
+    alone = _parts(chain, users, target, locs, 1)
+    return min(shared, alone, key=lambda made: _us(made, target))
+
+
+def _us(made: Sequence[tuple[Section, Node | None]], target: Target) -> float:
+    """Return microseconds of sections one after the other; those without instructions take long."""
+    recordings = [section.recording for section, _ in made]
+    return sum(time_of(one, target).device_us if one else math.inf for one in recordings)
+
+
+def _parts(
+    chain: Chain, users: _Users, target: Target, locs: Mapping[Node, Loc], cores: int
+) -> list[tuple[Section, Node | None]]:
+    """Return sections, and of each the node because of which it has no instructions, if any.
+
     A chain is cut where nothing stays in SBUF from one group to the next, and in halves if it does
     not fit.
     """
@@ -259,7 +305,7 @@ def _sections(
         return [
             one
             for part in (chain[:half], chain[half:])
-            for one in _sections(part, users, target, locs, cores)
+            for one in _parts(part, users, target, locs, cores)
         ]
     section = Section(
         nodes, chain[0].kind if len(chain) == 1 else "chain", inputs, outputs, recording, reason,
@@ -324,8 +370,8 @@ def _fitting(
     inner, _ = inner_of(chain, frozenset(outputs))
     without: set[Node] = set()
     while True:
-        stays = residents_of(chain, inner, frozenset(without))
-        cut = cut_of(chain, stays)
+        stays = residents_of(chain, inner, frozenset(without), cores)
+        cut = cut_of(chain, inner, stays, cores)
         if cut:
             return cut
         try:
@@ -351,6 +397,7 @@ def _recorded(
     for node in (*inputs, *outputs):
         require_form(node.dtype)
     e = Emitter(target, {node: (loc.file, loc.line) for node, loc in locs.items()})
+    single = frozenset(pairs_of(chain).values())
 
     grid = (cores,) if cores > 1 else ()
     e.cores = cores
@@ -365,8 +412,9 @@ def _recorded(
         for group in chain:
             for node in group.outputs:
                 if node in stays:
-                    stays[node].hbm = results.get(node)
-                    places[node] = stays[node]
+                    here = stays[node].of_core(e.core, any_row=node in single)
+                    here.hbm = results.get(node)
+                    places[node] = here
                 elif node not in places:
                     shape, kind = stored_shape(node.type), HELD[node.dtype]
                     places[node] = ndarray(shape, dtype=kind, buffer=private_hbm)

@@ -1,7 +1,8 @@
 """Tensors that stay in SBUF from one group of a chain to the next ones.
 
 A resident tensor lies as its last dimension in columns and all others in rows, 128 of them to a
-tile: as whoever computes it row by row makes it, and as products and row by row work read it.
+tile: as whoever computes it row by row makes it, and as products and row by row work read it. Where
+physical cores share a chain, each has its part of the tiles, and no core reads those of another.
 """
 
 from __future__ import annotations
@@ -39,33 +40,66 @@ class Resident:
         columns: of a tile, the last dimension.
         rows: all others.
         hbm: where it is written, too, for who is not in the chain.
+        tiles: numbers of the tiles that this core has.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, cores: int = 1, core: int = 0, *, any_row: bool = False) -> None:
+        """Begin.
+
+        Args:
+            node: whose value it is.
+            cores: how many share the chain: each has as many tiles as the others.
+            core: this one.
+            any_row: tiles are whose who writes them: what two products hand on matrix by matrix.
+        """
         self.node = node
         self.columns = node.shape[-1] if node.shape else 1
         self.rows = node.type.size // max(1, self.columns)
         self.hbm: NkiTensor | None = None
         self._kind = HELD[node.dtype]
         self._tiles: dict[int, NkiTensor] = {}
+        self._cores = cores
+        self._any_row = any_row
+        self.tiles = self.tiles_of(core)
+
+    def of_core(self, core: int, *, any_row: bool = False) -> Resident:
+        """Return the same tensor as another core has it."""
+        return Resident(self.node, self._cores, core, any_row=any_row)
 
     @staticmethod
-    def may(node: Node) -> bool:
-        """Return whether a node's value can be one at all."""
+    def may(node: Node, cores: int = 1) -> bool:
+        """Return whether a node's value can be one at all, of which each core has some tiles."""
         wide = bool(node.shape) and node.shape[-1] >= _LEAST
         rows = node.type.size // max(1, node.shape[-1]) if wide else 0
+        if -(-rows // _PARTITIONS) < cores:
+            return False
         # Few rows leave most partitions idle: others compute them in another form.
         return rows >= _LEAST_ROWS and words(node.dtype) == 1 and node.dtype is not DType.PRED
 
     @property
     def bytes(self) -> int:
         """What it takes of each partition."""
-        return -(-self.rows // _PARTITIONS) * self.columns * self.node.dtype.itemsize
+        return len(self.tiles) * self.columns * self.node.dtype.itemsize
+
+    def tiles_of(self, core: int) -> range:
+        """Return the numbers of the tiles that a core has."""
+        count = -(-self.rows // _PARTITIONS)
+        each = -(-count // self._cores)
+        return range(count) if self._any_row else range(core * each, (core + 1) * each)
+
+    def has(self, core: int, offset: int, dims: Dims) -> bool:
+        """Return whether a core has all elements of a view: (size, stride) of dimensions."""
+        ends = sorted((0, (size - 1) * stride) for size, stride in dims)
+        first = offset + sum(min(pair) for pair in ends)
+        last = offset + sum(max(pair) for pair in ends)
+        each = _PARTITIONS * self.columns
+        tiles = self.tiles_of(core)
+        return first // each in tiles and last // each in tiles
 
     def tile(self, row: int) -> NkiTensor:
         """Return the tile of 128 rows from one on, a new one if nothing was written there yet."""
         number, rest = divmod(row, _PARTITIONS)
-        if rest:
+        if rest or number not in self.tiles:
             raise NotResidentError(self.node)
         found = self._tiles.get(number)
         if found is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import nki.isa as nisa
 import nki.language as nl
@@ -34,7 +34,7 @@ from nki.device.resident import Resident
 from nki.device.spaces import MOST_COLUMNS, equal_nodes, space_of, spread_of
 from nki.device.transfers import Leaf, leaf_of, load, place_of, store
 from nki.device.types import HELD
-from nki.device.views import collapsed, contiguous, split
+from nki.device.views import Dims, collapsed, contiguous, split
 from nki.dtypes import info
 from nki.tensor import NkiTensor
 
@@ -64,6 +64,7 @@ _NARROW = frozenset({DType.BF16, DType.F16, DType.F8E4M3, DType.F8E4M3FN, DType.
 _ANCHORS = frozenset({Op.DOT_GENERAL, Op.CONVOLUTION})
 _SPREAD = frozenset({"float32", "bfloat16", "float16"})
 _LEAST_SPREAD, _BANK = 128, 512  # columns that are spread, and of a bank of PSUM
+_LEAST_PART = 256  # columns that are worth a core of their own
 _TEMPORARIES = 4  # tiles that one operator takes besides its result, at the most
 
 
@@ -71,6 +72,15 @@ def number_of(node: Node) -> Number:
     """Return the number that all elements of a constant are."""
     value = node["literal"].array.reshape(-1)[0]
     return int(value) if node.dtype.is_integer or node.dtype is DType.PRED else float(value)
+
+
+class ResidentLeaf(NamedTuple):
+    """A tensor in SBUF as the rows and columns of a kernel see it; see `Leaf`."""
+
+    tensor: Resident
+    offset: int
+    rows: Dims
+    columns: Dims
 
 
 class Rows:
@@ -159,6 +169,15 @@ class Rows:
             if node not in same:
                 found.update(same.get(u.source, u.source) for u in self.group.uses[node])
         return found
+
+    def residents(self) -> list[ResidentLeaf]:
+        """Return what of it is in SBUF already or stays there, row by row."""
+        leaves = [*self._leaves.values(), *(leaf for _, leaf in self._stores)]
+        return [
+            ResidentLeaf(leaf.tensor, leaf.offset, leaf.rows, leaf.columns)
+            for leaf in leaves
+            if isinstance(leaf.tensor, Resident) and leaf.rows
+        ]
 
     # --- sizes -----------------------------------------------------------------------------------
 
@@ -580,6 +599,18 @@ class Rows:
             self.begin_columns(column, columns, given or {})
             self.store(full=None if column == 0 else True)
 
+    @property
+    def may_be_parted(self) -> bool:
+        """Return whether some columns can be computed without the others."""
+        return not self._reductions and not self.group.lines
+
+    def part(self, row: int, partitions: int, column: int, columns: int) -> None:
+        """Compute and store some columns of some rows; see `may_be_parted`."""
+        self.begin_rows(row, partitions)
+        for at, some in even_chunks(columns, self.columns_per_block()):
+            self.begin_columns(column + at, some, {})
+            self.store(full=None if column + at == 0 else True)
+
     def _in_parts(self, node: Node, parts: list[tuple[int, int]]) -> Operand:
         """Return a reduction whose columns do not fit at once."""
         op = REDUCTIONS[node["kind"]]
@@ -676,9 +707,17 @@ def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
         if not e.core:
             Rows(e, group, spread, inputs, outputs, linear=True, spread=True).rows(0, PARTITIONS)
         return
-    space, linear = space_of(group)
+    space, linear = space_of(group, e.cores)
     rows = Rows(e, group, space, inputs, outputs, linear=linear)
-    for row, partitions in e.share(blocks_of(space.rows)):
+    blocks = blocks_of(space.rows)
+    if len(blocks) < e.cores and rows.may_be_parted:
+        # Too few rows for all cores: they share the columns.
+        each = max(_LEAST_PART, -(-space.columns // e.cores))
+        for column, columns in e.share(chunks(space.columns, each)):
+            for row, partitions in blocks:
+                rows.part(row, partitions, column, columns)
+        return
+    for row, partitions in e.share(blocks):
         rows.rows(row, partitions)
 
 

@@ -41,14 +41,14 @@ def _is_linear(group: Group, mine: set[Node]) -> bool:
 
 
 @functools.lru_cache(4096)
-def _factored(size: int) -> Space:
-    """Return rows and columns of a dense tensor that keep all partitions busy."""
+def _factored(size: int, cores: int) -> Space:
+    """Return rows and columns of a dense tensor that keep all partitions of all cores busy."""
     best, chosen = math.inf, Space(1, size)
     for columns in range(1, min(size, MOST_COLUMNS) + 1):
         if size % columns:
             continue
         rows = size // columns
-        blocks = -(-rows // PARTITIONS)
+        blocks = -(-rows // (PARTITIONS * cores))
         spent = blocks * (max(columns, _FEW_COLUMNS // 4) + 64)
         if spent < best:
             best, chosen = spent, Space(rows, columns)
@@ -76,15 +76,20 @@ def spread_of(group: Group) -> Space | None:
     return Space(PARTITIONS, width) if width <= MOST_COLUMNS // 8 else None
 
 
-def space_of(group: Group) -> tuple[Space, bool]:
-    """Return rows and columns by which a group is computed fastest, and whether it is linear."""
+def space_of(group: Group, cores: int = 1) -> tuple[Space, bool]:
+    """Return rows and columns by which a group is computed fastest, and whether it is linear.
+
+    Args:
+        group: of rows or of a product.
+        cores: how many share the rows.
+    """
     mine = set(group.nodes)
     if group.kind == "rows" and _is_linear(group, mine):
-        return _factored(group.nodes[0].type.size), True
+        return _factored(group.nodes[0].type.size, cores), True
 
     def spent(space: Space) -> float:
         rows, columns = space
-        blocks = -(-rows // PARTITIONS) * -(-columns // MOST_COLUMNS)
+        blocks = -(-rows // (PARTITIONS * cores)) * -(-columns // MOST_COLUMNS)
         return blocks * (max(min(columns, MOST_COLUMNS), _FEW_COLUMNS // 4) + 64)
 
     return min(group.spaces, key=spent), False

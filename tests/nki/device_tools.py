@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.graph import Graph
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.graph import Graph, parameter
+from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.options import Options
 from nki.device import DeviceProgram, lower
@@ -63,6 +63,11 @@ def check(
     for got, expected in zip(program.run(args, by=by), wanted, strict=True):
         assert roundings(got, expected, floor) <= most
     return program
+
+
+def given_(index: int, dtype: DType, *shape: int) -> Node:
+    """A parameter of a graph."""
+    return parameter(index, TensorType(dtype, shape))
 
 
 def graph_of(*results: Node) -> Graph:

@@ -11,21 +11,16 @@ from hypothesis import strategies as st
 
 from neuronxcc.ir import build
 from neuronxcc.ir.dtypes import DType
-from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.options import Options
 from nki.device import DeviceProgram, lower
 
-from .device_tools import arguments, compiled, graph_of
+from .device_tools import arguments, compiled, given_, graph_of
 
 # Sums of some hundred products in other orders, of values about 1, through a few layers.
 LARGEST = {DType.F32: 1e-3, DType.BF16: 0.1}
-
-
-def given_(index: int, dtype: DType, *shape: int) -> Node:
-    return parameter(index, TensorType(dtype, shape))
 
 
 def normalised(x: Node) -> Node:
@@ -145,7 +140,7 @@ def test_rows_that_do_not_divide_by_128() -> None:
     compare(compiled(graph, "trn1"), small(arguments(graph)), DType.F32)
 
 
-_STEPS: dict[str, Callable[[Node, Node], Node]] = {
+STEPS: dict[str, Callable[[Node, Node], Node]] = {
     "norm": lambda x, _: normalised(x),
     "gelu": lambda x, _: gelu(x),
     "product": build.matmul,
@@ -159,14 +154,14 @@ _STEPS: dict[str, Callable[[Node, Node], Node]] = {
 
 @settings(deadline=None, max_examples=12)
 @given(
-    st.lists(st.sampled_from(sorted(_STEPS)), min_size=2, max_size=5),
+    st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=5),
     st.sampled_from([64, 96, 128, 256]),
     st.sampled_from(["trn1", "trn2"]),
 )
 def test_random_layers(steps: list[str], rows: int, target: str) -> None:
     x = given_(0, DType.F32, rows, 64)
     for number, step in enumerate(steps):
-        x = _STEPS[step](x, given_(number + 1, DType.F32, 64, 64))
+        x = STEPS[step](x, given_(number + 1, DType.F32, 64, 64))
     graph = graph_of(x)
     args = small([np.clip(a, -2, 2) for a in arguments(graph)])
     compare(compiled(graph, target, lnc=1), args, DType.F32)

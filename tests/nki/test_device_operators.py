@@ -73,15 +73,11 @@ MISSING = {
     Op.COMPLEX: "complex",
     Op.WHILE: "control flow",
     Op.CALL: "inlined by a pass",
-    Op.ALL_REDUCE: "collective",
-    Op.ALL_GATHER: "collective",
-    Op.REDUCE_SCATTER: "collective",
-    Op.ALL_TO_ALL: "collective",
-    Op.COLLECTIVE_BROADCAST: "collective",
-    Op.COLLECTIVE_PERMUTE: "collective",
+    Op.COLLECTIVE_BROADCAST: "no collective of NKI",
 }
 PARTLY = {
     Op.CONVERT: "to types that no engine has",
+    Op.ALL_TO_ALL: "parts of different sizes",
     Op.REDUCE_PRECISION: "formats with another exponent",
 }
 

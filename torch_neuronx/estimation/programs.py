@@ -43,6 +43,8 @@ def simulated(
 def _section(time: SectionTime, machine: Machine) -> Section:
     made = cost_section(time.section.nodes, time.section.outputs, machine)
     if time.prediction is None:
+        if time.section.recording is not None:
+            return made  # a collective
         made.notes = (f"{time.section.operator} has no instructions: {time.section.reason}",)
         return made
     known = time.prediction
