@@ -107,6 +107,25 @@ def test_a_parameter_is_replaced() -> None:
         torch.testing.assert_close(got, expected)
 
 
+def test_memory_is_replaced_in_a_forward_graph() -> None:
+    """What is kept for the backward pass comes behind the results of the graph, too."""
+
+    def function(weight: Tensor, state: Tensor, y: Tensor) -> Tensor:
+        state.data = y * 2
+        return (weight * state).sin() * weight
+
+    def run(call: Callable[..., Tensor], device: str) -> list[Tensor]:
+        weight = torch.linspace(-1, 1, 3).to(device).requires_grad_()
+        state, y = torch.zeros(3, device=device), torch.arange(3.0, device=device)
+        result = call(weight, state, y)
+        result.sum().backward()
+        assert weight.grad is not None
+        return [t.detach().cpu() for t in (result, weight.grad, state, y)]
+
+    compiled = torch.compile(function, backend="neuron")
+    torch.testing.assert_close(run(compiled, "neuron"), run(function, "cpu"))
+
+
 def test_other_writes_that_capture_leaves_are_refused() -> None:
     graph = torch.fx.Graph()
     with FakeTensorMode():
