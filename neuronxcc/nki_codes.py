@@ -277,6 +277,8 @@ NKI_CODES: dict[str, NkiCode] = {
                       "give exactly one instruction the name of the edge"),
     "NKI282": NkiCode("instructions of a schedule that wait for each other",
                       "remove one of the edges of the circle"),
+    "NKI283": NkiCode("a name of the first generation that today's modules do not have",
+                      "import neuronxcc.nki for a kernel of that generation, or take today's name"),
     "NKI300": NkiCode("shared tensors of the two cores that differ",
                       "write shared tensors from one core only, or the same values from both"),
     "NKI301": NkiCode("control flow that differs between cores",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from nki.absent import absent
 from nki.checking import check
 from nki.kernel import Kernel, jit, simulate
 
@@ -17,7 +18,7 @@ _PARTS = frozenset({"collectives", "dtype", "isa", "language", "perf", "typing"}
 def __getattr__(name: str) -> Any:
     if name in _PARTS:
         return importlib.import_module(f"nki.{name}")
-    raise AttributeError(f"module 'nki' has no attribute {name!r}")
+    raise absent("nki", name)
 
 
 def __dir__() -> list[str]:

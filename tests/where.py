@@ -72,6 +72,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "neuronxcc/targets/engines.py": ("nki/test_engines.py", "compiler/test_ir_table.py"),
     "neuronxcc/unread.py": ("nodevice/test_unread_output.py",),
     "nki": ("nki/test_*", "nki/examples/*"),
+    "nki/absent.py": ("nki/test_absent.py",),
     "nki/checks": ("nki/test_checks_*", "nki/test_unwritten.py"),
     "nki/collectives": ("nki/test_collectives*",),
     "nki/device": ("nki/test_device_*", "nki/torch/test_device_kernels.py",

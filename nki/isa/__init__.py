@@ -6,6 +6,7 @@ engines and the source of the cost.
 
 from typing import Any, Final
 
+from nki.absent import absent
 from nki.errors import NkiValidationError
 from nki.isa.enums import (
     dge_mode,
@@ -18,8 +19,10 @@ from nki.isa.enums import (
 )
 from nki.isa.functions import FORMER, FUNCTIONS
 from nki.isa.objects import NkiInstruction, VirtualRegister
+from nki.objects import NKIObject
 
 __all__ = [
+    "NKIObject",
     "NkiInstruction",
     "NkiValidationError",
     "VirtualRegister",
@@ -52,7 +55,7 @@ globals().update(FUNCTIONS)
 def __getattr__(name: str) -> Any:
     found = FUNCTIONS.get(name) or FORMER.get(name)
     if found is None:
-        raise AttributeError(f"module 'nki.isa' has no attribute {name!r}")
+        raise absent("nki.isa", name)
     return found
 
 

@@ -1,5 +1,8 @@
 """``nl``: tensors, data types, and functions on tiles, which are operators of instructions too."""
 
+from typing import Any
+
+from nki.absent import absent
 from nki.language.composed import (
     ceil,
     divide,
@@ -295,3 +298,7 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise absent("nki.language", name)

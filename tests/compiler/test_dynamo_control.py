@@ -10,6 +10,7 @@ from torch._higher_order_ops import associative_scan, scan
 from torch._higher_order_ops.map import map as map_operator
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils import _pytree as pytree
 
 from neuronxcc.ir.op import Op
 
@@ -89,6 +90,63 @@ def test_control_flow(
     graphs = check(function, args)
     assert not host_operators(graphs)
     assert any(node.op is op for node in graphs[0].imported.graph.nodes())
+
+
+def _sized_branch(x: Tensor) -> Any:
+    count = x.shape[0]
+    return torch.cond(x.sum() > 0, lambda a: a.sin() * count, lambda a: a + a.shape[0], (x,))
+
+
+def _sized_loop(x: Tensor) -> Any:
+    count = x.shape[0]
+
+    def step(i: Tensor, v: Tensor) -> Any:
+        return i + 1, v * count + x.new_ones(count, 1)
+
+    return while_loop(lambda i, _v: i < count, step, (torch.tensor(0, device=x.device), x.clone()))
+
+
+def _sized_scan(x: Tensor) -> Any:
+    count, width = x.shape
+
+    def step(carry: Tensor, row: Tensor) -> Any:
+        return carry / count + row, (carry * width + row.view(1, width).sum(0)).sin()
+
+    return scan(step, x[0].clone(), x, dim=0, reverse=True)
+
+
+def _sized_map(x: Tensor) -> Any:
+    count = x.shape[0]
+    operator: Any = map_operator
+    return operator(lambda row, all_: (row * all_.view(count, -1)).sum() + count, x, x.clone())
+
+
+def _sized_combination(x: Tensor) -> Any:
+    count = x.shape[0]
+    return associative_scan(lambda a, b: a * b + count, x, dim=0, combine_mode="generic")
+
+
+SIZED = [_sized_branch, _sized_loop, _sized_scan, _sized_map, _sized_combination]
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "plain"])
+@pytest.mark.parametrize("function", SIZED, ids=lambda f: f.__name__.strip("_"))
+def test_control_flow_with_symbolic_sizes(function: Callable[..., Any], grad: bool) -> None:
+    """Sizes are arguments of the inner graphs, which are numbers by the time these are compiled."""
+    if function is _sized_loop and grad:
+        pytest.skip("PyTorch's while_loop has no gradient by default")
+    compiled = torch.compile(function, backend="neuron", dynamic=True, fullgraph=True)
+    for count in (4, 3, 6):
+        values = torch.linspace(-1, 1.2, count * 3).view(count, 3)
+        results = []
+        for call, device in ((compiled, "neuron"), (function, "cpu")):
+            x = values.to(device).requires_grad_(grad)
+            leaves = pytree.tree_leaves(call(x))
+            if grad:
+                sum(leaf.square().sum() for leaf in leaves).backward()
+                leaves.append(x.grad)
+            results.append([leaf.detach().cpu() for leaf in leaves])
+        torch.testing.assert_close(results[0], results[1])
 
 
 @pytest.mark.usefixtures("reference")

@@ -270,3 +270,29 @@ def test_products_of_empty_matrices(sizes: tuple[int, int, int], dtype: torch.dt
                 continue  # the CPU has none for this type
             got = torch.compile(called, backend="neuron")(*[a.to("neuron") for a in arguments])
             torch.testing.assert_close(got.cpu(), expected)
+
+
+NO_TYPES = [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.complex32]
+TAKES_THEM: dict[str, Callable[[Tensor], Any]] = {
+    "computed": lambda x: x * 2,
+    "converted": lambda x: x.to(torch.complex64 if x.is_complex() else torch.float32),
+    "moved": lambda x: x.t(),
+    "joined": lambda x: torch.cat([x, x]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("use", TAKES_THEM)
+@pytest.mark.parametrize("dtype", NO_TYPES, ids=str)
+def test_arguments_of_types_that_the_compiler_has_not(
+    dtype: torch.dtype, use: str, dynamic: bool | None
+) -> None:
+    x = torch.ones(3, 4).to(dtype).to("neuron")
+    if use == "computed" and not dtype.is_complex:
+        pytest.skip("eager mode has no arithmetic of it")
+    compiled = torch.compile(TAKES_THEM[use], backend="neuron", dynamic=dynamic)
+    with pytest.raises(Exception, match="NCC_ESPP004") as caught:
+        compiled(x)
+    text = str(caught.value)
+    assert f"data type not supported for code generation: {dtype}\n  at {__file__}:" in text
+    assert "remedy: convert the tensor to a supported type before the compiled region" in text

@@ -1,10 +1,14 @@
 """Symbolic sizes, and what strict portability refuses."""
 
+import copy
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
@@ -130,6 +134,81 @@ def test_a_gradient_whose_shape_depends_on_numbers(dim: int) -> None:
         with pytest.warns(DataShapeWarning, match=r"_unique.* operator by operator"):
             got = run(compiled, "neuron", count)
         assert all(map(torch.equal, got, run(fill, "cpu", count)))
+
+
+BY_DATA: dict[str, Callable[[Tensor], Any]] = {
+    "item": lambda x: x.sum().item() * x,
+    "whole number": lambda x: x.new_ones(int(x.argmax().item()) + 2) * x.sum(),
+    "nonzero": lambda x: x.nonzero() * 2,
+    "mask": lambda x: x[x > 0] + 1,
+    "unique": lambda x: torch.unique(x.sign(), return_counts=True),
+    "repeated": lambda x: x.repeat_interleave((x > 0).long() + 1),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", BY_DATA)
+def test_shapes_of_data_that_dynamo_was_asked_to_capture(name: str, dynamic: bool | None) -> None:
+    function = BY_DATA[name]
+    capture = torch._dynamo.config.patch(
+        capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True
+    )
+    with capture, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = torch.compile(function, backend="neuron", dynamic=dynamic, fullgraph=True)
+        for values in ([1.0, 0.0, -2.0, 3.0, 0.0], [0.5, 2.0, -1.0]):
+            x = torch.tensor(values)
+            for got, expected in zip(
+                pytree.tree_leaves(compiled(x.to("neuron"))),
+                pytree.tree_leaves(function(x)),
+                strict=True,
+            ):
+                torch.testing.assert_close(got.cpu(), expected)
+    said = [str(w.message) for w in caught if w.category is DataShapeWarning]
+    assert said
+    assert all("it runs operator by operator. Compile what is before" in text for text in said)
+    if name == "item" and not dynamic:
+        return  # PyTorch makes the number a tensor, so there is nothing to refuse
+    with capture, portability("strict"), pytest.raises(FAILED, match=r"NCC_EUOC002|NCC_EMOD025"):
+        torch.compile(lambda x: function(x * 2), backend="neuron", dynamic=dynamic)(x.to("neuron"))
+
+
+SIZES_OF_GRADIENTS = {
+    "convolutions": lambda: torch.nn.Sequential(
+        torch.nn.Conv1d(2, 4, 3), torch.nn.ReLU(), torch.nn.Conv1d(4, 2, 3)
+    ),
+    "norms": lambda: torch.nn.Sequential(
+        torch.nn.Conv1d(2, 4, 3, padding=1), torch.nn.GroupNorm(2, 4), torch.nn.GELU()
+    ),
+    "pools": lambda: torch.nn.Sequential(torch.nn.Conv1d(2, 4, 1), torch.nn.MaxPool1d(2)),
+    "adaptive": lambda: torch.nn.Sequential(
+        torch.nn.Conv1d(2, 4, 3), torch.nn.AdaptiveAvgPool1d(5), torch.nn.Linear(5, 3)
+    ),
+}
+
+
+# Dynamo looks at the gradient of what the function returns.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("name", SIZES_OF_GRADIENTS)
+def test_compiled_autograd_with_symbolic_sizes(name: str) -> None:
+    """Its graphs take a list of tensors, some of whose symbolic sizes are no argument."""
+    torch.manual_seed(0)
+    theirs = SIZES_OF_GRADIENTS[name]()
+    ours = copy.deepcopy(theirs).to("neuron")
+
+    def train(net: torch.nn.Module, x: Tensor) -> Tensor:
+        loss: Tensor = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        compiled = torch.compile(train, backend="neuron", dynamic=True)
+        for length in (8, 9, 12, 8):
+            x = torch.linspace(-1, 1, 4 * length).view(2, 2, length)
+            torch.testing.assert_close(compiled(ours, x.to("neuron")).cpu(), train(theirs, x))
+            for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(mine.grad, other.grad, check_device=False)
+                mine.grad = other.grad = None
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "many"])

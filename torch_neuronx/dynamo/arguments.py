@@ -4,17 +4,21 @@ A program reads memory. A tensor that is lazily conjugated or negated has other 
 memory, so it is written out first. One that belongs to a transformation of `torch.func` (a batch of
 `vmap`), or that carries a tangent of forward-mode differentiation, has to meet each operator by
 itself: the transformation says what the operator does. Such a call runs the graph's operators one
-by one, as eager mode does.
+by one, as eager mode does. So does a call under `FakeTensorMode`, where there is no memory at all:
+it says what the results would be, as those do who size up a model before they have one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch._C._functorch import is_legacy_batchedtensor, maybe_current_level
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.nn import Module
@@ -65,15 +69,37 @@ def takes_any_tensor(run: Boxed, gm: GraphModule, lazy: Mapping[int, bool]) -> B
     plain = _read_plain(run, lazy) if lazy else run
     operators = _bare(gm)
     tangents = _tangents(gm)
+    without_memory = fake_call(gm)
 
     def call(args: list[Any]) -> list[Any]:
+        if without_memory(args):
+            return list(operators(args, detect_fake_mode(args)))
         transformed = forward_ad._current_level >= 0 or maybe_current_level() is not None
         if transformed or (tangents and any(_is_batched(args[i]) for i in tangents)):
-            return list(operators(args))
+            return list(operators(args, None))
         return plain(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def fake_call(gm: GraphModule) -> Callable[[Sequence[Any]], bool]:
+    """Whether a graph is called under `FakeTensorMode`, or with what that made, of its arguments.
+
+    One argument is looked at: PyTorch's operators refuse fake tensors beside others.
+    """
+    active, fake_key = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+    arguments = enumerate(gm.graph.find_nodes(op="placeholder"))
+    first = next((number for number, node in arguments if _is_tensor(node)), None)
+    if first is None:
+        return lambda _args: active(fake_key) is not None
+    return lambda args: active(fake_key) is not None or type(args[first]) is FakeTensor
+
+
+def _is_tensor(node: Node) -> bool:
+    """A node of a graph of AOTAutograd's, or of Dynamo's."""
+    value = node.meta.get("val", node.meta.get("example_value"))
+    return isinstance(value, torch.Tensor)
 
 
 def _tangents(gm: GraphModule) -> tuple[int, ...]:
@@ -111,8 +137,8 @@ def _read_plain(run: Boxed, lazy: Mapping[int, bool]) -> Boxed:
     return call
 
 
-def _bare(gm: GraphModule) -> Callable[[list[Any]], Any]:
-    """Run a copy of a graph, operator by operator.
+def _bare(gm: GraphModule) -> Callable[[list[Any], FakeTensorMode | None], Any]:
+    """Run a copy of a graph, operator by operator; under this mode, if there is one.
 
     It is kept as long as the program is: without the fake tensors and the lines that were noted
     about its nodes, and with the tensors that it holds itself.
@@ -126,7 +152,23 @@ def _bare(gm: GraphModule) -> Callable[[list[Any]], Any]:
             copy.target = f"held{number}"
             setattr(root, copy.target, attrgetter(node.target)(gm))
 
-    def run(args: list[Any]) -> Any:
-        return Interpreter(root, graph=graph).boxed_run(args)
+    def run(args: list[Any], mode: FakeTensorMode | None) -> Any:
+        with nullcontext() if mode is None else mode:  # what the graph creates is fake, too
+            return OneByOne(root, mode, graph).boxed_run(args)
 
     return run
+
+
+class OneByOne(Interpreter):
+    """Runs a graph's operators; a tensor that it holds itself is fake where the others are."""
+
+    def __init__(self, root: Module, mode: FakeTensorMode | None, graph: Graph) -> None:
+        super().__init__(root, graph=graph)
+        self.mode = mode
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Read a tensor that the graph holds."""
+        held = super().get_attr(target, args, kwargs)
+        if self.mode is None or not isinstance(held, torch.Tensor):
+            return held
+        return self.mode.from_tensor(held, static_shapes=True)

@@ -24,13 +24,14 @@ from torch.utils import _pytree as pytree
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_GRAPH_FACTS
 from torch_neuronx._compile_only import settings_of
-from torch_neuronx.dynamo import dump, sparse
+from torch_neuronx.dynamo import dump, sparse, storages
 from torch_neuronx.dynamo.accepted import check_devices, check_types
 from torch_neuronx.dynamo.arguments import takes_any_tensor, written_out
 from torch_neuronx.dynamo.assertions import give_texts
 from torch_neuronx.dynamo.async_tp import fuse_collectives
 from torch_neuronx.dynamo.collectives import functionalize
 from torch_neuronx.dynamo.decompositions import decompositions
+from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.executors import make_executable
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.partition import partition
@@ -39,13 +40,19 @@ from torch_neuronx.dynamo.portability import check_graph, check_host_calls, chec
 from torch_neuronx.dynamo.python_numbers import with_random_numbers
 from torch_neuronx.dynamo.refusals import refuse_lossy_capture
 from torch_neuronx.dynamo.session import compile_session
-from torch_neuronx.dynamo.shapes import Specializer, has_symbolic
-from torch_neuronx.dynamo.stolen import with_flat_arguments
+from torch_neuronx.dynamo.shapes import (
+    Specializer,
+    has_shapes_of_data,
+    has_symbolic,
+    warn_of_data,
+)
+from torch_neuronx.dynamo.stolen import takes_symbolic, with_flat_arguments
 from torch_neuronx.dynamo.streams import compile_parts, uses_streams
 from torch_neuronx.dynamo.subject import META, about, traced_subject
 from torch_neuronx.dynamo.windows import returns_windows
 from torch_neuronx.dynamo.wrapper import boxed
 from torch_neuronx.nki.tracing import register as register_kernel_calls
+from torch_neuronx.ops import get_portability
 
 Compiled = Callable[..., Any]
 
@@ -133,7 +140,7 @@ def neuron(
     if nested:
         compile_flat = partial(_compile_flat, options=frozen)
         leaves = pytree.tree_leaves(list(example_inputs))
-        if has_symbolic(leaves):
+        if has_symbolic(leaves) or takes_symbolic(gm):
             return with_flat_arguments(gm, example_inputs, compile_flat)
         return flatten_graph_inputs(gm, example_inputs, compile_flat)
     return _compile_flat(gm, example_inputs, frozen)
@@ -164,7 +171,14 @@ def _compile_flat(
     if has_symbolic(example_inputs):
         specializer = Specializer(gm, partial(compile_static, options=options))
         return disable(specializer, reason="it compiles for the sizes that it is called with")  # type: ignore[no-any-return]
-    return compile_static(gm, example_inputs, options=options)
+    try:
+        return compile_static(gm, example_inputs, options=options)
+    except DynamicShapeError as error:
+        # Dynamo was asked to leave such operators in the graph (`capture_scalar_outputs`).
+        if get_portability() == "strict" or not has_shapes_of_data(gm):
+            raise
+        warn_of_data(error.instruction)
+        return disable(gm, reason="shapes in it depend on numbers")  # type: ignore[no-any-return]
 
 
 def compile_static(
@@ -284,6 +298,7 @@ def compile_graph(
         settings = partial(settings_of, options or {})
         told = check_graph(gm, settings)
         whole, lazy = gm, written_out(gm)
+        gm, give_memory = storages.split(gm)
         gm, complete = sparse.split(gm)
         imported = import_graph(gm, name, static_arguments(gm))
         check_host_calls(imported.host_calls)
@@ -294,4 +309,6 @@ def compile_graph(
         observer(compiled)
     returned = _returned() if kind == "forward" else None
     run = boxed(imported, executable, inference=kind == "inference", returned=returned)
-    return takes_any_tensor(run if complete is None else complete(run), whole, lazy)
+    for rest in (complete, give_memory):
+        run = run if rest is None else rest(run)
+    return takes_any_tensor(run, whole, lazy)

@@ -160,8 +160,12 @@ class _Importer:
                 raise LoweringError(str(node.target), location(node), f"FX node of kind {node.op}")
         return list(returned)
 
-    def _parameter(self, value: torch.Tensor, source: int | torch.Tensor, name: str) -> Node:
-        node = parameter(len(self.params), tensor_type(value), name)
+    def _parameter(
+        self, value: torch.Tensor, source: int | torch.Tensor, fx: torch.fx.Node
+    ) -> Node:
+        if value.dtype not in TO_IR:
+            raise UnsupportedDTypeError(value.dtype, location(fx))
+        node = parameter(len(self.params), tensor_type(value), fx.name)
         self.params.append(node)
         self.arguments.append(source)
         self.param_strides.append(tuple(map(int, value.stride())))
@@ -183,7 +187,7 @@ class _Importer:
         _static_shape(node, value)
         self.placeholders[node] = number
         self.parameter_of[node] = len(self.params)
-        self.values[node] = self._parameter(value, number, node.name)
+        self.values[node] = self._parameter(value, number, node)
 
     def _attribute(self, node: torch.fx.Node) -> Any:
         value: Any = self.gm
@@ -192,7 +196,7 @@ class _Importer:
         if not isinstance(value, torch.Tensor):
             return value
         literal = literal_of(value, any_size=self.inside)
-        return literal if literal is not None else self._parameter(value, value, node.name)
+        return literal if literal is not None else self._parameter(value, value, node)
 
     def _call(self, node: torch.fx.Node) -> None:
         target = node.target
@@ -255,6 +259,13 @@ class _Importer:
             return constant
         args, kwargs = self._arguments(node, target)
         lowering: Callable[..., Any] | None = find(target)
+        if lowering is None and isinstance(target, OpOverload) and target._schema.is_mutable:
+            raise CaptureError(
+                f"{operator_name(target)}: PyTorch's capture left a write to an argument in the "
+                "graph, which the program would not do",
+                "do it outside of the compiled function, or call it under torch.compiler.disable",
+                loc,
+            )
         reason = ""
         if lowering is not None:
             try:

@@ -15,13 +15,18 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def location(node: torch.fx.Node) -> Loc | None:
-    """The line that asked for this operation, None if PyTorch recorded none."""
-    trace = node.meta.get("stack_trace")
-    found = _innermost(trace) if isinstance(trace, str) else None
-    if found is None:
-        return None
-    file, line, text = found
-    return Loc(file, line, text, operator_name(node.target))
+    """The line that asked for this operation, None if PyTorch recorded none.
+
+    An argument, or a tensor that the graph holds, has the line of its first use.
+    """
+    nodes = node.users if node.op in {"placeholder", "get_attr"} else [node]
+    for asking in nodes:
+        trace = asking.meta.get("stack_trace")
+        found = _innermost(trace) if isinstance(trace, str) else None
+        if found is not None:
+            file, line, text = found
+            return Loc(file, line, text, operator_name(asking.target))
+    return None
 
 
 def operator_name(target: Any) -> str:

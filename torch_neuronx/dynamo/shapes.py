@@ -8,10 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
+from torch_neuronx.dynamo.arguments import fake_call
 from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.jagged import (
     has_jagged,
@@ -35,10 +41,27 @@ class DataShapeWarning(UserWarning):
 
 
 _BY_DATA = (
-    "the shape of what {} returns depends on numbers, in the function that is compiled or in its "
-    "gradient: it runs operator by operator. Compile what is before and after it, or leave "
-    "torch.compile(dynamic=True) out: then only the operator itself is left out"
+    "what {} returns is a number, or has a shape that depends on numbers, in the function that is "
+    "compiled or in its gradient: it runs operator by operator. Compile what is before and after "
+    "it, or leave torch.compile(dynamic=True) and Dynamo's capture_scalar_outputs and "
+    "capture_dynamic_output_shape_ops out: then only the operator itself is left out"
 )
+
+
+# Of a graph's meta: not all of its symbolic sizes are arguments.
+SIZES_OF_TENSORS = "neuron_sizes_of_tensors"
+
+
+def warn_of_data(operator: Any) -> None:
+    """Say that a graph runs operator by operator, because of this operator."""
+    warnings.warn(_BY_DATA.format(operator), DataShapeWarning, stacklevel=5)
+
+
+def has_shapes_of_data(gm: torch.nn.Module) -> bool:
+    """Whether Dynamo left an operator in the graph of which it can't know what it gives."""
+    return isinstance(gm, torch.fx.GraphModule) and any(
+        node.meta.get("unbacked_bindings") for node in gm.graph.nodes
+    )
 
 
 def has_symbolic(inputs: Sequence[Any]) -> bool:
@@ -71,8 +94,10 @@ class Specializer:
         self.varying = [
             i for i, node in enumerate(arguments) if _symbolic(node.meta.get("example_value"))
         ]
+        self.sizes_of_tensors = bool(gm.meta.get(SIZES_OF_TENSORS))
         self.jagged = any(is_jagged(node.meta.get("example_value")) for node in arguments)
         self.with_jagged = has_jagged(gm)
+        self.without_memory = fake_call(gm)
         if self.jagged:
             refuse_shapes_of_data(gm)
         self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -80,12 +105,21 @@ class Specializer:
 
     def __call__(self, *args: Any) -> Any:
         """Run the program for these sizes, compiling it first if they are new."""
+        if self.without_memory(args):
+            mode = detect_fake_mode(args)
+            assert mode is not None
+            with mode:
+                return self.gm(*args)
         key = tuple(
             # Digits tell 0.0 from -0.0 and make NaN equal to itself.
             float(a).hex() if i in self.floats else a
             for i, a in enumerate(args)
             if i in self.floats or not (isinstance(a, torch.Tensor) or is_length(a))
         )
+        if self.sizes_of_tensors:
+            key += tuple(
+                tuple(args[i].shape) for i in self.varying if isinstance(args[i], torch.Tensor)
+            )
         if self.jagged:
             key += sizes(args)
         function = self.compiled.get(key)
@@ -107,17 +141,16 @@ class Specializer:
     def _compile(self, args: Sequence[Any]) -> Callable[..., Any]:
         known = {i: float(args[i]) for i in self.floats}
         gm = _with_numbers(self.gm, known) if known else self.gm
-        # The lengths of jagged tensors are symbols, also where the graph makes the first one.
-        mode = FakeTensorMode(shape_env=ShapeEnv() if self.with_jagged else None)
+        mode = FakeTensorMode(shape_env=_shape_env(self.with_jagged))
         # The tracing context of the compilation that made this object is gone; AOTAutograd keeps in
         # the new one what it finds out about the graph.
         with torch._guards.tracing(torch._guards.TracingContext(mode)):
             try:
                 inputs = with_symbolic_lengths(mode, args) if self.with_jagged else list(args)
                 return self.compile_static(gm, inputs, numbers=True)
-            except DynamicOutputShapeException as error:
+            except (DynamicOutputShapeException, DataDependentOutputException) as error:
                 # Of a graph without symbolic sizes Dynamo hears of it, and breaks the graph there.
-                warnings.warn(_BY_DATA.format(error.func), DataShapeWarning, stacklevel=4)
+                warn_of_data(error.func)
                 return gm
 
     def _warn(self, args: Sequence[Any]) -> None:
@@ -134,6 +167,17 @@ class Specializer:
             ShapeLimitWarning,
             stacklevel=4,
         )
+
+
+def _shape_env(with_jagged: bool) -> ShapeEnv:
+    """One as Dynamo has it: without one, tracing a `while_loop` fails.
+
+    The lengths of jagged tensors are symbols, also where the graph makes the first one. Nothing
+    else may become one.
+    """
+    if with_jagged:
+        return ShapeEnv()
+    return ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
 
 
 def _reads(node: torch.fx.Node) -> bool:

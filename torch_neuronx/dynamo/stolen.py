@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torch_neuronx.dynamo.errors import CaptureError
+from torch_neuronx.dynamo.shapes import SIZES_OF_TENSORS, has_symbolic
 
 Compile = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -38,7 +39,12 @@ def with_flat_arguments(
     arguments = gm.graph.find_nodes(op="placeholder")
     stolen = [i for i, node in enumerate(arguments) if node.meta.get("steal_arg", False)]
     flat = _flattened(gm, example_inputs)
-    compiled = compile_flat(flat, _leaves(example_inputs))
+    # The lists hold real tensors meanwhile; which of their sizes are symbols the graph knows.
+    known = [node.meta.get("example_value") for node in flat.graph.find_nodes(op="placeholder")]
+    given = _leaves(example_inputs)
+    compiled = compile_flat(
+        flat, [g if k is None else k for g, k in zip(given, known, strict=True)]
+    )
 
     def call(*args: Any) -> Any:
         leaves = _leaves(args)
@@ -47,6 +53,17 @@ def with_flat_arguments(
         return compiled(*leaves)
 
     return call
+
+
+def takes_symbolic(gm: torch.fx.GraphModule) -> bool:
+    """Whether a tensor that the graph takes from a list has symbolic sizes.
+
+    The lists hold real tensors while the graph is compiled, and sizes that only gradients have are
+    not among the numbers.
+    """
+    arguments = gm.graph.find_nodes(op="placeholder")
+    taken = [user.meta.get("example_value") for node in arguments for user in node.users]
+    return has_symbolic(taken)
 
 
 def _leaves(values: Sequence[Any]) -> list[Any]:
@@ -67,7 +84,7 @@ def _flattened(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> torch.fx.Grap
             _take(user, elements)
         graph.erase_node(node)
     flat = torch.fx.GraphModule(gm, graph)
-    flat.meta = dict(gm.meta)
+    flat.meta = {**gm.meta, SIZES_OF_TENSORS: True}
     return flat
 
 
@@ -81,6 +98,6 @@ def _take(user: torch.fx.Node, elements: Sequence[torch.fx.Node]) -> None:
     index = user.args[1]
     assert isinstance(index, int)
     element = elements[index]
-    element.meta = {**user.meta, **element.meta}
+    element.meta = {**element.meta, **user.meta}
     user.replace_all_uses_with(element)
     user.graph.erase_node(user)

@@ -105,11 +105,15 @@ def _loop(
     body: Body,
     init: Sequence[Node],
     xs: Sequence[Node],
-    extra: Sequence[Node],
+    extra: Sequence[Any],
     count: int,
     name: str,
 ) -> list[Node]:
-    """Run `body` on (carry, a slice of each xs, extra) `count` times; (carry, stacked results)."""
+    """Run `body` on (carry, a slice of each xs, extra) `count` times; (carry, stacked results).
+
+    Numbers among `extra`, which are sizes where these were symbols, are known to the body.
+    """
+    tensors = [v for v in extra if isinstance(v, Node)]
     returned = len(body.graph.results) - body.checks
     stacked_types = [r.type for r in body.graph.results[len(init) : returned]]
     buffers = [e.number(0, t.dtype, (count, *t.shape)) for t in stacked_types]
@@ -118,11 +122,11 @@ def _loop(
         *init,
         *buffers,
         *xs,
-        *extra,
+        *tensors,
         *[e.number(0, DType.S64)] * body.checks,
     ]
     params = [parameter(i, node.type) for i, node in enumerate(state)]
-    cuts = [len(init), len(buffers), len(xs), len(extra), int(body.checks)]
+    cuts = [len(init), len(buffers), len(xs), len(tensors), int(body.checks)]
     groups, start = [], 1
     for size in cuts:
         groups.append(params[start : start + size])
@@ -161,7 +165,7 @@ def scan(
     combine: Module,
     init: Sequence[Node],
     xs: Sequence[Node],
-    extra: Sequence[Node] = (),
+    extra: Sequence[Any] = (),
 ) -> Any:
     slices = [None] * len(xs)
     body = cx.import_body(combine, [*init, *slices, *extra], "scan")
@@ -170,11 +174,8 @@ def scan(
 
 @lowers(map_impl)
 def map_(cx: Context, function: Module, xs: Sequence[Node], extra: Sequence[Any] = ()) -> Any:
-    numbers = [v for v in extra if not isinstance(v, Node)]
-    if numbers:
-        raise NotImplementedError("a map whose function takes numbers")
     body = cx.import_body(function, [*(None for _ in xs), *extra], "map")
-    return _returned(cx, _loop(cx, body, (), xs, list(extra), xs[0].shape[0], body.graph.name))
+    return _returned(cx, _loop(cx, body, (), xs, extra, xs[0].shape[0], body.graph.name))
 
 
 @lowers(higher_order.invoke_subgraph)

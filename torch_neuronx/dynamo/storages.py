@@ -1,0 +1,56 @@
+"""Arguments that a graph gives other memory: `x.data = y`, or `x.set_(y)`.
+
+AOTAutograd leaves `aten.set_` of an argument at the end of the graph. A program writes to the
+memory of its arguments and can't give them another one, so that is done when it has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+Boxed = Callable[[list[Any]], list[Any]]
+aten = torch.ops.aten
+
+
+def split(gm: GraphModule) -> tuple[GraphModule, Callable[[Boxed], Boxed] | None]:
+    """Take `set_` of arguments out of a graph of AOTAutograd's.
+
+    Returns:
+        The graph without it, which returns the new memory too, and what completes its function:
+        None if there is none (then it is the graph that was given).
+    """
+    numbers = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    found = gm.graph.find_nodes(op="call_function", target=aten.set_.source_Tensor)
+    replaced = {node: node.args[1] for node in found if node.args[0] in numbers}
+    if not replaced:
+        return gm, None
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            (returned,) = node.args
+            assert isinstance(returned, list | tuple)
+            own = len(returned)
+            values = torch.fx.map_arg((*returned, *replaced.values()), copies.__getitem__)
+            graph.output(values)
+        elif node in replaced:
+            copies[node] = copies[replaced[node]]
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    targets = [numbers[node.args[0]] for node in replaced]
+
+    def complete(run: Boxed) -> Boxed:
+        def call(args: list[Any]) -> list[Any]:
+            kept = [args[i] for i in targets]
+            results = run(args)
+            for target, source in zip(kept, results[own:], strict=True):
+                aten.set_.source_Tensor(target, source)
+            return results[:own]
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    return GraphModule(gm, graph), complete
