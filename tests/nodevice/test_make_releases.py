@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -48,11 +49,17 @@ def test_an_unknown_release() -> None:
 
 
 def test_one_list_of_releases() -> None:
-    """The Makefile's and CMake's are the same, and begin with the one of the constraints."""
+    """The Makefile's and CMake's are the same, and begin with the one that a build asks for.
+
+    The constraints name the one that is installed, which in a tree of another release is its own.
+    """
     made = re.findall(r"\d+\.\d+\.\d+", re.findall(r"filter \$\(TORCH\).*", text("Makefile"))[0])
     (minors,) = re.findall(r"\^2\\\\\.\(([0-9|]+)\)", text("CMakeLists.txt"))
     assert [release.split(".")[1] for release in made] == minors.split("|")
-    assert f"torch=={made[0]}\n" in text("constraints.txt")
+    assert f"\nTORCH_RELEASE ?= {made[0]}\n" in text("Makefile")
+    installed = version("torch").split("+")[0]
+    assert installed in made
+    assert f"\ntorch=={installed}\n" in text("constraints.txt")
     assert f'"torch=={made[0]}"' in text("pyproject.toml")
     assert f'_DEFAULT = "{made[0]}"' in text("cmake/torch_release.py")
 
