@@ -14,7 +14,7 @@ DEMO_ARGS ?=
 # Where else to look for PyTorch. Where pip would fetch its CUDA build, this gets the smaller one for
 # the CPU: make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
-# Another release of PyTorch, 2.14 or 2.15, for `check`, `test`, `test-all`, `wheel`, `demo` and `bench`.
+# Another release of PyTorch, 2.14 or 2.15, for every command but `help`, `format` and `clean`.
 TORCH ?=
 TORCH_RELEASE ?= 2.13.0
 BENCH_ARGS ?=
@@ -80,7 +80,7 @@ $(error TORCH=$(TORCH) is not supported; 2.13, 2.14 and 2.15 are)
 endif
 ELSEWHERE := build/torch-$(TORCH)
 
-check test test-all wheel manylinux demo bench:
+setup titan demo check test test-all test-clients fuzz bench lint docs wheel manylinux:
 	mkdir -p $(ELSEWHERE)
 	git ls-files -z ':!constraints.txt' | tar --create --null --files-from - | tar --extract --directory $(ELSEWHERE)
 	sed 's/^torch==.*/torch==$(RELEASE)/' constraints.txt > $(ELSEWHERE)/constraints.new
@@ -133,11 +133,6 @@ lint: $(CORE_STAMP) $(EXTRA_STAMP)test $(EXTRA_STAMP)lint ## Style, types and C+
 	$(BIN)/mypy $(CHECKED)
 	@$(BIN)/clang-format --dry-run -Werror $(CSRC)
 
-format: $(EXTRA_STAMP)lint ## Apply the formatters
-	$(BIN)/ruff check --fix-only .
-	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(CSRC)
-
 docs: $(CORE_STAMP) $(EXTRA_STAMP)docs ## Build the documentation into build/site, broken links are errors
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: build/site"
@@ -160,6 +155,11 @@ manylinux: wheel $(EXTRA_STAMP)manylinux ## The same with the tag of what it nee
 	$(BIN)/auditwheel repair $(SHARED) --wheel-dir dist/manylinux dist/*.whl
 	@ls -l dist/manylinux
 endif
+
+format: $(EXTRA_STAMP)lint ## Apply the formatters
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CSRC)
 
 clean: ## Remove build products, keep .venv
 	rm -rf build dist torch_neuronx/_C*.so

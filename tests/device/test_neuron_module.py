@@ -25,6 +25,8 @@ _BUILD = "says how PyTorch's CUDA part was built"
 NOT_CUDAS = {
     **dict.fromkeys(("CUDAGraph", "graph", "graphs", "graph_pool_handle"), _GRAPHS),
     "make_graphed_callables": _GRAPHS,
+    # Since PyTorch 2.14.
+    **dict.fromkeys(("export_dot", "export_graph_data", "graph_annotations"), _GRAPHS),
     **dict.fromkeys(("CUDAPluggableAllocator", "MemPool", "use_mem_pool"), _ALLOCATOR),
     **dict.fromkeys(("caching_allocator_alloc", "caching_allocator_delete"), _ALLOCATOR),
     **dict.fromkeys(("caching_allocator_disabled", "caching_allocator_enable"), _ALLOCATOR),
@@ -34,6 +36,7 @@ NOT_CUDAS = {
     **dict.fromkeys(("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"), _LIBRARY),
     **dict.fromkeys(("cudart", "current_blas_handle", "current_solver_handle"), _LIBRARY),
     **dict.fromkeys(("ExternalStream", "get_stream_from_external", "gds"), _LIBRARY),
+    "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION": _LIBRARY,
     **dict.fromkeys(("GreenContext", "green_contexts", "jiterator", "nccl"), _LIBRARY),
     **dict.fromkeys(("comm", "profiler", "tunable", "ipc_collect"), _LIBRARY),
     **dict.fromkeys(("get_arch_list", "get_gencode_flags", "has_half", "has_magma"), _BUILD),
