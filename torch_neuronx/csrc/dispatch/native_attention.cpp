@@ -9,6 +9,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "attention/aten_attention.h"
 #include "dispatch/attention_backward.h"
 #include "dispatch/host_call.h"
@@ -88,9 +90,20 @@ SDPBackend choose(const sdp::sdp_params& params) {
   return allowed.userEnabledMathSDP() ? SDPBackend::math : SDPBackend::error;
 }
 
+// PyTorch's math path divides by the key's heads, which ends the process if there are none. (With
+// an empty value it gives zeros before.) It asks for a choice first.
+void refuse_key_without_heads(const at::Tensor& query, const at::Tensor& key,
+                              const at::Tensor& value, bool enable_gqa) {
+  if (!enable_gqa || std::min({query.dim(), key.dim(), value.dim()}) < 3) return;
+  TORCH_CHECK(key.sym_size(-3) != 0 || value.sym_numel() == 0,
+              "scaled_dot_product_attention: with enable_gqa the heads of the query (",
+              query.sym_size(-3), ") must be a multiple of those of the key, which has none");
+}
+
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool causal,
                          std::optional<double>, bool enable_gqa) {
+  refuse_key_without_heads(query, key, value, enable_gqa);
   return static_cast<int64_t>(choose({query, key, value, mask, dropout, causal, enable_gqa}));
 }
 
