@@ -121,12 +121,52 @@ TN_INLINE __m512i rounded(__m512 first, __m512 second) {
   return _mm512_mask_mov_epi16(halves, nan, _mm512_set1_epi16(0x7fc0));
 }
 
+// Sums that have left the tiles on their way to C. Those of a block leave when the next one's are
+// stored: what reads memory that a tile has just written waits for long.
+class Leaving {
+ public:
+  // Room for the sums of the next block.
+  Sums& room() { return sums_[next_]; }
+
+  // The room has the sums of this block.
+  void put(const TileArgs& t, int64_t rows, int64_t cols) {
+    finish();
+    c_ = static_cast<char*>(t.c), row_ = t.c_row, element_ = t.out_element;
+    rows_ = rows, cols_ = cols;
+    next_ ^= 1;
+  }
+
+  void finish() {
+    const Sums& sums = sums_[next_ ^ 1];
+    const __mmask16 left = lanes16(cols_), right = lanes16(std::max(cols_ - kTileCols, kNone));
+    for (int64_t i = 0; i < rows_; ++i) {
+      const __m512 first = _mm512_load_ps(sums.at[i]);
+      const __m512 second = _mm512_load_ps(sums.at[i] + kTileCols);
+      if (element_ == Element::kF32) {
+        float* to = reinterpret_cast<float*>(c_) + i * row_;
+        _mm512_mask_storeu_ps(to, left, first);
+        _mm512_mask_storeu_ps(to + kTileCols, right, second);
+      } else {
+        _mm512_mask_storeu_epi16(c_ + i * row_ * 2, lanes32(cols_), rounded(first, second));
+      }
+    }
+    rows_ = 0;
+  }
+
+ private:
+  static constexpr int64_t kNone = 0;
+  Sums sums_[2] = {};
+  int next_ = 0;
+  char* c_ = nullptr;
+  int64_t row_ = 0, rows_ = 0, cols_ = 1;
+  Element element_ = Element::kF32;
+};
+
 // Up to 32 rows and 32 columns of C.
 template <bool LOWER, bool RIGHT>
-void block(const TileArgs& t, int64_t rows, int64_t cols) {
+void block(const TileArgs& t, int64_t rows, int64_t cols, Leaving& leaving) {
   const bool whole = cols == (RIGHT ? 2 : 1) * kTileCols;
-  const __mmask16 left = lanes16(cols), right = lanes16(std::max<int64_t>(cols - kTileCols, 0));
-  Sums sums;
+  Sums& sums = leaving.room();
   constexpr int64_t kSumsRow = 2 * kTileCols;
   if (t.init == nullptr) {
     _tile_zero(TN_SUMS00);
@@ -136,6 +176,7 @@ void block(const TileArgs& t, int64_t rows, int64_t cols) {
   } else if (whole) {
     load_sums<LOWER, RIGHT>(t.init, t.init_row);
   } else {
+    const __mmask16 left = lanes16(cols), right = lanes16(std::max(cols - kTileCols, int64_t(0)));
     for (int64_t i = 0; i < rows; ++i) {
       const float* from = t.init + i * t.init_row;
       _mm512_store_ps(sums.at[i], _mm512_maskz_loadu_ps(left, from));
@@ -166,30 +207,19 @@ void block(const TileArgs& t, int64_t rows, int64_t cols) {
     return store_sums<LOWER, RIGHT>(static_cast<float*>(t.c), t.c_row);
   }
   store_sums<LOWER, RIGHT>(sums.at[0], kSumsRow);
-  for (int64_t i = 0; i < rows; ++i) {
-    const __m512 first = _mm512_load_ps(sums.at[i]);
-    const __m512 second = RIGHT ? _mm512_load_ps(sums.at[i] + kTileCols) : _mm512_setzero_ps();
-    if (t.out_element == Element::kF32) {
-      float* to = static_cast<float*>(t.c) + i * t.c_row;
-      _mm512_mask_storeu_ps(to, left, first);
-      if constexpr (RIGHT) _mm512_mask_storeu_ps(to + kTileCols, right, second);
-    } else {
-      uint16_t* to = static_cast<uint16_t*>(t.c) + i * t.c_row;
-      _mm512_mask_storeu_epi16(to, lanes32(cols), rounded(first, second));
-    }
-  }
+  leaving.put(t, rows, cols);
 }
 
 // Up to 32 rows, all columns, two tiles of them at a time.
 template <bool LOWER>
-TN_INLINE void rows_of(TileArgs t, int64_t rows, int64_t n) {
+TN_INLINE void rows_of(TileArgs t, int64_t rows, int64_t n, Leaving& leaving) {
   constexpr int64_t kCols = 2 * kTileCols;
   for (int64_t j = 0; j < n; j += kCols) {
     const int64_t cols = std::min(kCols, n - j);
     if (cols > kTileCols) {
-      block<LOWER, true>(t, rows, cols);
+      block<LOWER, true>(t, rows, cols, leaving);
     } else {
-      block<LOWER, false>(t, rows, cols);
+      block<LOWER, false>(t, rows, cols, leaving);
     }
     t.b += kCols * 4;
     t.c = static_cast<char*>(t.c) + kCols * element_size(t.out_element);
@@ -210,9 +240,10 @@ void set_shapes(int64_t rows, int64_t units) {
 
 void tile(int64_t m, int64_t n, const TileArgs& args) {
   TileArgs t = args;
+  Leaving leaving;
   if (m >= kBlockRows) set_shapes(kBlockRows, t.k_units);
   for (; m >= kBlockRows; m -= kBlockRows) {
-    rows_of<true>(t, kBlockRows, n);
+    rows_of<true>(t, kBlockRows, n, leaving);
     t.a += kBlockRows * t.a_row_bytes;
     t.c = static_cast<char*>(t.c) + kBlockRows * t.c_row * element_size(t.out_element);
     if (t.init != nullptr) t.init += kBlockRows * t.init_row;
@@ -220,11 +251,12 @@ void tile(int64_t m, int64_t n, const TileArgs& args) {
   if (m > 0) {
     set_shapes(m, t.k_units);
     if (m > kTileRows) {
-      rows_of<true>(t, m, n);
+      rows_of<true>(t, m, n, leaving);
     } else {
-      rows_of<false>(t, m, n);
+      rows_of<false>(t, m, n, leaving);
     }
   }
+  leaving.finish();
   // So that the operating system has nothing of it to keep, and nobody finds our shapes.
   _tile_release();
 }
