@@ -142,8 +142,9 @@ struct Driver {
       sums_row = p.out_row_stride;
     }
     const bool last = u + depth == units, leaves = last && !direct && !rounded;
-    // Finished sums are taken away while they are in L1.
-    const int64_t visit = leaves || (!direct && one_depth()) ? std::min(rows, store_rows) : rows;
+    // Finished sums are taken away while they are in L1, unless they are written where they belong.
+    const int64_t visit =
+        leaves || (!direct && !rounded && one_depth()) ? std::min(rows, store_rows) : rows;
     for (int64_t i = 0; i < rows; i += visit) {
       float* const tile = one_depth() && !direct ? sums : sums + i * sums_row;
       TileArgs t{depth,

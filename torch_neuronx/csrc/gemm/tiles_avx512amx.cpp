@@ -155,7 +155,7 @@ class Leaving {
 
  private:
   static constexpr int64_t kNone = 0;
-  Sums sums_[2] = {};
+  Sums sums_[2];
   int next_ = 0;
   char* c_ = nullptr;
   int64_t row_ = 0, rows_ = 0, cols_ = 1;
