@@ -121,6 +121,11 @@ TN_INLINE __m512i rounded(__m512 first, __m512 second) {
   return _mm512_mask_mov_epi16(halves, nan, _mm512_set1_epi16(0x7fc0));
 }
 
+TN_INLINE __m512i float16(__m512 first, __m512 second) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(to_half(Element::kF16, first)),
+                            to_half(Element::kF16, second), 1);
+}
+
 // Sums that have left the tiles on their way to C. Those of a block leave when the next one's are
 // stored: what reads memory that a tile has just written waits for long.
 class Leaving {
@@ -147,7 +152,9 @@ class Leaving {
         _mm512_mask_storeu_ps(to, left, first);
         _mm512_mask_storeu_ps(to + kTileCols, right, second);
       } else {
-        _mm512_mask_storeu_epi16(c_ + i * row_ * 2, lanes32(cols_), rounded(first, second));
+        const __m512i halves =
+            element_ == Element::kBf16 ? rounded(first, second) : float16(first, second);
+        _mm512_mask_storeu_epi16(c_ + i * row_ * 2, lanes32(cols_), halves);
       }
     }
     rows_ = 0;

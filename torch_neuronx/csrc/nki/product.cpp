@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <utility>
 
 #include "gemm/scratch.h"
@@ -12,7 +13,6 @@ namespace {
 using gemm::Element;
 using gemm::Kernels;
 using gemm::kPanelCols;
-using gemm::kStripRows;
 
 constexpr int64_t kDepthUnits = 512;  // of a panel of b: 128 KiB, half of a small L2 cache
 
@@ -22,8 +22,12 @@ int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to;
 int64_t padded_row(int64_t units) { return round_up(units, 16) % 256 == 0 ? units + 16 : units; }
 
 const Kernels* kernels_for(Element element) {
-  const Kernels* pairs = element == Element::kBf16 ? gemm::avx512bf16_kernels() : nullptr;
-  return pairs != nullptr ? pairs : gemm::avx512_kernels();
+  if (element == Element::kBf16) {
+    for (const Kernels* pairs : {gemm::amx_kernels(), gemm::avx512bf16_kernels()}) {
+      if (pairs != nullptr) return pairs;
+    }
+  }
+  return gemm::avx512_kernels();
 }
 
 struct Block {
@@ -32,18 +36,20 @@ struct Block {
 
 // Cuts the result between threads into rows, columns or both, whatever takes the slowest thread
 // least: everyone rearranges its own operands, so threads that share columns do that twice.
-Block block_of(const Product& p, int64_t part, int64_t parts) {
+Block block_of(const Product& p, const Kernels* kernels, int64_t part, int64_t parts) {
+  const int64_t strip = kernels != nullptr ? kernels->strip_rows : gemm::kStripRows;
   // In multiplications of a unit: what it costs to rearrange one.
-  constexpr double kPackA = 21, kPackB = 12;
-  const int64_t strips = (p.m + kStripRows - 1) / kStripRows;
+  const double speed = kernels != nullptr ? kernels->speed : 1;
+  const double pack_a = 21 * speed, pack_b = 12 * speed;
+  const int64_t strips = (p.m + strip - 1) / strip;
   const int64_t panels = (p.n + kPanelCols - 1) / kPanelCols;
   int64_t best = 1;
   double least = 0;
   for (int64_t down = 1; down <= parts; ++down) {
     const int64_t across = parts / down;
-    const auto rows = double((strips + down - 1) / down * kStripRows);
+    const auto rows = double((strips + down - 1) / down * strip);
     const auto cols = double((panels + across - 1) / across * kPanelCols);
-    const double cost = rows * cols + kPackA * rows + kPackB * cols;
+    const double cost = rows * cols + pack_a * rows + pack_b * cols;
     if (down == 1 || cost < least) {
       least = cost;
       best = down;
@@ -52,8 +58,8 @@ Block block_of(const Product& p, int64_t part, int64_t parts) {
   const int64_t down = best, across = parts / down;
   if (part >= down * across) return {0, 0, 0, 0};
   const int64_t i = part / across, j = part % across;
-  const int64_t row = strips * i / down * kStripRows, col = panels * j / across * kPanelCols;
-  return {row, std::min(p.m, strips * (i + 1) / down * kStripRows) - row, col,
+  const int64_t row = strips * i / down * strip, col = panels * j / across * kPanelCols;
+  return {row, std::min(p.m, strips * (i + 1) / down * strip) - row, col,
           std::min(p.n, panels * (j + 1) / across * kPanelCols) - col};
 }
 
@@ -177,9 +183,10 @@ void Product::prepare() {
 void run_product(const Product& p, char* out, const char* a, const char* b, int64_t part,
                  int64_t parts) {
   if (p.swapped) std::swap(a, b);
-  const Block block = block_of(p, part, parts);
+  const Kernels* kernels = kernels_for(p.element);
+  const Block block = block_of(p, kernels, part, parts);
   if (block.rows <= 0 || block.cols <= 0) return;
-  if (const Kernels* kernels = kernels_for(p.element)) {
+  if (kernels != nullptr) {
     run_tiles(*kernels, p, out, a, b, block);
   } else {
     run_portable(p, out, a, b, block);
