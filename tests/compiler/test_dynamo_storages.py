@@ -85,8 +85,21 @@ def _run(function: Callable[..., Any], device: str, *, grad: bool) -> list[Any]:
     return [*(t.detach().cpu() for t in tensors), [t.stride() for t in tensors], shared]
 
 
-@pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("write", WRITES, ids=lambda f: f.__name__.strip("_"))
+#: PyTorch fails for these with symbolic sizes, or not, by the order of a set: what guards a size
+#: has lost its source where two arguments have taken each other's place ("sources must not be empty
+#: for symbol").
+ONLY_STATIC = {_swapped}
+
+
+@pytest.mark.parametrize(
+    ("write", "dynamic"),
+    [
+        pytest.param(write, dynamic, id=f"{write.__name__.strip('_')}-{dynamic}")
+        for write in WRITES
+        for dynamic in (None, True)
+        if not (dynamic and write in ONLY_STATIC)
+    ],
+)
 def test_arguments_have_other_memory(
     write: Callable[[Tensor, Tensor], Any], dynamic: bool | None
 ) -> None:
