@@ -38,8 +38,8 @@ MKL_ENABLE_INSTRUCTIONS = ARITHMETIC.variable(
 # The native core takes them as they are written here, in lower case.
 TORCH_NEURONX_GEMM_KERNELS = ARITHMETIC.variable(
     "TORCH_NEURONX_GEMM_KERNELS", choice("auto", "avx512", "brgemm", "none", exact=True),
-    "Which inner kernels are used: `auto`, `avx512`, `brgemm`, or `none` for PyTorch's own "
-    "products",
+    "Which inner kernels are used: `auto`, `avx512` (vectors, where the processor has matrix tiles "
+    "too), `brgemm`, or `none` for PyTorch's own products",
     default="auto", source=_OURS, readers={Reader.CORE},
 )  # fmt: skip
 TORCH_NEURONX_GEMM_CACHE_MB = ARITHMETIC.variable(
