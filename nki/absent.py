@@ -34,8 +34,10 @@ class NkiAttributeError(NkiError, AttributeError):
 def absent(module: str, name: str) -> AttributeError:
     """Return the error for `module.name`, of one of `nki`, `nki.isa` and `nki.language`."""
     former = module.replace("nki", "neuronxcc.nki", 1)
-    found = getattr(importlib.import_module(former), name, None)
-    if name.startswith("_") or found is None or isinstance(found, ModuleType):
+    # Python itself asks for names with underscores, which is no reason to import a language.
+    private = name.startswith("_")
+    found = None if private else getattr(importlib.import_module(former), name, None)
+    if found is None or isinstance(found, ModuleType):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
     today = TODAY.get(f"{module}.{name}")
     return NkiAttributeError(
