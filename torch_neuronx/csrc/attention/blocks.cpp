@@ -6,8 +6,8 @@ namespace torch_neuronx::attention {
 
 Engine engine_for(at::ScalarType dtype) {
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf) return {};
-  const gemm::Kernels* tiles = gemm::engine_for(dtype).thin;
-  if (tiles == nullptr) return {};
+  const gemm::Kernels* tiles = gemm::kernels_for(dtype);
+  if (tiles == nullptr || !tiles->thin) return {};
   return {tiles, tiles->unit == 2 ? rows_avx512bf16() : rows_avx512()};
 }
 

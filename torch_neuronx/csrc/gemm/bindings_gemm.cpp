@@ -108,8 +108,8 @@ void gemm_clear() {
 py::dict gemm_kernels() {
   py::dict names;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const Engine engine = engine_for(dtype);
-    names[c10::toString(dtype)] = engine.panel == nullptr ? "none" : engine.panel->name;
+    const Kernels* kernels = kernels_for(dtype);
+    names[c10::toString(dtype)] = kernels == nullptr ? "none" : kernels->name;
   }
   return names;
 }

@@ -28,13 +28,6 @@ EngineChoice engine_choice() {
   return choice;
 }
 
-Engine float_engine(EngineChoice choice) {
-  if (choice == EngineChoice::kNone) return {nullptr, nullptr};
-  const Kernels* avx512 = choice == EngineChoice::kBrgemm ? nullptr : avx512_kernels();
-  if (avx512 != nullptr) return {avx512, avx512};
-  return {choice == EngineChoice::kAvx512 ? nullptr : brgemm_f32_kernels(), nullptr};
-}
-
 }  // namespace
 
 const char* method_name(Method method) {
@@ -51,22 +44,19 @@ const char* method_name(Method method) {
   return "?";
 }
 
-Engine engine_for(at::ScalarType dtype) {
+const Kernels* kernels_for(at::ScalarType dtype) {
   const EngineChoice choice = engine_choice();
-  if (dtype == at::kFloat || dtype == at::kHalf) return float_engine(choice);
-  if (dtype != at::kBFloat16 || choice == EngineChoice::kNone) return {nullptr, nullptr};
-  const Kernels* pairs = avx512bf16_kernels();
-  if (choice == EngineChoice::kBrgemm) {
-    if (const Kernels* tiles = brgemm_bf16_kernels()) return {tiles, nullptr};
+  const bool known = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
+  if (!known || choice == EngineChoice::kNone) return nullptr;
+  if (choice != EngineChoice::kBrgemm) {
+    const Kernels* own = own_kernels(element_of(dtype), choice == EngineChoice::kAuto);
+    if (own != nullptr || choice == EngineChoice::kAvx512) return own;
   }
-  if (choice == EngineChoice::kAuto) {
-    if (const Kernels* tiles = amx_kernels()) return {tiles, tiles};
-  }
-  if (pairs != nullptr && choice != EngineChoice::kBrgemm) return {pairs, pairs};
-  return float_engine(choice);  // widened to float32
+  const Kernels* pairs = dtype == at::kBFloat16 ? brgemm_bf16_kernels() : nullptr;
+  return pairs != nullptr ? pairs : brgemm_f32_kernels();  // of floats: operands are widened
 }
 
-bool has_kernels(at::ScalarType dtype) { return engine_for(dtype).panel != nullptr; }
+bool has_kernels(at::ScalarType dtype) { return kernels_for(dtype) != nullptr; }
 
 bool writes_directly(const Problem& p) {
   if (p.epilogue.function != nullptr) return false;

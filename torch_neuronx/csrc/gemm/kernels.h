@@ -103,6 +103,8 @@ struct Kernels {
 const Kernels* avx512_kernels();      // float32 arithmetic; operands f32, f16, bf16
 const Kernels* avx512bf16_kernels();  // products of bfloat16 pairs, float32 accumulation
 const Kernels* amx_kernels();         // the same in matrix tiles
+// The fastest of these for operands of an element type, which they may widen to float32.
+const Kernels* own_kernels(Element element, bool with_amx);
 const Kernels* brgemm_f32_kernels();
 const Kernels* brgemm_bf16_kernels();
 

@@ -13,11 +13,8 @@
 
 namespace torch_neuronx::gemm {
 
-struct Engine {
-  const Kernels* panel;  // null: no micro-kernels for the dtype
-  const Kernels* thin;   // null: no dot and stream kernels
-};
-Engine engine_for(at::ScalarType dtype);
+// Null: no micro-kernels for the dtype, or TORCH_NEURONX_GEMM_KERNELS allows none of them.
+const Kernels* kernels_for(at::ScalarType dtype);
 
 inline Element element_of(at::ScalarType dtype) {
   return dtype == at::kFloat      ? Element::kF32

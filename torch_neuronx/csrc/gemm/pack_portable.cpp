@@ -95,6 +95,15 @@ void store(const StoreArgs& s) {
   store_portable(s);
 }
 
+const Kernels* own_kernels(Element element, bool with_amx) {
+  const Kernels* found = nullptr;
+  if (element == Element::kBf16) {
+    if (with_amx) found = amx_kernels();
+    if (found == nullptr) found = avx512bf16_kernels();
+  }
+  return found != nullptr ? found : avx512_kernels();
+}
+
 bool host_has_avx512() { return kernels::best_isa() == kernels::Isa::Avx512; }
 bool host_has_avx512bf16() { return kernels::may_use_avx512bf16(); }
 bool host_has_amx() { return kernels::may_use_amx(); }

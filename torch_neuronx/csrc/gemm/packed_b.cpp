@@ -45,7 +45,7 @@ PackedB::PackedB(const Kernels* kernels, int64_t k_units, int64_t panels)
 PackedB::~PackedB() { std::free(data_); }
 
 std::shared_ptr<const PackedB> pack(const Problem& p) {
-  const Kernels* kernels = engine_for(p.dtype).panel;
+  const Kernels* kernels = kernels_for(p.dtype);
   const int64_t units = (p.k + kernels->unit - 1) / kernels->unit;
   const int64_t panels = (p.n + kPanelCols - 1) / kPanelCols;
   auto packed = std::make_shared<PackedB>(kernels, units, panels);

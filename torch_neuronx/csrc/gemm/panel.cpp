@@ -60,9 +60,9 @@ struct Driver {
   bool direct;   // float32 sums grow in `out` itself
   bool rounded;  // the last depth writes half-width results to `out`
   int64_t threads;
-  int64_t store_rows;
 
   bool one_depth() const { return units <= kDepthUnits; }
+  int64_t store_rows() const { return round_up(kStoreRows, kernels.strip_rows); }
 
   // Rows [i0, i0 + rows) x panels [first, first + panels).
   void task(int64_t b, int64_t i0, int64_t rows, int64_t first, int64_t panels) const {
@@ -71,7 +71,7 @@ struct Driver {
       packed = scratch(Slot::kPanel, size_t(std::min(units, kDepthUnits)) * kPanelCols * 4);
     }
     // Sums on their way, unless they are in `out` itself; those that leave at once need few rows.
-    const int64_t sums_rows = one_depth() ? std::min(rows, store_rows) : rows;
+    const int64_t sums_rows = one_depth() ? std::min(rows, store_rows()) : rows;
     float* sums = nullptr;
     if (!direct) {
       const int64_t blocks = one_depth() ? 1 : panels;
@@ -144,7 +144,7 @@ struct Driver {
     const bool last = u + depth == units, leaves = last && !direct && !rounded;
     // Finished sums are taken away while they are in L1, unless they are written where they belong.
     const int64_t visit =
-        leaves || (!direct && !rounded && one_depth()) ? std::min(rows, store_rows) : rows;
+        leaves || (!direct && !rounded && one_depth()) ? std::min(rows, store_rows()) : rows;
     for (int64_t i = 0; i < rows; i += visit) {
       float* const tile = one_depth() && !direct ? sums : sums + i * sums_row;
       TileArgs t{depth,
@@ -185,8 +185,8 @@ struct Cut {
 };
 
 // Rows of a task: many, because every task rearranges its panel again, but enough tasks for all.
-Cut cut_in_place(const Problem& p, int64_t panels, int64_t strip) {
-  const int64_t least = round_up(kMinRows, strip);
+Cut cut_in_place(const Problem& p, int64_t panels, const Kernels& kernels) {
+  const int64_t strip = kernels.strip_rows, least = round_up(kMinRows, strip);
   const int64_t wanted = 4 * at::get_num_threads();
   int64_t rows = std::min(round_up(p.m, strip), round_up(kMaxRows, strip));
   while (rows > least && p.batch * panels * ((p.m + rows - 1) / rows) < wanted) {
@@ -243,22 +243,20 @@ void pack_panel(const Kernels& kernels, const Problem& p, int64_t b, int64_t j, 
 }
 
 void run_panel(const Problem& p) {
-  const Kernels& kernels = p.packed_b ? *p.packed_b->kernels() : *engine_for(p.dtype).panel;
+  const Kernels& kernels = p.packed_b ? *p.packed_b->kernels() : *kernels_for(p.dtype);
   const int64_t units = (p.k + kernels.unit - 1) / kernels.unit;
   const int64_t panels = (p.n + kPanelCols - 1) / kPanelCols;
   const bool here = reads_in_place(kernels, p);
   const bool rounded = kernels.rounds_itself && p.dtype != at::kFloat && p.alpha == 1.0F &&
                        !reads_c0(p) && p.epilogue.function == nullptr;
-  const int64_t strip = kernels.strip_rows;
-  const Cut cut = here ? cut_in_place(p, panels, strip) : cut_rearranged(p, panels, kernels);
+  const Cut cut = here ? cut_in_place(p, panels, kernels) : cut_rearranged(p, panels, kernels);
   const Driver driver{kernels,
                       p,
                       here ? in_place(p) : OperandA{nullptr, 0, 0},
                       units,
                       writes_directly(p),
                       rounded,
-                      at::get_num_threads(),
-                      round_up(kStoreRows, strip)};
+                      at::get_num_threads()};
   const int64_t blocks = (p.m + cut.rows - 1) / cut.rows;
   const int64_t groups = (panels + cut.panels - 1) / cut.panels;
   const double multiplications = double(p.batch) * p.m * p.n * p.k;

@@ -186,7 +186,7 @@ std::string host_identity() {
   identity += std::string("-") + kernels::isa_name(kernels::best_isa());
   // Another set of kernels makes other times.
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const Kernels* kernels = engine_for(dtype).panel;
+    const Kernels* kernels = kernels_for(dtype);
     identity += std::string("-") + (kernels == nullptr ? "none" : kernels->name);
   }
   const char* kernels = std::getenv("TORCH_NEURONX_GEMM_KERNELS");

@@ -74,7 +74,7 @@ SmallRows prepare_small(const Problem& p, const Sides& s, bool pairs) {
 }
 
 void run_thin(const Problem& p, bool along_k) {
-  const Kernels& kernels = *engine_for(p.dtype).thin;
+  const Kernels& kernels = *kernels_for(p.dtype);
   Sides s{};
   TORCH_INTERNAL_ASSERT(choose_sides(p, along_k, s));
   const Element element = element_of(p.dtype);
@@ -136,8 +136,8 @@ void run_thin(const Problem& p, bool along_k) {
 }  // namespace
 
 bool applicable(const Problem& p, Method method) {
-  const Engine engine = engine_for(p.dtype);
-  if (p.k == 0 || engine.panel == nullptr) return false;
+  const Kernels* kernels = kernels_for(p.dtype);
+  if (p.k == 0 || kernels == nullptr) return false;
   if (makes_operand(p)) return method == Method::kPanel;
   Sides s{};
   switch (method) {
@@ -146,9 +146,9 @@ bool applicable(const Problem& p, Method method) {
     case Method::kPanel:
       return true;
     case Method::kDot:
-      return engine.thin != nullptr && choose_sides(p, true, s);
+      return kernels->thin && choose_sides(p, true, s);
     case Method::kStream:
-      return engine.thin != nullptr && choose_sides(p, false, s);
+      return kernels->thin && choose_sides(p, false, s);
   }
   return false;
 }

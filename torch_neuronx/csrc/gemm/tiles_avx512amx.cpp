@@ -112,6 +112,11 @@ TN_INLINE void store_sums(float* to, int64_t row) {
   if constexpr (LOWER && RIGHT) _tile_stored(TN_SUMS11, to + kTileRows * row + kTileCols, bytes);
 }
 
+// Of the second tile of columns.
+TN_INLINE __mmask16 right_lanes(int64_t cols) {
+  return lanes16(std::max<int64_t>(cols - kTileCols, 0));
+}
+
 // Two vectors to bfloat16, nearest even. The instruction flushes subnormals, as the product has
 // done. NaN becomes the one that PyTorch rounds it to.
 TN_INLINE __m512i rounded(__m512 first, __m512 second) {
@@ -143,7 +148,7 @@ class Leaving {
 
   void finish() {
     const Sums& sums = sums_[next_ ^ 1];
-    const __mmask16 left = lanes16(cols_), right = lanes16(std::max(cols_ - kTileCols, kNone));
+    const __mmask16 left = lanes16(cols_), right = right_lanes(cols_);
     for (int64_t i = 0; i < rows_; ++i) {
       const __m512 first = _mm512_load_ps(sums.at[i]);
       const __m512 second = _mm512_load_ps(sums.at[i] + kTileCols);
@@ -161,7 +166,6 @@ class Leaving {
   }
 
  private:
-  static constexpr int64_t kNone = 0;
   Sums sums_[2];
   int next_ = 0;
   char* c_ = nullptr;
@@ -183,7 +187,7 @@ void block(const TileArgs& t, int64_t rows, int64_t cols, Leaving& leaving) {
   } else if (whole) {
     load_sums<LOWER, RIGHT>(t.init, t.init_row);
   } else {
-    const __mmask16 left = lanes16(cols), right = lanes16(std::max(cols - kTileCols, int64_t(0)));
+    const __mmask16 left = lanes16(cols), right = right_lanes(cols);
     for (int64_t i = 0; i < rows; ++i) {
       const float* from = t.init + i * t.init_row;
       _mm512_store_ps(sums.at[i], _mm512_maskz_loadu_ps(left, from));

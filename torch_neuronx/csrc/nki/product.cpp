@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <initializer_list>
 #include <utility>
 
 #include "gemm/scratch.h"
@@ -20,15 +19,6 @@ int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to;
 
 // Rows a multiple of a page apart would fight for the same few places of the first cache.
 int64_t padded_row(int64_t units) { return round_up(units, 16) % 256 == 0 ? units + 16 : units; }
-
-const Kernels* kernels_for(Element element) {
-  if (element == Element::kBf16) {
-    for (const Kernels* pairs : {gemm::amx_kernels(), gemm::avx512bf16_kernels()}) {
-      if (pairs != nullptr) return pairs;
-    }
-  }
-  return gemm::avx512_kernels();
-}
 
 struct Block {
   int64_t row, rows, col, cols;
@@ -183,7 +173,7 @@ void Product::prepare() {
 void run_product(const Product& p, char* out, const char* a, const char* b, int64_t part,
                  int64_t parts) {
   if (p.swapped) std::swap(a, b);
-  const Kernels* kernels = kernels_for(p.element);
+  const Kernels* kernels = gemm::own_kernels(p.element, /*with_amx=*/true);
   const Block block = block_of(p, kernels, part, parts);
   if (block.rows <= 0 || block.cols <= 0) return;
   if (kernels != nullptr) {
