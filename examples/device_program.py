@@ -2,8 +2,9 @@
 
     python -m examples.device_program
 
-A transformer's block is lowered to device programs. Nothing of this computer's is timed. At the end
-a small block runs by its instructions, and is compared with the meaning of its graph.
+A transformer's block is lowered to device programs, and layers whose weights four ranks share.
+Nothing of this computer's is timed. At the end a small block runs by its instructions, and is
+compared with the meaning of its graph.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from neuronxcc.ir.node import Node, TensorType
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.reference import evaluate
 from neuronxcc.options import Options
-from nki.device import DeviceProgram, lower
+from neuronxcc.targets import get_target
+from nki.device import DeviceProgram, Job, lower
 
 # name, options
 VARIANTS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -87,6 +89,17 @@ def block(tokens: int, width: int, heads: int) -> Graph:
     return Graph("block", tuple(made.params), (result,))
 
 
+def sharded(layers: int, ranks: int, rows: int = 1024, width: int = 512) -> Graph:
+    """Layers whose weights are gathered from all ranks."""
+    made, group = _Block(), (tuple(range(ranks)),)
+    x = made.parameter("x", rows, width)
+    for number in range(layers):
+        part = made.parameter(f"weight{number}", width // ranks, width)
+        weight = build.make(Op.ALL_GATHER, (part,), dim=0, group=group)
+        x = build.unary(Op.TANH, build.matmul(x, weight))
+    return Graph("sharded", tuple(made.params), (x,))
+
+
 def show(program: DeviceProgram) -> None:
     """Print the sections, and what each adds to the time."""
     made = program.predict()
@@ -111,6 +124,17 @@ def run() -> list[str]:
         print(f"{name:34} {made.device_us:8.1f} us {program.instructions:7} instructions")
     if times != sorted(times, reverse=True):
         wrong.append(f"an option that should make the block faster does not: {times}")
+
+    chip, ranks = get_target("trn2"), 4
+    graph, waits = sharded(8, ranks), []
+    for strategy in ("", "fsdp"):
+        program = lower(graph, chip, Options(lnc=1, distribution_strategy=strategy))
+        made = program.predict(job=Job(ranks, chip, 1))
+        waits.append(made.device_us)
+        name = f"--distribution-strategy {strategy}" if strategy else "what follows a gather waits"
+        print(f"{name:34} {made.device_us:8.1f} us, collectives {made.busy_us['cc']:.1f}")
+    if waits[1] >= waits[0]:
+        wrong.append(f"collectives beside the computation save nothing: {waits}")
 
     small = block(40, 64, 4)
     rng = np.random.default_rng(0)
