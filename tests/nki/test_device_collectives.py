@@ -213,7 +213,8 @@ def test_values_are_the_same_with_a_strategy() -> None:
     ))  # fmt: skip
     for got, wanted in zip(found, evaluate_ranks(graph, args), strict=True):
         for a, b in zip(got, wanted, strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-4)
+            # Sums of 128 products, in one order or another, which are some tenths.
+            assert roundings(a, b, floor=0.1) <= np.sqrt(128)
 
 
 def test_no_more_is_gathered_ahead_than_there_should_be() -> None:
