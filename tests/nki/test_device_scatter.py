@@ -51,7 +51,7 @@ def test_rows_that_meet(columns: int, kind: str, dtype: DType, lnc: int) -> None
     args = arguments(graph)
     args[1] = np.random.default_rng(1).integers(-2, 23, (300, 1)).astype(np.int32)
     # Sums of some 15 numbers, in bfloat16 rounded each time by what they are compared with.
-    most = 0 if kind != "add" else 40
+    most = 0 if kind != "add" else 40 if dtype is DType.BF16 else 16
     check(graph, args, compiled(graph, lnc=lnc), most=most, floor=1)
 
 
@@ -64,7 +64,7 @@ def test_elements_of_more_than_24_bits_of_places(kind: str) -> None:
     places = np.random.default_rng(1).integers(4990, 5000, (200, 2))
     places[:, 1] = 3990 + places[:, 1] % 10
     args[1] = places.astype(np.int32)
-    check(graph, args, most=8, floor=1)
+    check(graph, args, most=4 if kind == "add" else 0, floor=1)
 
 
 @pytest.mark.parametrize("kind", ["set", "add"])
@@ -74,7 +74,7 @@ def test_windows_that_meet_in_parts(kind: str) -> None:
     args = arguments(graph)
     rng = np.random.default_rng(1)
     args[1] = np.stack([rng.integers(0, 4, 60), rng.integers(0, 15, 60)], 1).astype(np.int32)
-    check(graph, args, most=40, floor=1)
+    check(graph, args, most=4 if kind == "add" else 0, floor=1)
 
 
 @pytest.mark.parametrize("kind", ["set", "add"])
