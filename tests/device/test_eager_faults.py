@@ -1,6 +1,7 @@
 """A fault in call k of n: where it is told, in which words, and what the device does afterwards."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -75,6 +76,26 @@ def test_a_fault_is_told_with_one_text_and_type(sync: str, k: int) -> None:
     )
     N.synchronize()  # told once
     assert torch.equal(_chain(None, rows, rows).cpu(), expected)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_core_that_waits_for_a_failed_one_leaves_its_error_to_be_told(first: int) -> None:
+    """Both cores' users are told; the thread of the other core, which learns first, is nobody."""
+    rows = torch.arange(SIZE, device="neuron")
+    wrong = torch.full((SIZE,), SIZE, device="neuron")
+    other = torch.ones(SIZE, SIZE, device="neuron:1")
+    _chain(None, rows, rows)
+    N.synchronize()
+    _chain(2, rows, wrong)
+    event = _event()
+    N.current_stream("neuron:1").wait_event(event)
+    torch.add(other, 1)
+    time.sleep(0.2)
+    for core in (first, 1 - first):
+        with pytest.raises(IndexError, match="index out of range in self"):
+            N.synchronize(core)
+    for core in (0, 1):
+        N.synchronize(core)  # told once
 
 
 def test_transforms_work_while_an_error_of_printing_is_kept() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import torch
@@ -74,21 +75,26 @@ def test_a_group_ends_after_what_is_enqueued() -> None:
     assert run_ranks(2, ends_at_once) == [4.0, 4.0]
 
 
-def fails_later(rank: int, world: int) -> str:
-    """One rank gives another size: all are told where they wait."""
+def fails_later(rank: int, world: int, behind: int) -> str:
+    """One rank gives another size: all are told where they wait, whatever is enqueued behind."""
     del world
     N.set_eager_mode("strict")
     _C.set_direct_elements(0)
     x = torch.ones(10 + rank, device="neuron")
+    y = torch.ones(10, device="neuron")
     _busy()
     dist.all_reduce(x)
+    for _ in range(behind):
+        dist.all_reduce(y)
+    time.sleep(0.5)  # the threads of collectives learn of it first, and are not who is to be told
     with pytest.raises(dist.DistBackendError) as caught:
         N.synchronize()
     return str(caught.value)
 
 
-def test_a_failure_is_told_where_somebody_waits() -> None:
-    for text in run_ranks(2, fails_later):
+@pytest.mark.parametrize("behind", [0, 1, 40])
+def test_a_failure_is_told_where_somebody_waits(behind: int) -> None:
+    for text in run_ranks(2, fails_later, behind):
         assert "all_reduce" in text
         assert "an error of waiting for a collective or another core" in text
 

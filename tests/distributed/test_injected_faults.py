@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from tests.distributed.launch import run
 from tests.distributed.ranks import RankError, run_ranks
+from torch_neuronx import neuron
 from torch_neuronx.testing import inject
 from torch_neuronx.testing.inject import parse
 from torch_neuronx.testing.table import Action
@@ -84,6 +85,7 @@ def message(rank: int, _world: int) -> float:
             dist.send(x, 1)
         else:
             dist.recv(x, 0)
+        neuron.synchronize()  # a message that is enqueued has not been waited for
         return time.monotonic() - start
 
 

@@ -18,6 +18,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from tests.distributed.ranks import RankError, run_ranks
+from torch_neuronx import _C, neuron
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,10 +153,16 @@ def check_subgroups(rank: int, n: int) -> None:
 
 
 def error_of(call: Callable[[], Any]) -> tuple[str, float]:
-    """The error that a collective raises, and after how many seconds."""
+    """The error that a collective raises, and after how many seconds; enqueued ones do when the
+    host waits."""
+
+    def waited() -> None:
+        call()
+        neuron.synchronize()
+
     start = time.monotonic()
     with pytest.raises(dist.DistBackendError) as caught:
-        call()
+        waited()
     return str(caught.value).split("\n")[0], time.monotonic() - start
 
 
@@ -239,8 +246,11 @@ def check_message_errors(rank: int, n: int) -> None:
     dist.barrier()
 
 
-def everything(rank: int, n: int, layout: str, store: str) -> None:
+def everything(rank: int, n: int, layout: str, store: str, mode: str) -> None:
     join(layout, rank, store)
+    if mode == "strict":
+        neuron.set_eager_mode(mode)
+        _C.set_direct_elements(0)  # all that can be enqueued is
     for dtype in DTYPES:
         for count in COUNTS if dtype == torch.float32 else COUNTS[:2]:
             check_reductions(rank, n, dtype, count)
@@ -253,10 +263,19 @@ def everything(rank: int, n: int, layout: str, store: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", ["ab", "aaab", pytest.param("abab", marks=pytest.mark.exhaustive)]
+    ("layout", "mode"),
+    [
+        ("ab", "strict"),
+        ("aaab", "debug"),
+        pytest.param("ab", "debug", marks=pytest.mark.exhaustive),
+        pytest.param("aaab", "strict", marks=pytest.mark.exhaustive),
+        pytest.param("abab", "strict", marks=pytest.mark.exhaustive),
+        pytest.param("abab", "debug", marks=pytest.mark.exhaustive),
+    ],
 )
-def test_collectives(layout: str, tmp_path: Path) -> None:
-    run_ranks(len(layout), everything, layout, str(tmp_path / "store"), backend="none", timeout=150)
+def test_collectives(layout: str, mode: str, tmp_path: Path) -> None:
+    arguments = (layout, str(tmp_path / "store"), mode)
+    run_ranks(len(layout), everything, *arguments, backend="none", timeout=150)
 
 
 def faults(rank: int, n: int, layout: str, store: str, victim: int, report: str) -> None:

@@ -92,13 +92,17 @@ class Waiting final : public queue::Work {
  public:
   explicit Waiting(Completions completions) : completions_(std::move(completions)) {}
   void run() override { wait_for(completions_); }
-  // An earlier failure is to be told; what is issued after that needs the memory all the same.
+  // An earlier failure is to be told; what is issued after that needs the memory all the same. A
+  // group that is of no use any more fails with one text as often as it is used: it is told once.
   void skip() override {
+    static thread_local std::string told;
     for (const auto& completion : completions_) {
       try {
         completion->wait();
+      } catch (const c10::Error& error) {
+        tell_once(error.what_without_backtrace(), &told);
       } catch (const std::exception& error) {
-        TORCH_WARN("after an earlier failure: ", error.what());
+        tell_once(error.what(), &told);
       }
     }
   }
@@ -106,6 +110,13 @@ class Waiting final : public queue::Work {
   bool waits() const override { return true; }
 
  private:
+  static void tell_once(std::string text, std::string* told) {
+    text.resize(std::min(text.find('\n'), text.size()));
+    if (text == *told) return;
+    TORCH_WARN("after an earlier failure: ", text);
+    *told = std::move(text);
+  }
+
   const Completions completions_;
 };
 

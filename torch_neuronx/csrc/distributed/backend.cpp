@@ -185,7 +185,10 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   auto& call = request.call;
   if (call.timeout < std::chrono::milliseconds(0)) call.timeout = options_->timeout;
   const auto device = static_cast<c10::DeviceIndex>(call.device);
-  if (segment_.local_size() > 1 && !request.kept.empty()) share_arena(device);
+  // Now, and not when the operation runs: what is enqueued behind it may wait for it. Lists of many
+  // tensors expose a table, even if all tensors are empty.
+  const bool has_tensors = !(call.exposed.empty() && call.outputs.empty());
+  if (segment_.local_size() > 1 && has_tensors) share_arena(device);
 
   const std::lock_guard<std::mutex> lock(issue_mutex_);
   if (call.kind == Kind::kAllReduce || call.kind == Kind::kReduce ||
@@ -194,7 +197,7 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   call.sequence = ++sequence_;
   std::shared_ptr<Completion> enqueued;
   if (queue::asynchronous()) {
-    enqueued = queue::end_of(current_stream(device));
+    enqueued = queue::mark(current_stream(device));  // knows whether what is before it ran
   } else {
     queue::wait_current();
   }

@@ -315,6 +315,7 @@ void Queue::stop() {
 }
 
 void Queue::loop() {
+  queue::serve_on_this_thread();
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock,

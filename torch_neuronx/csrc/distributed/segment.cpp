@@ -222,17 +222,21 @@ View Segment::expose(const void* data, size_t bytes) {
   if (bytes == 0) return {-1, 0, 0};
   const auto device = device_of_pointer(data);
   TORCH_INTERNAL_ASSERT(device >= 0, "memory of a collective is not in a core's HBM");
-  const SharedArena shared = share_arena(device);
-  mine().hbm_bytes[device].store(shared.bytes);
-  mine().hbm[device].store(shared.fd + 1, std::memory_order_release);
-  return {device, static_cast<uint64_t>(static_cast<const char*>(data) - shared.base), bytes};
+  if (local_size() > 1) {
+    const SharedArena shared = share_arena(device);
+    mine().hbm_bytes[device].store(shared.bytes);
+    mine().hbm[device].store(shared.fd + 1, std::memory_order_release);
+  }
+  // Shared memory keeps its addresses.
+  const auto offset = static_cast<uint64_t>(static_cast<const char*>(data) - arena(device).base());
+  return {device, offset, bytes};
 }
 
 std::byte* Segment::resolve(int local_rank, const View& view) {
   if (view.bytes == 0) return nullptr;
   TORCH_CHECK(view.device >= 0 && view.device < kMaxDevices, "bad view of a peer's memory");
   if (local_rank == local_rank_)
-    return reinterpret_cast<std::byte*>(share_arena(view.device).base) + view.offset;
+    return reinterpret_cast<std::byte*>(arena(view.device).base()) + view.offset;
   std::shared_ptr<const PeerMemory> memory;
   {
     const std::lock_guard<std::mutex> lock(peers_mutex_);

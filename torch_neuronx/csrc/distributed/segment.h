@@ -135,7 +135,9 @@ class Segment {
 
   // Where a peer's memory is in this process. Throws if the view is not within that memory.
   std::byte* resolve(int local_rank, const View& view);
-  // The view of memory of one of this process's cores, which is shared from then on.
+  // The view of memory of one of this process's cores. Where others are on this host, who issues
+  // the collective has shared it: sharing waits for all that is enqueued, and that may wait for the
+  // collective.
   View expose(const void* data, size_t bytes);
 
   // "rank 3", with the host where there are several.

@@ -79,19 +79,31 @@ void push_on(c10::DeviceIndex core, int slot, std::unique_ptr<Work> work) {
   work->run();
 }
 
+thread_local bool t_serves = false;
+
 class Mark final : public Completion {
  public:
   explicit Mark(StreamQueue& queue) : queue_(queue) {}
   bool done() const noexcept override { return queue_.done(position_.load()); }
   void wait() override {
     queue_.wait_until(position_.load());
+    Core& core = queue_.core();
     // Another stream of the core doesn't run either while somebody is to be told.
-    if (core_of_thread() != &queue_.core()) queue_.core().tell();
+    if (core_of_thread() == &core) return;
+    if (core_of_thread() == nullptr && !t_serves) return core.tell();
+    core.throw_failure();
+    // Somebody was told meanwhile.
+    TORCH_CHECK(!skipped_.load(), "did not begin: earlier work of neuron:", core.index(),
+                " failed, and what it was to give is not there");
   }
-  bool went_well() noexcept override { return !queue_.core().failed(); }
+  bool went_well() noexcept override { return !skipped_.load() && !queue_.core().failed(); }
   std::chrono::steady_clock::time_point finished_at() const noexcept override {
     return std::chrono::steady_clock::time_point(
         std::chrono::steady_clock::duration(finished_at_.load()));
+  }
+  void skip() {
+    skipped_.store(true);
+    finish();
   }
   void finish() { finished_at_.store(std::chrono::steady_clock::now().time_since_epoch().count()); }
   void stand_at(uint64_t position) { position_.store(position); }
@@ -100,6 +112,7 @@ class Mark final : public Completion {
  private:
   StreamQueue& queue_;
   std::atomic<uint64_t> position_{UINT64_MAX};  // done when so many pieces of work are
+  std::atomic<bool> skipped_{false};            // if it is work itself
   std::atomic<std::chrono::steady_clock::rep> finished_at_{0};
 };
 
@@ -107,7 +120,7 @@ class MarkWork final : public Work {
  public:
   explicit MarkWork(std::shared_ptr<Mark> mark) : mark_(std::move(mark)) {}
   void run() override { mark_->finish(); }
-  void skip() override { mark_->finish(); }
+  void skip() override { mark_->skip(); }
   std::string name() const override { return "an event"; }
 
  private:
@@ -238,6 +251,8 @@ std::shared_ptr<Completion> make_mark(c10::Stream stream, bool as_work) {
   return made;
 }
 }  // namespace
+
+void serve_on_this_thread() { t_serves = true; }
 
 std::shared_ptr<Completion> end_of(c10::Stream stream) { return make_mark(stream, false); }
 std::shared_ptr<Completion> mark(c10::Stream stream) { return make_mark(stream, true); }

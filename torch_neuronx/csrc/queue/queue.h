@@ -169,6 +169,10 @@ inline void wait_for_readers(c10::DeviceIndex core) {
   if (C10_UNLIKELY(busy()) && detail::t_inside != 0) detail::wait_for_readers_slow(core);
 }
 
+// To be called by a thread that works for the device, as those of collectives: what failed before
+// is thrown there, but stays to be told to a thread of the user's.
+void serve_on_this_thread();
+
 // The end of a stream's queue as it is now; null if that is empty and nothing failed. A mark is
 // work itself, and knows when it was done.
 std::shared_ptr<Completion> end_of(c10::Stream stream);

@@ -227,6 +227,15 @@ void Core::fail(std::exception_ptr failure) {
   detail::g_pending.fetch_add(1, std::memory_order_relaxed);  // until somebody is told
 }
 
+void Core::throw_failure() {
+  std::exception_ptr failure;
+  {
+    const std::lock_guard<std::mutex> lock(failure_mutex_);
+    failure = failure_;
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
 void Core::tell() {
   if (!failed()) return;
   std::exception_ptr failure;

@@ -92,6 +92,8 @@ class Core {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   // Nothing of this core runs from now on, until somebody is told.
   void fail(std::exception_ptr failure);
+  // Throws what failed, which is still to be told.
+  void throw_failure();
   // Throws what failed, and forgets it; what is enqueued now, behind it, will not run.
   void tell();
 
