@@ -8,10 +8,14 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _SymmetricMemory
 from torch.distributed import _functional_collectives as funcol
+from torch.distributed import _symmetric_memory as symmetric_memory
+from torch.distributed import distributed_c10d
 from torch.distributed.fsdp import fully_shard
 
 import torch_neuronx
+from tests.device.enqueued import everything_enqueued
 from tests.distributed.ranks import run_ranks
 
 N = torch_neuronx.neuron
@@ -97,6 +101,48 @@ def test_a_failure_is_told_where_somebody_waits(behind: int) -> None:
     for text in run_ranks(2, fails_later, behind):
         assert "all_reduce" in text
         assert "an error of waiting for a collective or another core" in text
+
+
+def reduces_many(rank: int, world: int) -> None:
+    """More tensors than a rank's slot lists, whose list must not lie in memory that calls which
+    were enqueued behind use, though it was freed when the collective begins."""
+    N.set_eager_mode("strict")
+    _C.set_direct_elements(0)
+    tensors = [torch.full((50,), float(i + rank), device="neuron") for i in range(100)]
+    expected = torch.tensor([float(world * i + sum(range(world))) for i in range(100)])
+    for _ in range(10):
+        mine = [t.clone() for t in tensors]
+        _busy()
+        with distributed_c10d._coalescing_manager(
+            device=torch.device("neuron"), async_ops=True
+        ) as manager:
+            for t in mine:
+                dist.all_reduce(t)
+        for _ in range(40):  # as large as the list
+            _ = torch.full((600,), 7.0, device="neuron") + 1
+        manager.wait()
+        assert torch.equal(torch.stack([t[-1] for t in mine]).cpu(), expected)
+
+
+def test_a_long_list_of_tensors_is_not_written_over() -> None:
+    run_ranks(2, reduces_many)
+
+
+def test_symmetric_memory_waits_for_calls_that_still_use_it() -> None:
+    """Its signal pad is cleared at the call, where a tensor was that enqueued calls read."""
+    pad = _SymmetricMemory.signal_pad_size
+    with everything_enqueued("strict"):
+        # The first shares the core's memory, and waits for that reason.
+        symmetric_memory.empty([8], dtype=torch.float32, device=torch.device("neuron"))
+        t = torch.full(((1 << 20) + pad // 4,), 7.0, device="neuron")
+        _ = t + 1  # the first call of its kind waits
+        N.synchronize()
+        _busy()
+        more = t + 1
+        del t
+        made = symmetric_memory.empty([1 << 20], dtype=torch.float32, device=torch.device("neuron"))
+        assert made.numel() == 1 << 20
+        assert torch.equal(more.cpu(), torch.full(more.shape, 8.0))
 
 
 def _sharded_steps(rank: int) -> list[torch.Tensor]:

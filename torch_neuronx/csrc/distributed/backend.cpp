@@ -189,6 +189,10 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   // tensors expose a table, even if all tensors are empty.
   const bool has_tensors = !(call.exposed.empty() && call.outputs.empty());
   if (segment_.local_size() > 1 && has_tensors) share_arena(device);
+  // Between hosts a rank may expose a part for each, and the whole.
+  const size_t views = std::max(call.exposed.size(), hosts_ ? static_cast<size_t>(size_) + 1 : 0);
+  if (views > kInlineViews && has_tensors)
+    call.table = empty_on(device, {static_cast<int64_t>(views * sizeof(View))}, {}, at::kByte);
 
   const std::lock_guard<std::mutex> lock(issue_mutex_);
   if (call.kind == Kind::kAllReduce || call.kind == Kind::kReduce ||

@@ -1,6 +1,7 @@
 // A collective as data: what one rank asks for, in bytes of its own memory.
 #pragma once
 
+#include <ATen/core/TensorBody.h>
 #include <c10/core/ScalarType.h>
 
 #include <chrono>
@@ -55,6 +56,10 @@ struct Call {
   uint64_t elements = 0;       // that must be the same in all ranks; 0 where they need not
   std::vector<int64_t> sizes;  // of the first tensor
   int device = 0;              // the core that the tensors are on
+  // Where views are put that are more than a slot has room for. Whoever issues the collective
+  // allocates it: memory that was freed is handed out while what is enqueued may still use it, and
+  // the collective waits for that and not for what is enqueued later.
+  at::Tensor table;
   uint64_t sequence = 0;
   bool by_address = false;  // what is exposed must be read where it is: it is written meanwhile
   std::chrono::milliseconds timeout{0};

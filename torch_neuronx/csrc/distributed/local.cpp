@@ -98,7 +98,6 @@ void Local::enter(const Call& call) {
 
 void Local::leave(const Call& call) {
   if (!all_inline_) segment_.barrier(Clock::now() + call.timeout, [&] { return call.text(); });
-  table_.clear();
 }
 
 void Local::post(const Call& call) {
@@ -113,9 +112,8 @@ void Local::post(const Call& call) {
   d.is_inline = !call.by_address && bytes <= limit && count <= kInlineViews;
   View* views = mine.views;
   if (count > kInlineViews) {
-    table_ = allocate_on(static_cast<c10::DeviceIndex>(call.device), count * sizeof(View),
-                         Category::kScratchpad);
-    views = static_cast<View*>(table_.get());
+    TORCH_INTERNAL_ASSERT(call.table.defined() && call.table.nbytes() >= count * sizeof(View));
+    views = static_cast<View*>(call.table.mutable_data_ptr());
     mine.table = segment_.expose(views, count * sizeof(View));
   }
   std::byte* payload = mine.payload;

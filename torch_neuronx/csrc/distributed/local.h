@@ -45,7 +45,6 @@ class Local {
 
   Segment& segment_;
   bool all_inline_ = false;
-  c10::DataPtr table_;  // of views, when the slot is too small for them
 };
 
 }  // namespace torch_neuronx::distributed

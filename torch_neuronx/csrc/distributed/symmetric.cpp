@@ -22,6 +22,7 @@
 #include "distributed/segment.h"
 #include "memory/allocator.h"
 #include "memory/shared.h"
+#include "queue/queue.h"
 
 namespace torch_neuronx::distributed {
 namespace {
@@ -37,6 +38,8 @@ struct Allocation {
         pad_bytes(symm::get_signal_pad_size()),
         device(index),
         data(allocate_on(index, pad_offset + pad_bytes, Category::kTensors)) {
+    // It may have been freed while calls that use it were enqueued, and peers write to it at once.
+    queue::wait(index);
     std::memset(pad(), 0, pad_bytes);
   }
   char* base() const { return static_cast<char*>(data.get()); }
