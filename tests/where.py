@@ -126,7 +126,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "device/test_layouts.py", "device/test_modules.py", "device/test_copy.py",
         "device/test_activation_layouts.py", "device/test_autograd.py", "device/test_clients.py",
         "device/test_foreach_deferred.py", "device/test_fused_optimizers.py", "device/test_nn.py",
-        "device/test_writes_counted.py",
+        "device/test_traced.py", "device/test_writes_counted.py",
         "device/test_scaled_products.py", "device/test_strided_parameters.py",
         "device/test_zero_tensors.py", "device/test_portability.py", "fuzz/test_operators.py"),
     "torch_neuronx/csrc/distributed": ("distributed/*",),

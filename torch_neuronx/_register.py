@@ -86,7 +86,7 @@ def _register() -> None:
     _register_with("portable_cache")
     # What takes long to import waits for who imports it.
     when_imported("torch._dynamo.device_interface", partial(_register_with, "device_interface"))
-    for ours in ("device_calls", "meta_kernels"):
+    for ours in ("device_calls", "meta_kernels", "python_kernels"):
         when_imported("torch._dynamo", partial(_register_with, ours))
     if inspected:
         importlib.import_module("torch_neuronx.profiling.inspection").start()

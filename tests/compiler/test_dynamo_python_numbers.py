@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -73,3 +75,62 @@ def test_floats_and_integers_as_arguments(dynamic: bool | None) -> None:
     x = torch.ones(3, device="neuron")
     for scale, count in ((1.5, 2), (2.5, 3), (-0.25, 0), (1e-30, 7)):
         torch.testing.assert_close(compiled(x, scale, count), function(x, scale, count))
+
+
+# Where the two numbers of an `autograd.Function` are used: forward, backward, both.
+USES = list(itertools.product(("f", "b", "fb"), repeat=2))
+NUMBERS = (1.0, 1.0)
+
+
+def _function(uses: tuple[str, ...], results: int) -> Any:
+    """Forward and backward multiply by the numbers that they use, each to another power."""
+
+    def product(where: str, x: Tensor) -> Tensor:
+        for i, use in enumerate(uses):
+            if where in use:
+                for _ in range(i + 1):
+                    x = x * NUMBERS[i]
+        return x
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Any:
+            kept = y.exp()
+            ctx.save_for_backward(x, kept)
+            found = tuple(product("f", x * y + k) for k in range(results))
+            return found[0] if results == 1 else found
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            x, kept = ctx.saved_tensors
+            grad = product("b", sum(grads[1:], grads[0]) * (x + kept))
+            return grad, grad * 2
+
+    return Function.apply
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo does
+@pytest.mark.parametrize("results", [1, 2])
+@pytest.mark.parametrize("uses", USES, ids="-".join)
+def test_numbers_of_an_autograd_function(
+    uses: tuple[str, ...], results: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reaches the graph, forward or backward, that reads it, whatever stands between them."""
+    apply = _function(uses, results)
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        found = apply(x, y * 2)
+        total: Tensor = found if results == 1 else found[0] + found[1]
+        return total
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="neuron", dynamic=True)
+    for numbers in ((1.5, 2.5), (0.25, -4.0)):
+        monkeypatch.setattr(sys.modules[__name__], "NUMBERS", numbers)
+        sides = []
+        for called in (function, compiled):
+            x = torch.linspace(0.5, 1.0, 4, device="neuron", requires_grad=True)
+            y = torch.linspace(-1.0, 0.5, 4, device="neuron", requires_grad=True)
+            result = called(x, y)
+            sides.append((result, *torch.autograd.grad(result.sum(), (x, y))))
+        torch.testing.assert_close(*sides)

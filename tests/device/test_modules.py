@@ -22,8 +22,6 @@ EXCLUDED = {
 #: What a result may be off by: so many roundings of its largest element, or so many times what the
 #: CPU's is, which adds in another order.
 ROUNDINGS, CPU_ERRORS = 8, 4
-#: Samples whose results PyTorch's rules for tracing give another shape than its kernels.
-TRACED_OTHERWISE = {"nn.MultiLabelMarginLoss": {"1d_reduction_none"}}
 Found = dict[str, torch.Tensor | None]
 #: Lists of samples are as random as the weights that lazy modules draw where they are.
 LAZY = "nn.Lazy"
@@ -135,8 +133,6 @@ def test_module(info: ModuleInfo, dtype: torch.dtype, mode: str, *, training: bo
         if mode == "compiled":
             torch.compiler.reset()
             there = torch.compile(there, backend="neuron")
-            if sample.desc in TRACED_OTHERWISE.get(info.name, ()):
-                continue
         got = _run(there, *_moved((given.args, given.kwargs), "neuron"))
         named = {n.replace("_orig_mod.", ""): t for n, t in got.items()}
         _compare(what, named, cpu, exact, dtype)

@@ -184,13 +184,14 @@ def _reads(node: torch.fx.Node) -> bool:
     return node.op == "call_method" and node.target == "item"
 
 
-def _bodies(
-    gm: torch.fx.GraphModule, node: torch.fx.Node
-) -> list[tuple[torch.fx.Node, torch.fx.GraphModule, list[torch.fx.Node]]]:
+_Body = tuple[torch.fx.Node, torch.fx.GraphModule, list[torch.fx.Node | None]]
+
+
+def _bodies(gm: torch.fx.GraphModule, node: torch.fx.Node) -> list[_Body]:
     """The graphs that an operator runs (a checkpoint's, both of a condition), and their arguments.
 
     Each comes with the node that names it. Such operators have their graphs first, and what they
-    pass on last.
+    pass on last. An argument that is none of the operator's is None.
     """
     if node.op != "call_function":
         return []
@@ -204,11 +205,33 @@ def _bodies(
             found.append((x, body))
         else:
             operands.append(x)
+    if node.target is torch.ops.higher_order.autograd_function_apply:
+        (forward, body), (backward, gradient) = found
+        return [
+            (forward, body, [*operands]),
+            (backward, gradient, _operands_of_backward(body, gradient, operands)),
+        ]
     counts = [len(body.graph.find_nodes(op="placeholder")) for _, body in found]
     return [
-        (name, body, operands[len(operands) - count :])
+        (name, body, [*operands[len(operands) - count :]])
         for (name, body), count in zip(found, counts, strict=True)
     ]
+
+
+def _operands_of_backward(
+    forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, operands: list[torch.fx.Node]
+) -> list[torch.fx.Node | None]:
+    """What the backward graph of an `autograd.Function` is given, as operands of the function.
+
+    These are the gradients of its results, and then what the forward graph returns beside its
+    results: values of its own, and its arguments.
+    """
+    arguments = dict(zip(forward.graph.find_nodes(op="placeholder"), operands, strict=True))
+    (output,) = forward.graph.find_nodes(op="output")
+    _, saved = output.args[0]
+    given = [arguments.get(value) for value in saved]
+    gradients = len(backward.graph.find_nodes(op="placeholder")) - len(given)
+    return [*(None for _ in range(gradients)), *given]
 
 
 def _float_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
@@ -217,7 +240,8 @@ def _float_arguments(gm: torch.fx.GraphModule) -> frozenset[int]:
     read = {node for node in arguments if any(_reads(user) for user in node.users)}
     for node in gm.graph.nodes:
         for _, body, operands in _bodies(gm, node):
-            read |= {operands[i] for i in _float_arguments(body)}
+            passed_on = (operands[i] for i in _float_arguments(body))
+            read |= {operand for operand in passed_on if operand is not None}
     return frozenset(i for i, node in enumerate(arguments) if node in read)
 
 
@@ -230,7 +254,9 @@ def _with_numbers(gm: torch.fx.GraphModule, known: dict[int, float]) -> torch.fx
     numbers = {arguments[i]: value for i, value in known.items()}
     for node in list(graph.nodes):
         for name, body, operands in _bodies(known_gm, node):
-            inner = {i: numbers[x] for i, x in enumerate(operands) if x in numbers}
+            inner = {
+                i: numbers[x] for i, x in enumerate(operands) if x is not None and x in numbers
+            }
             if not inner:
                 continue
             # Another use of the same graph may be given other numbers.

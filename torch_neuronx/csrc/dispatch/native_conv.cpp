@@ -1,5 +1,8 @@
 // Convolution: our kernels (conv/) where they are faster than ATen's, else ATen's.
+#include <ATen/Context.h>
+#include <ATen/TracerMode.h>
 #include <ATen/native/ConvUtils.h>
+#include <ATen/ops/_convolution.h>
 #include <ATen/ops/convolution.h>
 #include <torch/library.h>
 
@@ -36,6 +39,15 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& optional_bias, at::IntArrayRef stride,
                        at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                        at::IntArrayRef output_padding, int64_t groups) {
+  if (at::tracer::impl::is_dispatch_enabled()) {
+    // `torch.jit.trace` records what PyTorch's `convolution` calls instead of it. A trace that sees
+    // neither holds the result as a constant.
+    at::Context& context = at::globalContext();
+    return at::_convolution(input, weight, optional_bias, stride, padding, dilation, transposed,
+                            output_padding, groups, context.benchmarkCuDNN(),
+                            context.deterministicCuDNN(), context.userEnabledCuDNN(),
+                            context.allowTF32CuDNN());
+  }
   const at::Tensor bias = optional_bias.value_or(at::Tensor());
   at::Tensor out;
   if (!transposed) {
@@ -54,7 +66,21 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   return out;
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { NEURON_IMPL(m, "convolution", convolution); }
+// A traced program runs the kernel that eager mode runs, which counts the call and has the
+// gradient. The rest is advice to cuDNN.
+at::Tensor traced_convolution(const at::Tensor& input, const at::Tensor& weight,
+                              const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                              at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                              at::IntArrayRef output_padding, int64_t groups, bool, bool, bool,
+                              bool) {
+  return at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                         groups);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  NEURON_IMPL(m, "convolution", convolution);
+  m.impl("_convolution", TORCH_FN(traced_convolution));
+}
 
 }  // namespace
 }  // namespace torch_neuronx

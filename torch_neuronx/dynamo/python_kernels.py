@@ -1,0 +1,64 @@
+"""Operators that PyTorch traces by a kernel in Python which computes something else.
+
+Such a kernel stands for the operator in every trace, before a backend sees it, and whatever its
+table of decompositions says. Where one is wrong, the device has its own, which PyTorch asks first.
+Imported when Dynamo has been.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey
+
+_NONE, _MEAN = 0, 1
+
+
+def _multilabel_margin_loss(
+    scores: Tensor, target: Tensor, reduction: int
+) -> tuple[Tensor, Tensor]:
+    """`aten.multilabel_margin_loss_forward`.
+
+    PyTorch's has a term for every place behind the -1 that ends a row's labels, as if the label 0
+    stood there, and makes a vector of one number of a vector's loss.
+
+    Args:
+        scores: Floats `[C]` or `[N, C]`.
+        target: Labels of the same shape; those of a row end at the first -1.
+        reduction: None, mean or sum, as PyTorch numbers them.
+
+    Returns:
+        The loss, and ones where a class is a label, of the target's shape.
+    """
+    size = list(scores.shape)
+    torch._check(
+        len(size) <= 2 and size[-1:] != [0],
+        lambda: (
+            f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {size}"
+        ),
+    )
+    torch._check(
+        list(target.shape) == size,
+        lambda: f"inconsistent target size: {list(target.shape)} for input of size: {size}",
+    )
+    rows, labels = torch.atleast_2d(scores), torch.atleast_2d(target)
+    classes = rows.shape[1]
+    place = torch.arange(classes, device=target.device)
+    end = torch.where(labels == -1, place, classes).amin(-1, keepdim=True)
+    valid = place < end
+    named = (torch.where(valid, labels, -1).unsqueeze(-1) == place).any(1)
+    of_labels = rows.gather(1, torch.where(valid, labels, 0))
+    margins = 1 - of_labels.unsqueeze(-1) + rows.unsqueeze(1)
+    counted = (margins > 0) & valid.unsqueeze(-1) & ~named.unsqueeze(1)
+    loss = torch.where(counted, margins, 0).sum((1, 2)) / classes
+    if reduction == _NONE:
+        loss = loss.reshape(scores.shape[:-1])
+    else:
+        loss = loss.mean() if reduction == _MEAN else loss.sum()
+    return loss, named.to(scores.dtype).reshape(target.shape)
+
+
+def register() -> None:
+    """Register them for tensors of the device."""
+    operator = torch.ops.aten.multilabel_margin_loss_forward.default
+    operator.py_impl(DispatchKey.AutogradPrivateUse1)(_multilabel_margin_loss)
