@@ -65,8 +65,8 @@ FOREIGN: dict[str, tuple[Callable[[], bytes], str]] = {
     "TorchScript": (
         _script,
         (
-            "it is a module of TorchScript, whose operators the compiler doesn't know: give the model "
-            "and an example input to torch_neuronx.trace"
+            "it is a module of TorchScript, whose operators the compiler doesn't know: give the "
+            "model and an example input to torch_neuronx.trace"
         ),
     ),
     "exported program": (
