@@ -59,7 +59,7 @@ def named_target(environ: Mapping[str, str] | None = None) -> Target | None:
             TARGET_VARIABLE,
             name,
             ", ".join(target_names()),
-            f"Unset it for {DEFAULT_TARGET}, or name one of these.",
+            error.remedy or f"Unset it for {DEFAULT_TARGET}, or name one of these.",
         ) from error
 
 

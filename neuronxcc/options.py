@@ -447,7 +447,10 @@ def _target(values: Mapping[str, object], environ: Mapping[str, str] | None) -> 
         return get_target(str(given))
     except UnknownTargetError as error:
         raise OptionError(
-            "--target", str(given) or "''", ", ".join(target_names()), "Name one of these."
+            "--target",
+            str(given) or "''",
+            ", ".join(target_names()),
+            error.remedy or "Name one of these.",
         ) from error
 
 

@@ -16,6 +16,7 @@ from torch.utils.backend_registration import (
 )
 
 from neuron_tools.registry.place import directory as registry_directory
+from neuronxcc.environment.compilation import NEURON_EXTRACT_GRAPHS_ONLY
 from neuronxcc.environment.kernels import TORCH_NEURONX_ENABLE_NKI_SDPA
 from neuronxcc.environment.observation import NEURON_RT_INSPECT_ENABLE, TORCH_NEURONX_FAULTS
 from neuronxcc.environment.tools import NEURON_PROCESS_TAG, TORCH_NEURONX_CLOCK
@@ -58,6 +59,7 @@ def _register() -> None:
     # imports are here because each of them may be what fails.
     attention = TORCH_NEURONX_ENABLE_NKI_SDPA.get()
     inspected = NEURON_RT_INSPECT_ENABLE.get()
+    NEURON_EXTRACT_GRAPHS_ONLY.get()  # acted on by `_compile_only`, too late to be refused
     config = importlib.import_module("torch_neuronx._config")
     machine = config.machine()
     importlib.import_module("torch_neuronx.compat.release").check()
@@ -71,6 +73,14 @@ def _register() -> None:
     ops = importlib.import_module("torch_neuronx.ops")
     ops.install()
     module = importlib.import_module("torch_neuronx.neuron")
+    # What reads the environment comes before the rename: a value may be refused.
+    importlib.import_module("torch_neuronx.neuron.eager").configure()
+    if TORCH_NEURONX_CLOCK.get() == "model":
+        core.call_at_first_use(_count_predictions)
+    if TORCH_NEURONX_FAULTS.text():
+        importlib.import_module("torch_neuronx.testing.inject").arm_from_environment()
+    if inspected:
+        importlib.import_module("torch_neuronx.profiling.inspection").start()
 
     # Refused when another backend has taken the one name that PyTorch has to give.
     rename_privateuse1_backend("neuron")
@@ -81,19 +91,12 @@ def _register() -> None:
     )
     importlib.import_module("torch_neuronx.neuron.locations").register()
     importlib.import_module("torch_neuronx.neuron._exit").register()
-    importlib.import_module("torch_neuronx.neuron.eager").configure()
     importlib.import_module("torch_neuronx.distributed.group").register()
     _register_with("portable_cache")
     # What takes long to import waits for who imports it.
     when_imported("torch._dynamo.device_interface", partial(_register_with, "device_interface"))
     for ours in ("device_calls", "meta_kernels", "python_kernels"):
         when_imported("torch._dynamo", partial(_register_with, ours))
-    if inspected:
-        importlib.import_module("torch_neuronx.profiling.inspection").start()
-    if TORCH_NEURONX_CLOCK.get() == "model":
-        core.call_at_first_use(_count_predictions)
-    if TORCH_NEURONX_FAULTS.text():
-        importlib.import_module("torch_neuronx.testing.inject").arm_from_environment()
     if attention:
         importlib.import_module("torch_neuronx.kernels.sdpa").install()
     # `import torch.neuron.memory` must find the module that torch.neuron uses, not load a second.

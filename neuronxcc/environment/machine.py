@@ -44,7 +44,8 @@ NEURON_RT_VISIBLE_CORES=4-7 python serve.py               # neuron:0 is core 4
 NEURON_PLATFORM_TARGET_OVERRIDE = MACHINE.variable(
     "NEURON_PLATFORM_TARGET_OVERRIDE", TEXT,
     "The chip: `trn1`, `trn1n`, `inf2`, `trn2`, `trn3`, or by generation of the core `gen2` "
-    "(trn1), `gen3` (trn2), `gen4` (trn3), in any letter case. NKI kernels outside of the device "
+    "(trn1), `gen3` (trn2), `gen4` (trn3), in any letter case. An instance type "
+    "(`trn2.48xlarge`) is none, and inf1 is not emulated. NKI kernels outside of the device "
     "take `trn3` by default",
     default="", source="NKI guides; on real machines it overrides what the instance reports",
     readers={Reader.DEVICE, Reader.COMPILER, Reader.NKI, Reader.TOOLS}, said="`trn2`",

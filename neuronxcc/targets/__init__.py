@@ -9,6 +9,7 @@ One file per target holds its numbers, each with the public document it comes fr
 'trn2'
 """
 
+import argparse
 import importlib
 import pkgutil
 
@@ -38,6 +39,7 @@ __all__ = [
     "UnknownTargetError",
     "get_target",
     "register",
+    "target_argument",
     "target_names",
 ]
 
@@ -80,12 +82,29 @@ class UnknownTargetError(ValueError):
     Attributes:
         given: the name that was asked for.
         allowed: all names that are accepted.
+        remedy: what to name instead, "" where the name is nothing that we know.
     """
 
     def __init__(self, given: str) -> None:
         self.given = given
         self.allowed = target_names()
-        super().__init__(f"unknown target {given!r}; allowed: {', '.join(self.allowed)}")
+        self.remedy = _instead(given.strip().lower())
+        said = f"unknown target {given!r}; allowed: {', '.join(self.allowed)}"
+        super().__init__(f"{said}. {self.remedy}" if self.remedy else said)
+
+
+def _instead(name: str) -> str:
+    """What to name where somebody named an instance type or the generation that is not emulated."""
+    for target in _BY_NAME.values():
+        for instance in target.instances:
+            if name == instance.name.lower():
+                return f"{instance.name} is an instance of {target.name}: name {target.name}."
+    if name.partition(".")[0] == "inf1":
+        return (
+            "Inf1 has NeuronCore-v1, for which another compiler, neuron-cc, is made; it is not "
+            "emulated. The oldest core here is NeuronCore-v2: name inf2."
+        )
+    return ""
 
 
 def target_names() -> tuple[str, ...]:
@@ -103,6 +122,19 @@ def get_target(name: str) -> Target:
     if target is None:
         raise UnknownTargetError(name)
     return target
+
+
+def target_argument(text: str) -> str:
+    """Return the target of a command line as it is given; for the ``type`` of an option.
+
+    Raises:
+        argparse.ArgumentTypeError: there is none, with the text of `UnknownTargetError`.
+    """
+    try:
+        get_target(text)
+    except UnknownTargetError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 for _target in TARGETS:

@@ -160,6 +160,67 @@ for _ in range(2):
         )
 
 
+def test_what_registration_reads_is_read_before_pytorch_is_changed() -> None:
+    """A value that is refused later would leave half a device, and hide its own message."""
+    code = """
+import sys
+from neuronxcc.environment.variable import Variable
+
+plain, early, late = Variable.get, set(), set()
+
+def get(self, *arguments, **named):
+    torch = sys.modules.get("torch")
+    known = getattr(torch, "_C", None)
+    changed = known is not None and known._get_privateuse1_backend_name() == "neuron"
+    (late if changed else early).add(self.name)
+    return plain(self, *arguments, **named)
+
+Variable.get = get
+import torch
+print(len(early), sorted(late - early))
+"""
+    text = output(
+        code,
+        NEURON_RT_INSPECT_ENABLE="1",
+        TORCH_NEURONX_FAULTS="slow_rank:seconds=0",
+        TORCH_NEURONX_ENABLE_NKI_SDPA="1",
+    )
+    count, late = text.split(maxsplit=1)
+    assert int(count) > 10
+    assert late == "[]"
+
+
+@pytest.mark.parametrize(
+    ("variable", "others"),
+    [
+        ("TORCH_NEURONX_EAGER_MODE", {}),
+        ("TORCH_NEURONX_ENABLE_STACK_TRACE", {}),
+        ("TORCH_NEURONX_CLOCK", {}),
+        ("NEURON_EXTRACT_GRAPHS_ONLY", {}),
+        ("TORCH_NEURONX_FAULTS", {}),
+        ("NEURON_RT_INSPECT_EVENT_FILTER_NC", {"NEURON_RT_INSPECT_ENABLE": "1"}),
+    ],
+)
+def test_a_refused_value_is_named_each_time(variable: str, others: dict[str, str]) -> None:
+    code = """
+import torch
+print(torch.neuron.device_count())
+for _ in range(2):
+    try:
+        import torch_neuronx
+    except RuntimeError as error:
+        print(str(error).replace("\\n", " "))
+"""
+    done = python(code, warnings="ignore", **others, **{variable: "wrong?"})
+    assert done.returncode == 0, done.stderr
+    devices, first, second = done.stdout.splitlines()
+    assert devices == "0"
+    assert first == second
+    assert first.startswith("the neuron device cannot be set up: ")
+    assert "wrong?" in first
+    assert variable in first
+
+
 def test_another_backend_in_the_same_process() -> None:
     code = """
 import torch

@@ -1,11 +1,14 @@
 """The table of targets: what can be looked up, and that its numbers agree with each other."""
 
+import argparse
 from dataclasses import FrozenInstanceError
 
 import pytest
 
 from neuronxcc import targets
-from neuronxcc.targets import Target, UnknownTargetError, get_target
+from neuronxcc.machine import MachineConfigError, named_target
+from neuronxcc.options import OptionError, parse
+from neuronxcc.targets import Target, UnknownTargetError, get_target, target_argument
 from neuronxcc.targets.spec import GIB, MIB
 
 ALL = pytest.mark.parametrize("target", targets.TARGETS, ids=lambda target: target.name)
@@ -29,7 +32,7 @@ def test_documented_spellings(spelling: str, name: str) -> None:
     assert get_target(spelling).name == name
 
 
-@pytest.mark.parametrize("name", ["", "trn4", "cuda", "trn2u.48xlarge"])
+@pytest.mark.parametrize("name", ["", "trn4", "cuda", "trn9.48xlarge"])
 def test_unknown_target_lists_what_is_allowed(name: str) -> None:
     with pytest.raises(UnknownTargetError) as caught:
         get_target(name)
@@ -38,6 +41,37 @@ def test_unknown_target_lists_what_is_allowed(name: str) -> None:
     )
     assert caught.value.given == name
     assert isinstance(caught.value, ValueError)
+
+
+INSTANCES = [
+    (instance.name, target.name) for target in targets.TARGETS for instance in target.instances
+]
+INF1 = (
+    "Inf1 has NeuronCore-v1, for which another compiler, neuron-cc, is made; it is not emulated. "
+    "The oldest core here is NeuronCore-v2: name inf2."
+)
+INSTEAD = [
+    *((name, f"{name} is an instance of {of}: name {of}.") for name, of in INSTANCES),
+    ("inf1", INF1),
+    ("Inf1.24xlarge", INF1),
+]
+
+
+@pytest.mark.parametrize(("name", "remedy"), INSTEAD)
+def test_every_door_says_what_to_name_instead(name: str, remedy: str) -> None:
+    with pytest.raises(UnknownTargetError) as caught:
+        get_target(name)
+    assert caught.value.remedy == remedy
+    assert str(caught.value).endswith(f", gen4. {remedy}")
+    with pytest.raises(MachineConfigError) as machine:
+        named_target({"NEURON_PLATFORM_TARGET_OVERRIDE": name})
+    assert str(machine.value).endswith(f", gen4. {remedy}")
+    with pytest.raises(OptionError) as option:
+        parse({"target": name})
+    assert str(option.value).endswith(f", gen4. {remedy}")
+    with pytest.raises(argparse.ArgumentTypeError) as argument:
+        target_argument(name)
+    assert str(argument.value) == str(caught.value)
 
 
 def test_default_is_a_target() -> None:

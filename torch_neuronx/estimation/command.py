@@ -10,7 +10,7 @@ from pathlib import Path
 
 from neuronxcc.environment.registry import VARIABLES
 from neuronxcc.perf.graphs.collectives import DEFAULT_ERA, ERAS
-from neuronxcc.targets import DEFAULT_TARGET, target_names
+from neuronxcc.targets import DEFAULT_TARGET, target_argument
 from neuronxcc.unread import ends_quietly
 from torch_neuronx.distributed.planning.command import machine_variables
 from torch_neuronx.distributed.planning.errors import PlanError
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
         "without running its arithmetic.",
         epilog=f"Instance types: {', '.join(instance_names())}.",
     )
-    made.add_argument("--target", choices=target_names(), help=f"default: {DEFAULT_TARGET}")
+    made.add_argument("--target", type=target_argument, help=f"default: {DEFAULT_TARGET}")
     made.add_argument("--lnc", type=int, help="physical cores of a logical one")
     made.add_argument(
         "--mode", choices=("compiled", "eager"), default="compiled", help="default: compiled"

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 
-from neuronxcc.targets import target_names
+from neuronxcc.targets import target_argument
 from neuronxcc.unread import ends_quietly
 
 from .coverage import as_data, explain, find, policy_of, report, select
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         "the way of the others.",
     )
     parser.add_argument("operator", nargs="?", help="explain one, e.g. topk or aten::mm.out")
-    parser.add_argument("--target", choices=target_names(), help="default: the emulated machine")
+    parser.add_argument("--target", type=target_argument, help="default: the emulated machine")
     parser.add_argument("--family", help="only one family, with a line for each operator")
     parser.add_argument("--dtype", help="only one dtype, with a line for each operator")
     parser.add_argument("--host-only", action="store_true", help="only what no NeuronCore executes")

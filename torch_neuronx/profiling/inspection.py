@@ -24,8 +24,15 @@ from torch_neuronx.profiling.sampling import Sampler
 
 
 def start() -> None:
-    """Observe from now on; the profile is written at exit, if the device was used."""
-    cores = parse_cores(NEURON_RT_INSPECT_EVENT_FILTER_NC.get())
+    """Observe from now on; the profile is written at exit, if the device was used.
+
+    Raises:
+        ValueError: The filter names what is no core.
+    """
+    try:
+        cores = parse_cores(NEURON_RT_INSPECT_EVENT_FILTER_NC.get())
+    except ValueError as error:
+        raise ValueError(f"{NEURON_RT_INSPECT_EVENT_FILTER_NC.name}: {error}") from error
     cpu, memory = NEURON_RT_INSPECT_CPU_UTIL.get(), NEURON_RT_INSPECT_HOST_MEMORY.get()
     sampler = Sampler(cpu=cpu, memory=memory) if cpu or memory else None
     recording.start(NEURON_RT_INSPECT_SYS_TRACE_MAX_EVENTS_PER_NC.get(), cores)

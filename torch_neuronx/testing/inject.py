@@ -270,6 +270,14 @@ def parse(text: str) -> list[inject]:
 
 
 def arm_from_environment() -> None:
-    """Arm what `TORCH_NEURONX_FAULTS` asks for, until the process ends."""
-    for fault in parse(TORCH_NEURONX_FAULTS.get()):
+    """Arm what `TORCH_NEURONX_FAULTS` asks for, until the process ends.
+
+    Raises:
+        FaultError: The variable says something that there is not.
+    """
+    try:
+        found = parse(TORCH_NEURONX_FAULTS.get())
+    except FaultError as error:
+        raise FaultError(f"{TORCH_NEURONX_FAULTS.name}: {error}") from error
+    for fault in found:
         fault.arm()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from neuronxcc.frontends.hlo import foreign
 from neuronxcc.frontends.hlo.errors import (
     INVALID,
     NOT_A_MODULE,
@@ -171,8 +172,7 @@ def _parse(content: bytes) -> Any:
     raise HloError(
         NOT_A_MODULE,
         f"the input ({len(content)} bytes) is no HloModuleProto with a computation",
-        "give a serialised HloModuleProto (lowered.compiler_ir('hlo')"
-        ".as_serialized_hlo_module_proto() in JAX), or StableHLO",
+        foreign.remedy(content),
     )
 
 
