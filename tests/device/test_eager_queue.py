@@ -26,6 +26,23 @@ def _everything_is_enqueued() -> Iterator[None]:
         yield
 
 
+def test_the_thread_that_works_treats_denormals_as_the_one_that_called() -> None:
+    host = torch.full((6, 5), 1e-39)
+    there = host.to("neuron")
+    N.synchronize()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("PyTorch cannot flush denormals on this processor")
+    try:
+        flushed = there * 1.0
+        flushed_host = host * 1.0
+    finally:
+        torch.set_flush_denormal(False)
+    kept = there * 1.0
+    assert flushed_host.view(torch.int32).eq(0).all()
+    assert torch.equal(flushed.cpu().view(torch.int32), flushed_host.view(torch.int32))
+    assert torch.equal(kept.cpu().view(torch.int32), host.view(torch.int32))
+
+
 def _program(seed: int, device: str) -> list[torch.Tensor]:
     """Run some 40 operators, views, in-place writes and reads at random points among them."""
     choose = random.Random(seed)  # noqa: S311

@@ -24,6 +24,9 @@ namespace {
 uint32_t float_control() {
 #if defined(__SSE2__)
   return _mm_getcsr();
+#elif defined(__aarch64__)
+  // What happened is in another register.
+  return static_cast<uint32_t>(__builtin_aarch64_get_fpcr());
 #else
   return 0;
 #endif
@@ -32,6 +35,8 @@ void set_float_control(uint32_t control) {
 #if defined(__SSE2__)
   constexpr uint32_t kFlags = 0x3f;  // what happened, not what is to happen
   if ((_mm_getcsr() | kFlags) != (control | kFlags)) _mm_setcsr(control);
+#elif defined(__aarch64__)
+  if (float_control() != control) __builtin_aarch64_set_fpcr(control);
 #else
   (void)control;
 #endif
