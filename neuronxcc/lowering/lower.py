@@ -30,6 +30,8 @@ from neuronxcc.program.memory import Buffer
 from neuronxcc.program.program import Program
 from neuronxcc.program.steps.operator import AtenStep
 
+_MADE = ("temp", "output")  # storages that hold nothing before a step writes to them
+
 
 def lower(
     graph: Graph,
@@ -102,9 +104,13 @@ def _assemble(graph: Graph, fused: Fused, drafts: Sequence[Draft]) -> Program:
     for storage in (*fused.places.params, *fused.results):
         assert storage.merged is None
         numbers.setdefault(storage, len(numbers))
+    written: set[Storage] = set()
     for position, draft in enumerate(drafts):
         if isinstance(draft, CollectiveDraft):
             draft.position = position
+        early = {s for s in draft.reads if s.kind in _MADE} - written - {*draft.writes}
+        assert not early, f"step {position} reads what no step before it has written: {early}"
+        written.update(draft.writes)
         for storage in (*draft.reads, *draft.writes):
             numbers.setdefault(storage, len(numbers))
             if storage.kind == "temp":

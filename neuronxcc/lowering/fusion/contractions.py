@@ -58,12 +58,25 @@ class Contractions:
                 product.operands.append(self._matrix(product, side, src))
 
     def _begin(self, region: Region) -> Product:
+        # Who reads results of the product runs after it, and is made before: its nodes are visited
+        # when it has been made, and what is made then runs earlier.
+        for node in region.frames:
+            self.demands.copy_packed(node)
         number = self.demands.number()
         kind = "conv" if isinstance(region, ConvRegion) else "gemm"
         cluster = Cluster(number, kind, dict(region.extents), [0, 1, 2])
         product = Product(number, cluster, region)
         self.demands.units.append(product)
         return product
+
+    def store_view(self, node: Node) -> None:
+        """A view that has memory of its own is written from the tiles, if the product was made."""
+        cluster = self.epilogue(node)
+        apart = node in self.demands.required and not self.places.is_view(node)
+        if cluster is not None and apart:
+            at = At(self.regions[node].frames[node])
+            self.demands.write(cluster, node, at, *self.places.store(node))
+            self.demands.want(cluster, (node,))
 
     def epilogue(self, node: Node) -> Cluster | None:
         """The cluster of the product with which a node is computed."""

@@ -89,6 +89,6 @@ class Demands:
         return copies[strides]
 
     def copy_packed(self, node: Node) -> None:
-        """Make the copies of the node that were asked for."""
-        for storage in self._copies.get(node, {}).values():
+        """Make the copies of the node that were asked for and are not made."""
+        for storage in self._copies.pop(node, {}).values():
             self.copy_into(node, storage, storage.strides)

@@ -107,6 +107,7 @@ class _Visitor:
 
     def _visit(self, node: Node) -> None:
         if node.op in VIEWS:
+            self.contractions.store_view(node)
             self.loops.visit_view(node)
         elif node.op in Group.LEAF:
             self.loops.visit_leaf(node)

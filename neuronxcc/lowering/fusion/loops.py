@@ -54,7 +54,7 @@ class Loops:
         if node in demands.required:
             if self.places.is_view(node):
                 demands.require(node.srcs[0], demands.required[node])
-            else:
+            elif node not in self.places.storages:  # else a product stores it
                 self._store_alone(node)
 
     def visit_leaf(self, node: Node) -> None:
