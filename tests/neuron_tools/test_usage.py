@@ -57,6 +57,7 @@ print(torch.neuron.utilization(), torch.neuron.utilization("neuron:1"))
 begin = time.monotonic()
 while time.monotonic() < begin + 0.5:
     torch.add(x, x)
+torch.neuron.synchronize()
 print(torch.neuron.utilization(0), torch.neuron.utilization(1))
 time.sleep(0.5)
 print(torch.neuron.utilization(0))
