@@ -108,7 +108,7 @@ test-all: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## The same and more s
 	$(PYTEST) $(IN_STRICT_MODE) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_FUSED_MODE) $(PYTEST_ARGS)
 
-test-clients: $(CLIENTS_STAMP) ## Programs of client libraries: timm, trl, torchao, ray and others (542 MB installed)
+test-clients: $(CLIENTS_STAMP) ## Programs of client libraries: timm, trl, torchao, ray and others (about 900 MB installed)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(CLIENTS)/bin/python -m pytest tests/clients $(PYTEST_ARGS)
 
 # Generators of their own; the others are Atheris', which mutates files.

@@ -167,6 +167,22 @@ def test_metrics_are_gathered_over_ranks() -> None:
     assert run_ranks(2, metric_over_ranks) == pytest.approx([expected, expected])
 
 
+def trained(steps: int) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses and weights of one process with all data: what ranks end with."""
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    inputs = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
+    losses = []
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [p.detach() for p in model.parameters()]
+
+
 @pytest.mark.slow
 def test_ray_trains_on_two_nodes() -> None:
     """Its ranks have a core each by Ray's own resource, and end as one process with all data."""
@@ -177,16 +193,22 @@ def test_ray_trains_on_two_nodes() -> None:
     reports = main(steps)
     assert {each["backend"] for each in reports} == {"neuron"}
     assert len({each["node"] for each in reports}) == 2
-    torch.manual_seed(0)
-    model = nn.Linear(8, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    inputs = torch.randn(32, 8, generator=torch.Generator().manual_seed(1))
-    for _ in range(steps):
-        loss = nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    losses, weights = trained(steps)
     for report in reports:
-        assert report["loss"] == pytest.approx(loss.item(), rel=1e-5)
-        got = [torch.tensor(w) for w in report["weights"]]
-        torch.testing.assert_close(got, [p.detach() for p in model.parameters()])
+        assert report["loss"] == pytest.approx(losses[-1], rel=1e-5)
+        torch.testing.assert_close([torch.tensor(w) for w in report["weights"]], weights)
+
+
+@pytest.mark.slow
+def test_monarch_trains_by_actors() -> None:
+    """A mesh of actors with a core each ends as one process with all data."""
+    pytest.importorskip("monarch", reason=REASON)
+    from examples.monarch_train import main
+
+    steps = 3
+    found = main(steps)
+    losses, weights = trained(steps)
+    assert found["losses"] == pytest.approx(losses, rel=1e-5)
+    assert len(found["weights"]) == 2
+    for mine in found["weights"]:
+        torch.testing.assert_close(mine, weights)
