@@ -46,7 +46,7 @@ TESTS: dict[str, tuple[str, ...]] = {
                      "compiler/test_moved_bits.py"),
     "neuronxcc/ir/loops.py": ("nki/test_device_control.py", "nodevice/test_perf_growth.py"),
     "neuronxcc/lowering": ("compiler/test_lowering_*", "compiler/test_movement.py",
-                           "compiler/test_conv_*"),
+                           "compiler/test_around_products.py", "compiler/test_conv_*"),
     "neuronxcc/neff": ("compiler/test_neff_*", "fuzz/test_fuzz.py"),
     "neuronxcc/nki": ("nki/compat/*", "nki/test_entry_points.py"),
     "neuronxcc/option_table.py": ("compiler/test_options.py",),

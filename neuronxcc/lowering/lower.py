@@ -108,7 +108,8 @@ def _assemble(graph: Graph, fused: Fused, drafts: Sequence[Draft]) -> Program:
     for position, draft in enumerate(drafts):
         if isinstance(draft, CollectiveDraft):
             draft.position = position
-        early = {s for s in draft.reads if s.kind in _MADE} - written - {*draft.writes}
+        made = {s for s in draft.reads if s.kind in _MADE and s.nbytes}
+        early = made - written - {*draft.writes}
         assert not early, f"step {position} reads what no step before it has written: {early}"
         written.update(draft.writes)
         for storage in (*draft.reads, *draft.writes):
