@@ -283,6 +283,12 @@ OWN: dict[str, ErrorCode] = dict(
             "an error of the compiler's own: a lowering that disagrees with PyTorch",
             "exclude the function with torch.compiler.disable, and report the message",
         ),
+        _code(
+            "ISCH001",
+            "before any step has written it",
+            "an error of the compiler's own: steps in an order that cannot be right",
+            "exclude the function with torch.compiler.disable, and report the message",
+        ),
     )
 )
 

@@ -20,7 +20,7 @@ from neuronxcc.files import write_whole
 from neuronxcc.frontends.hlo.errors import HloError
 from neuronxcc.frontends.model import load_model
 from neuronxcc.host_limits import processors
-from neuronxcc.lowering.errors import LoweringUnsupportedError
+from neuronxcc.lowering.errors import LoweringUnsupportedError, StepOrderError
 from neuronxcc.neff.container import NeffInfo, neff_parts
 from neuronxcc.option_table import Value, find
 from neuronxcc.options import OptionError, Options, parse
@@ -32,7 +32,7 @@ from neuronxcc.progress import Progress, report
 from neuronxcc.targets.spec import GIB
 
 #: What is wrong with a model or with files: printed without a traceback.
-EXPECTED = (HloError, LoweringUnsupportedError, NeffError, OSError)
+EXPECTED = (HloError, LoweringUnsupportedError, NeffError, OSError, StepOrderError)
 INTERNAL = "NCC_IDRV001"
 MOST_BYTES = 1 << 34  # of a model file
 _DEFAULT_JOBS = 8  # documented, of --enable-experimental-O1

@@ -17,6 +17,7 @@ from neuronxcc.lowering.emission.drafts import (
 )
 from neuronxcc.lowering.emission.fold_checks import folded
 from neuronxcc.lowering.emission.summary import summary
+from neuronxcc.lowering.errors import StepOrderError
 from neuronxcc.lowering.fusion.cluster import Storage
 from neuronxcc.lowering.fusion.fuse import Fused, fuse
 from neuronxcc.lowering.geometry.layout import Strides, contiguous
@@ -97,6 +98,16 @@ def _ordered(drafts: list[Draft]) -> list[Draft]:
     return scheduled(drafts, nbytes, [effects, collectives])
 
 
+def check_order(name: str, drafts: Sequence[Draft]) -> None:
+    """Raise StepOrderError if a step reads what no step before it has written."""
+    written: set[Storage] = set()
+    for position, draft in enumerate(drafts):
+        made = {s for s in draft.reads if s.kind in _MADE and s.nbytes}
+        if early := made - written - {*draft.writes}:
+            raise StepOrderError(name, position, (s.node.type for s in early))
+        written.update(draft.writes)
+
+
 def _assemble(graph: Graph, fused: Fused, drafts: Sequence[Draft]) -> Program:
     """Number the buffers, place the temporaries, and build the steps."""
     lives: dict[Storage, Interval] = {}
@@ -104,14 +115,10 @@ def _assemble(graph: Graph, fused: Fused, drafts: Sequence[Draft]) -> Program:
     for storage in (*fused.places.params, *fused.results):
         assert storage.merged is None
         numbers.setdefault(storage, len(numbers))
-    written: set[Storage] = set()
+    check_order(graph.name, drafts)
     for position, draft in enumerate(drafts):
         if isinstance(draft, CollectiveDraft):
             draft.position = position
-        made = {s for s in draft.reads if s.kind in _MADE and s.nbytes}
-        early = made - written - {*draft.writes}
-        assert not early, f"step {position} reads what no step before it has written: {early}"
-        written.update(draft.writes)
         for storage in (*draft.reads, *draft.writes):
             numbers.setdefault(storage, len(numbers))
             if storage.kind == "temp":

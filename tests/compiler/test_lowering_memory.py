@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import parameter
+from neuronxcc.ir.node import TensorType
+from neuronxcc.lowering.emission.drafts import Draft
+from neuronxcc.lowering.errors import StepOrderError
+from neuronxcc.lowering.fusion.cluster import Storage
+from neuronxcc.lowering.fusion.units import Home
+from neuronxcc.lowering.lower import check_order
 from neuronxcc.lowering.memory.plan import ALIGNMENT, Interval, peak, plan
 from neuronxcc.lowering.scheduling.schedule import dependencies, late, scheduled
 from neuronxcc.lowering.scheduling.schedule import peak as peak_of
@@ -121,3 +130,32 @@ def test_late_order_is_an_order(data: st.DataObject) -> None:
     place = {number: position for position, number in enumerate(order)}
     for number, before in enumerate(needs):
         assert all(place[other] < place[number] for other in before)
+
+
+@pytest.mark.parametrize("kind", ["temp", "output", "input"])
+@pytest.mark.parametrize("rows", [0, 4])
+def test_a_step_that_reads_what_nothing_has_written_is_refused(kind: str, rows: int) -> None:
+    """Memory of the caller's has its content, and memory of no bytes has none."""
+    node = parameter(0, TensorType(DType.F32, (rows, 3)))
+    storage = Storage(kind, node, node.shape, (3, 1))
+
+    def draft(reads: list[Storage], writes: list[Storage]) -> Draft:
+        return Draft(Home(0, storage), reads, writes, lambda _: pytest.fail("is not built"))
+
+    writer, reader, updater = (
+        draft([], [storage]),
+        draft([storage], []),
+        draft([storage] * 2, [storage]),
+    )
+    for order in ([writer, reader], [updater, reader], []):
+        check_order("graph7", order)
+    if kind == "input" or not rows:
+        check_order("graph7", [reader, writer])
+        return
+    with pytest.raises(StepOrderError) as told:
+        check_order("graph7", [draft([], []), reader, writer])
+    assert str(told.value) == (
+        "[NCC_ISCH001] step 1 of graph7 reads f32[4,3] before any step has written it. This is a "
+        "defect of the compiler, not of your program. remedy: exclude the function with "
+        "torch.compiler.disable, and report this message"
+    )

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as funcol
 from torch.distributed import distributed_c10d
 
-from torch_neuronx import _C, neuron
+from tests.device.enqueued import everything_enqueued
+from torch_neuronx import neuron
 
 NAMES = 6
 SIZES = (1, 12, 600, 4800, 60_000)  # elements; multiples of the 4 ranks that there may be, or 1
@@ -198,15 +199,11 @@ CALLS: dict[Callable[[Program], None], int] = {
 
 def run(seed: int, mode: str, groups: list[tuple[list[int], Any]], length: int) -> list[Tensor]:
     """All values of the program of a seed."""
-    before = _C.direct_elements()
-    _C.set_direct_elements(0)
-    with neuron.eager_mode(mode):
+    with everything_enqueued(mode):
         program = Program(seed, groups)
         for call in program.random.choices(list(CALLS), list(CALLS.values()), k=length):
             call(program)
-        results = program.results()
-    _C.set_direct_elements(before)
-    return results
+        return program.results()
 
 
 def groups_of(world: int) -> list[tuple[list[int], Any]]:

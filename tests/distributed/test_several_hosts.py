@@ -18,7 +18,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from tests.distributed.ranks import RankError, run_ranks
-from torch_neuronx import _C, neuron
+from torch_neuronx import neuron
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,11 +246,8 @@ def check_message_errors(rank: int, n: int) -> None:
     dist.barrier()
 
 
-def everything(rank: int, n: int, layout: str, store: str, mode: str) -> None:
+def everything(rank: int, n: int, layout: str, store: str) -> None:
     join(layout, rank, store)
-    if mode == "strict":
-        neuron.set_eager_mode(mode)
-        _C.set_direct_elements(0)  # all that can be enqueued is
     for dtype in DTYPES:
         for count in COUNTS if dtype == torch.float32 else COUNTS[:2]:
             check_reductions(rank, n, dtype, count)
@@ -274,8 +271,15 @@ def everything(rank: int, n: int, layout: str, store: str, mode: str) -> None:
     ],
 )
 def test_collectives(layout: str, mode: str, tmp_path: Path) -> None:
-    arguments = (layout, str(tmp_path / "store"), mode)
-    run_ranks(len(layout), everything, *arguments, backend="none", timeout=150)
+    run_ranks(
+        len(layout),
+        everything,
+        layout,
+        str(tmp_path / "store"),
+        env={} if mode == "debug" else {"TORCH_NEURONX_EAGER_MODE": mode},
+        backend="none",
+        timeout=150,
+    )
 
 
 def faults(rank: int, n: int, layout: str, store: str, victim: int, report: str) -> None:

@@ -13,6 +13,7 @@
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/deferred.h"
+#include "queue/failure.h"
 #include "queue/queue.h"
 
 namespace torch_neuronx {
@@ -99,10 +100,11 @@ class Waiting final : public queue::Work {
     for (const auto& completion : completions_) {
       try {
         completion->wait();
-      } catch (const c10::Error& error) {
-        tell_once(error.what_without_backtrace(), &told);
       } catch (const std::exception& error) {
-        tell_once(error.what(), &told);
+        std::string text = queue::first_line(error.what());
+        if (text == told) continue;
+        TORCH_WARN("after an earlier failure: ", text);
+        told = std::move(text);
       }
     }
   }
@@ -110,13 +112,6 @@ class Waiting final : public queue::Work {
   bool waits() const override { return true; }
 
  private:
-  static void tell_once(std::string text, std::string* told) {
-    text.resize(std::min(text.find('\n'), text.size()));
-    if (text == *told) return;
-    TORCH_WARN("after an earlier failure: ", text);
-    *told = std::move(text);
-  }
-
   const Completions completions_;
 };
 

@@ -191,8 +191,12 @@ c10::intrusive_ptr<c10d::Work> NeuronBackend::issue(Request request) {
   if (segment_.local_size() > 1 && has_tensors) share_arena(device);
   // Between hosts a rank may expose a part for each, and the whole.
   const size_t views = std::max(call.exposed.size(), hosts_ ? static_cast<size_t>(size_) + 1 : 0);
-  if (views > kInlineViews && has_tensors)
-    call.table = empty_on(device, {static_cast<int64_t>(views * sizeof(View))}, {}, at::kByte);
+  if (views > kInlineViews && has_tensors) {
+    const auto table =
+        empty_on(device, {static_cast<int64_t>(views * sizeof(View))}, {}, at::kByte);
+    call.table = {table.mutable_data_ptr(), table.nbytes()};
+    request.kept.push_back(table);
+  }
 
   const std::lock_guard<std::mutex> lock(issue_mutex_);
   if (call.kind == Kind::kAllReduce || call.kind == Kind::kReduce ||

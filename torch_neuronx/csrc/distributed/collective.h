@@ -1,7 +1,6 @@
 // A collective as data: what one rank asks for, in bytes of its own memory.
 #pragma once
 
-#include <ATen/core/TensorBody.h>
 #include <c10/core/ScalarType.h>
 
 #include <chrono>
@@ -59,7 +58,7 @@ struct Call {
   // Where views are put that are more than a slot has room for. Whoever issues the collective
   // allocates it: memory that was freed is handed out while what is enqueued may still use it, and
   // the collective waits for that and not for what is enqueued later.
-  at::Tensor table;
+  Memory table{nullptr, 0};
   uint64_t sequence = 0;
   bool by_address = false;  // what is exposed must be read where it is: it is written meanwhile
   std::chrono::milliseconds timeout{0};

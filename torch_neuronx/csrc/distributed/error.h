@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "queue/failure.h"
+
 namespace torch_neuronx::distributed {
 
 // The runtime's names and numbers of what can go wrong between ranks.
@@ -37,11 +39,7 @@ inline std::exception_ptr error_of(const char* status, const std::string& text) 
   return error_of([&] { fail(status, text); });
 }
 
-// The first line of an exception's text: gloo's and c10's go on with a backtrace.
-inline std::string first_line(std::string_view text) {
-  return std::string(text.substr(0, text.find('\n')));
-}
-
+using queue::first_line;
 // The same of any exception: of one that Python raised, its kind and text ("ValueError: too long").
 std::string first_line(const std::exception& error);
 std::string first_line(const std::exception_ptr& error);

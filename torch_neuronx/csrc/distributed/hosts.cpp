@@ -65,7 +65,6 @@ void SegmentNeighbours::barrier(const Errand& errand) {
 
 void SegmentNeighbours::close(const Errand&) {
   if (!alone()) local_.leave(call_);
-  call_.table.reset();
 }
 
 Hosts::Hosts(Segment& segment, Local& local, int rank, c10::intrusive_ptr<c10d::Backend> gloo,

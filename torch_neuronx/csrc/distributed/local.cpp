@@ -112,8 +112,8 @@ void Local::post(const Call& call) {
   d.is_inline = !call.by_address && bytes <= limit && count <= kInlineViews;
   View* views = mine.views;
   if (count > kInlineViews) {
-    TORCH_INTERNAL_ASSERT(call.table.defined() && call.table.nbytes() >= count * sizeof(View));
-    views = static_cast<View*>(call.table.mutable_data_ptr());
+    TORCH_INTERNAL_ASSERT(call.table.bytes >= count * sizeof(View));
+    views = static_cast<View*>(call.table.data);
     mine.table = segment_.expose(views, count * sizeof(View));
   }
   std::byte* payload = mine.payload;

@@ -4,8 +4,14 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace torch_neuronx::queue {
+
+// The first line of an exception's text: gloo's and c10's go on with a backtrace.
+inline std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
 
 // An exception of the same type whose text also says which call it was of, and where that was.
 std::exception_ptr with_name(std::exception_ptr failure, const std::string& name,
