@@ -88,10 +88,15 @@ def convolution(node: Node) -> Node | None:
 
 
 def _convolved_type(node: Node) -> DType:
-    """The type to compute in: holds operands and result."""
+    """The type to compute in: holds operands and result.
+
+    What convolve.py makes no step of is in float32 if it is shorter: see csrc/conv/by_aten.h.
+    """
     given = node.srcs[0].dtype
     if given.is_integer:
         return DType.F64
+    if given in _SHORT and node.type.rank != 4:
+        return DType.F32
     if given.is_complex or given is DType.F64 or given is node.dtype:
         return given
     return DType.F32

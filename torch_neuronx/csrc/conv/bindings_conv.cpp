@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "conv/by_aten.h"
 #include "conv/conv.h"
 #include "gemm/methods.h"
 
@@ -52,10 +53,20 @@ std::string conv_method(const at::Tensor& x, const at::Tensor& weight, const at:
       choose_conv2d(out, x, weight, {}, stride, padding, dilation, groups, Epilogue{}));
 }
 
+// By name, as gemm_kernels().
+py::dict conv_widened() {
+  py::dict widened;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
+    widened[c10::toString(dtype)] = is_widened(dtype);
+  return widened;
+}
+
 }  // namespace
 
 void bind_conv(py::module& m) {
   constexpr Pair one{1, 1}, zero{0, 0};
+  m.def("conv_widened", &conv_widened,
+        "Whether ATen's convolutions of a type are computed in float32, see conv/by_aten.h.");
   m.def("conv_run", &conv_run, "x"_a, "weight"_a, "out"_a, "bias"_a = py::none(), "stride"_a = one,
         "padding"_a = zero, "dilation"_a = one, "groups"_a = 1, "scale"_a = py::none(),
         "residual"_a = py::none(), "relu"_a = false, "function"_a = 0, "generation"_a = 0,

@@ -3,6 +3,7 @@
 #include <ATen/native/ConvUtils.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "conv/by_aten.h"
 #include "conv/call.h"
 #include "gemm/methods.h"
 
@@ -56,7 +57,7 @@ void run_aten(const Call& c) {
       c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
   const Epilogue& e = c.epilogue;
   const auto convolve = [&](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
-    return at::convolution(x, w, b, c.stride, c.padding, c.dilation, false, {0, 0}, c.groups);
+    return convolve_by_aten(x, w, b, c.stride, c.padding, c.dilation, false, {0, 0}, c.groups);
   };
   if (e.empty()) {
     host(c.out).copy_(convolve(host(c.input), host(c.weight), host(c.bias)));

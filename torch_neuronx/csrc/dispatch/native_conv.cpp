@@ -6,6 +6,7 @@
 #include <ATen/ops/convolution.h>
 #include <torch/library.h>
 
+#include "conv/by_aten.h"
 #include "conv/conv.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
@@ -55,8 +56,8 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
   }
   if (!out.defined()) {
     out = run_on_host(input.device().index(), [&](HostArgs& host) {
-      return at::convolution(host(input), host(weight), host(optional_bias), stride, padding,
-                             dilation, transposed, output_padding, groups);
+      return conv::convolve_by_aten(host(input), host(weight), host(optional_bias), stride, padding,
+                                    dilation, transposed, output_padding, groups);
     });
   }
   // Each element of the result, or of the input if transposed, meets one filter.

@@ -1,8 +1,6 @@
 // Convolution and pooling on the fastest host kernel, and operators whose CPU version insists on
 // CPU tensors.
 #include <ATen/native/Pool.h>
-#include <ATen/ops/convolution.h>
-#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/nonzero_static.h>
@@ -10,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "conv/by_aten.h"
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
 #include "kernels/pool.h"
@@ -23,8 +22,8 @@ at::Tensor convolution_overrideable(const at::Tensor& input, const at::Tensor& w
                                     bool transposed, at::IntArrayRef output_padding,
                                     int64_t groups) {
   return run_on_host(input.device().index(), [&](HostArgs& host) {
-    return at::convolution(host(input), host(weight), host(bias), stride, padding, dilation,
-                           transposed, output_padding, groups);
+    return conv::convolve_by_aten(host(input), host(weight), host(bias), stride, padding, dilation,
+                                  transposed, output_padding, groups);
   });
 }
 
@@ -34,9 +33,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
     at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
   const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
   return run_on_host(input.device().index(), [&](HostArgs& host) {
-    return at::convolution_backward(host(grad), host(input), host(weight),
-                                    at::IntArrayRef{channels}, stride, padding, dilation,
-                                    transposed, output_padding, groups, mask);
+    return conv::gradients_by_aten(host(grad), host(input), host(weight), at::IntArrayRef{channels},
+                                   stride, padding, dilation, transposed, output_padding, groups,
+                                   mask);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
 
+#include "conv/by_aten.h"
 #include "conv/conv.h"
 #include "memory/allocator.h"
 #include "program/steps.h"
@@ -68,7 +69,7 @@ void ConvStep::run(Frame& frame) const {
       c10::DispatchKeySet({c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastPrivateUse1}));
   store_result(
       frame, *out, whole,
-      at::convolution(input, weight, {}, stride, padding, dilation, false, {0, 0}, groups));
+      conv::convolve_by_aten(input, weight, {}, stride, padding, dilation, false, {0, 0}, groups));
 }
 
 }  // namespace torch_neuronx::program
