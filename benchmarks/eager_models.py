@@ -1,7 +1,8 @@
 """Whole models, unmodified, in each mode of eager execution and on cpu.
 
-    python -m benchmarks.eager_models [--only REGEX] [--repeats N] [--allow-load]
+    python -m benchmarks.eager_models [--zoo] [--only REGEX] [--repeats N] [--allow-load]
 
+With `--zoo` the models are the tests' architectures, tiny ones, forward and backward.
 Milliseconds of a step with its work, the fastest of interleaved runs; of `strict` also how long
 Python takes to issue one. A ratio is time in debug mode / time in the other mode: above 1 the other
 is faster. The last line has the geometric mean of the ratios.
@@ -217,6 +218,23 @@ WORK: dict[str, Callable[[torch.device], Step]] = {
 }
 
 
+def zoo() -> dict[str, Callable[[torch.device], Step]]:
+    """The architectures of the tests, forward and backward."""
+    from tests.compiler.zoo import ZOO, Entry, build, first_output, inputs  # noqa: PLC0415 - seconds
+
+    def work(device: torch.device, entry: Entry) -> Step:
+        model: Any = workloads.built(device, lambda: build(entry))
+        arguments = {name: value.to(device) for name, value in inputs(entry).items()}
+
+        def step() -> object:
+            model.zero_grad()
+            return first_output(model(**arguments)).float().square().mean().backward()
+
+        return step
+
+    return {entry.name: partial(work, entry=entry) for entry in ZOO}
+
+
 def _sample(step: Step, times: int) -> tuple[float, float]:
     """Return milliseconds per step to issue it, and with its work."""
     torch.accelerator.synchronize()
@@ -251,13 +269,16 @@ def measure(make: Callable[[torch.device], Step], repeats: int) -> tuple[dict[st
 
 def main() -> int:
     """Measure and print the table."""
-    args = quiet.parser(__doc__, repeats=15).parse_args()
+    parser = quiet.parser(__doc__, repeats=15)
+    parser.add_argument("--zoo", action="store_true", help="the tests' architectures")
+    args = parser.parse_args()
+    work = zoo() if args.zoo else WORK
 
     def table(watch: quiet.Watch) -> int:
         ratios: dict[str, list[float]] = {mode: [] for mode in MODES[1:]}
         heads = " ".join(f"{name:>8}" for name in ("cpu", *MODES, "issued"))
         print(f"{'':38} {heads}  debug/strict, /fused")
-        for name, make in WORK.items():
+        for name, make in work.items():
             if not re.search(args.only, name):
                 continue
             fastest, issued = measure(make, args.repeats)

@@ -5,7 +5,8 @@ growing size it prints the microseconds of a call with its work done at the call
 with every call enqueued (``strict``) those of the caller, of a call with its work when many follow
 each other, and of one call and waiting for it. Where the last is the longer, enqueuing a call alone
 loses; `queue::direct_elements()` is where that ends. Then: ten products of 1024 x 1024, how long
-until all are issued, and until all are done.
+until all are issued, and until all are done. First of all, as users have it: tiny operators and a
+read in each mode.
 """
 
 from __future__ import annotations
@@ -67,11 +68,30 @@ def _products(mode: str, repeats: int) -> tuple[float, float]:
     return min(issued[1:]) * 1e3, min(done[1:]) * 1e3
 
 
+def _tiny(mode: str, repeats: int) -> float:
+    """Return the microseconds of 99 calls on 16 elements, and of reading one of them."""
+    x = torch.ones(16, device="neuron")
+    found = []
+    with neuron.eager_mode(mode):
+        for _ in range(repeats * 20):
+            start = time.perf_counter()
+            y = x
+            for _ in range(33):
+                y = y + x
+                y.mul_(0.5)
+                y = y.view(16)
+            y[0].item()
+            found.append(time.perf_counter() - start)
+    return min(found) * 1e6
+
+
 def main() -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     repeats = parser.parse_args().repeats
+    tiny = {mode: _tiny(mode, repeats) for mode in ("debug", "strict", "fused")}
+    print("99 calls on 16 elements and a read, us:", {m: round(us, 1) for m, us in tiny.items()})
     _C.set_direct_elements(0)
     print("          |   many calls, us each        | one and waiting, us")
     print(" elements |  debug  strict: caller   all |  debug  strict")
