@@ -116,11 +116,13 @@ def _expand_e8m0(em: Emitter, raw: Val) -> Val:
 
 
 def _shrink_e8m0(em: Emitter, value: Val) -> Val:
-    """The nearest power of two of |x|, upwards from halfway; at least 2^-127, NaN if too large."""
+    """The nearest power of two of |x|, upwards from halfway; at least 2^-127, NaN if too large.
+
+    PyTorch and ml_dtypes round all denormals above 2^-127 (code 0) up, although it may be nearer.
+    """
     magnitude = Num(em, value).bits("i32") & 0x7FFFFFFF
     code = (magnitude + 0x400000).shift_right_logical(23)
-    # Denormals: 2^-127 (code 0) up to 1.5 * 2^-127.
-    code = (magnitude < 0x600000).where(0, code)
+    code = (magnitude < 0x400001).where(0, code)
     return code.lower(255).val
 
 
