@@ -367,6 +367,8 @@ def test_what_is_refused() -> None:
         torch_neuronx.estimate(model(), x(), era="old")
     with pytest.raises(ValueError, match=r"target='trn1', but trn2.48xlarge has chips of trn2"):
         torch_neuronx.estimate(model(), x(), target="trn1", instance="trn2.48xlarge")
+    with pytest.raises(TypeError, match=r"no option 'x'; .* are given as kwargs={'x': ...}"):
+        torch_neuronx.estimate(torch.relu, x=x())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown target 'trn9'"):
         torch_neuronx.estimate(model(), x(), target="trn9")
     with pytest.raises(ValueError, match="steps=0: an estimate has at least one step"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +72,7 @@ def estimate(
     parameters: Parameters | None = None,
     graph_parameters: GraphParameters | None = None,
     host: HostParameters | None = None,
+    **unknown: Never,
 ) -> Estimate:
     """Say how long a PyTorch program would take on hardware, without running its arithmetic.
 
@@ -108,6 +109,7 @@ def estimate(
         parameters: Of the model of kernels.
         graph_parameters: Of graphs.
         host: Of the host.
+        unknown: None; those who name the program's arguments here are told about `kwargs`.
 
     Returns:
         The time and where it goes; `print` shows a summary.
@@ -115,8 +117,14 @@ def estimate(
     Raises:
         EstimateError: The program cannot be timed.
         PlanError: It cannot be run without memory or the other ranks; see docs/planning.md.
+        TypeError: There is no option of a name.
         ValueError: An argument is not one of those that are allowed.
     """
+    for name in unknown:
+        raise TypeError(
+            f"estimate() has no option {name!r}; arguments that the program takes by name are "
+            f"given as kwargs={{{name!r}: ...}}"
+        )
     placement = placed(target, lnc, world_size, instance, ranks_per_instance)
     if mode not in ("compiled", "eager"):
         raise ValueError(f"mode={mode!r}: 'compiled' and 'eager' are the modes")
