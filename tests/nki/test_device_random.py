@@ -157,7 +157,8 @@ def test_normal_with_a_mean_or_a_deviation_each(overload: str, chip: str) -> Non
     tensors = [MEANS, WIDTHS][overload.startswith("float") : 1 + overload.endswith("Tensor")]
     given = tuple(parameter(i, TYPE) for i in range(len(tensors)))
     args: tuple[Any, ...] = tuple(Operand(i) for i in range(len(tensors)))
-    mean, width = MEANS, WIDTHS
+    mean: Any = MEANS
+    width: Any = WIDTHS
     if overload == "Tensor_float":
         args, width = (*args, 0.5), np.float32(0.5)
     elif overload == "float_Tensor":
