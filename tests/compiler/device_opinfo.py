@@ -57,7 +57,7 @@ class _Called(TorchDispatchMode):
     """Takes note of operators and of the types of their tensors."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: set[tuple[str, str]] = set()
 
     def __torch_dispatch__(
