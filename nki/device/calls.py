@@ -15,6 +15,8 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import Graph, Loc
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.ir.op import Op
+from nki.device.called_functions import FUNCTION_CALLS
+from nki.device.called_pooling import POOLING_CALLS
 
 __all__ = ["CALLS", "is_draw", "without_calls"]
 
@@ -180,6 +182,8 @@ CALLS: Final[Mapping[str, Meaning]] = {
     f"{_SDPA}_fused_attention_overrideable_backward.default": _overrideable_backward,
     f"{_SDPA}_efficient_attention.default": _efficient,
     f"{_SDPA}_efficient_attention_backward.default": _efficient_backward,
+    **FUNCTION_CALLS,
+    **POOLING_CALLS,
 }
 #: Of what the host looks at before the program runs.
 _CHECKS: Final = ("neuron::check_", "neuron::check")

@@ -30,6 +30,7 @@ _SHORT = 64  # bytes: runs below that are loaded as tiles, which turns them if t
 _MOST_COLUMNS = 4096
 _SHARED = 1 << 16  # elements of a copy of which each core does a part
 _MOST_COPIED = 1 << 20  # elements that one copy from HBM to HBM moves
+_LEAST_RUN = 1 << 13  # elements of one run that are worth a copy of their own
 
 
 def copy_view(
@@ -60,7 +61,14 @@ def _run(dims: Sequence[tuple[int, int]]) -> int:
 def _copy_runs(
     e: Emitter, source: NkiTensor, view: View, target: NkiTensor, where: View, dtype: DType
 ) -> None:
-    """Copy in HBM, the outermost dimension in parts if there is much, or cores share it."""
+    """Copy in HBM, the outermost dimension in parts if there is much, or cores share it.
+
+    What lies in one run on both sides is a single row of a transfer, and one engine moves a row:
+    it is cut into a part for each of them.
+    """
+    one_run = view.strides == where.strides == contiguous(view.shape).strides
+    if one_run:
+        view, where = (View((view.size,), (1,), shown.offset) for shown in (view, where))
     shape = view.shape
     outer = next((d for d, size in enumerate(shape) if size > 1), None)
     width = words(dtype)
@@ -72,8 +80,11 @@ def _copy_runs(
         return
     each = view.size // shape[outer]
     most = max(1, _MOST_COPIED // each)
-    if view.size >= _SHARED:
-        most = min(most, -(-shape[outer] // e.cores))
+    cores = e.cores if view.size >= _SHARED else 1
+    most = min(most, -(-shape[outer] // cores))
+    if one_run and cores == e.cores:
+        parts = cores * e.target.core.dma_engines
+        most = min(most, max(_LEAST_RUN, -(-shape[outer] // parts)))
     for at, size in e.share(chunks(shape[outer], most)):
         ends = []
         for tensor, shown in ((target, where), (source, view)):

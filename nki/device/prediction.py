@@ -170,7 +170,9 @@ def _added(
     def added() -> float:
         both = joined((_stream(first), _stream(second)), (first, second), links)
         made = predict_stream(both, target, parameters=parameters)
-        return max(0.0, made.device_us - time_of(first, target, parameters).device_us)
+        more = max(0.0, made.device_us - time_of(first, target, parameters).device_us)
+        # What is loaded ahead may delay what the second section waits for: then it isn't.
+        return min(more, time_of(second, target, parameters).device_us)
 
     # The first recording is kept by the key, so that its id is no other one's.
     found: float = _KNOWN.of(second, (target.name, parameters, _Same(first), links), added)

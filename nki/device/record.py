@@ -25,6 +25,7 @@ from nki.device.chains import (
     residents_of,
     run_chain,
 )
+from nki.device.constants import without_wide_constants
 from nki.device.control import without_control
 from nki.device.emitter import Emitter, NoLoweringError, require_form
 from nki.device.exchanged import exchange_section, plain_collectives
@@ -106,7 +107,7 @@ def lower(
         graph = pipeline.run(graph, options)
     graph = plain_collectives(without_control(graph))
     calls = any(node.op in (Op.CUSTOM_CALL, Op.HOST_CALL) for node in graph.nodes())
-    graph = without_calls(graph)
+    graph = without_wide_constants(without_calls(graph))
     if calls and options.auto_cast_type != "tf32":
         # The products of what was a call are cast as others are.
         graph = autocast.cast(graph, options.auto_cast, options.auto_cast_type)

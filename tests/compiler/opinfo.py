@@ -14,7 +14,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.op import Op
 from tests.shallow import shallow
 from torch_neuronx.dynamo.decompositions import decompositions
-from torch_neuronx.dynamo.importer import import_graph
+from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.native import compile_native
 from torch_neuronx.dynamo.partition import partition
 from torch_neuronx.dynamo.reference import run_graph
@@ -103,8 +103,12 @@ def calls(graph: Graph) -> Iterator[tuple[Op, str]]:
                 yield from calls(body)
 
 
-def compiled(function: Any, report: Report, *, native: bool = False) -> Any:
-    """The function through AOTAutograd, our import and the reference or the native executor."""
+#: Makes what runs an imported graph.
+Executor = Callable[[Imported, Mapping[str, Any]], Any]
+
+
+def compiled(function: Any, report: Report, executor: Executor = run_graph) -> Any:
+    """The function through AOTAutograd, our import and an executor, by default the reference."""
 
     def compiler(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         del example_inputs
@@ -114,8 +118,7 @@ def compiled(function: Any, report: Report, *, native: bool = False) -> Any:
             (report.host if op is Op.HOST_CALL else report.custom)[target] += 1
         for host in imported.host_calls:
             report.detail = report.detail or host.reason
-        executable = compile_native(imported, {}) if native else run_graph(imported, {})
-        return boxed(imported, executable)
+        return boxed(imported, executor(imported, {}))
 
     return aot_function(
         function,
@@ -156,13 +159,18 @@ def difference(got: Any, expected: Any) -> str:
 
 @shallow
 def check(
-    info: Any, dtype: torch.dtype, samples: int, *, backward: bool = False, native: bool = False
+    info: Any,
+    dtype: torch.dtype,
+    samples: int,
+    *,
+    backward: bool = False,
+    executor: Executor = run_graph,
 ) -> Report:
     """Go through samples of one OpInfo: the first ones, spread over all of them."""
     report = Report(full_name(info))
     inputs = first_samples(info, dtype, samples, report, backward=backward)
     for sample in inputs:
-        _check_sample(info, sample, report, backward=backward, native=native)
+        _check_sample(info, sample, report, backward=backward, executor=executor)
         if report.finished:
             break
     return report
@@ -185,7 +193,7 @@ def check_together(info: Any, picks: Mapping[torch.dtype, int]) -> Report:
         for sample in first_samples(info, dtype, count, report, backward=False):
             forward, used = as_function(info, sample, backward=False)
             try:
-                _run(forward, used, backward=False)
+                run(forward, used, backward=False)
             except Exception:  # noqa: BLE001, S112 - eager refuses it: nothing to compare with
                 continue
             forwards.append((forward, len(used)))
@@ -202,7 +210,7 @@ def check_together(info: Any, picks: Mapping[torch.dtype, int]) -> Report:
     report.status = "eager"
     if forwards:
         report.status = "ok"
-        _compare(info, function, tensors, report)
+        compare(info, function, tensors, report)
     return report
 
 
@@ -237,29 +245,31 @@ def as_function(info: Any, sample: Any, *, backward: bool) -> tuple[Any, list[to
     return forward, [leaves[i] for i in where]
 
 
-def _check_sample(info: Any, sample: Any, report: Report, *, backward: bool, native: bool) -> None:
+def _check_sample(
+    info: Any, sample: Any, report: Report, *, backward: bool, executor: Executor
+) -> None:
     forward, tensors = as_function(info, sample, backward=backward)
-    _compare(info, forward, tensors, report, backward=backward, native=native)
+    compare(info, forward, tensors, report, backward=backward, executor=executor)
 
 
-def _compare(
+def compare(
     info: Any,
     forward: Any,
     tensors: list[torch.Tensor],
     report: Report,
     *,
     backward: bool = False,
-    native: bool = False,
+    executor: Executor = run_graph,
 ) -> None:
     """Run a function of tensors both ways and note what became of it."""
     try:
-        expected = _run(forward, tensors, backward=backward)
+        expected = run(forward, tensors, backward=backward)
     except Exception as error:  # noqa: BLE001
         report.status, report.detail = "eager", f"{type(error).__name__}: {error}"
         return
     report.samples += 1
     try:
-        got = _run(compiled(forward, report, native=native), tensors, backward=backward)
+        got = run(compiled(forward, report, executor), tensors, backward=backward)
     except Exception as error:  # noqa: BLE001
         text = f"{type(error).__name__}: {error}"
         report.status = "dynamic" if any(part in text for part in DYNAMIC) else "error"
@@ -278,7 +288,7 @@ def _compare(
             return
 
 
-def _run(function: Any, tensors: Sequence[torch.Tensor], *, backward: bool) -> list[Any]:
+def run(function: Any, tensors: Sequence[torch.Tensor], *, backward: bool) -> list[Any]:
     """Outputs, then the arguments as the operator left them, or their gradients."""
     args = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
     torch.manual_seed(42)  # what the OpInfos of random operators set themselves, in eager mode
@@ -318,7 +328,7 @@ def main() -> None:
                 getattr(torch, options.dtype),
                 options.samples,
                 backward=options.backward,
-                native=options.native,
+                executor=compile_native if options.native else run_graph,
             )
         totals[report.status] += 1
         used["host"].update(report.host.keys())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from neuronxcc.ir import build
 from neuronxcc.ir.calls import CHECK
@@ -120,6 +122,87 @@ def test_choices_by_a_probability_each() -> None:
     for low in (0.0, 0.25, 0.5, 0.75):
         here = (chances >= low) & (chances < low + 0.25)
         assert found[here].mean() == pytest.approx(low + 0.125, abs=0.05)
+
+
+@pytest.mark.parametrize("optlevel", [1, 2])
+@pytest.mark.parametrize("shape", [TYPE.shape, (1, 67), (301, 1), (1,), ()])
+@pytest.mark.parametrize("constant", [True, False])
+def test_a_parameter_for_each_number_is_its_own(
+    shape: tuple[int, ...], optlevel: int, *, constant: bool
+) -> None:
+    """Given by number, broadcast, or one for each: what is drawn fits it, or none are drawn."""
+    x = parameter(0, TYPE, "x")
+    type_ = TensorType(DType.F32, shape)
+    p = build.splat(1.0, type_) if constant else parameter(1, type_, "p")
+    node = call("aten::bernoulli.Tensor", (Operand(0), Operand(1)), given=(x, p))
+    params = (x,) if constant else (x, p)
+    options = Options(target="trn2", optlevel=optlevel)
+    program = lower(Graph("test", params, (node,)), "trn2", options, passes=False)
+    if program.missing:
+        assert shape != TYPE.shape
+        assert "do not lie as the numbers" in program.missing[0].reason
+        return
+    values = [np.zeros(TYPE.shape, np.float32), np.ones(shape, np.float32)]
+    (found,) = program.run(values[: len(params)], by="reference")
+    assert (found == 1).all()
+
+
+MEANS = np.linspace(-100, 100, TYPE.size, dtype=np.float32).reshape(TYPE.shape)
+WIDTHS = np.linspace(0, 3, TYPE.size, dtype=np.float32).reshape(TYPE.shape)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("overload", ["Tensor_Tensor", "Tensor_float", "float_Tensor"])
+def test_normal_with_a_mean_or_a_deviation_each(overload: str, chip: str) -> None:
+    tensors = [MEANS, WIDTHS][overload.startswith("float") : 1 + overload.endswith("Tensor")]
+    given = tuple(parameter(i, TYPE) for i in range(len(tensors)))
+    args: tuple[Any, ...] = tuple(Operand(i) for i in range(len(tensors)))
+    mean: Any = MEANS
+    width: Any = WIDTHS
+    if overload == "Tensor_float":
+        args, width = (*args, 0.5), np.float32(0.5)
+    elif overload == "float_Tensor":
+        args, mean = (2.0, *args), np.float32(2.0)
+    node = call(f"aten::normal.{overload}", args, given=given)
+    (found,) = lowered(Graph("test", given, (node,)), chip).run(tensors, by="reference")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = ((found - mean) / width).astype(np.float64)[1:]  # the first deviation is 0
+    moments(z, 0.0, 1.0)
+
+
+def like_a_distribution(found: np.ndarray, cdf: Callable[[np.ndarray], np.ndarray]) -> None:
+    """The largest distance of what was drawn from its distribution function: one in a million."""
+    assert stats.kstest(found.reshape(-1), cdf).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize(("median", "width"), [(0.0, 1.0), (3.0, 0.25)])
+def test_cauchy(chip: str, median: float, width: float) -> None:
+    source = build.constant(np.zeros(TYPE.shape, np.float32), DType.F32)
+    found = drawn(call("aten::cauchy.default", (Operand(0), median, width), given=(source,)), chip)
+    assert np.isfinite(found).all()
+    like_a_distribution(found, stats.cauchy(median, width).cdf)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_log_normal(chip: str) -> None:
+    source = build.constant(np.zeros(TYPE.shape, np.float32), DType.F32)
+    found = drawn(call("aten::log_normal.default", (Operand(0), 0.5, 0.75), given=(source,)), chip)
+    like_a_distribution(found, stats.lognorm(0.75, scale=math.exp(0.5)).cdf)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.S64])
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9, 1.0])
+def test_geometric(p: float, dtype: DType) -> None:
+    source = build.constant(np.zeros(TYPE.shape, dtype.numpy), dtype)
+    types = (TensorType(dtype, TYPE.shape),)
+    found = drawn(call("aten::geometric.default", (Operand(0), p), types, (source,)))
+    assert (found == np.round(found)).all()
+    values, counts = np.unique(found, return_counts=True)
+    assert values[0] == 1
+    shares = stats.geom(p).pmf(values)
+    error = np.sqrt(found.size * shares * (1 - shares)) + 1
+    assert (abs(counts - found.size * shares) <= 6 * error).all()
 
 
 def dropout(dtype: DType, p: float = 0.25) -> Graph:
