@@ -285,6 +285,78 @@ def torchao_float8_training(device: str, compiled: Compile) -> list[Tensor]:
     return trained(model, lambda: forward(inputs).float().square().mean())
 
 
+def _small_states(name: str, device: str) -> list[Tensor]:
+    """Three steps with gradients of 17 values: a state between two codes may be rounded to either.
+
+    torchao compiles the arithmetic of one parameter by itself, without naming a backend.
+    """
+    import torchao.optim
+
+    weight = nn.Parameter(drawn(64, 256).to(device))  # below 4096 elements states stay float32
+    optimizer = getattr(torchao.optim, name)([weight], lr=1e-2)
+    torch.compiler.set_default_backend("neuron" if device == "neuron" else "eager")
+    try:
+        for seed in range(3):
+            weight.grad = ((whole(17, 64, 256, seed=seed) - 8) / 8).to(device)
+            optimizer.step()
+    finally:
+        torch.compiler.set_default_backend(None)
+    moment = optimizer.state[weight]["exp_avg"]
+    assert type(moment).__name__.startswith("OptimState")
+    return [weight, moment.codes]
+
+
+@program("torchao")
+def torchao_8bit_states(device: str, compiled: Compile) -> list[Tensor]:
+    return _small_states("AdamW8bit", device)
+
+
+@program("torchao")
+def torchao_4bit_states(device: str, compiled: Compile) -> list[Tensor]:
+    return _small_states("Adam4bit", device)
+
+
+@program("torchao")
+def torchao_float8_states(device: str, compiled: Compile) -> list[Tensor]:
+    return _small_states("AdamWFp8", device)
+
+
+# transformers: ways to generate that have a second model or caches of their own.
+
+
+def _generated(device: str, compiled: Compile, **arguments: Any) -> list[Tensor]:
+    model = _llama().eval().to(device)
+    model.forward = compiled(model.forward)
+    words = torch.tensor([[5, 6, 7, 8, 5, 6, 7]], device=device)
+    result = model.generate(
+        words,
+        attention_mask=torch.ones_like(words),
+        max_new_tokens=9,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+        pad_token_id=0,
+        eos_token_id=None,
+        **arguments,
+    )
+    return [result.sequences, *result.logits]
+
+
+@program("transformers")
+def generate_assisted(device: str, compiled: Compile) -> list[Tensor]:
+    return _generated(device, compiled, assistant_model=_llama(layers=1).eval().to(device))
+
+
+@program("transformers")
+def generate_looked_up(device: str, compiled: Compile) -> list[Tensor]:
+    return _generated(device, compiled, prompt_lookup_num_tokens=3)
+
+
+@program("transformers")
+def generate_beams(device: str, compiled: Compile) -> list[Tensor]:
+    return _generated(device, compiled, num_beams=3, num_return_sequences=2)
+
+
 # Data, metrics, explanations, graphs, images.
 
 

@@ -99,8 +99,9 @@ def test_sentence_embeddings_train(tmp_path: Path) -> None:
     torch.testing.assert_close(run("neuron"), run("cpu"), rtol=1e-4, atol=1e-5)
 
 
-def test_trl_fine_tunes(tmp_path: Path) -> None:
-    """trl's SFTTrainer with LoRA takes this device by itself, and follows the CPU."""
+@pytest.mark.parametrize("kind", ["SFT", "DPO"])
+def test_trl_fine_tunes(kind: str, tmp_path: Path) -> None:
+    """trl's trainers with LoRA take this device by themselves, and follow the CPU."""
     trl = pytest.importorskip("trl", reason=REASON)
     datasets = pytest.importorskip("datasets", reason=REASON)
     from peft import LoraConfig
@@ -119,10 +120,16 @@ def test_trl_fine_tunes(tmp_path: Path) -> None:
         unk_token="<unk>",
     )
     letters = [chr(ord("a") + n) for n in whole(10, 64).tolist()]
-    rows = [{"text": " ".join(letters[8 * i : 8 * i + 8])} for i in range(8)]
+    texts = [" ".join(letters[8 * i : 8 * i + 8]) for i in range(8)]
+    rows: list[dict[str, str]] = [{"text": text} for text in texts]
+    if kind == "DPO":
+        rows = [
+            {"prompt": text, "chosen": texts[i - 1], "rejected": texts[i - 2]}
+            for i, text in enumerate(texts)
+        ]
 
     def run(cpu: bool) -> tuple[str, float]:
-        settings = trl.SFTConfig(
+        settings = getattr(trl, f"{kind}Config")(
             output_dir=str(tmp_path / str(cpu)),
             max_steps=3,
             per_device_train_batch_size=4,
@@ -135,7 +142,7 @@ def test_trl_fine_tunes(tmp_path: Path) -> None:
             disable_tqdm=True,
             seed=0,
         )
-        trainer = trl.SFTTrainer(
+        trainer = getattr(trl, f"{kind}Trainer")(
             model=_llama(),
             args=settings,
             train_dataset=datasets.Dataset.from_list(rows),

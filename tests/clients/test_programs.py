@@ -57,9 +57,10 @@ def test_eager(name: str) -> None:
 
 
 # peft's DoRA breaks its graph 31 times, which Dynamo takes ten seconds for; `peft_lora` has one.
+# What generates is compiled anew for the first lengths and for its second model.
+LONG = ("peft_dora", "generate_assisted", "generate_looked_up", "generate_beams")
 COMPILED = [
-    pytest.param(name, marks=pytest.mark.exhaustive if name == "peft_dora" else ())
-    for name in PROGRAMS
+    pytest.param(name, marks=pytest.mark.exhaustive if name in LONG else ()) for name in PROGRAMS
 ]
 
 
