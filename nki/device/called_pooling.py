@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from neuronxcc.ir import build
+from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
 
@@ -59,7 +60,7 @@ def _largest(
     rank = values.type.rank
     ends = [[n if d == dim else 0 for d in range(rank)] for n in (low, high)]
     if low or high:
-        values = build.pad(values, _least(values.dtype), *ends)
+        values = build.pad(values, neutral("max", values.dtype), *ends)
         places = places if places is None else build.pad(places, 0, *ends)
     best: Node | None = None
     where: Node | None = None
@@ -94,10 +95,6 @@ def _largest(
 def _along(array: np.ndarray, shape: Ints, dim: int) -> Node:
     """Return a line of constants along a dimension, the same everywhere else."""
     return build.broadcast_in_dim(build.constant(array), shape, (dim,))
-
-
-def _least(dtype: DType) -> float | int:
-    return -math.inf if dtype.is_float else int(np.iinfo(dtype.numpy).min)
 
 
 def _pooled(x: Node, windows: Sequence[Sequence[_Windows]]) -> list[Node | None] | None:

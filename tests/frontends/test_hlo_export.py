@@ -100,6 +100,17 @@ def test_xla_takes_what_is_written() -> None:
     assert len(ran) > 50
 
 
+@pytest.mark.parametrize("kind", ["min", "max"])
+@pytest.mark.parametrize("dtype", [DType.F8E4M3FN, DType.F8E5M2, DType.BF16, DType.S8], ids=repr)
+def test_an_extreme_of_any_type_begins_with_its_own_limit(dtype: DType, kind: str) -> None:
+    """float8_e4m3fn has no infinity: what was written there was NaN."""
+    x = parameter(0, TensorType(dtype, (2, 3)))
+    graph = Graph("test", (x,), (build.reduce(x, kind, (1,)),))
+    values = np.array([[-7, -2, -3], [5, 3, 9]]).astype(dtype.numpy)
+    (got,) = by_xla(export_hlo(graph), [values])
+    assert same_bits(evaluate(graph, [values])[0], got)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_survive_the_round_trip(name: str) -> None:
     program = PROGRAMS[name]

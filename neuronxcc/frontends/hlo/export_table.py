@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from neuronxcc.frontends.hlo.export_writer import Computation
-from neuronxcc.frontends.hlo.scalar import neutral
 from neuronxcc.frontends.hlo.schema import message
+from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.calls import CHECK
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
@@ -46,7 +46,7 @@ def _combiner(c: Computation, kind: str, dtype: DType) -> int:
 
 
 def _neutral(c: Computation, kind: str, dtype: DType) -> int:
-    return c.constant(np.asarray(neutral(kind, dtype)), TensorType(dtype))
+    return c.constant(np.asarray(neutral(kind, dtype), dtype.numpy), TensorType(dtype))
 
 
 def _plain(opcode: str, *names: str) -> Writer:

@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 
 from neuronxcc.frontends.hlo.errors import RefusedError, invalid, unsupported
-from neuronxcc.frontends.hlo.scalar import Scalar, combine, is_neutral, neutral
+from neuronxcc.frontends.hlo.scalar import Scalar, combine, is_neutral
 from neuronxcc.frontends.hlo.site import Handler, Site, Value
 from neuronxcc.ir import build
+from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.halving import reduce_by_halves
 from neuronxcc.ir.node import Node, TensorType
@@ -161,7 +162,7 @@ def _reduce_window(site: Site) -> Value:
 def _window_kind(x: Node, init: Node, kind: str, sizes: dict[str, list[int]]) -> Node:
     if not is_neutral(kind, init):
         # Once for every window: what a window has beyond the operand is left out.
-        result = _window_kind(x, build.constant(neutral(kind, x.dtype)), kind, sizes)
+        result = _window_kind(x, build.constant(neutral(kind, x.dtype), x.dtype), kind, sizes)
         return combine(kind, build.broadcast_in_dim(init, result.shape, ()), result)
     running = _running(x, sizes)
     if running is not None and kind in ("add", "mul", "min", "max"):

@@ -15,6 +15,7 @@ import numpy as np
 from neuronxcc.frontends.hlo.errors import invalid, unsupported
 from neuronxcc.frontends.hlo.site import Site, flatten
 from neuronxcc.ir import build
+from neuronxcc.ir.arithmetic import neutral
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.graph import parameter
 from neuronxcc.ir.make import make
@@ -122,31 +123,12 @@ def lift(results: Iterable[Node], given: Mapping[Node, Node]) -> tuple[Node, ...
     return tuple(new[root] for root in roots)
 
 
-def neutral(kind: str, dtype: DType) -> np.ndarray:
-    """The neutral element of a combination, as a scalar array."""
-    if kind in ("min", "max"):
-        if dtype is DType.PRED:
-            value: object = kind == "min"
-        elif dtype.is_float:
-            value = np.inf if kind == "min" else -np.inf
-        else:
-            info = np.iinfo(dtype.numpy)
-            value = info.max if kind == "min" else info.min
-    elif kind == "and":
-        value = (
-            True if dtype is DType.PRED else -1 if dtype.is_signed else np.iinfo(dtype.numpy).max
-        )
-    else:
-        value = 1 if kind == "mul" else 0
-    return np.array(value, dtype.numpy)
-
-
 def is_neutral(kind: str, node: Node) -> bool:
     """Return whether a scalar is a constant that changes nothing."""
     if node.op is not Op.CONSTANT:
         return False
     literal = node["literal"]
-    expected = neutral(kind, node.dtype)
+    expected = np.asarray(neutral(kind, node.dtype), node.dtype.numpy)
     if kind == "add" and node.dtype.is_float:
         return bool(literal.array == 0)  # -0.0 as well
     return bool(literal == Literal(expected))
