@@ -137,33 +137,62 @@ def _candidates(ours: list[Touch], theirs: list[Touch]) -> list[tuple[Touch, Tou
     return pairs
 
 
+_READ, _WRITTEN, _AGAIN = 1, 2, 4  # what is known of a byte; the last: by more than one access
+
+
 def _by_bytes(
     ours: list[Touch], theirs: list[Touch], races: Callable[[Touch, Touch], bool]
 ) -> list[tuple[Touch, Touch]]:
     """Return pairs that share bytes, one for each of the second core's that has any.
 
     Every byte of the storage has a flag for each kind of access of the first core, so that the
-    time is that of touching the bytes once more.
+    time is that of touching the bytes once more. Where flags meet, the bytes say whose they are;
+    all accesses are looked through only if a byte has several.
     """
     flags = np.zeros(ours[0].tensor.storage.nbytes, np.uint8)
     for touch in ours:
-        view = _bytes(flags, touch.tensor)
-        np.bitwise_or(view, 2 if touch.writes else 1, out=view)
+        view, kind = _view(flags, touch.tensor), _WRITTEN if touch.writes else _READ
+        view |= np.where(view & kind, np.uint8(kind | _AGAIN), np.uint8(kind))
+    owners: dict[bool, Any] = {}
     pairs: list[tuple[Touch, Touch]] = []
     seen: set[Where] = set()
     for b in theirs:
-        matters = 3 if b.writes else 2
-        if b.where in seen or not (_bytes(flags, b.tensor) & matters).any():
+        matters = _READ | _WRITTEN if b.writes else _WRITTEN
+        if b.where in seen:
             continue
-        found = next(((a, b) for a in ours if (a.writes or b.writes) and races(a, b)), None)
+        touched = _view(flags, b.tensor)
+        if not (touched & matters).any():
+            continue
+        owners = owners or {writes: _owners(ours, writes=writes) for writes in (False, True)}
+        asked = {int(i) for writes in {True, not b.writes}
+                 for i in np.unique(_view(owners[writes], b.tensor)) if i >= 0}  # fmt: skip
+        found = next(((ours[i], b) for i in sorted(asked) if races(ours[i], b)), None)
+        if found is None and (touched & _AGAIN).any():
+            found = next(((a, b) for a in ours if (a.writes or b.writes) and races(a, b)), None)
         if found is not None:
             seen.add(b.where)
             pairs.append(found)
     return pairs
 
 
-def _bytes(flags: Any, tensor: NkiTensor) -> Any:
-    """Return the flags of a view's bytes, writable."""
+def _owners(ours: list[Touch], *, writes: bool) -> Any:
+    """For every byte of the storage the last of the accesses of one kind, -1 if there is none."""
+    owners = np.full(ours[0].tensor.storage.nbytes, -1, np.int32)
+    for number, touch in enumerate(ours):
+        if touch.writes == writes:
+            _view(owners, touch.tensor)[...] = number
+    return owners
+
+
+def _view(facts: Any, tensor: NkiTensor) -> Any:
+    """What is known of the bytes of a view, writable.
+
+    Args:
+        facts: one item for each byte of the storage.
+        tensor: the view.
+    """
     offset, strides = byte_layout(tensor.storage, tensor.pattern)
-    size = info(tensor.dtype).itemsize
-    return np.ndarray((*tensor.shape, size), np.uint8, flags, offset, (*strides, 1))
+    size, each = info(tensor.dtype).itemsize, facts.itemsize
+    shape = (*tensor.shape, size)
+    return np.ndarray(shape, facts.dtype, facts, offset * each,
+                      (*(stride * each for stride in strides), each))  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 import nki
 import nki.isa as nisa
 import nki.language as nl
+from nki import access
 from nki.checks import races
 from nki.checks.races import Races, Touch
-from nki.merging.values import Values
+from nki.merging.values import EventKey, Values
 from nki.tensor import NkiTensor
 
 SHAPE = (6, 8)
@@ -110,6 +111,38 @@ def test_many_interleaved_accesses(count: int) -> None:
     found.touch(1, Touch(tensor[7, 0:1], False, ("g.py", 1), []))  # noqa: FBT003
     found.meet()
     assert [where for _, where in found.findings] == [("g.py", 1)]
+
+
+class _Same(Values):
+    """All writes store the same."""
+
+    def __init__(self) -> None:
+        super().__init__([], frozenset())
+
+    def same(self, events: Sequence[EventKey]) -> bool:
+        del events
+        return True
+
+
+def test_what_both_cores_write_alike_is_found_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write of one core was compared with every write of the other one: 4,000,000 times."""
+    compared = []
+
+    def overlap(a: NkiTensor, b: NkiTensor) -> bool:
+        compared.append((a, b))
+        return access.overlap(a, b)
+
+    monkeypatch.setattr(races, "overlap", overlap)
+    count = 2000
+    tensor = nl.ndarray((64, count), nl.float32, nl.shared_hbm)
+    found = Races(_Same)
+    for column in range(count):
+        for core in range(2):
+            written = Touch(tensor[:, column : column + 1], True, ("f.py", column), [])  # noqa: FBT003
+            found.touch(core, written)
+    found.meet()
+    assert found.findings == []
+    assert count <= len(compared) <= 2 * count
 
 
 # Each writes the same four rows of `out` on both cores: (core, x, out, tile).
