@@ -67,6 +67,7 @@ def _register() -> None:
     core.configure(machine.device_count, machine.hbm_bytes, machine.target.name)
     host = importlib.import_module("torch_neuronx._host")
     host.hold_instructions(core)
+    host.start_vector_math()
     host.heed_limits(core)
     core.set_default_device(config.launcher_device(machine.device_count))
     _describe_process(core, machine)
