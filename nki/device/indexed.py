@@ -17,6 +17,7 @@ from neuronxcc.ir.node import Node
 from nki.device.emitter import Emitter, Value, require_form
 from nki.device.groups import Group
 from nki.device.movement import in_hbm
+from nki.device.patterns import copied_patterns, run_patterns
 from nki.device.rows import blocks_of
 from nki.device.transfers import Leaf, load, pattern, pieces, size_of
 from nki.device.types import HELD, words
@@ -183,11 +184,15 @@ def _position(e: Emitter, at: Indexing, place: int, row: int, factor: int) -> Va
 
 
 def run_gather(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> None:
-    """Copy the window of each index."""
+    """Copy the window of each index, or access patterns where constants say the places."""
     (node,) = group.nodes
     e.at(node)
     operand, given = group.uses[node]
     require_form(node.dtype)
+    known = copied_patterns(node)
+    if known is not None:
+        run_patterns(e, node, known, (in_hbm(e, operand, inputs), operand.view), outputs[node])
+        return
     width = words(node.dtype)
     names = ("start_index_map", "operand_batching_dims", "start_indices_batching_dims")
     at = indexing(node, given.view, operand.view, node["slice_sizes"], names)

@@ -10,6 +10,7 @@ from typing import Any
 from neuronxcc.ir.graph import Graph, Loc
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
+from neuronxcc.ir.places import patterns_of
 from neuronxcc.options import Options
 from neuronxcc.passes import autocast, pipeline
 from neuronxcc.targets import DEFAULT_TARGET, Target, get_target
@@ -333,7 +334,9 @@ def _key(chain: Chain, inputs: tuple[Node, ...], outputs: tuple[Node, ...]) -> A
                 uses.append((known, view))
             attrs = tuple((k, type(v), repr(v) if isinstance(v, float) else v)
                           for k, v in node.attrs.items() if k != "sequence")  # fmt: skip
-            rows.append((node.op, node.types, attrs, tuple(uses)))
+            # Places that constants say are in the instructions, not in an operand.
+            places = patterns_of(node) if node.op is Op.GATHER else None
+            rows.append((node.op, node.types, attrs, tuple(uses), places))
         rows.append(tuple(_output(node, group, numbers) for node in group.outputs))
         rows.append(tuple(sorted(numbers[node] for node in group.lines)))
     known_ = {node: group for group in chain for node in group.outputs}

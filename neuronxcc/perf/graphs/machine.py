@@ -9,10 +9,10 @@ from neuronxcc.perf.graphs.parameters import GraphParameters
 from neuronxcc.perf.parameters import Parameters
 from neuronxcc.targets import EngineSpec, Target
 
-__all__ = ["LANES", "Machine"]
+__all__ = ["LANES", "LEAST", "Machine"]
 
 LANES = 128  # partitions that an engine works on at a time
-_LEAST = 64  # cycles of an instruction: NKI API reference, the minimum initiation interval
+LEAST = 64  # cycles of an instruction: NKI API reference, the minimum initiation interval
 _MOVING = 512  # columns of the moving operand of an instruction (nki-api-reference, nc_matmul)
 #: How the tables of the targets call the IR's types.
 _NAMES = {
@@ -112,7 +112,7 @@ class Machine:
         spec = self.spec(engine)
         width = spec.width(_WIDTHS.get(dtype, _NAMES.get(dtype, "default"))) / LANES
         each = -(-elements // (LANES * self.lnc))
-        return max(_LEAST, each * cycles / max(width, 1)) / spec.clock_ghz / 1e3
+        return max(LEAST, each * cycles / max(width, 1)) / spec.clock_ghz / 1e3
 
     def latency_us(self, engine: str) -> float:
         """Microseconds that pass besides until who waits can read a result."""
@@ -140,7 +140,7 @@ class Machine:
         spec = self.spec("tensor")
         rate = spec.clock_ghz * 1e3 * self.graph.product_efficiency
         # One core multiplies at least one tile.
-        least = -(-k // LANES) * _LEAST if self.lnc > 1 else 0
+        least = -(-k // LANES) * LEAST if self.lnc > 1 else 0
         return max(cycles / self.lnc, least) * self.passes(dtype) / rate
 
     def peak_tflops(self, dtype: DType) -> float:
@@ -151,4 +151,4 @@ class Machine:
 def _columns(stationary: int, moving: int) -> int:
     """Cycles for one tile of 128 rows of what is summed over."""
     whole, rest = divmod(moving, _MOVING)
-    return -(-stationary // LANES) * (whole * _MOVING + (max(rest, _LEAST) if rest else 0))
+    return -(-stationary // LANES) * (whole * _MOVING + (max(rest, LEAST) if rest else 0))

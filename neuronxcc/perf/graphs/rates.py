@@ -14,9 +14,10 @@ from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType, is_uniform
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.operators.definition import ELEMENTWISE, Kind
+from neuronxcc.ir.places import patterns_of
 from neuronxcc.ir.table import info
 from neuronxcc.perf.graphs.host import HostParameters
-from neuronxcc.perf.graphs.machine import LANES, Machine
+from neuronxcc.perf.graphs.machine import LANES, LEAST, Machine
 from neuronxcc.perf.parameters import Known
 from neuronxcc.targets import Engine
 
@@ -60,6 +61,9 @@ RATES: Final[dict[str, Rate]] = {
     ),
     "window": Rate("vector", 1, "window", "documented", f"{_GUIDE} (tensor_reduce), overlapping"),
     "copy": Rate("vector", 1, "result", "documented", f"{_GUIDE} (tensor_copy)"),
+    "patterns": Rate(
+        "vector", 1, "result", "documented", f"{_GUIDE} (tensor_copy), a copy for every run"
+    ),
     "transpose": Rate(
         "tensor",
         1,
@@ -90,7 +94,7 @@ RATES: Final[dict[str, Rate]] = {
 FREE: Final = ""  # the class of what costs nothing
 NUMBERS: Final = "arithmetic with a number"
 # What Scalar does as well, at one element of a lane in a cycle.
-_EITHER: Final = frozenset({NUMBERS, "copy"})
+_EITHER: Final = frozenset({NUMBERS, "copy", "patterns"})
 
 _BY_OP = {
     Op.DIVIDE: "division",
@@ -126,6 +130,8 @@ _ATTENTION = "scaled_dot_product"
 
 def class_of(node: Node) -> str:
     """The class of a node: a row of `RATES`, "product", "rows", "attention", or `FREE`."""
+    if node.op is Op.GATHER and patterns_of(node) is not None:
+        return "patterns"
     found = _BY_OP.get(node.op)
     if found is not None:
         return found
@@ -241,12 +247,23 @@ def _by_rate(made: NodeCost, machine: Machine) -> None:
     if made.kind in _EITHER:
         made.either = {"vector": us, "scalar": machine.lanes_us("scalar", elements, 1, dtype)}
         made.engine = "vector"
+        if made.kind == "patterns":
+            least = {name: _copies_us(node, name, machine) for name in made.either}
+            made.either = {name: max(us, least[name]) for name, us in made.either.items()}
         return
     made.busy[rate.engine] = us
     if made.kind == "transpose":
         made.busy["tensor"] *= machine.passes(dtype)
         made.either = _from_psum(elements, machine)
         made.engine = "tensor"
+
+
+def _copies_us(node: Node, engine: str, machine: Machine) -> float:
+    """Microseconds of a gather's access patterns if each copy took the least that one takes."""
+    found = patterns_of(node)
+    assert found is not None
+    blocks = -(-math.prod(node.shape[: found.rows]) // (LANES * machine.lnc))
+    return found.copies * blocks * LEAST / machine.spec(engine).clock_ghz / 1e3
 
 
 # ---- products -----------------------------------------------------------------------------------
