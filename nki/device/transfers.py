@@ -121,11 +121,13 @@ def _turned(leaf: Leaf) -> bool:
         and leaf.columns[0][0] > 1
         and len(leaf.rows) > 0
         and leaf.rows[-1][1] == 1
-        and leaf.rows[-1][0] >= _WORTH
+        and leaf.rows[-1][0] >= _ROWS
+        and size_of(leaf.rows) * size_of(leaf.columns) >= _ELEMENTS
     )
 
 
-_WORTH = 16  # rows: below that an access pattern of elements costs less than a transpose
+# Below that an access pattern of single elements costs less than a transpose.
+_ROWS, _ELEMENTS = 3, 1024
 
 
 def _load_turned(e: Emitter, leaf: Leaf, row: int, column: int) -> NkiTensor:

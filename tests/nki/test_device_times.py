@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from neuronxcc.perf.stream import ENGINES
 from neuronxcc.targets import TARGETS, Target, get_target
 from nki.device import DeviceProgram, ProgramPrediction, lower
 
-from .device_families import FAMILIES, extents_of, softmax
+from .device_families import FAMILIES, extents_of, softmax, turned
 from .device_tools import given_, graph_of
 
 MACHINES = [(target, lnc) for target in TARGETS for lnc in target.supported_lnc]
@@ -137,3 +138,15 @@ def test_what_lies_in_one_run_is_moved_by_all_engines(
     assert bound <= found.device_us <= 1.25 * bound + 5
     values = np.arange(x.type.size, dtype=np.float32).reshape(shape)
     np.testing.assert_array_equal(made.run([values])[0], np.concatenate([values, values]))
+
+
+@pytest.mark.parametrize(("target", "lnc"), MACHINES)
+@pytest.mark.parametrize("columns", [40, 128, 414, 3000])
+def test_more_rows_are_not_turned_in_less_time(columns: int, target: Target, lnc: int) -> None:
+    """Few rows are read element by element; where that took longer, 16 rows took a fifth of 15."""
+    times = [
+        program(turned, DType.F32, (columns, rows), target, lnc, 2).predict().device_us
+        for rows in (1, 2, 3, 4, 6, 8, 12, 15, 16, 17, 24)
+    ]
+    for less, more in itertools.pairwise(times):
+        assert more >= 0.9 * less  # where the other way begins to pay, it is not exactly as fast
