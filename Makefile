@@ -98,18 +98,18 @@ demo: $(CORE_STAMP) ## Train on digits, on one core and two, embed sentences, pr
 check: $(CORE_STAMP) $(EXTRA_STAMP)test ## What needs no device, and every door once: some minutes, before a commit
 	$(PYTEST) $(CHECKS) $(PYTEST_ARGS)
 
-test: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## Run all test tiers (one process per core; PYTEST_ARGS is passed on)
+test: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## Run all test tiers but what is slow (one process per core; PYTEST_ARGS is passed on)
 	$(PYTEST) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_STRICT_MODE) $(STRICT) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_FUSED_MODE) $(FUSED) $(PYTEST_ARGS)
 
-test-all: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## The same and more samples and types of every operator (twice as long)
+test-all: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## The same, slow tests, and more samples and types of every operator
 	$(PYTEST) -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
-	$(PYTEST) $(IN_STRICT_MODE) $(PYTEST_ARGS)
-	$(PYTEST) $(IN_FUSED_MODE) $(PYTEST_ARGS)
+	$(PYTEST) $(IN_STRICT_MODE) -m 'not exhaustive' $(PYTEST_ARGS)
+	$(PYTEST) $(IN_FUSED_MODE) -m 'not exhaustive' $(PYTEST_ARGS)
 
 test-clients: $(CLIENTS_STAMP) ## Programs of client libraries: timm, trl, torchao, ray and others (about 900 MB installed)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(CLIENTS)/bin/python -m pytest tests/clients $(PYTEST_ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(CLIENTS)/bin/python -m pytest tests/clients -m "not exhaustive" $(PYTEST_ARGS)
 
 # Generators of their own; the others are Atheris', which mutates files.
 FUZZ_nki := tests.fuzz.kernels

@@ -79,13 +79,14 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test with `every(n)`, leave all but each n-th to `make test-all`."""
+    """Of the cases of a test with `every(n)`, mark all but each n-th exhaustive or as it says."""
     numbers: Counter[str] = Counter()
     for item in items:
         if mark := item.get_closest_marker("every"):
             name = item.nodeid.partition("[")[0]
-            if numbers[name] % mark.args[0]:
-                item.add_marker(pytest.mark.exhaustive)
+            n, given = mark.args if len(mark.args) > 1 else (*mark.args, "exhaustive")
+            if numbers[name] % n:
+                item.add_marker(given)
             numbers[name] += 1
 
 

@@ -170,6 +170,7 @@ def test_fabric_is_the_loop_written_out(precision: str | None, tmp_path: Path) -
 # Two cores.
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("name", "plugin"),
@@ -193,6 +194,7 @@ def test_two_ranks_are_one_with_the_whole_batch(name: str, plugin: str, tmp_path
         same(result["continued"], result["weights"])
 
 
+@pytest.mark.slow
 @pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["ddp", "neuron_fsdp", "fsdp2"])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
@@ -210,6 +212,7 @@ def test_two_ranks_in_mixed_precision(name: str, precision: str) -> None:
             assert 0 < np.abs(got - want).max() < 2e-2
 
 
+@pytest.mark.slow
 def test_hooks_of_ddp_are_called() -> None:
     """Lightning registers them on CUDA only, and says nothing elsewhere."""
     for calls, weights in run_ranks(2, runs.hooked, env=TORCHRUN):
@@ -217,12 +220,14 @@ def test_hooks_of_ddp_are_called() -> None:
         close(weights, by_hand("cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp", "neuron_fsdp"])
 def test_fabric_on_two_ranks(name: str, tmp_path: Path) -> None:
     for weights in run_ranks(2, runs.by_fabric, name, None, str(tmp_path), env=TORCHRUN):
         close(weights, by_hand("cpu"))
 
 
+@pytest.mark.slow
 def test_a_script_starts_its_own_ranks() -> None:
     command = [sys.executable, "-m", "examples.lightning_digits", "--devices", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -311,6 +316,7 @@ print(run.strategy.root_device, len(run.callbacks))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "module"),
     [("lightning.pytorch", "lightning"), ("pytorch_lightning", "pytorch_lightning")],

@@ -167,6 +167,7 @@ def metric_over_ranks(rank: int, world: int) -> float:
     return value
 
 
+@pytest.mark.slow
 def test_metrics_are_gathered_over_ranks() -> None:
     pytest.importorskip("torchmetrics", reason="lightning has it")
     right = [(drawn(8, 5, seed=r).argmax(1) == whole(5, 8, seed=r)).float().mean() for r in (0, 1)]

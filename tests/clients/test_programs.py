@@ -64,6 +64,7 @@ COMPILED = [
 ]
 
 
+@pytest.mark.every(7, "slow")
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(name: str) -> None:
     torch._dynamo.reset()

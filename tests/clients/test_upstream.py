@@ -40,6 +40,7 @@ def test_refused_as_published(name: str) -> None:
         getattr(upstream_programs, name)()
 
 
+@pytest.mark.slow
 def test_the_patches_suffice() -> None:
     names = [name for name in PROGRAMS if there(name)]
     command = [sys.executable, "-m", "tests.clients.patched", str(PATCHES)]

@@ -56,6 +56,7 @@ def python(code: str, file: Path, home: Path) -> list[str]:
     return process.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_another_process_compiles_nothing(tmp_path: Path) -> None:
     file = tmp_path / "artifacts"
     assert python(SAVE, file, tmp_path / "a") == ["[False, False, False, False]"]

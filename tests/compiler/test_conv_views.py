@@ -42,6 +42,7 @@ def compare(model: nn.Module, x: torch.Tensor, *, training: bool) -> None:
         torch.testing.assert_close(a.cpu().double(), b, rtol=0, atol=2e-3 * scale + 1e-6)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1 << 32), st.booleans())
 @settings(max_examples=10)
 def test_networks(seed: int, training: bool) -> None:

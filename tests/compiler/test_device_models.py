@@ -62,6 +62,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # transformers warn about kernels that are not installed
 @pytest.mark.parametrize("entry", EVERY)
 def test_a_model_of_the_zoo(entry: Entry) -> None:

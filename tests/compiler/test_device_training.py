@@ -67,6 +67,7 @@ def test_gpt2_is_trained_by_its_instructions(monkeypatch: pytest.MonkeyPatch) ->
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_dropout_draws_what_the_seed_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """The masks are the device's, and what they leave is computed by instructions."""

@@ -335,6 +335,7 @@ def test_executor_of_an_unknown_name(monkeypatch: pytest.MonkeyPatch) -> None:
         TORCH_NEURONX_EXECUTOR.get()
 
 
+@pytest.mark.slow
 def test_backend_names_need_no_import() -> None:
     code = (
         "import torch, sys\n"

@@ -165,6 +165,7 @@ def llama() -> Any:
     return LlamaForCausalLM(config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gpt2, llama])
 def test_one_token_of_a_model_with_a_static_cache(make: Callable[[], Any]) -> None:
     from transformers import StaticCache  # noqa: PLC0415

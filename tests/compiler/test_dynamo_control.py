@@ -129,6 +129,7 @@ def _sized_combination(x: Tensor) -> Any:
 SIZED = [_sized_branch, _sized_loop, _sized_scan, _sized_map, _sized_combination]
 
 
+@pytest.mark.every(3, "slow")
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "plain"])
 @pytest.mark.parametrize("function", SIZED, ids=lambda f: f.__name__.strip("_"))
 def test_control_flow_with_symbolic_sizes(function: Callable[..., Any], grad: bool) -> None:
@@ -194,6 +195,7 @@ def exact_attention(
     return scores.softmax(-1).to(q.dtype) @ v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("score_mod", "mask", "kv_heads", "queries", "keys", "block", "dtype"),
     [

@@ -154,6 +154,7 @@ def test_importing_torch_does_not_import_dynamo() -> None:
     assert python("import sys, torch; print('torch._dynamo' in sys.modules)") == "False\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "autoload"),
     [("torch", "1"), ("torch", "0"), ("torch._dynamo", "0"), ("torch._inductor.utils", "1")],

@@ -175,6 +175,7 @@ def test_other_lengths_are_traced_as_seldom_as_pytorch_does() -> None:
     assert len(graphs) == len({(sum(each), min(each), max(each)) for each in lengths})
 
 
+@pytest.mark.slow
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4), grad=st.booleans())
 @settings(max_examples=10, deadline=None)
 def test_any_lengths(lengths: list[int], grad: bool) -> None:

@@ -44,6 +44,7 @@ def test_cells(kind: type[nn.Module], bias: bool, dtype: torch.dtype) -> None:
     assert not host_operators(check(function, args))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("networks")
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_networks(kind: type[nn.Module]) -> None:

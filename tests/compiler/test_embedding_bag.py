@@ -110,6 +110,7 @@ def test_training_is_that_of_the_cpu(bags: Bags) -> None:
     check(bags)
 
 
+@pytest.mark.slow
 @given(
     mode=st.sampled_from(["sum", "mean", "max"]),
     lengths=st.lists(st.integers(0, 6), min_size=1, max_size=6).map(tuple),

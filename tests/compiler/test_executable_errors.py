@@ -530,6 +530,7 @@ def mutate(draw: Callable[..., Any], value: Any) -> Any:
     return result
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=400)
 def test_mutated_programs_do_not_crash(data: st.DataObject) -> None:

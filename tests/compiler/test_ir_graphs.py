@@ -70,6 +70,7 @@ def test_every_operator_has_a_complete_entry() -> None:
             assert op in evaluated or op.value.startswith(("all_", "reduce_sc", "collective")), op
 
 
+@pytest.mark.slow
 def test_strategy_reaches_every_family() -> None:
     seen: set[Op] = set()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
+import pytest
+
 from neuronxcc.ir import DType, Graph, build
 from neuronxcc.lowering import lower
 from neuronxcc.lowering.preparation.rewrites import prepare
@@ -30,6 +32,7 @@ def work(graph: Graph) -> int:
     return calls
 
 
+@pytest.mark.slow
 def test_work_grows_with_the_number_of_layers() -> None:
     calls = {layers: work(decoder(layers)) for layers in (12, 24, 48)}
     # In proportion would be 2 and 4.

@@ -120,6 +120,7 @@ def refused(function: Function, x: Tensor) -> bool:
     return False
 
 
+@pytest.mark.every(3, "slow")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_moves_keep_every_bit(dtype: torch.dtype) -> None:
     codes = patterns(dtype)

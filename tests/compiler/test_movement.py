@@ -160,6 +160,7 @@ def test_nothing_is_reached_outside_of_what_is_said(case: tuple[Kernel, set[int]
     assert all(found.low <= place < found.high for place in touched)
 
 
+@pytest.mark.slow
 @given(masked(), st.integers(0, 3))
 @settings(max_examples=300)
 def test_what_is_not_proven_is_cut_off(case: tuple[Kernel, set[int]], room: int) -> None:

@@ -145,6 +145,7 @@ _WRITES: dict[str, Callable[[Tensor], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @settings(max_examples=15, deadline=None)
 @given(

@@ -59,6 +59,7 @@ def test_indices_keep_their_bits(case: Case) -> None:
     check(case)
 
 
+@pytest.mark.slow
 @given(graphs(families=["redundant", "elementwise", "movement"], steps=6))
 @settings(max_examples=500)
 def test_redundant_graphs_keep_their_bits(case: Case) -> None:
@@ -81,6 +82,7 @@ def test_samples_keep_their_bits(family: str) -> None:
             check(Case(sample.graph, sample.args))
 
 
+@pytest.mark.slow
 def test_random_graphs_reach_nearly_every_rule() -> None:
     fired: Counter[str] = Counter()
     simplify = RulePass(pipeline.SIMPLIFY, fired)

@@ -50,6 +50,7 @@ def results(
     return run(x), x
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @settings(max_examples=40, deadline=None)
 @given(names=NAMES, of_argument=st.booleans())
@@ -92,6 +93,7 @@ def test_what_is_saved_notices_writes_through_results(backend: str | None) -> No
         other.sum().backward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @settings(max_examples=8, deadline=None)
 @given(

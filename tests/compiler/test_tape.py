@@ -50,6 +50,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(tape=tapes(8), seed=st.integers(0, 100))
 def test_small_tapes(tape: TapeStep, seed: int) -> None:

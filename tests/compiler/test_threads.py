@@ -62,6 +62,7 @@ def compiled_for_all(compiled: Sequence[tuple[Function, Function]], thread: int)
             torch.testing.assert_close(function(x.to("neuron")).cpu(), plain(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [64, 8])
 def test_new_sizes_in_all_threads(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TORCH_NEURONX_MAX_SHAPES.name, str(limit))
@@ -79,6 +80,7 @@ def test_new_sizes_in_all_threads(limit: int, monkeypatch: pytest.MonkeyPatch) -
         in_threads(works)
 
 
+@pytest.mark.slow
 def test_training_with_new_sizes_in_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backward graph is compiled too, some of it in autograd's threads."""
     monkeypatch.setenv(TORCH_NEURONX_MAX_SHAPES.name, "64")
@@ -141,6 +143,7 @@ def _optimizers(thread: int) -> None:
     torch.testing.assert_close(mine.detach().cpu(), plain.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_beside_everything_else() -> None:
     torch.compiler.reset()
     compiled = [(torch.compile(f, backend="neuron", dynamic=True), f) for f in (rows, attention)]

@@ -66,6 +66,7 @@ def _strides(x: torch.Tensor) -> list[int]:
     return [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @settings(max_examples=25, deadline=None)

@@ -154,6 +154,7 @@ def test_a_fault_in_a_backward_pass(k: int) -> None:
     assert torch.equal(step(None).cpu(), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [0, CALLS - 1])
 def test_a_fault_that_nobody_waited_for_is_told_at_exit(k: int) -> None:
     program = f"""

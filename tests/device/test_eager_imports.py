@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.device.conftest import RunPython
 
 
+@pytest.mark.slow
 def test_threads_that_compile_import_nothing_that_imports_in_a_circle(
     run_python: RunPython,
 ) -> None:
@@ -29,6 +32,7 @@ print(sorted(name for name in set(sys.modules) - before if not name.startswith("
     assert found == "[]\n"
 
 
+@pytest.mark.slow
 def test_modes_of_the_environment_import_nothing_before_the_device_is_used(
     run_python: RunPython,
 ) -> None:

@@ -105,6 +105,7 @@ class Squares(torch.utils.data.Dataset[torch.Tensor]):
         return torch.full((300,), float(i)) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_with_pinned_memory_feeds_the_queue(workers: int) -> None:
     loader = torch.utils.data.DataLoader(
@@ -210,6 +211,7 @@ torch.neuron.synchronize()
     return interpreter.run(["-c", start + body], env=os.environ | environment, new=new)
 
 
+@pytest.mark.slow
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
     "end",
@@ -250,6 +252,7 @@ print(bool(y.isfinite().all()))
     assert done.stdout == "True [2.0, 2.0, 2.0]\nTrue\n"
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_the_host_waits() -> None:
     done = _program("""
 held = _C.TestCompletion()

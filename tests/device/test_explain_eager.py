@@ -105,6 +105,7 @@ print(torch.neuron.get_eager_mode(), fused["regions"] > 0, fused["unwritten"] > 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("variables", "said"),

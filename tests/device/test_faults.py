@@ -167,6 +167,7 @@ print(interrupted)
     assert run_python(code).strip() == "4"
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_right_after_backward(run_python: Callable[..., str]) -> None:
     """The threads of autograd must not want the interpreter while it is taken down."""
     code = """

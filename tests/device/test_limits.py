@@ -184,6 +184,7 @@ def test_more_results_than_a_tape_has_slots() -> None:
     torch.testing.assert_close([t.cpu() for t in found], many(x))
 
 
+@pytest.mark.slow
 def test_more_inputs_than_a_tape_has_slots() -> None:
     def total(xs: list[torch.Tensor]) -> torch.Tensor:
         result = torch.zeros_like(xs[0])

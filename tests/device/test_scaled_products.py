@@ -170,6 +170,7 @@ def test_one_product(left: str, right: str, m: int, n: int, k: int) -> None:
         close(got, a.exact @ b.exact.t() + bias, a.exact.abs() @ b.exact.abs().t() + bias)
 
 
+@pytest.mark.every(3, "slow")
 @pytest.mark.parametrize(("left", "right"), PAIRS, ids="-".join)
 def test_the_older_operator(left: str, right: str) -> None:
     """It has no recipes: sizes and types of the scales say what they are."""

@@ -40,6 +40,7 @@ def reference(accumulation: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_accelerate(tmp_path: Path) -> None:
     torchrun(RANKS, str(HERE / "accelerate_worker.py"), str(tmp_path))
     found: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
@@ -58,6 +59,7 @@ def test_accelerate(tmp_path: Path) -> None:
     assert found["fsdp2"]["norm"] == pytest.approx(found["ddp"]["norm"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_trainer(tmp_path: Path) -> None:
     """`accelerate launch` on two ranks, then `python` alone."""
     modes, worker = ["ddp", "accumulated"], str(HERE / "trainer_worker.py")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
@@ -121,6 +122,7 @@ def through_one_rank(
         assert torch.equal(full(p), full(q))
 
 
+@pytest.mark.slow
 def test_travels(tmp_path: Path) -> None:
     """Saved by 4 ranks, read and trained on by 2, then by 1, then by 4 again."""
     for i, world in enumerate((4, 2, 1, 4)):

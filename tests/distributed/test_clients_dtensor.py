@@ -511,6 +511,7 @@ CHECKS = (
 OF_FOUR = (redistribute, redistribute_plane, random_shards, sharded_both_ways, ring_attention)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "checks"),
     [

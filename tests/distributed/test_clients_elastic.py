@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.distributed.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,7 @@ def curve(output: str) -> dict[int, tuple[int, str]]:
     return {int(step): (int(attempt), loss) for attempt, step, loss in lines}
 
 
+@pytest.mark.slow
 def test_killed_ranks_resume_with_the_same_losses(tmp_path: Path) -> None:
     whole = curve(torchrun(tmp_path / "whole"))
     broken = curve(torchrun(tmp_path / "broken", "--die-at", "3", "6"))
@@ -71,6 +74,7 @@ def examples(rank: int, world: int, ports: list[int]) -> dict[str, float]:
     return results
 
 
+@pytest.mark.slow
 def test_examples() -> None:
     with contextlib.ExitStack() as probes:
         ports = []

@@ -155,6 +155,7 @@ def with_fsdp(env: Env) -> None:
 CHECKS = (schedules, v_schedules, from_export, with_fsdp)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_pipeline(world: int) -> None:
     run_checks(world, CHECKS)

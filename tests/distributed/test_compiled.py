@@ -12,11 +12,13 @@ FRESH = {"NEURON_CC_FLAGS": "--no_cache"}
 
 
 # Every collective of compiled programs on four ranks is here, with groups that not all are in.
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.exhaustive), 4])
 def test_functional_collectives(ranks: int) -> None:
     run_ranks(ranks, compiled_collectives.functional, backend="neuron", env=FRESH, timeout=120)
 
 
+@pytest.mark.slow
 def test_training() -> None:
     run_ranks(2, compiled_clients.training, backend="neuron", env=FRESH, timeout=240)
 
@@ -25,6 +27,7 @@ def test_training() -> None:
 ON_TWO = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 
 
+@pytest.mark.slow
 @ON_TWO
 def test_a_whole_step_is_one_graph_each_way(ranks: int) -> None:
     client = compiled_clients.sharded_everywhere
@@ -37,6 +40,7 @@ def test_a_whole_step_is_one_graph_each_way(ranks: int) -> None:
     assert 2 < len(forward) < 23
 
 
+@pytest.mark.slow
 @ON_TWO
 def test_products_beside_collectives(ranks: int) -> None:
     """Asynchronous tensor parallelism: the operators of symmetric memory are in the programs."""

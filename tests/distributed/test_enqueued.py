@@ -175,6 +175,7 @@ def differ_in_mode(rank: int, world: int) -> bool:
     return all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_in_different_modes_train_alike(world: int) -> None:
     assert run_ranks(world, differ_in_mode) == [True] * world
@@ -297,6 +298,7 @@ def compiled(rank: int, world: int) -> dict[str, bool]:
     return went_on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_programs_that_exchange_data_wait_in_the_queue(world: int) -> None:
     for went_on in run_ranks(world, compiled):

@@ -17,6 +17,7 @@ def harm(scenarios: str, repetitions: int, seed: int = 0) -> None:
     run([sys.executable, str(SERVER), scenarios, str(repetitions), str(seed)], timeout=300)
 
 
+@pytest.mark.slow
 def test_killed_ranks() -> None:
     harm("killed,all_killed", 5)
 
@@ -26,5 +27,6 @@ def test_killed_ranks_fifty_times() -> None:
     harm("killed,all_killed", 50, seed=1)
 
 
+@pytest.mark.slow
 def test_other_faults() -> None:
     harm(OTHERS, 1)

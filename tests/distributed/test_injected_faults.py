@@ -93,6 +93,7 @@ def test_messages_are_reached_too() -> None:
     assert min(run_ranks(2, message)) >= 0.25
 
 
+@pytest.mark.slow
 def test_an_elastic_job_goes_on_without_the_rank_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

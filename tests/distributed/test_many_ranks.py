@@ -18,5 +18,6 @@ def test_64_ranks_in_five_minutes() -> None:
     assert float(memory[1]) < 20
 
 
+@pytest.mark.slow
 def test_more_ranks_than_a_chip_has_cores() -> None:
     assert "6 ranks, loss" in torchrun(6, "-m", "examples.many_ranks")

@@ -43,6 +43,7 @@ def check(world_size: int, large: tuple[int, ...] = (), timeout: float = 150) ->
             assert re.match(wanted, text), text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_every_collective_operation_and_type(world_size: int) -> None:
     check(world_size)

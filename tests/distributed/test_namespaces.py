@@ -30,6 +30,7 @@ def _may_make_namespaces() -> None:
         pytest.skip(f"cannot make network namespaces: {reason}")
 
 
+@pytest.mark.slow
 def test_training_over_two_hosts(capfd: pytest.CaptureFixture[str]) -> None:
     with namespaces() as pair:
         names = {host.prefix[-1] for host in pair}

@@ -87,6 +87,7 @@ def pools() -> Iterator[Callable[[int], Pool]]:
             pool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_random_scripts(ranks: int) -> None:
     with pools() as pool_of:

@@ -45,6 +45,7 @@ def test_ddp_reduces_each_gradient_once() -> None:
     assert all(one.operation == "sum" for one in reduced)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 64, 512])
 def test_fsdp_gathers_twice_and_scatters_once(world_size: int) -> None:
     # Rows of each weight are divided, and padded to the same number on every rank.
@@ -295,6 +296,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_command_runs_an_unmodified_script(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     done = command(

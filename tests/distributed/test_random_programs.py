@@ -18,6 +18,7 @@ def compare(rank: int, world: int, layout: str, store: str, seeds: list[int]) ->
     return random_programs.compare(rank, world, seeds, LENGTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "first", "count"),
     [

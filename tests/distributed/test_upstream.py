@@ -49,6 +49,7 @@ def outcomes(*tests: str, timeout: float) -> dict[str, tuple[str, str]]:
     return {line["test"]: (line["outcome"], line["why"]) for line in lines}
 
 
+@pytest.mark.slow
 def test_a_few() -> None:
     results = outcomes(*FEW, timeout=300)
     assert set(results) == set(FEW)

@@ -39,6 +39,7 @@ def unittests(module: str, *names: str, timeout: float) -> None:
     assert "skipped=" not in output.splitlines()[-1], output[-4000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", FEW)
 def test_few(module: str) -> None:
     unittests(module, *FEW[module], timeout=300)
@@ -72,6 +73,7 @@ def all_pass(outcomes: dict[str, str], at_least: int) -> None:
     assert sum(why == "passed" for why in outcomes.values()) >= at_least
 
 
+@pytest.mark.slow
 def test_some_operators() -> None:
     all_pass(operators("--part", "0/10", "--samples", "2", timeout=300), 40)
 

@@ -82,6 +82,7 @@ def samples_for_xla() -> Iterator[Sample]:
                     yield sample
 
 
+@pytest.mark.slow
 def test_xla_takes_what_is_written() -> None:
     ran = set()
     with jax.enable_x64(new_val=True):

@@ -25,6 +25,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("calls") / "recorded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", ["1", pytest.param("2", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("way", "guards"), [("eager", "after"), ("file", "before")])
 def test_no_operator_leaves_its_tensors(recorded: Path, way: str, guards: str, each: str) -> None:

@@ -64,6 +64,7 @@ def run(name: str, order: str) -> None:
                 torch.testing.assert_close(mine.cpu(), theirs, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", CASES)
 def test_an_order(name: str) -> None:

@@ -96,6 +96,7 @@ def test_bfloat16(name: str) -> None:
     np.testing.assert_allclose(got, expected(name), atol=TOLERANCE[torch.bfloat16], rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["klein", *(pytest.param(n, marks=EXHAUSTIVE) for n in ALL if n != "klein")]
 )

@@ -510,6 +510,7 @@ for dtype in (torch.float32, torch.bfloat16):
 """
 
 
+@pytest.mark.slow
 def test_atens_kernel_runs_where_ours_do_not() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", WITHOUT_KERNELS],

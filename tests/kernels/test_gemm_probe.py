@@ -202,6 +202,7 @@ print(core.gemm_probe_propose(a, b, out, sys.argv[1]), core.gemm_method(a, b, ou
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_measure_differently_take_one_method(tmp_path: Path) -> None:
     core = pytest.importorskip(MODULE)
     if core.gemm_kernels()["Float"] == "none":

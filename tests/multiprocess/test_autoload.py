@@ -47,6 +47,7 @@ def test_import_torch_is_enough() -> None:
     assert output(code) == "neuron:0 4"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["torch, torch_neuronx", "torch_neuronx, torch"])
 def test_both_orders_of_import_give_one_module(order: str) -> None:
     code = f"import {order}; print(torch_neuronx.neuron is torch.neuron)"
@@ -84,6 +85,7 @@ BAD = {"NEURON_PLATFORM_TARGET_OVERRIDE": "h100"}
 REASON = "MachineConfigError: NEURON_PLATFORM_TARGET_OVERRIDE='h100' is not valid"
 
 
+@pytest.mark.slow
 def test_failed_autoload_leaves_torch_alone() -> None:
     code = """
 import torch
@@ -113,6 +115,7 @@ for _ in range(2):
     assert "RuntimeWarning" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["torch.ones(2, device='neuron')", "torch.neuron.init()"])
 def test_use_after_a_failed_autoload_names_the_reason(use: str) -> None:
     code = f"""
@@ -140,6 +143,7 @@ except RuntimeError as error:
     assert "TORCH_NEURONX_PORTABILITY" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "import torch\n"])
 def test_import_by_name_raises_the_failure_each_time(before: str) -> None:
     code = (
@@ -190,6 +194,7 @@ print(len(early), sorted(late - early))
     assert late == "[]"
 
 
+@pytest.mark.every(5, "slow")
 @pytest.mark.parametrize(
     ("variable", "others"),
     [
@@ -236,6 +241,7 @@ print(torch.ones(2).sum().item())
     assert text.endswith("2.0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
@@ -291,6 +297,7 @@ os.wait()
     )
 
 
+@pytest.mark.slow
 def test_forked_child_of_a_process_that_only_imported() -> None:
     code = """
 import os, sys, torch
@@ -304,6 +311,7 @@ os.wait()
     assert output(code) == "2.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "function"),
     [

@@ -43,6 +43,7 @@ def bash(step: str, folder: Path, **variables: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 def test_the_steps_pass(library: Path) -> None:
     assert list(STEPS) == ["install", "device", "test"]
     device = bash(STEPS["device"], library)
@@ -56,12 +57,14 @@ def test_the_steps_pass(library: Path) -> None:
 NO_DEVICE = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
+@pytest.mark.slow
 def test_without_the_device_the_workflow_fails(library: Path) -> None:
     done = bash(STEPS["test"], library, **NO_DEVICE)
     assert done.returncode == 1
     assert "--require-neuron: torchneuron is not installed" in done.stdout
 
 
+@pytest.mark.slow
 def test_without_the_device_others_skip(library: Path) -> None:
     done = bash("python -m pytest -rs -p no:cacheprovider .", library, **NO_DEVICE)
     assert done.returncode == 0, done.stdout
@@ -69,6 +72,7 @@ def test_without_the_device_others_skip(library: Path) -> None:
     assert "torchneuron is not installed" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_device_that_cannot_be_set_up(library: Path) -> None:
     broken = {"NEURON_PLATFORM_TARGET_OVERRIDE": "h100"}
     done = bash(STEPS["test"], library, **broken)

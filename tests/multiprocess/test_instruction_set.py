@@ -45,6 +45,7 @@ print(_C.kernel_isa(), torch.backends.cpu.get_cpu_capability().lower(), Host.det
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", HELD)
 def test_everybody_is_held(isa: str) -> None:
     expected = {"avx2": "avx2 avx2 8", "portable": "portable default 4"}
@@ -55,6 +56,7 @@ def test_everybody_is_held(isa: str) -> None:
 ONEDNN = "import torch; torch.conv2d(torch.ones(8, 64, 28, 28), torch.ones(64, 64, 3, 3))"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", HELD)
 def test_onednn_is_held(isa: str) -> None:
     said = output(ONEDNN, TORCH_NEURONX_ISA=isa, ONEDNN_VERBOSE="1")
@@ -97,6 +99,7 @@ print("right", worst)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("isa", HELD)
 @pytest.mark.parametrize("kernels", ["auto", "brgemm", "none"])
@@ -119,6 +122,7 @@ print(_C.gemm_kernels()["BFloat16"])
 """
 
 
+@pytest.mark.slow
 def test_brgemm_where_onednn_alone_is_held() -> None:
     """It has no product of bfloat16 then; operands are widened, and `gemm_kernels` says so."""
     held = {"TORCH_NEURONX_GEMM_KERNELS": "brgemm", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -145,6 +149,7 @@ def test_contradiction() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("avx512" not in ISAS, reason="this processor has nothing better to use first")
 def test_too_late() -> None:
     code = "import torch; torch.ones(100).exp(); import torch_neuronx"

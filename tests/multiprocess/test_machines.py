@@ -85,12 +85,14 @@ def mounted(preparation: str, command: list[str]) -> list[str]:
     return ["unshare", "--mount", "sh", "-ec", f"{preparation}; exec {shlex.join(command)}"]
 
 
+@pytest.mark.slow
 @pytest.mark.every(3)
 @pytest.mark.parametrize("home", [None, "/proc", "/nowhere/at/all"])
 def test_no_home_to_write_in(home: str | None) -> None:
     assert run(python(), HOME=home) == "computed"
 
 
+@pytest.mark.slow
 def test_a_home_that_is_read_only(tmp_path: Path) -> None:
     mount = f"mount -t tmpfs -o ro,mode=0755 none {shlex.quote(str(tmp_path))}"
     assert run(mounted(mount, python()), HOME=str(tmp_path)) == "computed"
@@ -103,18 +105,21 @@ SHARED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("size", ["64 MB", "1 MB", "read-only"])
 def test_shared_memory_of(size: str) -> None:
     assert run(mounted(SHARED[size], python())) == "computed"
 
 
+@pytest.mark.slow
 def test_ranks_with_little_shared_memory() -> None:
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     wrapped = mounted(SHARED["1 MB"], [*program, "--no-python", *python(code=RANKS)])
     assert run(wrapped).split() == ["reduced"] * 2
 
 
+@pytest.mark.slow
 def test_no_root() -> None:
     options = ("--user", "--map-user=1000")
     if not can_unshare(*options):
@@ -123,6 +128,7 @@ def test_no_root() -> None:
     assert run(["unshare", *options, *python(code=code)]) == "computed"
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("options", [("-O",), ("-OO",), ("-X", "dev"), ("-s", "-P")])
 def test_options_of_python(options: tuple[str, ...]) -> None:
@@ -144,6 +150,7 @@ def test_processors_of_a_container(tmp_path: Path) -> None:
     assert run(python(code=THREADS), TORCH_NEURONX_CGROUP_ROOT=half, OMP_NUM_THREADS=None) == "1"
 
 
+@pytest.mark.slow
 def test_the_user_says_how_many_threads(tmp_path: Path) -> None:
     half = limits(tmp_path, cpu__max="50000 100000")
     # oneMKL, which PyTorch asks, takes no more than there are.
@@ -177,6 +184,7 @@ def test_memory_of_a_container(tmp_path: Path) -> None:
     assert run(python(code=MEMORY), TORCH_NEURONX_CGROUP_ROOT=root).split() == [left, "True"]
 
 
+@pytest.mark.slow
 def test_more_threads_than_processors() -> None:
     code = """
 import torch
@@ -241,6 +249,7 @@ print("computed")
 """
 
 
+@pytest.mark.slow
 def test_ipython(tmp_path: Path) -> None:
     # IPython's own warnings, of a place that it cannot write to and the like, are not ours.
     command = [sys.executable, "-c", CELLS]

@@ -111,6 +111,7 @@ print("compiled")
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_one_file_adds_a_chip(part: str, tmp_path: Path) -> None:
     environ = {

@@ -187,6 +187,7 @@ def test_a_report_of_a_defect() -> None:
     assert "FAILED" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["compiled", "neff", "kernel", "traced"])
 def test_a_process_keeps_what_its_programs_are_predicted_to_take(word: str, folder: Path) -> None:
     with process(word, "settle", folder=folder, TORCH_NEURONX_CLOCK="model"):

@@ -148,6 +148,7 @@ def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 SMALL = ("-b", "64", "-e", "4096", "-f", "8", "-n", "2", "-w", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("operation", [o.short for o in OPERATIONS])
 def test_every_operation_is_right(operation: str, tmp_path: Path) -> None:
@@ -180,12 +181,14 @@ def test_every_operation_is_right(operation: str, tmp_path: Path) -> None:
 MORE = [pytest.param(d, marks=pytest.mark.exhaustive) for d in ("int8", "fp16", "int32", "fp8")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["uint8", "bf16", *MORE])
 def test_types(dtype: str) -> None:
     done = run("-r", "2", "-b", "64", "-e", "64", "-n", "2", "-d", dtype, "-c", "all_ones", "allr")
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_groups_stats_and_more_operations_at_once(tmp_path: Path) -> None:
     groups = tmp_path / "groups.json"
     groups.write_text(json.dumps({"replica_groups": [[0, 3], [1, 2]]}))
@@ -198,6 +201,7 @@ def test_groups_stats_and_more_operations_at_once(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_variable_sizes(tmp_path: Path) -> None:
     sent = [[3, 1], [2, 5]]  # rank 0 to ranks 0 and 1, rank 1 to both
     rows = [
@@ -281,6 +285,7 @@ def test_predictions_that_there_are_not(
     assert said.err.startswith(f"nccom-test: {why}") or why in said.err
 
 
+@pytest.mark.slow
 def test_measured_and_predicted_are_two_tables(tmp_path: Path) -> None:
     report = tmp_path / "report"
     words = ["-r", "2", "-b", "1kb", "-e", "1kb", "-n", "2", "-w", "0"]

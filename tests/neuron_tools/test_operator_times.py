@@ -43,6 +43,7 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[
     return {one["stage"]: one for one in stages}, said
 
 
+@pytest.mark.every(7, "slow")
 @pytest.mark.parametrize(
     "name", ["add", "product", "number", "in place", "composite", "strict", "fused", *MOVES]
 )
@@ -108,6 +109,7 @@ def test_the_process_that_predicts_is_started_again(
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_collectives_count_as_estimate_says(tmp_path: Path) -> None:
     running = [
         started("collective", str(rank), str(tmp_path), folder=tmp_path / "files")

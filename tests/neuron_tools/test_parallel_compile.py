@@ -298,6 +298,7 @@ print("zeros {} {}\\n".format(*zeros), end="")  # one write, or lines of two ran
 """
 
 
+@pytest.mark.slow
 def test_a_script_on_two_ranks(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -23,6 +23,7 @@ def asked(code: str, folder: Path | str, **environ: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_processes_of_a_core(folder: Path) -> None:
     """Those of this core alone: of a process that sees cores 2 and 3 and has used the first."""
     code = """

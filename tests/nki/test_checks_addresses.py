@@ -155,6 +155,7 @@ uses = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(uses, min_size=1, max_size=12))
 def test_findings_are_those_of_a_map_of_all_bytes(plan: list[Use]) -> None:

@@ -151,6 +151,7 @@ def test_rank_correlation() -> None:
     assert spearman(list(zip(numbers, other, strict=True))) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_variants_are_in_the_measured_order() -> None:
     """Of those that are quick to record; the page's table has the others."""
     chosen = [row for row in variants() if row.arguments in {(4096, 512), (4096, 1024)}]

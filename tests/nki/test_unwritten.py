@@ -314,6 +314,7 @@ def cases(draw: Any) -> Case:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(case=cases())
 def test_partly_written(case: Case) -> None:

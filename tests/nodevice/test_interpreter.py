@@ -45,6 +45,7 @@ def both(
     return copied, new
 
 
+@pytest.mark.every(7, "slow")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_what_can_be_seen_is_the_same(name: str, tmp_path: Path) -> None:
     copied, new = both(tmp_path, "-c", SCRIPTS[name], "word")

@@ -54,6 +54,7 @@ OF_RULE = {
 }  # fmt: skip
 
 
+@pytest.mark.every(3, "slow")
 @pytest.mark.parametrize("key", RULES)
 @pytest.mark.parametrize(
     ("workers", "good", "left_out", "code", "text"),

@@ -111,6 +111,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.every(11, "slow")
 @pytest.mark.parametrize(("module", "words", "unbuffered"), RUNS)
 def test_commands_end_quietly(
     module: str, words: list[str], unbuffered: str, tmp_path: Path

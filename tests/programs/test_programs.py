@@ -164,6 +164,7 @@ def test_minimising_keeps_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(small.results) == 1
 
 
+@pytest.mark.slow
 @shallow
 def test_calls_of_the_table_are_drawn_in_every_form() -> None:
     """New results, in place, and `out=`; complex operands among others."""
@@ -176,6 +177,7 @@ def test_calls_of_the_table_are_drawn_in_every_form() -> None:
         assert any(x.dtype is dtype for p in made for x in p.inputs.values())
 
 
+@pytest.mark.slow
 @shallow
 def test_what_is_seldom_written_is_drawn() -> None:
     """Draws, regions of autocast, mistakes of callers, modules in both modes, other kinds."""

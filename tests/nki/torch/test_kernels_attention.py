@@ -141,6 +141,7 @@ def test_sdpa_says_once_what_the_kernels_do_not_take() -> None:
         scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
 
+@pytest.mark.slow
 def test_the_environment_switches_it_on() -> None:
     """In a process of its own; the replacement of PyTorch's kernel gives no warning."""
     code = (
