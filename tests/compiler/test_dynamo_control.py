@@ -239,6 +239,7 @@ def test_flex_attention(
         assert_equal(mine.contiguous(), theirs.contiguous())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("reference")
 def test_flex_attention_by_the_reference() -> None:
     test_flex_attention(capped, causal, 2, 32, 32, 16, torch.float32)

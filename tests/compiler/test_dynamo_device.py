@@ -150,6 +150,7 @@ def python(code: str, **environment: str) -> str:
     return process.stdout
 
 
+@pytest.mark.slow
 def test_importing_torch_does_not_import_dynamo() -> None:
     assert python("import sys, torch; print('torch._dynamo' in sys.modules)") == "False\n"
 

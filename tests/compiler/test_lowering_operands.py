@@ -164,6 +164,7 @@ def products(draw: st.DrawFn) -> Graph:
     return m.graph("g", dot)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(products(), st.integers(0, 99))
 def test_made_operands(graph: Graph, seed: int) -> None:

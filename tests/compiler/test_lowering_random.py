@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -77,6 +78,7 @@ def test_reductions_and_what_follows(case: Case, data: st.DataObject) -> None:
     check_bits(case, result_strides=data.draw(layouts(case.graph.results)))
 
 
+@pytest.mark.slow
 @SLOW
 @given(graphs(exact=True, steps=8), st.data())
 def test_any_strides_of_parameters_and_results(case: Case, data: st.DataObject) -> None:

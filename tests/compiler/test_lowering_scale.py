@@ -49,6 +49,7 @@ def test_a_long_chain_is_no_deep_recursion() -> None:
     assert 20 < len(program.steps) < 200  # kernels are of limited size
 
 
+@pytest.mark.slow
 def test_many_independent_results_are_quick() -> None:
     def wide(count: int) -> Graph:
         m = Model()

@@ -47,6 +47,7 @@ def test_elementwise_graphs_keep_their_bits(case: Case) -> None:
     check(case)
 
 
+@pytest.mark.slow
 @given(graphs(families=["movement", "elementwise"], dtypes=[DType.F32, DType.BF16], steps=12))
 @settings(max_examples=200)
 def test_movement_keeps_its_bits(case: Case) -> None:

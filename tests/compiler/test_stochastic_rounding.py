@@ -475,6 +475,7 @@ with warnings.catch_warnings(record=True) as caught:
 """
 
 
+@pytest.mark.slow
 def test_eager_mode_says_once_that_it_rounds_to_nearest() -> None:
     environ = {**os.environ, VARIABLE: "1"}
     done = subprocess.run(

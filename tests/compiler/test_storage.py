@@ -101,6 +101,7 @@ def compare(function: Callable[..., Any]) -> None:
     assert outcome(compiled, x.to("neuron")) == expected
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=25)
 def test_chains_of_views(data: st.DataObject) -> None:

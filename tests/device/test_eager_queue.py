@@ -158,6 +158,7 @@ def test_a_failure_is_told_once_where_somebody_waits(
     assert (torch.ones(3, device="neuron") + 1).tolist() == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_failure_that_nobody_waited_for_is_told_at_the_end_of_the_program() -> None:
     program = """
 import torch

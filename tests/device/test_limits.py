@@ -174,6 +174,7 @@ def test_longer_chains_than_a_region_or_a_tape(count: int, mode: str) -> None:
         torch.testing.assert_close(compiled(x.to("neuron")).cpu(), chain(x))
 
 
+@pytest.mark.slow
 def test_more_results_than_a_tape_has_slots() -> None:
     def many(x: torch.Tensor) -> list[torch.Tensor]:
         return [x * k + 1 for k in range(300)]

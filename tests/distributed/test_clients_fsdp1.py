@@ -170,6 +170,7 @@ def state_dicts(env: Env) -> None:
 CHECKS = (strategies, mixed_precision, offload, recomputed, clip_and_no_sync, state_dicts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_fsdp1(world: int) -> None:
     run_checks(world, CHECKS)

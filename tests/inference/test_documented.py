@@ -218,6 +218,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
 def test_visible_cores(saved: Path) -> None:
     """Cores are counted by process, from 0; models take them in turn."""
     done = subprocess.run(

@@ -42,6 +42,7 @@ def test_entry_point() -> None:
     assert entry.value == "torch_neuronx:_autoload"
 
 
+@pytest.mark.slow
 def test_import_torch_is_enough() -> None:
     code = "import torch; print(torch.ones(2, device='neuron').device, torch.neuron.device_count())"
     assert output(code) == "neuron:0 4"
@@ -54,6 +55,7 @@ def test_both_orders_of_import_give_one_module(order: str) -> None:
     assert output(code) == "True"
 
 
+@pytest.mark.slow
 def test_autoload_turned_off() -> None:
     code = """
 import torch
@@ -64,6 +66,7 @@ print(torch.neuron.is_available())
     assert output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0").split() == ["False", "True"]
 
 
+@pytest.mark.slow
 def test_importing_neither_initialises_nor_starts_threads() -> None:
     code = """
 import threading, torch
@@ -73,6 +76,7 @@ print(torch.neuron.is_initialized(), torch.neuron._initialized, threading.active
     assert output(code) == "False False 1"
 
 
+@pytest.mark.slow
 def test_submodules_are_the_same_under_both_names() -> None:
     code = """
 import torch.neuron.memory, torch_neuronx.neuron.memory
@@ -101,6 +105,7 @@ print(len(list(loader)))
     assert done.stdout.split() == ["2.0", "4"], done.stderr
 
 
+@pytest.mark.slow
 def test_failed_autoload_warns_once_when_asked_for_the_device() -> None:
     code = """
 import torch
@@ -129,6 +134,7 @@ except RuntimeError as error:
     assert output(code, **BAD).startswith(prefix + REASON)
 
 
+@pytest.mark.slow
 def test_failure_after_the_core_was_loaded_leaves_no_devices() -> None:
     code = """
 import torch
@@ -164,6 +170,7 @@ for _ in range(2):
         )
 
 
+@pytest.mark.slow
 def test_what_registration_reads_is_read_before_pytorch_is_changed() -> None:
     """A value that is refused later would leave half a device, and hide its own message."""
     code = """
@@ -226,6 +233,7 @@ for _ in range(2):
     assert variable in first
 
 
+@pytest.mark.slow
 def test_another_backend_in_the_same_process() -> None:
     code = """
 import torch
@@ -265,6 +273,7 @@ thread.join()
     assert output(code, **variables).split() == [expected] * 4
 
 
+@pytest.mark.slow
 def test_visible_cores_are_numbered_from_zero() -> None:
     code = """
 import torch
@@ -274,6 +283,7 @@ print(torch.neuron.get_device_properties(1).chip, torch.neuron.device_count())
     assert output(code, NEURON_RT_VISIBLE_CORES="6-7").splitlines() == ["[6, 7]", "1 2"]
 
 
+@pytest.mark.slow
 def test_forked_child_of_a_process_that_used_the_device() -> None:
     code = """
 import os, sys, torch

@@ -135,11 +135,13 @@ def raised(code: str, **variables: str) -> str:
     return done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_wrong_value() -> None:
     said = raised("import torch_neuronx", TORCH_NEURONX_ISA="sse9")
     assert "VariableError: TORCH_NEURONX_ISA='sse9' is not valid; allowed: auto, avx2, " in said
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("avx2" not in ISAS, reason="this processor has no AVX2")
 def test_contradiction() -> None:
     said = raised("import torch_neuronx", TORCH_NEURONX_ISA="avx2", ATEN_CPU_CAPABILITY="avx512")

@@ -145,6 +145,7 @@ def limits(directory: Path, **files: str) -> str:
 THREADS = "import torch; print(torch.get_num_threads())"
 
 
+@pytest.mark.slow
 def test_processors_of_a_container(tmp_path: Path) -> None:
     half = limits(tmp_path, cpu__max="50000 100000")
     assert run(python(code=THREADS), TORCH_NEURONX_CGROUP_ROOT=half, OMP_NUM_THREADS=None) == "1"
@@ -172,6 +173,7 @@ except torch.OutOfMemoryError as error:
 """
 
 
+@pytest.mark.slow
 def test_memory_of_a_container(tmp_path: Path) -> None:
     # 1 GiB, of which 256 MiB are used, half of these for files that can be read again.
     root = limits(

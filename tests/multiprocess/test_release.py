@@ -37,6 +37,7 @@ def test_no_core(tmp_path: Path) -> None:
     check("2.15.0", tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_import_says_it_in_one_line() -> None:
     code = "import torch; torch.__version__ = '2.99.0'; import torch_neuronx"
     done = python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")

@@ -148,6 +148,7 @@ def test_a_killed_process_leaves_nothing_that_misleads(folder: Path) -> None:
         assert only(folder).pid == running.pid
 
 
+@pytest.mark.slow
 def test_a_directory_of_somebody_else_is_not_used(folder: Path) -> None:
     folder.mkdir(mode=0o755)
     done = subprocess.run(
@@ -222,6 +223,7 @@ def test_without_the_variable_nothing_is_predicted(folder: Path) -> None:
         assert only(folder).predicted is None
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing_that_stays(folder: Path) -> None:
     environ = {"TORCH_NEURONX_REGISTRY_DIR": str(folder), "TORCH_NEURONX_CLOCK": "model"}
     interpreter.run(["-m", MODULE, "compiled", "die"], env={**os.environ, **environ})

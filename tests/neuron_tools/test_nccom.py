@@ -299,6 +299,7 @@ def test_measured_and_predicted_are_two_tables(tmp_path: Path) -> None:
     assert "time:avg(us)" not in found["predicted"]["results"][0]
 
 
+@pytest.mark.slow
 def test_a_failure_is_reported_as_documented() -> None:
     done = run("-r", "2", *SMALL, "allr", NEURON_PLATFORM_TARGET_OVERRIDE="trn9")
     assert done.returncode == 1

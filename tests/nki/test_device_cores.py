@@ -67,6 +67,7 @@ def layer(sequences: int, rows: int, dtype: DType = DType.F32, width: int = 64) 
     return build.binary(Op.ADD, y, build.matmul(y, given_(3, dtype, width, width)))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     st.lists(st.sampled_from(sorted(STEPS)), min_size=2, max_size=5),

@@ -70,6 +70,7 @@ def test_what_follows_a_product_is_done_while_it_leaves_psum(dtype: DType) -> No
     assert [section.kind for section in program.sections] == ["product"]
 
 
+@pytest.mark.slow
 @given(
     st.tuples(*[st.integers(1, 3)] * 2),
     st.tuples(*[st.sampled_from([1, 3, 130])] * 3),
@@ -147,6 +148,7 @@ def test_equal_sections_are_recorded_once() -> None:
 # --- views ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_chains_of_movement(data: st.DataObject) -> None:
     x = f32(0, 4, 6, 2)

@@ -143,6 +143,7 @@ def test_tensor_scalar_broadcasts_and_reverses() -> None:
     assert values(result) == [[8, 6], [14, 12]]
 
 
+@pytest.mark.slow
 @given(x=SMALL, a=st.integers(-8, 8), b=st.integers(-8, 8), r0=st.booleans(), r1=st.booleans())
 def test_tensor_scalar_is_two_tensor_tensors(
     x: np.ndarray, a: int, b: int, r0: bool, r1: bool

@@ -6,6 +6,8 @@ import gc
 import tracemalloc
 from typing import Any
 
+import pytest
+
 import nki.isa as nisa
 import nki.language as nl
 from neuronxcc.targets import get_target
@@ -40,6 +42,7 @@ def taken(count: int) -> tuple[int, int]:
     return sum(1 for _ in recording.events()), most
 
 
+@pytest.mark.slow
 def test_memory_of_an_instruction() -> None:
     taken(10)  # what is made once per process
     (few, before), (many, after) = taken(100), taken(2100)

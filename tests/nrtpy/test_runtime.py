@@ -69,6 +69,7 @@ def test_cores_that_cannot_be_used() -> None:
         NrtpyTensor.from_numpy(X)
 
 
+@pytest.mark.slow
 def test_torch_comes_with_the_first_use() -> None:
     program = (
         "import sys, numpy, nrtpy\n"

@@ -112,6 +112,7 @@ def test_operator(
     check(paged_attention(*made.arguments(place)), made.exact())
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     tokens=st.integers(1, 5),
