@@ -152,6 +152,8 @@ def cast(x: Node, dtype: DType) -> Node:
     if not x.dtype.is_float or not dtype.is_integer:
         return build.convert(x, dtype)
     if _SATURATES:
+        if x.dtype is DType.F16 and dtype is DType.U16:
+            return build.convert(x, dtype)  # by an instruction without a sign
         # By vectors, that is: of float64 PyTorch converts what is left over through 32 bits.
         through_64 = dtype not in _FROM_32_BITS - {DType.U8} or x.dtype is DType.F64
         return build.convert(build.convert(x, DType.S64 if through_64 else DType.S32), dtype)
