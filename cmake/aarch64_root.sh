@@ -4,7 +4,7 @@
 #
 #   bash cmake/aarch64_root.sh DIRECTORY
 #
-# It downloads 2.4 GB, and 4.7 GB stay: PyTorch's wheel there is built for CUDA and doesn't load without
+# It downloads some 2.5 GB, and 4.6 GB stay: PyTorch's wheel there is built for CUDA and doesn't load without
 # CUDA's libraries. Nothing is installed into the machine itself, which needs g++-aarch64-linux-gnu and
 # qemu-user.
 set -euo pipefail
