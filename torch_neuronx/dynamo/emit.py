@@ -6,6 +6,7 @@ dimensions that may be negative, and arithmetic in the type in which PyTorch doe
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,14 +143,20 @@ def cast(x: Node, dtype: DType) -> Node:
     """The conversion that a program asks for.
 
     Floats become integers as in eager mode, which converts to 32 or 64 bits by the processor's own
-    instruction and keeps the low bits of that in narrower types: NaN and what the wide one can't
-    hold become its smallest number. XLA's conversion, `convert`, saturates. Of a complex number it
-    is the real part that becomes one.
+    instruction and keeps the low bits of that in narrower types. On x86-64 NaN and what the wide
+    one can't hold become its smallest number; on aarch64 it saturates and NaN becomes 0, as in
+    XLA's conversion, `convert`. Of a complex number it is the real part that becomes one.
     """
     if x.dtype.is_complex and dtype.is_integer:
         x = build.real(x)
     if not x.dtype.is_float or not dtype.is_integer:
         return build.convert(x, dtype)
+    if _SATURATES:
+        if x.dtype is DType.F16 and dtype is DType.U16:
+            return build.convert(x, dtype)  # by an instruction without a sign
+        # By vectors, that is: of float64 PyTorch converts what is left over through 32 bits.
+        through_64 = dtype not in _FROM_32_BITS - {DType.U8} or x.dtype is DType.F64
+        return build.convert(build.convert(x, DType.S64 if through_64 else DType.S32), dtype)
     through_64 = dtype not in _FROM_32_BITS or (x.dtype is DType.F64 and dtype is DType.U8)
     wide = DType.S64 if through_64 else DType.S32
     bits = wide.itemsize * 8
@@ -162,6 +169,7 @@ def cast(x: Node, dtype: DType) -> Node:
 
 
 _FROM_32_BITS = frozenset({DType.S8, DType.U8, DType.S16, DType.U16, DType.S32})
+_SATURATES = platform.machine() != "x86_64"
 
 
 def not_zero(x: Node) -> Node:

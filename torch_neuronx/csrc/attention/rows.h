@@ -91,8 +91,13 @@ struct RowKernels {
 };
 
 // Null where the processor lacks the instructions or the build has no such file.
+#if defined(__x86_64__)
 const RowKernels* rows_avx512();      // operands of the next product in float32
 const RowKernels* rows_avx512bf16();  // in bfloat16 pairs
+#else
+inline const RowKernels* rows_avx512() { return nullptr; }
+inline const RowKernels* rows_avx512bf16() { return nullptr; }
+#endif
 
 // True if the scores are multiplied by the scale (and masked) before their maximum is taken; else
 // the maximum is that of the bare products, and the scale goes into the exponent.

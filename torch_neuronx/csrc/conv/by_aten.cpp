@@ -22,8 +22,13 @@ bool are_widened(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 bool is_widened(at::ScalarType dtype) {
+#if defined(__x86_64__)
   return (dtype == at::kBFloat16 && kernels::may_use_amx()) ||
          (dtype == at::kHalf && kernels::may_use_avx512fp16());
+#else
+  // Not all of ATen's methods for other processors round once.
+  return dtype == at::kBFloat16 || dtype == at::kHalf;
+#endif
 }
 
 at::Tensor convolve_by_aten(const at::Tensor& input, const at::Tensor& weight,

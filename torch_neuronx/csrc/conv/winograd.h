@@ -97,13 +97,12 @@ struct Winograd {
   bool (*output)(const OutputArgs&);  // false: a sum was not finite
 };
 
-const Winograd* winograd_avx512();  // null where the processor lacks the instructions
-inline const Winograd* winograd() {
+// Null where the processor lacks the instructions.
 #if defined(__x86_64__)
-  return winograd_avx512();
+const Winograd* winograd_avx512();
+inline const Winograd* winograd() { return winograd_avx512(); }
 #else
-  return nullptr;
+inline const Winograd* winograd() { return nullptr; }
 #endif
-}
 
 }  // namespace torch_neuronx::conv

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "device/relax.h"
 #include "distributed/error.h"
 #include "distributed/tensor_text.h"
 #include "memory/host_limits.h"
@@ -20,12 +21,6 @@ constexpr std::chrono::seconds kKeeperIdle{1};
 // Where every rank has a core of its own, news are waited for this long before sleeping: the cost
 // of being put to sleep and woken.
 constexpr int kSpins = 400;
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // Counts a thread in while it lives.
 class Counted {
@@ -242,7 +237,7 @@ void Mailbox::sleep(uint32_t bell, uint32_t who, Clock::time_point until) {
   if (who == Desk::kWaiting && may_spin_) {
     for (int i = 0; i < kSpins; ++i) {
       if (desk_.bell.load(std::memory_order_relaxed) != bell) return;
-      pause();
+      relax();
     }
   }
   const Counted asleep(who == Desk::kWaiting ? desk_.waiting_asleep : desk_.keeper_asleep);

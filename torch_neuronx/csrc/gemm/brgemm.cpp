@@ -16,6 +16,7 @@
 #include "kernels/isa.h"
 
 namespace torch_neuronx::gemm {
+#if defined(__x86_64__)
 namespace {
 
 namespace cpublas = at::native::cpublas;
@@ -84,26 +85,24 @@ bool multiplies_bf16() {
 }  // namespace
 
 const Kernels* brgemm_f32_kernels() {
-#if defined(__x86_64__)
   static const bool has = kernels::best_isa() >= kernels::Isa::Avx2;
   static const Kernels kernels{"brgemm_f32", 1,          Element::kF32, false,   false,  false,
                                &tile<float>, &pack_b<1>, &pack_a<1>,    nullptr, nullptr};
   return has && at::globalContext().userEnabledMkldnn() ? &kernels : nullptr;
-#else
-  return nullptr;
-#endif
 }
 
 const Kernels* brgemm_bf16_kernels() {
-#if defined(__x86_64__)
   static const bool has = host_has_avx512() && multiplies_bf16();
   static const Kernels kernels{
       "brgemm_bf16",        2,          Element::kBf16, false,   false,  false,
       &tile<c10::BFloat16>, &pack_b<2>, &pack_a<2>,     nullptr, nullptr};
   return has && at::globalContext().userEnabledMkldnn() ? &kernels : nullptr;
-#else
-  return nullptr;
-#endif
 }
+
+#else
+// Tried on x86-64 alone; elsewhere products are ATen's.
+const Kernels* brgemm_f32_kernels() { return nullptr; }
+const Kernels* brgemm_bf16_kernels() { return nullptr; }
+#endif
 
 }  // namespace torch_neuronx::gemm

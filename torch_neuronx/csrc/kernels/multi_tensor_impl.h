@@ -147,7 +147,7 @@ class Quotient {
   V s_, reciprocal_;
 };
 
-#if defined(__AVX2__) || defined(__AVX512F__)  // elsewhere `fma` rounds twice
+#if defined(__AVX2__) || defined(__AVX512F__)  // elsewhere there is no need, or `fma` rounds twice
 template <>
 class Quotient<vf> {
  public:

@@ -10,8 +10,10 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
-#if !defined(__F16C__)
+#if !defined(__F16C__) && !defined(__aarch64__)
 #include <c10/util/Half.h>
 #endif
 
@@ -59,12 +61,19 @@ TN_INLINE vu splat(uint32_t x) { return x - vu{}; }
 TN_INLINE vi bits(vf x) { return (vi)x; }
 TN_INLINE vf from_bits(vi x) { return (vf)x; }
 
-// a * b + c, rounded once where the processor has the instruction.
+// a * b + c, rounded once (kFused) where the processor has the instruction.
+#if defined(__FMA__) || defined(__aarch64__)
+constexpr bool kFused = true;
+#else
+constexpr bool kFused = false;
+#endif
 TN_INLINE vf fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
 #elif defined(__FMA__)
   return _mm256_fmadd_ps(a, b, c);
+#elif defined(__aarch64__)
+  return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
   return a * b + c;
 #endif
@@ -74,6 +83,8 @@ TN_INLINE vd fma(vd a, vd b, vd c) {
   return _mm512_fmadd_pd(a, b, c);
 #elif defined(__FMA__)
   return _mm256_fmadd_pd(a, b, c);
+#elif defined(__aarch64__)
+  return (vd)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
 #else
   return a * b + c;
 #endif
@@ -87,6 +98,8 @@ TN_INLINE vf sqrt(vf x) {
   return _mm512_sqrt_ps(x);
 #elif defined(__AVX2__)
   return _mm256_sqrt_ps(x);
+#elif defined(__aarch64__)
+  return (vf)vsqrtq_f32((float32x4_t)x);
 #else
   vf y;
   for (int i = 0; i < W; ++i) y[i] = __builtin_sqrtf(x[i]);
@@ -98,6 +111,8 @@ TN_INLINE vd sqrt(vd x) {
   return _mm512_sqrt_pd(x);
 #elif defined(__AVX2__)
   return _mm256_sqrt_pd(x);
+#elif defined(__aarch64__)
+  return (vd)vsqrtq_f64((float64x2_t)x);
 #else
   vd y;
   for (int i = 0; i < W / 2; ++i) y[i] = __builtin_sqrt(x[i]);
@@ -272,6 +287,11 @@ struct F16 {
   static TN_INLINE void store(uint16_t* p, vf x) {
     _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
+#elif defined(__aarch64__)
+  static TN_INLINE vf load(const uint16_t* p) {
+    return (vf)vcvt_f32_f16((float16x4_t)(*(const vh_any*)p));
+  }
+  static TN_INLINE void store(uint16_t* p, vf x) { *(vh_any*)p = (vh)vcvt_f16_f32((float32x4_t)x); }
 #else
   static TN_INLINE vf load(const uint16_t* p) {
     vf x;

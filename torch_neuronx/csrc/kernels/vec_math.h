@@ -182,13 +182,10 @@ TN_INLINE vf tanh(vf x) {
 
 // t^2 - square, where `square` is t * t rounded.
 TN_INLINE vf lost_of_square(vf t, vf square) {
-#if defined(__FMA__)
-  return fma(t, t, -square);
-#else
+  if constexpr (kFused) return fma(t, t, -square);
   const vf high = (vf)((vi)t & -4096);  // 12 bits, so that its square is exact
   const vf rest = t - high;
   return (high * high - square) + high * rest * 2.0f + rest * rest;
-#endif
 }
 
 // The normal distribution function and e^(-x^2/2), both good to a few ulp in the far tail too:

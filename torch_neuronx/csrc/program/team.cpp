@@ -6,16 +6,12 @@
 #include <thread>
 #include <utility>
 
+#include "device/relax.h"
+
 namespace torch_neuronx::program {
 namespace {
 
 thread_local Team* led = nullptr;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // Longer than most pieces take; after that others may need the core.
 constexpr int kSpins = 2000;

@@ -9,13 +9,10 @@
 
 #include "device/profiler.h"
 #include "device/python_lock.h"
+#include "device/relax.h"
 #include "device/state.h"
 #include "queue/failure.h"
 #include "registry/registry.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace torch_neuronx::queue {
 namespace {
@@ -23,14 +20,6 @@ namespace {
 // Handing work to a thread that sleeps costs more than many an operator, so each side looks for
 // some microseconds before it sleeps.
 constexpr int kLooks = 2000;
-
-void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
 
 thread_local Core* t_core = nullptr;
 
