@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from neuronxcc.ir.arithmetic import Array
 from neuronxcc.ir.calls import CHECK
+from neuronxcc.ir.graph import Graph
 from neuronxcc.ir.node import Node
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.operators.indices import index_shape
-from neuronxcc.ir.reference import apply
+from neuronxcc.ir.reference import evaluate
 from neuronxcc.ir.table import Group
 
 __all__ = ["Line", "Patterns", "Run", "patterns_of", "places_of", "runs_of"]
@@ -66,6 +68,10 @@ class Patterns(NamedTuple):
     rows: int
     axes: tuple[int, ...]
     lines: tuple[Line, ...]
+
+    def places(self, axis: int) -> tuple[int, ...] | None:
+        """Return what is read along an axis of the result, None if all is, as it lies."""
+        return next((line.places for line in self.lines if line.axis == axis), None)
 
     @property
     def copies(self) -> int:
@@ -161,7 +167,7 @@ def places_of(node: Node) -> Array | None:
 
     Where a check of them would fail, they are not known: the program says so when it runs.
     """
-    needed: dict[Node, None] = {}
+    needed: set[Node] = set()
     todo = [node]
     while todo:
         each = todo.pop()
@@ -172,21 +178,25 @@ def places_of(node: Node) -> Array | None:
             return None
         if each.type.size > _MOST_PLACES:
             return None
-        needed[each] = None
+        needed.add(each)
         todo.extend(each.srcs)
-    known: dict[Node, Array] = {}
-    for each in sorted(needed, key=lambda n: n.serial):
-        operands = [known[src] for src in each.srcs]
-        if each.op is Op.CUSTOM_CALL:
-            _, low, high, *_ = each["args"]
-            if operands[0].size and not low <= operands[0].min() <= operands[0].max() <= high:
-                return None
-            known[each] = np.zeros(each.shape, each.dtype.numpy)
-        elif each.op is Op.CONSTANT:
-            known[each] = each["literal"].array
-        else:
-            (known[each],) = apply(each, operands)
-    return known[node]
+    try:
+        (found,) = evaluate(Graph("places", (), (node,)), (), _checked)
+    except _OutsideError:
+        return None
+    return found
+
+
+class _OutsideError(Exception):
+    """A check of places fails."""
+
+
+def _checked(node: Node, operands: Sequence[Array]) -> Sequence[Array]:
+    _, low, high, *_ = node["args"]
+    (places,) = operands
+    if places.size and not low <= places.min() <= places.max() <= high:
+        raise _OutsideError
+    return (np.zeros(node.shape, node.dtype.numpy),)
 
 
 def runs_of(places: tuple[int, ...]) -> tuple[Run, ...]:

@@ -17,7 +17,7 @@ from neuronxcc.ir.node import Node
 from nki.device.emitter import Emitter, Value, require_form
 from nki.device.groups import Group
 from nki.device.movement import in_hbm
-from nki.device.patterns import copied_patterns, run_patterns
+from nki.device.patterns import ROOM, copied_patterns, run_patterns
 from nki.device.rows import blocks_of
 from nki.device.transfers import Leaf, load, pattern, pieces, size_of
 from nki.device.types import HELD, words
@@ -28,8 +28,6 @@ from nki.tensor import NkiTensor
 __all__ = ["Indexing", "divided", "indexing", "run_gather", "starts_of"]
 
 Tensors = Mapping[Node, NkiTensor]
-
-_ROOM = 48 * 1024  # bytes of a partition for windows
 
 
 class Indexing(NamedTuple):
@@ -252,12 +250,12 @@ def divided(
     itemsize = info(kind).itemsize * width
     inner = list(both)
     outer = [(0, 0)]
-    while math.prod(n for n, _, _ in inner) * itemsize > _ROOM and inner:
+    while math.prod(n for n, _, _ in inner) * itemsize > ROOM and inner:
         n, a, b = inner.pop(0)
         rest = math.prod(m for m, _, _ in inner) * itemsize
-        if rest <= _ROOM:
+        if rest <= ROOM:
             # Parts of equal size, so that one pattern fits all.
-            most = max(1, _ROOM // rest)
+            most = max(1, ROOM // rest)
             while n % most:
                 most -= 1
             inner.insert(0, (most, a, b))

@@ -21,9 +21,9 @@ from nki.device.views import View, collapsed, contiguous
 from nki.dtypes import info
 from nki.tensor import NkiTensor
 
-__all__ = ["copied_patterns", "run_patterns"]
+__all__ = ["ROOM", "copied_patterns", "run_patterns"]
 
-_ROOM = 48 * 1024  # bytes of a partition for what is loaded, and for what is made of it
+ROOM = 48 * 1024  # bytes of a partition for what is gathered, and for what that is made of
 _MOST_DIMS = 4  # of an access pattern, besides the partition
 
 
@@ -59,21 +59,20 @@ def _parts(node: Node, known: Patterns) -> list[_Part]:
     made = math.prod(node.shape[known.rows + 1 :]) * itemsize
     extent, wide = x.shape[known.rows], node.shape[known.rows]
     if known.axes[0] != known.rows:  # the result is another dimension's first
-        fits = extent * one <= _ROOM and wide * made <= _ROOM
+        fits = extent * one <= ROOM and wide * made <= ROOM
         return [_Part(0, wide, 0, extent)] if fits else []
-    lines = {line.axis: line.places for line in known.lines}
-    places = lines.get(known.rows, range(wide))
+    places = known.places(known.rows) or range(wide)
     parts: list[_Part] = []
     for at, place in enumerate(places):
         if parts:
             begin, _, low, high = parts[-1]
             wider = _Part(begin, at + 1, min(low, place), max(high, place + 1))
-            fits = (wider.high - wider.low) * one <= _ROOM and (at + 1 - begin) * made <= _ROOM
+            fits = (wider.high - wider.low) * one <= ROOM and (at + 1 - begin) * made <= ROOM
             if fits:
                 parts[-1] = wider
                 continue
         parts.append(_Part(at, at + 1, place, place + 1))
-    return parts if max(one, made) <= _ROOM else []
+    return parts if max(one, made) <= ROOM else []
 
 
 def run_patterns(
@@ -91,42 +90,36 @@ def run_patterns(
     tensor, view = operand
     count = known.rows
     result = contiguous(node.shape)
-    parts = _parts(node, known)
+    parts = [(part, list(_copies(node, known, part))) for part in _parts(node, known)]
+    rows, columns = (collapsed(dims) for dims in (result.dims[:count], result.dims[count:]))
     for row, partitions in e.share(blocks_of(math.prod(view.shape[:count]))):
-        for part in parts:
+        for part, copies in parts:
             inside = View(
                 (part.high - part.low, *view.shape[count + 1 :]),
                 view.strides[count:],
                 view.offset + part.low * view.strides[count],
             )
-            rows = collapsed(view.dims[:count])
-            leaf = Leaf(tensor, node.dtype, inside.offset, rows, collapsed(inside.dims))
+            dims = collapsed(view.dims[:count]), collapsed(inside.dims)
+            leaf = Leaf(tensor, node.dtype, inside.offset, *dims)
             e.partitions, e.columns = partitions, inside.size
             source = e.full(load(e, leaf, row, 0), node.dtype)
-            shape = (part.end - part.begin, *node.shape[count + 1 :])
-            e.columns = math.prod(shape)
+            each = math.prod(node.shape[count + 1 :])
+            e.columns = (part.end - part.begin) * each
             made = e.tile(e.columns, HELD[node.dtype])
-            for src, dst in _copies(node, known, part, inside.shape, shape):
+            for src, dst in copies:
                 e.copy(_pattern(made, dst), _pattern(source, src))
-            whole = Leaf(
-                target,
-                node.dtype,
-                0,
-                collapsed(result.dims[:count]),
-                collapsed(result.dims[count:]),
-            )
-            store(e, whole, Value(made, node.dtype), row, part.begin * math.prod(shape[1:]))
+            whole = Leaf(target, node.dtype, 0, rows, columns)
+            store(e, whole, Value(made, node.dtype), row, part.begin * each)
 
 
-def _copies(
-    node: Node, known: Patterns, part: _Part, source: tuple[int, ...], made: tuple[int, ...]
-) -> Iterator[tuple[View, View]]:
+def _copies(node: Node, known: Patterns, part: _Part) -> Iterator[tuple[View, View]]:
     """Iterate over what is read and written in a row of tiles, in the operand's order."""
     count = known.rows
-    lines = {line.axis: line.places for line in known.lines}
+    source = (part.high - part.low, *node.srcs[0].shape[count + 1 :])
+    made = (part.end - part.begin, *node.shape[count + 1 :])
     choices: list[tuple[Run, ...]] = []
     for dim, axis in enumerate(known.axes):
-        places = lines.get(axis, tuple(range(node.shape[axis])))
+        places = known.places(axis) or tuple(range(node.shape[axis]))
         if dim == 0:
             first = places[part.begin : part.end] if axis == count else places
             places = tuple(place - part.low for place in first)
