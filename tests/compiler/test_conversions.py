@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import platform
 
 import pytest
 import torch
@@ -60,5 +61,6 @@ def test_floats_become_integers_as_in_eager_mode(
     vectors = program(x.repeat_interleave(64)).view(-1, 64)
     alone = torch.cat([program(x[i : i + 1]) for i in range(len(x))])
     sure = (vectors == alone[:, None]).all(1)
+    assert sure.all() or platform.machine() != "x86_64"
     assert sure[: len(x) // 3].sum() > len(x) // 6
     torch.testing.assert_close(found[sure], expected[sure], rtol=0, atol=0)
