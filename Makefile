@@ -98,7 +98,7 @@ demo: $(CORE_STAMP) ## Train on digits, on one core and two, embed sentences, pr
 check: $(CORE_STAMP) $(EXTRA_STAMP)test ## What needs no device, and every door once: some minutes, before a commit
 	$(PYTEST) $(CHECKS) $(PYTEST_ARGS)
 
-test: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## Run all test tiers but what is slow (one process per core; PYTEST_ARGS is passed on)
+test: $(CORE_STAMP) $(EXTRA_STAMP)test ## Run all test tiers but what is slow (one process per core; PYTEST_ARGS is passed on)
 	$(PYTEST) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_STRICT_MODE) $(STRICT) $(PYTEST_ARGS)
 	$(PYTEST) $(IN_FUSED_MODE) $(FUSED) $(PYTEST_ARGS)

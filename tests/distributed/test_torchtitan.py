@@ -1,6 +1,6 @@
 """torchtitan 0.3.0, unmodified, on neuron devices: loss curves of several ranks against one.
 
-`make titan` installs it (and `make test` calls that); without it these tests are skipped.
+`make titan` installs it, `.ci/run` and `make test-all` call that; without it these are skipped.
 """
 
 import json

@@ -53,7 +53,6 @@ def prepared(folder: Path, ranks: int) -> Path:
 CASES = {2: ("all", "everything", "loop", "rank", "training"), 4: ("all", "everything", "groups")}
 
 
-@pytest.mark.slow
 def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
     folder = prepared(tmp_path, 2)
     said = launch.torchrun(2, "-m", "tests.nrtpy.rank_worker", str(folder), "traced")
@@ -62,7 +61,6 @@ def test_two_ranks_of_torchrun(tmp_path: Path) -> None:
             assert f"rank {rank}: {case} agrees" in said
 
 
-@pytest.mark.slow
 def test_four_processes_that_meet_where_the_variable_says(tmp_path: Path) -> None:
     folder = prepared(tmp_path, 4)
     with socket.socket() as probe:
