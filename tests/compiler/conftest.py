@@ -6,12 +6,26 @@ tensors are copied. So it runs functions whose graphs have something of their ow
 device; what is about aliases, strides, options or messages runs natively only.
 """
 
+import sys
+
 import pytest
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_EXECUTOR
 from tests.neff_cache import compile_cache
 
 __all__ = ["compile_cache"]
+
+
+@pytest.fixture(autouse=True)
+def no_graph_too_many() -> None:
+    """Refuse a ninth graph of one function, which Dynamo runs eagerly.
+
+    Cases of one test share the code of the function in it: from the ninth on they would compare
+    eager mode with itself. Such a test calls `torch._dynamo.reset`, or raises the limit.
+    """
+    config = sys.modules.get("torch._dynamo.config")
+    if config is not None:
+        config.fail_on_recompile_limit_hit = True  # type: ignore[attr-defined]
 
 
 @pytest.fixture
