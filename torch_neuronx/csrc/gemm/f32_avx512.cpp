@@ -1,5 +1,7 @@
 // AVX-512 kernels with float32 arithmetic. Half-width operands are widened while they are packed or
 // loaded, so float16 products, which the processor has no instruction for, cost the same.
+#include <algorithm>
+
 #include "gemm/avx512_templates.h"
 #include "gemm/loads_avx512.h"
 
@@ -120,70 +122,101 @@ void rows_to_f32(const PackArgs& a) {
   }
 }
 
-// KU rows of `large` against SR rows of `small`, the sums kept in the result, which stays in cache.
-template <Element E, int SR, int KU>
-TN_INLINE void stream_rows(const ThinArgs& d, int64_t row, int64_t k, bool first) {
-  __m512 x[SR][KU];
+// COLS * 16 lines against SR rows over `depth` steps of K, the sums in registers. Of the last 16
+// lines `mask` says which there are.
+template <Element E, int SR, int COLS, bool ASK>
+TN_INLINE void stream_strip(const ThinArgs& d, int64_t row, int64_t line, int64_t k, int64_t depth,
+                            __mmask16 mask) {
+  // A strip has few bytes of each row, which the hardware's prefetcher makes nothing of.
+  constexpr int64_t kAhead = 32, kLine = 64 / Load<E>::kBytes;
+  const float* small = reinterpret_cast<const float*>(d.small + row * d.small_row_bytes);
+  const int64_t small_row = d.small_row_bytes / 4;
+  const char* large = d.large + k * d.large_k_bytes + line * Load<E>::kBytes;
+  float* result = d.result + row * d.result_row + line;
+  const int64_t lanes = __builtin_popcount(mask);
+  __m512 acc[SR][COLS];
 #pragma GCC unroll 8
   for (int i = 0; i < SR; ++i) {
-    const float* small = reinterpret_cast<const float*>(d.small + (row + i) * d.small_row_bytes);
 #pragma GCC unroll 8
-    for (int u = 0; u < KU; ++u) x[i][u] = _mm512_set1_ps(small[k + u]);
+    for (int j = 0; j < COLS; ++j) {
+      const __mmask16 held = k == 0 && !d.add ? 0 : j == COLS - 1 ? mask : 0xffff;
+      acc[i][j] = _mm512_maskz_loadu_ps(held, result + i * d.result_row + 16 * j);
+    }
   }
-  const char* large = d.large + k * d.large_k_bytes;
-  float* result = d.result + row * d.result_row;
-  for (int64_t l = 0; l < d.lines; l += 16) {
-    const int64_t left = d.lines - l;
-    const __mmask16 mask = lanes16(left);
-    __m512 acc[SR];
+  for (int64_t u = k; u < k + depth; ++u, large += d.large_k_bytes) {
+    if constexpr (ASK) {
+      const int64_t ahead = u + kAhead < d.k ? kAhead * d.large_k_bytes : 0;
 #pragma GCC unroll 8
-    for (int i = 0; i < SR; ++i) {
-      acc[i] =
-          first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(mask, result + i * d.result_row + l);
+      for (int j = 0; j < COLS * 16; j += kLine) {
+        _mm_prefetch(large + ahead + j * Load<E>::kBytes, _MM_HINT_T1);
+      }
     }
+    __m512 x[SR];
 #pragma GCC unroll 8
-    for (int u = 0; u < KU; ++u) {
-      const char* at = large + u * d.large_k_bytes + l * Load<E>::kBytes;
-      const __m512 v = left >= 16 ? Load<E>::full(at) : Load<E>::part(at, left);
+    for (int i = 0; i < SR; ++i) x[i] = _mm512_set1_ps(small[i * small_row + u]);
 #pragma GCC unroll 8
-      for (int i = 0; i < SR; ++i) acc[i] = _mm512_fmadd_ps(x[i][u], v, acc[i]);
+    for (int j = 0; j < COLS; ++j) {
+      const char* at = large + 16 * j * Load<E>::kBytes;
+      const __m512 v = j < COLS - 1 || lanes == 16 ? Load<E>::full(at) : Load<E>::part(at, lanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < SR; ++i) acc[i][j] = _mm512_fmadd_ps(x[i], v, acc[i][j]);
     }
+  }
 #pragma GCC unroll 8
-    for (int i = 0; i < SR; ++i) {
-      _mm512_mask_storeu_ps(result + i * d.result_row + l, mask, acc[i]);
+  for (int i = 0; i < SR; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < COLS; ++j) {
+      _mm512_mask_storeu_ps(result + i * d.result_row + 16 * j, j == COLS - 1 ? mask : 0xffff,
+                            acc[i][j]);
     }
   }
 }
 
-template <Element E, int KU>
-TN_INLINE void stream_step(const ThinArgs& d, int64_t k) {
-  const bool first = k == 0 && !d.add;
-  int64_t row = 0;
-  if constexpr (KU == 8) {
-    if (d.small_rows == 2) return stream_rows<E, 2, KU>(d, 0, k, first);
-    return stream_rows<E, 1, KU>(d, 0, k, first);
+// All lines from `line` on, in strips of COLS vectors, then in narrower ones.
+template <Element E, int SR, int COLS, bool ASK>
+TN_INLINE void stream_strips(const ThinArgs& d, int64_t row, int64_t line, int64_t k,
+                             int64_t depth) {
+  for (; d.lines - line >= 16 * COLS; line += 16 * COLS) {
+    stream_strip<E, SR, COLS, ASK>(d, row, line, k, depth, 0xffff);
   }
-  for (; d.small_rows - row >= 4; row += 4) stream_rows<E, 4, KU>(d, row, k, first);
+  if constexpr (COLS > 1) {
+    stream_strips<E, SR, COLS / 2, ASK>(d, row, line, k, depth);
+  } else if (line < d.lines) {
+    stream_strip<E, SR, 1, ASK>(d, row, line, k, depth, lanes16(d.lines - line));
+  }
+}
+
+// Rows of `small` from `row` on, eight at most; 16 sums are enough to keep the multipliers busy.
+template <Element E, bool ASK>
+TN_INLINE void stream_rows(const ThinArgs& d, int64_t row, int64_t k, int64_t depth) {
   switch (d.small_rows - row) {
-    case 3:
-      return stream_rows<E, 3, KU>(d, row, k, first);
-    case 2:
-      return stream_rows<E, 2, KU>(d, row, k, first);
     case 1:
-      return stream_rows<E, 1, KU>(d, row, k, first);
+      return stream_strips<E, 1, 8, ASK>(d, row, 0, k, depth);
+    case 2:
+      return stream_strips<E, 2, 8, ASK>(d, row, 0, k, depth);
+    case 3:
+      return stream_strips<E, 3, 4, ASK>(d, row, 0, k, depth);
+    case 4:
+      return stream_strips<E, 4, 4, ASK>(d, row, 0, k, depth);
+    case 5:
+      return stream_strips<E, 5, 2, ASK>(d, row, 0, k, depth);
+    case 6:
+      return stream_strips<E, 6, 2, ASK>(d, row, 0, k, depth);
+    case 7:
+      return stream_strips<E, 7, 2, ASK>(d, row, 0, k, depth);
     default:
-      return;
+      return stream_strips<E, 8, 2, ASK>(d, row, 0, k, depth);
   }
 }
 
 template <Element E>
 void stream_element(const ThinArgs& d) {
-  int64_t k = 0;
-  if (d.small_rows <= 2) {
-    for (; k + 8 <= d.k; k += 8) stream_step<E, 8>(d, k);
+  constexpr int64_t kDepth = 64;  // rows of `large` that stay in the caches for all strips
+  for (int64_t k = 0; k < d.k; k += kDepth) {
+    const int64_t depth = std::min(kDepth, d.k - k);
+    stream_rows<E, true>(d, 0, k, depth);
+    for (int64_t row = 8; row < d.small_rows; row += 8) stream_rows<E, false>(d, row, k, depth);
   }
-  for (; k + 4 <= d.k; k += 4) stream_step<E, 4>(d, k);
-  for (; k < d.k; ++k) stream_step<E, 1>(d, k);
 }
 
 void stream_any(const ThinArgs& d) {

@@ -192,9 +192,9 @@ size_t ShapeClassHash::operator()(const ShapeClass& c) const {
 }
 
 Method choose_by_rule(const Problem& p) {
-  // Streaming multiplies in float32 and goes over its sums for every few rows: with more rows on
-  // the small side, rearranging pays, and sooner where pairs of bfloat16 are multiplied. Matrix
-  // tiles are that much faster that it pays against dot products, too.
+  // Streaming multiplies in float32: with more rows on the small side, rearranging pays, and sooner
+  // where pairs of bfloat16 are multiplied. Matrix tiles are that much faster that it pays against
+  // dot products, too.
   const Kernels& kernels = *kernels_for(p.dtype);
   const bool thin = std::min(p.m, p.n) <= (kernels.unit == 2 ? 4 : 8);
   if ((thin || kernels.speed == 1) && applicable(p, Method::kDot)) return Method::kDot;
