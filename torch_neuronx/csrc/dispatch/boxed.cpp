@@ -1,5 +1,6 @@
 #include "dispatch/boxed.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
@@ -52,6 +53,8 @@ void for_each_tensor(const IValue& value, Kind kind, See see) {
   }
 }
 
+bool is_aten(const c10::OperatorHandle& op) { return op.schema().name().rfind("aten::", 0) == 0; }
+
 // What a call's arguments say about it: the device that new memory belongs to, and the dtype that
 // it is counted under.
 struct Placement {
@@ -103,6 +106,36 @@ void adopt_value(IValue& value, c10::DeviceIndex index) {
     c10::List<at::Tensor> made;
     for (const at::Tensor& t : value.toTensorVector()) made.push_back(adopt(t, index));
     value = std::move(made);
+  }
+}
+
+bool has_default_strides(const at::Tensor& t) {
+  return t.strides() == at::IntArrayRef(c10::contiguous_strides(t.sizes()));
+}
+
+// Some of ATen's kernels write an out= tensor as if it were contiguous, whatever its strides:
+// softmax, triu of several batches, pools in three dimensions, narrow_copy and others. Which, no
+// list says, and they write outside of it. So all get a contiguous tensor, and its values are
+// copied; most don't come here, because a result is contiguous or the device's own kernel makes it.
+void stand_in_for_outs(const OpPlan& plan, Stack& stack, StandIns& stand_ins) {
+  const size_t base = stack.size() - plan.arguments;
+  for (const auto& arg : plan.args) {
+    if (!arg.out || !stack[base + arg.index].isTensor()) continue;
+    const at::Tensor out = stack[base + arg.index].toTensor();
+    if (!out.defined() || out.layout() != at::kStrided || out.is_quantized() || out.is_nested() ||
+        has_default_strides(out))
+      continue;
+    // What the kernel would have refused, if it looks.
+    at::assert_no_internal_overlap(out);
+    for (const auto& other : plan.args) {
+      if (other.written) continue;
+      for_each_tensor(stack[base + other.index], other.kind, [&](const at::Tensor& t) {
+        if (t.defined() && t.layout() == at::kStrided) at::assert_no_partial_overlap(out, t);
+      });
+    }
+    at::Tensor copy = at::empty(out.sizes(), out.options());
+    stand_ins.add(out, copy);
+    stack[base + arg.index] = std::move(copy);
   }
 }
 
@@ -162,14 +195,14 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
     if (on_core) scratch.emplace(index);
     const at::DisableRecordFunctionGuard quiet;  // a profile shows the device's operator, once
     const c10::impl::ExcludeDispatchKeyGuard guard(excluded_inside());
+    StandIns outs, others;
+    stand_in_for_outs(plan, *stack, outs);
     if (C10_UNLIKELY(plan.demands != nullptr) &&
-        cpu_keys(keys).highestPriorityTypeId() == c10::DispatchKey::CPU) {
-      const StandIns stand_ins = meet(*plan.demands, op, *stack);
-      op.redispatchBoxed(cpu_keys(keys), stack);
-      stand_ins.store();
-    } else {
-      op.redispatchBoxed(cpu_keys(keys), stack);
-    }
+        cpu_keys(keys).highestPriorityTypeId() == c10::DispatchKey::CPU)
+      others = meet(*plan.demands, op, *stack);
+    op.redispatchBoxed(cpu_keys(keys), stack);
+    others.store();
+    outs.store();
   }
   aliases.finish();
   const size_t first = stack->size() - plan.return_alias.size();
@@ -268,7 +301,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     const bool written = is_written(argument);
     const c10::TypePtr type = strip_optional(argument.real_type());
     if (is_tensor(type)) {
-      args.push_back({i, Kind::kTensor, written});
+      args.push_back({i, Kind::kTensor, written, argument.is_out() && is_aten(op)});
     } else if (const auto list = type->cast<c10::ListType>()) {
       if (list->getElementType()->kind() == c10::TypeKind::TensorType) {
         args.push_back({i, Kind::kTensorList, written});

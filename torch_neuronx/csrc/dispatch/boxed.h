@@ -27,6 +27,7 @@ struct OpPlan {
     size_t index;
     Kind kind;
     bool written;
+    bool out = false;  // of one of ATen's out= operators, which does not read it
   };
   explicit OpPlan(const c10::OperatorHandle& op);
 

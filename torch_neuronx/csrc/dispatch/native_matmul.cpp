@@ -1,6 +1,7 @@
 // Matrix products: our tiled kernels (gemm/) where they are at least as fast as ATen's, else
 // ATen's.
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/addr.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/mm.h>
@@ -59,8 +60,12 @@ at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
   return mm_out(a, b, out);
 }
 
-at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                      const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+// In place, a tensor of another size than the product is refused; as out= it is resized.
+enum class Into : uint8_t { kOut, kSelf };
+
+at::Tensor& addmm_into(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                       const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out,
+                       Into into) {
   if (a.dim() == 2 && b.dim() == 2 && together(a, b, self, out) && out.dim() == 2 &&
       out.size(0) == a.size(0) && out.size(1) == b.size(1) &&
       gemm::try_addmm(out, self, a, b, beta, alpha,
@@ -68,9 +73,17 @@ at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Ten
     return counted(wrote(out), a);
   }
   (void)host_out(out, [&](HostArgs& host, at::Tensor& o) {
-    at::addmm_out(o, host(self), host(a), host(b), beta, alpha);
+    if (into == Into::kSelf) {
+      o.addmm_(host(a), host(b), beta, alpha);
+    } else {
+      at::addmm_out(o, host(self), host(a), host(b), beta, alpha);
+    }
   });
   return counted(out, a);
+}
+at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                      const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+  return addmm_into(self, a, b, beta, alpha, out, Into::kOut);
 }
 at::Tensor addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                  const at::Scalar& beta, const at::Scalar& alpha) {
@@ -81,7 +94,7 @@ at::Tensor addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& 
 }
 at::Tensor& addmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                    const at::Scalar& beta, const at::Scalar& alpha) {
-  return addmm_out(self, a, b, beta, alpha, self);
+  return addmm_into(self, a, b, beta, alpha, self, Into::kSelf);
 }
 
 bool batched(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
@@ -102,14 +115,23 @@ at::Tensor bmm(const at::Tensor& a, const at::Tensor& b) {
   return bmm_out(a, b, out);
 }
 
-at::Tensor& baddbmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                        const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+at::Tensor& baddbmm_into(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                         const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out,
+                         Into into) {
   if (batched(a, b, out) && together(a, self) && gemm::try_baddbmm(out, self, a, b, beta, alpha))
     return counted(wrote(out), a);
   (void)host_out(out, [&](HostArgs& host, at::Tensor& o) {
-    at::baddbmm_out(o, host(self), host(a), host(b), beta, alpha);
+    if (into == Into::kSelf) {
+      o.baddbmm_(host(a), host(b), beta, alpha);
+    } else {
+      at::baddbmm_out(o, host(self), host(a), host(b), beta, alpha);
+    }
   });
   return counted(out, a);
+}
+at::Tensor& baddbmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                        const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+  return baddbmm_into(self, a, b, beta, alpha, out, Into::kOut);
 }
 at::Tensor baddbmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                    const at::Scalar& beta, const at::Scalar& alpha) {
@@ -120,7 +142,17 @@ at::Tensor baddbmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor
 }
 at::Tensor& baddbmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                      const at::Scalar& beta, const at::Scalar& alpha) {
-  return baddbmm_out(self, a, b, beta, alpha, self);
+  return baddbmm_into(self, a, b, beta, alpha, self, Into::kSelf);
+}
+
+// PyTorch's asks its out= operator, which takes `self` for such a tensor after a call through the
+// dispatcher.
+at::Tensor& addr_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                  const at::Scalar& beta, const at::Scalar& alpha) {
+  TORCH_CHECK(self.dim() == 2, "2D tensor expected, got ", self.dim(), "D tensor for input");
+  TORCH_CHECK(self.size(0) == a.numel() && self.size(1) == b.numel(),
+              "size mismatch, input: ", self.sizes(), ", v1: ", a.sizes(), ", v2: ", b.sizes());
+  return at::addr_out(self, self, a, b, beta, alpha);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -129,6 +161,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   NEURON_IMPL(m, "addmm", addmm);
   NEURON_IMPL(m, "addmm.out", addmm_out);
   NEURON_IMPL(m, "addmm_", addmm_);
+  NEURON_IMPL(m, "addr_", addr_);
   NEURON_IMPL(m, "bmm", bmm);
   NEURON_IMPL(m, "bmm.out", bmm_out);
   NEURON_IMPL(m, "baddbmm", baddbmm);

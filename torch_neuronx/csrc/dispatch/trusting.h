@@ -23,9 +23,12 @@ class StandIns {
   void add(at::Tensor argument, at::Tensor copy) {
     pairs_.emplace_back(std::move(argument), std::move(copy));
   }
-  // Gives the arguments what the kernel wrote.
+  // Gives the arguments what the kernel wrote, and its size where it chose another.
   void store() const {
-    for (const auto& [argument, copy] : pairs_) argument.copy_(copy);
+    for (const auto& [argument, copy] : pairs_) {
+      if (argument.sizes() != copy.sizes()) argument.resize_(copy.sizes());
+      argument.copy_(copy);
+    }
   }
 
  private:
