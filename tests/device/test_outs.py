@@ -222,6 +222,25 @@ def test_a_result_that_overlaps_an_argument_is_refused() -> None:
         torch.triu(memory[:16].view(4, 4), out=memory[:4].expand(4, 4))
 
 
+@pytest.mark.parametrize("size", [(), (1,), (3,), (2, 1), (4, 2, 3)], ids=str)
+@pytest.mark.parametrize("name", ["addmm_", "baddbmm_", "addr_"])
+def test_in_place_a_product_of_another_size_is_refused(name: str, size: tuple[int, ...]) -> None:
+    factors = {
+        "addmm_": (torch.ones(2, 4), torch.ones(4, 3)),
+        "baddbmm_": (torch.ones(5, 2, 4), torch.ones(5, 4, 3)),
+        "addr_": (torch.ones(2), torch.ones(3)),
+    }[name]
+    messages = []
+    for device in ("cpu", "neuron"):
+        x = torch.zeros(size, device=device)
+        with pytest.raises(RuntimeError) as error:
+            getattr(x, name)(*[t.to(device) for t in factors])
+        messages.append(str(error.value))
+        assert x.shape == size
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of samples: deprecated operators
 def test_in_place_what_cpu_refuses_is_refused() -> None:
     """A result of another size than the tensor, say: as out= it would be resized."""
