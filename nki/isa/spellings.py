@@ -124,27 +124,25 @@ def _read_modify_write(call: Call) -> Call:
     return Call("dma_compute", (dst, [src, dst], op), kwargs)
 
 
-def _type_of_dst(call: Call) -> Call:
-    """Instructions returned tiles once, of a type that was asked for; today `dst` has it."""
+def _without_type(call: Call) -> Call:
+    """Instructions returned tiles once, of a type that was asked for; `dst` has its own."""
     if "dtype" not in call.kwargs:
         return call
-    dst = call.args[0] if call.args else call.kwargs.get("dst")
     asked = call.kwargs["dtype"]
-    if isinstance(dst, NkiTensor) and (asked is None or _is_type(asked, dst.dtype)):
-        return _dropped("dtype")(call)
-    return call
+    return _dropped("dtype")(call) if asked is None or _is_type(asked) else call
 
 
-def _is_type(asked: Any, name: str) -> bool:
+def _is_type(asked: Any) -> bool:
     try:
-        return canonical(asked) == name
+        canonical(asked)
     except NkiError:
         return False
+    return True
 
 
 # Of every instruction that writes to `dst`.
 OF_ALL: tuple[Spelling, ...] = (
-    Spelling("0.3", "dtype= that is the type of dst has no effect", _type_of_dst),
+    Spelling("0.3", "dtype= had no effect: dst has its type", _without_type),
 )
 
 SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
@@ -177,7 +175,6 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
         "affine_select": (
             Spelling("0.2", "a third argument is offset, before two numbers", _offset_third),
         ),
-        "scalar_tensor_tensor": (Spelling("0.3", "dtype= had no effect", _dropped("dtype")),),
         "dma_compute": (Spelling("0.2", "scales, a list, stands before reduce_op", _scales_third),),
         "dma_copy": (
             Spelling("0.2", "dst_rmw_op= is nisa.dma_compute", _read_modify_write),
