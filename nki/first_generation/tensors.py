@@ -375,6 +375,14 @@ class Dynamic:
         self.scale = scale
         self.index = Index((), 0, ()) if index is None else index
 
+    def on_sbuf(self) -> Dynamic:
+        """Return it with a tile in SBUF, which the compiler of this generation copies."""
+        if self.tile.region is MemoryRegion.sbuf:
+            return self
+        moved: Tensor = HOOKS["copied"](self.tile, self.tile.kind)
+        made = Element if isinstance(self.tile, Element) else Tensor
+        return Dynamic(made((moved.tile(),)), self.scale, self.index)
+
 
 def _dynamic(op: str, tile: Tensor, index: Any, tile_first: bool) -> Dynamic:
     """Return an index made of a tile and an expression.
@@ -597,9 +605,10 @@ class Access(Tensor):
                     f"two dimensions of a tensor of shape {self.base.shape} are indexed by tiles",
                     "load with one of them first",
                 )
-            checked_index(part.tile.tile())
-            self.dynamic = (dim, part)
-            return part.index
+            dynamic = part.on_sbuf()
+            checked_index(dynamic.tile.tile())
+            self.dynamic = (dim, dynamic)
+            return dynamic.index
         index = as_index(part)
         if index is None:
             raise NkiTypeError(

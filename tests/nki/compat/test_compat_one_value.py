@@ -154,6 +154,26 @@ def test_index_tiles_of_all_integers(kind: Any) -> None:
     np.testing.assert_array_equal(kernel(a, rows), a[rows[:, 0]])
 
 
+@pytest.mark.parametrize("memory", [nl.sbuf, nl.psum, nl.hbm])
+def test_index_tiles_of_other_memories_go_through_sbuf(memory: Any) -> None:
+    a, places = random(5, 3, 4), np.array([[4], [0], [3]], np.int32)
+
+    @nki.jit
+    def kernel(a: Any, places: Any) -> Any:
+        found = places
+        if memory != nl.hbm:
+            found = nl.ndarray(places.shape, dtype=nl.int32, buffer=memory)
+            found[...] = nl.load(places)
+        out = nl.ndarray((3, 4), dtype=a.dtype, buffer=nl.shared_hbm)
+        one = nl.ndarray((2, nl.par_dim(3), 4), dtype=a.dtype)
+        nl.store(out, nl.load(a[found, 1, nl.arange(4)[None, :]]))
+        one[1] = nl.load(a[found[0, 0], :, :])
+        nl.store(out, one[1] + nl.load(out))
+        return out
+
+    np.testing.assert_array_equal(kernel(a, places), a[places[:, 0], 1] + a[4])
+
+
 def test_iota_of_counters_and_programs() -> None:
     """They are expressions of one value; so are integers of NumPy."""
 
