@@ -76,6 +76,11 @@ class Kernel:
         self.handle = f"{self.function.__name__}@{next(_NUMBERS)}"
         _KERNELS[self.handle] = self
 
+    @property
+    def func(self) -> Callable[..., Any]:
+        """What was decorated, by the name that public code reads: its source is rewritten there."""
+        return self.function
+
     def __getitem__(self, cores: Any) -> Kernel:
         """Return the kernel on a number of physical cores: ``kernel[2](...)``.
 

@@ -20,7 +20,7 @@ from nki.first_generation.boxes import Box, TileRegion, box_slices, region_of_ma
 from nki.first_generation.dtypes import dtype_name, numpy_dtype
 from nki.first_generation.indices import Index, Mask, MeshGrid, as_index, common_shape
 from nki.first_generation.state import current, new_tile, nothing
-from nki.indexing import DynamicSlice
+from nki.indexing import DynamicSlice, checked_index
 from nki.memory import MemoryRegion
 from nki.pattern import AccessPattern, Indirect
 from nki.tensor import NkiTensor, tensor_of
@@ -157,7 +157,8 @@ class Tensor:
                 return Tensor((nothing(self[tuple(filled)].tile()),))
         if any(isinstance(part, (Index, Tensor, Dynamic)) for part in parts):
             return Access(tensor, parts)
-        return Tensor((tensor[tuple(_plain(part) for part in parts)],))
+        made = Element if len(parts) == tensor.ndim and all(map(_is_whole, parts)) else Tensor
+        return made((tensor[tuple(_plain(part) for part in parts)],))
 
     def _take_blocks(self, parts: list[Any]) -> Tensor:
         """Use up the indices of block dimensions; self if there are none."""
@@ -352,6 +353,12 @@ class Tensor:
         return f"<{self.kind}{list(self.shape)} in {self.region.name}>"
 
 
+class Element(Tensor):
+    """One element of a tensor, which integers chose: as an index it is one too."""
+
+    __slots__ = ()
+
+
 class Dynamic:
     """An index with a value of a tile in it: ``tile * scale + index``.
 
@@ -367,6 +374,14 @@ class Dynamic:
         self.tile = tile
         self.scale = scale
         self.index = Index((), 0, ()) if index is None else index
+
+    def on_sbuf(self) -> Dynamic:
+        """Return it with a tile in SBUF, which the compiler of this generation copies."""
+        if self.tile.region is MemoryRegion.sbuf:
+            return self
+        moved: Tensor = HOOKS["copied"](self.tile, self.tile.kind)
+        made = Element if isinstance(self.tile, Element) else Tensor
+        return Dynamic(made((moved.tile(),)), self.scale, self.index)
 
 
 def _dynamic(op: str, tile: Tensor, index: Any, tile_first: bool) -> Dynamic:
@@ -444,6 +459,11 @@ def _is_empty(part: slice, size: int) -> bool:
     return first >= last
 
 
+def _is_whole(part: Any) -> bool:
+    """Return whether an index is an integer."""
+    return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
+
+
 def _plain(part: Any) -> Any:
     """Return an index as `nki.tensor` takes it."""
     if isinstance(part, (slice, type(...))):
@@ -482,13 +502,15 @@ class Access(Tensor):
         base: the tensor.
         key: an expression for each of its dimensions, all of the part's shape.
         dynamic: the dimension whose index a tile holds, and that index.
+        is_one: in HBM, that index is one for all of the part.
     """
 
-    __slots__ = ("_key", "_parts", "_shape", "_view", "base", "dynamic")
+    __slots__ = ("_key", "_parts", "_shape", "_view", "base", "dynamic", "is_one")
 
     def __init__(self, base: NkiTensor, parts: list[Any]) -> None:
         self.base = base
         self.dynamic: tuple[int, Dynamic] | None = None
+        self.is_one = False
         self._parts = parts
         self._key: tuple[Index, ...] | None = None
         self._view = None
@@ -523,6 +545,9 @@ class Access(Tensor):
         key = [self._one(dim, part) for dim, part in enumerate(parts)]
         # Which dimensions have an axis of the result: slices get one only if all others have.
         rows = None if base.buffer.on_chip or self.dynamic is None else self.dynamic[0]
+        self.is_one = rows is not None and self._is_one(key)
+        if self.is_one:
+            rows = None
         owners = [
             dim
             for dim, part in enumerate(key)
@@ -540,18 +565,30 @@ class Access(Tensor):
         shape: tuple[int, ...] = ()
         for index in indices:
             shape = common_shape(shape, index.shape)
-        if lanes > 1 or rows is not None:
+        if self.is_one or lanes > 1 or rows is not None:
             shape = shape or (lanes, 1)
-            if shape[0] not in (1, lanes):
+            if not self.is_one and shape[0] not in (1, lanes):
                 raise NkiError(
                     "NKI265",
                     f"{lanes} index values were given beside expressions of shape {shape}",
                     "give expressions whose first axis has the partitions of the index tile",
                 )
-            shape = (lanes, *shape[1:])
+            shape = shape if self.is_one else (lanes, *shape[1:])
         if base.buffer.on_chip and len(shape) < 2:
             shape = (1,) * (2 - len(shape)) + shape
         return shape, tuple(index.raised(shape) for index in indices)
+
+    def _is_one(self, key: list[Index | slice]) -> bool:
+        """Return whether an index tile is one integer, which has no axis, and not a row of them.
+
+        A tile of one value broadcasts against the axes of expressions beside it.
+        """
+        assert self.dynamic is not None
+        tile = self.dynamic[1].tile
+        if tile.size != 1:
+            return False
+        beside = (part.ndim for dim, part in enumerate(key) if isinstance(part, Index))
+        return isinstance(tile, Element) or max(beside, default=0) > 0
 
     def _lanes(self) -> int:
         return 1 if self.dynamic is None else self.dynamic[1].tile.shape[0]
@@ -568,8 +605,10 @@ class Access(Tensor):
                     f"two dimensions of a tensor of shape {self.base.shape} are indexed by tiles",
                     "load with one of them first",
                 )
-            self.dynamic = (dim, part)
-            return part.index
+            dynamic = part.on_sbuf()
+            checked_index(dynamic.tile.tile())
+            self.dynamic = (dim, dynamic)
+            return dynamic.index
         index = as_index(part)
         if index is None:
             raise NkiTypeError(
@@ -693,7 +732,7 @@ class Access(Tensor):
                 "an index tile moves a view that one moves already, or backwards",
                 "load with one of them first",
             )
-        if not base.partition:
+        if not base.partition and not self.is_one:
             if any(index.steps[0] for index in key):
                 raise NkiError(
                     "NKI265",
@@ -706,7 +745,7 @@ class Access(Tensor):
                 strides=(stride, *pattern.strides[1:]),
                 indirect=Indirect("vector", rows, stride, 0, bound),
             )
-        if dim == 0 or tile.size != 1:
+        if base.partition and (dim == 0 or tile.size != 1):
             raise NkiError(
                 "NKI265",
                 f"an on-chip tensor is indexed by a tile of shape {tile.shape} in dimension {dim}",
@@ -721,7 +760,10 @@ class Access(Tensor):
         return Tensor((self.tile(),))
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Return a part of the part."""
+        """Return a part of the part; a mask may leave out what is beyond the tensor."""
+        parts = list(key) if isinstance(key, tuple) else [key]
+        if any(type(part) is Mask for part in parts):
+            return _masked_operand(self, parts)
         return Tensor((self.tile(),))[key]
 
     def view(self, dtype: Any) -> Tensor:

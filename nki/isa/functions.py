@@ -61,7 +61,7 @@ _IN_PLACE = 2
 
 
 def _function(row: Instruction) -> Callable[..., Any]:
-    had_others = row.name in SPELLINGS or row.name in VERSIONED
+    had_others = row.name in SPELLINGS or row.name in VERSIONED or "dst" in row.names
     # Most calls are in today's spelling: names that exist, and nothing that stood elsewhere.
     always, known = row.name in VERSIONED, frozenset(row.names)
 

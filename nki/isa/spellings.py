@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nki.dtypes import info
+from nki.dtypes import canonical, info
+from nki.errors import NkiError
 from nki.isa import enums
 from nki.tensor import NkiTensor
 from nki.versions import since
 
-__all__ = ["FUNCTIONS_BEFORE", "SPELLINGS", "VERSIONED", "Call", "respell"]
+__all__ = ["FUNCTIONS_BEFORE", "OF_ALL", "SPELLINGS", "VERSIONED", "Call", "respell"]
 
 
 class Call(NamedTuple):
@@ -123,6 +124,27 @@ def _read_modify_write(call: Call) -> Call:
     return Call("dma_compute", (dst, [src, dst], op), kwargs)
 
 
+def _without_type(call: Call) -> Call:
+    """Instructions returned tiles once, of a type that was asked for; `dst` has its own."""
+    if "dtype" not in call.kwargs:
+        return call
+    asked = call.kwargs["dtype"]
+    return _dropped("dtype")(call) if asked is None or _is_type(asked) else call
+
+
+def _is_type(asked: Any) -> bool:
+    try:
+        canonical(asked)
+    except NkiError:
+        return False
+    return True
+
+
+# Of every instruction that writes to `dst`.
+OF_ALL: tuple[Spelling, ...] = (
+    Spelling("0.3", "dtype= had no effect: dst has its type", _without_type),
+)
+
 SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
     {
         "register_move": (Spelling("0.2", "imm= is src=", _renamed("imm", "src")),),
@@ -153,7 +175,6 @@ SPELLINGS: Mapping[str, tuple[Spelling, ...]] = MappingProxyType(
         "affine_select": (
             Spelling("0.2", "a third argument is offset, before two numbers", _offset_third),
         ),
-        "scalar_tensor_tensor": (Spelling("0.3", "dtype= is that of dst", _dropped("dtype")),),
         "dma_compute": (Spelling("0.2", "scales, a list, stands before reduce_op", _scales_third),),
         "dma_copy": (
             Spelling("0.2", "dst_rmw_op= is nisa.dma_compute", _read_modify_write),
@@ -200,7 +221,7 @@ VERSIONED: Mapping[str, tuple[str, Change]] = MappingProxyType(
 
 def respell(call: Call) -> Call:
     """Return a call in the spelling of today."""
-    for spelling in SPELLINGS.get(call.name, ()):
+    for spelling in (*OF_ALL, *SPELLINGS.get(call.name, ())):
         call = spelling.change(call)
     versioned = VERSIONED.get(call.name)
     if versioned is not None and not since(versioned[0]):

@@ -143,8 +143,9 @@ def _draw_binary(rng: Draw, values: list[Value]) -> Any:
         return None
     forms = ["function", "masked"]
     forms += ["operator"] if "float32" in (values[x].kind, values[y].kind) else []
-    same = values[x].kind == values[y].kind == "float32" and not values[y].lane
-    forms += ["instruction", "in place"] if same else []
+    same = values[x].kind == values[y].kind == "float32"
+    forms += ["instruction"] if same else []
+    forms += ["in place"] if same and not values[y].lane else []
     return (x, y), {"op": op, "form": rng.choice(forms)}, Value("float32", bound)
 
 

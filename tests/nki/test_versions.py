@@ -17,9 +17,10 @@ from nki.context import Issuer, use
 from nki.errors import NkiError, NkiValidationError, NkiWarning
 from nki.isa.functions import FORMER, FUNCTIONS
 from nki.isa.mx import ScaleRule, rule_in_use
-from nki.isa.spellings import FUNCTIONS_BEFORE, SPELLINGS, VERSIONED
+from nki.isa.spellings import FUNCTIONS_BEFORE, OF_ALL, SPELLINGS, VERSIONED
 from nki.isa.table import TABLE
 from nki.versions import DIFFERENCES, NEWEST, VERSIONS, selected, since
+from tests.nki.isa_samples import SAMPLES
 from tests.nki.language_tools import inside, run
 
 
@@ -245,6 +246,19 @@ def test_old_spellings_mean_the_new_ones(
     assert issued(old[0], *old[1], **old[2]) == issued(new[0], *new[1], **new[2])
 
 
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if "dst" in row.names])
+def test_a_type_beside_dst_has_no_effect(name: str) -> None:
+    """Public kernels of 0.2 have ``dtype=`` from the first generation, also other than dst's."""
+    written, rest = SAMPLES[name]()
+    given = {**written, **rest, "dst": DST}
+    want = issued(name, **given)
+    for dtype in (nl.float32, np.float32, np.dtype("float32"), nl.bfloat16, None):
+        assert issued(name, **given, dtype=dtype) == want
+    for wrong in ("nothing", 3):
+        with pytest.raises(NkiError, match=rf"{name} was given 'dtype'.*NKI101"):
+            issued(name, **given, dtype=wrong)
+
+
 def test_todays_spellings_are_left_alone() -> None:
     _, operands, attributes = issued("affine_select", DST, [[1, 8]], 1, SRC, 0.0, offset=3)
     assert (attributes["channel_multiplier"], operands["offset"]) == (1, 3)
@@ -264,7 +278,7 @@ def test_the_table_names_instructions() -> None:
     assert set(VERSIONED) <= set(TABLE)
     assert set(FORMER) == set(FUNCTIONS_BEFORE)
     assert not set(FORMER) & set(FUNCTIONS)
-    for rows in SPELLINGS.values():
+    for rows in (OF_ALL, *SPELLINGS.values()):
         for row in rows:
             assert row.last in ("0.2", "0.3", "0.4", "0.5")
             assert row.what

@@ -193,7 +193,7 @@ def dma_copy(
 def _add_rows(dst: NkiTensor, src: NkiTensor, oob_mode: Any) -> None:
     """Add to rows that indices choose, one after the other: an index may occur twice."""
     indirect = dst.pattern.indirect
-    if indirect is None:
+    if indirect is None or indirect.kind == "scalar":
         issue("dma_compute", dst=dst, srcs=[dst, src], reduce_op="add", oob_mode=oob_mode)
         return
     for row in range(dst.shape[0]):

@@ -6,8 +6,11 @@ and which are attributes. A function gives its ``locals()``: its signature is th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from nki.first_generation.compute import (
     LANES,
@@ -20,18 +23,42 @@ from nki.first_generation.compute import (
 from nki.first_generation.dtypes import promote
 from nki.first_generation.isa.common import kind_of, lanes_float32, no_more
 from nki.first_generation.tensors import Result
+from nki.first_generation.writes import stretch
 from nki.isa.spec import Instruction, Kind, Role
 from nki.isa.table import TABLE
+from nki.tensor import NkiTensor
 
 __all__ = ["computed", "written"]
 
 Given = Mapping[str, Any]
 
 _TILES = (Kind.TILE, Kind.SCALAR_OR_TILE)
+_ELEMENTWISE = ("tensor_tensor", "scalar_tensor_tensor")
 
 
 def _attributes(row: Instruction, given: Given) -> dict[str, Any]:
     return {a.name: given[a.name] for a in row.attributes if a.name in given}
+
+
+def repeated(tiles: dict[str, NkiTensor]) -> dict[str, NkiTensor]:
+    """Repeat free dimensions of size 1 of tiles, where another one is larger.
+
+    Dimensions that a tile does not have count as 1, behind the partition. Tiles with as many
+    elements in each partition stay as they are, and so do those that don't fit, which the
+    instruction refuses.
+    """
+    if len({math.prod(tile.shape[1:]) for tile in tiles.values()}) < 2:
+        return tiles
+    rank = max(tile.ndim for tile in tiles.values())
+    shapes = [(1,) * (rank - tile.ndim) + tile.shape[1:] for tile in tiles.values()]
+    try:
+        free = np.broadcast_shapes(*shapes)
+    except ValueError:
+        return tiles
+    return {
+        key: stretch(tile.reshape((tile.shape[0], *shape)), (tile.shape[0], *free))
+        for (key, tile), shape in zip(tiles.items(), shapes, strict=True)
+    }
 
 
 def computed(
@@ -59,6 +86,8 @@ def computed(
         for o in row.operands
         if o.name in known and o.kind in _TILES and not isinstance(known[o.name], Operand)
     }
+    if name in _ELEMENTWISE:
+        tiles = repeated(tiles)
     operands: dict[str, Operand] = {}
     for key, value in known.items():
         if isinstance(value, Operand):

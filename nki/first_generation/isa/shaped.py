@@ -13,7 +13,7 @@ from nki.errors import NkiError, NkiTypeError
 from nki.first_generation.boxes import Box, TileRegion, box_slices, region_of_mask, region_of_values
 from nki.first_generation.compute import LANES, WHOLE, Operand, compute, tile_of
 from nki.first_generation.dtypes import dtype_name
-from nki.first_generation.indices import Index, Mask
+from nki.first_generation.indices import Index, Mask, as_index
 from nki.first_generation.isa.common import (
     kind_of,
     no_more,
@@ -54,6 +54,8 @@ def affine_select(
     """Return `on_true_tile` where one comparison of index expressions holds, else a number."""
     no_more("affine_select", more)
     tile = tile_of(on_true_tile, "affine_select on_true_tile")
+    if isinstance(pred, (bool, np.bool_)):  # of counters of loops and numbers of programs alone
+        pred = Mask(((Index((), int(pred), ()), "not_equal"),))
     if not isinstance(pred, Mask) or len(pred.terms) != 1 or pred.others:
         raise NkiError(
             "NKI262",
@@ -102,12 +104,16 @@ def _where_mask(whole: Tensor, mask: Any) -> Tensor:
 
 
 def iota(expr: Any, dtype: Any, *, mask: Any = None, **more: Any) -> Tensor:
-    """Return the values of an affine index expression as a tile."""
+    """Return the values of an affine index expression as a tile.
+
+    A counter of a loop and the number of a program are expressions too, of one value.
+    """
     no_more("iota", more)
-    if not isinstance(expr, Index):
+    index = as_index(expr)
+    if index is None:
         raise NkiTypeError("NKI260", f"iota was given {expr!r}", "give an expression of nl.arange")
-    shape = expr.shape if expr.ndim > 1 else (1,) * (2 - expr.ndim) + expr.shape
-    pattern, offset, multiplier = _affine(expr, shape, "iota")
+    shape = index.shape if index.ndim > 1 else (1,) * (2 - index.ndim) + index.shape
+    pattern, offset, multiplier = _affine(index, shape, "iota")
     made = compute(
         "iota",
         shape,

@@ -41,7 +41,7 @@ CASES: list[tuple[str, str, Any]] = [
      lambda a: nl.exp(sbuf(8, 4)[2 + 0 * P, F])),
     ("NKI260", r"a slice beside index expressions has no axis",
      lambda a: nl.load(a)[nl.arange(8), 0:2]),
-    ("NKI260", r"iota was given 5", lambda a: nisa.iota(5, np.int32)),
+    ("NKI260", r"iota was given 5.5", lambda a: nisa.iota(5.5, np.int32)),
     ("NKI260", r"iota was given Index\[8, 1\]\(integers\), which is not affine",
      lambda a: nisa.iota(P % 3, np.int32)),
     # conditions
