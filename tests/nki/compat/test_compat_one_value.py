@@ -42,7 +42,8 @@ def accesses(draw: Any) -> tuple[tuple[int, ...], int, str, list[Any], bool]:
 def indices(parts: list[Any], dynamic: Any, *, expressions: bool) -> tuple[Any, ...]:
     """Return indices of the first generation; ranges become slices or expressions."""
     ranges = [part for part in parts if isinstance(part, tuple)]
-    found, axis = [], 0
+    found: list[Any] = []
+    axis = 0
     for part in parts:
         if isinstance(part, tuple) and expressions:
             key = tuple(slice(None) if k == axis else None for k in range(max(2, len(ranges))))
