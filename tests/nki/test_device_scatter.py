@@ -40,6 +40,7 @@ def parts_of(x: Node, indices: Node, updates: Node, kind: str) -> Node:
     )  # fmt: skip
 
 
+@pytest.mark.every(5, "slow")
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.S32])
 @pytest.mark.parametrize("kind", ["set", "add", "max"])

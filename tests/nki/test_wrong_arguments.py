@@ -124,6 +124,7 @@ def test_methods(name: str) -> None:
 FIRST = [(module, name) for module in (first_nl, first_isa) for name in named(module)]
 
 
+@pytest.mark.every(2, "slow")
 @pytest.mark.parametrize("module,name", FIRST, ids=[n for _, n in FIRST])  # noqa: PT006
 def test_functions_of_the_first_generation(module: Any, name: str) -> None:
     for seed in range(15):
