@@ -409,3 +409,24 @@ def test_torchrun_counts_the_devices() -> None:
     from torch.distributed.run import determine_local_world_size  # noqa: PLC0415
 
     assert determine_local_world_size("neuron") == 4
+
+
+def test_default_tensor_type_is_refused_by_pytorch() -> None:
+    """docs/device.md says what to use instead; should PyTorch take the type one day, both go."""
+    with pytest.raises(TypeError, match="invalid type object"):
+        torch.set_default_tensor_type("torch.neuron.FloatTensor")
+    torch.set_default_device("neuron")
+    try:
+        made = [torch.zeros(2), torch.nn.Linear(2, 2).weight, neuron.FloatTensor([1.0])]
+        assert torch.Tensor([1.0]).device.type == "cpu"
+    finally:
+        torch.set_default_device(None)
+    assert {x.device.type for x in made} == {"neuron"}
+
+
+@pytest.mark.parametrize("cores", [[0], [0, 1]])
+def test_data_parallel_is_refused_by_pytorch(cores: list[int]) -> None:
+    """docs/device.md says what to use instead; should PyTorch have the functions, both go."""
+    model = torch.nn.DataParallel(torch.nn.Linear(4, 2).to("neuron"), device_ids=cores)
+    with pytest.raises(AttributeError, match=r"module 'torch\._C' has no attribute '_scatter'"):
+        model(torch.ones(4, 4, device="neuron"))
