@@ -145,8 +145,8 @@ at::Tensor& baddbmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
   return baddbmm_into(self, a, b, beta, alpha, self, Into::kSelf);
 }
 
-// PyTorch's asks its out= operator, which takes `self` for such a tensor after a call through the
-// dispatcher.
+// PyTorch's calls addr.out with `self` twice. That operator knows by its references that it works
+// in place; behind the boxed kernel they are two, and `self` would be resized.
 at::Tensor& addr_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                   const at::Scalar& beta, const at::Scalar& alpha) {
   TORCH_CHECK(self.dim() == 2, "2D tensor expected, got ", self.dim(), "D tensor for input");

@@ -114,7 +114,7 @@ const std::map<std::string, Demands>& table() {
       {"native_group_norm", {.contiguous = {"weight", "bias"}, .also = &trusting::group_norm}},
       {"native_group_norm_backward",
        {.same = {{"grad_out", "input"}, {"mean", "rstd"}},
-        .contiguous = {"weight", "mean", "rstd"},
+        .contiguous = {"grad_out", "input", "weight", "mean", "rstd"},
         .also = &trusting::group_norm}},
       {"native_layer_norm_backward",
        {.same = {{"grad_out", "input"}, {"mean", "rstd"}, {"weight", "bias"}},
