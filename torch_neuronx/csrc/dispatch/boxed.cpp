@@ -202,7 +202,7 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
       others = meet(*plan.demands, op, *stack);
     op.redispatchBoxed(cpu_keys(keys), stack);
     others.store();
-    outs.store();
+    outs.store_resized();
   }
   aliases.finish();
   const size_t first = stack->size() - plan.return_alias.size();

@@ -23,12 +23,15 @@ class StandIns {
   void add(at::Tensor argument, at::Tensor copy) {
     pairs_.emplace_back(std::move(argument), std::move(copy));
   }
-  // Gives the arguments what the kernel wrote, and its size where it chose another.
+  // Gives the arguments what the kernel wrote.
   void store() const {
-    for (const auto& [argument, copy] : pairs_) {
+    for (const auto& [argument, copy] : pairs_) argument.copy_(copy);
+  }
+  // The same where the kernel may have chosen other sizes, as for out=.
+  void store_resized() const {
+    for (const auto& [argument, copy] : pairs_)
       if (argument.sizes() != copy.sizes()) argument.resize_(copy.sizes());
-      argument.copy_(copy);
-    }
+    store();
   }
 
  private:
