@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.durations import Kept, Measured
 from tests.judged import Judge
 
-# Two cores are shared by all test processes, so a slow example is load and not a defect.
-settings.register_profile("default", deadline=None)
+# Two cores are shared by all test processes, so a slow example is load and not a defect. To
+# explain a failure hypothesis traces every line: 20 GB once, which ended the worker before it
+# said anything.
+_PHASES = [phase for phase in Phase if phase is not Phase.explain]
+settings.register_profile("default", deadline=None, phases=_PHASES)
 settings.register_profile(
     "thorough",
     deadline=None,
+    phases=_PHASES,
     max_examples=2000,
     suppress_health_check=[HealthCheck.too_slow],
 )
