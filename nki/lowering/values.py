@@ -122,6 +122,8 @@ def cast(value: Scalar, dtype: str) -> Scalar:
     if wanted is DType.F8E4M3FN:
         # The tensor IR saturates; the engines write NaN beyond the largest value.
         size = build.op(Op.ABS, single)
-        nan = build.op(Op.BITCAST_CONVERT, build.const(0x7F, DType.U8), dtype=wanted)
+        bits = build.op(Op.BITCAST_CONVERT, item, dtype=DType.U8)
+        signed = build.op(Op.OR, bits, build.const(0x7F, DType.U8))
+        nan = build.op(Op.BITCAST_CONVERT, signed, dtype=wanted)
         return build.select(build.compare("GT", size, _F8E4M3FN_TO_NAN), nan, item)
     return item

@@ -13,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import nki
+import nki.isa as nisa
+import nki.language as nl
 from nki.dtypes import NAMES, info
 from nki.isa.act import ACTIVATIONS, activate, outside
 from nki.isa.alu import ALU, apply, fold, op_name, scan
@@ -28,6 +31,26 @@ F32 = hnp.arrays(np.float32, (3, 5), elements=st.floats(width=32))
 
 def written(numbers: list[float], dtype: str) -> list[float]:
     return [float(v) for v in write(np.array(numbers, np.float32), dtype)]
+
+
+@pytest.mark.usefixtures("executor", "own_cache")
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float16"])
+def test_what_is_too_large_keeps_its_sign(dtype: str) -> None:
+    """Also as NaN, which `float8_e4m3fn` has for it: a view as integers shows the sign."""
+    numbers = [math.inf, 1e9, 465.0, 464.0, 448.0, 447.0]
+    x = f32([[*numbers, *(-n for n in numbers)]])
+
+    @nki.jit
+    def kernel(x: Any) -> Any:
+        tile = nl.load(x)
+        cast = nl.ndarray(x.shape, dtype, nl.sbuf)
+        nisa.tensor_copy(dst=cast, src=tile)
+        out = nl.ndarray(x.shape, dtype, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=cast)
+        return out
+
+    got, expected = np.asarray(kernel(x)), write(x, dtype)
+    assert got.tobytes() == expected.tobytes()
 
 
 def test_integers_round_to_even_and_saturate() -> None:
