@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 PAD = 256  # elements in front of and behind a result
 FILL = 77
+#: Sums of few terms in another order; an absolute error where terms of some hundreds cancel.
+RTOL, ATOL = 2e-5, 1e-4
 aten = torch.ops.aten
 
 #: Operators that draw, leave elements of a result undefined, or are wrong on `cpu`, too.
@@ -144,6 +146,16 @@ def _moved(x: Any) -> Any:
     return torch.device("neuron") if isinstance(x, torch.device) else x
 
 
+def _difference(got: Any, expected: Any) -> str:
+    try:
+        torch.testing.assert_close(
+            got, expected, rtol=RTOL, atol=ATOL, equal_nan=True, check_stride=False
+        )
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
 def _run(overload: Any, names: list[str], given: Any, results: list[Tensor], seed: int) -> str:
     """What is wrong with results that were written into tensors of random layouts, or ''."""
     args, kwargs = tree_map(_moved, given)
@@ -161,12 +173,8 @@ def _run(overload: Any, names: list[str], given: Any, results: list[Tensor], see
             return f"{layout} became {out.stride()}"
         if not _outside_is_kept(buffer, out):
             return f"wrote outside of {tuple(out.shape)} with strides {out.stride()}"
-        try:
-            torch.testing.assert_close(
-                out.cpu(), expected, rtol=1e-4, atol=1e-4, equal_nan=True, check_stride=False
-            )
-        except AssertionError as error:
-            return f"{tuple(out.shape)}, strides {out.stride()}: {error}"
+        if said := _difference(out.cpu(), expected):
+            return f"{tuple(out.shape)}, strides {out.stride()}: {said}"
     return ""
 
 
@@ -209,7 +217,7 @@ ON_LAYOUT = {
 def test_arguments_of_any_layout() -> None:
     calls = _captured(torch.float32, samples=12, outs=False)
     wrong: dict[str, str] = {}
-    count = 0
+    count = refused = 0
     for function, found in calls.calls.items():
         name = function.overloadpacket.__name__
         if name in NOT_COMPARED or name in ON_LAYOUT:
@@ -227,14 +235,15 @@ def test_arguments_of_any_layout() -> None:
             args, kwargs = tree_map(place, given)
             try:
                 got = function(*args, **kwargs)
-                torch.testing.assert_close(
-                    [t.cpu() for t in tree_leaves(got)], results,
-                    rtol=2e-4, atol=2e-4, equal_nan=True, check_stride=False,
-                )  # fmt: skip
-            except (RuntimeError, AssertionError) as error:
+            except RuntimeError as error:  # a view, or a kernel that looks at the layout
+                refused += 1
                 if "stride" not in str(error) and "contiguous" not in str(error):
                     wrong[str(function)] = str(error)
+                continue
+            if said := _difference([t.cpu() for t in tree_leaves(got)], results):
+                wrong[str(function)] = said
     assert count > 1000
+    assert refused < count // 20
     assert not wrong
 
 
