@@ -53,8 +53,6 @@ void for_each_tensor(const IValue& value, Kind kind, See see) {
   }
 }
 
-bool is_aten(const c10::OperatorHandle& op) { return op.schema().name().rfind("aten::", 0) == 0; }
-
 // What a call's arguments say about it: the device that new memory belongs to, and the dtype that
 // it is counted under.
 struct Placement {
@@ -301,7 +299,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     const bool written = is_written(argument);
     const c10::TypePtr type = strip_optional(argument.real_type());
     if (is_tensor(type)) {
-      args.push_back({i, Kind::kTensor, written, argument.is_out() && is_aten(op)});
+      args.push_back({i, Kind::kTensor, written, argument.is_out() && is_aten(op.operator_name())});
     } else if (const auto list = type->cast<c10::ListType>()) {
       if (list->getElementType()->kind() == c10::TypeKind::TensorType) {
         args.push_back({i, Kind::kTensorList, written});
@@ -336,7 +334,7 @@ void register_for(c10::DispatchKey host, c10::DispatchKey device) {
                   torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(op)));
   };
   for (const auto& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
+    if (!is_aten(name)) continue;
     const auto op = dispatcher.findOp(name);
     if (op && op->hasKernelForDispatchKey(host) && !op->hasKernelForDispatchKey(device)) add(*op);
   }

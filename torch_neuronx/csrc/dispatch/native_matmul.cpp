@@ -60,12 +60,8 @@ at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
   return mm_out(a, b, out);
 }
 
-// In place, a tensor of another size than the product is refused; as out= it is resized.
-enum class Into : uint8_t { kOut, kSelf };
-
-at::Tensor& addmm_into(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                       const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out,
-                       Into into) {
+at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                      const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
   if (a.dim() == 2 && b.dim() == 2 && together(a, b, self, out) && out.dim() == 2 &&
       out.size(0) == a.size(0) && out.size(1) == b.size(1) &&
       gemm::try_addmm(out, self, a, b, beta, alpha,
@@ -73,17 +69,9 @@ at::Tensor& addmm_into(const at::Tensor& self, const at::Tensor& a, const at::Te
     return counted(wrote(out), a);
   }
   (void)host_out(out, [&](HostArgs& host, at::Tensor& o) {
-    if (into == Into::kSelf) {
-      o.addmm_(host(a), host(b), beta, alpha);
-    } else {
-      at::addmm_out(o, host(self), host(a), host(b), beta, alpha);
-    }
+    at::addmm_out(o, host(self), host(a), host(b), beta, alpha);
   });
   return counted(out, a);
-}
-at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                      const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
-  return addmm_into(self, a, b, beta, alpha, out, Into::kOut);
 }
 at::Tensor addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                  const at::Scalar& beta, const at::Scalar& alpha) {
@@ -94,7 +82,12 @@ at::Tensor addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& 
 }
 at::Tensor& addmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                    const at::Scalar& beta, const at::Scalar& alpha) {
-  return addmm_into(self, a, b, beta, alpha, self, Into::kSelf);
+  const bool fits =
+      a.dim() == 2 && b.dim() == 2 && self.sizes() == at::IntArrayRef({a.size(0), b.size(1)});
+  if (fits) return addmm_out(self, a, b, beta, alpha, self);
+  // As out= it would be resized; ATen's own refuses it.
+  return host_out(self,
+                  [&](HostArgs& host, at::Tensor& o) { o.addmm_(host(a), host(b), beta, alpha); });
 }
 
 bool batched(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
@@ -115,23 +108,14 @@ at::Tensor bmm(const at::Tensor& a, const at::Tensor& b) {
   return bmm_out(a, b, out);
 }
 
-at::Tensor& baddbmm_into(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                         const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out,
-                         Into into) {
+at::Tensor& baddbmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                        const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
   if (batched(a, b, out) && together(a, self) && gemm::try_baddbmm(out, self, a, b, beta, alpha))
     return counted(wrote(out), a);
   (void)host_out(out, [&](HostArgs& host, at::Tensor& o) {
-    if (into == Into::kSelf) {
-      o.baddbmm_(host(a), host(b), beta, alpha);
-    } else {
-      at::baddbmm_out(o, host(self), host(a), host(b), beta, alpha);
-    }
+    at::baddbmm_out(o, host(self), host(a), host(b), beta, alpha);
   });
   return counted(out, a);
-}
-at::Tensor& baddbmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                        const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
-  return baddbmm_into(self, a, b, beta, alpha, out, Into::kOut);
 }
 at::Tensor baddbmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                    const at::Scalar& beta, const at::Scalar& alpha) {
@@ -142,7 +126,11 @@ at::Tensor baddbmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor
 }
 at::Tensor& baddbmm_(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                      const at::Scalar& beta, const at::Scalar& alpha) {
-  return baddbmm_into(self, a, b, beta, alpha, self, Into::kSelf);
+  const bool fits = a.dim() == 3 && b.dim() == 3 &&
+                    self.sizes() == at::IntArrayRef({a.size(0), a.size(1), b.size(2)});
+  if (fits) return baddbmm_out(self, a, b, beta, alpha, self);
+  return host_out(
+      self, [&](HostArgs& host, at::Tensor& o) { o.baddbmm_(host(a), host(b), beta, alpha); });
 }
 
 // PyTorch's calls addr.out with `self` twice. That operator knows by its references that it works

@@ -10,6 +10,8 @@ namespace torch_neuronx {
 // The operator of a name with its overload: "aten::add.Tensor".
 c10::OperatorHandle find_operator(const std::string& name);
 
+inline bool is_aten(const c10::OperatorName& name) { return name.name.rfind("aten::", 0) == 0; }
+
 inline bool is_tensor(const c10::TypePtr& type) {
   return type->kind() == c10::TypeKind::TensorType;
 }

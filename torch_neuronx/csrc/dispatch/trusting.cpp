@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dispatch/schema.h"
 #include "dispatch/trusting_calls.h"
 
 namespace torch_neuronx {
@@ -302,8 +303,8 @@ void check_groups(const Demands& demands, const Call& call) {
 }
 
 std::string base_of(const c10::OperatorHandle& op) {
-  const std::string& name = op.schema().name();
-  return name.rfind("aten::", 0) == 0 ? name.substr(6) : std::string();
+  const c10::OperatorName& name = op.operator_name();
+  return is_aten(name) ? name.name.substr(6) : std::string();
 }
 
 }  // namespace

@@ -123,17 +123,17 @@ void rows_to_f32(const PackArgs& a) {
 }
 
 // COLS * 16 lines against SR rows over `depth` steps of K, the sums in registers. Of the last 16
-// lines `mask` says which there are.
+// lines there are `lanes`.
 template <Element E, int SR, int COLS, bool ASK>
 TN_INLINE void stream_strip(const ThinArgs& d, int64_t row, int64_t line, int64_t k, int64_t depth,
-                            __mmask16 mask) {
+                            int64_t lanes) {
   // A strip has few bytes of each row, which the hardware's prefetcher makes nothing of.
   constexpr int64_t kAhead = 32, kLine = 64 / Load<E>::kBytes;
   const float* small = reinterpret_cast<const float*>(d.small + row * d.small_row_bytes);
   const int64_t small_row = d.small_row_bytes / 4;
   const char* large = d.large + k * d.large_k_bytes + line * Load<E>::kBytes;
   float* result = d.result + row * d.result_row + line;
-  const int64_t lanes = __builtin_popcount(mask);
+  const __mmask16 mask = lanes16(lanes);
   __m512 acc[SR][COLS];
 #pragma GCC unroll 8
   for (int i = 0; i < SR; ++i) {
@@ -177,12 +177,12 @@ template <Element E, int SR, int COLS, bool ASK>
 TN_INLINE void stream_strips(const ThinArgs& d, int64_t row, int64_t line, int64_t k,
                              int64_t depth) {
   for (; d.lines - line >= 16 * COLS; line += 16 * COLS) {
-    stream_strip<E, SR, COLS, ASK>(d, row, line, k, depth, 0xffff);
+    stream_strip<E, SR, COLS, ASK>(d, row, line, k, depth, 16);
   }
   if constexpr (COLS > 1) {
     stream_strips<E, SR, COLS / 2, ASK>(d, row, line, k, depth);
   } else if (line < d.lines) {
-    stream_strip<E, SR, 1, ASK>(d, row, line, k, depth, lanes16(d.lines - line));
+    stream_strip<E, SR, 1, ASK>(d, row, line, k, depth, d.lines - line);
   }
 }
 
