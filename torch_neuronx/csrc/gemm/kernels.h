@@ -95,8 +95,15 @@ struct Kernels {
   void (*pack_a_rows)(const PackArgs&);  // -> other x k_units, zeros in the last unit's rest
   void (*dot)(const ThinArgs&);          // large_k_bytes is the element size
   void (*stream)(const ThinArgs&);       // large_l_bytes is the element size
-  int64_t strip_rows = kStripRows;       // rows that tile() computes at once
-  double speed = 1;                      // of tile(), against vectors
+  // Null, or a dot() for long lines that reads the small side as `pack_columns` leaves it: its rows
+  // of pairs as columns, 16 units of K at a time with zeros in the last ones' rest.
+  void (*dot_columns)(const ThinArgs&) = nullptr;
+  void (*pack_columns)(const PackArgs&) = nullptr;
+  // Null, or a stream() of long lines whose small side has rows of pairs, and whose result has room
+  // for whole 32 lines. It does not add.
+  void (*stream_pairs)(const ThinArgs&) = nullptr;
+  int64_t strip_rows = kStripRows;  // rows that tile() computes at once
+  double speed = 1;                 // of tile(), against vectors
 };
 
 // Null where the processor lacks the instructions or the build has no such file.

@@ -192,13 +192,13 @@ size_t ShapeClassHash::operator()(const ShapeClass& c) const {
 }
 
 Method choose_by_rule(const Problem& p) {
-  // Streaming multiplies in float32: with more rows on the small side, rearranging pays, and sooner
-  // where pairs of bfloat16 are multiplied. Matrix tiles are that much faster that it pays against
-  // dot products, too.
+  if (applicable(p, Method::kDot)) return Method::kDot;
+  // Streaming in vectors multiplies in float32: with more rows on the small side, rearranging pays,
+  // and sooner where pairs of bfloat16 are multiplied.
   const Kernels& kernels = *kernels_for(p.dtype);
-  const bool thin = std::min(p.m, p.n) <= (kernels.unit == 2 ? 4 : 8);
-  if ((thin || kernels.speed == 1) && applicable(p, Method::kDot)) return Method::kDot;
-  return thin && applicable(p, Method::kStream) ? Method::kStream : Method::kPanel;
+  const int64_t most = kernels.stream_pairs != nullptr ? kSmallSide : kernels.unit == 2 ? 4 : 8;
+  const bool few = std::min(p.m, p.n) <= most;
+  return few && applicable(p, Method::kStream) ? Method::kStream : Method::kPanel;
 }
 
 bool probe_enabled() {

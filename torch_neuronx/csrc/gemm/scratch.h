@@ -12,6 +12,7 @@ enum class Slot : uint8_t {
   kPanel,
   kAccumulator,
   kThinSmall,
+  kThinColumns,
   kThinResult,
   kProbe,
   kEpilogueTile,

@@ -73,13 +73,35 @@ SmallRows prepare_small(const Problem& p, const Sides& s, bool pairs) {
   return rows;
 }
 
+// The same as columns of pairs.
+SmallRows small_columns(const Problem& p, const Sides& s, const Kernels& kernels,
+                        const SmallRows& rows) {
+  constexpr int64_t kUnits = 16;  // of K, which are whole
+  const int64_t units = (p.k + 2 * kUnits - 1) / (2 * kUnits) * kUnits;
+  const int64_t unit_bytes = s.small.rows * 4;
+  SmallRows columns{nullptr, units * unit_bytes, unit_bytes};
+  char* data = scratch(Slot::kThinColumns, size_t(p.batch) * columns.batch_bytes);
+  columns.data = data;
+  for_tasks(p.batch, worth_threads(0, double(p.batch) * columns.batch_bytes), [&](int64_t b) {
+    kernels.pack_columns(
+        {element_of(p.dtype), rows.data + b * rows.batch_bytes, 2, rows.row_bytes, p.k,
+         s.small.rows, reinterpret_cast<uint32_t*>(data + b * columns.batch_bytes), s.small.rows});
+  });
+  return columns;
+}
+
 void run_thin(const Problem& p, bool along_k) {
   const Kernels& kernels = *kernels_for(p.dtype);
   Sides s{};
   TORCH_INTERNAL_ASSERT(choose_sides(p, along_k, s));
   const Element element = element_of(p.dtype);
   const int64_t size = element_size(element);
-  const SmallRows small = prepare_small(p, s, along_k && kernels.unit == 2);
+  auto kernel = along_k ? kernels.dot : kernels.stream;
+  const auto in_tiles = along_k ? kernels.dot_columns : kernels.stream_pairs;
+  if (in_tiles != nullptr) kernel = in_tiles;
+  SmallRows small =
+      prepare_small(p, s, kernels.unit == 2 && (along_k || kernel == kernels.stream_pairs));
+  if (kernel == kernels.dot_columns) small = small_columns(p, s, kernels, small);
   const bool direct = along_k && s.large_is_b && writes_directly(p) && !reads_c0(p);
 
   const int64_t lines = s.large.rows;
@@ -123,7 +145,7 @@ void run_thin(const Problem& p, bool along_k) {
           reinterpret_cast<uintptr_t>(args.large) + kPage / 4 - reinterpret_cast<uintptr_t>(memory);
       args.result = reinterpret_cast<float*>(memory + offset % kPage / 64 * 64);
     }
-    (along_k ? kernels.dot : kernels.stream)(args);
+    kernel(args);
     if (direct) return;
     if (s.large_is_b) {
       finish_block(p, b, 0, p.m, l0, count, args.result, args.result_row, 1);

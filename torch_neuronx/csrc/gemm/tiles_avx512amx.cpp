@@ -2,38 +2,18 @@
 // and adds to 16 x 16 float32. Subnormals count as zero, as in every bfloat16 product of the
 // processor. Four tiles of sums, two of A and two of B are all eight that there are, so that four
 // products need four loads.
+#include "gemm/tiles_avx512amx.h"
+
 #include <algorithm>
 #include <initializer_list>
-
-#include "gemm/avx512_templates.h"
 
 namespace torch_neuronx::gemm {
 namespace {
 
-constexpr int64_t kTileRows = 16, kTileCols = 16;
 constexpr int64_t kBlockRows = 2 * kTileRows;
-constexpr int64_t kTileUnits = 16;  // of K: 64 bytes of a row of A, 16 rows of B
-constexpr int64_t kRowBytes = 64;   // of a tile
 // 256 units in a clock, where two vectors multiply 32.
 constexpr double kSpeed = 8;
 constexpr int64_t kPanelBytes = kPanelCols * 4;
-
-// Numbers of the tiles. GCC's intrinsics paste their text into assembly, so that they are macros.
-#define TN_SUMS00 0
-#define TN_SUMS01 1
-#define TN_SUMS10 2
-#define TN_SUMS11 3
-#define TN_A0 4
-#define TN_A1 5
-#define TN_B0 6
-#define TN_B1 7
-
-// What LDTILECFG reads (Intel's manual, volume 1, "Tile configuration").
-struct alignas(64) Shapes {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
 
 // Of blocks of 1 to 32 rows.
 struct AllShapes {
@@ -43,17 +23,11 @@ struct AllShapes {
     for (int64_t m = 1; m <= kBlockRows; ++m) {
       const int64_t upper = m < kTileRows ? m : kTileRows, lower = m - upper;
       const int64_t rows[] = {upper, upper, lower, lower, upper, lower, kTileUnits, kTileUnits};
-      for (int i = 0; i < 8; ++i) {
-        of_rows[m - 1].rows[i] = uint8_t(rows[i]);
-        of_rows[m - 1].row_bytes[i] = rows[i] > 0 ? kRowBytes : 0;
-      }
+      for (int i = 0; i < 8; ++i) of_rows[m - 1].set(i, rows[i], kRowBytes);
     }
   }
 };
 constexpr AllShapes kShapes;
-
-// GCC does not know that its intrinsics read memory: what was just written has to be there.
-TN_INLINE void written() { __asm__ volatile("" ::: "memory"); }
 
 struct Sums {
   alignas(64) float at[kBlockRows][2 * kTileCols];
@@ -277,11 +251,14 @@ void tile(int64_t m, int64_t n, const TileArgs& args) {
 const Kernels* amx_kernels() {
   const Kernels* pairs = avx512bf16_kernels();
   if (pairs == nullptr || !host_has_amx()) return nullptr;
-  // Operands in pairs, as for the vector kernels, and few rows by these.
+  // Operands in pairs, as for the vector kernels; few rows by a row-major operand by these.
   static const Kernels kernels = [&] {
     Kernels k = *pairs;
     k.name = "amx";
     k.tile = &tile;
+    k.dot_columns = &dot_columns;
+    k.pack_columns = &pack_columns;
+    k.stream_pairs = &stream_pairs;
     k.strip_rows = kBlockRows;
     k.speed = kSpeed;
     return k;
