@@ -26,11 +26,10 @@ __all__ = [
 
 Tensors = Mapping[Node, NkiTensor]
 
-_SHORT = 64  # bytes: runs below that are loaded as tiles, which turns them if that helps
+_SHORT = 64  # bytes: runs below that are loaded as tiles, which are turned
 _MOST_COLUMNS = 4096
-_SHARED = 1 << 16  # elements of a copy of which each core does a part
 _MOST_COPIED = 1 << 20  # elements that one copy from HBM to HBM moves
-_LEAST_RUN = 1 << 13  # elements of one run that are worth a copy of their own
+_LEAST_RUN = 1 << 11  # elements of one run that are worth a copy of their own
 
 
 def copy_view(
@@ -40,10 +39,11 @@ def copy_view(
     require_form(dtype)
     inner, outer = collapsed(view.dims), collapsed(where.dims)
     run = min(_run(inner), _run(outer)) * info(HELD[dtype]).itemsize * words(dtype)
-    if run >= min(_SHORT, max(1, view.size) * info(HELD[dtype]).itemsize):
+    turned = _turned(view)
+    if turned is None or run >= min(_SHORT, max(1, view.size) * info(HELD[dtype]).itemsize):
         _copy_runs(e, source, view, target, where, dtype)
         return
-    rows, columns = _matrix(view, where)
+    rows, columns = _matrix(view, where, turned)
     at = Leaf(source, dtype, view.offset, *rows), Leaf(target, dtype, where.offset, *columns)
     height = math.prod(size for size, _ in at[0].rows)
     width = math.prod(size for size, _ in at[0].columns)
@@ -61,56 +61,52 @@ def _run(dims: Sequence[tuple[int, int]]) -> int:
 def _copy_runs(
     e: Emitter, source: NkiTensor, view: View, target: NkiTensor, where: View, dtype: DType
 ) -> None:
-    """Copy in HBM, the outermost dimension in parts if there is much, or cores share it.
+    """Copy in HBM, the outermost dimension in parts if there is much; cores share it.
 
     What lies in one run on both sides is a single row of a transfer, and one engine moves a row:
     it is cut into a part for each of them.
     """
-    one_run = view.strides == where.strides == contiguous(view.shape).strides
+    long = [d for d, size in enumerate(view.shape) if size > 1] or [*range(len(view.shape))][:1]
+    dims = [tuple(shown.dims[d] for d in long) for shown in (view, where)]
+    one_run = collapsed(dims[0]) == collapsed(dims[1]) == collapsed(((view.size, 1),))
     if one_run:
-        view, where = (View((view.size,), (1,), shown.offset) for shown in (view, where))
-    shape = view.shape
-    outer = next((d for d, size in enumerate(shape) if size > 1), None)
+        dims = [((view.size, 1),)] * 2
+    size = dims[0][0][0]
+    most = max(1, min(_MOST_COPIED * size // view.size, -(-size // e.cores)))
+    if one_run:
+        parts = e.cores * e.target.core.dma_engines
+        most = min(most, max(_LEAST_RUN, -(-size // parts)))
     width = words(dtype)
-    if outer is None:
-        if not e.core:
-            ends = [pattern(one, (), shown.offset, width)
-                    for one, shown in ((target, where), (source, view))]  # fmt: skip
-            nisa.dma_copy(dst=ends[0], src=ends[1])
-        return
-    each = view.size // shape[outer]
-    most = max(1, _MOST_COPIED // each)
-    cores = e.cores if view.size >= _SHARED else 1
-    most = min(most, -(-shape[outer] // cores))
-    if one_run and cores == e.cores:
-        parts = cores * e.target.core.dma_engines
-        most = min(most, max(_LEAST_RUN, -(-shape[outer] // parts)))
-    for at, size in e.share(chunks(shape[outer], most)):
+    for at, some in e.share(chunks(size, most)):
         ends = []
-        for tensor, shown in ((target, where), (source, view)):
-            dims = ((size, shown.strides[outer]), *shown.dims[outer + 1 :])
-            offset = shown.offset + at * shown.strides[outer]
-            ends.append(pattern(tensor, collapsed(dims), offset, width))
+        for tensor, offset, ((_, stride), *inner) in (
+            (target, where.offset, dims[1]),
+            (source, view.offset, dims[0]),
+        ):
+            part = collapsed(((some, stride), *inner))
+            ends.append(pattern(tensor, part, offset + at * stride, width))
         nisa.dma_copy(dst=ends[0], src=ends[1])
 
 
-def _matrix(view: View, where: View) -> tuple[tuple, tuple]:  # type: ignore[type-arg]
+def _turned(view: View) -> int | None:
+    """Return the dimension that a view runs along; None if it is the last one that is long."""
+    long = [d for d, size in enumerate(view.shape) if size > 1]
+    first = next((d for d in long if abs(view.strides[d]) == 1), None)
+    return None if first is None or first == long[-1] else first
+
+
+def _matrix(view: View, where: View, turned: int) -> tuple[tuple, tuple]:  # type: ignore[type-arg]
     """Return rows and columns of both views, so that columns are read or written in runs.
 
-    The views have the same shape. Columns are what is contiguous in the target; where the source
-    runs along another dimension, that one is the last of the rows, so that tiles are turned.
+    The views have the same shape. Columns are what is contiguous in the target; the dimension along
+    which the source runs is the last of the rows, so that tiles are turned.
     """
-    rank = len(view.shape)
-    order = list(range(rank))
-    runs = [d for d in order if abs(view.strides[d]) == 1 and view.shape[d] > 1]
-    last = order[-1:] if rank else []
-    if runs and runs[0] not in last:
-        order = [d for d in order if d != runs[0] and d not in last] + [runs[0], *last]
-    cut = len(order) - len(last)
+    *others, last = [d for d, size in enumerate(view.shape) if size > 1]
+    order = [d for d in others if d != turned] + [turned]
     made = []
     for shown in (view, where):
-        dims = shown.permuted(order).dims
-        made.append((collapsed(dims[:cut]), collapsed(dims[cut:])))
+        rows = collapsed(tuple(shown.dims[d] for d in order))
+        made.append((rows, collapsed(shown.dims[last : last + 1])))
     return made[0], made[1]
 
 

@@ -17,7 +17,10 @@ from nki.tensor import NkiTensor
 __all__ = ["NotResidentError", "Resident"]
 
 _PARTITIONS = 128
-_LEAST, _LEAST_ROWS = 32, 16  # columns and rows
+# Rows whose columns leave most partitions idle, which is worth it up to so many columns: others
+# compute longer ones in another form.
+_FEW_ROWS, _MOST_OF_FEW = 16, 1024
+_LEAST_OF_MANY = 32  # columns of rows that take more than one tile
 
 
 class NotResidentError(Exception):
@@ -69,12 +72,16 @@ class Resident:
     @staticmethod
     def may(node: Node, cores: int = 1) -> bool:
         """Return whether a node's value can be one at all, of which each core has some tiles."""
-        wide = bool(node.shape) and node.shape[-1] >= _LEAST
-        rows = node.type.size // max(1, node.shape[-1]) if wide else 0
+        one_word = node.dtype in HELD and words(node.dtype) == 1
+        if not node.type.size or not one_word or node.dtype is DType.PRED:
+            return False
+        columns = node.shape[-1] if node.shape else 1
+        rows = node.type.size // columns
         if -(-rows // _PARTITIONS) < cores:
             return False
-        # Few rows leave most partitions idle: others compute them in another form.
-        return rows >= _LEAST_ROWS and words(node.dtype) == 1 and node.dtype is not DType.PRED
+        if rows < _FEW_ROWS:
+            return columns <= _MOST_OF_FEW
+        return rows <= _PARTITIONS or columns >= _LEAST_OF_MANY
 
     @property
     def bytes(self) -> int:

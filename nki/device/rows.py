@@ -111,6 +111,7 @@ class Rows:
                 on each of them.
         """
         self._linear, self._spread = linear, spread
+        self._size = max(node.type.size for node in group.nodes)
         self._ones: NkiTensor | None = None
         self.e = e
         self.group = group
@@ -150,7 +151,7 @@ class Rows:
         view = use.view
         if node in self.group.lines:
             return Leaf(tensor, use.source.dtype, view.offset, (), collapsed(view.dims))
-        if self._linear and view.size == rows * columns:
+        if self._linear and view.size == self._size:
             dims = collapsed(view.dims)
             step = dims[0][1] if dims else 0
             at = collapsed(((rows, columns * step),)), collapsed(((columns, step),))
@@ -709,16 +710,21 @@ def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
         return
     space, linear = space_of(group, e.cores)
     rows = Rows(e, group, space, inputs, outputs, linear=linear)
-    blocks = blocks_of(space.rows)
-    if len(blocks) < e.cores and rows.may_be_parted:
+    size = group.nodes[0].type.size
+    whole, rest = divmod(size, space.columns) if linear else (space.rows, 0)
+    blocks = blocks_of(whole)
+    if len(blocks) + bool(rest) < e.cores and rows.may_be_parted:
         # Too few rows for all cores: they share the columns.
         each = max(_LEAST_PART, -(-space.columns // e.cores))
         for column, columns in e.share(chunks(space.columns, each)):
             for row, partitions in blocks:
                 rows.part(row, partitions, column, columns)
         return
-    for row, partitions in e.share(blocks):
-        rows.rows(row, partitions)
+    for row, partitions in e.share([*blocks, *([(whole, 1)] if rest else [])]):
+        if row < whole:
+            rows.rows(row, partitions)
+        else:
+            rows.part(row, partitions, 0, rest)
 
 
 def blocks_of(rows: int) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ __all__ = ["MOST_COLUMNS", "equal_nodes", "space_of", "spread_of"]
 MOST_COLUMNS: Final = 4096  # of a block
 _LONG = 1024  # columns of a single row that are worth being spread over partitions
 _FEW_COLUMNS = 512  # below that instructions and transfers are mostly overhead
+_MOST_BLOCKS = 64  # of a core in which a dense tensor of awkward size is computed
 _SHARED: Final = frozenset(
     {Op.ADD, Op.SUBTRACT, Op.MULTIPLY, Op.MAXIMUM, Op.MINIMUM, Op.CONVERT}
 )  # operators whose equals are looked for
@@ -42,16 +43,19 @@ def _is_linear(group: Group, mine: set[Node]) -> bool:
 
 @functools.lru_cache(4096)
 def _factored(size: int, cores: int) -> Space:
-    """Return rows and columns of a dense tensor that keep all partitions of all cores busy."""
+    """Return rows and columns of a dense tensor that keep all partitions of all cores busy.
+
+    The last row may be shorter than the others; it is a block of its own then.
+    """
     best, chosen = math.inf, Space(1, size)
-    for columns in range(1, min(size, MOST_COLUMNS) + 1):
-        if size % columns:
-            continue
-        rows = size // columns
-        blocks = -(-rows // (PARTITIONS * cores))
+    divisors = [n for n in range(1, min(size, MOST_COLUMNS) + 1) if size % n == 0]
+    uneven = [-(-size // (PARTITIONS * cores * blocks)) for blocks in range(1, _MOST_BLOCKS + 1)]
+    for columns in (*divisors, *(n for n in uneven if n <= MOST_COLUMNS)):
+        rows, rest = divmod(size, columns)
+        blocks = -(-(-(-rows // PARTITIONS) + bool(rest)) // cores)
         spent = blocks * (max(columns, _FEW_COLUMNS // 4) + 64)
         if spent < best:
-            best, chosen = spent, Space(rows, columns)
+            best, chosen = spent, Space(rows + bool(rest), columns)
     return chosen
 
 
@@ -78,6 +82,8 @@ def spread_of(group: Group) -> Space | None:
 
 def space_of(group: Group, cores: int = 1) -> tuple[Space, bool]:
     """Return rows and columns by which a group is computed fastest, and whether it is linear.
+
+    The last row of a linear group may be shorter.
 
     Args:
         group: of rows or of a product.

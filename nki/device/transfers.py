@@ -127,7 +127,7 @@ def _turned(leaf: Leaf) -> bool:
 
 
 # Below that an access pattern of single elements costs less than a transpose.
-_ROWS, _ELEMENTS = 3, 1024
+_ROWS, _ELEMENTS = 3, 704
 
 
 def _load_turned(e: Emitter, leaf: Leaf, row: int, column: int) -> NkiTensor:
