@@ -93,7 +93,7 @@ def test_indices_out_of_range(op: OpInfo) -> None:
             assert error is not None, what
 
 
-@pytest.mark.every(60)
+@pytest.mark.every(20)
 @pytest.mark.parametrize("op", _PARAMETERS)
 @shallow
 def test_other_sizes_and_devices(op: OpInfo) -> None:
@@ -117,6 +117,8 @@ def test_other_sizes_and_devices(op: OpInfo) -> None:
 
 def check_size(call: Call, function: Callable[[list[Any]], Any], what: str) -> None:
     wanted, refusal = outcome(lambda: call.run(call.on("cpu")))
+    if "MKL FFT error" in str(refusal):
+        return  # of no signals, which the CPU's library fails on and the program takes
     got, error = outcome(lambda: function(call.on(HOME)))
     if refusal is not None:
         assert error is not None, f"{what}: cpu says {refusal}"

@@ -36,10 +36,13 @@ _ABOUT_TYPES = re.compile(
 _ABOUT_NUMBERS = re.compile(
     r"can only be|cannot be 0 for|p has to be greater|Dimension out of range|"
     r"(has to|must|should) be (between|in the range|one of|non-negative)|"
-    r"negative integer powers|Boolean alpha"
+    r"negative integer powers|Boolean alpha|supposed to be a vector|"
+    r"size equal to the slice|same number of elements|match the broadcast shape"
 )
 # What it says of tensors without elements, whose sizes are asked for as they are.
-_ABOUT_EMPTY = re.compile(r"non-zero size|[Nn]on-empty|no identity|is empty|empty tensor")
+_ABOUT_EMPTY = re.compile(
+    r"non-zero size|[Nn]on-empty|no identity|is empty|empty tensor|numel\(\) == 0"
+)
 # The CPU has no kernel at all.
 _ABSENT = re.compile(r"Could not run '")
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -52,14 +55,20 @@ _OWN = frozenset(
 )
 # The CPU refuses integers here, CUDA takes them, and models of experts count on it.
 _TAKE_INTEGERS = frozenset({"histc"})
-# Fake kernels that take tensors of several devices, which eager mode refuses.
-_COMPARES_NO_DEVICES = frozenset(
-    {
-        *("conv1d", "conv2d", "conv3d"),
-        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-        *("convolution", "convolution_overrideable"),
-        "_amp_foreach_non_finite_check_and_unscale",
-    }
+# Functions whose fake kernels take tensors of several devices, which eager mode refuses; and from
+# which tensor on one number of the CPU's goes with those of the device.
+_COMPARES_NO_DEVICES: dict[str, int | None] = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "convolution_overrideable")),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")),
+    **dict.fromkeys(("complex", "polar", "embedding", "native_dropout_backward")),
+    **dict.fromkeys(("_amp_foreach_non_finite_check_and_unscale",)),
+    **dict.fromkeys(("_unsafe_masked_index_put_accumulate",)),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor", "soft_margin_loss"), 1),
+    **dict.fromkeys(("index_fill", "index_fill_", "binary_cross_entropy_with_logits"), 2),
+}
+# Functions whose fake kernels do not compare sizes: they are asked for each combination of them.
+_COMPARES_NO_SIZES = frozenset(
+    {"diagonal_scatter", "select_scatter", "slice_scatter", "put", "put_", "soft_margin_loss"}
 )
 _KNOWN: dict[tuple[object, ...], str] = {}
 
@@ -110,7 +119,11 @@ def several_devices(function: object, given: object) -> str:
     """
     if _name(function) not in _COMPARES_NO_DEVICES:
         return ""
-    devices = list(dict.fromkeys(t.device for t in _tensors(given)))
+    tensors, numbers_from = _tensors(given), _COMPARES_NO_DEVICES[_name(function)]
+    if numbers_from is not None:
+        others = (t for t in tensors[numbers_from:] if t.dim() or t.device.type != "cpu")
+        tensors = [*tensors[:numbers_from], *others]
+    devices = list(dict.fromkeys(t.device for t in tensors))
     if len(devices) < 2:
         return ""
     return (
@@ -219,7 +232,8 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -
         return ""
     leaves, shape = pytree.tree_flatten((args, kwargs))
     what = tuple(_kind(leaf) for leaf in leaves)
-    key = (function, what, shape, tuple(sizes) if any(0 in size for size in sizes) else ())
+    by_sizes = _name(function) in _COMPARES_NO_SIZES or any(0 in size for size in sizes)
+    key = (function, what, shape, tuple(sizes) if by_sizes else ())
     if key not in _KNOWN:
         _KNOWN[key] = _asked(function, args, kwargs)
     return _KNOWN[key]
