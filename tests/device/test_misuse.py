@@ -81,8 +81,8 @@ STRICTER: Final[dict[str, str]] = {
     "nn.functional.linear_cross_entropy": "fake tensors do not see the pieces it works in",
 }
 
-#: OpInfo name -> how a refusal begins where the CPU's kernel trusts its caller. Batch norm is said to
-#: take vectors of weights; the CPU's kernel counts their elements, and some paths of it refuse too.
+#: OpInfo name -> how a refusal begins where the CPU's kernel trusts its caller. Batch norm is said
+#: to take vectors of weights; the CPU's kernel counts their elements, and some paths of it refuse.
 DEMANDING: Final[dict[str, str]] = {
     ATTENTION: "aten::_scaled_dot_product",
     "nn.functional.batch_norm": "aten::native_batch_norm",
