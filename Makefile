@@ -61,6 +61,8 @@ STRICT := $(addprefix tests/device/test_,$(addsuffix .py,activation_layouts amp 
 FUSED := $(addprefix tests/device/test_,$(addsuffix .py,autograd fused_optimizers memory nn rng \
   shared_memory storage streams_events)) $(PROGRAMS) tests/distributed/test_clients_fsdp.py \
   tests/serving/test_engine.py
+# They use no device, so that no mode of it changes anything in them.
+WITHOUT_DEVICE := tests/frontends tests/nki tests/nodevice
 PYTEST := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest \
   -n $${TEST_JOBS:-auto} --dist worksteal --durations-file=build/durations.json
 IN_STRICT_MODE := --eager-mode=strict --durations-file=build/durations_strict.json
@@ -105,8 +107,8 @@ test: $(CORE_STAMP) $(EXTRA_STAMP)test ## Run all test tiers but what is slow (o
 
 test-all: $(CORE_STAMP) $(EXTRA_STAMP)test $(TITAN_STAMP) ## The same, slow tests, and more samples and types of every operator
 	$(PYTEST) -m 'exhaustive or not exhaustive' $(PYTEST_ARGS)
-	$(PYTEST) $(IN_STRICT_MODE) -m 'not exhaustive' $(PYTEST_ARGS)
-	$(PYTEST) $(IN_FUSED_MODE) -m 'not exhaustive' $(PYTEST_ARGS)
+	$(PYTEST) $(IN_STRICT_MODE) -m 'not exhaustive' $(addprefix --ignore=,$(WITHOUT_DEVICE)) $(PYTEST_ARGS)
+	$(PYTEST) $(IN_FUSED_MODE) -m 'not exhaustive' $(addprefix --ignore=,$(WITHOUT_DEVICE)) $(PYTEST_ARGS)
 
 test-clients: $(CLIENTS_STAMP) ## Programs of client libraries: timm, trl, torchao, ray and others (about 900 MB installed)
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(CLIENTS)/bin/python -m pytest tests/clients -m "not exhaustive" $(PYTEST_ARGS)
