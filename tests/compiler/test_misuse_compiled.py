@@ -145,6 +145,40 @@ def test_the_line_is_that_of_the_operator() -> None:
     assert f"{Path(__file__).name}:{line}" in str(error)
 
 
+# No biases, one layer, no dropout, not in training, one direction, the batch second.
+_ONE_LAYER: Final = (False, 1, 0.0, False, False, False)
+
+
+def lstm(x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, *weights: torch.Tensor) -> Any:
+    return torch.lstm(x, (h, c), weights, *_ONE_LAYER)
+
+
+def gru(x: torch.Tensor, h: torch.Tensor, *weights: torch.Tensor) -> Any:
+    return torch.gru(x, h, weights, *_ONE_LAYER)
+
+
+REFUSED: Final[dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], str]]] = {
+    "states of more layers": (lstm, [(2, 3, 4), (2, 3, 5), (1, 3, 5), (20, 4), (20, 5)],
+                              r"lstm of 1 layers and directions has a state of shape \(2, 3, 5\)"),
+    "states of gru": (gru, [(2, 3, 4), (2, 3, 5), (15, 4), (15, 5)],
+                      r"gru of 1 layers and directions has a state of shape \(2, 3, 5\)"),
+    "an empty kernel": (torch.nn.functional.conv1d, [(1, 2, 7), (3, 2, 0)],
+                        "kernel size should be"),
+    "one element for two": (lambda x, s: x.masked_scatter(x > 0, s), [(3, 4), ()],
+                            "Number of elements of source < number of ones in mask"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_pytorch_overlooks_is_refused(name: str) -> None:
+    function, shapes, text = REFUSED[name]
+    given = [torch.ones(shape, device=HOME) for shape in shapes]
+    torch._dynamo.reset()
+    compiled_one = torch.compile(function, backend="neuron", dynamic=False)
+    with pytest.raises(RuntimeError, match=text):
+        compiled_one(*given)
+
+
 SHAPES = [
     ((3,), (1,), ()), ((3,), (), ()), ((), (1,), (1,)), ((), (), (1,)), ((), (1,), ()),
     ((3, 4), (1,), (4,)), ((3, 4), (1,), (4, 1)), ((3, 4), (2,), (1, 8)), ((3,), (2,), (1, 2)),

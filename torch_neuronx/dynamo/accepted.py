@@ -41,7 +41,8 @@ _ABOUT_NUMBERS = re.compile(
 )
 # What it says of tensors without elements, whose sizes are asked for as they are.
 _ABOUT_EMPTY = re.compile(
-    r"non-zero size|[Nn]on-empty|no identity|is empty|empty tensor|numel\(\) == 0"
+    r"non-zero size|[Nn]on-empty|no identity|is empty|empty tensor|numel\(\) == 0|"
+    r"kernel size should be"
 )
 # The CPU has no kernel at all.
 _ABSENT = re.compile(r"Could not run '")
@@ -56,15 +57,17 @@ _OWN = frozenset(
 # The CPU refuses integers here, CUDA takes them, and models of experts count on it.
 _TAKE_INTEGERS = frozenset({"histc"})
 # Functions whose fake kernels take tensors of several devices, which eager mode refuses; and from
-# which tensor on one number of the CPU's goes with those of the device.
-_COMPARES_NO_DEVICES: dict[str, int | None] = {
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "convolution_overrideable")),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")),
-    **dict.fromkeys(("complex", "polar", "embedding", "native_dropout_backward")),
-    **dict.fromkeys(("_amp_foreach_non_finite_check_and_unscale",)),
-    **dict.fromkeys(("_unsafe_masked_index_put_accumulate",)),
-    **dict.fromkeys(("logical_and", "logical_or", "logical_xor", "soft_margin_loss"), 1),
-    **dict.fromkeys(("index_fill", "index_fill_", "binary_cross_entropy_with_logits"), 2),
+# which tensor on those of the CPU go along, if they have no more dimensions than that.
+_NONE, _NUMBERS, _INDICES = (1 << 30, 0), (1, 0), (1, 1 << 30)
+_COMPARES_NO_DEVICES: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _NONE),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _NONE),
+    **dict.fromkeys(("complex", "polar", "embedding", "native_dropout_backward"), _NONE),
+    **dict.fromkeys(("convolution_overrideable", "_unsafe_masked_index_put_accumulate"), _NONE),
+    "_amp_foreach_non_finite_check_and_unscale": _NONE,
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor", "soft_margin_loss"), _NUMBERS),
+    **dict.fromkeys(("index_fill", "index_fill_", "binary_cross_entropy_with_logits"), (2, 0)),
+    "getitem": _INDICES,
 }
 # Functions whose fake kernels do not compare sizes: they are asked for each combination of them.
 _COMPARES_NO_SIZES = frozenset(
@@ -119,10 +122,9 @@ def several_devices(function: object, given: object) -> str:
     """
     if _name(function) not in _COMPARES_NO_DEVICES:
         return ""
-    tensors, numbers_from = _tensors(given), _COMPARES_NO_DEVICES[_name(function)]
-    if numbers_from is not None:
-        others = (t for t in tensors[numbers_from:] if t.dim() or t.device.type != "cpu")
-        tensors = [*tensors[:numbers_from], *others]
+    tensors, (first, dims) = _tensors(given), _COMPARES_NO_DEVICES[_name(function)]
+    others = (t for t in tensors[first:] if t.dim() > dims or t.device.type != "cpu")
+    tensors = [*tensors[:first], *others]
     devices = list(dict.fromkeys(t.device for t in tensors))
     if len(devices) < 2:
         return ""

@@ -38,7 +38,7 @@ from torch_neuronx.dynamo.partition import partition
 from torch_neuronx.dynamo.polyfills import register as register_polyfills
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls, check_limits
 from torch_neuronx.dynamo.python_numbers import with_random_numbers
-from torch_neuronx.dynamo.refusals import refuse_lossy_capture
+from torch_neuronx.dynamo.refusals import check_states, refuse_lossy_capture
 from torch_neuronx.dynamo.session import compile_session
 from torch_neuronx.dynamo.shapes import (
     Specializer,
@@ -132,6 +132,7 @@ def neuron(
     nested = any(isinstance(x, list | tuple | dict) for x in example_inputs)  # compiled autograd
     if not nested:
         check_devices(gm)
+        check_states(gm)
         check_types(gm)  # the types of compiled autograd's are PyTorch's, not the user's
     functionalize(gm)
     give_texts(gm)

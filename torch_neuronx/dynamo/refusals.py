@@ -1,4 +1,4 @@
-"""Captured graphs in which PyTorch itself lost something: compiled they would be wrong."""
+"""Captured graphs in which PyTorch lost or overlooked something: compiled they would be wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_neuronx.dynamo.errors import CaptureError
+from torch_neuronx.dynamo.errors import CaptureError, RefusedArgumentError
 from torch_neuronx.dynamo.locations import location
 
 # Recurrent networks: where `num_layers` stands among the arguments, followed by dropout and train.
@@ -33,19 +33,43 @@ def refuse_lossy_capture(gm: torch.fx.GraphModule) -> None:
     _check_steps(gm)
 
 
+def check_states(gm: torch.fx.GraphModule) -> None:
+    """Compare the states of recurrent networks with their layers.
+
+    `torch.nn` does it for its modules. PyTorch's function reads behind the states that there are.
+
+    Raises:
+        RefusedArgumentError: There is not one for each layer and direction.
+    """
+    for node in gm.graph.nodes:
+        at = _first_number(node.args) if node.target in _NETWORKS else None
+        if at is None or len(node.args) < at + 5:
+            continue
+        wanted = node.args[at + 1] * (2 if node.args[at + 4] else 1)
+        states = torch.fx.map_arg(node.args[at - 2], lambda n: n.meta.get("example_value"))
+        for state in states if isinstance(states, list | tuple) else [states]:
+            shape = tuple(state.shape)
+            if len(shape) != 3 or shape[0] != wanted:
+                name = node.target.__name__
+                text = f"{name} of {wanted} layers and directions has a state of shape {shape}"
+                raise RefusedArgumentError(name, location(node), text)
+
+
+def _first_number(args: tuple[Any, ...]) -> int | None:
+    """Where `has_biases` is: behind the states and the list of parameters.
+
+    The arguments are (input, hx, params, has_biases, num_layers, dropout, train, bidirectional),
+    or for packed sequences (data, batch_sizes, hx, params, has_biases, ...).
+    """
+    return next((i for i, arg in enumerate(args) if i >= 3 and isinstance(arg, bool)), None)
+
+
 def _drops_between(args: tuple[Any, ...]) -> bool:
-    # (input, hx, params, has_biases, num_layers, dropout, train, ...), or for packed sequences
-    # (data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, ...).
-    first = next((i for i, arg in enumerate(args) if isinstance(arg, list | tuple)), None)
-    first = None if first is None else next(i for i in range(first, len(args)) if _flag(args[i]))
+    first = _first_number(args)
     if first is None or len(args) < first + 4:
         return False
     layers, dropout, train = args[first + 1 : first + 4]
     return bool(train) and dropout != 0 and layers > 1
-
-
-def _flag(arg: Any) -> bool:
-    return isinstance(arg, bool)
 
 
 def _check_steps(gm: torch.fx.GraphModule) -> None:

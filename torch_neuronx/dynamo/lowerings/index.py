@@ -548,13 +548,15 @@ def masked_scatter(cx: Context, x: Node, mask: Node, source: Node) -> Node:
     text = "masked_scatter: Number of elements of source < number of ones in mask"
     size = source.type.size
     enough = token(cx, b.reduce(flat, "add", 0), 0, size + 1, text, lookup=False)
-    if not size:
+    if size <= 1:  # nothing needs the number: which element is taken is known
         cx.effects.append(enough)
+    if not size:
         return x
     # Element number k of the mask takes element k of the source.
     order = b.subtract(b.cumulative(flat, "add", 0), e.like(flat, 1))
-    order = b.add(order, b.broadcast_to(enough, order.shape))
-    order = b.clamp(e.like(order, 0), order, e.like(order, source.type.size - 1))
+    if size > 1:
+        order = b.add(order, b.broadcast_to(enough, order.shape))
+    order = b.clamp(e.like(order, 0), order, e.like(order, size - 1))
     taken = take_along(b.reshape(b.convert(source, cx.dtype), (source.type.size,)), [(0, order)])
     return b.select(pred, b.reshape(taken, cx.shape), x)
 
