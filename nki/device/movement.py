@@ -66,8 +66,7 @@ def _copy_runs(
     What lies in one run on both sides is a single row of a transfer, and one engine moves a row:
     it is cut into a part for each of them.
     """
-    long = [d for d, size in enumerate(view.shape) if size > 1] or [*range(len(view.shape))][:1]
-    dims = [tuple(shown.dims[d] for d in long) for shown in (view, where)]
+    dims = [tuple(shown.dims[d] for d in _long(view)) for shown in (view, where)]
     one_run = collapsed(dims[0]) == collapsed(dims[1]) == collapsed(((view.size, 1),))
     if one_run:
         dims = [((view.size, 1),)] * 2
@@ -88,9 +87,14 @@ def _copy_runs(
         nisa.dma_copy(dst=ends[0], src=ends[1])
 
 
+def _long(view: View) -> list[int]:
+    """Return the dimensions of more than one element."""
+    return [d for d, size in enumerate(view.shape) if size > 1]
+
+
 def _turned(view: View) -> int | None:
     """Return the dimension that a view runs along; None if it is the last one that is long."""
-    long = [d for d, size in enumerate(view.shape) if size > 1]
+    long = _long(view)
     first = next((d for d in long if abs(view.strides[d]) == 1), None)
     return None if first is None or first == long[-1] else first
 
@@ -101,7 +105,7 @@ def _matrix(view: View, where: View, turned: int) -> tuple[tuple, tuple]:  # typ
     The views have the same shape. Columns are what is contiguous in the target; the dimension along
     which the source runs is the last of the rows, so that tiles are turned.
     """
-    *others, last = [d for d, size in enumerate(view.shape) if size > 1]
+    *others, last = _long(view)
     order = [d for d in others if d != turned] + [turned]
     made = []
     for shown in (view, where):

@@ -17,8 +17,8 @@ from nki.tensor import NkiTensor
 __all__ = ["NotResidentError", "Resident"]
 
 _PARTITIONS = 128
-# Rows whose columns leave most partitions idle, which is worth it up to so many columns: others
-# compute longer ones in another form.
+# Fewer rows than that leave most partitions idle, which pays up to so many columns: longer ones are
+# computed in another form.
 _FEW_ROWS, _MOST_OF_FEW = 16, 1024
 _LEAST_OF_MANY = 32  # columns of rows that take more than one tile
 

@@ -111,7 +111,7 @@ class Rows:
                 on each of them.
         """
         self._linear, self._spread = linear, spread
-        self._size = max(node.type.size for node in group.nodes)
+        self.size = max(node.type.size for node in group.nodes)
         self._ones: NkiTensor | None = None
         self.e = e
         self.group = group
@@ -151,7 +151,7 @@ class Rows:
         view = use.view
         if node in self.group.lines:
             return Leaf(tensor, use.source.dtype, view.offset, (), collapsed(view.dims))
-        if self._linear and view.size == self._size:
+        if self._linear and view.size == self.size:
             dims = collapsed(view.dims)
             step = dims[0][1] if dims else 0
             at = collapsed(((rows, columns * step),)), collapsed(((columns, step),))
@@ -710,8 +710,7 @@ def run_rows(e: Emitter, group: Group, inputs: Tensors, outputs: Tensors) -> Non
         return
     space, linear = space_of(group, e.cores)
     rows = Rows(e, group, space, inputs, outputs, linear=linear)
-    size = group.nodes[0].type.size
-    whole, rest = divmod(size, space.columns) if linear else (space.rows, 0)
+    whole, rest = divmod(rows.size, space.columns) if linear else (space.rows, 0)
     blocks = blocks_of(whole)
     if len(blocks) + bool(rest) < e.cores and rows.may_be_parted:
         # Too few rows for all cores: they share the columns.

@@ -99,6 +99,13 @@ def check_program(made: DeviceProgram, target: Target, *, whole: bool) -> None:
     assert found.flops / peak <= found.device_us * CLOSE
 
 
+def extents_for(family: Callable[..., Graph], least: int = 1) -> st.SearchStrategy[tuple[int, ...]]:
+    """As many small extents as large ones."""
+    count = extents_of(family)
+    sizes = st.floats(math.log(least), math.log(MOST[count])).map(lambda x: round(math.exp(x)))
+    return st.tuples(*[sizes] * count)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=10)
 @given(data=st.data())
@@ -107,10 +114,7 @@ def test_times_are_between_what_must_be_and_what_may_be(
 ) -> None:
     target, lnc = data.draw(st.sampled_from(MACHINES))
     dtype, optlevel = data.draw(st.sampled_from(TYPES)), data.draw(st.sampled_from([1, 2]))
-    count = extents_of(family)
-    # As many small extents as large ones.
-    sizes = st.floats(0, math.log(MOST[count])).map(lambda x: round(math.exp(x)))
-    extents = data.draw(st.tuples(*[sizes] * count))
+    extents = data.draw(extents_for(family))
     made = program(family, dtype, extents, target, lnc, optlevel)
     check_program(made, target, whole=not family.__name__.startswith("rows"))
 
@@ -125,10 +129,8 @@ def test_longer_is_hardly_faster(family: Callable[..., Graph], data: st.DataObje
     """
     target, lnc = data.draw(st.sampled_from(MACHINES))
     dtype = data.draw(st.sampled_from(TYPES))
-    count = extents_of(family)
-    sizes = st.floats(math.log(2), math.log(MOST[count])).map(lambda x: round(math.exp(x)))
-    extents = data.draw(st.tuples(*[sizes] * count))
-    dim = data.draw(st.integers(0, count - 1))
+    extents = data.draw(extents_for(family, least=2))
+    dim = data.draw(st.integers(0, len(extents) - 1))
     more = data.draw(st.sampled_from([1, 2, 8, extents[dim] // 2 + 1, extents[dim]]))
     longer = tuple(size + more * (d == dim) for d, size in enumerate(extents))
     us = [program(family, dtype, one, target, lnc, 2).predict().device_us

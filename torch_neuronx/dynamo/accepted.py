@@ -36,8 +36,12 @@ _ABOUT_TYPES = re.compile(
 _ABOUT_NUMBERS = re.compile(
     r"can only be|cannot be 0 for|p has to be greater|Dimension out of range|"
     r"(has to|must|should) be (between|in the range|one of|non-negative)|"
-    r"negative integer powers|Boolean alpha|supposed to be a vector|"
-    r"size equal to the slice|same number of elements|match the broadcast shape"
+    r"negative integer powers|Boolean alpha"
+)
+# What it says of sizes that fake kernels don't compare.
+_ABOUT_SIZES = re.compile(
+    r"supposed to be a vector|size equal to the slice|same number of elements|"
+    r"match the broadcast shape"
 )
 # What it says of tensors without elements, whose sizes are asked for as they are.
 _ABOUT_EMPTY = re.compile(
@@ -120,9 +124,10 @@ def several_devices(function: object, given: object) -> str:
         function: Of PyTorch's, or an operator.
         given: What it is called with, fake.
     """
-    if _name(function) not in _COMPARES_NO_DEVICES:
+    rule = _COMPARES_NO_DEVICES.get(_name(function))
+    if rule is None:
         return ""
-    tensors, (first, dims) = _tensors(given), _COMPARES_NO_DEVICES[_name(function)]
+    tensors, (first, dims) = _tensors(given), rule
     others = (t for t in tensors[first:] if t.dim() > dims or t.device.type != "cpu")
     tensors = [*tensors[:first], *others]
     devices = list(dict.fromkeys(t.device for t in tensors))
@@ -325,8 +330,9 @@ def _said(
         function(*args, **kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         text = str(error).partition("\n")[0]
-        known = _ABOUT_TYPES.search(text) or _ABOUT_NUMBERS.search(text)
+        about = (_ABOUT_TYPES, _ABOUT_NUMBERS, _ABOUT_SIZES)
+        known = any(pattern.search(text) for pattern in about)
         if not known and any(t.numel() == 0 for t in _tensors((args, kwargs))):
-            known = _ABOUT_EMPTY.search(text)
+            known = _ABOUT_EMPTY.search(text) is not None
         return text if known and not _ABSENT.match(text) else None
     return ""

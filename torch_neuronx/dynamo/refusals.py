@@ -42,7 +42,7 @@ def check_states(gm: torch.fx.GraphModule) -> None:
         RefusedArgumentError: There is not one for each layer and direction.
     """
     for node in gm.graph.nodes:
-        at = _first_number(node.args) if node.target in _NETWORKS else None
+        at = _flags_at(node.args) if node.target in _NETWORKS else None
         if at is None or len(node.args) < at + 5:
             continue
         wanted = node.args[at + 1] * (2 if node.args[at + 4] else 1)
@@ -55,7 +55,7 @@ def check_states(gm: torch.fx.GraphModule) -> None:
                 raise RefusedArgumentError(name, location(node), text)
 
 
-def _first_number(args: tuple[Any, ...]) -> int | None:
+def _flags_at(args: tuple[Any, ...]) -> int | None:
     """Where `has_biases` is: behind the states and the list of parameters.
 
     The arguments are (input, hx, params, has_biases, num_layers, dropout, train, bidirectional),
@@ -65,7 +65,7 @@ def _first_number(args: tuple[Any, ...]) -> int | None:
 
 
 def _drops_between(args: tuple[Any, ...]) -> bool:
-    first = _first_number(args)
+    first = _flags_at(args)
     if first is None or len(args) < first + 4:
         return False
     layers, dropout, train = args[first + 1 : first + 4]

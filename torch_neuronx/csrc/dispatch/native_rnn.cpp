@@ -1,4 +1,5 @@
-// The fused recurrent cells that PyTorch asks accelerators for, written with ATen's CPU operators.
+// The fused recurrent cells that PyTorch asks accelerators for, written with ATen's CPU operators,
+// and what its functions of whole networks do not check.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/lstm_native.h>

@@ -9,19 +9,7 @@ namespace torch_neuronx::gemm {
 namespace {
 
 constexpr int64_t kLines = 2 * kTileRows;
-constexpr int64_t kStep = 2 * kTileUnits;  // elements of K
 static_assert(kSmallSide <= kTileCols);
-
-// 16 units of K. `LOWER`: there are more than 16 lines.
-template <bool LOWER>
-TN_INLINE void step(const char* lines, int64_t line_bytes, const char* columns,
-                    int64_t unit_bytes) {
-  _tile_loadd(TN_B0, columns, unit_bytes);
-  _tile_loadd(TN_A0, lines, line_bytes);
-  if constexpr (LOWER) _tile_loadd(TN_A1, lines + kTileRows * line_bytes, line_bytes);
-  _tile_dpbf16ps(TN_SUMS00, TN_A0, TN_B0);
-  if constexpr (LOWER) _tile_dpbf16ps(TN_SUMS10, TN_A1, TN_B0);
-}
 
 // Sums of a block of lines on their way to the result, where each column is a row.
 struct Sums {
@@ -46,8 +34,8 @@ TN_INLINE void block(const ThinArgs& d, Sums& sums) {
   const char* lines = d.large + sums.line * d.large_l_bytes;
   const char* columns = d.small;
   int64_t k = d.k;
-  for (; k >= kStep; k -= kStep) {
-    step<LOWER>(lines, d.large_l_bytes, columns, d.small_row_bytes);
+  for (; k >= kTileDepth; k -= kTileDepth) {
+    step<LOWER, false>(lines, d.large_l_bytes, columns, d.small_row_bytes);
     lines += kRowBytes;
     columns += kTileUnits * d.small_row_bytes;
   }
@@ -58,7 +46,7 @@ TN_INLINE void block(const ThinArgs& d, Sums& sums) {
                          _mm512_maskz_loadu_epi16(lanes32(k), lines + i * d.large_l_bytes));
     }
     written();
-    step<LOWER>(rest[0], kRowBytes, columns, d.small_row_bytes);
+    step<LOWER, false>(rest[0], kRowBytes, columns, d.small_row_bytes);
   }
   _tile_stored(TN_SUMS00, sums.at[0], kRowBytes);
   if constexpr (LOWER) _tile_stored(TN_SUMS10, sums.at[kTileRows], kRowBytes);
@@ -103,7 +91,7 @@ void dot_columns(const ThinArgs& d) {
 
 // Rows of pairs become columns, with zeros up to whole tiles.
 void pack_columns(const PackArgs& a) {
-  for (int64_t k = 0; k < a.k; k += kStep) {
+  for (int64_t k = 0; k < a.k; k += kTileDepth) {
     const __mmask32 mask = lanes32(a.k - k);
     __m512i r[16];
 #pragma GCC unroll 16

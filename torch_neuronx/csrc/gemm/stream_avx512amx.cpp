@@ -8,7 +8,6 @@
 namespace torch_neuronx::gemm {
 namespace {
 
-constexpr int64_t kStep = 2 * kTileUnits;  // rows of the operand
 constexpr int64_t kBlock = 2 * kTileCols;  // columns: one vector of elements, two tiles
 constexpr int64_t kTileBytes = kTileUnits * kRowBytes;
 // Blocks that are interleaved before memory is written again: a tile waits for what is written just
@@ -83,7 +82,7 @@ TN_INLINE void multiply(bool first, const char* tiles, float* sums, int64_t sums
 // The few rows' next 32 elements.
 void load_small(const ThinArgs& d, int64_t k) {
   const char* small = d.small + 2 * k;
-  if (d.k - k >= kStep) {
+  if (d.k - k >= kTileDepth) {
     _tile_loadd(TN_A0, small, d.small_row_bytes);
     return;
   }
@@ -108,14 +107,14 @@ void stream_pairs(const ThinArgs& d) {
 
   alignas(64) char ring[kRing][2 * kTileBytes];
   int64_t next = 0;
-  for (int64_t k = 0; k < d.k; k += kStep) {
-    const int64_t rows = d.k - k, ahead = rows >= 2 * kStep ? kStep * d.large_k_bytes : 0;
+  for (int64_t k = 0; k < d.k; k += kTileDepth) {
+    const int64_t rows = d.k - k, ahead = rows >= 2 * kTileDepth ? kTileDepth * d.large_k_bytes : 0;
     load_small(d, k);
     for (int64_t line = 0; line < d.lines; line += kBlock) {
       const char* block = d.large + k * d.large_k_bytes + 2 * line;
       char* tiles = ring[next++ % kRing];
       const __mmask32 columns = lanes32(d.lines - line);
-      if (rows >= kStep) {
+      if (rows >= kTileDepth) {
         make_tiles(block, d.large_k_bytes, columns, ahead, tiles);
       } else {
         make_last_tiles(block, d.large_k_bytes, columns, rows, tiles);

@@ -96,12 +96,11 @@ void run_thin(const Problem& p, bool along_k) {
   TORCH_INTERNAL_ASSERT(choose_sides(p, along_k, s));
   const Element element = element_of(p.dtype);
   const int64_t size = element_size(element);
-  auto kernel = along_k ? kernels.dot : kernels.stream;
   const auto in_tiles = along_k ? kernels.dot_columns : kernels.stream_pairs;
-  if (in_tiles != nullptr) kernel = in_tiles;
-  SmallRows small =
-      prepare_small(p, s, kernels.unit == 2 && (along_k || kernel == kernels.stream_pairs));
-  if (kernel == kernels.dot_columns) small = small_columns(p, s, kernels, small);
+  const bool tiles = in_tiles != nullptr;
+  const auto kernel = tiles ? in_tiles : along_k ? kernels.dot : kernels.stream;
+  SmallRows small = prepare_small(p, s, kernels.unit == 2 && (along_k || tiles));
+  if (along_k && tiles) small = small_columns(p, s, kernels, small);
   const bool direct = along_k && s.large_is_b && writes_directly(p) && !reads_c0(p);
 
   const int64_t lines = s.large.rows;

@@ -33,19 +33,6 @@ struct Sums {
   alignas(64) float at[kBlockRows][2 * kTileCols];
 };
 
-// 16 units of K. `LOWER`: the block has more than 16 rows; `RIGHT`: more than 16 columns.
-template <bool LOWER, bool RIGHT>
-TN_INLINE void step(const char* a, int64_t a_row_bytes, const char* b, int64_t b_row_bytes) {
-  _tile_loadd(TN_A0, a, a_row_bytes);
-  _tile_loadd(TN_B0, b, b_row_bytes);
-  if constexpr (RIGHT) _tile_loadd(TN_B1, b + kRowBytes, b_row_bytes);
-  if constexpr (LOWER) _tile_loadd(TN_A1, a + kTileRows * a_row_bytes, a_row_bytes);
-  _tile_dpbf16ps(TN_SUMS00, TN_A0, TN_B0);
-  if constexpr (RIGHT) _tile_dpbf16ps(TN_SUMS01, TN_A0, TN_B1);
-  if constexpr (LOWER) _tile_dpbf16ps(TN_SUMS10, TN_A1, TN_B0);
-  if constexpr (LOWER && RIGHT) _tile_dpbf16ps(TN_SUMS11, TN_A1, TN_B1);
-}
-
 // The last units of K, fewer than 16, between zeros: what lies behind a row of A is none of ours.
 template <bool LOWER, bool RIGHT>
 TN_INLINE void last_step(const char* a, int64_t a_row_bytes, const char* b, int64_t rows,
@@ -251,7 +238,7 @@ void tile(int64_t m, int64_t n, const TileArgs& args) {
 const Kernels* amx_kernels() {
   const Kernels* pairs = avx512bf16_kernels();
   if (pairs == nullptr || !host_has_amx()) return nullptr;
-  // Operands in pairs, as for the vector kernels; few rows by a row-major operand by these.
+  // Operands in pairs, as for the vector kernels, whose dot() and stream() attention calls.
   static const Kernels kernels = [&] {
     Kernels k = *pairs;
     k.name = "amx";

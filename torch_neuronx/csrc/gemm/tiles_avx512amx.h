@@ -12,8 +12,9 @@ void stream_pairs(const ThinArgs&);
 namespace {
 
 constexpr int64_t kTileRows = 16, kTileCols = 16;
-constexpr int64_t kTileUnits = 16;  // of K: 64 bytes of a row of A, 16 rows of B
-constexpr int64_t kRowBytes = 64;   // of a tile
+constexpr int64_t kTileUnits = 16;              // of K: 64 bytes of a row of A, 16 rows of B
+constexpr int64_t kTileDepth = 2 * kTileUnits;  // elements of K
+constexpr int64_t kRowBytes = 64;               // of a tile
 
 // Numbers of the tiles: four of sums, two of A, two of B. GCC's intrinsics paste their text into
 // assembly, so that they are macros.
@@ -40,6 +41,19 @@ struct alignas(64) Shapes {
 
 // GCC does not know that its intrinsics read memory: what was just written has to be there.
 TN_INLINE void written() { __asm__ volatile("" ::: "memory"); }
+
+// 16 units of K. `LOWER`: the block has more than 16 rows; `RIGHT`: more than 16 columns.
+template <bool LOWER, bool RIGHT>
+TN_INLINE void step(const char* a, int64_t a_row_bytes, const char* b, int64_t b_row_bytes) {
+  _tile_loadd(TN_A0, a, a_row_bytes);
+  _tile_loadd(TN_B0, b, b_row_bytes);
+  if constexpr (RIGHT) _tile_loadd(TN_B1, b + kRowBytes, b_row_bytes);
+  if constexpr (LOWER) _tile_loadd(TN_A1, a + kTileRows * a_row_bytes, a_row_bytes);
+  _tile_dpbf16ps(TN_SUMS00, TN_A0, TN_B0);
+  if constexpr (RIGHT) _tile_dpbf16ps(TN_SUMS01, TN_A0, TN_B1);
+  if constexpr (LOWER) _tile_dpbf16ps(TN_SUMS10, TN_A1, TN_B0);
+  if constexpr (LOWER && RIGHT) _tile_dpbf16ps(TN_SUMS11, TN_A1, TN_B1);
+}
 
 }  // namespace
 }  // namespace torch_neuronx::gemm

@@ -547,17 +547,14 @@ def masked_scatter(cx: Context, x: Node, mask: Node, source: Node) -> Node:
         return x
     text = "masked_scatter: Number of elements of source < number of ones in mask"
     size = source.type.size
-    enough = token(cx, b.reduce(flat, "add", 0), 0, size + 1, text, lookup=False)
-    if size <= 1:  # nothing needs the number: which element is taken is known
-        cx.effects.append(enough)
+    # By itself: a place that is known needs no number that it could be added to.
+    cx.effects.append(token(cx, b.reduce(flat, "add", 0), 0, size + 1, text, lookup=False))
     if not size:
         return x
     # Element number k of the mask takes element k of the source.
     order = b.subtract(b.cumulative(flat, "add", 0), e.like(flat, 1))
-    if size > 1:
-        order = b.add(order, b.broadcast_to(enough, order.shape))
     order = b.clamp(e.like(order, 0), order, e.like(order, size - 1))
-    taken = take_along(b.reshape(b.convert(source, cx.dtype), (source.type.size,)), [(0, order)])
+    taken = take_along(b.reshape(b.convert(source, cx.dtype), (size,)), [(0, order)])
     return b.select(pred, b.reshape(taken, cx.shape), x)
 
 
