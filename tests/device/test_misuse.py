@@ -194,20 +194,6 @@ def comparable(tree: Any) -> Any:
     return tree_map(bring, tree)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(("hidden", "cell"), [(2, 1), (1, 0), (4, 2)])
-def test_states_of_an_lstm_that_do_not_go_together(hidden: int, cell: int, *, packed: bool) -> None:
-    """`torch.nn` compares them. PyTorch's function read behind the list of cell states."""
-    x = torch.ones(6, 4) if packed else torch.ones(2, 3, 4)
-    states = [torch.ones(n, 3, 5).to(HOME) for n in (hidden, cell)]
-    weights = [torch.ones(20, 4).to(HOME), torch.ones(20, 5).to(HOME)]
-    given: list[Any] = [x.to(HOME), states, weights, False, 1, 0.0, False, False]
-    given[1:1] = [torch.tensor([3, 3])] if packed else []
-    given += [] if packed else [False]
-    with pytest.raises(RuntimeError, match="are not of as many layers"):
-        torch.lstm(*given)
-
-
 # ---- overlapping memory -------------------------------------------------------------------------
 
 

@@ -1,8 +1,6 @@
-// The fused recurrent cells that PyTorch asks accelerators for, written with ATen's CPU operators,
-// and what its functions of whole networks do not check.
+// The fused recurrent cells that PyTorch asks accelerators for, written with ATen's CPU operators.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/lstm_native.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
@@ -101,41 +99,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
   });
 }
 
-// PyTorch's own functions take a cell state for each hidden state without looking whether there is
-// one, and read behind the list of them.
-void compare_states(at::TensorList hx) {
-  TORCH_CHECK(hx.size() == 2, "lstm expects two hidden states");
-  TORCH_CHECK(hx[0].dim() > 0 && hx[1].dim() > 0 && hx[0].size(0) == hx[1].size(0),
-              "lstm: states of ", hx[0].sizes(), " and ", hx[1].sizes(),
-              " are not of as many layers");
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor& input, at::TensorList hx,
-                                                    at::TensorList params, bool has_biases,
-                                                    int64_t layers, double dropout, bool train,
-                                                    bool bidirectional, bool batch_first) {
-  compare_states(hx);
-  return at::native::lstm(input, hx, params, has_biases, layers, dropout, train, bidirectional,
-                          batch_first);
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor> packed_lstm(
-    const at::Tensor& data, const at::Tensor& batch_sizes, at::TensorList hx, at::TensorList params,
-    bool has_biases, int64_t layers, double dropout, bool train, bool bidirectional) {
-  compare_states(hx);
-  return at::native::lstm(data, batch_sizes, hx, params, has_biases, layers, dropout, train,
-                          bidirectional);
-}
-
-// They are written of other operators, so that autograd sees what they do.
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
-  m.impl("lstm.input", TORCH_FN(lstm));
-  m.impl("lstm.data", TORCH_FN(packed_lstm));
-}
-
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("lstm.input", TORCH_FN(lstm));
-  m.impl("lstm.data", TORCH_FN(packed_lstm));
   NEURON_IMPL(m, "_thnn_fused_lstm_cell", lstm_cell);
   NEURON_IMPL(m, "_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
   NEURON_IMPL(m, "_thnn_fused_gru_cell", gru_cell);
