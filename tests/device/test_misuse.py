@@ -194,6 +194,41 @@ def comparable(tree: Any) -> Any:
     return tree_map(bring, tree)
 
 
+def network(name: str, sizes: torch.Tensor | None, *states: torch.Tensor) -> Any:
+    """PyTorch's function of a layer that makes 5 values of 4, of 2 steps of 3 rows."""
+    gates = {"lstm": 4, "gru": 3}.get(name, 1)
+    weights = [torch.ones(gates * 5, n).to(HOME) for n in (4, 5)]
+    x = torch.ones(2, 3, 4).to(HOME)
+    hx = list(states) if name == "lstm" else states[0]
+    options = {"has_biases": False, "num_layers": 1, "dropout": 0.0, "train": False}
+    options["bidirectional"] = False
+    if sizes is None:
+        return getattr(torch, name)(x, hx, weights, **options, batch_first=False)
+    return getattr(torch, name)(x.flatten(0, 1), sizes, hx, weights, **options)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("hidden", "cell"), [(2, 1), (1, 0), (4, 2)])
+def test_states_of_an_lstm_that_do_not_go_together(hidden: int, cell: int, *, packed: bool) -> None:
+    """`torch.nn` compares them. PyTorch's function reads behind the list of cell states."""
+    states = [torch.ones(n, 3, 5).to(HOME) for n in (hidden, cell)]
+    with pytest.raises(RuntimeError, match="are not of as many layers"):
+        network("lstm", torch.tensor([3, 3]) if packed else None, *states)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_sizes_of_a_packed_sequence(name: str) -> None:
+    """PyTorch's functions read the first one without looking, and never look at strides."""
+    states = [torch.ones(1, 3, 5).to(HOME)] * 2
+    whole = network(name, torch.tensor([3, 3]), *states)
+    strided = network(name, torch.tensor([3, 1, 3, 1])[::2], *states)
+    for a, b in zip(whole, strided, strict=True):
+        assert torch.equal(a.cpu(), b.cpu())
+    for sizes in (torch.tensor([], dtype=torch.int64), torch.tensor([3, 3]).to(HOME)):
+        with pytest.raises(RuntimeError, match="batch_sizes must be a vector of int64 on the CPU"):
+            network(name, sizes, *states)
+
+
 # ---- overlapping memory -------------------------------------------------------------------------
 
 

@@ -1,8 +1,9 @@
-"""Operators that PyTorch traces by a kernel in Python which computes something else.
+"""Operators whose kernels in Python, by which PyTorch traces them, are the device's matter.
 
 Such a kernel stands for the operator in every trace, before a backend sees it, and whatever its
 table of decompositions says. Where one is wrong, the device has its own, which PyTorch asks first.
-Imported when Dynamo has been.
+Where the device has a kernel of its own in C++ that traces have no use for, PyTorch would take that
+one, and is given its own again. Imported when Dynamo has been.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._ops import OpOverload
 
 _NONE, _MEAN = 0, 1
 
@@ -62,3 +64,13 @@ def register() -> None:
     """Register them for tensors of the device."""
     operator = torch.ops.aten.multilabel_margin_loss_forward.default
     operator.py_impl(DispatchKey.AutogradPrivateUse1)(_multilabel_margin_loss)
+    for network in _networks():
+        decomposition = network.py_kernels[DispatchKey.Autograd]
+        for key in (DispatchKey.AutogradPrivateUse1, DispatchKey.PrivateUse1):
+            network.py_impl(key)(decomposition)
+
+
+def _networks() -> list[OpOverload]:
+    """Recurrent networks: their kernels in C++ (`native_rnn.cpp`) run fused cells, one by one."""
+    aten = torch.ops.aten
+    return [aten.lstm.input, aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data]

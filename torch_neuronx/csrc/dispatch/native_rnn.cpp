@@ -1,6 +1,10 @@
 // The fused recurrent cells that PyTorch asks accelerators for, written with ATen's CPU operators.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/gru_native.h>
+#include <ATen/ops/lstm_native.h>
+#include <ATen/ops/rnn_relu_native.h>
+#include <ATen/ops/rnn_tanh_native.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
@@ -8,6 +12,7 @@
 
 #include "dispatch/host_call.h"
 #include "dispatch/native.h"
+#include "dispatch/trusting.h"
 
 namespace torch_neuronx {
 namespace {
@@ -99,7 +104,44 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
   });
 }
 
+// PyTorch's own function, behind a look at what it takes as given.
+template <class Function, Function* function>
+void demanding(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  static const auto kernel = c10::KernelFunction::makeFromUnboxedFunction(
+      c10::CompileTimeFunctionPointer<Function, function>());
+  const StandIns stand_ins = meet(*demands_of(op), op, *stack);
+  kernel.callBoxed(op, keys, stack);
+}
+
+template <class Function, Function* function>
+torch::CppFunction with_demands() {
+  return torch::CppFunction::makeFromBoxedFunction<&demanding<Function, function>>();
+}
+
+using Lstm = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, at::TensorList,
+                                                            at::TensorList, bool, int64_t, double,
+                                                            bool, bool, bool);
+using PackedLstm = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&,
+                                                                  const at::Tensor&, at::TensorList,
+                                                                  at::TensorList, bool, int64_t,
+                                                                  double, bool, bool);
+using Packed = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                  const at::Tensor&, at::TensorList, bool, int64_t,
+                                                  double, bool, bool);
+
+void register_networks(torch::Library& m) {
+  m.impl("lstm.input", with_demands<Lstm, at::native::lstm>());
+  m.impl("lstm.data", with_demands<PackedLstm, at::native::lstm>());
+  m.impl("gru.data", with_demands<Packed, at::native::gru>());
+  m.impl("rnn_tanh.data", with_demands<Packed, at::native::rnn_tanh>());
+  m.impl("rnn_relu.data", with_demands<Packed, at::native::rnn_relu>());
+}
+
+// They are made of other operators, whose derivatives autograd takes.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { register_networks(m); }
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  register_networks(m);
   NEURON_IMPL(m, "_thnn_fused_lstm_cell", lstm_cell);
   NEURON_IMPL(m, "_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
   NEURON_IMPL(m, "_thnn_fused_gru_cell", gru_cell);

@@ -73,6 +73,7 @@ const Demands kFft = {.also = &trusting::fft};
 // Without a rounding mode a quotient is a float, and its kernel trusts nobody.
 const Demands kQuotient = {.only_with = "rounding_mode", .also = &trusting::quotient};
 const Demands kAverage = {.also = &trusting::average};
+const Demands kRecurrent = {.contiguous = {"batch_sizes"}, .also = &trusting::recurrent};
 const Demands kLists = {.also = &trusting::equal_lists};
 const Demands kEmbeddingBag = {.shapes = {{"weight", "??"}, {"indices", "I"}},
                                .same = {{"indices", "per_sample_weights"}},
@@ -188,6 +189,10 @@ const std::map<std::string, Demands>& table() {
        {.same = {{"self", "target", "is_target"}}, .also = &trusting::loss_backward}},
       {"unfold_backward", {.also = &trusting::unfold_backward}},
       {"_pad_packed_sequence", {.contiguous = {"batch_sizes"}, .also = &trusting::pad_packed}},
+      {"gru", kRecurrent},
+      {"lstm", kRecurrent},
+      {"rnn_relu", kRecurrent},
+      {"rnn_tanh", kRecurrent},
       {"avg_pool2d", kAverage},
       {"avg_pool2d_backward", kAverage},
       {"avg_pool3d", kAverage},

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <sstream>
 #include <string_view>
 
 #include "dispatch/schema.h"
@@ -522,6 +523,24 @@ void pad_packed(Call& call) {
   }
   call.require(falls && (n.empty() || sum == data.size(0)),
                "batch_sizes must fall and add up to the rows of the data");
+}
+
+// A network takes a cell state for each hidden state, and the first of the sizes of a packed
+// sequence, without looking whether there is one.
+void recurrent(Call& call) {
+  if (const c10::IValue* states = call.find("hx"); states->isTensorList()) {
+    const auto hx = states->toTensorVector();
+    call.require(hx.size() == 2, "expects two hidden states");
+    std::ostringstream text;
+    text << "states of " << hx[0].sizes() << " and " << hx[1].sizes()
+         << " are not of as many layers";
+    call.require(hx[0].dim() > 0 && hx[1].dim() > 0 && hx[0].size(0) == hx[1].size(0), text.str());
+  }
+  const at::Tensor* sizes = call.tensor("batch_sizes");
+  call.require(
+      sizes == nullptr || (sizes->dim() == 1 && sizes->numel() > 0 &&
+                           sizes->scalar_type() == at::kLong && !sizes->is_privateuseone()),
+      "batch_sizes must be a vector of int64 on the CPU, of one element at least");
 }
 
 void fft(Call& call) {

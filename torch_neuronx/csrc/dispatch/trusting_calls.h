@@ -63,6 +63,7 @@ void ldl_solve(Call& call);
 void loss_backward(Call& call);
 void unfold_backward(Call& call);
 void pad_packed(Call& call);
+void recurrent(Call& call);
 void fft(Call& call);
 void equal_lists(Call& call);
 void fused_sgd(Call& call);
