@@ -226,6 +226,30 @@ def test_what_ones_are_refused_for_is_no_argument_s_fault() -> None:
     assert _asked(lambda x, p: picky(x - 5, p), (x, 2.0), {}) == "p has to be between 0 and 1"
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("value", [(), (4,)], ids=str)
+def test_masks_of_another_shape_are_refused(value: tuple[int, ...], accumulate: bool) -> None:
+    """Also those that could be broadcast, which PyTorch's tracing lets pass."""
+    x, values = torch.arange(20.0).reshape(5, 4), torch.full(value, 7.0)
+
+    def put(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return x.index_put((mask,), values, accumulate)
+
+    compiled = torch.compile(put, backend="neuron", dynamic=False)
+    refused = 0
+    for shape in ((5,), (1,), (4,), (5, 4), (5, 1), (1, 4), (1, 1), (5, 4, 1)):
+        mask = torch.ones(shape, dtype=torch.bool)
+        torch.compiler.reset()  # the graphs of one function are counted
+        given = [t.to("neuron") for t in (x, mask, values)]
+        error = error_of(lambda mask=mask: put(x, mask, values))  # type: ignore[misc]
+        if error is None:
+            assert torch.equal(compiled(*given).cpu(), put(x, mask, values)), shape
+            continue
+        refused += 1
+        assert error_of(lambda given=given: compiled(*given).cpu()), shape  # type: ignore[misc]
+    assert refused
+
+
 #: Shapes of values for what an index of 3 rows, or a mask of 2, finds in a tensor of 5 x 5.
 VALUES: Final[tuple[tuple[int, ...], ...]] = (
     (), (1,), (5,), (6,), (1, 1), (1, 5), (1, 6), (2, 1), (2, 5), (3, 1), (3, 5), (4, 5), (3, 4),

@@ -62,6 +62,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             "multilabel_margin_loss": lambda i: functional.multilabel_margin_loss(i, i * 0),
         }.items()
     },
+    "indices of 32 bits in index_copy": (lambda i, a: a.index_copy(0, i[0].int(), a[:3]), (I, X)),
+    "one_hot of 32 bits": (lambda i: functional.one_hot(i.int(), 4), (I,)),
     "floats in gcd": (lambda a: a.gcd(a), (X,)),
     "mixed cross": (lambda a, d: torch.linalg.cross(a[:3], d), (X, D)),
     "complex numbers in ceil": (lambda c: c.ceil(), (D.to(torch.complex64),)),
@@ -282,6 +284,7 @@ TAKES_THEM: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("use", TAKES_THEM)
 @pytest.mark.parametrize("dtype", NO_TYPES, ids=str)

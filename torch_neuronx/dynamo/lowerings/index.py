@@ -122,7 +122,7 @@ def index_put(
     values = b.convert(values, cx.dtype)
     given = [i for i in indices if i is not None]
     if any(i.dtype in (DType.PRED, DType.U8) for i in given):
-        return _masked_put(x, indices, values, accumulate=accumulate)
+        return _masked_put(cx, x, indices, values, accumulate=accumulate)
     places, at = _indexed(cx, x, indices)
     dims = [d for d, _ in places]
     rest = [n for d, n in enumerate(x.shape) if d not in dims]
@@ -147,10 +147,19 @@ def _fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     return len(shape) <= len(wanted) and all(n in {1, m} for n, m in pairs)
 
 
-def _masked_put(x: Node, indices: Sequence[Node | None], values: Node, *, accumulate: bool) -> Node:
+def _masked_put(
+    cx: Context, x: Node, indices: Sequence[Node | None], values: Node, *, accumulate: bool
+) -> Node:
     """x[mask] = values, for one mask and values that are the same for all its elements."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     (dim, mask), *others = given
+    for at, (n, whole) in enumerate(zip(mask.shape, x.shape[dim:], strict=False)):
+        if n != whole:
+            text = (
+                f"The shape of the mask {list(mask.shape)} at index {at} does not match the shape "
+                f"of the indexed tensor {list(x.shape)} at index {dim + at}"
+            )
+            raise _refused(cx, text)
     tail = x.shape[dim + mask.type.rank :]
     # Values that broadcast to (1, tail) are the same for all elements of the mask. Those that fit
     # for no number of elements are refused where the others run.
