@@ -109,7 +109,7 @@ def _indexed(
 def index(cx: Context, x: Node, indices: Sequence[Node | None]) -> Node:
     if all(i is None for i in indices):
         return x
-    if any(i is not None and i.dtype in (DType.PRED, DType.U8) for i in indices):
+    if any(i is not None and _is_mask(i) for i in indices):
         raise NotImplementedError("an index of truth values")
     places, at = _indexed(cx, x, indices)
     return take_along(x, places, at)
@@ -121,8 +121,9 @@ def index_put(
 ) -> Node:
     values = b.convert(values, cx.dtype)
     given = [i for i in indices if i is not None]
-    if any(i.dtype in (DType.PRED, DType.U8) for i in given):
-        return _masked_put(cx, x, indices, values, accumulate=accumulate)
+    if any(map(_is_mask, given)):
+        _compare_masks(cx, x, indices)
+        return _masked_put(x, indices, values, accumulate=accumulate)
     places, at = _indexed(cx, x, indices)
     dims = [d for d, _ in places]
     rest = [n for d, n in enumerate(x.shape) if d not in dims]
@@ -147,19 +148,35 @@ def _fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     return len(shape) <= len(wanted) and all(n in {1, m} for n, m in pairs)
 
 
-def _masked_put(
-    cx: Context, x: Node, indices: Sequence[Node | None], values: Node, *, accumulate: bool
-) -> Node:
+def _is_mask(index: Node) -> bool:
+    return index.dtype in (DType.PRED, DType.U8)
+
+
+def _compare_masks(cx: Context, x: Node, indices: Sequence[Node | None]) -> None:
+    """Compare masks with the dimensions that they stand for, which PyTorch's tracing doesn't.
+
+    Raises:
+        RefusedArgumentError: One has another shape, though it could be broadcast.
+    """
+    dim = 0
+    for i in indices:
+        if i is None or not _is_mask(i):
+            dim += 1
+            continue
+        for at, (n, whole) in enumerate(zip(i.shape, x.shape[dim:], strict=False)):
+            if n != whole:
+                text = (
+                    f"The shape of the mask {list(i.shape)} at index {at} does not match the "
+                    f"shape of the indexed tensor {list(x.shape)} at index {dim + at}"
+                )
+                raise _refused(cx, text)
+        dim += i.type.rank
+
+
+def _masked_put(x: Node, indices: Sequence[Node | None], values: Node, *, accumulate: bool) -> Node:
     """x[mask] = values, for one mask and values that are the same for all its elements."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     (dim, mask), *others = given
-    for at, (n, whole) in enumerate(zip(mask.shape, x.shape[dim:], strict=False)):
-        if n != whole:
-            text = (
-                f"The shape of the mask {list(mask.shape)} at index {at} does not match the shape "
-                f"of the indexed tensor {list(x.shape)} at index {dim + at}"
-            )
-            raise _refused(cx, text)
     tail = x.shape[dim + mask.type.rank :]
     # Values that broadcast to (1, tail) are the same for all elements of the mask. Those that fit
     # for no number of elements are refused where the others run.
