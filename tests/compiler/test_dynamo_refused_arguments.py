@@ -32,6 +32,7 @@ REFUSED: Final[dict[str, Call]] = {
     "cumsum": lambda x: x.cumsum(2),
     "cumprod": lambda x: x.cumprod(-4),
     "cummax": lambda x: x.cummax(2)[0],
+    "cummax of a number": lambda x: x.sum().cummax(1)[0],
     "logcumsumexp": lambda x: x.logcumsumexp(2),
     "sum": lambda x: x.sum(5),
     "mean": lambda x: x.mean((2,)),

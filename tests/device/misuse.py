@@ -142,6 +142,8 @@ def other_sizes(t: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"empty in {dim}", t.narrow(dim, 0, 0).clone()
         if size > 1:
             yield f"shorter in {dim}", t.narrow(dim, 0, size - 1).clone()
+        if size > 2:
+            yield f"one in {dim}", t.narrow(dim, 0, 1).clone()
     yield "one dimension more", t.unsqueeze(0)
     yield "flat", t.reshape(-1)
     if t.numel() > 0:

@@ -91,7 +91,7 @@ EXCLUDED: Final[dict[str, str]] = {
     "unique_consecutive": _RULE,
     "unsafe_split": _RULE,
 }
-#: Those of the excluded that 2 ranks of the CPU pass.
+#: Those of the excluded that 2 ranks of the CPU pass, or may, by what lies behind their memory.
 HERE_ONLY: Final = frozenset(
-    name for name, why in EXCLUDED.items() if why in (_BATCH_NORM, _RULE_OF_4)
+    name for name, why in EXCLUDED.items() if why in (_BATCH_NORM, _RULE_OF_4, _SEGMENTS)
 )

@@ -37,7 +37,7 @@ _ABOUT_TYPES = re.compile(
 _ABOUT_NUMBERS = re.compile(
     r"can only be|cannot be 0 for|p has to be greater|Dimension out of range|"
     r"(has to|must|should) be (between|in the range|one of|non-negative)|"
-    r"negative integer powers|Boolean alpha"
+    r"negative integer powers|Boolean alpha|Expected reduction dim -1 or 0 for scalar"
 )
 # What it says of sizes that fake kernels don't compare.
 _ABOUT_SIZES = re.compile(
