@@ -76,11 +76,7 @@ STRICT = ["text_to_image", "turbo", "pixart", "klein"]
     "name",
     [
         *STRICT,
-        *(
-            pytest.param(name, marks=EXHAUSTIVE)
-            for name in ALL
-            if name not in {*STRICT, *REFUSED}
-        ),
+        *(pytest.param(name, marks=EXHAUSTIVE) for name in ALL if name not in {*STRICT, *REFUSED}),
     ],
 )
 def test_strict(name: str) -> None:
