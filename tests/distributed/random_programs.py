@@ -134,7 +134,9 @@ class Program:
         self.start(dist.all_to_all_single(out, x, async_op=self.random.random() < 0.5), out)
 
     def functional(self) -> None:
-        y = funcol.all_reduce(self.any(), "sum", dist.group.WORLD)
+        world = dist.group.WORLD
+        assert world is not None
+        y = funcol.all_reduce(self.any(), "sum", world)
         self.bind((y + 1).remainder(97))
 
     def of_a_group(self) -> None:

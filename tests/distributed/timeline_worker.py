@@ -141,9 +141,12 @@ def messages(rank: int, folder: Path) -> None:
 def compiled(rank: int, late: int, folder: Path) -> None:
     """The collectives of a program are on the rows of their groups, beside its steps."""
 
+    world = dist.group.WORLD
+    assert world is not None
+
     @torch.compile(backend="neuron", fullgraph=True)
     def step(x: Tensor, y: Tensor) -> Tensor:
-        total: Tensor = fc.all_reduce(x, "sum", dist.group.WORLD)
+        total: Tensor = fc.all_reduce(x, "sum", world)
         for _ in range(16):
             y = (y @ y).clamp(-1, 1)
         return total + y
