@@ -1,4 +1,5 @@
-// The fused recurrent cells that PyTorch asks accelerators for, written with ATen's CPU operators.
+// The fused recurrent cells that PyTorch asks accelerators for, written with ATen's CPU operators,
+// and PyTorch's networks of them, whose arguments are compared first.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/gru_native.h>
