@@ -176,7 +176,7 @@ def test_what_pytorch_overlooks_is_refused(name: str) -> None:
     torch._dynamo.reset()
     compiled_one = torch.compile(function, backend="neuron", dynamic=False)
     with pytest.raises(RuntimeError, match=text):
-        compiled_one(*given)
+        compiled_one(*given).cpu()
 
 
 SHAPES = [
