@@ -178,8 +178,8 @@ def _adapters() -> Any:
     return LoraConfig(r=8, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
 
 
-def sharded(asked: argparse.Namespace, adapters: bool) -> tuple[str, float]:
-    """What one rank does: what it says, and GiB resident at its peak."""
+def sharded(asked: argparse.Namespace, adapters: bool) -> tuple[str, float, float]:
+    """What one rank does: what it says, and GiB resident and in tensors at their peaks."""
     with torch.device("meta"):
         model = LlamaForCausalLM._from_config(config(asked), dtype=torch.bfloat16)  # noqa: SLF001
         if adapters:
@@ -200,7 +200,8 @@ def sharded(asked: argparse.Namespace, adapters: bool) -> tuple[str, float]:
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4)
     said = steps(lambda: model(input_ids=ids, labels=ids).loss, optimizer, 3)
-    return said, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+    tensors = torch.neuron.max_memory_allocated() / GIB  # type: ignore[attr-defined]
+    return said, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB, tensors
 
 
 def available() -> float:
@@ -233,10 +234,12 @@ def fsdp(asked: argparse.Namespace, *, adapters: bool = False) -> None:
         results = ranks.run(RANKS, sharded, asked, adapters)
     print(f"{name}: {results[0][0]}")
     # What ranks share, the libraries and exchanged memory, is resident in each of them.
-    total = sum(peak for _, peak in results)
+    resident = sum(peak for _, peak, _ in results)
+    tensors = sum(peak for _, _, peak in results)
     print(
-        f"{name}: {before - least[0]:.2f} GiB of the machine at the peak of {RANKS} ranks; "
-        f"{total:.2f} resident, what they share counted for each"
+        f"{name}: {before - least[0]:.2f} GiB of the machine at the peak of {RANKS} ranks, "
+        f"{tensors:.2f} of them in tensors; {resident:.2f} resident, "
+        "what they share counted for each"
     )
 
 

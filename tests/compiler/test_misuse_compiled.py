@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
-from torch.utils._pytree import tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 from tests.device.harness_exclusions import EXCLUDED
 from tests.device.misuse import (
@@ -164,6 +164,13 @@ REFUSED: Final[dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], str]]]
                       r"gru of 1 layers and directions has a state of shape \(2, 3, 5\)"),
     "an empty kernel": (torch.nn.functional.conv1d, [(1, 2, 7), (3, 2, 0)],
                         "kernel size should be"),
+    "a weight for all channels": (lambda x, w: torch.native_group_norm(x, w, None, 1, 6, 3, 2, 0.5),
+                                  [(1, 6, 3), (1,)], "Expected weight to be a vector of size"),
+    "a bias for all channels": (lambda x, w: torch.native_group_norm(x, None, w, 1, 6, 3, 2, 0.5),
+                                [(1, 6, 3), (1,)], "Expected bias to be a vector of size"),
+    "a transposed convolution that makes nothing": (
+        lambda x, w: torch.nn.functional.conv_transpose2d(x, w, None, 2, 2, 1),
+        [(1, 3, 1, 4), (3, 3, 3, 3)], r"channel: \(1 x 4\).*\(0 x 6\). Output size is too small"),
     "one element for two": (lambda x, s: x.masked_scatter(x > 0, s), [(3, 4), ()],
                             "Number of elements of source < number of ones in mask"),
 }  # fmt: skip
@@ -176,7 +183,7 @@ def test_what_pytorch_overlooks_is_refused(name: str) -> None:
     torch._dynamo.reset()
     compiled_one = torch.compile(function, backend="neuron", dynamic=False)
     with pytest.raises(RuntimeError, match=text):
-        compiled_one(*given).cpu()
+        tree_map(torch.Tensor.cpu, compiled_one(*given))
 
 
 SHAPES = [

@@ -96,6 +96,8 @@ MOVES: dict[str, Function] = {
     "crop": lambda x: F.pad(x, (-1, 2)),
     "reflect": lambda x: F.pad(x[None], (3, 4, 5, 6), "reflect")[0],
     "replicate": lambda x: F.pad(x[None], (3, -4, 5, 0), "replicate")[0],
+    "replicate what is left": lambda x: F.pad(x[None], (-40, 44, 12, -11), "replicate")[0],
+    "reflect what is left": lambda x: F.pad(x[None], (-33, 20), "reflect")[0],
     "circular": lambda x: F.pad(x[None], (3, 4), "circular")[0],
     "rot90": lambda x: x.rot90(),
     "slice": lambda x: x[1:, 3:-5:2].clone(),

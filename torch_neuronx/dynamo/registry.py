@@ -17,6 +17,8 @@ from neuronxcc.ir.graph import Graph, Loc
 from neuronxcc.ir.node import Node, Operand, TensorType
 from neuronxcc.ir.op import Op
 from torch_neuronx.dynamo.dtypes import tensor_type, to_ir
+from torch_neuronx.dynamo.errors import RefusedArgumentError
+from torch_neuronx.dynamo.locations import operator_name
 
 Lowering = Callable[..., Any]
 Target = OpOverload | HigherOrderOperator
@@ -132,6 +134,10 @@ class Context:
         """Note the user's line of a step that may fail when it runs."""
         if self.loc is not None:
             self.locs.setdefault(node, self.loc)
+
+    def refused(self, text: str) -> RefusedArgumentError:
+        """The error for arguments that eager mode refuses and PyTorch's tracing lets pass."""
+        return RefusedArgumentError(operator_name(self.fx.target), self.loc, text)
 
     def part(self, value: Any, fx: torch.fx.Node | None = None) -> Context:
         """The context of a part of this call: of one result, or of an operator inside."""

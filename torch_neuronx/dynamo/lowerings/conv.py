@@ -61,6 +61,13 @@ def convolution(
             high=[r - p + q for r, p, q in zip(reach, pads, extra, strict=True)],
             lhs_dilation=steps, rhs_dilation=holes, feature_group_count=groups, dtype=wide,
         )  # fmt: skip
+        if 0 in result.shape[2:]:
+            given, found = (" x ".join(map(str, t.shape[2:])) for t in (x, result))
+            text = (
+                f"Given input size per channel: ({given}). Calculated output size per channel: "
+                f"({found}). Output size is too small"
+            )
+            raise cx.refused(text)
     if bias is not None:
         result = b.add(result, b.broadcast_in_dim(b.convert(bias, wide), result.shape, (1,)))
     return finish(cx, result)

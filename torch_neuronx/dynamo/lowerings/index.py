@@ -16,8 +16,6 @@ from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.checks import bounded, checked, token
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.emit import Value
-from torch_neuronx.dynamo.errors import RefusedArgumentError
-from torch_neuronx.dynamo.locations import operator_name
 from torch_neuronx.dynamo.registry import Context, lowers
 from torch_neuronx.program.dtypes import TO_TORCH
 
@@ -133,13 +131,9 @@ def index_put(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
             f"indexing result of shape {list(shape)}"
         )
-        raise _refused(cx, text)
+        raise cx.refused(text)
     updates = b.broadcast_to(values, shape)
     return _accumulated(x, places, updates, "add" if accumulate else "set", at)
-
-
-def _refused(cx: Context, text: str) -> RefusedArgumentError:
-    return RefusedArgumentError(operator_name(cx.fx.target), cx.loc, text)
 
 
 def _fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
@@ -169,7 +163,7 @@ def _compare_masks(cx: Context, x: Node, indices: Sequence[Node | None]) -> None
                     f"The shape of the mask {list(i.shape)} at index {at} does not match the "
                     f"shape of the indexed tensor {list(x.shape)} at index {dim + at}"
                 )
-                raise _refused(cx, text)
+                raise cx.refused(text)
         dim += i.type.rank
 
 
@@ -263,7 +257,7 @@ def index_select(cx: Context, x: Node, dim: int, indices: Node) -> Node:
     count = indices.type.size
     if not x.type.rank and count != 1:
         text = f"index_select(): Index to scalar can have only 1 value, got {count} value(s)"
-        raise _refused(cx, text)
+        raise cx.refused(text)
     axis = e.dim(dim, x.type.rank) if x.type.rank else 0
     indices = _row_numbers(cx, indices, x.shape[axis] if x.type.rank else 1, lookup=not axis)
     if not x.type.rank:
@@ -304,7 +298,7 @@ def _refuse_other_slices(cx: Context, x: Node, dim: int, indices: Node, source: 
         text = f"Dimension specified as {dim} but tensor has no dimensions"
     if text:
         shapes = f"self.shape = {list(x.shape)} source.shape = {list(source.shape)}"
-        raise _refused(cx, f"{text}. Got {shapes}")
+        raise cx.refused(f"{text}. Got {shapes}")
 
 
 @lowers(aten.index_add.default)

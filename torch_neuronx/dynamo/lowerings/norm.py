@@ -184,6 +184,13 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> Results:
+    for name, t in (("weight", weight), ("bias", bias)):
+        if t is not None and t.shape != (c,):
+            text = (
+                f"Expected {name} to be a vector of size equal to the number of channels in input, "
+                f"but got {name} of shape {list(t.shape)} and input of shape {list(x.shape)}"
+            )
+            raise cx.refused(text)
     grouped = b.reshape(_wide(x), (n, groups, c // groups, hxw))
     average, variance = moments(grouped, (2, 3))
     rstd = _inverse_root(variance, eps)

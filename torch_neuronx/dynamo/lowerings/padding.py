@@ -23,12 +23,17 @@ def _padded(x: Node, padding: Sequence[int], before: _Side, after: _Side) -> Nod
     for i in range(len(padding) // 2):
         dim = x.type.rank - 1 - i
         low, high = padding[2 * i : 2 * i + 2]
-        parts = [b.slice_dim(x, dim, max(0, -low), x.shape[dim] - max(0, -high))]
+        size = x.shape[dim] + low + high
+        start, stop = max(0, -low), x.shape[dim] - max(0, -high)
+        parts = [b.slice_dim(x, dim, start, stop)] if start <= stop else []
         if low > 0:
             parts.insert(0, before(x, dim, low))
         if high > 0:
             parts.append(after(x, dim, high))
         x = b.concatenate(parts, dim)
+        # One side may cut off more than there is, and the rest from what the other side adds.
+        first = x.shape[dim] - size if low < 0 else 0
+        x = b.slice_dim(x, dim, first, first + size)
     return x
 
 
