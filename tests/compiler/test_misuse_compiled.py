@@ -171,6 +171,8 @@ REFUSED: Final[dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], str]]]
     "a transposed convolution that makes nothing": (
         lambda x, w: torch.nn.functional.conv_transpose2d(x, w, None, 2, 2, 1),
         [(1, 3, 1, 4), (3, 3, 3, 3)], r"channel: \(1 x 4\).*\(0 x 6\). Output size is too small"),
+    "a place that there is not": (lambda x, s: x.select_scatter(s, 1, 2), [(5, 1, 5), (5, 5)],
+                                  r"select\(\): index 2 out of range for tensor of size"),
     "one element for two": (lambda x, s: x.masked_scatter(x > 0, s), [(3, 4), ()],
                             "Number of elements of source < number of ones in mask"),
 }  # fmt: skip

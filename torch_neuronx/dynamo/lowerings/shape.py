@@ -312,7 +312,11 @@ def slice_scatter(
 @lowers(aten.select_scatter.default)
 def select_scatter(cx: Context, x: Node, source: Node, dim: int, index: int) -> Node:
     axis = e.dim(dim, x.type.rank)
-    at = index % x.shape[axis]
+    size = x.shape[axis]
+    if not -size <= index < size:
+        text = f"index {index} out of range for tensor of size {list(x.shape)} at dimension {axis}"
+        raise cx.refused(f"select(): {text}")
+    at = index % size
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     update = b.reshape(b.convert(source, cx.dtype), shape)
     return b.dynamic_update_slice(x, update, [at if d == axis else 0 for d in range(x.type.rank)])
