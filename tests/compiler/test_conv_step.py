@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neuronxcc.codegen.errors import CodegenUnsupported
@@ -18,7 +18,7 @@ from neuronxcc.program.program import Program
 from neuronxcc.program.reference import run_program
 from neuronxcc.program.steps.conv import ConvStep
 from neuronxcc.program.text import program_to_text
-from tests.compiler.conv_programs import Case, arguments, cases, exact, program
+from tests.compiler.conv_programs import EXTRAS, Case, arguments, cases, exact, program
 from tests.compiler.executable_programs import DEVICES
 from tests.compiler.lowering_tools import to_numpy, to_torch
 from tests.compiler.test_executable_errors import mutate
@@ -33,7 +33,15 @@ def moved(args: list[torch.Tensor], device: str) -> list[torch.Tensor]:
     ]
 
 
+# It ended the process: all columns see padding alone (csrc/conv/by_aten.cpp).
+PADDING_ALONE = Case(
+    (1, 16, 11, 1), (32, 1, 2, 1), (1, 2), (1, 1), (2, 2), 16, DType.BF16, w_last=True,
+    extras=frozenset(EXTRAS), constant=True, narrow=True,
+)  # fmt: skip
+
+
 @given(case=cases(), device=st.sampled_from(DEVICES), seed=st.integers(0, 9))
+@example(case=PADDING_ALONE, device="neuron", seed=4)
 @settings(max_examples=60)
 def test_convolutions(case: Case, device: str, seed: int) -> None:
     made = program(case)

@@ -1,4 +1,4 @@
-"""Convolutions of 16-bit types against float64: strides, padding and gaps that few models have.
+"""Convolutions against float64: strides, padding and gaps that few models have.
 
 PyTorch's own kernels for matrix tiles and AVX-512 FP16 give wrong values for some of these, and end
 the process for others, where an output sees nothing but padding (csrc/conv/by_aten.h).
@@ -89,3 +89,39 @@ def test_16_bits(dtype: torch.dtype, case: Case, compiled: bool) -> None:
         bound = count * 2.0**-24 * total
         bound += torch.finfo(dtype).eps / 2 * (exact.abs() + bound) + 2.0**-25
         assert ((mine.cpu().double() - exact).abs() <= bound).all()
+
+
+# Columns that see padding alone, and one column with a step behind it: oneDNN ended the process, or
+# read other memory, in all types, most often with channels last.
+@settings(max_examples=100, deadline=None)
+@given(case=cases(), more=st.integers(0, 2), last=st.tuples(st.booleans(), st.booleans()))
+@example(case=Case((6, 1), (4, 1), (2, 3), (2, 4), (2, 2), (2, 16), 1), more=0, last=(False, True))
+@example(case=Case((7, 1), (4, 1), (3, 3), (2, 2), (2, 2), (1, 2), 32), more=0, last=(True, True))
+@example(case=Case((2,), (2,), (3,), (4,), (3,), (1, 2), 1), more=0, last=(False, False))
+@example(case=Case((8, 6), (3, 4), (1, 3), (1, 0), (1, 1), (1, 2), 1), more=0, last=(True, True))
+@example(case=Case((10, 1), (3, 5), (1, 3), (0, 2), (2, 1), (1, 1), 1), more=0, last=(False, True))
+@example(
+    case=Case((13, 6, 2), (3, 2, 5), (2, 1, 3), (0, 0, 2), (1, 2, 1), (1, 16), 1),
+    more=0,
+    last=(True, True),
+)
+def test_few_columns(case: Case, more: int, last: tuple[bool, bool]) -> None:
+    """Float32, results alone, operands in either layout, with more padding and larger steps."""
+    case = case._replace(
+        padding=tuple(p + more for p in case.padding), stride=tuple(s + more for s in case.stride)
+    )
+    (ins, outs), dims = case.channels, len(case.size)
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, ins * case.groups, *case.size), (outs * case.groups, ins, *case.window))
+    x, weight = (torch.randn(shape, generator=generator) for shape in shapes)
+    if dims > 1:
+        layout = torch.channels_last if dims == 2 else torch.channels_last_3d
+        x, weight = (
+            t.to(memory_format=layout) if is_last else t
+            for t, is_last in zip((x, weight), last, strict=True)
+        )
+    # A sum rounds once a term, in any order.
+    bound = (math.prod(case.window) * ins + 1) * 2.0**-24
+    limit = bound * case.run(x.double().abs(), weight.double().abs())
+    found = case.run(x.to("neuron"), weight.to("neuron")).cpu().double()
+    assert ((found - case.run(x.double(), weight.double())).abs() <= limit).all()
