@@ -1,9 +1,9 @@
-"""Operators whose kernels in Python, by which PyTorch traces them, are the device's matter.
+"""Kernels in Python by which PyTorch traces operators, where the device needs to name them.
 
 Such a kernel stands for the operator in every trace, before a backend sees it, and whatever its
-table of decompositions says. Where one is wrong, the device has its own, which PyTorch asks first.
-Where the device has a kernel of its own in C++ that traces have no use for, PyTorch would take that
-one, and is given its own again. Imported when Dynamo has been.
+table of decompositions says. Where PyTorch's is wrong, the device has its own. Where the device has
+a kernel in C++, which PyTorch would take although traces have no use for it, PyTorch's is named.
+Imported when Dynamo has been.
 """
 
 from __future__ import annotations
