@@ -3,6 +3,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
 
@@ -17,9 +18,30 @@ at::Tensor rounded(const at::Tensor& t, at::ScalarType dtype) {
   return t.defined() ? t.to(dtype) : t;
 }
 
-// Operands of several types are ATen's to refuse.
-bool are_widened(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && is_widened(a.scalar_type());
+// Whether no result's filter has more of itself in the padding than half, as models have it.
+bool mostly_inside(const at::Tensor& weight, at::IntArrayRef padding, at::IntArrayRef dilation) {
+  const auto of = [](at::IntArrayRef list, size_t d) { return list[list.size() == 1 ? 0 : d]; };
+  for (int64_t d = 0; d < weight.dim() - 2; ++d) {
+    const auto at = static_cast<size_t>(d);
+    const bool has = (padding.size() == 1 || at < padding.size()) &&
+                     (dilation.size() == 1 || at < dilation.size());
+    if (has && of(padding, at) > of(dilation, at) * (weight.size(2 + d) - 1) / 2) return false;
+  }
+  return true;
+}
+
+enum class Wanted : uint8_t { kResult, kGradients };
+
+// Whether ATen's kernels for a type, which round once, are right for such a convolution. oneDNN's
+// gradients of bfloat16 are wrong now and then, other memory read for numbers, with much padding
+// (PyTorch 2.13, no matrix tiles: 1x16x2 by 32x16x3 with stride 3 and padding 2), and in three
+// dimensions with little, too (the weights of 2x16x2x7x10, transposed, by 16x1x4x3x4 with stride
+// (1, 1, 3), padding (1, 2, 1) and dilation (1, 2, 1)).
+bool are_right(Wanted wanted, at::ScalarType dtype, const at::Tensor& weight,
+               at::IntArrayRef padding, at::IntArrayRef dilation) {
+  if (dtype != at::kBFloat16 && dtype != at::kHalf) return true;
+  return !is_widened(dtype) && mostly_inside(weight, padding, dilation) &&
+         (wanted == Wanted::kResult || weight.dim() < 5);
 }
 
 // One dimension that a filter slides over.
@@ -45,42 +67,108 @@ struct Extent {
   }
 };
 
-// at::convolution but for what oneDNN does wrong in any type (PyTorch 2.13 to 2.14): it ends the
-// process where all results along the columns see nothing but padding (1x1x5x2 by 1x1x1x1 with
-// stride 3 and padding 4), and reads other memory where there is one column and a step to a next
-// that never comes (1x1x8x6 by 1x1x3x4 with stride (1, 3)). In such a dimension the zeros are put
-// around the input, and what no filter sees is cut off.
-at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight,
-                     const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
-                     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
-                     at::IntArrayRef output_padding, int64_t groups) {
-  const auto plain = [&](const at::Tensor& x, at::IntArrayRef steps, at::IntArrayRef pads) {
-    return at::convolution(x, weight, bias, steps, pads, dilation, transposed, output_padding,
-                           groups);
-  };
+// How a filter moves, where the zeros that ATen would think of are put around the input.
+struct Moves {
+  at::DimVector stride, padding;
+  at::DimVector around;  // amounts as constant_pad_nd takes them; negative ones cut off
+
+  bool all_zero() const {
+    return std::all_of(around.begin(), around.end(), [](int64_t n) { return n == 0; });
+  }
+  at::Tensor put(const at::Tensor& input) const {
+    return all_zero() ? input : at::constant_pad_nd(input, around);
+  }
+  // The gradient of the input from that of what was `put`.
+  at::Tensor taken(const at::Tensor& grad) const {
+    if (all_zero() || !grad.defined()) return grad;
+    at::DimVector back(around);
+    for (int64_t& n : back) n = -n;
+    return at::constant_pad_nd(grad, back);
+  }
+};
+
+// Nothing where ATen may do it on its own, or has to say what is wrong; `out` are the sizes of the
+// result where there is one. What oneDNN does wrong in any type (PyTorch 2.13 to 2.14):
+// - it ends the process where all results along the columns see nothing but padding (1x1x5x2 by
+//   1x1x1x1 with stride 3 and padding 4);
+// - it reads other memory where there is one column and a step to a next that never comes (1x1x8x6
+//   by 1x1x3x4 with stride (1, 3));
+// - the weight's gradient in three dimensions is wrong, and other memory is written to, where
+// planes
+//   are padded by more than a step of several (1x1x9x5x2 by 4x1x5x3x2 with stride (2, 1, 1) and
+//   padding (3, 1, 0)).
+std::optional<Moves> moves_of(Wanted wanted, const at::Tensor& input, const at::Tensor& weight,
+                              at::IntArrayRef stride, at::IntArrayRef padding,
+                              at::IntArrayRef dilation, const at::Tensor& out = {}) {
   const int64_t dims = weight.dim() - 2;
   const auto one_each = [&](at::IntArrayRef list) {
     return static_cast<int64_t>(list.size()) == dims;
   };
-  if (transposed || dims < 1 || input.dim() != weight.dim() || !one_each(stride) ||
-      !one_each(padding) || !one_each(dilation))
-    return plain(input, stride, padding);
-  at::DimVector steps(stride), pads(padding), around(2 * dims, 0);
-  bool changed = false;
+  if (dims < 1 || input.dim() != weight.dim() || !one_each(stride) || !one_each(padding) ||
+      !one_each(dilation) || (out.defined() && out.dim() != weight.dim()))
+    return {};
+  Moves moves{at::DimVector(stride), at::DimVector(padding), at::DimVector(2 * dims, 0)};
+  bool any = false;
   for (int64_t d = 0; d < dims; ++d) {
     const Extent e{input.size(2 + d), weight.size(2 + d), stride[d], padding[d], dilation[d]};
-    if (!e.fits()) return plain(input, stride, padding);
+    if (!e.fits() || (out.defined() && out.size(2 + d) != e.results())) return {};
     const bool one = e.results() == 1 && e.stride > 1;
-    if (!one && !e.sees_padding_alone()) continue;
+    const bool planes =
+        wanted == Wanted::kGradients && dims == 3 && d == 0 && e.stride > 1 && e.padding > e.stride;
+    if (!one && !planes && !e.sees_padding_alone()) continue;
+    any = true;
     // Amounts are listed from the last dimension on, before and after it.
     const int64_t at = 2 * (dims - 1 - d);
-    around[at] = e.padding;
-    around[at + 1] = one ? e.reach() - e.padding - e.input : e.padding;
-    steps[d] = one ? 1 : e.stride;
-    pads[d] = 0;
-    changed = changed || around[at] != 0 || around[at + 1] != 0;
+    moves.around[at] = e.padding;
+    moves.around[at + 1] = one ? e.reach() - e.padding - e.input : e.padding;
+    moves.stride[d] = one ? 1 : e.stride;
+    moves.padding[d] = 0;
   }
-  return plain(changed ? at::constant_pad_nd(input, around) : input, steps, pads);
+  return any ? std::optional(moves) : std::nullopt;
+}
+
+// at::convolution but for what oneDNN does wrong.
+at::Tensor convolved(const at::Tensor& input, const at::Tensor& weight,
+                     const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                     at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                     at::IntArrayRef output_padding, int64_t groups) {
+  const auto moves = transposed
+                         ? std::nullopt
+                         : moves_of(Wanted::kResult, input, weight, stride, padding, dilation);
+  if (!moves)
+    return at::convolution(input, weight, bias, stride, padding, dilation, transposed,
+                           output_padding, groups);
+  return at::convolution(moves->put(input), weight, bias, moves->stride, moves->padding, dilation,
+                         false, output_padding, groups);
+}
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+// at::convolution_backward but for what oneDNN does wrong.
+Gradients gradients(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
+                    at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride,
+                    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                    at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
+  // A transposed convolution takes its results to its input as another one does the opposite.
+  const at::Tensor &from = transposed ? grad : input, &to = transposed ? input : grad;
+  const auto moves = moves_of(Wanted::kGradients, from, weight, stride, padding, dilation, to);
+  if (!moves)
+    return at::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation,
+                                    transposed, output_padding, groups, mask);
+  const std::array<bool, 3> asked{mask[0] && !transposed, mask[1], mask[2] && !transposed};
+  auto [of_input, of_weight, of_bias] =
+      at::convolution_backward(to, moves->put(from), weight, bias_sizes, moves->stride,
+                               moves->padding, dilation, false, output_padding, groups, asked);
+  if (!transposed) return {moves->taken(of_input), of_weight, of_bias};
+  if (mask[0])
+    of_input = at::convolution(moves->put(grad), weight, {}, moves->stride, moves->padding,
+                               dilation, false, output_padding, groups);
+  if (mask[2]) {
+    at::DimVector others{0};
+    for (int64_t d = 2; d < grad.dim(); ++d) others.push_back(d);
+    of_bias = grad.sum(others);
+  }
+  return {of_input, of_weight, of_bias};
 }
 
 }  // namespace
@@ -100,27 +188,31 @@ at::Tensor convolve_by_aten(const at::Tensor& input, const at::Tensor& weight,
                             at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                             at::IntArrayRef output_padding, int64_t groups) {
   const bool has_bias = bias && bias->defined();
-  if (!are_widened(input, weight) || (has_bias && bias->scalar_type() != input.scalar_type()))
+  const auto dtype = input.scalar_type();
+  // Operands of several types are ATen's to refuse.
+  if (are_right(Wanted::kResult, dtype, weight, padding, dilation) ||
+      weight.scalar_type() != dtype || (has_bias && bias->scalar_type() != dtype))
     return convolved(input, weight, bias, stride, padding, dilation, transposed, output_padding,
                      groups);
   const auto wide_bias = has_bias ? std::optional<at::Tensor>(wide(*bias)) : std::nullopt;
   const at::Tensor sums = convolved(wide(input), wide(weight), wide_bias, stride, padding, dilation,
                                     transposed, output_padding, groups);
-  return rounded(sums, input.scalar_type());
+  return rounded(sums, dtype);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients_by_aten(
     const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
-    at::IntArrayRef bias_sizes, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride, at::IntArrayRef padding,
     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
     std::array<bool, 3> mask) {
   const auto dtype = input.scalar_type();
-  if (!are_widened(input, weight) || grad.scalar_type() != dtype)
-    return at::convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation,
-                                    transposed, output_padding, groups, mask);
+  if (are_right(Wanted::kGradients, dtype, weight, padding, dilation) ||
+      weight.scalar_type() != dtype || grad.scalar_type() != dtype)
+    return gradients(grad, input, weight, bias_sizes, stride, padding, dilation, transposed,
+                     output_padding, groups, mask);
   const auto [of_input, of_weight, of_bias] =
-      at::convolution_backward(wide(grad), wide(input), wide(weight), bias_sizes, stride, padding,
-                               dilation, transposed, output_padding, groups, mask);
+      gradients(wide(grad), wide(input), wide(weight), bias_sizes, stride, padding, dilation,
+                transposed, output_padding, groups, mask);
   return {rounded(of_input, dtype), rounded(of_weight, dtype), rounded(of_bias, dtype)};
 }
 

@@ -9,8 +9,8 @@
 
 namespace torch_neuronx::conv {
 
-// Whether convolutions of this type are computed in float32, and rounded once: oneDNN's kernels for
-// matrix tiles give wrong values for some of them without a word (PyTorch 2.13: bfloat16
+// Whether all convolutions of this type are computed in float32, and rounded once: oneDNN's kernels
+// for matrix tiles give wrong values for some of them without a word (PyTorch 2.13: bfloat16
 // 2x4x10x3 by 4x2x3x3 with stride 2, padding (1, 0) and 2 groups), and those for tiles and
 // for AVX-512 FP16 end the process for others, where outputs see nothing but padding.
 bool is_widened(at::ScalarType dtype);
@@ -22,7 +22,7 @@ at::Tensor convolve_by_aten(const at::Tensor& input, const at::Tensor& weight,
                             at::IntArrayRef output_padding, int64_t groups);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients_by_aten(
     const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
-    at::IntArrayRef bias_sizes, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride, at::IntArrayRef padding,
     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
     std::array<bool, 3> mask);
 

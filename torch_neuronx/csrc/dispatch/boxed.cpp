@@ -17,6 +17,7 @@
 #include "dispatch/deferred.h"
 #include "dispatch/devices.h"
 #include "dispatch/foreach.h"
+#include "dispatch/host_kernels.h"
 #include "dispatch/predicting.h"
 #include "dispatch/schema.h"
 #include "memory/allocator.h"
@@ -195,10 +196,12 @@ void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchK
     const c10::impl::ExcludeDispatchKeyGuard guard(excluded_inside());
     StandIns outs, others;
     stand_in_for_outs(plan, *stack, outs);
-    if (C10_UNLIKELY(plan.demands != nullptr) &&
-        cpu_keys(keys).highestPriorityTypeId() == c10::DispatchKey::CPU)
-      others = meet(*plan.demands, op, *stack);
-    op.redispatchBoxed(cpu_keys(keys), stack);
+    const bool dense = cpu_keys(keys).highestPriorityTypeId() == c10::DispatchKey::CPU;
+    if (C10_UNLIKELY(plan.demands != nullptr) && dense) others = meet(*plan.demands, op, *stack);
+    if (C10_UNLIKELY(plan.host_kernel != nullptr) && dense)
+      plan.host_kernel->callBoxed(op, cpu_keys(keys), stack);
+    else
+      op.redispatchBoxed(cpu_keys(keys), stack);
     others.store();
     outs.store_resized();
   }
@@ -291,7 +294,9 @@ std::string full_name(const c10::OperatorName& name) {
 }  // namespace
 
 OpPlan::OpPlan(const c10::OperatorHandle& op)
-    : entry(op_entry(full_name(op.operator_name()))), demands(demands_of(op)) {
+    : entry(op_entry(full_name(op.operator_name()))),
+      demands(demands_of(op)),
+      host_kernel(host_kernel_of(op)) {
   const auto& schema = op.schema();
   arguments = schema.arguments().size();
   for (size_t i = 0; i < arguments; ++i) {

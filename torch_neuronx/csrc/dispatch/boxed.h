@@ -36,6 +36,7 @@ struct OpPlan {
   std::vector<Arg> args;          // those of interest, in order
   std::vector<int> return_alias;  // for each return, the argument it is (in-place and out=), or -1
   const Demands* demands;         // null for most
+  const c10::KernelFunction* host_kernel;  // null for nearly all
 };
 
 void run_boxed(const OpPlan& plan, const c10::OperatorHandle& op, c10::DispatchKeySet keys,

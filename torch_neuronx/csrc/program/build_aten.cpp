@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "device/state.h"
+#include "dispatch/host_kernels.h"
 #include "dispatch/op_table.h"
 #include "dispatch/schema.h"
 #include "dispatch/trusting.h"
@@ -116,6 +117,7 @@ std::unique_ptr<Step> Builder::make_aten(const py::dict& spec, std::string name,
   TORCH_CHECK_VALUE(used == named.size(), target, " has no argument for some keyword");
   step->demands = demands_of(*op);
   if (step->demands != nullptr) check_demands(*step);
+  if (!step->on_core) step->host_kernel = host_kernel_of(*op);
   if (op_name == "neuron::check_noted_values") {
     const AtenArgument& note = step->arguments[0];
     TORCH_CHECK_VALUE(note.views.size() == 1 && note.views[0]->geometry.numel == 1, target,

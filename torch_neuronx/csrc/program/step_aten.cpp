@@ -80,7 +80,10 @@ void AtenStep::run(Frame& frame) const {
     const WithoutModes modes;
     StandIns stand_ins;
     if (demands != nullptr) stand_ins = meet(*demands, op, stack);
-    op.callBoxed(&stack);
+    if (host_kernel != nullptr)
+      host_kernel->callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    else
+      op.callBoxed(&stack);
     stand_ins.store();
     results = flatten(stack);
     flush_deferred();  // the next step reads memory without asking

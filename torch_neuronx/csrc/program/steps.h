@@ -125,7 +125,8 @@ struct AtenStep final : Step {
   bool on_core = false;                   // call it on neuron tensors
   std::optional<View> noted;              // there is nothing to do where this is 0
   const Demands* demands = nullptr;       // of an operator that trusts its caller
-  OpEntry* counted = nullptr;             // a host step
+  const c10::KernelFunction* host_kernel = nullptr;  // ours, in the place of PyTorch's
+  OpEntry* counted = nullptr;                        // a host step
   at::ScalarType counted_as = at::kFloat;
 };
 
