@@ -64,6 +64,15 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     },
     "indices of 32 bits in index_copy": (lambda i, a: a.index_copy(0, i[0].int(), a[:3]), (I, X)),
     "one_hot of 32 bits": (lambda i: functional.one_hot(i.int(), 4), (I,)),
+    **{
+        f"an image of nothing, {mode}": (
+            lambda a, mode=mode: functional.interpolate(
+                a[None, None], scale_factor=(2.0, 0.1), mode=mode
+            ),
+            (X,),
+        )
+        for mode in ("nearest", "bilinear", "bicubic")
+    },
     "floats in gcd": (lambda a: a.gcd(a), (X,)),
     "mixed cross": (lambda a, d: torch.linalg.cross(a[:3], d), (X, D)),
     "complex numbers in ceil": (lambda c: c.ceil(), (D.to(torch.complex64),)),

@@ -44,10 +44,10 @@ _ABOUT_SIZES = re.compile(
     r"supposed to be a vector|size equal to the slice|same number of elements|"
     r"match the broadcast shape"
 )
-# What it says of tensors without elements, whose sizes are asked for as they are.
+# What it says where an argument or a result has no elements, whose sizes are asked for as they are.
 _ABOUT_EMPTY = re.compile(
     r"non-zero size|[Nn]on-empty|no identity|is empty|empty tensor|numel\(\) == 0|"
-    r"kernel size should be"
+    r"kernel size should be|greater than 0"
 )
 # The CPU has no kernel at all.
 _ABSENT = re.compile(r"Could not run '")
@@ -78,7 +78,9 @@ _COMPARES_NO_DEVICES: dict[str, tuple[int, int]] = {
 _COMPARES_NO_SIZES = frozenset(
     {"diagonal_scatter", "select_scatter", "slice_scatter", "put", "put_", "soft_margin_loss"}
 )
-_KNOWN: dict[tuple[object, ...], str] = {}
+# What was taken once, by types and numbers. What was not is asked for again: it may have been for the
+# sizes, which are no part of these keys.
+_TAKEN: set[tuple[object, ...]] = set()
 
 # Where PyTorch's own functions of tensors are from.
 _MODULES = frozenset(
@@ -240,11 +242,15 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -
         return ""
     leaves, shape = pytree.tree_flatten((args, kwargs))
     what = tuple(_kind(leaf) for leaf in leaves)
-    by_sizes = _name(function) in _COMPARES_NO_SIZES or any(0 in size for size in sizes)
-    key = (function, what, shape, tuple(sizes) if by_sizes else ())
-    if key not in _KNOWN:
-        _KNOWN[key] = _asked(function, args, kwargs)
-    return _KNOWN[key]
+    empty = any(0 in size for size in (*sizes, *results))
+    by_sizes = _name(function) in _COMPARES_NO_SIZES or empty
+    key = (function, what, shape, tuple(sizes) if by_sizes else (), empty)
+    if key in _TAKEN:
+        return ""
+    text = _asked(function, args, kwargs, empty=empty)
+    if not text:
+        _TAKEN.add(key)
+    return text
 
 
 class _UnknownSizeError(Exception):
@@ -296,8 +302,11 @@ def _kind(leaf: Any) -> object:
     return type(leaf), repr(leaf) if asked else ""
 
 
-def _asked(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    """The error of a function about tensors of ones, or of zeros if ones are no labels to it."""
+def _asked(function: Callable[..., Any], args: Any, kwargs: Any, *, empty: bool) -> str:
+    """The error of a function about tensors of ones, or of zeros if ones are no labels to it.
+
+    `empty`: an argument or a result has no elements.
+    """
     with (
         unset_fake_temporarily(),
         _disable_current_modes(),
@@ -307,17 +316,22 @@ def _asked(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        said = _said(function, args, kwargs, torch.ones)
+        said = _said(function, args, kwargs, torch.ones, empty=empty)
         if said and _ABOUT_TYPES.search(said):
             return said
-        again = _said(function, args, kwargs, torch.zeros) if said != "" else ""
+        again = _said(function, args, kwargs, torch.zeros, empty=empty) if said != "" else ""
         # What it says of ones, and not of zeros, is about what tensors hold.
         about_types = again is not None and _ABOUT_TYPES.search(again)
         return (again or "") if again == said or about_types else ""
 
 
 def _said(
-    function: Callable[..., Any], args: Any, kwargs: Any, fill: Callable[..., torch.Tensor]
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    fill: Callable[..., torch.Tensor],
+    *,
+    empty: bool,
 ) -> str | None:
     """Its error about types or numbers, "" if it takes them; None if it is about something else."""
 
@@ -331,9 +345,9 @@ def _said(
         function(*args, **kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         text = str(error).partition("\n")[0]
-        about = (_ABOUT_TYPES, _ABOUT_NUMBERS, _ABOUT_SIZES)
+        about: tuple[re.Pattern[str], ...] = (_ABOUT_TYPES, _ABOUT_NUMBERS, _ABOUT_SIZES)
+        if empty:
+            about = (*about, _ABOUT_EMPTY)
         known = any(pattern.search(text) for pattern in about)
-        if not known and any(t.numel() == 0 for t in _tensors((args, kwargs))):
-            known = _ABOUT_EMPTY.search(text) is not None
         return text if known and not _ABSENT.match(text) else None
     return ""

@@ -8,6 +8,8 @@ Imported when Dynamo has been.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
@@ -60,10 +62,43 @@ def _multilabel_margin_loss(
     return loss, named.to(scores.dtype).reshape(target.shape)
 
 
+def _affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Tensor:
+    """`aten.affine_grid_generator`, rounded as ATen's kernel does.
+
+    PyTorch's, and its gradient, make a tensor of a number where a side has one place, and for
+    16-bit types, which a trace can't hold.
+
+    Args:
+        theta: Floats `[N, d, d + 1]`.
+        size: Of the images, `[N, C, *sides]`, of which there are d.
+        align_corners: Whether -1 and 1 are the centres of the outermost places, not their edges.
+
+    Returns:
+        The grid `[N, *sides, d]`.
+    """
+    n, _, *sides = size
+    dtype, device = theta.dtype, theta.device
+
+    def places(extent: int) -> Tensor:
+        if extent <= 1:
+            return torch.zeros([extent], dtype=dtype, device=device)
+        line = torch.linspace(-1, 1, extent, dtype=dtype, device=device)
+        return line if align_corners else line * ((extent - 1) / extent)
+
+    dims = len(sides)
+    along = [places(extent).view([-1] + [1] * (dims - 1 - d)) for d, extent in enumerate(sides)]
+    columns = [line.expand(sides) for line in reversed(along)]
+    columns.append(torch.ones(sides, dtype=dtype, device=device))
+    base = torch.stack(columns, -1).view(1, -1, dims + 1).expand(n, -1, -1)
+    return base.bmm(theta.transpose(1, 2)).view(n, *sides, dims)
+
+
 def register() -> None:
     """Register them for tensors of the device."""
     operator = torch.ops.aten.multilabel_margin_loss_forward.default
     operator.py_impl(DispatchKey.AutogradPrivateUse1)(_multilabel_margin_loss)
+    for key in (DispatchKey.AutogradPrivateUse1, DispatchKey.PrivateUse1):
+        torch.ops.aten.affine_grid_generator.default.py_impl(key)(_affine_grid)
     for network in _networks():
         decomposition = network.py_kernels[DispatchKey.Autograd]
         for key in (DispatchKey.AutogradPrivateUse1, DispatchKey.PrivateUse1):

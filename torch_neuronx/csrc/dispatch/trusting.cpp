@@ -66,7 +66,10 @@ Demands grid_backward(const char* grad, const char* input, const char* grid) {
   return {.shapes = {{"grad_output", grad}, {"input", input}, {"grid", grid}},
           .dtype = {"grad_output", "input", "grid"}};
 }
-const Demands kPadBackward = {.dtype = {"grad_output", "self"}, .also = &trusting::pad_backward};
+const Demands kReflectionBackward = {.dtype = {"grad_output", "self"},
+                                     .also = &trusting::reflection_backward};
+const Demands kReplicationBackward = {.dtype = {"grad_output", "self"},
+                                      .also = &trusting::replication_backward};
 const Demands kSoftmaxBackward = {.same = {{"grad_output", "output"}},
                                   .dtype = {"grad_output", "output"}};
 const Demands kFft = {.also = &trusting::fft};
@@ -132,12 +135,12 @@ const std::map<std::string, Demands>& table() {
       {"max_pool3d_with_indices_backward", pool_backward("&+++", 3)},
       {"fractional_max_pool2d_backward", pool_backward("&++", 2)},
       {"fractional_max_pool3d_backward", pool_backward("&+++", 3)},
-      {"reflection_pad1d_backward", kPadBackward},
-      {"reflection_pad2d_backward", kPadBackward},
-      {"reflection_pad3d_backward", kPadBackward},
-      {"replication_pad1d_backward", kPadBackward},
-      {"replication_pad2d_backward", kPadBackward},
-      {"replication_pad3d_backward", kPadBackward},
+      {"reflection_pad1d_backward", kReflectionBackward},
+      {"reflection_pad2d_backward", kReflectionBackward},
+      {"reflection_pad3d_backward", kReflectionBackward},
+      {"replication_pad1d_backward", kReplicationBackward},
+      {"replication_pad2d_backward", kReplicationBackward},
+      {"replication_pad3d_backward", kReplicationBackward},
       {"grid_sampler_2d_backward", grid_backward("NCYX", "NC++", "NYX2")},
       {"_grid_sampler_2d_cpu_fallback_backward", grid_backward("NCYX", "NC++", "NYX2")},
       {"grid_sampler_3d_backward", grid_backward("NCZYX", "NC+++", "NZYX3")},

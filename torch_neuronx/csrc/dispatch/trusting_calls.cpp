@@ -193,7 +193,10 @@ void layer_norm_backward(Call& call) {
   }
 }
 
-void pad_backward(Call& call) {
+namespace {
+
+// `least`: of the padded sides.
+void pad_backward(Call& call, int64_t least) {
   const auto padding = call.find("padding")->toIntVector();
   const at::Tensor &grad = *call.tensor("grad_output"), &self = *call.tensor("self");
   const auto dims = static_cast<int64_t>(padding.size() / 2);
@@ -206,12 +209,18 @@ void pad_backward(Call& call) {
     if (from_end < dims) {
       const auto at = static_cast<size_t>(2 * from_end);
       fits = self.size(d) > 0 && !__builtin_add_overflow(expected, padding[at], &expected) &&
-             !__builtin_add_overflow(expected, padding[at + 1], &expected) && expected > 0;
+             !__builtin_add_overflow(expected, padding[at + 1], &expected) && expected >= least;
     }
     fits = fits && grad.size(d) == expected;
   }
   call.require(fits, "'grad_output' is not of the padded shape of 'self'");
 }
+
+}  // namespace
+
+// Of an empty gradient it makes what nothing wrote.
+void reflection_backward(Call& call) { pad_backward(call, 1); }
+void replication_backward(Call& call) { pad_backward(call, 0); }
 
 void pdist_backward(Call& call) {
   const int64_t n = call.tensor("self")->size(0), k = call.tensor("grad")->numel();
