@@ -43,10 +43,18 @@ int64_t now() {
       .count();
 }
 
+bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
 // A thread that Python does not know has no lines, and must not wait for Python's lock: somebody
 // may wait, with that lock, for what it does.
 bool has_python() {
-  return Py_IsInitialized() && !_Py_IsFinalizing() && PyGILState_GetThisThreadState() != nullptr;
+  return Py_IsInitialized() && !is_finalizing() && PyGILState_GetThisThreadState() != nullptr;
 }
 
 void add(Record& record, const Settings& now_set, Event event, RecordContext least) {
