@@ -91,6 +91,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "nki/perf": ("nki/test_perf_*",),
     "nki/repeats.py": ("nki/test_repeats.py", "fuzz/test_recording.py"),
     "nki/replay.py": ("nki/test_repeats.py", "fuzz/test_recording.py"),
+    "nki/source.py": ("nki/test_source.py", "nki/test_lint.py"),
     "neuron_dtypes": ("nki/test_entry_points.py",),
     "neuron_tools": ("neuron_tools/*", "nrtpy/test_packager.py"),
     "neuron_tools/ls.py": ("neuron_tools/test_ls.py",),

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import dis
 import inspect
-import textwrap
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from nki.source import is_as_written, source_of
 
 __all__ = ["is_first_generation", "spelled_out"]
 
@@ -79,16 +80,12 @@ def spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not isinstance(function, types.FunctionType) or not _may_need(function.__code__):
         return function
-    try:
-        lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError):
-        return function
-    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef):
+    source = source_of(function)
+    if source is None or not isinstance(source.node, ast.FunctionDef):
         return function
     rewriter = _Rewriter()
-    definition = rewriter.visit(tree.body[0])
-    if not rewriter.changed:
+    definition = rewriter.visit(source.node)
+    if not rewriter.changed or not is_as_written(function):
         return function
     definition.decorator_list = []
     definition.args.defaults = []
@@ -97,7 +94,7 @@ def spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
     for argument in ast.walk(definition.args):
         if isinstance(argument, ast.arg):
             argument.annotation = None
-    return _compiled(function, definition, first)
+    return _compiled(function, definition, source.first)
 
 
 def _compiled(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from nki.lint.rules import RULES
 from nki.lint.scope import Scope, of_user
 from nki.objects import NKIObject
+from nki.source import source_of
 from nki.versions import selected
 
 __all__ = ["Problem", "problems"]
@@ -58,18 +58,21 @@ def problems(function: Callable[..., Any]) -> list[Problem]:
         if id(owner) in seen:
             continue
         seen.add(id(owner))
-        scope, file, start = _parsed(owner, kernel=len(seen) == 1)
-        if scope is None:
+        source = source_of(owner) if isinstance(owner, types.FunctionType) else None
+        if source is None:
             if len(seen) == 1:
                 found.append(_unreadable(owner))
             continue
+        scope = Scope(owner, source.node, kernel=len(seen) == 1)
         for node in ast.walk(scope.root):
             scope.at(node)
             for rule in rules:
                 if isinstance(node, rule.nodes):
                     for where, text in rule.broken(node, scope):
-                        line = start + getattr(where, "lineno", 1) - 1
-                        found.append(Problem(rule.code, text, rule.remedy, file, line, rule.sure))
+                        line = source.first + getattr(where, "lineno", 1) - 1
+                        found.append(
+                            Problem(rule.code, text, rule.remedy, source.file, line, rule.sure)
+                        )
             if isinstance(node, (ast.Name, ast.Attribute)):
                 pending.extend(_reached(scope.resolve(node)))
     return list(dict.fromkeys(found))
@@ -84,19 +87,6 @@ def _reached(value: Any) -> Iterator[Any]:
             made = isinstance(method, types.FunctionType) and "<" in method.__code__.co_filename
             if isinstance(method, types.FunctionType) and not made and of_user(method):
                 yield method
-
-
-def _parsed(owner: Any, *, kernel: bool) -> tuple[Scope | None, str, int]:
-    try:
-        lines, start = inspect.getsourcelines(owner)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-        file = inspect.getsourcefile(owner) or "?"
-    except (OSError, TypeError, SyntaxError):
-        return None, "?", 0
-    root: ast.AST = tree.body[0]
-    if not isinstance(root, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        root = next((n for n in ast.walk(tree) if isinstance(n, ast.Lambda)), root)
-    return Scope(owner, root, kernel=kernel), file, max(start, 1)
 
 
 def _unreadable(owner: Any) -> Problem:

@@ -57,8 +57,13 @@ def test_errors_end_as_they_do(tmp_path: Path) -> None:
     for strict, code in ((False, "1 / 0"), (True, SCRIPTS["warning"])):
         copied, new = both(tmp_path, "-c", code, strict=strict)
         assert copied.returncode == new.returncode == 1
-        # Above the last two lines are frames of the server.
-        assert copied.stderr.splitlines()[-2:] == new.stderr.splitlines()[-2:]
+        # Above the last two lines are frames of the server. Python 3.13 shows the text of `-c`,
+        # which a copied interpreter has not.
+        ends = [
+            [line for line in process.stderr.splitlines() if not line.startswith("    ")][-2:]
+            for process in (copied, new)
+        ]
+        assert ends[0] == ends[1]
 
 
 def test_modules_and_files(tmp_path: Path) -> None:
