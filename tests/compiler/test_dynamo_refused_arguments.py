@@ -223,8 +223,9 @@ def test_what_ones_are_refused_for_is_no_argument_s_fault() -> None:
         return x
 
     x = torch.zeros(2)
-    assert _asked(picky, (x, 0.5), {}) == ""
-    assert _asked(lambda x, p: picky(x - 5, p), (x, 2.0), {}) == "p has to be between 0 and 1"
+    assert _asked(picky, (x, 0.5), {}, empty=False) == ""
+    said = _asked(lambda x, p: picky(x - 5, p), (x, 2.0), {}, empty=False)
+    assert said == "p has to be between 0 and 1"
 
 
 @pytest.mark.parametrize("accumulate", [False, True])

@@ -78,8 +78,8 @@ _COMPARES_NO_DEVICES: dict[str, tuple[int, int]] = {
 _COMPARES_NO_SIZES = frozenset(
     {"diagonal_scatter", "select_scatter", "slice_scatter", "put", "put_", "soft_margin_loss"}
 )
-# What was taken once, by types and numbers. What was not is asked for again: it may have been for the
-# sizes, which are no part of these keys.
+# What was taken once, by types and numbers. What was not is asked for again: it may have been for
+# the sizes, which are no part of these keys.
 _TAKEN: set[tuple[object, ...]] = set()
 
 # Where PyTorch's own functions of tensors are from.
