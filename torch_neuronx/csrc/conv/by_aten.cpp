@@ -94,9 +94,8 @@ struct Moves {
 // - it reads other memory where there is one column and a step to a next that never comes (1x1x8x6
 //   by 1x1x3x4 with stride (1, 3));
 // - the weight's gradient in three dimensions is wrong, and other memory is written to, where
-// planes
-//   are padded by more than a step of several (1x1x9x5x2 by 4x1x5x3x2 with stride (2, 1, 1) and
-//   padding (3, 1, 0)).
+//   planes are padded by more than a step of several (1x1x9x5x2 by 4x1x5x3x2 with stride (2, 1, 1)
+//   and padding (3, 1, 0)).
 std::optional<Moves> moves_of(Wanted wanted, const at::Tensor& input, const at::Tensor& weight,
                               at::IntArrayRef stride, at::IntArrayRef padding,
                               at::IntArrayRef dilation, const at::Tensor& out = {}) {
