@@ -159,6 +159,8 @@ FEW = Case((2,), (3,), (3,), (2,), (1,), (16, 32), 1)
 ONE_COLUMN = Case((8, 1), (4, 4), (1, 2), (2, 1), (2, 1), (16, 1), 1, transposed=True)
 SPREAD = Case((9, 2), (3, 3), (1, 3), (2, 2), (2, 1), (32, 2), 16, transposed=True)
 PADDING_ALONE = Case((1, 1), (1, 1), (3, 3), (4, 2), (1, 1), (2, 3), 1)
+# One result, whose filter lies in the zeros before the input.
+BEFORE_ALL = Case((1, 1, 2), (1, 1, 1), (3, 1, 1), (1, 0, 0), (1, 1, 1), (1, 1), 1)
 ALONE_IN_SPACE = Case((1, 6, 1), (1, 4, 1), (3, 2, 3), (2, 2, 4), (1, 2, 2), (2, 16), 1)
 
 
@@ -179,6 +181,9 @@ ALONE_IN_SPACE = Case((1, 6, 1), (1, 4, 1), (3, 2, 3), (2, 2, 4), (1, 2, 2), (2,
 @example(case=SPREAD, transposed=True, more=(0, 0), last=(False, True, True), compiled=False)
 @example(case=PADDING_ALONE, transposed=False, more=(0, 0), last=(True,) * 3, compiled=True)
 @example(case=ALONE_IN_SPACE, transposed=False, more=(0, 0), last=(True,) * 3, compiled=True)
+@example(case=BEFORE_ALL, transposed=False, more=(0, 0), last=(False,) * 3, compiled=False)
+@example(case=BEFORE_ALL, transposed=False, more=(2, 4), last=(True,) * 3, compiled=True)
+@example(case=BEFORE_ALL, transposed=True, more=(0, 0), last=(False,) * 3, compiled=False)
 def test_gradients(
     dtype: torch.dtype, case: Case, transposed: bool, more: tuple[int, int],
     last: tuple[bool, bool, bool], compiled: bool,

@@ -72,18 +72,21 @@ struct Moves {
   at::DimVector stride, padding;
   at::DimVector around;  // amounts as constant_pad_nd takes them; negative ones cut off
 
-  bool all_zero() const {
-    return std::all_of(around.begin(), around.end(), [](int64_t n) { return n == 0; });
-  }
-  at::Tensor put(const at::Tensor& input) const {
-    return all_zero() ? input : at::constant_pad_nd(input, around);
-  }
+  // Zeros first: what is cut off may be more than the input had.
+  at::Tensor put(const at::Tensor& input) const { return padded(padded(input, 1, true), 1, false); }
   // The gradient of the input from that of what was `put`.
   at::Tensor taken(const at::Tensor& grad) const {
-    if (all_zero() || !grad.defined()) return grad;
-    at::DimVector back(around);
-    for (int64_t& n : back) n = -n;
-    return at::constant_pad_nd(grad, back);
+    return grad.defined() ? padded(padded(grad, -1, true), -1, false) : grad;
+  }
+
+ private:
+  // By the amounts, times `sign`, that are above zero, or by those below.
+  at::Tensor padded(const at::Tensor& t, int64_t sign, bool above) const {
+    at::DimVector amounts(around);
+    for (int64_t& n : amounts)
+      n = above ? std::max<int64_t>(sign * n, 0) : std::min<int64_t>(sign * n, 0);
+    const bool any = std::any_of(amounts.begin(), amounts.end(), [](int64_t n) { return n != 0; });
+    return any ? at::constant_pad_nd(t, amounts) : t;
   }
 };
 
