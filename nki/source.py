@@ -7,6 +7,7 @@ or, from Python 3.13 on, the text of ``python -c`` for whatever was compiled fro
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 import tokenize
@@ -16,6 +17,9 @@ from dataclasses import dataclass
 __all__ = ["Source", "is_as_written", "source_of"]
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+# `from __future__ import annotations`, which an earlier cell of a notebook may have said.
+_FUTURE = annotations.compiler_flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +59,26 @@ def is_as_written(function: types.FunctionType) -> bool:
     """
     if "@pytest_ar" in function.__globals__:
         return True
+    code = function.__code__
     try:
         lines, _ = inspect.findsource(function)
-        whole = compile("".join(lines), "", "exec", dont_inherit=True)
+        found = _functions("".join(lines), code.co_flags & _FUTURE)
     except (OSError, SyntaxError, ValueError):
         return False
-    code = function.__code__
-    pending = [whole]
+    other = found.get((code.co_firstlineno, code.co_name))
+    return other is not None and (other.co_code, other.co_names) == (code.co_code, code.co_names)
+
+
+@functools.lru_cache(maxsize=4)  # a file's kernels come one after another
+def _functions(text: str, flags: int) -> dict[tuple[int, str], types.CodeType]:
+    """The code of every function in a text, by first line and name."""
+    found: dict[tuple[int, str], types.CodeType] = {}
+    pending = [compile(text, "", "exec", flags, dont_inherit=True)]
     while pending:
-        other = pending.pop()
-        pending.extend(c for c in other.co_consts if isinstance(c, types.CodeType))
-        if (other.co_firstlineno, other.co_name) == (code.co_firstlineno, code.co_name):
-            return other.co_code == code.co_code and other.co_names == code.co_names
-    return False
+        code = pending.pop()
+        found[code.co_firstlineno, code.co_name] = code
+        pending.extend(c for c in code.co_consts if isinstance(c, types.CodeType))
+    return found
 
 
 def _is_of(node: Definition, code: types.CodeType) -> bool:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tests.device.windows import FAMILIES, Case
 
-# Parts of the largest number: 16-bit kernels may round a handful of terms; places among up to 14
-# are computed in float32, and carry their rounding into weights.
+# Parts of the largest number: 16-bit kernels may round a handful of terms; in float32 there are
+# sums of up to 125 terms, and places among up to 14, whose rounding goes into weights.
 TOLERANCE = {torch.float32: 128 * 2.0**-23, torch.bfloat16: 4 * 2.0**-7}
 
 

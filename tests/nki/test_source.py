@@ -51,6 +51,26 @@ def test_the_text_is_compared(monkeypatch: pytest.MonkeyPatch, text: str, found:
     assert ("NKI259" in {p.code for p in check_python(kernel)}) == (not found)
 
 
+@pytest.mark.parametrize("flags", [0, annotations.compiler_flag])
+def test_a_cell_after_another(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
+    """What an earlier cell of a notebook imports from the future changes the code of this one."""
+    file, text = (
+        "<cell>",
+        (
+            "def kernel(nl, a, b):\n"
+            "    def inner(x: int) -> int:\n"
+            "        return x\n"
+            "    return nl.load(inner(a), mask=a and b)\n"
+        ),
+    )
+    monkeypatch.setitem(
+        linecache.cache, file, (len(text), None, text.splitlines(keepends=True), file)
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(text, file, "exec", flags, dont_inherit=True), scope)  # noqa: S102
+    assert spelled_out(scope["kernel"]) is not scope["kernel"]
+
+
 def test_lambdas() -> None:
     kernel = lambda a, b=2: a + b  # noqa: E731
     assert isinstance(kernel, types.FunctionType)

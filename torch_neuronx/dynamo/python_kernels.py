@@ -8,7 +8,8 @@ Imported when Dynamo has been.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,17 +96,20 @@ def _affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Ten
 
 def register() -> None:
     """Register them for tensors of the device."""
-    operator = torch.ops.aten.multilabel_margin_loss_forward.default
-    operator.py_impl(DispatchKey.AutogradPrivateUse1)(_multilabel_margin_loss)
-    for key in (DispatchKey.AutogradPrivateUse1, DispatchKey.PrivateUse1):
-        torch.ops.aten.affine_grid_generator.default.py_impl(key)(_affine_grid)
-    for network in _networks():
-        decomposition = network.py_kernels[DispatchKey.Autograd]
-        for key in (DispatchKey.AutogradPrivateUse1, DispatchKey.PrivateUse1):
-            network.py_impl(key)(decomposition)
-
-
-def _networks() -> list[OpOverload]:
-    """Recurrent networks: their kernels in C++ (`native_rnn.cpp`) run fused cells, one by one."""
     aten = torch.ops.aten
-    return [aten.lstm.input, aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data]
+    loss = aten.multilabel_margin_loss_forward.default
+    loss.py_impl(DispatchKey.AutogradPrivateUse1)(_multilabel_margin_loss)
+    kernels: dict[OpOverload, Callable[..., Any]] = {
+        aten.affine_grid_generator.default: _affine_grid,
+        # Their kernels in C++ (`native_rnn.cpp`) run fused cells, one by one.
+        **{
+            network: network.py_kernels[DispatchKey.Autograd]
+            for network in (
+                aten.lstm.input, aten.lstm.data, aten.gru.data, aten.rnn_tanh.data,
+                aten.rnn_relu.data,
+            )
+        },
+    }  # fmt: skip
+    for operator, kernel in kernels.items():
+        for key in (DispatchKey.AutogradPrivateUse1, DispatchKey.PrivateUse1):
+            operator.py_impl(key)(kernel)

@@ -72,21 +72,26 @@ struct Moves {
   at::DimVector stride, padding;
   at::DimVector around;  // amounts as constant_pad_nd takes them; negative ones cut off
 
-  // Zeros first: what is cut off may be more than the input had.
-  at::Tensor put(const at::Tensor& input) const { return padded(padded(input, 1, true), 1, false); }
-  // The gradient of the input from that of what was `put`.
+  at::Tensor put(const at::Tensor& input) const { return padded(input, 1); }
+  // The gradient of the input from that of what was `put`, if there is one.
   at::Tensor taken(const at::Tensor& grad) const {
-    return grad.defined() ? padded(padded(grad, -1, true), -1, false) : grad;
+    return grad.defined() ? padded(grad, -1) : grad;
   }
 
  private:
-  // By the amounts, times `sign`, that are above zero, or by those below.
-  at::Tensor padded(const at::Tensor& t, int64_t sign, bool above) const {
-    at::DimVector amounts(around);
-    for (int64_t& n : amounts)
-      n = above ? std::max<int64_t>(sign * n, 0) : std::min<int64_t>(sign * n, 0);
-    const bool any = std::any_of(amounts.begin(), amounts.end(), [](int64_t n) { return n != 0; });
-    return any ? at::constant_pad_nd(t, amounts) : t;
+  // By the amounts times `sign`; zeros first, since more may be cut off than there was.
+  at::Tensor padded(at::Tensor t, int64_t sign) const {
+    for (const bool cuts : {false, true}) {
+      at::DimVector amounts(around);
+      bool any = false;
+      for (int64_t& n : amounts) {
+        n *= sign;
+        if ((n < 0) != cuts) n = 0;
+        any = any || n != 0;
+      }
+      if (any) t = at::constant_pad_nd(t, amounts);
+    }
+    return t;
   }
 };
 
