@@ -92,6 +92,40 @@ def test_gradients_through_lazy_bits(lazy: str) -> None:
     _agree(loss(_matrix().to("neuron"), compiled), loss(_matrix(), function))
 
 
+# The gradients that come back to a result: in its layout, in another, with lazy bits of their own.
+TANGENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "in its layout": lambda r: torch.ones_like(r) * (1 + r.detach()),
+    "itself": torch.Tensor.detach,
+    "in order": lambda r: torch.ones(r.shape, dtype=r.dtype, device=r.device),
+    "transposed": lambda r: torch.ones(r.shape[::-1], dtype=r.dtype, device=r.device).mT,
+    "negated": lambda r: torch._neg_view(r.detach() * 2),
+    "conjugated with gaps": lambda r: r.detach().repeat_interleave(2, 1).conj()[:, ::2],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("tangent", TANGENTS)
+@pytest.mark.parametrize("lazy", LAZY)
+def test_gradients_of_results_with_lazy_bits(lazy: str, tangent: str, *, dynamic: bool) -> None:
+    """They are traced with the bits and gaps that PyTorch's results have; a program has none."""
+
+    def loss(z: Tensor, function: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        z.requires_grad_()
+        result = function(z)
+        result.backward(TANGENTS[tangent](result))
+        assert z.grad is not None
+        return [result.detach().resolve_neg(), z.grad]
+
+    def function(z: Tensor) -> Tensor:
+        return LAZY[lazy](z * z)
+
+    z = _matrix()
+    z = torch.cat([z, z + 1]) if lazy in {"part", "gaps"} else z
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="neuron", fullgraph=True, dynamic=dynamic)
+    _agree(loss(z.to("neuron"), compiled), loss(z.clone(), function))
+
+
 def test_gradients_that_do_not_come_back() -> None:
     """The eigenvectors are a result of the graph that nobody differentiates: autograd says None."""
 

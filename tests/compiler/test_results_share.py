@@ -6,7 +6,7 @@ results that lie in the same memory must not be one object, nor one a view that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import hypothesis.strategies as st
 import pytest
@@ -117,6 +117,46 @@ def test_parts_that_pytorch_calls_no_views(
     x = torch.arange(64.0).view(8, 8)
     mine = x.to("neuron")
     assert torch.equal(compiled(mine).cpu(), function(x))
+    assert torch.equal(mine.cpu(), x)
+
+
+SPLITS: dict[str, Callable[[torch.Tensor], Sequence[torch.Tensor]]] = {
+    "chunks": lambda x: torch.unsafe_chunk(x, 3),
+    "rows": lambda x: torch.unsafe_split(x, 2),
+    "columns": lambda x: x.unsafe_split(2, -1),
+    "sizes": lambda x: x.unsafe_split_with_sizes([1, 0, 4], 1),
+}
+
+
+# Dynamo's, of an argument that has no gradient of its own.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("backend", [None, "neuron"])
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("whole", ["argument", "computed"])
+@pytest.mark.parametrize("split", SPLITS)
+def test_parts_see_what_is_written_in_the_same_graph(
+    split: str, whole: str, *, gradients: bool, backend: str | None
+) -> None:
+    """To the whole, to a part, to both."""
+
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        x = x if whole == "argument" else x * 1
+        before = SPLITS[split](x)
+        x[1:].mul_(3)
+        between = [part.clone() for part in before]
+        before[0].add_(1)
+        before[-1].sub_(2)
+        x.neg_()
+        return [*before, *between, x.clone()]
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend=backend) if backend else function
+    x = torch.arange(25.0).view(5, 5)
+    mine = x.to("neuron")
+    if gradients:  # what is written to the parts, those of `cpu` are silently wrong about
+        mine = mine.requires_grad_() * 1
+    for got, expected in zip(compiled(mine), function(x), strict=True):
+        assert torch.equal(got.cpu(), expected)
     assert torch.equal(mine.cpu(), x)
 
 

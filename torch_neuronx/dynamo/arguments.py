@@ -44,14 +44,27 @@ def written_out(gm: GraphModule) -> dict[int, bool]:
             continue
         lazy = value.is_conj() or value.is_neg()
         if lazy:
-            node.meta["val"] = _plain(value)
+            node.meta["val"] = value.new_empty_strided(value.shape, value.stride())
         if lazy or value.is_complex():
             found[number] = any(_writes_to(user, node) for user in node.users)
     return found
 
 
-def _plain(value: torch.Tensor) -> torch.Tensor:
-    return value.resolve_conj().resolve_neg()
+def _plain(given: torch.Tensor) -> torch.Tensor:
+    """Write out a tensor's lazy bits; the result has its strides, which a program is made for.
+
+    ATen's copy of a tensor with gaps has none, so that the gaps are copied, too.
+    """
+    if given.is_contiguous() or given.numel() == 0:
+        return given.resolve_conj().resolve_neg()
+    conj, neg = given.is_conj(), given.is_neg()
+    memory = given.conj() if conj else given
+    memory = memory._neg_view() if neg else memory
+    extent = 1 + sum((n - 1) * step for n, step in zip(given.shape, given.stride(), strict=True))
+    line = memory.as_strided((extent,), (1,))
+    line = line.conj() if conj else line
+    line = line._neg_view() if neg else line
+    return line.resolve_conj().resolve_neg().as_strided(given.shape, given.stride(), 0)
 
 
 def _writes_to(user: Node, node: Node) -> bool:

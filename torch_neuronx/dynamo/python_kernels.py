@@ -94,6 +94,27 @@ def _affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Ten
     return base.bmm(theta.transpose(1, 2)).view(n, *sides, dims)
 
 
+def _unsafe_split(x: Tensor, sizes: int | list[int], dim: int = 0) -> list[Tensor]:
+    """`aten.unsafe_split` and `aten.unsafe_split_with_sizes`, whose parts share memory with x.
+
+    Their schemas say nothing of that, so that a trace takes the parts for copies and what is
+    written to x later is not seen in them. Parts by `split` can't be written to with gradients.
+
+    Args:
+        x: What to split.
+        sizes: Of the parts along dim, or of each but the last.
+        dim: Where to split.
+
+    Returns:
+        Views of x, each one of its own.
+    """
+    start, parts = 0, []
+    for part in x.detach().split(sizes, dim):
+        parts.append(x.narrow(dim, start, part.shape[dim]))
+        start += part.shape[dim]
+    return parts
+
+
 def register() -> None:
     """Register them for tensors of the device."""
     aten = torch.ops.aten
@@ -101,6 +122,8 @@ def register() -> None:
     loss.py_impl(DispatchKey.AutogradPrivateUse1)(_multilabel_margin_loss)
     kernels: dict[OpOverload, Callable[..., Any]] = {
         aten.affine_grid_generator.default: _affine_grid,
+        aten.unsafe_split.Tensor: _unsafe_split,
+        aten.unsafe_split_with_sizes.default: _unsafe_split,
         # Their kernels in C++ (`native_rnn.cpp`) run fused cells, one by one.
         **{
             network: network.py_kernels[DispatchKey.Autograd]
