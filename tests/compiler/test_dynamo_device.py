@@ -18,6 +18,7 @@ from torch._dynamo.device_interface import (
 )
 
 from torch_neuronx import neuron
+from torch_neuronx.compat.release import minor
 
 from .dynamo_tools import watched
 
@@ -285,13 +286,14 @@ def fresh() -> None:
 
 
 # AOTAutograd estimates transfers with Inductor's measurements of CUDA, which need Triton, when the
-# memory of a tensor that two streams use has to be kept for the backward pass. Its partitioner
-# takes what waits for another stream for a part of the backward pass.
+# memory of a tensor that two streams use has to be kept for the backward pass. Until 2.14 its
+# partitioner took what waits for another stream for a part of the backward pass.
 UNTRAINABLE: dict[Callable[[Tensor], Tensor], str] = {
-    fork_and_join: "triton",
-    event: "triton",
-    on_a_stream: "Node mul was invalid, but is output",
-    stream_as_context: "Node mul was invalid, but is output",
+    **dict.fromkeys((fork_and_join, event), "triton|0 active drivers"),
+    **dict.fromkeys(
+        (on_a_stream, stream_as_context) if minor(torch.__version__) == "2.13" else (),
+        "Node mul was invalid, but is output",
+    ),
 }
 
 

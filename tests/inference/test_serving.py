@@ -12,7 +12,7 @@ import torch_neuronx
 from torch_neuronx.inference.placement import cores_of
 
 # PyTorch deprecates TorchScript, which is how traced models are saved.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit")
 
 EPS = torch.finfo(torch.float32).eps
 

@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._functorch import config as functorch_config
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
@@ -186,6 +191,8 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
         judge = compiled(program, where, "aot_eager", mode)
     else:
         judge = _second(before, program, where, "aot_eager")
+    if (judge.error is None) != (got.error is None) and mode == "dynamic":
+        judge = compiled(program, where, "aot_eager", "compiled")  # it traces the same or fails
     if verdict.kind in {"strides", "dtype"} and any(
         _follows_the_rule(program, expected, got, device) for device in ("cpu", "neuron")
     ):
@@ -221,14 +228,10 @@ def _follows_the_rule(program: Program, expected: Outcome, got: Outcome, device:
 
     Some of the CPU's kernels (Fourier transforms, normalisations) have other ones.
     """
-    # With symbols for sizes that data decide, results of other sizes are known all the same.
-    shapes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
-    try:
-        with FakeTensorMode(shape_env=shapes):
-            with torch.device(device):
-                function = program.function(program.built(None))
-            results = function(*(_fake(x, device) for x in program.inputs.values()))
-    except (GuardOnDataDependentSymNode, DynamicOutputShapeException, RuntimeError):
+    results = _by_the_rule(program, device, with_data=False)
+    if results is None:
+        results = _by_the_rule(program, device, with_data=True)
+    if results is None:
         return False  # a shape that depends on data, or a module that can't be converted there
     names = [f"result {n}" for n in range(len(results))]
     return all(
@@ -238,6 +241,30 @@ def _follows_the_rule(program: Program, expected: Outcome, got: Outcome, device:
     )
 
 
+def _by_the_rule(
+    program: Program, device: str, *, with_data: bool
+) -> Sequence[torch.Tensor] | None:
+    """What PyTorch's fake kernels say of the results, None if they can't.
+
+    With data they are told what the inputs hold, for programs that ask for it.
+    """
+    # With symbols for sizes that data decide, results of other sizes are known all the same.
+    shapes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    try:
+        with (
+            functorch_config.patch(fake_tensor_propagate_real_tensors=with_data),
+            FakeTensorMode(shape_env=shapes) as mode,
+        ):
+            with torch.device(device):
+                function = program.function(program.built(None))
+            if with_data:
+                real = [_moved(x, device) for x in program.inputs.values()]
+                return function(*(mode.from_tensor(x, static_shapes=True) for x in real))
+            return function(*(_fake(x, device) for x in program.inputs.values()))
+    except (GuardOnDataDependentSymNode, DynamicOutputShapeException, RuntimeError):
+        return None
+
+
 def _facts(x: torch.Tensor | None) -> tuple[torch.dtype | None, tuple[int, ...]]:
     return (None if x is None else x.dtype), getattr(x, "layout_of", ())
 
@@ -245,3 +272,9 @@ def _facts(x: torch.Tensor | None) -> tuple[torch.dtype | None, tuple[int, ...]]
 def _fake(x: torch.Tensor, device: str) -> torch.Tensor:
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
     return made.requires_grad_(x.requires_grad)
+
+
+def _moved(x: torch.Tensor, device: str) -> torch.Tensor:
+    with unset_fake_temporarily(), torch.no_grad():
+        made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device).copy_(x)
+        return made.requires_grad_(x.requires_grad)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch._ops import OpOverload
 
 from torch_neuronx.compat.release import minor
 
@@ -48,3 +49,15 @@ def absent(release: str = torch.__version__) -> frozenset[str]:
 def added_dtypes(release: str = torch.__version__) -> tuple[str, ...]:
     """Return the types that `release` has beyond those of 2.13, in the order of their numbers."""
     return _names(_DTYPES, release, since=True)
+
+
+def replacing_memory() -> frozenset[OpOverload]:
+    """Return the operators that give the first of two tensors the memory of the other.
+
+    AOTAutograd writes `x.data = y` as the second of them since 2.14.
+    """
+    aten = torch.ops.aten
+    found = [aten.set_.source_Tensor]
+    if "shallow_copy_data" not in absent():
+        found.append(aten.shallow_copy_data_.default)
+    return frozenset(found)

@@ -101,8 +101,10 @@ def trace_in_parts(
         part = split.get_submodule(name)
         if name.endswith("_cpu"):
             with torch.no_grad(), warnings.catch_warnings():
-                # That TorchScript is deprecated is nothing the user can change here.
+                # That TorchScript is deprecated is nothing the user can change here. PyTorch's
+                # category of it is another one since 2.14.
                 warnings.simplefilter("ignore", DeprecationWarning)
+                warnings.simplefilter("ignore", FutureWarning)
                 traced = torch.jit.trace(part, given, check_trace=False)
         else:
             traced = trace(part, given, **{**options, **(config.trace_kwargs or {})})

@@ -30,6 +30,10 @@ struct Index {  // each element of `argument` is a position within the last `dim
   const char* of;
   int64_t dims;
 };
+struct Choice {  // an integer of `argument` that is one of the first `count` names
+  const char* argument;
+  int64_t count;
+};
 using Names = std::vector<const char*>;
 
 class Demands {
@@ -39,6 +43,7 @@ class Demands {
   Names dtype = {};              // tensors of one dtype
   Names contiguous = {};         // only read, whose strides the kernel does not look at
   std::vector<Index> indices = {};
+  std::vector<Choice> choices = {};
   const char* only_with = nullptr;  // an argument: overloads without it have no demands
   void (*also)(Call& call) = nullptr;
 };
@@ -62,9 +67,14 @@ Demands pool_backward(const char* pattern, int64_t dims) {
           .contiguous = {"indices"},
           .indices = {{"indices", "self", dims}}};
 }
+// Bilinear, nearest, bicubic; zeros, border, reflection. By another number nothing is written.
+const std::vector<Choice> kGridChoices = {{"interpolation_mode", 3}, {"padding_mode", 3}};
+const std::vector<Choice> kGrid3dChoices = {{"interpolation_mode", 2}, {"padding_mode", 3}};
+const Demands kGrid = {.choices = kGridChoices};
 Demands grid_backward(const char* grad, const char* input, const char* grid) {
   return {.shapes = {{"grad_output", grad}, {"input", input}, {"grid", grid}},
-          .dtype = {"grad_output", "input", "grid"}};
+          .dtype = {"grad_output", "input", "grid"},
+          .choices = kGridChoices};
 }
 const Demands kReflectionBackward = {.dtype = {"grad_output", "self"},
                                      .also = &trusting::reflection_backward};
@@ -141,6 +151,9 @@ const std::map<std::string, Demands>& table() {
       {"replication_pad1d_backward", kReplicationBackward},
       {"replication_pad2d_backward", kReplicationBackward},
       {"replication_pad3d_backward", kReplicationBackward},
+      {"grid_sampler_2d", kGrid},
+      {"_grid_sampler_2d_cpu_fallback", kGrid},
+      {"grid_sampler_3d", {.choices = kGrid3dChoices}},
       {"grid_sampler_2d_backward", grid_backward("NCYX", "NC++", "NYX2")},
       {"_grid_sampler_2d_cpu_fallback_backward", grid_backward("NCYX", "NC++", "NYX2")},
       {"grid_sampler_3d_backward", grid_backward("NCZYX", "NC+++", "NZYX3")},
@@ -346,6 +359,12 @@ StandIns meet(const Demands& demands, const c10::OperatorHandle& op, torch::jit:
     if (of == nullptr || call.tensor(index.argument) == nullptr || of->dim() < index.dims) continue;
     const auto part = of->sizes().slice(static_cast<size_t>(of->dim() - index.dims));
     call.require_within(index.argument, 0, c10::multiply_integers(part));
+  }
+  for (const Choice& choice : demands.choices) {
+    const int64_t number = call.find(choice.argument)->toInt();
+    call.require(number >= 0 && number < choice.count,
+                 "'" + std::string(choice.argument) + "' must be 0 to " +
+                     std::to_string(choice.count - 1) + ", got " + std::to_string(number));
   }
   if (demands.also != nullptr) demands.also(call);
   return stand_ins;

@@ -40,16 +40,19 @@ def _norm_slope(apart: Node, size: Node, p: float) -> Node:
     zero = e.like(apart, 0)
     if p == 0:
         return zero
+    sign = b.select(b.equal(apart, apart), sign_of(apart), apart)  # NaN for NaN
     if p == 1:
-        return sign_of(apart)
+        return sign
     if math.isinf(p):
-        return b.select(b.equal(b.abs_(apart), size), sign_of(apart), zero)
+        # 1 where it is the largest, else 0; NaN where that can't be said.
+        beyond = b.ceil(b.abs_(b.subtract(b.abs_(apart), size)))
+        return b.multiply(sign, b.subtract(e.like(size, 1), b.minimum(beyond, e.like(size, 1))))
     safe = b.select(b.equal(size, zero), e.like(size, 1), size)
     if p == 2:
         slope = b.divide(apart, safe)
     else:
         steep = b.power(b.abs_(apart), e.like(apart, p - 1))
-        slope = b.divide(b.multiply(sign_of(apart), steep), b.power(safe, e.like(safe, p - 1)))
+        slope = b.divide(b.multiply(sign, steep), b.power(safe, e.like(safe, p - 1)))
         if p < 1:
             slope = b.select(b.equal(apart, zero), zero, slope)
     return b.select(b.equal(size, zero), zero, slope)

@@ -361,4 +361,6 @@ def zeros_and_scatter(
 ) -> Node:
     """A tensor of zeros with values added at indices: the gradient of indexing."""
     zeros = e.number(0, cx.dtype, tuple(shape))
+    if not indices:  # of a captured number, since PyTorch 2.14
+        return b.add(zeros, b.convert(e.sum_to(values, tuple(shape)), cx.dtype))
     return index_put(cx, zeros, list(indices), values, accumulate=True)

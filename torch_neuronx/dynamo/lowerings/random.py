@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from neuronxcc.ir import build as b
-from neuronxcc.ir.node import Node
+from neuronxcc.ir.node import Node, TensorType
 from torch_neuronx.dynamo import emit as e
+from torch_neuronx.dynamo.lowerings.memory import from_memory, in_memory, memory_order
 from torch_neuronx.dynamo.registry import Context, lowers
 
 aten = torch.ops.aten
@@ -75,4 +76,11 @@ def native_dropout(cx: Context, x: Node, p: float, train: bool | None) -> Sequen
         return x, e.number(value=True, dtype=cx.types[1].dtype, shape=x.shape)
     if p == 1:
         return b.multiply(x, e.like(x, 0)), e.number(0, cx.types[1].dtype, x.shape)
-    return cx.call(aten.native_dropout.default, (x, p, train), device=True, effect=True)
+    # Eager mode draws in the order of memory, whichever dimension comes first.
+    order = memory_order(cx.first)
+    if order is None or order == sorted(order):
+        return cx.call(aten.native_dropout.default, (x, p, train), device=True, effect=True)
+    types = [TensorType(t.dtype, (t.size,)) for t in cx.types]
+    given = (in_memory(x, order), p, train)
+    results = cx.call(aten.native_dropout.default, given, types=types, device=True, effect=True)
+    return [from_memory(result, x.shape, order) for result in results]

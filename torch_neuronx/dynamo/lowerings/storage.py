@@ -18,6 +18,7 @@ from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.errors import CaptureError
 from torch_neuronx.dynamo.lowerings.index import put_along, take_along
+from torch_neuronx.dynamo.lowerings.memory import from_memory, in_memory, is_dense, memory_order
 from torch_neuronx.dynamo.outputs import root
 from torch_neuronx.dynamo.registry import Context, lowers
 from torch_neuronx.dynamo.windows import may_overlap
@@ -32,15 +33,15 @@ def as_strided(cx: Context, x: Node, size: Ints, stride: Ints, offset: int | Non
     begin = int(_argument(cx).storage_offset()) if offset is None else offset
     if not math.prod(size):
         return e.number(0, cx.dtype, cx.shape)
-    order = _order(held)
+    order = memory_order(held)
     if order is None:
         return _found(cx, owner, held, _positions(size, stride, begin))
-    memory = _flat(owner, order)
+    memory = in_memory(owner, order)
     begin -= int(held.storage_offset())
     last = begin + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if begin < 0 or last >= memory.type.size:
         raise _outside(cx)
-    if _is_dense(size, stride):
+    if is_dense(size, stride):
         return b.reshape(b.slice_dim(memory, 0, begin, last + 1), size)
     return take_along(memory, [(0, _places(size, stride, begin))])
 
@@ -58,7 +59,7 @@ def as_strided_scatter(
     held = _argument(cx)
     begin = int(held.storage_offset()) if offset is None else offset
     source = b.convert(source, cx.dtype)
-    order = _order(held)
+    order = memory_order(held)
     if order is None:
         wanted = _positions(size, stride, begin)
         if len(np.unique(wanted)) < wanted.size:
@@ -69,27 +70,27 @@ def as_strided_scatter(
             )
         return _replaced(x, held, source, wanted)
     places = _places(size, stride, begin - int(held.storage_offset()))
-    memory = _flat(x, order)
+    memory = in_memory(x, order)
     if not may_overlap(size, stride):
-        return _shaped(put_along(memory, [(0, places)], source, "set"), x.shape, order)
+        return from_memory(put_along(memory, [(0, places)], source, "set"), x.shape, order)
     count = memory.type.size
     changed = _differ(source, take_along(memory, [(0, places)]))
     places = b.select(changed, places, e.like(places, count))  # beyond the end: thrown away
     memory = put_along(b.pad(memory, e.number(0, cx.dtype), 0, 1), [(0, places)], source, "set")
-    return _shaped(b.slice_dim(memory, 0, 0, count), x.shape, order)
+    return from_memory(b.slice_dim(memory, 0, 0, count), x.shape, order)
 
 
 @lowers(aten.resize.default)
 def resize(cx: Context, x: Node, _size: Ints, *, memory_format: object = None) -> Node:
     """The elements of a copy in the order of memory, under another shape; new ones are 0."""
     del memory_format  # the strides of the result say it
-    order, wanted = _order(torch.empty_like(_argument(cx))), _order(cx.first)
+    order, wanted = memory_order(torch.empty_like(_argument(cx))), memory_order(cx.first)
     assert order is not None
     assert wanted is not None
-    memory, count = _flat(x, order), cx.type.size
+    memory, count = in_memory(x, order), cx.type.size
     if count > memory.type.size:
         memory = b.pad(memory, e.number(0, cx.dtype), 0, count - memory.type.size)
-    return _shaped(b.slice_dim(memory, 0, 0, count), cx.shape, wanted)
+    return from_memory(b.slice_dim(memory, 0, 0, count), cx.shape, wanted)
 
 
 # ---- whose memory -------------------------------------------------------------------------------
@@ -116,36 +117,6 @@ def _outside(cx: Context) -> CaptureError:
         "pass the tensor that holds all of them, or make the part inside of the compiled function",
         cx.loc,
     )
-
-
-# ---- dense memory -------------------------------------------------------------------------------
-
-
-def _order(x: torch.Tensor) -> list[int] | None:
-    """The dimensions of a dense tensor from the outermost in memory on; None if it has gaps."""
-    strides = tuple(map(int, x.stride()))
-    order = sorted(range(x.dim()), key=lambda d: (-strides[d], d))
-    dense = _is_dense([int(x.size(d)) for d in order], [strides[d] for d in order])
-    return order if dense else None
-
-
-def _is_dense(size: Ints, stride: Ints) -> bool:
-    expected = 1
-    for extent, step in zip(reversed(size), reversed(stride), strict=True):
-        if extent != 1 and step != expected:
-            return False
-        expected *= extent
-    return True
-
-
-def _flat(x: Node, order: Ints) -> Node:
-    return b.reshape(b.transpose(x, order), (x.type.size,))
-
-
-def _shaped(memory: Node, shape: Ints, order: Ints) -> Node:
-    """The inverse of `_flat`."""
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return b.transpose(b.reshape(memory, [shape[d] for d in order]), back)
 
 
 def _places(size: Ints, stride: Ints, begin: int) -> Node:
