@@ -108,3 +108,24 @@ def test_results(info: Any) -> None:
 @pytest.mark.parametrize("info", asked(backward=True), ids=full_name)
 def test_gradients(info: Any) -> None:
     assert differences(info, backward=True) == []
+
+
+# Of the largest difference (p of infinity) ATen's vectors give NaN, and what they leave over none.
+@pytest.mark.parametrize("p", [0, 0.5, 1, 1.5, 2, 3])
+@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("pairs", [False, True], ids=["cdist", "pdist"])
+def test_gradients_of_distances(p: float, width: int, *, pairs: bool) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.pdist(x, p) if pairs else torch.cdist(x, y, p)
+
+    def gradients(device: str) -> list[torch.Tensor]:
+        operands = [t.to(device).requires_grad_() for t in (x, y)[: 1 if pairs else 2]]
+        run = function if device == "cpu" else torch.compile(function, backend="neuron")
+        return list(torch.autograd.grad(run(operands[0], operands[-1]).sum(), operands))
+
+    torch.compiler.reset()
+    x, y = torch.randn(2, 4, width, generator=torch.Generator().manual_seed(0))
+    x[1, width // 2], x[2, 0] = math.nan, math.inf
+    y[0] = x[0]
+    for mine, other in zip(gradients("neuron"), gradients("cpu"), strict=True):
+        torch.testing.assert_close(mine.cpu(), other, equal_nan=True)

@@ -80,3 +80,48 @@ def test_like_the_cpu(family: str, dtype: torch.dtype, data: st.DataObject) -> N
             continue
         limit = TOLERANCE[dtype] * max(1.0, other.abs().max().item() if other.numel() else 0.0)
         torch.testing.assert_close(mine.double(), other.double(), rtol=0, atol=limit)
+
+
+X, GRID = torch.linspace(-1, 1, 36), torch.linspace(-1.2, 1.2, 36)
+#: Samplers of grids by their numbers of modes, and what they are called with in front of these.
+SAMPLERS: dict[str, tuple[Callable[..., Any], int, list[Tensor]]] = {
+    "grid_sampler": (torch.grid_sampler, 3, [X.view(1, 1, 6, 6), GRID.view(1, 6, 3, 2)]),
+    "grid_sampler_2d": (torch.grid_sampler_2d, 3, [X.view(1, 1, 6, 6), GRID.view(1, 6, 3, 2)]),
+    "grid_sampler_3d": (
+        torch.grid_sampler_3d, 2, [X.view(1, 1, 2, 3, 6), GRID.view(1, 2, 2, 3, 3)],
+    ),
+    "grid_sampler_2d_backward": (
+        lambda *args: torch.ops.aten.grid_sampler_2d_backward(*args, [True, True]),
+        3, [X.view(1, 1, 6, 6)[..., :3], X.view(1, 1, 6, 6), GRID.view(1, 6, 3, 2)],
+    ),
+    "grid_sampler_3d_backward": (
+        lambda *args: torch.ops.aten.grid_sampler_3d_backward(*args, [True, True]),
+        2, [X[:12].view(1, 1, 2, 2, 3), X.view(1, 1, 2, 3, 6), GRID.view(1, 2, 2, 3, 3)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_modes_that_there_are_not(name: str, *, compiled: bool) -> None:
+    """PyTorch's kernels write nothing for them; its traces refuse them in words of their own."""
+    function, modes, operands = SAMPLERS[name]
+    given = [t.to("neuron") for t in operands]
+
+    def call(mode: int, padding: int) -> Any:
+        torch.compiler.reset()
+        run = torch.compile(function, backend="neuron") if compiled else function
+        return run(*given, mode, padding, True)  # noqa: FBT003 - a positional argument
+
+    for mode, padding in ((modes, 0), (-1, 0), (99, 1)):
+        with pytest.raises(RuntimeError, match="interpolation"):
+            call(mode, padding)
+    for mode, padding in ((0, 3), (1, -1)):
+        with pytest.raises(RuntimeError, match="padding"):
+            call(mode, padding)
+    expected = function(*operands, modes - 1, 2, True)  # noqa: FBT003
+    got = call(modes - 1, 2)
+    if isinstance(got, Tensor):
+        expected, got = [expected], [got]
+    for mine, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine.cpu(), other)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._ops import OpOverload
 
@@ -33,26 +32,11 @@ KEPT: frozenset[Any] = frozenset(
 )
 
 
-def _grid_sampler_2d(
-    images: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> Tensor:
-    """PyTorch's, which takes every other number for the last one. Eager mode refuses these, too."""
-    modes = {"interpolation_mode": interpolation_mode, "padding_mode": padding_mode}
-    for name, mode in modes.items():
-        torch._check(mode in range(3), lambda: f"'{name}' must be 0 to 2, got {mode}")  # noqa: B023
-    operator: Any = aten.grid_sampler_2d.default
-    result: Tensor = decomposition_table[operator](
-        images, grid, interpolation_mode, padding_mode, align_corners
-    )
-    return result
-
-
 @functools.cache
 def decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
     """Operator -> function that computes it from simpler ones."""
     assert TABLE, "the importer fills the table: it is below, and lowerings need this module"
     table: dict[Any, Callable[..., Any]] = {**decomposition_table, **core_aten_decompositions()}
-    table[aten.grid_sampler_2d.default] = _grid_sampler_2d
     return {
         target: function
         for target, function in table.items()

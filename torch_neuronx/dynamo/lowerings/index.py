@@ -119,6 +119,8 @@ def index_put(
 ) -> Node:
     values = b.convert(values, cx.dtype)
     given = [i for i in indices if i is not None]
+    if not given:
+        raise cx.refused("at least one index must be provided")
     if any(map(_is_mask, given)):
         _compare_masks(cx, x, indices)
         return _masked_put(x, indices, values, accumulate=accumulate)

@@ -1,0 +1,58 @@
+"""Random numbers for tensors in any order of memory: a program draws what eager mode draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from .test_lowering_random import strides_of
+
+DRAWS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "dropout": lambda x: functional.dropout(x, 0.4),
+    "dropout twice": lambda x: functional.dropout(functional.dropout(x, 0.4).relu(), 0.2),
+    "dropout of a sum": lambda x: functional.dropout(x + x.mT.mT, 0.5),
+    "alpha dropout": lambda x: functional.alpha_dropout(x, 0.3),
+    "feature dropout": lambda x: functional.feature_alpha_dropout(x, 0.3),
+    "rand_like": lambda x: x + torch.rand_like(x * 2),
+    "randn_like": lambda x: x * torch.randn_like(x),
+    "bernoulli": lambda x: x * torch.bernoulli(x.sigmoid()),
+    "normal": lambda x: x + torch.normal(x.detach() * 2),
+    "uniform_": lambda x: x * (x.detach() * 1).uniform_(),
+    "rrelu": lambda x: functional.rrelu(-x, training=True),
+}
+
+
+@st.composite
+def layouts(draw: Callable[..., int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes of 2 to 4 dimensions, and strides: in any order, some with gaps between elements."""
+    shape = tuple(draw(st.integers(1, 5)) for _ in range(draw(st.integers(2, 4))))
+    order: list[int] = list(draw(st.permutations(range(len(shape)))))  # type: ignore[arg-type]
+    return shape, strides_of(shape, order, draw(st.sampled_from((1, 1, 2))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(sorted(DRAWS)), layout=layouts(), gradients=st.booleans())
+@example(name="dropout twice", layout=((2, 3, 8), (24, 1, 3)), gradients=True)
+@example(name="dropout of a sum", layout=((8, 3, 4), (1, 32, 8)), gradients=False)
+def test_like_eager_mode(
+    name: str, layout: tuple[tuple[int, ...], tuple[int, ...]], *, gradients: bool
+) -> None:
+    torch.compiler.reset()
+    function = DRAWS[name]
+    extent = 1 + sum((n - 1) * step for n, step in zip(*layout, strict=True))
+    memory = torch.linspace(0.5, 2, extent, device="neuron")
+    results = []
+    for run in (function, torch.compile(function, backend="neuron")):
+        x = memory.as_strided(*layout).requires_grad_(gradients)
+        torch.manual_seed(5)
+        result = run(x)
+        given = torch.autograd.grad(result.square().sum(), x) if gradients else ()
+        results.append([result.detach().cpu(), *(g.cpu() for g in given), torch.rand(3)])
+    for mine, other in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(mine, other)
