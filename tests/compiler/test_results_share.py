@@ -170,15 +170,24 @@ def _views(x: torch.Tensor, view: str) -> list[torch.Tensor]:
     }[view]()
 
 
+# Dynamo's, of the loss, which the first graph returns.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("view", ["parts", "rows", "transposed", "diagonal", "itself"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
 @pytest.mark.parametrize("whole_first", [False, True])
+@pytest.mark.parametrize("learns", [False, True])
 def test_a_result_and_views_of_it_are_taken_together(
-    view: str, dtype: torch.dtype, whole_first: bool
+    view: str, dtype: torch.dtype, *, whole_first: bool, learns: bool
 ) -> None:
-    """One graph returns a tensor and views of it, the next one writes to some and reads all."""
+    """One graph returns a tensor and views of it, the next one writes to some and reads all.
+
+    Something else in the first graph may have gradients.
+    """
 
     def function(x: torch.Tensor) -> torch.Tensor:
+        weight = torch.ones(8, device=x.device, requires_grad=learns)
+        torch._dynamo.graph_break()
+        loss = (x * weight).sum()
         whole = x.roll(1, 0)
         views = _views(whole, view)
         torch._dynamo.graph_break()
@@ -186,6 +195,7 @@ def test_a_result_and_views_of_it_are_taken_together(
             whole.mul_(2)
         views[0].add_(views[0].sum().to(dtype))
         views[1].sub_(1)
+        assert loss.requires_grad is learns
         return torch.cat([whole.flatten(), *(v.flatten() for v in views)])
 
     torch.compiler.reset()

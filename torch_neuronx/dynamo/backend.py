@@ -15,7 +15,7 @@ import torch
 from torch._dynamo import disable
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler
+from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler, MutationType
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
@@ -246,6 +246,17 @@ def _returned() -> int | None:
     return int(context.fw_metadata.num_forward)
 
 
+def _plain() -> frozenset[int]:
+    """Which results of AOTAutograd's forward graph its caller gets as tensors without gradients."""
+    context = TracingContext.try_get()
+    meta = None if context is None else context.fw_metadata
+    if meta is None or meta.tokens:
+        return frozenset()
+    written = [x for x in meta.input_info if x.mutation_type is MutationType.MUTATED_OUT_GRAPH]
+    of = [*written, *meta.output_info]
+    return frozenset(i for i, info in enumerate(of) if not info.requires_grad)
+
+
 def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
     """Which arguments of one of AOTAutograd's graphs are parameters and buffers of modules.
 
@@ -308,8 +319,14 @@ def compile_graph(
     compiled = CompiledGraph(name, kind, gm, imported, executable)
     for observer in OBSERVERS:
         observer(compiled)
-    returned = _returned() if kind == "forward" else None
-    run = boxed(imported, executable, inference=kind == "inference", returned=returned)
+    forward = kind == "forward"
+    run = boxed(
+        imported,
+        executable,
+        inference=kind == "inference",
+        returned=_returned() if forward else None,
+        plain=_plain() if forward else (),
+    )
     for rest in (complete, give_memory):
         run = run if rest is None else rest(run)
     return takes_any_tensor(run, whole, lazy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,12 @@ from torch_neuronx.program.executable import Run
 
 
 def boxed(
-    imported: Imported, run: Run, *, inference: bool = False, returned: int | None = None
+    imported: Imported,
+    run: Run,
+    *,
+    inference: bool = False,
+    returned: int | None = None,
+    plain: Collection[int] = (),
 ) -> Callable[[list[Any]], list[Any]]:
     """A function of the FX graph's arguments, given as a list that is emptied before the run.
 
@@ -26,9 +31,11 @@ def boxed(
         inference: none of its results has gradients.
         returned: how many of its results the caller gets; others are kept for the backward pass.
             All if None.
+        plain: the numbers of those that the caller gets as tensors without gradients.
     """
     sources, outputs = imported.arguments, imported.outputs
     alone = _alone(outputs[:returned])
+    bases = [o.index for o in (outputs[i] for i in plain) if o == Output("result", o.index)]
     direct = len(outputs) == len(imported.graph.results) and all(
         output == Output("result", i) for i, output in enumerate(outputs)
     )
@@ -60,9 +67,10 @@ def boxed(
             results = run(tensors)
         for i, device in moved:
             results[i] = results[i].to(device)
-        wholes: dict[int, torch.Tensor] = {}
         if inference:
             wholes = {id(x): x for x in results if not x.requires_grad}
+        else:
+            wholes = {id(results[i]): results[i] for i in bases}
         return [
             _by_itself(results[o.index], alone[i])
             if i in alone
