@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 from hypothesis import example, given, settings
@@ -29,10 +29,10 @@ DRAWS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 
 
 @st.composite
-def layouts(draw: Callable[..., int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def layouts(draw: Callable[..., Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Sizes of 2 to 4 dimensions, and strides: in any order, some with gaps between elements."""
     shape = tuple(draw(st.integers(1, 5)) for _ in range(draw(st.integers(2, 4))))
-    order: list[int] = list(draw(st.permutations(range(len(shape)))))  # type: ignore[arg-type]
+    order = list(draw(st.permutations(range(len(shape)))))
     return shape, strides_of(shape, order, draw(st.sampled_from((1, 1, 2))))
 
 

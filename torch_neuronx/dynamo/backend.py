@@ -253,7 +253,7 @@ def _plain() -> frozenset[int]:
     if meta is None or meta.tokens:
         return frozenset()
     written = [x for x in meta.input_info if x.mutation_type is MutationType.MUTATED_OUT_GRAPH]
-    of = [*written, *meta.output_info]
+    of: list[Any] = [*written, *meta.output_info]
     return frozenset(i for i, info in enumerate(of) if not info.requires_grad)
 
 
