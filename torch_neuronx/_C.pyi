@@ -1,6 +1,6 @@
 """The native core (`torch_neuronx/csrc`). Contract of what Python may rely on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -246,6 +246,18 @@ def predict_operator(number: int, places: Sequence[tuple[int, int]] | None) -> N
 def stop_predicting() -> None: ...
 def unpredicted_operators() -> int:
     """Return how many kinds of calls wait for their prediction."""
+
+def meet_demands(
+    name: str, overload: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
+    """Compare the arguments of an operator whose kernel trusts its caller ("aten::lstm", "input").
+
+    Returns False if its kernel does not, or if the arguments are those of another overload.
+
+    Raises:
+        RuntimeError: The kernel would read or write outside of its memory.
+        IndexError: An element is an index that there is not.
+    """
 
 class Program:
     """A program in the native executor; `torch_neuronx.program.executable` builds them.

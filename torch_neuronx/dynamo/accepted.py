@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torch_neuronx.dynamo import trusting
 from torch_neuronx.dynamo.errors import RefusedArgumentError, RefusedTypesError
 from torch_neuronx.dynamo.locations import location, operator_name
 
@@ -342,7 +343,7 @@ def _said(
 
     args, kwargs = pytree.tree_map(real, (args, kwargs))
     try:
-        function(*args, **kwargs)
+        trusting.call(function, args, kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         text = str(error).partition("\n")[0]
         about: tuple[re.Pattern[str], ...] = (_ABOUT_TYPES, _ABOUT_NUMBERS, _ABOUT_SIZES)

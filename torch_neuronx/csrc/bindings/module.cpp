@@ -15,6 +15,7 @@
 #include "device/state.h"
 #include "device/stream.h"
 #include "dispatch/bindings_predicting.h"
+#include "dispatch/bindings_trusting.h"
 #include "dispatch/boxed.h"
 #include "dispatch/op_table.h"
 #include "distributed/bindings_distributed.h"
@@ -150,6 +151,7 @@ PYBIND11_MODULE(_C, m) {
   bind_pending(m);
   registry::bind_registry(m);
   predicting::bind_predicting(m);
+  bind_trusting(m);
   queue::bind_queue(m);
   program::bind_program(m);
   inference::bind_inference(m);
