@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.exc import TorchRuntimeError
 from torch.nn import functional
 
-from torch_neuronx.dynamo import emit
+from torch_neuronx.dynamo import emit, trusting
 from torch_neuronx.dynamo.accepted import _asked
 
 Call = Callable[[torch.Tensor], Any]
@@ -97,6 +97,51 @@ ALONG_NOTHING: Final[dict[str, Call]] = {
     "largest norm": lambda x: torch.linalg.vector_norm(x, float("inf"), 0),
     "interpolate": lambda x: functional.interpolate(x[None], 3),
 }
+
+
+def _ctc_backward(blank: int) -> tuple[object, ...]:
+    lengths = torch.full((2,), 4)
+    probabilities, targets = torch.randn(9, 2, 5).log_softmax(-1), torch.ones(2, 4).long()
+    loss, alpha = torch.ops.aten._ctc_loss.Tensor(probabilities, targets, lengths, lengths)
+    return torch.ones(2), probabilities, targets, lengths, lengths, loss, alpha, blank
+
+
+def _recurrent(states: int) -> tuple[object, ...]:
+    state = torch.ones(1, 3, 4)
+    weights = [torch.ones(16, 5), torch.ones(16, 4)]
+    return torch.ones(2, 3, 5), [state] * states, weights, False, 1, 0.0, False, False, False
+
+
+def _attention(rows: int) -> tuple[object, ...]:
+    return torch.ones(1, 2, 6, 8), torch.ones(1, 2, 3, 8), torch.ones(1, 2, rows, 8)
+
+
+#: Functions whose kernels trust their caller: arguments that fit, and such that do not.
+TRUSTING: Final[dict[str, tuple[Callable[..., Any], tuple[object, ...], tuple[object, ...]]]] = {
+    "operator": (
+        torch.ops.aten._ctc_loss_backward.Tensor, _ctc_backward(0), _ctc_backward(-1),
+    ),
+    "packet": (torch.ops.aten._ctc_loss_backward, _ctc_backward(0), _ctc_backward(-1)),
+    "made of others": (torch.lstm, _recurrent(2), _recurrent(1)),
+    "function": (functional.scaled_dot_product_attention, _attention(3), _attention(2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRUSTING)
+def test_a_question_stays_within_memory(name: str) -> None:
+    function, fit, unfit = TRUSTING[name]
+    torch.testing.assert_close(trusting.call(function, fit, {}), function(*fit), equal_nan=True)
+    with pytest.raises(RuntimeError, match=r"must|does not go with|state"):
+        trusting.call(function, unfit, {})
+
+
+def test_a_question_asks_with_elements_of_their_own() -> None:
+    """Repeated ones: the kernel reads four weights, whatever the strides are."""
+    weight = torch.ones(()).expand(4)
+    given = torch.randn(2, 4, 3), weight, weight, 2, 4, 3, 2, 1e-5
+    got = trusting.call(torch.native_group_norm, given, {})
+    expected = torch.native_group_norm(given[0], torch.ones(4), torch.ones(4), *given[3:])
+    torch.testing.assert_close(got, expected)
 
 
 def error_of(function: Callable[[], Any]) -> Exception | None:

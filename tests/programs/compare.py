@@ -44,11 +44,8 @@ def errors(expected: Outcome, got: Outcome, *, same_class: bool) -> Verdict:
             "accepted", f"the CPU raises {expected.kind} {expected.stage}: {expected.error}"
         )
     text = str(got.error)
-    if "defect of the compiler" in text or got.kind in {
-        "KeyError",
-        "AssertionError",
-        "SystemError",
-    }:
+    internal = {"KeyError", "AssertionError", "SystemError"} - {expected.kind}
+    if "defect of the compiler" in text or got.kind in internal:
         return Verdict(f"internal {got.kind}", f"{text}\n--- the CPU says: {expected.error}")
     if same_class and got.kind != expected.kind:
         return Verdict(
