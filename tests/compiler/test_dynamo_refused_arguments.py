@@ -127,6 +127,17 @@ TRUSTING: Final[dict[str, tuple[Callable[..., Any], tuple[object, ...], tuple[ob
 }  # fmt: skip
 
 
+def test_numbers_that_stand_for_sizes_are_asked_for_one_by_one() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
+        return torch.diagonal_scatter(x, y, 1, 1, dim)
+
+    x, y = torch.ones(5, 5, 5, device="neuron"), torch.zeros(5, 4, device="neuron")
+    compiled = torch.compile(function, backend="neuron", dynamic=False)
+    assert torch.equal(compiled(x, y, 2), function(x, y, 2))
+    with pytest.raises(RuntimeError, match="Dimension out of range"):
+        compiled(x, y, 99)
+
+
 @pytest.mark.parametrize("name", TRUSTING)
 def test_a_question_stays_within_memory(name: str) -> None:
     function, fit, unfit = TRUSTING[name]

@@ -171,6 +171,12 @@ REFUSED: Final[dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], str]]]
     "a transposed convolution that makes nothing": (
         lambda x, w: torch.nn.functional.conv_transpose2d(x, w, None, 2, 2, 1),
         [(1, 3, 1, 4), (3, 3, 3, 3)], r"channel: \(1 x 4\).*\(0 x 6\). Output size is too small"),
+    "padding of a whole step": (
+        lambda x, w: torch.nn.functional.conv_transpose2d(x, w, None, 2, 0, 2),
+        [(1, 3, 4, 4), (3, 3, 3, 3)], "output padding must be smaller than either stride or dil"),
+    "an offset in front of the memory": (
+        lambda x, s: x.as_strided_scatter(s, (2,), (1,), -1), [(6,), (2,)],
+        "invalid storage offset -1"),
     "a place that there is not": (lambda x, s: x.select_scatter(s, 1, 2), [(5, 1, 5), (5, 5)],
                                   r"select\(\): index 2 out of range for tensor of size"),
     "one element for two": (lambda x, s: x.masked_scatter(x > 0, s), [(3, 4), ()],

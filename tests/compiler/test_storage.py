@@ -83,6 +83,20 @@ def layouts() -> st.SearchStrategy[Callable[[torch.Tensor], torch.Tensor]]:
     )
 
 
+def of_other_types() -> st.SearchStrategy[Callable[[torch.Tensor], torch.Tensor]]:
+    """The same, whose memory was made as elements of another type."""
+    return st.sampled_from(
+        [
+            lambda x: (x + 1).view(torch.int32),
+            lambda x: (x + 1).view(4, 6).view(torch.int32).t(),
+            lambda x: torch.view_as_real(torch.complex(x[:12], x[12:] * 2)),
+            lambda x: torch.view_as_real(torch.complex(x[::2], x[1::2])).view(4, 6),
+            lambda x: torch.cat([x, x]).bfloat16().view(torch.int32),
+            lambda x: x.view(torch.int32),
+        ]
+    )
+
+
 def outcome(function: Callable[..., Any], x: torch.Tensor) -> tuple[Any, ...]:
     """Values, layout of the result, and what became of the argument."""
     result = function(x)
@@ -105,7 +119,7 @@ def compare(function: Callable[..., Any]) -> None:
 @given(st.data())
 @settings(max_examples=25)
 def test_chains_of_views(data: st.DataObject) -> None:
-    make = data.draw(layouts())
+    make = data.draw(layouts() | of_other_types())
     chain = data.draw(views(make(torch.arange(24.0)), 0))
     size, stride = data.draw(st.sampled_from([((2, 3), (3, 1)), ((3, 2), (1, 7)), ((5,), (2,))]))
     offset = data.draw(st.integers(0, 10))

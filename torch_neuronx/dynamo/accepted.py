@@ -38,7 +38,7 @@ _ABOUT_TYPES = re.compile(
 _ABOUT_NUMBERS = re.compile(
     r"can only be|cannot be 0 for|p has to be greater|Dimension out of range|"
     r"(has to|must|should) be (between|in the range|one of|non-negative)|"
-    r"negative integer powers|Boolean alpha|Expected reduction dim -1 or 0 for scalar"
+    r"negative integer powers|must align|Boolean alpha|Expected reduction dim -1 or 0 for scalar"
 )
 # What it says of sizes that fake kernels don't compare.
 _ABOUT_SIZES = re.compile(
@@ -242,9 +242,9 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -
     if max(sum(map(math.prod, sizes)), sum(map(math.prod, results))) > _ELEMENTS:
         return ""
     leaves, shape = pytree.tree_flatten((args, kwargs))
-    what = tuple(_kind(leaf) for leaf in leaves)
     empty = any(0 in size for size in (*sizes, *results))
     by_sizes = _name(function) in _COMPARES_NO_SIZES or empty
+    what = tuple(_kind(leaf, by_sizes=by_sizes) for leaf in leaves)
     key = (function, what, shape, tuple(sizes) if by_sizes else (), empty)
     if key in _TAKEN:
         return ""
@@ -289,17 +289,17 @@ def _takes_more(function: Callable[..., Any], given: list[torch.Tensor]) -> bool
     return name in _OWN or (name in _TAKE_INTEGERS and integers and not truths)
 
 
-def _kind(leaf: Any) -> object:
+def _kind(leaf: Any, *, by_sizes: bool) -> object:
     """The part of an argument that decides whether it is taken.
 
-    Whole numbers are mostly sizes, of which there are too many to ask for each. Those that no
-    function of sizes takes, below 1, are asked for.
+    Whole numbers are mostly sizes, of which there are too many to ask for each, unless this is a
+    question about sizes. Those that no function of sizes takes, below 1, are asked for.
     """
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype, leaf.dim()
     if isinstance(leaf, bool | str | torch.dtype):
         return leaf
-    asked = isinstance(leaf, float) or (isinstance(leaf, int) and leaf < 1)
+    asked = isinstance(leaf, float) or (isinstance(leaf, int) and (by_sizes or leaf < 1))
     return type(leaf), repr(leaf) if asked else ""
 
 

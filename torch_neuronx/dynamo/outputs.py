@@ -159,12 +159,19 @@ def _is_whole(value: torch.Tensor) -> bool:
     return value.storage_offset() == 0 and int(size) == value.numel() * value.element_size()
 
 
-def root(node: torch.fx.Node) -> torch.fx.Node:
-    """Follow views back to the node that made the memory."""
-    storage = _storage(node)
+def root(node: torch.fx.Node, *, same_type: bool = False) -> torch.fx.Node:
+    """Follow views back to the node that made the memory.
+
+    Args:
+        node: A tensor.
+        same_type: Go back as long as the memory is seen as elements of this one's type.
+    """
+    storage, dtype = _storage(node), node.meta["val"].dtype
     while True:
         source = _source(node)
         if source is None or _storage(source) != storage:
+            return node
+        if same_type and source.meta["val"].dtype != dtype:
             return node
         node = source
 

@@ -52,6 +52,12 @@ def convolution(
             feature_group_count=groups, dtype=wide,
         )  # fmt: skip
     else:
+        if any(q >= max(s, d) for q, s, d in zip(extra, steps, holes, strict=True)):
+            text = (
+                "output padding must be smaller than either stride or dilation, but got output "
+                f"padding {extra}, stride {steps}, dilation {holes}"
+            )
+            raise cx.refused(text)
         # The gradient of a convolution: the input is spread out, the kernel turned around and its
         # channels exchanged (within each group).
         reach = [d * (n - 1) for d, n in zip(holes, weight.shape[2:], strict=True)]

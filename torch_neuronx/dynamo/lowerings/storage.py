@@ -58,6 +58,8 @@ def as_strided_scatter(
     """
     held = _argument(cx)
     begin = int(held.storage_offset()) if offset is None else offset
+    if begin < 0:
+        raise cx.refused(f"Tensor: invalid storage offset {begin}")
     source = b.convert(source, cx.dtype)
     order = memory_order(held)
     if order is None:
@@ -107,7 +109,7 @@ def _owner(cx: Context, x: Node) -> tuple[Node, torch.Tensor]:
     """The tensor whose memory the first argument is or shows a part of, and as PyTorch has it."""
     node = cx.fx.args[0]
     assert isinstance(node, torch.fx.Node)
-    found = root(node)
+    found = root(node, same_type=True)
     return (x if found is node else cx.values[found]), found.meta["val"]
 
 
