@@ -95,6 +95,9 @@ ALONG_NOTHING: Final[dict[str, Call]] = {
     "mode": lambda x: x.mode(0),
     "kthvalue": lambda x: x.kthvalue(1, 0),
     "largest norm": lambda x: torch.linalg.vector_norm(x, float("inf"), 0),
+    "negative beta": lambda x: functional.smooth_l1_loss(x, x, beta=-1),
+    "negative delta": lambda x: functional.huber_loss(x, x, delta=-1.0),
+    "shifts of nothing": lambda x: x[:0].roll((1, 2, 1), (0, 1)),
     "interpolate": lambda x: functional.interpolate(x[None], 3),
 }
 
@@ -136,6 +139,14 @@ def test_numbers_that_stand_for_sizes_are_asked_for_one_by_one() -> None:
     assert torch.equal(compiled(x, y, 2), function(x, y, 2))
     with pytest.raises(RuntimeError, match="Dimension out of range"):
         compiled(x, y, 99)
+
+
+def test_a_dimension_is_squeezed_once() -> None:
+    compiled = torch.compile(torch.squeeze, backend="neuron", dynamic=False)
+    x = torch.ones(2, 1, 1, device="neuron")
+    assert compiled(x, (1, 2)).shape == (2,)
+    with pytest.raises(RuntimeError, match="appears multiple times"):
+        compiled(x, (1, 1))
 
 
 @pytest.mark.parametrize("name", TRUSTING)

@@ -38,7 +38,8 @@ _ABOUT_TYPES = re.compile(
 _ABOUT_NUMBERS = re.compile(
     r"can only be|cannot be 0 for|p has to be greater|Dimension out of range|"
     r"(has to|must|should) be (between|in the range|one of|non-negative)|"
-    r"negative integer powers|must align|Boolean alpha|Expected reduction dim -1 or 0 for scalar"
+    r"negative integer powers|must align|Boolean alpha|Expected reduction dim -1 or 0 for scalar|"
+    r"appears multiple times|does not support n(egative|on-positive)"
 )
 # What it says of sizes that fake kernels don't compare.
 _ABOUT_SIZES = re.compile(
@@ -77,7 +78,10 @@ _COMPARES_NO_DEVICES: dict[str, tuple[int, int]] = {
 }
 # Functions whose fake kernels do not compare sizes: they are asked for each combination of them.
 _COMPARES_NO_SIZES = frozenset(
-    {"diagonal_scatter", "select_scatter", "slice_scatter", "put", "put_", "soft_margin_loss"}
+    {
+        *("diagonal_scatter", "select_scatter", "slice_scatter", "put", "put_", "soft_margin_loss"),
+        "squeeze",  # nor its numbers
+    }
 )
 # What was taken once, by types and numbers. What was not is asked for again: it may have been for
 # the sizes, which are no part of these keys.
