@@ -62,6 +62,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             "multilabel_margin_loss": lambda i: functional.multilabel_margin_loss(i, i * 0),
         }.items()
     },
+    "brain floats in complex": (lambda a: torch.complex(a.bfloat16(), a.bfloat16()), (X,)),
+    "brain floats in polar": (lambda a: torch.polar(a.bfloat16(), a.bfloat16()), (X,)),
     "indices of 32 bits in index_copy": (lambda i, a: a.index_copy(0, i[0].int(), a[:3]), (I, X)),
     "one_hot of 32 bits": (lambda i: functional.one_hot(i.int(), 4), (I,)),
     **{

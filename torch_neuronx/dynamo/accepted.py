@@ -9,6 +9,7 @@ types stands out when they are lowered (under autocast the types are known only 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import warnings
@@ -31,7 +32,7 @@ _ELEMENTS = 1 << 20
 _ABOUT_TYPES = re.compile(
     r"dtype|scalar type|data type|not implemented for|[Ii]nput type|floating point|"
     r"(bool|integral|integer) tensor|result type|desired output type|"
-    r"(complex|[Bb]oolean|bool) (inputs?|types?|tensors?|numbers)|[Tt]ypes is not supported|"
+    r"Half, Float or Double|(complex|[Bb]oolean|bool) (inputs?|types?|tensors?|numbers)|[Tt]ypes is not supported|"
     r"Expected a long tensor|index tensor of type"
 )
 # What it says of numbers and names among the arguments, whatever the tensors hold.
@@ -324,10 +325,42 @@ def _asked(function: Callable[..., Any], args: Any, kwargs: Any, *, empty: bool)
         said = _said(function, args, kwargs, torch.ones, empty=empty)
         if said and _ABOUT_TYPES.search(said):
             return said
+        if said is None:
+            said = _told_by_types(function, args, kwargs)
+            if said:
+                return said
         again = _said(function, args, kwargs, torch.zeros, empty=empty) if said != "" else ""
         # What it says of ones, and not of zeros, is about what tensors hold.
         about_types = again is not None and _ABOUT_TYPES.search(again)
         return (again or "") if again == said or about_types else ""
+
+
+def _told_by_types(function: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
+    """Its error about ones that it takes as float32, which is one about types; else None."""
+
+    def real(value: Any, *, wide: bool) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return torch.device("cpu") if isinstance(value, torch.device) else value
+        floats = wide and value.is_floating_point()
+        return torch.ones(_sizes(value), dtype=torch.float32 if floats else value.dtype)
+
+    leaves = _tensors((args, kwargs))
+    if all(t.dtype is torch.float32 or not t.is_floating_point() for t in leaves):
+        return None
+    texts = []
+    for wide in (True, False):
+        given = pytree.tree_map(functools.partial(real, wide=wide), (args, kwargs))
+        texts.append(_error(function, *given))
+    return texts[1] if not texts[0] else None
+
+
+def _error(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    """The first line of its error about tensors of the CPU, "" if it takes them."""
+    try:
+        trusting.call(function, args, kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def _said(
@@ -345,14 +378,11 @@ def _said(
             return fill(_sizes(value), dtype=value.dtype, device="cpu")
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
-    args, kwargs = pytree.tree_map(real, (args, kwargs))
-    try:
-        trusting.call(function, args, kwargs)
-    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
-        text = str(error).partition("\n")[0]
-        about: tuple[re.Pattern[str], ...] = (_ABOUT_TYPES, _ABOUT_NUMBERS, _ABOUT_SIZES)
-        if empty:
-            about = (*about, _ABOUT_EMPTY)
-        known = any(pattern.search(text) for pattern in about)
-        return text if known and not _ABSENT.match(text) else None
-    return ""
+    text = _error(function, *pytree.tree_map(real, (args, kwargs)))
+    if not text:
+        return ""
+    about: tuple[re.Pattern[str], ...] = (_ABOUT_TYPES, _ABOUT_NUMBERS, _ABOUT_SIZES)
+    if empty:
+        about = (*about, _ABOUT_EMPTY)
+    known = any(pattern.search(text) for pattern in about)
+    return text if known and not _ABSENT.match(text) else None
