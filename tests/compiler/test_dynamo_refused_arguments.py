@@ -142,7 +142,10 @@ def test_numbers_that_stand_for_sizes_are_asked_for_one_by_one() -> None:
 
 
 def test_a_dimension_is_squeezed_once() -> None:
-    compiled = torch.compile(torch.squeeze, backend="neuron", dynamic=False)
+    def function(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+        return x.squeeze(dims)
+
+    compiled = torch.compile(function, backend="neuron", dynamic=False)
     x = torch.ones(2, 1, 1, device="neuron")
     assert compiled(x, (1, 2)).shape == (2,)
     with pytest.raises(RuntimeError, match="appears multiple times"):

@@ -32,8 +32,8 @@ _ELEMENTS = 1 << 20
 _ABOUT_TYPES = re.compile(
     r"dtype|scalar type|data type|not implemented for|[Ii]nput type|floating point|"
     r"(bool|integral|integer) tensor|result type|desired output type|"
-    r"Half, Float or Double|(complex|[Bb]oolean|bool) (inputs?|types?|tensors?|numbers)|[Tt]ypes is not supported|"
-    r"Expected a long tensor|index tensor of type"
+    r"(complex|[Bb]oolean|bool) (inputs?|types?|tensors?|numbers)|[Tt]ypes is not supported|"
+    r"Expected a long tensor|index tensor of type|Half, Float or Double"
 )
 # What it says of numbers and names among the arguments, whatever the tensors hold.
 _ABOUT_NUMBERS = re.compile(

@@ -30,7 +30,7 @@ def call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if composite is not None and not isinstance(function, OpOverload):
         for overload in composite.overloads():
             _C.meet_demands(composite._qualified_op_name, overload, args, kwargs)
-    with _Comparing():
+    with _Comparing():  # type: ignore[no-untyped-call]
         return function(*args, **kwargs)
 
 
