@@ -119,7 +119,12 @@ def _value(instruction: Instruction, operand: Operand, given: Any, describe: Des
                 return tuple(tile for tile in tiles if tile is not None)
     elif kind in _NUMBERS and isinstance(given, (numbers.Real, np.number)):
         # NumPy's and ml_dtypes' scalars too; the bits of a bool are 0 and 1.
-        return int(given) if isinstance(given, (numbers.Integral, bool)) else float(given)
+        if isinstance(given, (numbers.Integral, bool)):
+            return int(given)
+        if kind is not Kind.REGISTER_OR_INT:
+            return float(given)
+        if float(given).is_integer():
+            return int(given)
     else:
         tile = describe(given)
         if tile is not None:

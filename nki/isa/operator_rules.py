@@ -45,6 +45,9 @@ class _Operators:
             tile = call.tile(name)
             if not (tile.info.is_int or tile.dtype == "bool_"):
                 return {"operand": name, "got": tile.dtype, "op": self.used(call)[0]}
+        for name, number in call.operands.items():
+            if isinstance(number, float) and not number.is_integer():
+                return {"operand": name, "got": f"float ({number})", "op": self.used(call)[0]}
         return None
 
     def useless_operand(self, call: Call) -> Fields | None:

@@ -217,7 +217,8 @@ class Typed(LoopMaker):
         form = self.work.form(name)
         if isinstance(form, TileForm):
             return values.to_integer(self.load(name))
-        item = self.register(name) if isinstance(form, RegisterForm) else self.whole(form)
+        # A number may be an integer written as a float, 2.0.
+        item = self.register(name) if isinstance(form, RegisterForm) else self.whole(int(form))
         return build.convert(item, DType.S64)
 
     def register(self, name: str) -> Scalar:

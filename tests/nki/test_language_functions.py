@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nki
 import nki.isa as nisa
 import nki.language as nl
 from nki.errors import NkiError, NkiTypeError, NkiValidationError, NkiWarning
@@ -130,6 +131,46 @@ def test_invert(kind: Any) -> None:
     np.testing.assert_array_equal(run(nl.invert, x), ~x)
     with pytest.raises(NkiValidationError, match=r"needs integers.*\[NKI107\]"):
         run(nl.invert, x.astype(np.float32))
+
+
+@pytest.mark.parametrize("number", [2, 2.0, np.float32(2), np.int8(2)])
+def test_integers_written_as_floats(number: Any) -> None:
+    @nki.jit
+    def kernel(x: Any) -> Any:
+        tile = nl.load(x)
+        moved = nl.ndarray(tile.shape, dtype=tile.dtype, buffer=nl.sbuf)
+        nisa.tensor_scalar(dst=moved, data=tile, op0=nl.left_shift, operand0=number)
+        places = nl.ndarray(tile.shape, dtype=tile.dtype, buffer=nl.sbuf)
+        nisa.iota(places, [[1, x.shape[1]]], offset=number)
+        result = nl.ndarray((2, *x.shape), dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(result[0], moved)
+        nl.store(result[1], places)
+        return result
+
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    got = kernel(x)
+    np.testing.assert_array_equal(got, [x << 2, [[2, 3, 4]] * 2])
+
+
+@pytest.mark.parametrize("number", [0.125, math.inf, math.nan, np.float32(-2.5)])
+def test_floats_for_integers_are_refused(number: Any) -> None:
+    @nki.jit
+    def shifted(x: Any) -> Any:
+        tile = nl.load(x)
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.left_shift, operand0=number)
+        return x
+
+    @nki.jit
+    def counted(x: Any) -> Any:
+        tile = nl.load(x)
+        nisa.iota(tile, [[1, x.shape[1]]], offset=number)
+        return x
+
+    x = np.arange(6, dtype=np.int32).reshape(2, 3)
+    with pytest.raises(NkiValidationError, match=r"operand0 .* needs integers.*\[NKI107\]"):
+        shifted(x)
+    with pytest.raises(NkiTypeError, match=r"offset must be a register or an integer, got float"):
+        counted(x)
 
 
 BINARY: dict[str, Callable[..., Any]] = {
