@@ -124,7 +124,7 @@ def _value(instruction: Instruction, operand: Operand, given: Any, describe: Des
         if kind is not Kind.REGISTER_OR_INT:
             return float(given)
         if float(given).is_integer():
-            return int(given)
+            return int(float(given))
     else:
         tile = describe(given)
         if tile is not None:
