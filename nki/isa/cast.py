@@ -54,6 +54,14 @@ def to_integer(value: Array) -> Array:
     return np.asarray(value).astype(np.int64)
 
 
+def truncated(value: Array) -> Array:
+    """Return numbers without their fractions as int64, the nearest that there is; 0 for NaN."""
+    whole = np.nan_to_num(np.asarray(value).astype(np.float64), nan=0.0)
+    below = np.nextafter(2.0**63, 0.0)
+    inside = np.clip(whole, -(2.0**63), below).astype(np.int64)
+    return np.where(whole > below, np.iinfo(np.int64).max, inside)
+
+
 def bit_pattern(value: Array) -> Array:
     """Return integers as unsigned ones of the same width: what bitwise operators work on."""
     array = np.ascontiguousarray(value)

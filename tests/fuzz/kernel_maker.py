@@ -52,6 +52,14 @@ MOVES = {
 }  # fmt: skip
 
 
+def _operators(attributes: dict[str, Any]) -> set[str]:
+    return {str(v) for key, v in attributes.items() if key.startswith(("op", "reduce_op"))}
+
+
+def _is_approximate(row: Instruction, attributes: dict[str, Any]) -> bool:
+    return row.name in APPROXIMATE or bool(_operators(attributes) & _INEXACT_OPS)
+
+
 @dataclass
 class Looked:
     """A result that is compared by value: its name, type, and whether it is only looked at."""
@@ -82,6 +90,8 @@ class Maker:
     pool: list[Any] = field(default_factory=list)
     address: int = 0
     depth: int = 0
+    # Whether the accumulation registers may hold sums of what is not exact.
+    inexact_sums: bool = False
     counters: list[tuple[Any, int]] = field(default_factory=list)
 
     def kernel(self, arrays: dict[str, Any], small: dict[str, Any]) -> Any:
@@ -303,6 +313,7 @@ class Maker:
             for n, v in {**operands, **attributes}.items()
         }
         self.log.append(f"{row.name} {shown}")
+        self.inexact_sums |= "reduce_cmd" in attributes and _is_approximate(row, attributes)
         for operand in row.operands:
             if operand.role is not Role.READ and operand.name in operands:
                 self._look(row, operand.name, operands, attributes)
@@ -379,10 +390,15 @@ class Maker:
         view = operands[name]
         if not hasattr(view, "pattern"):
             return
-        ops = {
-            str(value) for key, value in attributes.items() if key.startswith(("op", "reduce_op"))
-        }
-        approximate = row.name in APPROXIMATE or bool(ops & _INEXACT_OPS)
+        ops = _operators(attributes)
+        # Of two results in one place the first one's NaNs may be seen as other items.
+        written = [o.name for o in row.operands if o.role is not Role.READ and o.name != name]
+        places = [getattr(operands.get(n), "storage", None) for n in written]
+        approximate = (
+            _is_approximate(row, attributes)
+            or (name == "reduce_res" and self.inexact_sums)
+            or view.storage in places
+        )
         sources = [v.dtype for n, v in operands.items() if n != name and hasattr(v, "pattern")]
         moves = row.name in MOVES and (view.dtype in sources or not sources)
         bitwise = any(op in ALU and ALU[op].bitvec for op in ops)

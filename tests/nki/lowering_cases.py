@@ -201,7 +201,7 @@ def _tensor_scalar_bits(m: Maker) -> Case:
     for i in range(m.pick(1, 2)):
         op = m.pick(*_BITVEC)
         number = m.pick(3, 1, 31, -5, 2**31 + 7, 2.0, -5.0)
-        vector = m.pick(m.vector(INTEGERS), m.vector(["float32", "bfloat16"], special=False))
+        vector = m.pick(m.vector(INTEGERS), m.vector(["float32", "bfloat16"]))
         operand = None if op == "invert" else m.pick(number, vector)
         given |= {f"op{i}": op, f"operand{i}": operand, f"reverse{i}": m.flag()}
     return Case(given, {})

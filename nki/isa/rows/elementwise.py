@@ -12,7 +12,7 @@ import numpy as np
 
 from nki.isa import convert, cost
 from nki.isa.alu import ALU, apply
-from nki.isa.cast import Array, bit_pattern, to_integer
+from nki.isa.cast import Array, bit_pattern, to_integer, truncated
 from nki.isa.operator_rules import alu_rules
 from nki.isa.rows.common import (
     Arrays,
@@ -57,7 +57,7 @@ def _bits(value: Array, like: Array) -> Array:
     Wider patterns lose their upper bits, narrower ones are filled with zeros: no value is cast.
     """
     array = flat(value)
-    pattern = bit_pattern(array.astype(np.int64) if array.dtype.kind not in "iu" else array)
+    pattern = bit_pattern(array if array.dtype.kind in "iu" else truncated(array))
     return pattern.astype(bit_pattern(like).dtype)
 
 
