@@ -156,7 +156,7 @@ def test_a_dimension_is_squeezed_once() -> None:
 def test_a_question_stays_within_memory(name: str) -> None:
     function, fit, unfit = TRUSTING[name]
     torch.testing.assert_close(trusting.call(function, fit, {}), function(*fit), equal_nan=True)
-    with pytest.raises(RuntimeError, match=r"must|does not go with|state"):
+    with pytest.raises(trusting.UnmetDemandError, match=r"must|does not go with|state"):
         trusting.call(function, unfit, {})
 
 

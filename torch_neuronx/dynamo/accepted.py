@@ -351,13 +351,18 @@ def _told_by_types(function: Callable[..., Any], args: Any, kwargs: Any) -> str 
     for wide in (True, False):
         given = pytree.tree_map(functools.partial(real, wide=wide), (args, kwargs))
         texts.append(_error(function, *given))
-    return texts[1] if not texts[0] else None
+    return texts[1] if texts[0] == "" else None
 
 
-def _error(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    """The first line of its error about tensors of the CPU, "" if it takes them."""
+def _error(function: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
+    """The first line of its error about tensors of the CPU, "" if it takes them.
+
+    None if it can't be asked.
+    """
     try:
         trusting.call(function, args, kwargs)
+    except trusting.UnmetDemandError:
+        return None
     except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
         return str(error).partition("\n")[0]
     return ""
@@ -380,7 +385,7 @@ def _said(
 
     text = _error(function, *pytree.tree_map(real, (args, kwargs)))
     if not text:
-        return ""
+        return text
     about: tuple[re.Pattern[str], ...] = (_ABOUT_TYPES, _ABOUT_NUMBERS, _ABOUT_SIZES)
     if empty:
         about = (*about, _ABOUT_EMPTY)
