@@ -107,6 +107,6 @@ def bitvec_integers(*fields: str, integers: tuple[str, ...]) -> Rule:
     return Rule(
         "NKI107",
         "{instruction} {operand} has data type {got}; the bitvec operator {op} needs integers",
-        "reinterpret its bits with .view(nl.uint32) or a type of its own size",
+        "give an integer; reinterpret a tensor's bits with .view(nl.uint32) or a type of its size",
         _Operators(tuple((name, None) for name in fields), integers).no_integers,
     )

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from neuronxcc.lowering.geometry.layout import span
+
 from .test_lowering_random import strides_of
 
 DRAWS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -45,8 +47,7 @@ def test_like_eager_mode(
 ) -> None:
     torch.compiler.reset()
     function = DRAWS[name]
-    extent = 1 + sum((n - 1) * step for n, step in zip(*layout, strict=True))
-    memory = torch.linspace(0.5, 2, extent, device="neuron")
+    memory = torch.linspace(0.5, 2, span(*layout), device="neuron")
     results = []
     for run in (function, torch.compile(function, backend="neuron")):
         x = memory.as_strided(*layout).requires_grad_(gradients)

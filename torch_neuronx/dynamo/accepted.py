@@ -9,7 +9,6 @@ types stands out when they are lowered (under autocast the types are known only 
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 import warnings
@@ -313,6 +312,10 @@ def _asked(function: Callable[..., Any], args: Any, kwargs: Any, *, empty: bool)
 
     `empty`: an argument or a result has no elements.
     """
+
+    def error(fill: Callable[..., torch.Tensor], *, wide: bool = False) -> str | None:
+        return _error(function, *_real((args, kwargs), fill, wide=wide))
+
     with (
         unset_fake_temporarily(),
         _disable_current_modes(),
@@ -322,36 +325,36 @@ def _asked(function: Callable[..., Any], args: Any, kwargs: Any, *, empty: bool)
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        said = _said(function, args, kwargs, torch.ones, empty=empty)
+        text = error(torch.ones)
+        if text == "":
+            return ""
+        said = _known(text, empty=empty)
         if said and _ABOUT_TYPES.search(said):
             return said
-        if said is None:
-            said = _told_by_types(function, args, kwargs)
-            if said:
-                return said
-        again = _said(function, args, kwargs, torch.zeros, empty=empty) if said != "" else ""
+        # Whatever its words are, what it takes as float32 it refuses for the type.
+        unknown = text is not None and said is None
+        if unknown and _has_other_floats((args, kwargs)) and error(torch.ones, wide=True) == "":
+            return text or ""
+        again = _known(error(torch.zeros), empty=empty)
         # What it says of ones, and not of zeros, is about what tensors hold.
         about_types = again is not None and _ABOUT_TYPES.search(again)
         return (again or "") if again == said or about_types else ""
 
 
-def _told_by_types(function: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
-    """Its error about ones that it takes as float32, which is one about types; else None."""
+def _has_other_floats(value: Any) -> bool:
+    return any(t.is_floating_point() and t.dtype is not torch.float32 for t in _tensors(value))
 
-    def real(value: Any, *, wide: bool) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return torch.device("cpu") if isinstance(value, torch.device) else value
-        floats = wide and value.is_floating_point()
-        return torch.ones(_sizes(value), dtype=torch.float32 if floats else value.dtype)
 
-    leaves = _tensors((args, kwargs))
-    if all(t.dtype is torch.float32 or not t.is_floating_point() for t in leaves):
-        return None
-    texts = []
-    for wide in (True, False):
-        given = pytree.tree_map(functools.partial(real, wide=wide), (args, kwargs))
-        texts.append(_error(function, *given))
-    return texts[1] if texts[0] == "" else None
+def _real(value: Any, fill: Callable[..., torch.Tensor], *, wide: bool) -> Any:
+    """Tensors of the CPU in place of fake ones; `wide`: floats as float32."""
+
+    def real(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            dtype = torch.float32 if wide and leaf.is_floating_point() else leaf.dtype
+            return fill(_sizes(leaf), dtype=dtype, device="cpu")
+        return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+
+    return pytree.tree_map(real, value)
 
 
 def _error(function: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
@@ -368,22 +371,8 @@ def _error(function: Callable[..., Any], args: Any, kwargs: Any) -> str | None:
     return ""
 
 
-def _said(
-    function: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    fill: Callable[..., torch.Tensor],
-    *,
-    empty: bool,
-) -> str | None:
-    """Its error about types or numbers, "" if it takes them; None if it is about something else."""
-
-    def real(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return fill(_sizes(value), dtype=value.dtype, device="cpu")
-        return torch.device("cpu") if isinstance(value, torch.device) else value
-
-    text = _error(function, *pytree.tree_map(real, (args, kwargs)))
+def _known(text: str | None, *, empty: bool) -> str | None:
+    """An error's text if it is about types, numbers or sizes, else None; "" if there is none."""
     if not text:
         return text
     about: tuple[re.Pattern[str], ...] = (_ABOUT_TYPES, _ABOUT_NUMBERS, _ABOUT_SIZES)

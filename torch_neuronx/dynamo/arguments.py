@@ -23,6 +23,8 @@ from torch.autograd import forward_ad
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.nn import Module
 
+from neuronxcc.lowering.geometry.layout import span
+
 Boxed = Callable[[list[Any]], list[Any]]
 aten = torch.ops.aten
 
@@ -60,8 +62,7 @@ def _plain(given: torch.Tensor) -> torch.Tensor:
     conj, neg = given.is_conj(), given.is_neg()
     memory = given.conj() if conj else given
     memory = memory._neg_view() if neg else memory
-    extent = 1 + sum((n - 1) * step for n, step in zip(given.shape, given.stride(), strict=True))
-    line = memory.as_strided((extent,), (1,))
+    line = memory.as_strided((span(given.shape, given.stride()),), (1,))
     line = line.conj() if conj else line
     line = line._neg_view() if neg else line
     return line.resolve_conj().resolve_neg().as_strided(given.shape, given.stride(), 0)

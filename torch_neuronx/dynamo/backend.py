@@ -238,22 +238,25 @@ def compile_static(
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
 
 
+def _metadata() -> Any:
+    """What AOTAutograd knows of the graphs that are being compiled; None if it is not at work."""
+    context = TracingContext.try_get()
+    return None if context is None else context.fw_metadata
+
+
 def _returned() -> int | None:
     """How many results of AOTAutograd's forward graph are not kept for the backward pass."""
-    context = TracingContext.try_get()
-    if context is None or context.fw_metadata is None:
-        return None
-    return int(context.fw_metadata.num_forward)
+    meta = _metadata()
+    return None if meta is None else int(meta.num_forward)
 
 
-def _plain() -> frozenset[int]:
+def _without_gradients() -> frozenset[int]:
     """Which results of AOTAutograd's forward graph its caller gets as tensors without gradients."""
-    context = TracingContext.try_get()
-    meta = None if context is None else context.fw_metadata
+    meta = _metadata()
     if meta is None or meta.tokens:
         return frozenset()
     written = [x for x in meta.input_info if x.mutation_type is MutationType.MUTATED_OUT_GRAPH]
-    of: list[Any] = [*written, *meta.output_info]
+    of = [*written, *meta.output_info]
     return frozenset(i for i, info in enumerate(of) if not info.requires_grad)
 
 
@@ -264,10 +267,10 @@ def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
     its graphs the same names: `primals_1` is number 0 (`arg0_1` in graphs without gradients).
     None if it is not at work.
     """
-    context = TracingContext.try_get()
-    if context is None or context.fw_metadata is None:
+    meta = _metadata()
+    if meta is None:
         return None
-    static = frozenset(context.fw_metadata.static_input_indices or ())
+    static = frozenset(meta.static_input_indices or ())
     names = {f"primals_{i + 1}" for i in static} | {f"arg{i}_1" for i in static}
     arguments = gm.graph.find_nodes(op="placeholder")
     return frozenset(i for i, node in enumerate(arguments) if node.name in names)
@@ -325,7 +328,7 @@ def compile_graph(
         executable,
         inference=kind == "inference",
         returned=_returned() if forward else None,
-        plain=_plain() if forward else (),
+        without_gradients=_without_gradients() if forward else (),
     )
     for rest in (complete, give_memory):
         run = run if rest is None else rest(run)

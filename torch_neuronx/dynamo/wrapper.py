@@ -19,7 +19,7 @@ def boxed(
     *,
     inference: bool = False,
     returned: int | None = None,
-    plain: Collection[int] = (),
+    without_gradients: Collection[int] = (),
 ) -> Callable[[list[Any]], list[Any]]:
     """A function of the FX graph's arguments, given as a list that is emptied before the run.
 
@@ -31,11 +31,13 @@ def boxed(
         inference: none of its results has gradients.
         returned: how many of its results the caller gets; others are kept for the backward pass.
             All if None.
-        plain: the numbers of those that the caller gets as tensors without gradients.
+        without_gradients: the numbers of those that the caller gets as tensors without gradients.
     """
     sources, outputs = imported.arguments, imported.outputs
     alone = _alone(outputs[:returned])
-    bases = [o.index for o in (outputs[i] for i in plain) if o == Output("result", o.index)]
+    bases = [
+        o.index for o in (outputs[i] for i in without_gradients) if o == Output("result", o.index)
+    ]
     direct = len(outputs) == len(imported.graph.results) and all(
         output == Output("result", i) for i, output in enumerate(outputs)
     )

@@ -54,7 +54,8 @@ def integer_path(call: Call, *names: str) -> bool:
 def _bits(value: Array, like: Array) -> Array:
     """Return an operand of a bitvec operator as a pattern of the width of another: (P, F).
 
-    Wider patterns lose their upper bits, narrower ones are filled with zeros: no value is cast.
+    Wider patterns lose their upper bits, narrower ones are filled with zeros: no integer is cast.
+    Floats lose their fractions.
     """
     array = flat(value)
     pattern = bit_pattern(array if array.dtype.kind in "iu" else truncated(array))

@@ -10,14 +10,14 @@ namespace py = pybind11;
 namespace torch_neuronx {
 namespace {
 
-bool meet_demands(const std::string& name, const std::string& overload, const py::args& args,
-                  const py::kwargs& kwargs) {
+bool meet_demands(const std::string& name, const std::string& overload, const py::tuple& args,
+                  const py::dict& kwargs) {
   const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
   const Demands* demands = op ? demands_of(*op) : nullptr;
   if (demands == nullptr) return false;
   torch::jit::Stack stack;
   try {
-    stack = torch::jit::createStackForSchema(op->schema(), args, kwargs, std::nullopt);
+    stack = torch::jit::createStackForSchema(op->schema(), args, py::kwargs(kwargs), std::nullopt);
   } catch (const std::exception&) {  // of another overload; PyTorch's parser says so to the caller
     return false;
   }
@@ -27,11 +27,6 @@ bool meet_demands(const std::string& name, const std::string& overload, const py
 
 }  // namespace
 
-void bind_trusting(py::module& m) {
-  m.def("meet_demands", [](const std::string& name, const std::string& overload,
-                           const py::tuple& args, const py::dict& kwargs) {
-    return meet_demands(name, overload, py::args(args), py::kwargs(kwargs));
-  });
-}
+void bind_trusting(py::module& m) { m.def("meet_demands", &meet_demands); }
 
 }  // namespace torch_neuronx

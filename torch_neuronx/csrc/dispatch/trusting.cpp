@@ -67,9 +67,9 @@ Demands pool_backward(const char* pattern, int64_t dims) {
           .contiguous = {"indices"},
           .indices = {{"indices", "self", dims}}};
 }
-// Bilinear, nearest, bicubic; zeros, border, reflection. By another number nothing is written.
+// Bilinear, nearest, bicubic; zeros, border, reflection. By another number nothing is written. That
+// volumes have no bicubic mode PyTorch says itself.
 const std::vector<Choice> kGridChoices = {{"interpolation_mode", 3}, {"padding_mode", 3}};
-const std::vector<Choice> kGrid3dChoices = {{"interpolation_mode", 2}, {"padding_mode", 3}};
 const Demands kGrid = {.choices = kGridChoices};
 Demands grid_backward(const char* grad, const char* input, const char* grid) {
   return {.shapes = {{"grad_output", grad}, {"input", input}, {"grid", grid}},
@@ -153,7 +153,7 @@ const std::map<std::string, Demands>& table() {
       {"replication_pad3d_backward", kReplicationBackward},
       {"grid_sampler_2d", kGrid},
       {"_grid_sampler_2d_cpu_fallback", kGrid},
-      {"grid_sampler_3d", {.choices = kGrid3dChoices}},
+      {"grid_sampler_3d", kGrid},
       {"grid_sampler_2d_backward", grid_backward("NCYX", "NC++", "NYX2")},
       {"_grid_sampler_2d_cpu_fallback_backward", grid_backward("NCYX", "NC++", "NYX2")},
       {"grid_sampler_3d_backward", grid_backward("NCZYX", "NC+++", "NZYX3")},
