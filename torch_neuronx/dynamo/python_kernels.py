@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 from torch._ops import OpOverload
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 _NONE, _MEAN = 0, 1
 
@@ -94,25 +95,24 @@ def _affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool) -> Ten
     return base.bmm(theta.transpose(1, 2)).view(n, *sides, dims)
 
 
-def _unsafe_split(x: Tensor, sizes: int | list[int], dim: int = 0) -> list[Tensor]:
-    """`aten.unsafe_split` and `aten.unsafe_split_with_sizes`, whose parts share memory with x.
+def _shares(operator: OpOverload) -> None:
+    """Tell traces that the parts of an unsafe split share memory with the whole, as they do.
 
-    Their schemas say nothing of that, so that a trace takes the parts for copies and what is
-    written to x later is not seen in them. Parts by `split` can't be written to with gradients.
-
-    Args:
-        x: What to split.
-        sizes: Of the parts along dim, or of each but the last.
-        dim: Where to split.
-
-    Returns:
-        Views of x, each one of its own.
+    The operator's schema says nothing of that, so that functionalization takes the parts for copies
+    and what is written to one later is not seen in the other. Autograd, which is above it, goes on
+    to treat them as tensors of their own: such parts exist to be written to with gradients.
     """
-    start, parts = 0, []
-    for part in x.detach().split(sizes, dim):
-        parts.append(x.narrow(dim, start, part.shape[dim]))
-        start += part.shape[dim]
-    return parts
+
+    def kernel(
+        mode: FunctionalTensorMode, x: Tensor, sizes: int | list[int], dim: int = 0
+    ) -> Sequence[Tensor]:
+        if x.device.type != "neuron":
+            parts: Sequence[Tensor] = mode.__torch_dispatch__(operator, (), (x, sizes, dim))
+            return parts
+        with mode:
+            return x.split(sizes, dim)
+
+    operator.py_impl(FunctionalTensorMode)(kernel)
 
 
 def register() -> None:
@@ -122,8 +122,6 @@ def register() -> None:
     loss.py_impl(DispatchKey.AutogradPrivateUse1)(_multilabel_margin_loss)
     kernels: dict[OpOverload, Callable[..., Any]] = {
         aten.affine_grid_generator.default: _affine_grid,
-        aten.unsafe_split.Tensor: _unsafe_split,
-        aten.unsafe_split_with_sizes.default: _unsafe_split,
         # Their kernels in C++ (`native_rnn.cpp`) run fused cells, one by one.
         **{
             network: network.py_kernels[DispatchKey.Autograd]
@@ -136,3 +134,5 @@ def register() -> None:
     for operator, kernel in kernels.items():
         for key in (DispatchKey.AutogradPrivateUse1, DispatchKey.PrivateUse1):
             operator.py_impl(key)(kernel)
+    _shares(aten.unsafe_split.Tensor)
+    _shares(aten.unsafe_split_with_sizes.default)
