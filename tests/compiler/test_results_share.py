@@ -245,3 +245,71 @@ def test_what_is_no_view_can_be_written_to(name: str, gradients: bool) -> None:
             run("neuron", "neuron", caller), run("cpu", None, caller), strict=True
         ):
             torch.testing.assert_close(mine, theirs)
+
+
+def _gates(x: torch.Tensor) -> Sequence[torch.Tensor]:
+    """What such parts are for: activations in place, of which autograd sees no view."""
+    a, b, c, d = torch.unsafe_chunk(x, 4, -1)
+    a.sigmoid_()
+    b[0].copy_(b[-1])
+    c.mul_(c.detach().cos())
+    return [a * b, c, d]
+
+
+def _written(x: torch.Tensor) -> Sequence[torch.Tensor]:
+    (part,) = torch.unsafe_split(x.reshape(-1)[8:].reshape(7, 8), 7, 0)
+    part.mul_(part)
+    return [x]
+
+
+WRITTEN: dict[str, Callable[[torch.Tensor], Sequence[torch.Tensor]]] = {
+    "gates": lambda x: _gates(x * 2),
+    "of an argument": _gates,
+    "one part is the whole": lambda x: _written(x * 2),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", WRITTEN)
+def test_gradients_of_parts_that_are_written_to(function: str, *, dynamic: bool) -> None:
+    run, numbers = WRITTEN[function], torch.linspace(-1, 2, 64).reshape(8, 8)
+    torch.compiler.reset()
+    compiled = torch.compile(run, backend="neuron", dynamic=dynamic)
+    outcomes = []
+    for call, device in ((run, "cpu"), (run, "neuron"), (compiled, "neuron")):
+        x = numbers.to(device).clone().requires_grad_()
+        results = call(x)
+        sum(r.square().sum() for r in results).backward()  # type: ignore[union-attr]
+        outcomes.append([y.detach().cpu() for y in (*results, x, x.grad)])  # type: ignore[union-attr]
+    for got in outcomes[1:]:
+        torch.testing.assert_close(got, outcomes[0])
+
+
+def _same_memory(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Write to one of two arguments that share memory, by which AOTAutograd numbers them anew."""
+    a.mul_(-1) if a is not b else a.add_(1)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@pytest.mark.parametrize("twice", [False, True], ids=["one memory", "one tensor twice"])
+def test_gradients_through_views_of_results(position: int, *, twice: bool) -> None:
+    """Where arguments share memory and one is written to."""
+
+    def function(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+        _same_memory(a, b)
+        whole = x * 2
+        results = [whole.view(-1) if position else whole.t(), b * 2]
+        results.insert(position, whole)
+        return [*results, whole.cumsum(0)]
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="neuron")
+    outcomes = []
+    for call, device in ((function, "cpu"), (function, "neuron"), (compiled, "neuron")):
+        x = torch.linspace(-1, 2, 25).reshape(5, 5).to(device).requires_grad_()
+        a = torch.arange(12.0).to(device)
+        results = call(a, a if twice else a[2:8], x)
+        sum(r.square().sum() for r in results).backward()  # type: ignore[union-attr]
+        outcomes.append([y.detach().cpu() for y in (*results, a, x.grad)])  # type: ignore[union-attr]
+    for got in outcomes[1:]:
+        torch.testing.assert_close(got, outcomes[0])

@@ -15,9 +15,8 @@ import torch
 from torch._dynamo import disable
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler, MutationType
+from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
@@ -29,6 +28,12 @@ from torch_neuronx.dynamo.accepted import check_devices, check_types
 from torch_neuronx.dynamo.arguments import takes_any_tensor, written_out
 from torch_neuronx.dynamo.assertions import give_texts
 from torch_neuronx.dynamo.async_tp import fuse_collectives
+from torch_neuronx.dynamo.autograd_metadata import (
+    correct_bases,
+    metadata,
+    returned,
+    without_gradients,
+)
 from torch_neuronx.dynamo.collectives import functionalize
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.errors import DynamicShapeError
@@ -238,28 +243,6 @@ def compile_static(
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
 
 
-def _metadata() -> Any:
-    """What AOTAutograd knows of the graphs that are being compiled; None if it is not at work."""
-    context = TracingContext.try_get()
-    return None if context is None else context.fw_metadata
-
-
-def _returned() -> int | None:
-    """How many results of AOTAutograd's forward graph are not kept for the backward pass."""
-    meta = _metadata()
-    return None if meta is None else int(meta.num_forward)
-
-
-def _without_gradients() -> frozenset[int]:
-    """Which results of AOTAutograd's forward graph its caller gets as tensors without gradients."""
-    meta = _metadata()
-    if meta is None or meta.tokens:
-        return frozenset()
-    written = [x for x in meta.input_info if x.mutation_type is MutationType.MUTATED_OUT_GRAPH]
-    of = [*written, *meta.output_info]
-    return frozenset(i for i, info in enumerate(of) if not info.requires_grad)
-
-
 def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
     """Which arguments of one of AOTAutograd's graphs are parameters and buffers of modules.
 
@@ -267,7 +250,7 @@ def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
     its graphs the same names: `primals_1` is number 0 (`arg0_1` in graphs without gradients).
     None if it is not at work.
     """
-    meta = _metadata()
+    meta = metadata()
     if meta is None:
         return None
     static = frozenset(meta.static_input_indices or ())
@@ -300,6 +283,8 @@ def compile_graph(
     del example_inputs  # the placeholders carry them
     with unset_fake_temporarily():
         observe = dump.observer(name)
+        if kind != "backward":
+            correct_bases(gm)
         if observe is not None:
             observe("fx", lambda: str(gm.print_readable(print_output=False)))
         fuse_collectives(gm)
@@ -327,8 +312,8 @@ def compile_graph(
         imported,
         executable,
         inference=kind == "inference",
-        returned=_returned() if forward else None,
-        without_gradients=_without_gradients() if forward else (),
+        returned=returned() if forward else None,
+        without_gradients=without_gradients() if forward else (),
     )
     for rest in (complete, give_memory):
         run = run if rest is None else rest(run)

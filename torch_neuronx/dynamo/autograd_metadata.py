@@ -1,0 +1,80 @@
+"""What AOTAutograd knows of the graphs that are being compiled, and what it has wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.schemas import MutationType, OutputType
+from torch._guards import TracingContext
+
+_WHOLE = (OutputType.non_alias, OutputType.unsafe_view_alias)
+_OF_RESULTS = OutputType.alias_of_intermediate_base_is_user_output
+_OF_INTERMEDIATES = (
+    OutputType.alias_of_intermediate,
+    OutputType.alias_of_intermediate_save_as_output,
+)
+
+
+def metadata() -> Any:
+    """AOTAutograd's `ViewAndMutationMeta`; None if it is not at work."""
+    context = TracingContext.try_get()
+    return None if context is None else context.fw_metadata
+
+
+def returned() -> int | None:
+    """How many results of AOTAutograd's forward graph are not kept for the backward pass."""
+    meta = metadata()
+    return None if meta is None else int(meta.num_forward)
+
+
+def without_gradients() -> frozenset[int]:
+    """Which results of AOTAutograd's forward graph its caller gets as tensors without gradients."""
+    meta = metadata()
+    if meta is None or meta.tokens:
+        return frozenset()
+    written = [x for x in meta.input_info if x.mutation_type is MutationType.MUTATED_OUT_GRAPH]
+    of = [*written, *meta.output_info]
+    return frozenset(i for i, info in enumerate(of) if not info.requires_grad)
+
+
+def correct_bases(gm: torch.fx.GraphModule) -> None:
+    """Name the right base of each result that is a view of what its graph makes.
+
+    Where arguments share memory and one is written to, or one is given twice, AOTAutograd numbers
+    the arguments anew, and these bases with them, although they are numbers of results. The view is
+    then made of another result, and the gradients through it are lost without a word.
+
+    Args:
+        gm: AOTAutograd's graph without gradients, or forward. It returns what was written to
+            arguments, then the user's results, then intermediate tensors that are bases.
+    """
+    meta = metadata()
+    if meta is None or meta.tokens:
+        return
+    first, count = meta.num_mutated_inp_runtime_indices, len(meta.output_info)
+    results = gm.graph.output_node().args[0]
+    assert isinstance(results, Sequence)
+    memory = [_memory(x) for x in results]
+    users, bases = memory[first : first + count], memory[first + count :]
+    bases = bases[: meta.num_intermediate_bases]
+    whole = [info.output_type in _WHOLE for info in meta.output_info]
+    for i, info in enumerate(meta.output_info):
+        if info.output_type is _OF_RESULTS:
+            same = [j for j, x in enumerate(users) if whole[j] and x == users[i]]
+        elif info.output_type in _OF_INTERMEDIATES:
+            same = [j for j, x in enumerate(bases) if x == users[i]]
+        else:
+            continue
+        if users[i] is not None and same and info.base_idx not in same:
+            meta.output_info[i] = replace(info, base_idx=same[0])
+
+
+def _memory(node: object) -> int | None:
+    """What identifies the storage of a node's tensor."""
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    return value.untyped_storage()._cdata
