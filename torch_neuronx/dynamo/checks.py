@@ -36,7 +36,7 @@ def checked(
     if not index.type.size or (known is not None and low <= known[0] and known[1] < extent):
         return index
     zero = token(cx, index, low, extent, text, lookup=lookup)
-    if extent <= 1:  # where there is no choice nothing needs the indices, but the check has to run
+    if extent <= 1 or 0 in cx.shape:  # where nothing needs the indices the check has to run as well
         cx.effects.append(zero)
         return index
     return build.add(index, build.broadcast_to(zero, index.shape))

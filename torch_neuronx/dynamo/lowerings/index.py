@@ -93,12 +93,14 @@ def _indexed(
     """(Dimension, positions) pairs of advanced indexing, and where the new dimensions stand."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     shape = e.shape_of(*(i for _, i in given))
+    dims = [d for d, _ in given]
+    rest = [n for d, n in enumerate(x.shape) if d not in dims]
     places = []
     for d, i in given:
-        # Nothing is looked up if another index has no elements.
-        index = bounded(cx, i, d, x.shape[d], negative=True) if 0 not in shape else i
+        # Nothing is looked up if another index, or what each names, has no elements.
+        used = 0 not in shape and (0 not in rest or not x.shape[d])
+        index = bounded(cx, i, d, x.shape[d], negative=True) if used else i
         places.append((d, b.broadcast_to(e.wrap_index(index, x.shape[d]), shape)))
-    dims = [d for d, _ in given]
     together = dims[-1] - dims[0] + 1 == len(dims)
     return places, dims[0] if together else 0
 
@@ -269,12 +271,20 @@ def index_select(cx: Context, x: Node, dim: int, indices: Node) -> Node:
 
 
 def _rows(
-    cx: Context, x: Node, dim: int, indices: Node, *, negative: bool = False, lookup: bool = True
+    cx: Context, x: Node, dim: int, indices: Node, *, used: bool = True, negative: bool = False
 ) -> tuple[int, list[tuple[int, Node]]]:
+    """The axis, and (dimension, positions) of its slices, which are compared if they are `used`."""
     axis = e.dim(dim, x.type.rank)
     flat = b.reshape(indices, (indices.type.size,))
-    flat = bounded(cx, flat, axis, x.shape[axis], negative=negative, lookup=lookup)
+    if used:
+        flat = bounded(cx, flat, axis, x.shape[axis], negative=negative)
     return axis, [(axis, e.wrap_index(flat, x.shape[axis]))]
+
+
+def _has_slices(x: Node, dim: int) -> bool:
+    """Whether slices along a dimension have elements; kernels that loop over them ask no other."""
+    axis = e.dim(dim, x.type.rank)
+    return 0 not in x.shape[:axis] + x.shape[axis + 1 :]
 
 
 _OTHER_SHAPE = "source tensor shape must match self tensor shape, excluding the specified dimension"
@@ -310,7 +320,7 @@ def index_add(
     _refuse_other_slices(cx, x, dim, indices, source)
     if not x.type.rank:
         x, source = b.reshape(x, (1,)), b.reshape(source, (1,))
-    axis, places = _rows(cx, x, dim, indices)
+    axis, places = _rows(cx, x, dim, indices, used=bool(x.type.size))
     wide = compute_dtype(x.dtype)
     shape = (*x.shape[:axis], indices.type.size, *x.shape[axis + 1 :])
     source = e.scaled(b.reshape(b.convert(source, wide), shape), alpha)
@@ -322,7 +332,7 @@ def index_add(
 def index_copy(cx: Context, x: Node, dim: int, indices: Node, source: Node) -> Node:
     if not x.type.rank:
         x = b.reshape(x, (1,))
-    axis, places = _rows(cx, x, dim, indices)
+    axis, places = _rows(cx, x, dim, indices, used=_has_slices(x, dim))
     shape = (*x.shape[:axis], indices.type.size, *x.shape[axis + 1 :])
     result = put_along(x, places, b.reshape(b.convert(source, cx.dtype), shape), "set")
     return b.reshape(result, cx.shape)
@@ -332,7 +342,7 @@ def index_copy(cx: Context, x: Node, dim: int, indices: Node, source: Node) -> N
 def index_fill(cx: Context, x: Node, dim: int, indices: Node, fill: Value) -> Node:
     if not x.type.rank:
         x = b.reshape(x, (1,))
-    axis, places = _rows(cx, x, dim, indices, negative=True)
+    axis, places = _rows(cx, x, dim, indices, used=_has_slices(x, dim), negative=True)
     shape = (*x.shape[:axis], indices.type.size, *x.shape[axis + 1 :])
     result = put_along(x, places, b.broadcast_to(e.value(fill, cx.dtype), shape), "set")
     return b.reshape(result, cx.shape)
