@@ -7,6 +7,7 @@ place, but an infinity, a NaN and the sign of a zero are what they are.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -201,3 +202,21 @@ def test_group_norm_of_equal_numbers(groups: int, value: float) -> None:
     torch.compiler.reset()
     got = compiled(x.to("neuron"), groups, weight.to("neuron"), bias.to("neuron"))
     assert torch.equal(got.cpu(), bias.reshape(4, 1).expand(2, 4, 17))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_comparisons_with_numbers_that_the_type_does_not_have(dtype: torch.dtype) -> None:
+    """They wrap around, as they do in eager mode and on the CPU."""
+    info = torch.iinfo(dtype)
+    numbers = (-1, info.max + 1, 2 * info.max + 1, info.min - 1, info.max + 45, 1 << 40)
+    x = torch.tensor([info.min, info.max, 0, 1, 44, info.max // 2])
+    table: dict[str, Function] = {
+        f"{name} {number}": lambda x, of=of, number=number: of(x, number)  # type: ignore[misc]
+        for name, of in vars(operator).items()
+        if name in ("eq", "ne", "lt", "le", "gt", "ge")
+        for number in numbers
+    }
+    got, want = results(table, x.to(dtype))
+    for name, function in table.items():
+        assert torch.equal(got[name].cpu(), want[name]), name
+        assert torch.equal(function(x.to(dtype).to("neuron")).cpu(), want[name]), name

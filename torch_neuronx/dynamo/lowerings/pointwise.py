@@ -307,22 +307,9 @@ def _logical(op: Op, cx: Context, x: Node, y: Node) -> Node:
 
 
 def _comparison(direction: str, cx: Context, x: Value, y: Value) -> Node:
-    left, right = _comparable(x, y)
+    # A number wraps around in the tensor's type, as it does in eager mode.
+    left, right = e.rounded_together(result_dtype(x, y), x, y)
     return finish(cx, b.compare(left, right, direction))
-
-
-def _comparable(x: Value, y: Value) -> list[Node]:
-    """Two values in their common type; a number outside its range must not wrap around."""
-    dtype = result_dtype(x, y)
-    if dtype.is_integer and not (isinstance(x, Node) and isinstance(y, Node)):
-        plain = y if isinstance(x, Node) else x
-        if not isinstance(plain, Node | complex) and _wraps(plain, dtype):
-            dtype = DType.F64
-    return e.rounded_together(dtype, x, y)
-
-
-def _wraps(value: Scalar, dtype: DType) -> bool:
-    return bool(e.number(value, dtype)["literal"].array != value)
 
 
 for _overload, _op in ARITHMETIC.items():
