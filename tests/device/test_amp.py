@@ -1,5 +1,8 @@
 """Autocast and gradient scaling."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -150,3 +153,44 @@ def test_scaler_state_round_trip() -> None:
     other = torch.amp.GradScaler("neuron")
     other.load_state_dict(scaler.state_dict())
     assert other.get_scale() == 8.0
+
+
+RESIZED: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "nearest of lines": ((2, 3, 4), {"mode": "nearest"}),
+    "nearest": ((2, 3, 4, 4), {"mode": "nearest"}),
+    "nearest of volumes": ((2, 3, 2, 4, 4), {"mode": "nearest"}),
+    "nearest-exact of lines": ((2, 3, 4), {"mode": "nearest-exact"}),
+    "nearest-exact": ((2, 3, 4, 4), {"mode": "nearest-exact"}),
+    "nearest-exact of volumes": ((2, 3, 2, 4, 4), {"mode": "nearest-exact"}),
+    "linear": ((2, 3, 4), {"mode": "linear"}),
+    "bilinear": ((2, 3, 4, 4), {"mode": "bilinear"}),
+    "bilinear, smoothed": ((2, 3, 4, 4), {"mode": "bilinear", "antialias": True}),
+    "trilinear": ((2, 3, 2, 4, 4), {"mode": "trilinear"}),
+    "bicubic": ((2, 3, 4, 4), {"mode": "bicubic"}),
+    "bicubic, smoothed": ((2, 3, 4, 4), {"mode": "bicubic", "antialias": True}),
+}
+
+
+@pytest.mark.parametrize("backend", ["neuron", "aot_eager"])
+@pytest.mark.parametrize("name", RESIZED)
+def test_compiled_resampling_has_the_type_of_eager_mode(name: str, backend: str) -> None:
+    """PyTorch's tracing makes a formula of it before the operator that its list of types names."""
+    shape, options = RESIZED[name]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(x, scale_factor=1.5, **options)
+
+    x = torch.linspace(-2, 2, math.prod(shape)).reshape(shape).to("neuron", torch.bfloat16)
+    torch.compiler.reset()
+    with torch.autocast("neuron", torch.bfloat16):
+        eager, compiled = function(x), torch.compile(function, backend=backend)(x)
+    assert eager.dtype == compiled.dtype == torch.float32
+    torch.testing.assert_close(compiled, eager)
+
+
+def test_compiled_ldexp_has_the_type_of_eager_mode() -> None:
+    x = torch.ones(3, device="neuron", dtype=torch.bfloat16)
+    torch.compiler.reset()
+    with torch.autocast("neuron", torch.bfloat16):
+        eager, compiled = torch.ldexp(x, x), torch.compile(torch.ldexp, backend="neuron")(x, x)
+    assert eager.dtype == compiled.dtype == torch.float32

@@ -37,6 +37,22 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
 #define TN_PROMOTE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
   AT_FORALL_PROMOTE(TN_PROMOTE)
+  // Tracing replaces these by a formula before the inner operators, which the lists name, are
+  // called.
+  TN_FP32(ldexp, Tensor)
+#define TN_FP32_VEC(name) TN_FP32(name, vec)
+  TN_FP32_VEC(upsample_nearest1d)
+  TN_FP32_VEC(_upsample_nearest_exact1d)
+  TN_FP32_VEC(upsample_nearest2d)
+  TN_FP32_VEC(_upsample_nearest_exact2d)
+  TN_FP32_VEC(upsample_nearest3d)
+  TN_FP32_VEC(_upsample_nearest_exact3d)
+  TN_FP32_VEC(upsample_linear1d)
+  TN_FP32_VEC(upsample_bilinear2d)
+  TN_FP32_VEC(_upsample_bilinear2d_aa)
+  TN_FP32_VEC(upsample_trilinear3d)
+  TN_FP32_VEC(upsample_bicubic2d)
+  TN_FP32_VEC(_upsample_bicubic2d_aa)
   m.impl("binary_cross_entropy", TORCH_FN(binary_cross_entropy_banned));
 }
 
