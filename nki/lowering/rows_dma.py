@@ -152,7 +152,7 @@ def _transpose(work: Work) -> None:
     valid = validity(work, "src")
     src, dst = work.operand("src"), work.operand("dst")
     axes = work.attributes["axes"] or AXES[len(src.shape)]
-    turned = _turn(src, axes)
+    turned = _turn(work.apart(src, dst), axes)
     masks = [] if valid is None else [_turn(valid, axes)]
     loop = Flat(work, "dma_transpose", [dst, turned, *masks])
     chosen = build.compare("NE", loop.load(masks[0]), 0) if masks else None

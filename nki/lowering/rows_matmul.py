@@ -174,7 +174,8 @@ def _choose(work: Work, moving: Operand, chosen: Operand, wrong: Operand) -> Non
 @implements("nc_transpose")
 def _transpose(work: Work) -> None:
     template = work.template
-    data, dst = work.operand("data"), work.operand("dst")
+    dst = work.operand("dst")
+    data = work.apart(work.operand("data"), dst)
     if len(merge(data.free_dims)) > 1:
         data = work.dense(data)
     dims = merge(data.free_dims)

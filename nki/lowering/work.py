@@ -103,6 +103,10 @@ class Work(Draft):
         self.copy_bits(operand, copy)
         return copy
 
+    def apart(self, operand: Operand, target: Operand) -> Operand:
+        """Return an operand whose items go elsewhere: a copy if it is the target itself."""
+        return self.dense(operand) if operand.pointer == target.pointer else operand
+
     def copy_bits(self, source: Operand, target: Operand) -> None:
         """Copy items between operands of one shape and type."""
         both = [target, source]

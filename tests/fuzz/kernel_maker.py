@@ -76,6 +76,7 @@ class Maker:
     Attributes:
         seed: decides everything, together with `left_out`.
         left_out: numbers of steps that do nothing, for shrinking.
+        beside: operands of the instruction that is being made.
         log: what was done, to be read.
         used: how often each instruction was issued.
     """
@@ -88,6 +89,7 @@ class Maker:
     looked: list[Looked] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     pool: list[Any] = field(default_factory=list)
+    beside: list[Any] = field(default_factory=list)
     address: int = 0
     depth: int = 0
     # Whether the accumulation registers may hold sums of what is not exact.
@@ -199,9 +201,14 @@ class Maker:
     def find(
         self, rng: Rng, shape: tuple[int, ...], dtypes: Any, regions: Any, *, written: bool
     ) -> Any:
-        """Return a view of a shape: of what is there, or of a new tensor."""
+        """Return a view of a shape: another operand, of what is there, or of a new tensor."""
         allowed = sorted(set(dtypes or NAMES))
         places = sorted(set(regions) & {"sbuf", "psum", "private_hbm", "shared_hbm"})
+        if rng.random() < 0.15:
+            for view in self.beside:
+                same = view.dtype in allowed and tuple(view.shape) == tuple(shape)
+                if same and view.buffer.name in places:
+                    return view
         for _ in range(3):
             if not self.pool or rng.random() < 0.3:
                 break
@@ -288,6 +295,7 @@ class Maker:
         make = _SHAPES.get(row.name)
         shapes = {} if make is None else make(rng, partitions, free)
         plain = (partitions, free)
+        self.beside = []
         if free % 2 == 0 and rng.random() < 0.2:
             plain = (partitions, 2, free // 2)  # type: ignore[assignment]
         try:
@@ -344,6 +352,7 @@ class Maker:
             self.find(rng, shape, operand.dtypes, operand.regions, written=written)
             for _ in range(count)
         ]
+        self.beside += made
         return made if kind is Kind.TILES else made[0]
 
     def _agree(self, rng: Rng, row: Instruction, operands: dict[str, Any]) -> None:

@@ -220,6 +220,30 @@ def dma_transpose(src: Any, _: Any, dtype: str) -> Any:
     return out
 
 
+@copy(turned)
+def nc_transpose_in_place(src: Any, _: Any, dtype: str) -> Any:
+    out = tile(dtype)
+    nisa.dma_copy(out, src)
+    nisa.nc_transpose(out, out, engine=nisa.engine.vector)
+    return out
+
+
+@copy(turned)
+def dma_transpose_in_place(src: Any, _: Any, dtype: str) -> Any:
+    out = tile(dtype)
+    nisa.dma_copy(out, src)
+    nisa.dma_transpose(out, out)
+    return out
+
+
+@copy(lambda x, _: x[::-1])
+def nc_stream_shuffle_in_place(src: Any, _: Any, dtype: str) -> Any:
+    out = tile(dtype)
+    nisa.dma_copy(out, src)
+    nisa.nc_stream_shuffle(out, out, list(range(SIDE))[::-1])
+    return out
+
+
 @copy(lambda x, _: x[::-1])
 def nc_stream_shuffle(src: Any, _: Any, dtype: str) -> Any:
     out = tile(dtype)
