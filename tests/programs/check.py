@@ -261,8 +261,8 @@ def _by_the_rule(
                 real = [_moved(x, device) for x in program.inputs.values()]
                 return function(*(mode.from_tensor(x, static_shapes=True) for x in real))
             return function(*(_fake(x, device) for x in program.inputs.values()))
-    except (GuardOnDataDependentSymNode, DynamicOutputShapeException, RuntimeError):
-        return None
+    except (GuardOnDataDependentSymNode, DynamicOutputShapeException, RuntimeError, ValueError):
+        return None  # ValueError: a list of tensors whose number depends on data
 
 
 def _facts(x: torch.Tensor | None) -> tuple[torch.dtype | None, tuple[int, ...]]:

@@ -50,7 +50,13 @@ class Noise(TorchDispatchMode):
             lambda x: self._changed(x) if isinstance(x, torch.Tensor) and id(x) not in kept else x,
             (args, kwargs),
         )
+        if func in _SAMPLERS:
+            args = (args[0], self._moved(args[1]), *args[2:])
         out = _wide(func, args, kwargs) if func in _SUMS else func(*args, **kwargs)
+        if func in _REMAINDERS:
+            out = torch.where((args[0] / args[1]).isinf(), self._either(out), out)
+        if func in _STATISTICS and any(map(_overflows_squared, pytree.tree_leaves(args))):
+            out = pytree.tree_map(self._either, out)
         inner = _INNER.get(func)
         if inner is not None:
             moved = inner(*args) * self._noise(out) * torch.finfo(out.dtype).eps
@@ -59,6 +65,16 @@ class Noise(TorchDispatchMode):
             if isinstance(x, torch.Tensor) and _is_float(x) and _writable(x):
                 x.copy_(self._changed(x))
         return out
+
+    def _either(self, x: torch.Tensor) -> torch.Tensor:
+        """NaN or zeros."""
+        chosen = torch.rand((), generator=self._generator) < 0.5
+        return torch.full_like(x, torch.nan if chosen else 0.0)
+
+    def _moved(self, grid: torch.Tensor) -> torch.Tensor:
+        """Places between -1 and 1: what is computed with is their distance from -1."""
+        moved = grid.double() + self._noise(grid) * torch.finfo(grid.dtype).eps
+        return moved.to(grid.dtype)
 
     def _noise(self, x: torch.Tensor) -> torch.Tensor:
         drawn = torch.rand(x.shape, generator=self._generator, dtype=torch.float64)
@@ -81,6 +97,32 @@ class Noise(TorchDispatchMode):
 
 #: What an operator rounds inside, where that is more than its result: x (1 + erf(x / sqrt(2))) / 2.
 _INNER: dict[Any, Any] = {torch.ops.aten.gelu.default: lambda x: x.abs()}
+
+
+#: Which the CPU's kernels compute in float32 or in float64, depending on operator and layout, so that
+#: the squares of large numbers overflow or don't. No engine of a NeuronCore computes in float64.
+_STATISTICS = frozenset(
+    overload
+    for packet in (
+        torch.ops.aten.native_batch_norm, torch.ops.aten.native_batch_norm_backward,
+        torch.ops.aten.var, torch.ops.aten.std, torch.ops.aten.var_mean, torch.ops.aten.std_mean,
+    )
+    for overload in (getattr(packet, name) for name in packet.overloads() if "out" not in name)
+)  # fmt: skip
+#: Of which the CPU's vectors make NaN where the quotient overflows, and its last few elements the
+#: right number.
+_REMAINDERS = frozenset(
+    overload
+    for packet in (torch.ops.aten.fmod, torch.ops.aten.remainder)
+    for overload in (packet.Tensor, packet.Scalar)
+)
+_SAMPLERS = frozenset(
+    {
+        torch.ops.aten.grid_sampler_2d.default,
+        torch.ops.aten.grid_sampler_3d.default,
+        torch.ops.aten._grid_sampler_2d_cpu_fallback.default,
+    }
+)
 
 
 #: What the CPU sums in 16 bits where operands have these: of some hundred terms, and of a small one
@@ -114,6 +156,10 @@ def _cast(values: Any, given: set[torch.dtype], wanted: torch.dtype) -> Any:
 
 def _is_float(x: torch.Tensor) -> bool:
     return x.dtype.is_floating_point or x.dtype.is_complex
+
+
+def _overflows_squared(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and bool((x.abs().nan_to_num(0.0, 0.0) > 1e18).any())
 
 
 def _writable(x: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from tests.programs.program import Statement
+from tests.programs.statements import has_elements_apart
 
 Values = Mapping[str, torch.Tensor]
 Fresh = Callable[[str], str]
@@ -69,7 +70,7 @@ def draw(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
 
 def overlap(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     """A write, or an `out=`, whose operands share memory with what is written, wholly or partly."""
-    name = _some(rng, values, lambda x: x.dim() > 0 and x.shape[0] > 1)
+    name = _some(rng, values, lambda x: x.dim() > 0 and x.shape[0] > 1 and has_elements_apart(x))
     if name is None:
         return None
     n = values[name].shape[0]
