@@ -77,4 +77,4 @@ def _memory(node: object) -> int | None:
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
-    return value.untyped_storage()._cdata
+    return int(value.untyped_storage()._cdata)

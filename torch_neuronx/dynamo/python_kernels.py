@@ -106,11 +106,13 @@ def _shares(operator: OpOverload) -> None:
     def kernel(
         mode: FunctionalTensorMode, x: Tensor, sizes: int | list[int], dim: int = 0
     ) -> Sequence[Tensor]:
-        if x.device.type != "neuron":
-            parts: Sequence[Tensor] = mode.__torch_dispatch__(operator, (), (x, sizes, dim))
-            return parts
-        with mode:
-            return x.split(sizes, dim)
+        parts: Sequence[Tensor]
+        if x.device.type == "neuron":
+            with mode:
+                parts = x.split(sizes, dim)
+        else:
+            parts = mode.__torch_dispatch__(operator, (), (x, sizes, dim))
+        return parts
 
     operator.py_impl(FunctionalTensorMode)(kernel)
 
