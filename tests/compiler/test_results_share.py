@@ -313,3 +313,32 @@ def test_gradients_through_views_of_results(position: int, *, twice: bool) -> No
         outcomes.append([y.detach().cpu() for y in (*results, a, x.grad)])  # type: ignore[union-attr]
     for got in outcomes[1:]:
         torch.testing.assert_close(got, outcomes[0])
+
+
+# Dynamo's, as above.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(slice(9, 12), slice(9, 12)), (slice(9, 12), slice(10, 14)), (slice(0, 9, 4), slice(8, 10)),
+     (slice(0, 3), slice(3, 6)), (slice(0, 8, 2), slice(1, 9, 2))],
+)  # fmt: skip
+def test_small_views_of_something_large(
+    one: slice, other: slice, *, dynamic: bool, gradients: bool
+) -> None:
+    """The next graph writes to one of them, and reads the other."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        flat = (x * 2).view(-1)
+        a, b, more = flat[one], flat[other], y * 3
+        torch._dynamo.graph_break()
+        a.add_(1)
+        return [a * 2, b * 3, more]
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="neuron", dynamic=dynamic)
+    x, y = torch.arange(64.0).view(8, 8), torch.ones(2)
+    got = compiled(x.to("neuron"), y.to("neuron").requires_grad_(gradients))
+    for mine, expected in zip(got, function(x, y), strict=True):
+        assert torch.equal(mine.detach().cpu(), expected)

@@ -143,6 +143,8 @@ def _longer(x: torch.Tensor) -> torch.Tensor:
         return x
     rows = torch.arange(x.shape[0] + 1).clamp(max=x.shape[0] - 1)
     made = x.detach().index_select(0, rows)
+    if x.is_floating_point():
+        made[-1].mul_(0.75)  # of two equal rows any may be the largest
     if not x.is_contiguous() and x.dim() > 1:
         made = made.transpose(-1, -2).contiguous().transpose(-1, -2)
     return made.requires_grad_(x.requires_grad)

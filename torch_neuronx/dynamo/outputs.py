@@ -7,10 +7,12 @@ the views are made when the program returns.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -141,9 +143,41 @@ def _bases(
             groups.setdefault(base, []).append(node)
     for base, members in groups.items():
         kept = sum(n.meta["val"].numel() for n in members)
-        if base in members or 2 * kept >= base.meta["val"].numel():
+        much = 2 * kept >= base.meta["val"].numel()
+        if base in members or much or _overlap([n.meta["val"] for n in members]):
             bases.update(dict.fromkeys(members, base))
     return bases
+
+
+class _Places:
+    """The places of a tensor's elements, as NumPy's solver takes them: nothing is ever read."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        size, view = x.element_size(), strided(x)
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": view.size,
+            "strides": tuple(size * step for step in view.stride),
+            "typestr": f"|V{size}",
+            "data": ((1 << 40) + size * view.offset, True),
+        }
+
+
+_PATIENCE: Any = 100_000  # steps of the solver, a millisecond
+
+
+def _overlap(members: Sequence[torch.Tensor]) -> bool:
+    """Whether two views of one memory share an element, so that a write to one changes the other.
+
+    In doubt they do.
+    """
+    places = [np.asarray(_Places(x)) for x in members]
+    try:
+        return any(
+            np.shares_memory(a, b, max_work=_PATIENCE) for a, b in itertools.combinations(places, 2)
+        )
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _viewable(node: torch.fx.Node, base: torch.fx.Node) -> bool:
