@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from neuronxcc.addresses import Addresses, share_a_byte
 from nki.addressing import indices
 from nki.bounds import limit
 from nki.core import OnChip
@@ -242,31 +243,15 @@ def overlap(a: NkiTensor, b: NkiTensor) -> bool:
         return False
     if a.pattern.indirect is not None or b.pattern.indirect is not None:
         return True
-    try:
-        return np.shares_memory(_Addresses(a), _Addresses(b), max_work=_PATIENCE)
-    except np.exceptions.TooHardError:
-        return _share_bytes(a, b)
+    found = share_a_byte(_addresses(a), _addresses(b))
+    return _share_bytes(a, b) if found is None else found
 
 
-_PATIENCE: Any = 100_000  # steps of NumPy's solver, a millisecond; the problem is NP-hard
-
-
-class _Addresses:
-    """A view as NumPy's solver wants it: an array whose addresses are looked at, never its bytes.
-
-    The bytes are lazily made, and asking whether views overlap is no reason to make them.
-    """
-
-    def __init__(self, tensor: NkiTensor) -> None:
-        storage, p = tensor.storage, tensor.pattern
-        offset, strides = byte_layout(storage, p)
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": p.shape,
-            "strides": strides,
-            "typestr": f"|V{info(p.dtype).itemsize}",
-            "data": ((1 << 40) + offset, True),
-        }
+def _addresses(tensor: NkiTensor) -> Addresses:
+    """A view's addresses. Its bytes are lazily made, and this is no reason to make them."""
+    storage, p = tensor.storage, tensor.pattern
+    offset, strides = byte_layout(storage, p)
+    return Addresses(p.shape, strides, info(p.dtype).itemsize, offset)
 
 
 def _share_bytes(a: NkiTensor, b: NkiTensor) -> bool:

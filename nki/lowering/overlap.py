@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
+from neuronxcc.addresses import Addresses, share_a_byte
 from nki.bounds import limit
 from nki.dtypes import info
 from nki.isa.spec import Role
@@ -61,20 +60,8 @@ def _meet(a: _Extent, at: int, b: _Extent, bt: int) -> bool:
     return ends[0][0] < ends[1][1] and ends[1][0] < ends[0][1]
 
 
-class _Addresses:
-    """A form as NumPy's solver wants it: an array of addresses, whose bytes are never looked at."""
-
-    def __init__(self, form: TileForm, byte: int) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": form.shape,
-            "strides": form.strides,
-            "typestr": f"|V{info(form.dtype).itemsize}",
-            "data": ((1 << 40) + byte, True),
-        }
-
-
-_PATIENCE: Any = 100_000  # steps of the solver, a millisecond
+def _addresses(form: TileForm, byte: int) -> Addresses:
+    return Addresses(form.shape, form.strides, info(form.dtype).itemsize, byte)
 
 
 def _share(a: TileForm | RegisterForm, at: int, b: TileForm | RegisterForm, bt: int) -> bool:
@@ -83,10 +70,7 @@ def _share(a: TileForm | RegisterForm, at: int, b: TileForm | RegisterForm, bt: 
     assert isinstance(b, TileForm)
     if a.indirect is not None or b.indirect is not None:
         return True
-    try:
-        return np.shares_memory(_Addresses(a, at), _Addresses(b, bt), max_work=_PATIENCE)
-    except np.exceptions.TooHardError:
-        return True
+    return share_a_byte(_addresses(a, at), _addresses(b, bt)) is not False
 
 
 def _parts(form: Form) -> list[tuple[TileForm | RegisterForm, bool]]:

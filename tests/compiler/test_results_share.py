@@ -285,18 +285,13 @@ def test_gradients_of_parts_that_are_written_to(function: str, *, dynamic: bool)
         torch.testing.assert_close(got, outcomes[0])
 
 
-def _same_memory(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Write to one of two arguments that share memory, by which AOTAutograd numbers them anew."""
-    a.mul_(-1) if a is not b else a.add_(1)
-
-
 @pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize("twice", [False, True], ids=["one memory", "one tensor twice"])
 def test_gradients_through_views_of_results(position: int, *, twice: bool) -> None:
     """Where arguments share memory and one is written to."""
 
     def function(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
-        _same_memory(a, b)
+        a.add_(1)
         whole = x * 2
         results = [whole.view(-1) if position else whole.t(), b * 2]
         results.insert(position, whole)
@@ -342,3 +337,25 @@ def test_small_views_of_something_large(
     got = compiled(x.to("neuron"), y.to("neuron").requires_grad_(gradients))
     for mine, expected in zip(got, function(x, y), strict=True):
         assert torch.equal(mine.detach().cpu(), expected)
+
+
+def test_results_of_a_graph_in_parts() -> None:
+    """What AOTAutograd says of the whole graph's results is not said of those of its parts."""
+    stream = torch.Stream("neuron")
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        whole = x * 2
+        with stream:
+            other = y + 1
+        return [whole.view(-1), whole, other * 2, whole.sum()]
+
+    torch.compiler.reset()
+    x = torch.arange(9.0).view(3, 3).to("neuron").requires_grad_()
+    y = torch.ones(3, device="neuron")
+    got = torch.compile(function, backend="neuron")(x, y)
+    for mine, expected in zip(got, function(x, y), strict=True):
+        assert mine.requires_grad == expected.requires_grad
+        assert torch.equal(mine, expected)
+    (got[0].sum() + got[1].sum()).backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad.cpu(), torch.full((3, 3), 4.0))

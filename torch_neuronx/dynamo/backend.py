@@ -278,13 +278,17 @@ def compile_graph(
     kind: str = "inference",
     name: str = "graph",
     options: Mapping[str, Any] | None = None,
+    whole: bool = True,
 ) -> Compiled:
-    """Compile one functional ATen graph; takes its arguments as a list, which it empties."""
+    """Compile one functional ATen graph; takes its arguments as a list, which it empties.
+
+    A part of one is not `whole`: what AOTAutograd knows of results is not about those of parts.
+    """
     del example_inputs  # the placeholders carry them
     with unset_fake_temporarily():
-        observe = dump.observer(name)
-        if kind != "backward":
+        if whole and kind != "backward":
             correct_bases(gm)
+        observe = dump.observer(name)
         if observe is not None:
             observe("fx", lambda: str(gm.print_readable(print_output=False)))
         fuse_collectives(gm)
@@ -292,12 +296,12 @@ def compile_graph(
             return compile_parts(
                 gm,
                 lambda part, number: compile_graph(
-                    part, (), kind=kind, name=f"{name}.part{number}", options=options
+                    part, (), kind=kind, name=f"{name}.part{number}", options=options, whole=False
                 ),
             )
         settings = partial(settings_of, options or {})
         told = check_graph(gm, settings)
-        whole, lazy = gm, written_out(gm)
+        traced, lazy = gm, written_out(gm)
         gm, give_memory = storages.split(gm)
         gm, complete = sparse.split(gm)
         imported = import_graph(gm, name, static_arguments(gm))
@@ -307,7 +311,7 @@ def compile_graph(
     compiled = CompiledGraph(name, kind, gm, imported, executable)
     for observer in OBSERVERS:
         observer(compiled)
-    forward = kind == "forward"
+    forward = whole and kind == "forward"
     run = boxed(
         imported,
         executable,
@@ -317,4 +321,4 @@ def compile_graph(
     )
     for rest in (complete, give_memory):
         run = run if rest is None else rest(run)
-    return takes_any_tensor(run, whole, lazy)
+    return takes_any_tensor(run, traced, lazy)

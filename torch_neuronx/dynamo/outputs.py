@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
+
+from neuronxcc.addresses import Addresses, share_a_byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,35 +150,18 @@ def _bases(
     return bases
 
 
-class _Places:
-    """The places of a tensor's elements, as NumPy's solver takes them: nothing is ever read."""
-
-    def __init__(self, x: torch.Tensor) -> None:
-        size, view = x.element_size(), strided(x)
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": view.size,
-            "strides": tuple(size * step for step in view.stride),
-            "typestr": f"|V{size}",
-            "data": ((1 << 40) + size * view.offset, True),
-        }
-
-
-_PATIENCE: Any = 100_000  # steps of the solver, a millisecond
-
-
 def _overlap(members: Sequence[torch.Tensor]) -> bool:
     """Whether two views of one memory share an element, so that a write to one changes the other.
 
     In doubt they do.
     """
-    places = [np.asarray(_Places(x)) for x in members]
-    try:
-        return any(
-            np.shares_memory(a, b, max_work=_PATIENCE) for a, b in itertools.combinations(places, 2)
-        )
-    except np.exceptions.TooHardError:
-        return True
+    pairs = itertools.combinations(map(_addresses, members), 2)
+    return any(share_a_byte(a, b) is not False for a, b in pairs)
+
+
+def _addresses(x: torch.Tensor) -> Addresses:
+    view, size = strided(x), x.element_size()
+    return Addresses(view.size, [size * step for step in view.stride], size, size * view.offset)
 
 
 def _viewable(node: torch.fx.Node, base: torch.fx.Node) -> bool:
