@@ -26,7 +26,7 @@ EVERYWHERE = (
 TESTS: dict[str, tuple[str, ...]] = {
     "neuronxcc": ("compiler/test_options.py", "compiler/test_results_share.py",
                   "frontends/test_cli.py"),
-    "neuronxcc/addresses.py": ("compiler/test_results_share.py", "nki/test_checks_races.py",
+    "neuronxcc/addresses.py": ("compiler/test_results_share.py", "nki/test_nki_memory.py",
                                "nki/test_lowering_plans.py"),
     "neuronxcc/cache": ("compiler/test_cache_*",),
     "neuronxcc/cli": ("frontends/test_cli.py", "frontends/test_flags.py"),

@@ -208,7 +208,7 @@ def all_bytes(tensor: NkiTensor) -> list[Any]:
 
 
 def test_hard_overlaps_are_decided_by_listing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nki.access._PATIENCE", 1)
+    monkeypatch.setattr("neuronxcc.addresses._PATIENCE", 1)
     t = create((1, 4000), "int8")
     a = t.ap([[4000, 1], [7, 12], [11, 13], [97, 20]])
     assert overlap(a, t.ap([[4000, 1], [13, 9], [101, 11]], offset=1))
