@@ -320,6 +320,38 @@ def test_streams_and_devices_are_traced(
     assert neuron.current_device() == 0
 
 
+def written_on_a_stream(x: Tensor) -> Tensor:
+    x.add_(1)
+    S.wait_stream(neuron.current_stream())
+    with neuron.stream(S):
+        y = x.mul_(2)
+    neuron.current_stream().wait_stream(S)
+    return y.sum()
+
+
+def part_written_on_a_stream(x: Tensor) -> Tensor:
+    S.wait_stream(neuron.current_stream())
+    with neuron.stream(S):
+        y = x[:1].mul_(2)
+    neuron.current_stream().wait_stream(S)
+    return y
+
+
+@pytest.mark.parametrize("function", [written_on_a_stream, part_written_on_a_stream])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_argument_is_written_to_on_a_stream(
+    function: Callable[[Tensor], Tensor], dynamic: bool
+) -> None:
+    compiled = torch.compile(function, backend="neuron", fullgraph=True, dynamic=dynamic)
+    given = torch.arange(12.0).reshape(4, 3).sub(5).to("neuron")
+    for rows in (4, 3, 2):
+        there, here = given[:rows].clone(), given[:rows].clone()
+        result = compiled(there)
+        assert torch.equal(result, function(here))
+        assert torch.equal(there, here)
+        assert (result._base is there) == (function is part_written_on_a_stream)
+
+
 @pytest.mark.parametrize("function", UNTRAINABLE)
 @pytest.mark.parametrize("backend", ["neuron", "aot_eager"])
 def test_what_pytorch_cannot_train_on_two_streams(

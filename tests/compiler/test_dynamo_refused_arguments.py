@@ -278,6 +278,44 @@ def test_convolutions_of_several_devices(places: str, call: Any, training: bool)
     assert "test_dynamo_refused_arguments.py" in str(caught.value)
 
 
+#: Calls with a tensor without dimensions that is on the host: beside most it is a number.
+WITH_NUMBERS: dict[str, Any] = {
+    "stack": lambda v, c: torch.stack([v.sum(), c]),
+    "stack, the number first": lambda v, c: torch.stack([c, v.sum()]),
+    "complex": torch.complex,
+    "complex, the number first": lambda v, c: torch.complex(c, v),
+    "polar": torch.polar,
+    "masked_fill": lambda v, c: v.masked_fill(v > 1, c),
+    "masked_fill, its mask": lambda v, c: v.masked_fill(c > 1, 2.0),
+    "masked_fill of a number": lambda v, c: c.masked_fill(v.sum() > 1, 2.0),
+    "masked_scatter": lambda v, c: v.masked_scatter(c > 0, v),
+    "put": lambda v, c: v.put(c.long(), v.sum()),
+    "put in a number": lambda v, c: c.put(v.sum().long() * 0, v.sum()),
+    "pinv": lambda v, c: torch.linalg.pinv(v.expand(3, 3), rtol=c),
+    "matrix_rank": lambda v, c: torch.linalg.matrix_rank(v.expand(3, 3), rtol=c),
+    "where": lambda v, c: torch.where(v > 0, v, c),
+    "lerp": lambda v, c: torch.lerp(v, v, c),
+    "cat": lambda v, c: torch.cat([v, c[None]]),
+    "hstack": lambda v, c: torch.hstack([v, c]),
+    "index": lambda v, c: v[c.long()],
+    "addmm": lambda v, c: torch.addmm(c, v.expand(3, 3), v.expand(3, 3)),
+    "embedding": lambda v, c: functional.embedding(c.long(), v.expand(3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_numbers_on_the_host(name: str) -> None:
+    torch.compiler.reset()
+    v, c = torch.tensor([0.5, 1.0, 2.0], device="neuron"), torch.tensor(1.0)
+    eager = error_of(lambda: WITH_NUMBERS[name](v, c))
+    compiled = torch.compile(WITH_NUMBERS[name], backend="neuron")
+    if eager is None:
+        torch.testing.assert_close(compiled(v, c), WITH_NUMBERS[name](v, c))
+    else:
+        with pytest.raises(Exception, match="on the same device"):
+            compiled(v, c)
+
+
 @pytest.mark.parametrize("rank", [0, 1, 3])
 @pytest.mark.parametrize("index", range(-5, 6))
 def test_dimensions_are_those_of_pytorch(rank: int, index: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
@@ -152,11 +152,16 @@ _WRITES: dict[str, Callable[[Tensor], object]] = {
     before=st.lists(st.sampled_from(sorted(_BEFORE)), min_size=1, max_size=3),
     writes=st.lists(st.sampled_from(sorted(_WRITES)), min_size=1, max_size=2),
     also=st.booleans(),
+    checks=st.booleans(),
 )
+@example(before=["exp"], writes=["add_"], also=False, checks=True)
 def test_the_backward_pass_sees_arguments_as_they_were(
-    *, dynamic: bool, before: list[str], writes: list[str], also: bool
+    *, dynamic: bool, before: list[str], writes: list[str], also: bool, checks: bool
 ) -> None:
-    """The forward pass reads a tensor, and then writes to it."""
+    """The forward pass reads a tensor, and then writes to it.
+
+    In a backward pass that checks something, as that of `eigvals` does, tokens are arguments.
+    """
 
     def function(x: Tensor, weight: Tensor) -> Tensor:
         read = x
@@ -164,6 +169,8 @@ def test_the_backward_pass_sees_arguments_as_they_were(
             read = _BEFORE[name](read)
         for name in writes:
             _WRITES[name](x)
+        if checks:
+            read = read + torch.linalg.eigvals(torch.diag(weight)).abs().sum()
         return read * weight + x if also else (read * weight).sin()
 
     def run(call: object, device: str) -> tuple[Tensor, ...]:

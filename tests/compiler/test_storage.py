@@ -37,7 +37,10 @@ def views(draw: st.DrawFn, x: torch.Tensor, least: int) -> list[Step]:
     return chain
 
 
-KINDS = ("as_strided", "slice", "transpose", "expand", "unfold", "select", "step", "split", "view")
+KINDS = (
+    *("as_strided", "slice", "transpose", "expand", "unfold", "select", "step", "split", "view"),
+    *("conj", "neg"),
+)
 
 
 def _view(draw: st.DrawFn, x: torch.Tensor, kind: str, room: int) -> Step | None:
@@ -50,6 +53,8 @@ def _view(draw: st.DrawFn, x: torch.Tensor, kind: str, room: int) -> Step | None
     start = draw(st.integers(0, extent - 1))
     length = draw(st.integers(1, extent))
     steps: dict[str, Step] = {
+        "conj": torch.conj,
+        "neg": torch._neg_view,
         "slice": lambda x: x.narrow(dim, start, extent - start),
         "step": lambda x: x[(slice(None),) * dim + (slice(start, None, 2),)],
         "select": lambda x: x.select(dim, start),
@@ -93,6 +98,9 @@ def of_other_types() -> st.SearchStrategy[Callable[[torch.Tensor], torch.Tensor]
             lambda x: torch.view_as_real(torch.complex(x[::2], x[1::2])).view(4, 6),
             lambda x: torch.cat([x, x]).bfloat16().view(torch.int32),
             lambda x: x.view(torch.int32),
+            lambda x: torch.complex(x, x * 2),
+            lambda x: torch.complex(x, x * 2).view(4, 6).mH,
+            lambda x: torch.complex(x, x * 2).conj().imag,
         ]
     )
 

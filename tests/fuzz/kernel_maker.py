@@ -399,6 +399,9 @@ class Maker:
         view = operands[name]
         if not hasattr(view, "pattern"):
             return
+        # Only DMA takes rows from any partition on.
+        moved_by_dma = row.name.startswith("dma_") or not view.buffer.on_chip
+        copy = nisa.dma_copy if moved_by_dma else nisa.tensor_copy
         ops = _operators(attributes)
         # Of two results in one place the first one's NaNs may be seen as other items.
         written = [o.name for o in row.operands if o.role is not Role.READ and o.name != name]
@@ -417,17 +420,14 @@ class Maker:
         if view.pattern.indirect is None:
             shape = (view.shape[0], math.prod(view.shape[1:]))
             copied = nl.ndarray(view.shape, view.dtype)
-            (nisa.tensor_copy if view.buffer.on_chip else nisa.dma_copy)(copied, view)
+            copy(copied, view)
             out = nl.ndarray(shape, WORDS_OF[view.dtype], nl.shared_hbm)
             nisa.dma_copy(out.view(view.dtype), copied.reshape(shape))
             self.looked.append(Looked(f"{row.name} {name}", view.dtype, approximate))
             self.results.append(out)
-        self._overwrite(view)
-
-    def _overwrite(self, view: Any) -> None:
         filled = nl.ndarray(view.shape, view.dtype)
         nisa.memset(filled, 0 if info(view.dtype).is_packed else 1)
-        (nisa.tensor_copy if view.buffer.on_chip else nisa.dma_copy)(view, filled)
+        copy(view, filled)
 
 
 class _Absent:

@@ -26,6 +26,8 @@ from tests.programs.program import Outcome, Program, run, steps
 from torch_neuronx import neuron
 
 MODES = ("eager", "compiled", "dynamic", "resized", "strict", "fused")
+#: Operators whose mean and variance of 16 bits are float32 in graphs, by PyTorch's rule.
+_FLOAT32_STATISTICS = ("native_layer_norm", "native_batch_norm")
 #: Of these the device has to give the bits that its eager mode gives.
 QUEUED = ("strict", "fused")
 
@@ -140,7 +142,10 @@ def _queued(program: Program, mode: str, expected: Outcome) -> Verdict:
 
 
 def _same_bits(program: Program, expected: Outcome, got: Outcome) -> Verdict:
-    return compare.same_bits(expected, got, gradients=not program.has("elsewhere"))
+    verdict = compare.same_bits(expected, got, gradients=not program.has("elsewhere"))
+    if verdict.kind == "bits" and "linalg_lstsq" in program.text():
+        return Verdict(excuse="LAPACK's least squares depend on where the memory is")
+    return verdict
 
 
 def _resized(program: Program, seed: int) -> Verdict:
@@ -182,19 +187,19 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
     verdict = compare.outcomes(expected, got, noisy)
     if not verdict.kind or verdict.kind.startswith("internal"):
         return verdict
-    if "NCC_ESPP004" in str(got.error) and "torch.q" in str(got.error):
-        return Verdict(excuse="quantised tensors are refused in graphs, as documented")
+    if known := _known(program, verdict, str(got.error)):
+        return Verdict(excuse=known)
     device = program.truth
-    # That it traces on the device at all is none of its promises.
-    where = device if got.error is None else "cpu"
+    # That it traces on the device at all is none of its promises, but there are streams only there.
+    where = device if got.error is None else "neuron" if program.has("aside") else "cpu"
     if before is None:
         judge = compiled(program, where, "aot_eager", mode)
     else:
         judge = _second(before, program, where, "aot_eager")
     if (judge.error is None) != (got.error is None) and mode == "dynamic":
         judge = compiled(program, where, "aot_eager", "compiled")  # it traces the same or fails
-    if verdict.kind in {"strides", "dtype"} and any(
-        _follows_the_rule(program, expected, got, device) for device in ("cpu", "neuron")
+    if verdict.kind in {"strides", "dtype"} and _follows_the_rule(
+        program, expected, got, "cpu", "neuron"
     ):
         # Values of another type than the CPU's can't be compared with them.
         if verdict.kind == "dtype":
@@ -211,6 +216,17 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
     return _excused(again, f"aot_eager has the same: {verdict.kind}")
 
 
+def _known(program: Program, verdict: Verdict, error: str) -> str:
+    """Why a difference is none of ours that asking `aot_eager` would not show; "" if none is known."""
+    if "derivative for aten::" in error and "is not implemented" in error:
+        return "autograd knows no derivative of what it traces for an out="
+    if "NCC_ESPP004" in error and "torch.q" in error:
+        return "quantised tensors are refused in graphs, as documented"
+    if verdict.kind == "dtype" and any(name in program.text() for name in _FLOAT32_STATISTICS):
+        return "dtypes are those of the rule"  # where sparse tensors hide what that gives
+    return ""
+
+
 def _excused(verdict: Verdict, why: str) -> Verdict:
     return verdict if verdict.kind else replace(verdict, excuse=why)
 
@@ -223,21 +239,26 @@ def compiled(program: Program, device: str, backend: str, mode: str) -> Outcome:
     )
 
 
-def _follows_the_rule(program: Program, expected: Outcome, got: Outcome, device: str) -> bool:
+def _follows_the_rule(program: Program, expected: Outcome, got: Outcome, *devices: str) -> bool:
     """Whether types and strides of results are those of PyTorch's rules, which graphs are made of.
 
     Some of the CPU's kernels (Fourier transforms, normalisations) have other ones.
     """
-    results = _by_the_rule(program, device, with_data=False)
-    if results is None:
-        results = _by_the_rule(program, device, with_data=True)
-    if results is None:
-        return False  # a shape that depends on data, or a module that can't be converted there
-    names = [f"result {n}" for n in range(len(results))]
-    return all(
-        _facts(got.values[name]) == _facts(expected.values[name])
-        or (not has_free_symbols(rule) and _facts(got.values[name]) == (rule.dtype, steps(rule)))
-        for name, rule in zip(names, results, strict=True)
+    found = [
+        _by_the_rule(program, device, with_data=False)
+        or _by_the_rule(program, device, with_data=True)
+        for device in devices
+    ]
+    # None for a shape that depends on data, or a module that can't be converted there.
+    known = [results for results in found if results is not None]
+    return bool(known) and all(
+        _facts(got.values[f"result {n}"]) == _facts(expected.values[f"result {n}"])
+        or any(
+            not has_free_symbols(rule)
+            and _facts(got.values[f"result {n}"]) == (rule.dtype, steps(rule))
+            for rule in rules
+        )
+        for n, rules in enumerate(zip(*known, strict=True))
     )
 
 

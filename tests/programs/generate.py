@@ -59,6 +59,12 @@ class Generator:
             makers.append((unusual.draw, 2.0))
         if self._rng.random() < 0.06:
             makers.append((unusual.autocast, 1.5))
+        if self._rng.random() < 0.2:
+            makers.append((unusual.aside, 2.0))
+        # PyTorch trains on two streams in the simplest cases only.
+        self._trains = self._rng.random() < 0.93
+        if not self._trains:
+            makers.append((unusual.streams, 2.0))
         self._makers, self._weights = zip(*makers, strict=True)
         self.refused = False
 
@@ -117,7 +123,9 @@ class Generator:
             parts = torch.view_as_real(flat).view(-1) if dtype.is_complex else flat
             parts[rng.randrange(parts.numel())] = float(rng.choice(special))
             x = flat.view(x.shape)
-        return self._add(x.requires_grad_(_differentiable(dtype) and rng.random() < 0.6))
+        return self._add(
+            x.requires_grad_(self._trains and _differentiable(dtype) and rng.random() < 0.6)
+        )
 
     def _add(self, x: torch.Tensor, letter: str = "x") -> str:
         name = self._fresh(letter)
@@ -141,7 +149,7 @@ class Generator:
         rng = self._rng
         kind = rng.random()
         before = dict(self.program.inputs)
-        if kind < 0.10:
+        if kind < 0.10 and self._trains:
             made = statements.modules(rng, self._values, self._fresh, draws=self._draws)
             if made is None:
                 return
@@ -272,7 +280,10 @@ class Generator:
             return f"{rng.choice(other)}.flatten()[:{n}].to({wanted.dtype}).view({shape})"
         kept = wanted.detach().clone(memory_format=torch.preserve_format)
         return self._add(
-            kept.requires_grad_(_differentiable(wanted.dtype) and rng.random() < 0.5), "c"
+            kept.requires_grad_(
+                self._trains and _differentiable(wanted.dtype) and rng.random() < 0.5
+            ),
+            "c",
         )
 
     def _mistaken(self, wanted: torch.Tensor) -> str | None:

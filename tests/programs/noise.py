@@ -46,6 +46,7 @@ class Noise(TorchDispatchMode):
             if a.alias_info is not None and a.alias_info.is_write
         ]
         kept = {id(x) for x in pytree.tree_leaves(written)}
+        given = args
         args, kwargs = pytree.tree_map(
             lambda x: self._changed(x) if isinstance(x, torch.Tensor) and id(x) not in kept else x,
             (args, kwargs),
@@ -53,10 +54,7 @@ class Noise(TorchDispatchMode):
         if func in _SAMPLERS:
             args = (args[0], self._moved(args[1]), *args[2:])
         out = _wide(func, args, kwargs) if func in _SUMS else func(*args, **kwargs)
-        if func in _REMAINDERS:
-            out = torch.where((args[0] / args[1]).isinf(), self._either(out), out)
-        if func in _STATISTICS and any(map(_overflows_squared, pytree.tree_leaves(args))):
-            out = pytree.tree_map(self._either, out)
+        out = self._in_two_ways(func, given, args, out)
         inner = _INNER.get(func)
         if inner is not None:
             moved = inner(*args) * self._noise(out) * torch.finfo(out.dtype).eps
@@ -66,10 +64,40 @@ class Noise(TorchDispatchMode):
                 x.copy_(self._changed(x))
         return out
 
+    def _in_two_ways(self, func: Any, given: Any, args: Any, out: Any) -> Any:
+        """What kernels of the CPU's make of the same numbers in different ways, one of them drawn."""
+        if func in _REMAINDERS:
+            out = torch.where((args[0] / args[1]).isinf(), self._either(out), out)
+        if func in _STATISTICS and any(map(_overflows_squared, pytree.tree_leaves(args))):
+            out = pytree.tree_map(self._either, out)
+        if func is torch.ops.aten.native_layer_norm.default:
+            out = (self._levelled(given, out[0]), *out[1:])
+        if func in _CONVOLUTIONS and not bool(args[_CONVOLUTIONS[func]].isfinite().all()):
+            out = pytree.tree_map(self._either, out)
+        if func is torch.ops.aten.linalg_cross.default:
+            out = self._cancelled(out, *given[:2])
+        return out
+
     def _either(self, x: torch.Tensor) -> torch.Tensor:
         """NaN or zeros."""
         chosen = torch.rand((), generator=self._generator) < 0.5
         return torch.full_like(x, torch.nan if chosen else 0.0)
+
+    def _levelled(self, given: Any, out: torch.Tensor) -> torch.Tensor:
+        """Rows of equal elements give zeros exactly, or what rounding the mean has left of them."""
+        x, shape, _, bias, _ = given
+        dims = tuple(range(-len(shape), 0))
+        if not x.numel() or torch.rand((), generator=self._generator) < 0.5:
+            return out
+        level = x.amax(dims, keepdim=True) == x.amin(dims, keepdim=True)
+        return torch.where(level, torch.zeros_like(out) if bias is None else bias, out)
+
+    def _cancelled(self, out: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Products that cancel give zero exactly, or what one of them was rounded by."""
+        if not out.numel() or torch.rand((), generator=self._generator) < 0.5:
+            return out
+        sizes = x.abs().max() * y.abs().max()
+        return torch.where(out.abs() <= 4 * torch.finfo(out.dtype).eps * sizes, 0, out)
 
     def _moved(self, grid: torch.Tensor) -> torch.Tensor:
         """Places between -1 and 1: what is computed with is their distance from -1."""
@@ -109,6 +137,12 @@ _STATISTICS = frozenset(
     )
     for overload in (getattr(packet, name) for name in packet.overloads() if "out" not in name)
 )  # fmt: skip
+#: And which argument is the weight. Of one that is not finite, a transposed convolution of the CPU's
+#: makes NaN at the edges, or does not, depending on whether it computes with the padding's zeros.
+_CONVOLUTIONS: dict[Any, int] = {
+    torch.ops.aten.convolution.default: 1,
+    torch.ops.aten.convolution_backward.default: 2,
+}
 #: Of which the CPU's vectors make NaN where the quotient overflows, and its last few elements the
 #: right number.
 _REMAINDERS = frozenset(

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from torch_neuronx import neuron
+
 #: name -> the function that a program calls by it; `operators.py` adds to it.
 CALLABLES: dict[str, Any] = {}
 
@@ -30,7 +32,38 @@ def under_autocast(function: Callable[..., Any], dtype: torch.dtype, *args: torc
         return function(*args)
 
 
-CALLABLES["under_autocast"] = under_autocast
+def aside(how: str, function: Callable[..., Any], *args: torch.Tensor) -> Any:
+    """A call that streams, events or a break cut off from what is before and after it.
+
+    Args:
+        how: "stream" (another one, which waits for this one and is waited for), "events" (recorded
+            around the call), "synchronized", or "break" (of Dynamo's graph); on the CPU there are
+            breaks alone
+        function: what is called
+        args: its operands
+    """
+    if how == "break":
+        torch._dynamo.graph_break()
+    if how == "break" or args[0].device.type != "neuron":
+        return function(*args)
+    if how == "synchronized":
+        neuron.synchronize()
+        return function(*args)
+    if how == "events":
+        before, after = neuron.Event(), neuron.Event()
+        before.record()
+        result = function(*args)
+        after.record()
+        return result
+    SIDE.wait_stream(neuron.current_stream())
+    with neuron.stream(SIDE):
+        result = function(*args)
+    neuron.current_stream().wait_stream(SIDE)
+    return result
+
+
+SIDE = neuron.Stream()
+CALLABLES |= {"under_autocast": under_autocast, "aside": aside}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ They are makers as those of `statements.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -156,6 +156,43 @@ def autocast(rng: random.Random, values: Values, fresh: Fresh) -> Statement | No
     function, *args = rng.choice(calls)
     return Statement(
         (fresh("v"),), f"under_autocast({function}, {dtype}, {', '.join(args)})", "autocast"
+    )
+
+
+def aside(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
+    """A call after a graph break, or between events; a value that depends on data."""
+    name = _some(rng, values, lambda x: _is_real(x) and x.dim() > 0 and x.numel() > 0)
+    if name is None:
+        return None
+    if rng.random() < 0.25:
+        forms = [f"{name} * 2 if bool(({name} > 0).any()) else -{name}", f"{name} + {name}.detach().nan_to_num(0, 9, -9).sum().item()"]  # fmt: skip
+        return Statement((fresh("v"),), rng.choice(forms), "aside")
+    return _cut(rng, name, values, fresh, ["break", "break", "events", "synchronized"])
+
+
+def streams(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
+    """A call on another stream."""
+    name = _some(rng, values, lambda x: _is_real(x) and x.dim() > 0 and x.numel() > 0)
+    return None if name is None else _cut(rng, name, values, fresh, ["stream"])
+
+
+def _cut(
+    rng: random.Random, name: str, values: Values, fresh: Fresh, hows: Sequence[str]
+) -> Statement:
+    x = values[name]
+    other = _some(rng, values, lambda y: y.shape == x.shape and y.dtype == x.dtype) or name
+    calls = [
+        ("torch.exp", name), ("torch.mul", name, other), ("torch.sum", name), ("torch.softmax", name, "-1"),
+        ("torch.select", name, "0", "0"), ("torch.flatten", name), ("torch.transpose", name, "0", "-1"), ("torch.unbind", name),
+        ("torch.Tensor.detach", name), ("torch.Tensor.view_as", name, name), ("torch.add", name, f"{name}.flip(0)"), ("torch.cumsum", name, "0"),
+    ]  # fmt: skip
+    if has_elements_apart(x):
+        calls += [("torch.Tensor.add_", name, other), ("torch.Tensor.mul_", f"{name}[:1]", "2"), ("torch.relu_", name), ("torch.Tensor.copy_", name, other)]  # fmt: skip
+    if x.dim() == 2:
+        calls += [("torch.matmul", name, f"{name}.mT"), ("F.layer_norm", name, f"({x.shape[1]},)")]
+    function, *args = rng.choice(calls)
+    return Statement(
+        (fresh("v"),), f"aside({rng.choice(hows)!r}, {function}, {', '.join(args)})", "aside"
     )
 
 

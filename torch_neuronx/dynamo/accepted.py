@@ -69,7 +69,9 @@ _NONE, _NUMBERS, _INDICES = (1 << 30, 0), (1, 0), (1, 1 << 30)
 _COMPARES_NO_DEVICES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _NONE),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _NONE),
-    **dict.fromkeys(("complex", "polar", "embedding", "native_dropout_backward"), _NONE),
+    **dict.fromkeys(("embedding", "native_dropout_backward", "stack"), _NONE),
+    **dict.fromkeys(("masked_scatter", "masked_scatter_", "linalg_pinv", "pinverse"), _NONE),
+    **dict.fromkeys(("put", "put_", "masked_fill", "masked_fill_", "complex", "polar"), _NUMBERS),
     **dict.fromkeys(("convolution_overrideable", "_unsafe_masked_index_put_accumulate"), _NONE),
     "_amp_foreach_non_finite_check_and_unscale": _NONE,
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor", "soft_margin_loss"), _NUMBERS),

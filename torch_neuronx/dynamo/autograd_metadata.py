@@ -40,6 +40,28 @@ def without_gradients() -> frozenset[int]:
     return frozenset(i for i, info in enumerate(of) if not info.requires_grad)
 
 
+class MisnumberedResultsError(RuntimeError):
+    """AOTAutograd has put an argument in the place of another result of its graph."""
+
+
+def check_results() -> None:
+    """Compare the numbers of results that are arguments with those that AOTAutograd has.
+
+    Where what was written to an argument leaves the graph as a result, and another argument that is
+    written to in the graph is returned, AOTAutograd forgets that the former come first, and puts
+    the argument in another result's place, which is gone.
+
+    Raises:
+        MisnumberedResultsError: it did. With all that is written leaving the graph it does not.
+    """
+    meta = metadata()
+    if meta is None or not meta.num_mutated_inp_runtime_indices:
+        return
+    arguments = [o.base_idx for o in meta.output_info if o.output_type is OutputType.is_input]
+    if any(meta.input_info[i].mutation_type is MutationType.MUTATED_IN_GRAPH for i in arguments):
+        raise MisnumberedResultsError
+
+
 def correct_bases(gm: torch.fx.GraphModule) -> None:
     """Name the right base of each result that is a view of what its graph makes.
 

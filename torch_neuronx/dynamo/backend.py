@@ -29,6 +29,8 @@ from torch_neuronx.dynamo.arguments import takes_any_tensor, written_out
 from torch_neuronx.dynamo.assertions import give_texts
 from torch_neuronx.dynamo.async_tp import fuse_collectives
 from torch_neuronx.dynamo.autograd_metadata import (
+    MisnumberedResultsError,
+    check_results,
     correct_bases,
     metadata,
     returned,
@@ -214,6 +216,15 @@ def compile_static(
         named = partial(one, kind=kind, name=f"graph{number}.{kind}", options=options)
         return about(subject, named)
 
+    def forward(kind: str) -> Callable[..., Compiled]:
+        compile_now = compiler(kind)
+
+        def checked(*args: Any, **kwargs: Any) -> Compiled:
+            check_results()
+            return compile_now(*args, **kwargs)
+
+        return checked
+
     def backward(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         # Called while Dynamo or autograd is at work: neither may trace it or what it returns.
         with compile_session():
@@ -221,24 +232,33 @@ def compile_static(
             compiled = compile_now(gm, inputs)
         return disable(compiled, reason="runs the backward graph")
 
+    def trace(*, writes: bool) -> Any:
+        """Run AOTAutograd; what is written to arguments is in its graphs if that is wanted."""
+        return aot_module_simplified(
+            gm,
+            example_inputs,
+            fw_compiler=forward("forward"),
+            bw_compiler=cast("AOTDispatchCompiler", backward),
+            inference_compiler=forward("inference"),
+            decompositions=dict(decompositions()),
+            partition_fn=partition,
+            keep_inference_input_mutations=writes,
+            ignore_shape_env=numbers,
+        )
+
     # PyTorch's DDPOptimizer learns from this that the first call of the result is to be a fake one.
     counters["aot_autograd"]["total"] += 1
     guess = functorch_config.guess_tangent_strides_as_outputs and not returns_windows(gm)
+    graphs = [m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
     with (
         torch_settings(),
         functorch_config.patch(guess_tangent_strides_as_outputs=guess),
     ):
-        compiled = aot_module_simplified(
-            gm,
-            example_inputs,
-            fw_compiler=compiler("forward"),
-            bw_compiler=cast("AOTDispatchCompiler", backward),
-            inference_compiler=compiler("inference"),
-            decompositions=dict(decompositions()),
-            partition_fn=partition,
-            keep_inference_input_mutations=True,
-            ignore_shape_env=numbers,
-        )
+        try:
+            # AOTAutograd refuses its own graph where what is written to an argument passes a wait.
+            compiled = trace(writes=not any(map(uses_streams, graphs)))
+        except MisnumberedResultsError:
+            compiled = trace(writes=False)
     counters["aot_autograd"]["ok"] += 1
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
 

@@ -22,8 +22,7 @@ from neuronxcc.ir.graph import Graph, Loc, parameter
 from neuronxcc.ir.node import Node, topological
 from neuronxcc.ir.op import Op
 from neuronxcc.ir.operators.checks import ShapeError
-from neuronxcc.ir.table import Group
-from torch_neuronx.dynamo import emit
+from torch_neuronx.dynamo import effects, emit
 from torch_neuronx.dynamo.accepted import refusal, several_devices
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.errors import (
@@ -326,7 +325,7 @@ class _Importer:
         nodes = [v for v in values if isinstance(v, Node)]
         used = [i for i in inner.arguments if isinstance(i, int)]
         tensors = tuple(v if isinstance(v, Node) else None for v in values)
-        pending = [] if name == "region" else inner._unused_effects(nodes)
+        pending = [] if name == "region" else effects.unused(inner.effects, nodes)
         for call in pending:
             if call.op is not Op.CUSTOM_CALL or call["target"] not in CHECKS:
                 raise CaptureError(
@@ -360,12 +359,6 @@ class _Importer:
 
     # ---- the whole ------------------------------------------------------------------------------
 
-    def _unused_effects(self, results: Sequence[Node]) -> list[Node]:
-        used = set(topological(results))
-        # What is computed of no elements is a constant, whatever the elements were to be.
-        used -= {node for node in used if node.op in Group.COLLECTIVE and not node.type.size}
-        return [node for node in self.effects if node not in used and node.types]
-
     def _depends_only_on(self, node: torch.fx.Node, argument: torch.fx.Node) -> bool:
         read = {n for n in topological([self.values[node]]) if n.op is Op.PARAMETER}
         return read == {self.values[argument]}
@@ -392,12 +385,11 @@ class _Importer:
             results.append(value)
             strides.append(self.param_strides[number])
             devices.append(node.meta["val"].device.type)
-        for call in self._unused_effects(results):
-            # Nobody takes its value, but it has to run: it draws random numbers, is the user's, or
-            # other ranks wait for it.
-            results.append(build.get(call, 0))
-            strides.append(contiguous_strides(call.types[0].shape))
-            devices.append(_core(self.gm).type)
+        kept = [build.get(call, 0) for call in effects.unused(self.effects, results)]
+        kept += map(effects.trace_of, effects.doubtful(self.effects, results))
+        results += kept
+        strides += [contiguous_strides(value.shape) for value in kept]
+        devices += [_core(self.gm).type] * len(kept)
         graph = build.graph(self.name, self.params, results, aliases)
         graph.locs.update(self.locs)
         return Imported(

@@ -61,12 +61,14 @@ def keep_old_values(graph: torch.fx.Graph, results: int) -> None:
     arguments = graph.find_nodes(op="placeholder")
     backward = _reached(a for a in arguments if "tangents" in str(a.target))
     backward |= {n for n in output.args[0][results:] if isinstance(n, Node)}
+    # Tokens of the backward pass are arguments that come late.
+    first = next(node for node in graph.nodes if node.op != "placeholder")
     for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
         held = write.args[0]
         readers = [user for user in held.users if user is not write and user is not output]
         if held.op != "placeholder" or not backward & _reached(readers):
             continue
-        with graph.inserting_after(arguments[-1]):
+        with graph.inserting_before(first):
             old = graph.call_function(aten.clone.default, (held,))
         old.meta = {**held.meta, "recompute": CheckpointPolicy.MUST_SAVE}
         for reader in readers:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._dynamo.graph_bytecode_inputs import CURRENT_STREAM_INDEX, get_external_object_by_index
 from torch._inductor.fx_passes.control_dependencies import control_deps
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node, map_arg
 
 from torch_neuronx import neuron
@@ -103,6 +103,8 @@ class _Step:
 
 
 def _is_call(node: Node) -> bool:
+    if isinstance(node.target, OpOverloadPacket):  # in Dynamo's graphs
+        return node.target._qualified_op_name.startswith("streams::")
     return isinstance(node.target, OpOverload) and node.target.namespace == "streams"
 
 

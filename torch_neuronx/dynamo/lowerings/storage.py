@@ -33,6 +33,10 @@ def as_strided(cx: Context, x: Node, size: Ints, stride: Ints, offset: int | Non
     begin = int(_argument(cx).storage_offset()) if offset is None else offset
     if not math.prod(size):
         return e.number(0, cx.dtype, cx.shape)
+    if _argument(cx).is_conj() is not held.is_conj():  # seen so, and so that of what is made of it
+        owner = b.conj(owner)
+    if _argument(cx).is_neg() is not held.is_neg():
+        owner = b.negate(owner)
     order = memory_order(held)
     if order is None:
         return _found(cx, owner, held, _positions(size, stride, begin))
