@@ -129,3 +129,21 @@ def test_gradients_of_distances(p: float, width: int, *, pairs: bool) -> None:
     y[0] = x[0]
     for mine, other in zip(gradients("neuron"), gradients("cpu"), strict=True):
         torch.testing.assert_close(mine.cpu(), other, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("function", [torch.minimum, torch.maximum, torch.clamp_min])
+@pytest.mark.parametrize("integers", [False, True], ids=["first", "second"])
+def test_signalling_nan_beside_integers(
+    function: Any, dtype: torch.dtype, *, integers: bool
+) -> None:
+    """Of an operand that is made of integers LLVM knows that it is no NaN."""
+    torch.compiler.reset()
+    compiled = torch.compile(function, backend="neuron", dynamic=False)
+    bits = {torch.float32: 0x7F800001, torch.float64: 0x7FF0000000000001}[dtype]
+    word = {torch.float32: torch.int32, torch.float64: torch.int64}[dtype]
+    for length in (1, 3, 8, 17, 33, 67):
+        x = torch.full((length,), bits, dtype=word).view(dtype).to("neuron")
+        ones = torch.ones(length, dtype=torch.int8, device="neuron")
+        given = (ones, x) if integers else (x, ones)
+        assert compiled(*given).isnan().all()

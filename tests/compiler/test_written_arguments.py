@@ -100,3 +100,95 @@ def check(arguments: list[Argument], order: Sequence[int]) -> None:
     got = outcome(arguments, order, "neuron", "neuron")
     assert got[1] == expected[1]
     torch.testing.assert_close(got[0], expected[0])
+
+
+# ---- arguments that share memory ----------------------------------------------------------------
+
+VIEWS: dict[str, Change] = {
+    "itself": lambda a: a,
+    "rows": lambda a: a[1:],
+    "columns": lambda a: a[:, 1:],
+    "from the third": lambda a: a.view(-1)[3:15].view(3, 4),
+    "transposed": lambda a: a.t(),
+    "first": lambda a: a[:2],
+}
+SHARED_WRITES: dict[str, Change] = {
+    "none": lambda x: x,
+    "written": lambda x: x.mul_(2),
+    "part": lambda x: x[:1].mul_(2),
+    "detached": lambda x: x.detach().mul_(3),
+}
+SHARED_RESULTS: dict[str, Change] = {
+    **RESULTS,
+    "detached": lambda x: x.detach(),
+    "flat": lambda x: x.reshape(-1),
+    "product, flat": lambda x: (x * 3).view(-1),
+}
+
+
+def shared(
+    views: Sequence[str], writes: Sequence[tuple[int, str]], results: Sequence[tuple[int, str]],
+    trained: bool, device: str, backend: str | None,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Results, the memory that the arguments share, and its gradient."""
+
+    def function(*given: torch.Tensor) -> list[torch.Tensor]:
+        values = [*given, *(SHARED_WRITES[how](given[i % len(given)]) for i, how in writes)]
+        return [SHARED_RESULTS[name](values[i % len(values)]) for i, name in results]
+
+    torch.compiler.reset()
+    run = torch.compile(function, backend=backend) if backend else function
+    leaf = torch.linspace(-1, 3, 20).reshape(5, 4).to(device).requires_grad_(trained)
+    base = leaf * 1
+    made = run(*(VIEWS[name](base) for name in views))
+    total = [r.square().sum() for r in (*made, base) if r.requires_grad]
+    if total:
+        torch.stack(total).sum().backward()
+    kept = [*made, base, *([leaf.grad] if leaf.grad is not None else [])]
+    return [x.detach().cpu() for x in kept]
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    views=st.lists(st.sampled_from(sorted(VIEWS)), min_size=1, max_size=3),
+    writes=st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(sorted(SHARED_WRITES))), max_size=3
+    ),
+    results=st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from(sorted(SHARED_RESULTS))),
+        min_size=1, max_size=4,
+    ),
+    trained=st.booleans(),
+)  # fmt: skip
+def test_arguments_that_share_memory(
+    views: list[str], writes: list[tuple[int, str]], results: list[tuple[int, str]], trained: bool
+) -> None:
+    try:
+        expected = shared(views, writes, results, trained, "cpu", None)
+    except RuntimeError:  # what autograd needs was written to
+        return
+    try:
+        got = shared(views, writes, results, trained, "neuron", "neuron")
+    except (RuntimeError, AssertionError, IndexError) as error:
+        with pytest.raises(type(error)):
+            shared(views, writes, results, trained, "cpu", "aot_eager")
+        return
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("views", "name"),
+    [
+        (["rows", "itself", "from the third"], "detached"),
+        (["rows", "itself"], "itself"),
+        (["first", "from the third"], "view"),
+        (["columns", "first"], "itself"),
+    ],
+)
+def test_results_are_views_of_what_arguments_share(views: list[str], name: str) -> None:
+    """Left to AOTAutograd they are other rows, or end in an assertion about their shape."""
+    writes = [(0, "part"), (1, "part")]
+    for value in range(len(views) + 2):
+        given = (views, writes, [(value, name), (0, "sum")], False)
+        torch.testing.assert_close(shared(*given, "neuron", "neuron"), shared(*given, "cpu", None))

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.functional_utils import ViewMetaSequence
 from torch._functorch._aot_autograd.schemas import MutationType, OutputType
 from torch._guards import TracingContext
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 
 _WHOLE = (OutputType.non_alias, OutputType.unsafe_view_alias)
 _OF_RESULTS = OutputType.alias_of_intermediate_base_is_user_output
@@ -92,6 +94,57 @@ def correct_bases(gm: torch.fx.GraphModule) -> None:
             continue
         if users[i] is not None and same and info.base_idx not in same:
             meta.output_info[i] = replace(info, base_idx=same[0])
+
+
+def correct_views(gm: torch.fx.GraphModule, given: int) -> None:
+    """Make results that are views of arguments views of the memory that several arguments share.
+
+    Where one of these is written to, AOTAutograd gives its graph that memory in their stead, and
+    goes on to make the results by what they were of the user's argument: of other rows, or by
+    another shape.
+
+    Args:
+        gm: AOTAutograd's graph without gradients, or forward.
+        given: How many arguments it was traced with, of which there are more then than its own.
+    """
+    meta = metadata()
+    if meta is None or meta.tokens or len(meta.input_info) >= given:
+        return
+    arguments = {str(node.target): node for node in gm.graph.find_nodes(op="placeholder")}
+    results = gm.graph.output_node().args[0]
+    assert isinstance(results, Sequence)
+    results = results[meta.num_mutated_inp_runtime_indices :]
+    for i, info in enumerate(meta.output_info):
+        if info.output_type is OutputType.alias_of_input:
+            names = (f"primals_{info.base_idx + 1}", f"arg{info.base_idx}_1")
+            base = next((arguments[name] for name in names if name in arguments), None)
+            views = _right_views(info.view_meta_sequence, base, results[i])
+            meta.output_info[i] = replace(info, view_meta_sequence=views)
+
+
+def _right_views(views: Any, base: object, result: object) -> Any:
+    """How a result is a view of its base: as AOTAutograd says if that is right, else by strides."""
+    given, wanted = (getattr(node, "meta", {}).get("val") for node in (base, result))
+    if views is None or not isinstance(given, torch.Tensor) or not isinstance(wanted, torch.Tensor):
+        return views
+    symbolic = any(view.has_symbolic_inputs for view in views.sequence)  # these PyTorch leaves out
+    if symbolic or given.storage_offset() or not given.is_contiguous():
+        return views
+    try:
+        got = torch._C._functionalization.apply_view_meta_sequence(given, views.sequence)
+    except RuntimeError:
+        got = given[None]  # of other sizes
+    if _layout(got) == _layout(wanted) or given.dtype != wanted.dtype:
+        return views
+    with FunctionalTensorMode():
+        whole = FunctionalTensor.to_functional(given.detach())
+        return ViewMetaSequence(
+            whole.as_strided(wanted.shape, wanted.stride(), wanted.storage_offset())
+        )
+
+
+def _layout(x: torch.Tensor) -> tuple[Any, ...]:
+    return (x.shape, x.stride(), x.storage_offset(), x.dtype)
 
 
 def _memory(node: object) -> int | None:

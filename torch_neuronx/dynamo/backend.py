@@ -32,6 +32,7 @@ from torch_neuronx.dynamo.autograd_metadata import (
     MisnumberedResultsError,
     check_results,
     correct_bases,
+    correct_views,
     metadata,
     returned,
     without_gradients,
@@ -216,12 +217,16 @@ def compile_static(
         named = partial(one, kind=kind, name=f"graph{number}.{kind}", options=options)
         return about(subject, named)
 
+    given = len(example_inputs) + len([*gm.parameters(), *gm.buffers()])
+
     def forward(kind: str) -> Callable[..., Compiled]:
         compile_now = compiler(kind)
 
-        def checked(*args: Any, **kwargs: Any) -> Compiled:
+        def checked(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
             check_results()
-            return compile_now(*args, **kwargs)
+            with unset_fake_temporarily():
+                correct_views(gm, given)
+            return compile_now(gm, inputs)
 
         return checked
 

@@ -95,12 +95,20 @@ def select(em: Emitter, condition: Val, yes: Value, no: Value) -> Value:
 
 def maximum(a: Num, b: Num) -> Num:
     """The larger one; NaN if either is; 0.0 is larger than -0.0."""
-    return Num(a.em, a.em.intrinsic("maximum", a.val.elem, a.val, b.val))
+    return _extreme("maximum", a, b)
 
 
 def minimum(a: Num, b: Num) -> Num:
     """The smaller one; NaN if either is; -0.0 is smaller than 0.0."""
-    return Num(a.em, a.em.intrinsic("minimum", a.val.elem, a.val, b.val))
+    return _extreme("minimum", a, b)
+
+
+def _extreme(name: str, a: Num, b: Num) -> Num:
+    found = Num(a.em, a.em.intrinsic(name, a.val.elem, a.val, b.val))
+    if a.val.lanes > 1:
+        return found
+    # LLVM 22 loses a signalling NaN of one number beside an operand that it knows is none.
+    return Num(a.em, a.em.compare("uno", a.val, b.val)).where(a + b, found)
 
 
 def _sign(x: Num) -> Num:
