@@ -352,6 +352,29 @@ def test_an_argument_is_written_to_on_a_stream(
         assert (result._base is there) == (function is part_written_on_a_stream)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_model_is_trained_between_events(*, dynamic: bool) -> None:
+    """What a part of its graph keeps for another one may be a view of something larger."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 1, 8, dropout=0.3, batch_first=True).to("neuron")
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        neuron.Event().record()
+        y = layer(x)
+        neuron.Event().record()
+        return torch.softmax(x, -1), y.atan()
+
+    compiled = torch.compile(function, backend="neuron", dynamic=dynamic)
+    x = torch.randn(2, 3, 8, device="neuron")
+    gradients = []
+    for each in (function, compiled):
+        torch.manual_seed(1)
+        first, second = each(x)
+        total = first.square().sum() + second.sum()
+        gradients.append(torch.autograd.grad(total, list(layer.parameters())))
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 @pytest.mark.parametrize("function", UNTRAINABLE)
 @pytest.mark.parametrize("backend", ["neuron", "aot_eager"])
 def test_what_pytorch_cannot_train_on_two_streams(

@@ -308,7 +308,7 @@ def test_numbers_on_the_host(name: str) -> None:
     torch.compiler.reset()
     v, c = torch.tensor([0.5, 1.0, 2.0], device="neuron"), torch.tensor(1.0)
     eager = error_of(lambda: WITH_NUMBERS[name](v, c))
-    compiled = torch.compile(WITH_NUMBERS[name], backend="neuron")
+    compiled: Any = torch.compile(WITH_NUMBERS[name], backend="neuron")
     if eager is None:
         torch.testing.assert_close(compiled(v, c), WITH_NUMBERS[name](v, c))
     else:

@@ -139,11 +139,11 @@ def test_signalling_nan_beside_integers(
 ) -> None:
     """Of an operand that is made of integers LLVM knows that it is no NaN."""
     torch.compiler.reset()
-    compiled = torch.compile(function, backend="neuron", dynamic=False)
+    run: Any = torch.compile(function, backend="neuron", dynamic=False)
     bits = {torch.float32: 0x7F800001, torch.float64: 0x7FF0000000000001}[dtype]
     word = {torch.float32: torch.int32, torch.float64: torch.int64}[dtype]
     for length in (1, 3, 8, 17, 33, 67):
         x = torch.full((length,), bits, dtype=word).view(dtype).to("neuron")
         ones = torch.ones(length, dtype=torch.int8, device="neuron")
         given = (ones, x) if integers else (x, ones)
-        assert compiled(*given).isnan().all()
+        assert run(*given).isnan().all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._functorch._aot_autograd.functional_utils import ViewMetaSequence
@@ -138,9 +138,8 @@ def _right_views(views: Any, base: object, result: object) -> Any:
         return views
     with FunctionalTensorMode():
         whole = FunctionalTensor.to_functional(given.detach())
-        return ViewMetaSequence(
-            whole.as_strided(wanted.shape, wanted.stride(), wanted.storage_offset())
-        )
+        view = whole.as_strided(wanted.shape, wanted.stride(), wanted.storage_offset())
+        return ViewMetaSequence(cast("FunctionalTensor", view))
 
 
 def _layout(x: torch.Tensor) -> tuple[Any, ...]:

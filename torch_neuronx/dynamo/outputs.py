@@ -31,13 +31,16 @@ class Output:
     """One value that the compiled function returns.
 
     kind "result": number `index` of the program's results; "argument": number `index` of the
-    function's own arguments; "constant": `value`. With `view`, a view of that tensor.
+    function's own arguments; "constant": `value`. With `view`, a view of that tensor. `origin` is
+    where an argument began in its storage when the graph was made: what one part of a graph gives
+    to another may lie elsewhere.
     """
 
     kind: str
     index: int = -1
     view: Strided | None = None
     value: Any = None
+    origin: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,8 @@ def plan_outputs(
         value = node.meta["val"]
         view = strided(value)
         if base in placeholders:
-            outputs.append(Output("argument", placeholders[base], view))
+            origin = int(base.meta["val"].storage_offset())
+            outputs.append(Output("argument", placeholders[base], view, origin=origin))
             continue
         number = roots.setdefault(base, len(roots))
         whole = node is base or view == strided(base.meta["val"])
