@@ -109,7 +109,9 @@ class Noise(TorchDispatchMode):
         return drawn.to(x.device) * 2 - 1
 
     def _changed(self, x: torch.Tensor) -> torch.Tensor:
-        if not _is_float(x) or not x.numel() or x.layout is not torch.strided or x._is_zerotensor():
+        if not _is_float(x) or x.layout is not torch.strided or x.is_nested or x._is_zerotensor():
+            return x
+        if not x.numel():
             return x
         eps = torch.finfo(x.dtype).eps
         wide = torch.complex128 if x.dtype.is_complex else torch.float64
@@ -120,7 +122,10 @@ class Noise(TorchDispatchMode):
             if _writable(x)
             else torch.empty_like(x)
         )
-        return out.copy_(torch.where(x.isfinite(), changed, x))
+        finite = x.to(wide).isfinite()  # which nobody asks of 8 bits
+        if x.itemsize == 1:
+            return out.copy_(torch.where(finite, changed.to(wide), x.to(wide)))
+        return out.copy_(torch.where(finite, changed, x))
 
 
 #: What an operator rounds inside, where that is more than its result: x (1 + erf(x / sqrt(2))) / 2.
@@ -197,10 +202,9 @@ def _overflows_squared(x: object) -> bool:
 
 
 def _writable(x: torch.Tensor) -> bool:
-    return (
-        all(s > 0 or n <= 1 for s, n in zip(x.stride(), x.shape, strict=True))
-        and x.layout is torch.strided
-    )
+    if x.layout is not torch.strided or x.is_nested:
+        return False
+    return all(s > 0 or n <= 1 for s, n in zip(x.stride(), x.shape, strict=True))
 
 
 def reruns(program: Program, *, backward: bool, seed: int, device: str = "cpu") -> list[Outcome]:
