@@ -308,3 +308,36 @@ def test_a_result_of_an_unknown_class_is_told_with_a_remedy() -> None:
 
     with pytest.raises(torch_neuronx.TraceError, match=r"not a known type(?s:.*)use_cache = False"):
         torch_neuronx.trace(lambda x: (x, Cache(x)), torch.rand(2))
+
+
+#: Where in the caller's memory an input of 4 x 3 lies.
+LAYOUTS: dict[str, Any] = {
+    "at the beginning": lambda memory: memory[:12].view(4, 3),
+    "further on": lambda memory: memory[5:17].view(4, 3),
+    "transposed": lambda memory: memory[1:13].view(3, 4).t(),
+    "with gaps": lambda memory: memory[:20].view(4, 5)[:, 1:4],
+}
+
+
+class Views(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x[1:], x.t(), x[:, 1], x.sum(0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "neuron"])
+@pytest.mark.parametrize("called", LAYOUTS)
+@pytest.mark.parametrize("example", LAYOUTS)
+def test_views_of_an_input_wherever_it_lies(example: str, called: str, device: str) -> None:
+    traced = torch_neuronx.trace(Views(), (LAYOUTS[example](torch.arange(24.0)),))
+    x = LAYOUTS[called](torch.arange(100.0, 124.0).to(device))
+    for one, other in zip(traced(x), Views()(x), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_views_of_a_dynamic_batch() -> None:
+    """Its later parts begin further on in the input."""
+    traced = torch_neuronx.trace(lambda x: (x[:, 1:], x * 2), (torch.arange(6.0).view(2, 3),))
+    x = torch.arange(15.0).view(5, 3)
+    part, twice = torch_neuronx.dynamic_batch(traced)(x)
+    assert torch.equal(part, x[:, 1:])
+    assert torch.equal(twice, x * 2)

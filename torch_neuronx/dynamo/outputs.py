@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,16 +31,14 @@ class Output:
     """One value that the compiled function returns.
 
     kind "result": number `index` of the program's results; "argument": number `index` of the
-    function's own arguments; "constant": `value`. With `view`, a view of that tensor. `origin` is
-    where an argument began in its storage when the graph was made: what one part of a graph gives
-    to another may lie elsewhere.
+    function's own arguments; "constant": `value`. With `view`, a view of that tensor, for an
+    argument from where it begins: the next one may begin elsewhere in its storage.
     """
 
     kind: str
     index: int = -1
     view: Strided | None = None
     value: Any = None
-    origin: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,8 @@ def plan_outputs(
         value = node.meta["val"]
         view = strided(value)
         if base in placeholders:
-            origin = int(base.meta["val"].storage_offset())
-            outputs.append(Output("argument", placeholders[base], view, origin=origin))
+            begin = view.offset - int(base.meta["val"].storage_offset())
+            outputs.append(Output("argument", placeholders[base], replace(view, offset=begin)))
             continue
         number = roots.setdefault(base, len(roots))
         whole = node is base or view == strided(base.meta["val"])

@@ -142,5 +142,5 @@ def _output(
     # notices if something saved is overwritten.
     if id(base) not in wholes:
         wholes[id(base)] = base.detach()
-    moved = base.storage_offset() - output.origin if output.kind == "argument" else 0
-    return wholes[id(base)].as_strided(view.size, view.stride, view.offset + moved)
+    begin = base.storage_offset() if output.kind == "argument" else 0
+    return wholes[id(base)].as_strided(view.size, view.stride, begin + view.offset)

@@ -50,7 +50,7 @@ class TensorFacts:
 
 
 Source = tuple[str, int]  # kind and number
-View = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, offset in elements
+View = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, elements from its beginning
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,12 @@ TensorVector run(const Loaded& loaded, const Replica& replica, at::TensorList in
         tensor = replica.states[index].clone();
         break;
     }
-    if (output.is_view) tensor = tensor.as_strided(output.sizes, output.strides, output.offset);
+    if (output.is_view) {
+      // Traced of a dense tensor, wherever in its storage the caller's begins.
+      if (output.source.kind != Kind::kResult) tensor = tensor.contiguous();
+      tensor =
+          tensor.as_strided(output.sizes, output.strides, tensor.storage_offset() + output.offset);
+    }
     if (tensor.device() != place) tensor = tensor.to(place);
     outputs.push_back(std::move(tensor));
   }

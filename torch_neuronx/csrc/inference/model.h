@@ -28,7 +28,8 @@ struct Source {
 
 struct Output {
   Source source;
-  bool is_view = false;  // of the source, with these sizes, strides and offset (elements)
+  // Of the source, with these sizes, strides and offset from where it begins (elements).
+  bool is_view = false;
   program::Extents sizes, strides;
   int64_t offset = 0;
 };
