@@ -68,12 +68,19 @@ def outcome(
     ]
     given = [x * 1 for x in leaves]
     results = run(*given)
-    total = [r.square().sum() for r in (*results, *given) if r.requires_grad]
+    places = [next((i for i, x in enumerate(given) if x is r), -1) for r in results]
+    return with_gradients(results, given, leaves), places
+
+
+def with_gradients(
+    results: Sequence[torch.Tensor], memory: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """Results, what was written to, and the gradients of leaves through both."""
+    total = [x.square().sum() for x in (*results, *memory) if x.requires_grad]
     if total:
         torch.stack(total).sum().backward()
-    values = [*results, *given, *(x.grad for x in leaves)]
-    places = [next((i for i, x in enumerate(given) if x is r), -1) for r in results]
-    return [None if v is None else v.detach().cpu() for v in values], places
+    values = [*results, *memory, *(x.grad for x in leaves)]
+    return [None if v is None else v.detach().cpu() for v in values]
 
 
 # Dynamo looks at gradients of arguments that are no leaves.
@@ -129,7 +136,7 @@ SHARED_RESULTS: dict[str, Change] = {
 def shared(
     views: Sequence[str], writes: Sequence[tuple[int, str]], results: Sequence[tuple[int, str]],
     trained: bool, device: str, backend: str | None,
-) -> list[torch.Tensor]:  # fmt: skip
+) -> list[torch.Tensor | None]:  # fmt: skip
     """Results, the memory that the arguments share, and its gradient."""
 
     def function(*given: torch.Tensor) -> list[torch.Tensor]:
@@ -140,12 +147,7 @@ def shared(
     run = torch.compile(function, backend=backend) if backend else function
     leaf = torch.linspace(-1, 3, 20).reshape(5, 4).to(device).requires_grad_(trained)
     base = leaf * 1
-    made = run(*(VIEWS[name](base) for name in views))
-    total = [r.square().sum() for r in (*made, base) if r.requires_grad]
-    if total:
-        torch.stack(total).sum().backward()
-    kept = [*made, base, *([leaf.grad] if leaf.grad is not None else [])]
-    return [x.detach().cpu() for x in kept]
+    return with_gradients(run(*(VIEWS[name](base) for name in views)), [base], [leaf])
 
 
 @pytest.mark.slow

@@ -123,9 +123,10 @@ class Generator:
             parts = torch.view_as_real(flat).view(-1) if dtype.is_complex else flat
             parts[rng.randrange(parts.numel())] = float(rng.choice(special))
             x = flat.view(x.shape)
-        return self._add(
-            x.requires_grad_(self._trains and _differentiable(dtype) and rng.random() < 0.6)
-        )
+        return self._add(x.requires_grad_(self._is_trained(dtype, 0.6)))
+
+    def _is_trained(self, dtype: torch.dtype, often: float) -> bool:
+        return self._trains and _differentiable(dtype) and self._rng.random() < often
 
     def _add(self, x: torch.Tensor, letter: str = "x") -> str:
         name = self._fresh(letter)
@@ -279,12 +280,7 @@ class Generator:
         if other and wanted.dtype.is_floating_point and rng.random() < 0.4:
             return f"{rng.choice(other)}.flatten()[:{n}].to({wanted.dtype}).view({shape})"
         kept = wanted.detach().clone(memory_format=torch.preserve_format)
-        return self._add(
-            kept.requires_grad_(
-                self._trains and _differentiable(wanted.dtype) and rng.random() < 0.5
-            ),
-            "c",
-        )
+        return self._add(kept.requires_grad_(self._is_trained(wanted.dtype, 0.5)), "c")
 
     def _mistaken(self, wanted: torch.Tensor) -> str | None:
         """A new input like a tensor but for its size, or for one of the indices that it holds."""

@@ -115,17 +115,15 @@ class Noise(TorchDispatchMode):
             return x
         eps = torch.finfo(x.dtype).eps
         wide = torch.complex128 if x.dtype.is_complex else torch.float64
-        changed = (x.to(wide) * (1 + eps * self._noise(x))).to(x.dtype)
+        exact = x.to(wide)
         # Exact zeros, infinities and NaN stay, and so do the strides.
         out = (
             torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
             if _writable(x)
             else torch.empty_like(x)
         )
-        finite = x.to(wide).isfinite()  # which nobody asks of 8 bits
-        if x.itemsize == 1:
-            return out.copy_(torch.where(finite, changed.to(wide), x.to(wide)))
-        return out.copy_(torch.where(finite, changed, x))
+        changed = exact * (1 + eps * self._noise(x))
+        return out.copy_(torch.where(exact.isfinite(), changed, exact))
 
 
 #: What an operator rounds inside, where that is more than its result: x (1 + erf(x / sqrt(2))) / 2.

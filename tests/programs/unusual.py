@@ -26,6 +26,10 @@ def _is_real(x: torch.Tensor) -> bool:
     return x.dtype.is_floating_point and x.itemsize > 1
 
 
+def _is_filled(x: torch.Tensor) -> bool:
+    return _is_real(x) and x.dim() > 0 and x.numel() > 0
+
+
 def draw(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     """Random numbers, and functions that drop elements at random."""
     name = _some(rng, values, _is_real)
@@ -161,7 +165,7 @@ def autocast(rng: random.Random, values: Values, fresh: Fresh) -> Statement | No
 
 def aside(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     """A call after a graph break, or between events; a value that depends on data."""
-    name = _some(rng, values, lambda x: _is_real(x) and x.dim() > 0 and x.numel() > 0)
+    name = _some(rng, values, _is_filled)
     if name is None:
         return None
     if rng.random() < 0.25:
@@ -172,7 +176,7 @@ def aside(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
 
 def streams(rng: random.Random, values: Values, fresh: Fresh) -> Statement | None:
     """A call on another stream."""
-    name = _some(rng, values, lambda x: _is_real(x) and x.dim() > 0 and x.numel() > 0)
+    name = _some(rng, values, _is_filled)
     return None if name is None else _cut(rng, name, values, fresh, ["stream"])
 
 

@@ -46,41 +46,57 @@ class MisnumberedResultsError(RuntimeError):
     """AOTAutograd has put an argument in the place of another result of its graph."""
 
 
-def check_results() -> None:
+def correct_results(gm: torch.fx.GraphModule, given: int) -> None:
+    """Put right what AOTAutograd has wrong of the results of a graph.
+
+    Args:
+        gm: Its graph without gradients, or forward. It returns what was written to arguments, then
+            the user's results, then intermediate tensors that are bases.
+        given: How many arguments it was traced with.
+
+    Raises:
+        MisnumberedResultsError: that can't be; it has to trace once more, without writes.
+    """
+    meta = metadata()
+    if meta is None:
+        return
+    _check_numbers(meta)
+    if not meta.tokens:
+        results = gm.graph.output_node().args[0]
+        assert isinstance(results, Sequence)
+        _correct_bases(meta, results)
+        if len(meta.input_info) < given:
+            _correct_views(meta, results, gm.graph.find_nodes(op="placeholder"))
+
+
+def argument_names(number: int) -> tuple[str, str]:
+    """What AOTAutograd's graphs call an argument: those with gradients, and those without."""
+    return f"primals_{number + 1}", f"arg{number}_1"
+
+
+def _check_numbers(meta: Any) -> None:
     """Compare the numbers of results that are arguments with those that AOTAutograd has.
 
     Where what was written to an argument leaves the graph as a result, and another argument that is
     written to in the graph is returned, AOTAutograd forgets that the former come first, and puts
-    the argument in another result's place, which is gone.
-
-    Raises:
-        MisnumberedResultsError: it did. With all that is written leaving the graph it does not.
+    the argument in another result's place, which is gone. With all that is written leaving the
+    graph it does not.
     """
-    meta = metadata()
-    if meta is None or not meta.num_mutated_inp_runtime_indices:
+    if not meta.num_mutated_inp_runtime_indices:
         return
     arguments = [o.base_idx for o in meta.output_info if o.output_type is OutputType.is_input]
     if any(meta.input_info[i].mutation_type is MutationType.MUTATED_IN_GRAPH for i in arguments):
         raise MisnumberedResultsError
 
 
-def correct_bases(gm: torch.fx.GraphModule) -> None:
+def _correct_bases(meta: Any, results: Sequence[Any]) -> None:
     """Name the right base of each result that is a view of what its graph makes.
 
     Where arguments share memory and one is written to, or one is given twice, AOTAutograd numbers
     the arguments anew, and these bases with them, although they are numbers of results. The view is
     then made of another result, and the gradients through it are lost without a word.
-
-    Args:
-        gm: AOTAutograd's graph without gradients, or forward. It returns what was written to
-            arguments, then the user's results, then intermediate tensors that are bases.
     """
-    meta = metadata()
-    if meta is None or meta.tokens:
-        return
     first, count = meta.num_mutated_inp_runtime_indices, len(meta.output_info)
-    results = gm.graph.output_node().args[0]
-    assert isinstance(results, Sequence)
     memory = [_memory(x) for x in results]
     users, bases = memory[first : first + count], memory[first + count :]
     bases = bases[: meta.num_intermediate_bases]
@@ -96,27 +112,18 @@ def correct_bases(gm: torch.fx.GraphModule) -> None:
             meta.output_info[i] = replace(info, base_idx=same[0])
 
 
-def correct_views(gm: torch.fx.GraphModule, given: int) -> None:
+def _correct_views(meta: Any, results: Sequence[Any], placeholders: Sequence[Any]) -> None:
     """Make results that are views of arguments views of the memory that several arguments share.
 
-    Where one of these is written to, AOTAutograd gives its graph that memory in their stead, and
-    goes on to make the results by what they were of the user's argument: of other rows, or by
-    another shape.
-
-    Args:
-        gm: AOTAutograd's graph without gradients, or forward.
-        given: How many arguments it was traced with, of which there are more then than its own.
+    Where one of these is written to, AOTAutograd gives its graph that memory in their stead, so
+    that it has fewer arguments than were given. It goes on to make the results by what they were
+    of the user's argument: of other rows, or by another shape.
     """
-    meta = metadata()
-    if meta is None or meta.tokens or len(meta.input_info) >= given:
-        return
-    arguments = {str(node.target): node for node in gm.graph.find_nodes(op="placeholder")}
-    results = gm.graph.output_node().args[0]
-    assert isinstance(results, Sequence)
+    arguments = {str(node.target): node for node in placeholders}
     results = results[meta.num_mutated_inp_runtime_indices :]
     for i, info in enumerate(meta.output_info):
         if info.output_type is OutputType.alias_of_input:
-            names = (f"primals_{info.base_idx + 1}", f"arg{info.base_idx}_1")
+            names = argument_names(info.base_idx)
             base = next((arguments[name] for name in names if name in arguments), None)
             views = _right_views(info.view_meta_sequence, base, results[i])
             meta.output_info[i] = replace(info, view_meta_sequence=views)
@@ -130,16 +137,21 @@ def _right_views(views: Any, base: object, result: object) -> Any:
     symbolic = any(view.has_symbolic_inputs for view in views.sequence)  # these PyTorch leaves out
     if symbolic or given.storage_offset() or not given.is_contiguous():
         return views
-    try:
-        got = torch._C._functionalization.apply_view_meta_sequence(given, views.sequence)
-    except RuntimeError:
-        got = given[None]  # of other sizes
-    if _layout(got) == _layout(wanted) or given.dtype != wanted.dtype:
+    if given.dtype != wanted.dtype or _leads(views, given, wanted):
         return views
     with FunctionalTensorMode():
         whole = FunctionalTensor.to_functional(given.detach())
         view = whole.as_strided(wanted.shape, wanted.stride(), wanted.storage_offset())
         return ViewMetaSequence(cast("FunctionalTensor", view))
+
+
+def _leads(views: Any, given: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Whether views of one tensor give another one."""
+    try:
+        got = torch._C._functionalization.apply_view_meta_sequence(given, views.sequence)
+    except RuntimeError:  # they are of other sizes
+        return False
+    return _layout(got) == _layout(wanted)
 
 
 def _layout(x: torch.Tensor) -> tuple[Any, ...]:

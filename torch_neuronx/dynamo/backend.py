@@ -30,9 +30,8 @@ from torch_neuronx.dynamo.assertions import give_texts
 from torch_neuronx.dynamo.async_tp import fuse_collectives
 from torch_neuronx.dynamo.autograd_metadata import (
     MisnumberedResultsError,
-    check_results,
-    correct_bases,
-    correct_views,
+    argument_names,
+    correct_results,
     metadata,
     returned,
     without_gradients,
@@ -223,9 +222,8 @@ def compile_static(
         compile_now = compiler(kind)
 
         def checked(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-            check_results()
             with unset_fake_temporarily():
-                correct_views(gm, given)
+                correct_results(gm, given)
             return compile_now(gm, inputs)
 
         return checked
@@ -272,14 +270,13 @@ def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:
     """Which arguments of one of AOTAutograd's graphs are parameters and buffers of modules.
 
     AOTAutograd knows them by their numbers among the arguments of the forward graph, and gives all
-    its graphs the same names: `primals_1` is number 0 (`arg0_1` in graphs without gradients).
-    None if it is not at work.
+    its graphs the same names. None if it is not at work.
     """
     meta = metadata()
     if meta is None:
         return None
     static = frozenset(meta.static_input_indices or ())
-    names = {f"primals_{i + 1}" for i in static} | {f"arg{i}_1" for i in static}
+    names = {name for i in static for name in argument_names(i)}
     arguments = gm.graph.find_nodes(op="placeholder")
     return frozenset(i for i, node in enumerate(arguments) if node.name in names)
 
@@ -311,8 +308,6 @@ def compile_graph(
     """
     del example_inputs  # the placeholders carry them
     with unset_fake_temporarily():
-        if whole and kind != "backward":
-            correct_bases(gm)
         observe = dump.observer(name)
         if observe is not None:
             observe("fx", lambda: str(gm.print_readable(print_output=False)))

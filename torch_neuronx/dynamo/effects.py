@@ -36,16 +36,14 @@ def unused(effects: Iterable[Node], results: Sequence[Node]) -> list[Node]:
     return [node for node in effects if node not in used and node.types]
 
 
-def doubtful(effects: Iterable[Node], results: Sequence[Node]) -> list[Node]:
-    """The calls that a result is made of, but might not need."""
-    effects = [node for node in effects if node.types]
-    if not effects:
-        return []
-    used, needed = set(topological(results)), set(_needed(results))
-    return [node for node in effects if node in used and node not in needed]
+def traces(effects: Iterable[Node], results: Sequence[Node]) -> list[Node]:
+    """What a program returns besides its results, so that it makes all calls with effects."""
+    calls = [node for node in effects if node.types]
+    needed = set(_needed(results)) if calls else set()
+    return [_trace(call) for call in calls if call not in needed or not call.types[0].size]
 
 
-def trace_of(call: Node) -> Node:
+def _trace(call: Node) -> Node:
     """One element of what a call gives, which makes the program run it."""
     given = build.get(call, 0)
     if given.type.size < 2:

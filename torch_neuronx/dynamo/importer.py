@@ -385,8 +385,7 @@ class _Importer:
             results.append(value)
             strides.append(self.param_strides[number])
             devices.append(node.meta["val"].device.type)
-        kept = [build.get(call, 0) for call in effects.unused(self.effects, results)]
-        kept += map(effects.trace_of, effects.doubtful(self.effects, results))
+        kept = effects.traces(self.effects, results)
         results += kept
         strides += [contiguous_strides(value.shape) for value in kept]
         devices += [_core(self.gm).type] * len(kept)
