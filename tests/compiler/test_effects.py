@@ -74,4 +74,4 @@ def test_what_is_drawn_after_several_changes(draw: str, changes: list[str]) -> N
 def check(draw: str, changes: list[str]) -> None:
     expected = drawn(draw, changes, "neuron", compiled=False)
     got = drawn(draw, changes, "neuron", compiled=True)
-    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
