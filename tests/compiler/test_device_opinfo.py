@@ -25,7 +25,6 @@ MISSING = {
     "corrcoef": _BY_DATA,  # weights are compared on the host
     "cov": _BY_DATA,
     "nn.functional.gaussian_nll_loss": _BY_DATA,  # so are variances
-    "view_as_complex": "no engine computes with c64",
     "histc": "no engine computes with f64",
     "histogram": _CALL,
     "histogramdd": _CALL,

@@ -70,6 +70,8 @@ class Noise(TorchDispatchMode):
             out = torch.where((args[0] / args[1]).isinf(), self._either(out), out)
         if func in _STATISTICS and any(map(_overflows_squared, pytree.tree_leaves(args))):
             out = pytree.tree_map(self._either, out)
+        if func is torch.ops.aten.topk.default:
+            out = self._chosen(args, out)
         if func is torch.ops.aten.native_layer_norm.default:
             out = (self._levelled(given, out[0]), *out[1:])
         if func in _CONVOLUTIONS and not bool(args[_CONVOLUTIONS[func]].isfinite().all()):
@@ -82,6 +84,15 @@ class Noise(TorchDispatchMode):
         """NaN or zeros."""
         chosen = torch.rand((), generator=self._generator) < 0.5
         return torch.full_like(x, torch.nan if chosen else 0.0)
+
+    def _chosen(self, args: Any, out: Any) -> Any:
+        """Which of equal elements the largest or smallest ones are, nobody says."""
+        x, k, dim, *how = (*args, -1)[:3] if len(args) < 3 else args
+        if not x.dim():
+            return out
+        order = torch.randperm(x.shape[dim], generator=self._generator)
+        values, places = torch.topk(x.index_select(dim, order), k, dim, *how)
+        return values, order[places]
 
     def _levelled(self, given: Any, out: torch.Tensor) -> torch.Tensor:
         """Rows of equal elements give zeros exactly, or what rounding the mean has left of them."""

@@ -81,13 +81,10 @@ def overlap(rng: random.Random, values: Values, fresh: Fresh) -> Statement | Non
     low, high = f"{name}[:{n - 1}]", f"{name}[1:]"
     function = rng.choice(["add", "mul", "maximum", "sub", "atan2", "logical_and", "eq"])
     single = rng.choice(["exp", "neg", "abs", "sigmoid", "floor"])
-    pairs = [
-        (low, high),
-        (high, low),
-        (low, low),
-        (f"{name}[::2]", f"{name}[:{(n + 1) // 2}]"),
-        (name, name),
-    ]
+    pairs = [(low, low), (name, name)]
+    # What an overlap of tensors with gaps gives, PyTorch neither defines nor always refuses.
+    if values[name].is_contiguous():
+        pairs += [(low, high), (high, low), (f"{name}[::2]", f"{name}[:{(n + 1) // 2}]")]
     a, b = rng.choice(pairs)
     out = [
         f"torch.{function}({a}, {a}, out={b})", f"torch.{single}({a}, out={b})", f"torch.cumsum({a}, 0, out={b})",

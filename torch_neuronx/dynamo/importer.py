@@ -91,7 +91,11 @@ class Imported:
 
 
 def import_graph(
-    gm: torch.fx.GraphModule, name: str = "graph", weights: Collection[int] | None = None
+    gm: torch.fx.GraphModule,
+    name: str = "graph",
+    weights: Collection[int] | None = None,
+    *,
+    plain_results: bool = False,
 ) -> Imported:
     """Translate a graph whose nodes carry fake tensors in `meta["val"]`.
 
@@ -99,13 +103,15 @@ def import_graph(
         gm: Functional ATen operators, static shapes; `copy_` to arguments at the end is allowed.
         name: For people.
         weights: Which arguments are parameters and buffers of modules; None if unknown.
+        plain_results: No output sees what the program makes as another type, or conjugated or
+            negated: such ones are results by themselves.
 
     Raises:
         DynamicShapeError: a size is symbolic.
         UnsupportedDTypeError: a tensor has a type that the compiler does not have.
         LoweringError: a lowering does not give what PyTorch says.
     """
-    imported = _Importer(gm, name).run()
+    imported = _Importer(gm, name, plain_results=plain_results).run()
     if weights is None:
         return imported
     constant = (
@@ -118,12 +124,18 @@ def import_graph(
 
 class _Importer:
     def __init__(
-        self, gm: torch.fx.GraphModule, name: str, sequences: itertools.count[int] | None = None
+        self,
+        gm: torch.fx.GraphModule,
+        name: str,
+        sequences: itertools.count[int] | None = None,
+        *,
+        plain_results: bool = False,
     ) -> None:
         self.gm = gm
         self.inside = False  # a body of a control flow operator
         self.given: list[Any] = []  # its operands, where numbers among them are known
         self.name = name
+        self.plain_results = plain_results
         self.values: dict[torch.fx.Node, Any] = {}
         self.params: list[Node] = []
         self.arguments: list[int | torch.Tensor] = []
@@ -370,6 +382,7 @@ class _Importer:
             self.written,
             self.values.__getitem__,
             self._depends_only_on,
+            any_type=not self.plain_results,
         )
         results = [self.values[root] for root in plan.roots]
         vals = [root.meta["val"] for root in plan.roots]

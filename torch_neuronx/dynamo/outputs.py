@@ -9,21 +9,46 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from neuronxcc.addresses import Addresses, share_a_byte
+from neuronxcc.lowering.geometry.layout import span
 
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """Sizes, strides and offset (elements) of a view into a tensor's storage."""
+    """A view of a tensor: how it reads the memory that this one lies in.
+
+    Attributes:
+        size: Extents.
+        stride: Elements from one to the next along each dimension.
+        offset: Elements from where the tensor begins.
+        dtype: What its elements are, if they are something else to the tensor.
+        conj: They are to be conjugated when read.
+        neg: They are to be negated when read.
+    """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    dtype: torch.dtype | None = None
+    conj: bool = False
+    neg: bool = False
+
+    def of(self, base: torch.Tensor) -> torch.Tensor:
+        """Make the view of a tensor."""
+        begin = base.storage_offset()
+        if self.dtype is not None:
+            line = _bytes(base) // self.dtype.itemsize * self.dtype.itemsize // base.itemsize
+            base = base.as_strided((line,), (1,), begin).view(self.dtype)
+            begin = base.storage_offset()
+        made = base.as_strided(self.size, self.stride, begin + self.offset)
+        if self.conj:
+            made = made.conj()
+        return made._neg_view() if self.neg else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +56,7 @@ class Output:
     """One value that the compiled function returns.
 
     kind "result": number `index` of the program's results; "argument": number `index` of the
-    function's own arguments; "constant": `value`. With `view`, a view of that tensor, for an
-    argument from where it begins: the next one may begin elsewhere in its storage.
+    function's own arguments; "constant": `value`. With `view`, a view of that tensor.
     """
 
     kind: str
@@ -49,11 +73,26 @@ class OutputPlan:
     roots: tuple[torch.fx.Node, ...]
 
 
-def strided(value: torch.Tensor) -> Strided:
-    """The layout of a (fake) tensor."""
+def strided(value: torch.Tensor, base: torch.Tensor) -> Strided:
+    """The view of a (fake) tensor, plain itself, that another one in its memory is."""
     return Strided(
-        tuple(map(int, value.shape)), tuple(map(int, value.stride())), int(value.storage_offset())
+        tuple(map(int, value.shape)),
+        tuple(map(int, value.stride())),
+        _bytes_between(base, value) // value.element_size(),
+        None if value.dtype == base.dtype else value.dtype,
+        value.is_conj(),
+        value.is_neg(),
     )
+
+
+def _bytes_between(base: torch.Tensor, value: torch.Tensor) -> int:
+    first, other = (int(x.storage_offset()) * x.element_size() for x in (base, value))
+    return other - first
+
+
+def _bytes(value: torch.Tensor) -> int:
+    """How much memory a tensor lies in, gaps included."""
+    return span(value.shape, value.stride()) * value.element_size()
 
 
 def plan_outputs(
@@ -62,6 +101,8 @@ def plan_outputs(
     mutated: Collection[torch.fx.Node],
     constant: Callable[[torch.fx.Node], Any],
     depends_only_on: Callable[[torch.fx.Node, torch.fx.Node], bool],
+    *,
+    any_type: bool = True,
 ) -> OutputPlan:
     """Decide what to compute and how to return it.
 
@@ -73,13 +114,15 @@ def plan_outputs(
         depends_only_on: Whether a tensor is computed from one argument and nothing else. Fake
             tensors do not always tell: PyTorch caches those of a region that is called twice, so
             the results of the second call seem to share memory with arguments of the first.
+        any_type: Results may be views of what the program makes that see it as another type, or
+            conjugated or negated.
     """
     owners = {_storage(node): node for node in placeholders}
     returned = [_written(item) for item in returned]
     returned = [
         None if isinstance(n, torch.fx.Node) and constant(n) is None else n for n in returned
     ]
-    bases = _bases(returned, owners, mutated, depends_only_on)
+    bases = _bases(returned, owners, mutated, depends_only_on, any_type=any_type)
     roots: dict[torch.fx.Node, int] = {}
     # AOTAutograd says of a tensor object whether it has gradients, so a tensor and what was
     # detached from it have to be two, and only one node is the result itself.
@@ -95,14 +138,12 @@ def plan_outputs(
             outputs.append(Output("argument", placeholders[node]))
             continue
         base = bases[node]
-        value = node.meta["val"]
-        view = strided(value)
+        view = strided(node.meta["val"], base.meta["val"])
         if base in placeholders:
-            begin = view.offset - int(base.meta["val"].storage_offset())
-            outputs.append(Output("argument", placeholders[base], replace(view, offset=begin)))
+            outputs.append(Output("argument", placeholders[base], view))
             continue
         number = roots.setdefault(base, len(roots))
-        whole = node is base or view == strided(base.meta["val"])
+        whole = view == strided(base.meta["val"], base.meta["val"])
         itself = whole and themselves.setdefault(base, node) is node
         outputs.append(Output("result", number, None if itself else view))
     return OutputPlan(tuple(outputs), tuple(roots))
@@ -128,8 +169,11 @@ def _bases(
     owners: Mapping[int, torch.fx.Node],
     mutated: Collection[torch.fx.Node],
     depends_only_on: Callable[[torch.fx.Node, torch.fx.Node], bool],
+    *,
+    any_type: bool,
 ) -> dict[torch.fx.Node, torch.fx.Node]:
     """For every returned tensor the node whose tensor is computed for it: itself, or its base."""
+    can_show = _viewable if any_type else _same
     bases: dict[torch.fx.Node, torch.fx.Node] = {}
     groups: dict[torch.fx.Node, list[torch.fx.Node]] = {}
     nodes = dict.fromkeys(n for n in returned if isinstance(n, torch.fx.Node) and _is_tensor(n))
@@ -138,15 +182,15 @@ def _bases(
         owner = owners.get(_storage(node))
         if owner is not None:
             # A view of an argument that is overwritten was meant to show the old values.
-            if owner not in mutated and _viewable(node, owner) and depends_only_on(node, owner):
+            if owner not in mutated and can_show(node, owner) and depends_only_on(node, owner):
                 bases[node] = owner
             continue
         base = root(node)
-        if _viewable(node, base) and _is_whole(base.meta["val"]):
+        if can_show(node, base) and _is_whole(base.meta["val"]):
             groups.setdefault(base, []).append(node)
     for base, members in groups.items():
-        kept = sum(n.meta["val"].numel() for n in members)
-        much = 2 * kept >= base.meta["val"].numel()
+        kept = sum(n.meta["val"].nbytes for n in members)
+        much = 2 * kept >= base.meta["val"].nbytes
         if base in members or much or _overlap([n.meta["val"] for n in members]):
             bases.update(dict.fromkeys(members, base))
     return bases
@@ -162,15 +206,30 @@ def _overlap(members: Sequence[torch.Tensor]) -> bool:
 
 
 def _addresses(x: torch.Tensor) -> Addresses:
-    view, size = strided(x), x.element_size()
-    return Addresses(view.size, [size * step for step in view.stride], size, size * view.offset)
+    size = x.element_size()
+    strides = [size * int(step) for step in x.stride()]
+    return Addresses(tuple(map(int, x.shape)), strides, size, size * int(x.storage_offset()))
+
+
+def _same(node: torch.fx.Node, base: torch.fx.Node) -> bool:
+    """Return whether both are values of one type that are read from memory in one way."""
+    one, other = node.meta["val"], base.meta["val"]
+    return bool(one.dtype == other.dtype and _is_lazy(one) == _is_lazy(other))
 
 
 def _viewable(node: torch.fx.Node, base: torch.fx.Node) -> bool:
-    """Return whether a strided view of `base` can stand for `node`."""
-    one, other = node.meta["val"], base.meta["val"]
-    flags = (one.is_conj(), one.is_neg()) == (other.is_conj(), other.is_neg())
-    return bool(one.dtype == other.dtype and flags)
+    """Return whether a view of `base` can stand for `node`."""
+    value, whole = node.meta["val"], base.meta["val"]
+    size = value.element_size()
+    ends = _bytes_between(whole, value) + _bytes(value)
+    if any(_is_lazy(whole)) or _bytes_between(whole, value) % size:
+        return False
+    return bool(value.dtype == whole.dtype or ends <= _bytes(whole) // size * size)
+
+
+def _is_lazy(value: torch.Tensor) -> tuple[bool, bool]:
+    """Whether what is read from memory is to be conjugated, and negated."""
+    return value.is_conj(), value.is_neg()
 
 
 def _is_whole(value: torch.Tensor) -> bool:

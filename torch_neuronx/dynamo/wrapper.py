@@ -116,12 +116,8 @@ def _by_itself(base: torch.Tensor, view: Strided) -> torch.Tensor:
     Only how a program lays out its results makes it one (`rot90` is a transposed `flip`), for which
     autograd would refuse writes. Both count the same writes: the other may be saved for gradients.
     """
-    if base.is_inference():
-        return base.as_strided(view.size, view.stride, view.offset)
-    writes = base._version
-    result = base.detach().as_strided_(view.size, view.stride, view.offset)
-    torch._C._autograd._unsafe_set_version_counter((result,), (writes,))
-    return result
+    made = view.of(base if base.is_inference() else base.detach())
+    return made if made.is_inference() else made.detach()
 
 
 def _output(
@@ -142,5 +138,4 @@ def _output(
     # notices if something saved is overwritten.
     if id(base) not in wholes:
         wholes[id(base)] = base.detach()
-    begin = base.storage_offset() if output.kind == "argument" else 0
-    return wholes[id(base)].as_strided(view.size, view.stride, begin + view.offset)
+    return view.of(wholes[id(base)])

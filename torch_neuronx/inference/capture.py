@@ -164,7 +164,7 @@ def capture(
     gm = _functional(graph, placeholders)
     mutated = {number for number, _ in _mutations(gm)}
     told = check_graph(gm, lambda: options)
-    imported = import_graph(gm, name, order.held)
+    imported = import_graph(gm, name, order.held, plain_results=True)
     check_host_calls(imported.host_calls)
     check_limits(imported.graph, lambda: options, told)
     return _finish(program, gm, imported, order, mutated, returned)
