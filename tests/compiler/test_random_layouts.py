@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -57,3 +58,27 @@ def test_like_eager_mode(
         results.append([result.detach().cpu(), *(g.cpu() for g in given), torch.rand(3)])
     for mine, other in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("chance", [0.1, 0.3, 0.9])
+def test_gradients_of_dropout_are_not_scaled_by_a_rounded_number(
+    chance: float, dtype: torch.dtype
+) -> None:
+    torch.compiler.reset()
+    x = torch.randn(512, device="neuron").to(dtype).requires_grad_()
+    weights = torch.randn(512, device="neuron").to(dtype)
+    given = []
+    for run in (functional.dropout, torch.compile(functional.dropout, backend="neuron")):
+        torch.manual_seed(5)
+        given += torch.autograd.grad(run(x, chance), x, weights)
+    assert torch.equal(*given)
+
+
+def test_gradients_of_integers_that_were_dropped_are_zeros_without_a_sign() -> None:
+    grad = torch.tensor([-5, 5, -3], device="neuron")
+    kept = torch.tensor([False, True, True], device="neuron")
+    backward = torch.ops.aten.native_dropout_backward
+    found = torch.compile(lambda g, m: backward(g, m, 2.0), backend="neuron")(grad, kept)
+    assert torch.equal(found.signbit(), backward(grad, kept, 2.0).signbit())
+    assert found.tolist() == [0.0, 10.0, -6.0]

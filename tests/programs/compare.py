@@ -100,7 +100,15 @@ def outcomes(
         total.compared += verdict.compared
         total.elements += verdict.elements
         total.excuse = total.excuse or verdict.excuse
-    return total
+    return _sharing(expected, got) or total
+
+
+def _sharing(expected: Outcome, got: Outcome) -> Verdict | None:
+    """What is different about which results show the same memory."""
+    if expected.shared == got.shared:
+        return None
+    less, more = sorted(expected.shared - got.shared), sorted(got.shared - expected.shared)
+    return Verdict("sharing", f"not shared: {less}; shared, but not on the CPU: {more}")
 
 
 def _differ(theirs: torch.Tensor, mine: torch.Tensor) -> bool:
@@ -146,7 +154,7 @@ def same_bits(expected: Outcome, got: Outcome, *, gradients: bool = True) -> Ver
             )
         total.compared += theirs.numel()
         total.elements += theirs.numel()
-    return total
+    return _sharing(expected, got) or total
 
 
 def facts(theirs: Sequence[Outcome], got: Outcome) -> Verdict:

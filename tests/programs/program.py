@@ -6,6 +6,7 @@ have no name in `torch` (PyTorch's tests wrap some in functions) are called as `
 
 from __future__ import annotations
 
+import itertools
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -189,11 +190,13 @@ class Outcome:
 
     Attributes:
         values: results, then gradients and the inputs and buffers afterwards, on the CPU
+        shared: pairs of results, and of results and inputs, that show the same memory
         error: the exception, or None
         stage: "forward" or "backward", where the error was
     """
 
     values: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    shared: frozenset[tuple[str, str]] = frozenset()
     error: Exception | None = None
     stage: str = "forward"
 
@@ -232,6 +235,7 @@ def run(
         with around(), _autocast(program.autocast, device):
             results = function(*args)
         outcome.values |= _values("result", results)
+        outcome.shared = _shared(results, dict(zip(program.inputs, args, strict=True)))
         backward = backward and not program.forward
         if backward and (total := _total(results)) is not None:
             outcome.stage = "backward"
@@ -259,6 +263,40 @@ def _autocast(dtype: torch.dtype | None, device: str) -> AbstractContextManager[
 
 def _values(prefix: str, results: Sequence[torch.Tensor]) -> dict[str, torch.Tensor | None]:
     return {f"{prefix} {n}": _kept(r) for n, r in enumerate(results)}
+
+
+def _shared(
+    results: Sequence[torch.Tensor], inputs: Mapping[str, torch.Tensor]
+) -> frozenset[tuple[str, str]]:
+    """What a write to one of two tensors would show in the other."""
+    named = {f"result {n}": r for n, r in enumerate(results)}
+    named |= {f"input {name}": x for name, x in inputs.items()}
+    places: dict[str, set[int]] = {}
+    pairs = set()
+    for (one, x), (other, y) in itertools.combinations(named.items(), 2):
+        if one.startswith("input") or not (_has_memory(x) and _has_memory(y)):
+            continue
+        if x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr():
+            continue
+        for name, tensor in ((one, x), (other, y)):
+            if name not in places:
+                places[name] = _places(tensor)
+        if places[one] & places[other]:
+            pairs.add((one, other))
+    return frozenset(pairs)
+
+
+def _has_memory(x: torch.Tensor) -> bool:
+    plain = x.layout is torch.strided and not x.is_nested and not x._is_zerotensor()
+    return plain and x.numel() > 0
+
+
+def _places(x: torch.Tensor) -> set[int]:
+    """The bytes that a tensor shows, counted from where its storage begins."""
+    starts = torch.tensor([x.storage_offset()])
+    for extent, step in zip(x.shape, x.stride(), strict=True):
+        starts = (starts.unsqueeze(1) + torch.arange(extent) * step).view(-1).unique()
+    return set((starts.unsqueeze(1) * x.itemsize + torch.arange(x.itemsize)).view(-1).tolist())
 
 
 def _kept(x: torch.Tensor | None) -> torch.Tensor | None:

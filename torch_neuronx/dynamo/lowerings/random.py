@@ -14,6 +14,7 @@ from neuronxcc.ir import build as b
 from neuronxcc.ir.node import Node, TensorType
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.lowerings.memory import from_memory, in_memory, memory_order
+from torch_neuronx.dynamo.lowerings.pointwise import formula
 from torch_neuronx.dynamo.registry import Context, lowers
 
 aten = torch.ops.aten
@@ -84,3 +85,10 @@ def native_dropout(cx: Context, x: Node, p: float, train: bool | None) -> Sequen
     given = (in_memory(x, order), p, train)
     results = cx.call(aten.native_dropout.default, given, types=types, device=True, effect=True)
     return [from_memory(result, x.shape, order) for result in results]
+
+
+@lowers(aten.native_dropout_backward.default)
+def native_dropout_backward(cx: Context, grad: Node, mask: Node, scale: float) -> Node:
+    # PyTorch's decomposition rounds the scale to the gradient's type.
+    kept = b.multiply(grad, b.convert(mask, grad.dtype))
+    return formula(cx, lambda v: e.scaled(v, scale), kept)
