@@ -181,6 +181,7 @@ TESTS: dict[str, tuple[str, ...]] = {
                                        "compiler/test_norms_mixed.py",
                                        "compiler/test_random_layouts.py",
                                        "compiler/test_shared_results.py",
+                                       "compiler/test_small_gradients.py",
                                        "compiler/test_sparse_gradients.py",
                                        "compiler/test_storage.py"),
     "torch_neuronx/estimate.py": ("device/test_estimate.py",),

@@ -68,7 +68,7 @@ def test_gradients_of_dropout_are_not_scaled_by_a_rounded_number(
     torch.compiler.reset()
     x = torch.randn(512, device="neuron").to(dtype).requires_grad_()
     weights = torch.randn(512, device="neuron").to(dtype)
-    given = []
+    given: list[Tensor] = []
     for run in (functional.dropout, torch.compile(functional.dropout, backend="neuron")):
         torch.manual_seed(5)
         given += torch.autograd.grad(run(x, chance), x, weights)

@@ -12,7 +12,7 @@ from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.checks import demand
 from torch_neuronx.dynamo.dtypes import compute_dtype
-from torch_neuronx.dynamo.lowerings.pointwise import finish
+from torch_neuronx.dynamo.lowerings.pointwise import finish, formula
 from torch_neuronx.dynamo.registry import Context, lowers
 
 aten = torch.ops.aten
@@ -39,3 +39,20 @@ def binary_cross_entropy(
     if reduction == _reduction.get_enum("mean"):
         total = b.divide(total, e.like(total, math.prod(loss.shape)))
     return finish(cx, total)
+
+
+@lowers(aten.soft_margin_loss_backward.default)
+def soft_margin_loss_backward(
+    cx: Context, grad: Node, x: Node, target: Node, reduction: int
+) -> Node:
+    # PyTorch's decomposition subtracts 1 from a logistic function of what is right already, which
+    # is near 1.
+    mean = reduction == _reduction.get_enum("mean")
+    count = max(1, math.prod(x.shape)) if mean else 1
+
+    def slope(g: Node, v: Node, t: Node) -> Node:
+        wrong = b.logistic(b.negate(b.multiply(t, v)))
+        return b.multiply(b.multiply(g, t), e.scaled(wrong, -1 / count))
+
+    shape = tuple(cx.first.shape)
+    return formula(cx, slope, *(b.broadcast_to(n, shape) for n in (grad, x, target)))
