@@ -174,8 +174,10 @@ def divides_by_no_heads(call: Call) -> bool:
     if call.op.name != ATTENTION:
         return False
     _, arguments, options = tree_unflatten(call.leaves, call.spec)
-    heads = [tensor.shape[-3] for tensor in arguments[:2] if tensor.dim() >= 3]
-    return bool(options.get("enable_gqa")) and 0 in heads
+    key, value = arguments[:2]
+    if not options.get("enable_gqa") or min(key.dim(), value.dim()) < 3:
+        return False
+    return key.shape[-3] == 0 and value.numel() > 0
 
 
 def mistakes(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

@@ -198,21 +198,24 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
         judge = _second(before, program, where, "aot_eager")
     if (judge.error is None) != (got.error is None) and mode == "dynamic":
         judge = compiled(program, where, "aot_eager", "compiled")  # it traces the same or fails
+    strides = True
     if verdict.kind in {"strides", "dtype"} and _follows_the_rule(
         program, expected, got, "cpu", "neuron"
     ):
         # Values of another type than the CPU's can't be compared with them.
         if verdict.kind == "dtype":
             return Verdict(excuse="dtypes are those of the rule")
-        same = compare.outcomes(expected, got, noisy, strides=False)
-        return _excused(same, "strides are those of the rule")
+        strides = False
+        verdict = compare.outcomes(expected, got, noisy, strides=strides)
+        if not verdict.kind:
+            return _excused(verdict, "strides are those of the rule")
     if judge.error is not None and got.error is not None:
         return Verdict(excuse=f"aot_eager refuses it: {judge.kind}")
-    theirs = compare.outcomes(expected, judge, noisy)
+    theirs = compare.outcomes(expected, judge, noisy, strides=strides)
     if not theirs.kind or judge.error is not None or got.error is not None:
         return verdict
     # It is excused only if it gives what aot_eager gives, not something third.
-    again = compare.outcomes(judge, got, noisy, around=expected)
+    again = compare.outcomes(judge, got, noisy, around=expected, strides=strides)
     return _excused(again, f"aot_eager has the same: {verdict.kind}")
 
 
