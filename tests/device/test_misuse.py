@@ -177,7 +177,7 @@ def divides_by_no_heads(call: Call) -> bool:
     key, value = arguments[:2]
     if not options.get("enable_gqa") or min(key.dim(), value.dim()) < 3:
         return False
-    return key.shape[-3] == 0 and value.numel() > 0
+    return bool(key.shape[-3] == 0 and value.numel() > 0)
 
 
 def mistakes(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
