@@ -10,6 +10,8 @@ import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from torch_neuronx import neuron
+
 Step = Callable[[torch.Tensor], torch.Tensor]
 
 MAKERS: dict[str, Step] = {
@@ -141,3 +143,20 @@ def test_views_of_another_type_of_an_argument_that_begins_elsewhere_next_time() 
         for result in (expected, found):
             result[0].detach().mul_(3)
         assert [elements(t) for t in found] == [elements(t) for t in expected]
+
+
+def test_views_of_an_argument_of_which_events_have_made_several() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, _, third = x.unbind(-1)
+        event = neuron.Event()
+        event.record()
+        line = first.flatten()
+        event.record()
+        one, other = third.tensor_split(2)
+        return one, other, line.flip(0)
+
+    x = torch.arange(24.0, device="neuron").view(4, 2, 3).requires_grad_()
+    results = torch.compile(function, backend="neuron", fullgraph=True)(x)
+    with torch.no_grad():
+        x.detach().zero_()
+        assert [float(y.sum()) for y in results] == [0.0, 0.0, 84.0]

@@ -74,7 +74,7 @@ class OutputPlan:
 
 
 def strided(value: torch.Tensor, base: torch.Tensor) -> Strided:
-    """The view of a (fake) tensor, plain itself, that another one in its memory is."""
+    """How a (fake) tensor is a view of a plain one, `base`, in whose memory it lies."""
     return Strided(
         tuple(map(int, value.shape)),
         tuple(map(int, value.stride())),
@@ -117,7 +117,9 @@ def plan_outputs(
         any_type: Results may be views of what the program makes that see it as another type, or
             conjugated or negated.
     """
-    owners = {_storage(node): node for node in placeholders}
+    owners: dict[int, list[torch.fx.Node]] = {}
+    for node in placeholders:
+        owners.setdefault(_storage(node), []).append(node)
     returned = [_written(item) for item in returned]
     returned = [
         None if isinstance(n, torch.fx.Node) and constant(n) is None else n for n in returned
@@ -166,7 +168,7 @@ def _storage(node: torch.fx.Node) -> int:
 
 def _bases(
     returned: Sequence[Any],
-    owners: Mapping[int, torch.fx.Node],
+    owners: Mapping[int, Sequence[torch.fx.Node]],
     mutated: Collection[torch.fx.Node],
     depends_only_on: Callable[[torch.fx.Node, torch.fx.Node], bool],
     *,
@@ -179,11 +181,12 @@ def _bases(
     nodes = dict.fromkeys(n for n in returned if isinstance(n, torch.fx.Node) and _is_tensor(n))
     for node in nodes:
         bases[node] = node
-        owner = owners.get(_storage(node))
-        if owner is not None:
+        if among := owners.get(_storage(node)):
             # A view of an argument that is overwritten was meant to show the old values.
-            if owner not in mutated and can_show(node, owner) and depends_only_on(node, owner):
-                bases[node] = owner
+            if not any(owner in mutated for owner in among):
+                bases[node] = next(
+                    (x for x in among if can_show(node, x) and depends_only_on(node, x)), node
+                )
             continue
         base = root(node)
         if can_show(node, base) and _is_whole(base.meta["val"]):
