@@ -110,6 +110,14 @@ def test_fake_quantization() -> None:
         return whole, by_tensor, channels
 
     assert not host_operators(check(function, [operand(4, 6)]))
+    # The level of NaN, too, as the kernels have it, which convert to integers first.
+    unknown = operand(4, 6).detach()
+    unknown[:, 1] = torch.nan
+    assert not any(result.isnan().any() for result in function(unknown))
+    for mine, other in zip(
+        torch.compile(function, backend="neuron")(unknown), function(unknown), strict=True
+    ):
+        assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("executor", ["native", "reference"])

@@ -37,6 +37,8 @@ def _fake(
     levels = _levels(x, b.divide(e.like(factor, 1), factor), shift)
     least, most = e.like(levels, low), e.like(levels, high)
     limited = b.minimum(b.maximum(levels, least), most)
+    # NaN has the lowest level: the kernels convert to an integer before they limit.
+    limited = b.select(b.equal(levels, levels), limited, least)
     inside = b.and_(b.greater_equal(levels, least), b.less_equal(levels, most))
     return b.convert(b.multiply(b.subtract(limited, shift), factor), cx.dtype), inside
 
