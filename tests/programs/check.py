@@ -208,7 +208,7 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
         strides = False
         verdict = compare.outcomes(expected, got, noisy, strides=strides)
         if not verdict.kind:
-            return _excused(verdict, "strides are those of the rule")
+            return replace(verdict, excuse="strides are those of the rule")
     if judge.error is not None and got.error is not None:
         return Verdict(excuse=f"aot_eager refuses it: {judge.kind}")
     theirs = compare.outcomes(expected, judge, noisy, strides=strides)

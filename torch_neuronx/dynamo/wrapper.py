@@ -116,8 +116,7 @@ def _by_itself(base: torch.Tensor, view: Strided) -> torch.Tensor:
     Only how a program lays out its results makes it one (`rot90` is a transposed `flip`), for which
     autograd would refuse writes. Both count the same writes: the other may be saved for gradients.
     """
-    made = view.of(base if base.is_inference() else base.detach())
-    return made if made.is_inference() else made.detach()
+    return view.of(base.detach()).detach()
 
 
 def _output(
