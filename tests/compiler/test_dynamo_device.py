@@ -46,6 +46,19 @@ ANSWERS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "Event": lambda i: (isinstance(i.Event(), torch.Event), True),
     "Stream": lambda i: (isinstance(i.Stream(), torch.Stream), True),
 }
+#: Since 2.15. Inductor takes no part of this device for a GPU, and its caches need no word of it.
+LATER: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+    "exposes_streams": lambda i: (i.exposes_streams(), True),
+    "is_gpu": lambda i: (i.is_gpu(), False),
+    "get_cpp_device_options": lambda i: (i.get_cpp_device_options(False, False), None),
+    "get_cache_system_info": lambda i: (i.get_cache_system_info(), None),
+    "get_multi_processor_count": lambda i: (
+        i.get_multi_processor_count(1),
+        neuron.get_device_properties(1).multi_processor_count,
+    ),
+}
+if hasattr(DeviceInterface, "exposes_streams"):
+    ANSWERS |= LATER
 
 
 def set_device(interface: Any) -> None:
@@ -288,10 +301,13 @@ def fresh() -> None:
 # AOTAutograd estimates transfers with Inductor's measurements of CUDA, which need Triton, when the
 # memory of a tensor that two streams use has to be kept for the backward pass. Until 2.14 its
 # partitioner took what waits for another stream for a part of the backward pass.
+RELEASE = minor(torch.__version__)
 UNTRAINABLE: dict[Callable[[Tensor], Tensor], str] = {
-    **dict.fromkeys((fork_and_join, event), "triton|0 active drivers"),
     **dict.fromkeys(
-        (on_a_stream, stream_as_context) if minor(torch.__version__) == "2.13" else (),
+        (fork_and_join, event) if RELEASE in ("2.13", "2.14") else (), "triton|0 active drivers"
+    ),
+    **dict.fromkeys(
+        (on_a_stream, stream_as_context) if RELEASE == "2.13" else (),
         "Node mul was invalid, but is output",
     ),
 }

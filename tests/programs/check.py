@@ -46,12 +46,24 @@ class Result:
 
 
 def check(program: Program, modes: Sequence[str] = MODES, *, seed: int = 0) -> Result:
-    """Run the program everywhere and compare."""
+    """Run the program everywhere and compare.
+
+    Where a value differs it is asked again with more noise: what jumps (a remainder, a comparison)
+    may do so in none of a few runs.
+    """
+    result = _check(program, modes, seed, noise.RUNS)
+    doubtful = [mode for mode, verdict in result.findings.items() if verdict.kind == "values"]
+    if doubtful:
+        result.verdicts.update(_check(program, doubtful, seed, noise.MORE_RUNS).verdicts)
+    return result
+
+
+def _check(program: Program, modes: Sequence[str], seed: int, runs: int) -> Result:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         expected = run(program, program.truth)
         verdicts = {}
-        noisy = _noisy(program, expected, seed) if set(modes) - {*QUEUED, "resized"} else []
+        noisy = _noisy(program, expected, seed, runs) if set(modes) - {*QUEUED, "resized"} else []
         for mode in modes:
             if mode in QUEUED:
                 verdicts[mode] = _queued(program, mode, expected)
@@ -61,17 +73,17 @@ def check(program: Program, modes: Sequence[str] = MODES, *, seed: int = 0) -> R
                     _facts_alone(program, expected) if own else _eager(program, expected, noisy)
                 )
             elif mode == "resized":
-                verdicts[mode] = _resized(program, seed)
+                verdicts[mode] = _resized(program, seed, runs)
             else:
-                verdicts[mode] = _compiled(program, mode, expected, noisy, seed)
+                verdicts[mode] = _compiled(program, mode, expected, noisy, seed, runs)
     return Result(expected, verdicts)
 
 
-def _noisy(program: Program, expected: Outcome, seed: int) -> Sequence[Outcome]:
+def _noisy(program: Program, expected: Outcome, seed: int, runs: int) -> Sequence[Outcome]:
     if expected.error is not None:
         return []
     backward = expected.stage == "backward"
-    return noise.reruns(program, backward=backward, seed=seed, device=program.truth)
+    return noise.reruns(program, backward=backward, seed=seed, device=program.truth, runs=runs)
 
 
 def _forward(program: Program, expected: Outcome) -> tuple[Program, Outcome]:
@@ -86,11 +98,11 @@ def _forward(program: Program, expected: Outcome) -> tuple[Program, Outcome]:
 
 
 def _compiled(
-    program: Program, mode: str, expected: Outcome, noisy: Sequence[Outcome], seed: int
+    program: Program, mode: str, expected: Outcome, noisy: Sequence[Outcome], seed: int, runs: int
 ) -> Verdict:
     plain, expected = _forward(program, expected)
     if plain is not program:
-        noisy = _noisy(plain, expected, seed)
+        noisy = _noisy(plain, expected, seed, runs)
     got = compiled(plain, "neuron", "neuron", mode)
     return _judged(plain, mode, expected, got, noisy)
 
@@ -148,12 +160,12 @@ def _same_bits(program: Program, expected: Outcome, got: Outcome) -> Verdict:
     return verdict
 
 
-def _resized(program: Program, seed: int) -> Verdict:
+def _resized(program: Program, seed: int, runs: int) -> Verdict:
     """Call a compiled function with other sizes, after a call with the first ones."""
     other = program.resized()
     other, expected = _forward(other, run(other, other.truth))
     program = replace(program, forward=other.forward)
-    noisy = _noisy(other, expected, seed)
+    noisy = _noisy(other, expected, seed, runs)
     got = _second(program, other, "neuron", "neuron")
     # A module that was called twice has seen both calls.
     for name in [n for n in expected.values if "." in n]:

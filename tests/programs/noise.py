@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.programs.program import Outcome, Program, run
 
 RUNS = 6
+#: Before a difference is a finding: of two ways that are drawn, six runs miss one in 32 programs.
+MORE_RUNS = 30
 #: Times the largest deviation seen: six runs see most of a distribution, not its tails, and operators
 #: made of many (a recurrent network) round inside where the noise is only around them.
 FACTOR = 16.0
@@ -220,7 +222,9 @@ def _writable(x: torch.Tensor) -> bool:
     return all(s > 0 or n <= 1 for s, n in zip(x.stride(), x.shape, strict=True))
 
 
-def reruns(program: Program, *, backward: bool, seed: int, device: str = "cpu") -> list[Outcome]:
+def reruns(
+    program: Program, *, backward: bool, seed: int, device: str = "cpu", runs: int = RUNS
+) -> list[Outcome]:
     """Outcomes under noise; those that ended in an error are left out."""
     # oneDNN has a recurrent network whole; noise around it shows nothing of what is rounded inside.
     before = torch._C._get_mkldnn_enabled()
@@ -228,7 +232,7 @@ def reruns(program: Program, *, backward: bool, seed: int, device: str = "cpu") 
     try:
         made = [
             run(program, device, around=lambda n=n: Noise(seed * 100 + n), backward=backward)  # type: ignore[misc]
-            for n in range(RUNS)
+            for n in range(runs)
         ]
     finally:
         torch._C._set_mkldnn_enabled(before)

@@ -104,6 +104,19 @@ def test_noise_shows_what_has_no_digits() -> None:
     assert not bool(compared.all())
 
 
+def test_what_jumps_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last bit of a number is all that is left of it, and six runs do not move every one."""
+    x = torch.linspace(-0.9, 0.3, 8192)  # a sixth of the results is below 0.5
+    lines = [
+        Statement(("y",), "x.exp()", "pointwise"),
+        Statement(("z",), "y % 2.0**-24", "scalar"),
+    ]
+    jumps = Program({"x": x}, {}, lines, ("z",))
+    assert check(jumps, ["eager"]).verdicts["eager"].kind == ""
+    monkeypatch.setattr(noise, "MORE_RUNS", noise.RUNS)
+    assert check(jumps, ["eager"]).verdicts["eager"].kind == "values"
+
+
 def test_without_noisy_runs_nothing_is_compared() -> None:
     expected, got = run(_doubled(), "cpu"), run(_doubled("y * 3"), "cpu")
     verdict = compare.outcomes(expected, got, [])

@@ -61,3 +61,11 @@ def replacing_memory() -> frozenset[OpOverload]:
     if "shallow_copy_data" not in absent():
         found.append(aten.shallow_copy_data_.default)
     return frozenset(found)
+
+
+def linspace_counts_wide(release: str = torch.__version__) -> bool:
+    """Whether the CPU's `linspace` of a 16-bit type counts in float32, as it does since 2.15.
+
+    Before, every step of the computation was rounded to the type.
+    """
+    return _number(release) >= (2, 15)

@@ -10,6 +10,7 @@ import torch
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node
+from torch_neuronx.compat.operators import linspace_counts_wide
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.dtypes import Scalar
 from torch_neuronx.dynamo.emit import Value
@@ -101,33 +102,36 @@ def linspace(cx: Context, start: Value, end: Value, steps: int, **_options: obje
 def _linspace(cx: Context, dtype: DType, ends: list[Node], steps: int) -> Node:
     """Each half counts from its own end, in the roundings of ATen's kernel.
 
-    ATen converts the ends to the result's type first, integers too. From there 16-bit types round
-    after every operation; float32 multiplies and adds in one rounding, which float64 gives here;
-    integers count in float64 and are cut.
+    ATen converts the ends to the result's type first, integers too. From there float32 multiplies
+    and adds in one rounding, which float64 gives here; integers count in float64 and are cut. 16-bit
+    types round after every operation, or count in float32 (`linspace_counts_wide`), where float16
+    multiplies before it adds.
     """
-    narrow = dtype.is_float and dtype.itemsize == 2
-    wide = DType.F32 if narrow else DType.F64
-
-    def rounded(x: Node) -> Node:
-        return b.convert(b.convert(x, dtype), wide) if dtype.is_float else x
-
-    first, last = (b.convert(v, wide) for v in ends)
     if steps < 2:
         return b.broadcast_to(ends[0], cx.shape)
+    narrow = dtype.is_float and dtype.itemsize == 2
+    counted = DType.F32 if narrow and linspace_counts_wide() else dtype
+    wide = DType.F32 if counted.is_float and counted.itemsize == 2 else DType.F64
+    separate = wide is DType.F32 or dtype is DType.F16
+
+    def rounded(x: Node) -> Node:
+        return b.convert(b.convert(x, counted), wide) if dtype.is_float else x
+
+    first, last = (b.convert(v, wide) for v in ends)
     step = rounded(b.divide(rounded(b.subtract(last, first)), rounded(e.like(first, steps - 1))))
     place = b.iota(DType.S64, cx.shape, 0)
     first, last, step = (b.broadcast_to(v, cx.shape) for v in (first, last, step))
 
     def moved(combine: Callable[[Node, Node], Node], end: Node, count: Node) -> Node:
         distance = b.multiply(step, rounded(b.convert(count, wide)))
-        return combine(end, rounded(distance) if narrow else distance)
+        return combine(end, rounded(distance) if separate else distance)
 
     result = b.select(
         b.less(place, e.like(place, steps // 2)),
         moved(b.add, first, place),
         moved(b.subtract, last, b.subtract(e.like(place, steps - 1), place)),
     )
-    return b.convert(result, dtype)
+    return b.convert(rounded(result) if narrow else result, dtype)
 
 
 @lowers(torch.ops.prims.iota.default)
