@@ -106,7 +106,8 @@ def test_refused_as_in_eager_mode(name: str, dynamic: bool) -> None:
         compiled(*mine)
     text = str(raised.value)
     assert "defect" not in text
-    assert __file__ in text
+    # Or the graph broke in front of the operator, and the user's line is the one that raised.
+    assert __file__ in text or str(raised.traceback[-1].path) == __file__
     if "fake tensor" not in text:  # else PyTorch refused, with words of its own
         assert words(str(eager.value)) in [words(line) for line in text.splitlines()]
 
