@@ -91,7 +91,7 @@ def outcomes(
                     continue
                 return Verdict("gradient missing", f"{name}: {mine is None} for {theirs is None}")
             continue
-        others = [base.values.get(name), *(o.values[name] for o in noisy)]
+        others = [o.values.get(name) for o in (base, *noisy)]
         verdict = _tensors(
             name, theirs, mine, [o for o in others if o is not None], strides=strides
         )
