@@ -71,36 +71,44 @@ def outcomes(
         noisy: outcomes under noise, which say how far values may differ
         strides: whether strides are compared
         same_class: whether errors have to be of one class
-        around: the outcome that the noise was made around, if it isn't `expected`
+        around: the outcome that the noise was made around, if it isn't `expected`. Values that are
+            as there are right, too
     """
     if expected.error is not None or got.error is not None:
         return errors(expected, got, same_class=same_class)
-    total, base = Verdict(), around or expected
+    total = Verdict()
     for name, theirs in expected.values.items():
-        mine = got.values.get(name)  # no gradients where a result requires none
-        if theirs is None or mine is None:
-            if (mine is None) is not (theirs is None):
-                # AOTAutograd gives zeros where eager autograd finds no path; both are right.
-                if (
-                    name.startswith("gradient")
-                    and theirs is None
-                    and mine is not None
-                    and not mine.any()
-                ):
-                    total.excuse = "zeros for the gradient of what has no path"
-                    continue
-                return Verdict("gradient missing", f"{name}: {mine is None} for {theirs is None}")
-            continue
-        others = [o.values.get(name) for o in (base, *noisy)]
-        verdict = _tensors(
-            name, theirs, mine, [o for o in others if o is not None], strides=strides
-        )
+        verdict = _values(name, theirs, got, around or expected, noisy, strides=strides)
+        if verdict.kind and around is not None:
+            # What a draw has made is another number with another judge, and right with the first.
+            first = around.values.get(name)
+            verdict = _values(name, first, got, around, noisy, strides=strides)
         if verdict.kind:
             return verdict
         total.compared += verdict.compared
         total.elements += verdict.elements
         total.excuse = total.excuse or verdict.excuse
-    return _sharing(expected, got) or total
+    sharing = _sharing(expected, got)
+    if sharing and around is not None:
+        sharing = _sharing(around, got)
+    return sharing or total
+
+
+def _values(
+    name: str, theirs: torch.Tensor | None, got: Outcome, around: Outcome,
+    noisy: Sequence[Outcome], *, strides: bool,
+) -> Verdict:  # fmt: skip
+    """Compare one of the values with what one of the judges has."""
+    mine = got.values.get(name)  # no gradients where a result requires none
+    if theirs is None or mine is None:
+        if mine is theirs:
+            return Verdict()
+        # AOTAutograd gives zeros where eager autograd finds no path; both are right.
+        if name.startswith("gradient") and theirs is None and mine is not None and not mine.any():
+            return Verdict(excuse="zeros for the gradient of what has no path")
+        return Verdict("gradient missing", f"{name}: {mine is None} for {theirs is None}")
+    others = [o.values.get(name) for o in (around, *noisy)]
+    return _tensors(name, theirs, mine, [o for o in others if o is not None], strides=strides)
 
 
 def _sharing(expected: Outcome, got: Outcome) -> Verdict | None:

@@ -330,7 +330,7 @@ def _total(results: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """A number that every element of every differentiable result changes in its own way."""
     total = None
     for result in results:
-        if result.grad_fn is None:
+        if not result.requires_grad:
             continue
         real = torch.view_as_real(result.resolve_conj()) if result.is_complex() else result
         weights = torch.linspace(0.5, 1.5, real.numel(), dtype=torch.float64).reshape(real.shape)
