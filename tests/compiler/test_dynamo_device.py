@@ -50,7 +50,10 @@ ANSWERS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
 LATER: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "exposes_streams": lambda i: (i.exposes_streams(), True),
     "is_gpu": lambda i: (i.is_gpu(), False),
-    "get_cpp_device_options": lambda i: (i.get_cpp_device_options(False, False), None),
+    "get_cpp_device_options": lambda i: (
+        i.get_cpp_device_options(aot_mode=False, compile_only=False),
+        None,
+    ),
     "get_cache_system_info": lambda i: (i.get_cache_system_info(), None),
     "get_multi_processor_count": lambda i: (
         i.get_multi_processor_count(1),

@@ -103,9 +103,9 @@ def _linspace(cx: Context, dtype: DType, ends: list[Node], steps: int) -> Node:
     """Each half counts from its own end, in the roundings of ATen's kernel.
 
     ATen converts the ends to the result's type first, integers too. From there float32 multiplies
-    and adds in one rounding, which float64 gives here; integers count in float64 and are cut. 16-bit
-    types round after every operation, or count in float32 (`linspace_counts_wide`), where float16
-    multiplies before it adds.
+    and adds in one rounding, which float64 gives here; integers count in float64 and are cut.
+    16-bit types round after every operation, or count in float32 (`linspace_counts_wide`), where
+    float16 multiplies before it adds.
     """
     if steps < 2:
         return b.broadcast_to(ends[0], cx.shape)
