@@ -204,6 +204,8 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
     device = program.truth
     # That it traces on the device at all is none of its promises, but there are streams only there.
     where = device if got.error is None else "neuron" if program.has("aside") else "cpu"
+    if verdict.kind == "sharing" and "unsafe_" in program.text():
+        where = "neuron"  # only there tracing knows that the parts share memory
     if before is None:
         judge = compiled(program, where, "aot_eager", mode)
     else:
@@ -235,8 +237,8 @@ def _known(program: Program, verdict: Verdict, error: str) -> str:
     """Why a difference is none of ours that asking `aot_eager` would not show; "" if none is known."""
     if "derivative for aten::" in error and "is not implemented" in error:
         return "autograd knows no derivative of what it traces for an out="
-    if "NCC_ESPP004" in error and "torch.q" in error:
-        return "quantised tensors are refused in graphs, as documented"
+    if "NCC_ESPP004" in error and ("torch.q" in error or "torch.complex32" in error):
+        return "quantised tensors and complex32 are refused in graphs, as documented"
     if verdict.kind == "dtype" and any(name in program.text() for name in _FLOAT32_STATISTICS):
         return "dtypes are those of the rule"  # where sparse tensors hide what that gives
     return ""
