@@ -201,11 +201,7 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
         return verdict
     if known := _known(program, verdict, str(got.error)):
         return Verdict(excuse=known)
-    device = program.truth
-    # That it traces on the device at all is none of its promises, but there are streams only there.
-    where = device if got.error is None else "neuron" if program.has("aside") else "cpu"
-    if verdict.kind == "sharing" and "unsafe_" in program.text():
-        where = "neuron"  # only there tracing knows that the parts share memory
+    where = _traced_on(program, verdict, got)
     if before is None:
         judge = compiled(program, where, "aot_eager", mode)
     else:
@@ -231,6 +227,16 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
     # It is excused only if it gives what aot_eager gives, not something third.
     again = compare.outcomes(judge, got, noisy, around=expected, strides=strides)
     return _excused(again, f"aot_eager has the same: {verdict.kind}")
+
+
+def _traced_on(program: Program, verdict: Verdict, got: Outcome) -> str:
+    """The device of which PyTorch's tracing is the judge."""
+    if verdict.kind == "sharing" and "unsafe_" in program.text():
+        return "neuron"  # only there tracing knows that the parts share memory
+    if got.error is None:
+        return program.truth
+    # That it traces on the device at all is none of its promises, but there are streams only there.
+    return "neuron" if program.has("aside") else "cpu"
 
 
 def _known(program: Program, verdict: Verdict, error: str) -> str:
