@@ -181,13 +181,8 @@ Gradients gradients(const at::Tensor& grad, const at::Tensor& input, const at::T
 }  // namespace
 
 bool is_widened(at::ScalarType dtype) {
-#if defined(__x86_64__)
-  return (dtype == at::kBFloat16 && kernels::may_use_amx()) ||
-         (dtype == at::kHalf && kernels::may_use_avx512fp16());
-#else
-  // Not all of ATen's methods for other processors round once.
-  return dtype == at::kBFloat16 || dtype == at::kHalf;
-#endif
+  const bool rounds_once = kernels::best_isa() == kernels::Isa::Avx512 && !kernels::may_use_amx();
+  return dtype == at::kHalf || (dtype == at::kBFloat16 && !rounds_once);
 }
 
 at::Tensor convolve_by_aten(const at::Tensor& input, const at::Tensor& weight,
