@@ -77,6 +77,11 @@ def close(result, exact, dtype, terms):
     error = (result.cpu().double() - exact).abs().max().item() / scale
     bound = unit + math.sqrt(terms) * 4 * torch.finfo(torch.float32).eps
     assert error < bound, (dtype, error, bound)
+def rounded_once(result, exact, dtype, terms):
+    # Sums of float32, each rounded to its type at its own size.
+    sums = terms * torch.finfo(torch.float32).eps * exact.abs().max()
+    bound = torch.finfo(dtype).eps / 2 * exact.abs() + sums
+    assert ((result.cpu().double() - exact).abs() <= bound).all(), dtype
 for dtype in (torch.float32, torch.bfloat16, torch.float16):
     x = torch.randn(67, 130).to(dtype)
     w = torch.randn(259, 130).to(dtype)
@@ -90,6 +95,15 @@ for dtype in (torch.float32, torch.bfloat16, torch.float16):
     image, kernel = torch.randn(2, 16, 14, 14).to(dtype), torch.randn(16, 16, 3, 3).to(dtype)
     close(F.conv2d(image.to("neuron"), kernel.to("neuron"), padding=1),
           F.conv2d(image.double(), kernel.double(), padding=1), dtype, 16 * 9 * 16)
+    for convolve in (F.conv2d, F.conv_transpose2d):
+        results = []
+        for device, type in (("neuron", dtype), ("cpu", torch.float64)):
+            given = [t.to(device, type).requires_grad_() for t in (image, kernel)]
+            out = convolve(*given, stride=2, padding=1)
+            grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+            results.append([out, *torch.autograd.grad(out, given, grad.to(device, type))])
+        for found, exact in zip(*results):
+            rounded_once(found.detach(), exact.detach(), dtype, 2 * 27 * 27)
     q, k, v = (torch.randn(2, 4, 96, 64).to(dtype) for _ in range(3))
     close(F.scaled_dot_product_attention(q.to("neuron"), k.to("neuron"), v.to("neuron")),
           F.scaled_dot_product_attention(q.double(), k.double(), v.double()), dtype, 160)
