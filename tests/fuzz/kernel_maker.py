@@ -321,7 +321,8 @@ class Maker:
             for n, v in {**operands, **attributes}.items()
         }
         self.log.append(f"{row.name} {shown}")
-        self.inexact_sums |= "reduce_cmd" in attributes and _is_approximate(row, attributes)
+        adds_up = any(a.name == "reduce_cmd" for a in row.attributes)
+        self.inexact_sums |= adds_up and _is_approximate(row, attributes)
         for operand in row.operands:
             if operand.role is not Role.READ and operand.name in operands:
                 self._look(row, operand.name, operands, attributes)

@@ -110,7 +110,7 @@ def _compiled(
 def _eager(program: Program, expected: Outcome, noisy: Sequence[Outcome]) -> Verdict:
     got = run(program, "neuron")
     verdict = compare.outcomes(expected, got, noisy, same_class=True)
-    if verdict.kind == "strides" and _follows_the_rule(program, expected, got, "neuron"):
+    if verdict.kind == "strides" and _follows_the_rule(program, [expected], got, "neuron"):
         return _excused(
             compare.outcomes(expected, got, noisy, strides=False), "strides are those of the rule"
         )
@@ -133,7 +133,7 @@ def _facts_alone(program: Program, expected: Outcome) -> Verdict:
         same = theirs[0].kind == expected.kind
         return verdict if same else compare.errors(theirs[0], expected, same_class=True)
     facts = compare.facts(theirs, expected)
-    if facts.kind == "strides" and _follows_the_rule(program, theirs[0], expected, "neuron"):
+    if facts.kind == "strides" and _follows_the_rule(program, theirs[:1], expected, "neuron"):
         return Verdict(excuse="strides are those of the rule")
     return facts if facts.kind else verdict
 
@@ -210,7 +210,7 @@ def _judged(  # noqa: PLR0911 (a return for each reason)
         judge = compiled(program, where, "aot_eager", "compiled")  # it traces the same or fails
     strides = True
     if verdict.kind in {"strides", "dtype"} and _follows_the_rule(
-        program, expected, got, "cpu", "neuron"
+        program, [expected, judge], got, "cpu", "neuron"
     ):
         # Values of another type than the CPU's can't be compared with them.
         if verdict.kind == "dtype":
@@ -262,26 +262,30 @@ def compiled(program: Program, device: str, backend: str, mode: str) -> Outcome:
     )
 
 
-def _follows_the_rule(program: Program, expected: Outcome, got: Outcome, *devices: str) -> bool:
-    """Whether types and strides of results are those of PyTorch's rules, which graphs are made of.
+def _follows_the_rule(
+    program: Program, judges: Sequence[Outcome], got: Outcome, *devices: str
+) -> bool:
+    """Whether types and strides of results are a judge's or those of PyTorch's rules.
 
-    Some of the CPU's kernels (Fourier transforms, normalisations) have other ones.
+    Graphs are made of the rules. Some of the CPU's kernels (Fourier transforms, normalisations) have
+    other ones, and so has tracing.
     """
     found = [
         _by_the_rule(program, device, with_data=False)
         or _by_the_rule(program, device, with_data=True)
         for device in devices
     ]
-    # None for a shape that depends on data, or a module that can't be converted there.
+    # None for a shape that depends on data.
     known = [results for results in found if results is not None]
-    return bool(known) and all(
-        _facts(got.values[f"result {n}"]) == _facts(expected.values[f"result {n}"])
+    names = [name for name in got.values if name.startswith("result")]
+    return bool(names) and all(
+        any(name in o.values and _facts(got.values[name]) == _facts(o.values[name]) for o in judges)
         or any(
-            not has_free_symbols(rule)
-            and _facts(got.values[f"result {n}"]) == (rule.dtype, steps(rule))
-            for rule in rules
+            not has_free_symbols(rules[n])
+            and _facts(got.values[name]) == (rules[n].dtype, steps(rules[n]))
+            for rules in known
         )
-        for n, rules in enumerate(zip(*known, strict=True))
+        for n, name in enumerate(names)
     )
 
 
@@ -294,13 +298,13 @@ def _by_the_rule(
     """
     # With symbols for sizes that data decide, results of other sizes are known all the same.
     shapes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    modules = program.built(device)
     try:
         with (
             functorch_config.patch(fake_tensor_propagate_real_tensors=with_data),
-            FakeTensorMode(shape_env=shapes) as mode,
+            FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True) as mode,
         ):
-            with torch.device(device):
-                function = program.function(program.built(None))
+            function = program.function(modules)
             if with_data:
                 real = [_moved(x, device) for x in program.inputs.values()]
                 return function(*(mode.from_tensor(x, static_shapes=True) for x in real))

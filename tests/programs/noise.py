@@ -69,7 +69,9 @@ class Noise(TorchDispatchMode):
     def _in_two_ways(self, func: Any, given: Any, args: Any, out: Any) -> Any:
         """What kernels of the CPU's make of the same numbers in different ways, one of them drawn."""
         if func in _REMAINDERS:
-            out = torch.where((args[0] / args[1]).isinf(), self._either(out), out)
+            # A number is rounded to the tensor's type first, which may make it smaller.
+            divisor = args[1] if isinstance(args[1], torch.Tensor) else out.new_tensor(args[1])
+            out = torch.where((args[0] / divisor).isinf(), self._either(out), out)
         if func in _STATISTICS and any(map(_overflows_squared, pytree.tree_leaves(args))):
             out = pytree.tree_map(self._either, out)
         if "_polynomial_" in func.name() and isinstance(args[0], torch.Tensor):

@@ -148,13 +148,13 @@ class Program:
         function: Callable[..., list[torch.Tensor]] = names["program"]
         return function
 
-    def built(self, device: str | None) -> dict[str, nn.Module]:
-        """The modules with the same weights for every device, where they are made if it is None."""
+    def built(self, device: str) -> dict[str, nn.Module]:
+        """The modules with the same weights for every device."""
         made: dict[str, nn.Module] = {}
         for name, text in self.modules.items():
             torch.manual_seed(7)
             module = eval(text, {"nn": nn, "torch": torch})
-            made[name] = module if device is None else module.to(device)
+            made[name] = module.to(device)
         return made
 
     def placed(self, device: str) -> list[torch.Tensor]:
@@ -307,7 +307,10 @@ def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
     if x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()  # a copy, with strides of its own
     if x.dtype.is_floating_point and x.itemsize == 1:
-        x = x.detach().view(torch.uint8)  # nothing compares 8-bit floats but their bits
+        # Nothing compares 8-bit floats but their bits, of which those of every NaN are made one's.
+        x = x.detach().cpu()
+        nan = torch.tensor(torch.nan).to(x.dtype)
+        x = torch.where(x.float().isnan(), nan.view(torch.uint8), x.view(torch.uint8))
     copy = torch.empty(x.shape, dtype=x.dtype)
     # Strides of 0 can't be written through, and those of a view may leave holes: they are compared,
     # not copied.
