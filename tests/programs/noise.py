@@ -78,6 +78,8 @@ class Noise(TorchDispatchMode):
             # The CPU returns what a variable that nothing wrote holds.
             either = torch.where(args[0].isnan(), self._either(out), out)
             out = out.copy_(either) if func._schema.is_mutable else either
+        if func in _PRODUCTS and any(x is given[0] for x in given[1:]):
+            out = out.copy_(self._either(out))
         if func is torch.ops.aten.topk.default:
             out = self._chosen(args, out)
         if func is torch.ops.aten.native_layer_norm.default:
@@ -171,6 +173,15 @@ _REMAINDERS = frozenset(
     overload
     for packet in (torch.ops.aten.fmod, torch.ops.aten.remainder)
     for overload in (packet.Tensor, packet.Scalar)
+)
+#: Of which the CPU writes over what it still reads, where an operand is the result.
+_PRODUCTS = frozenset(
+    {
+        torch.ops.aten.addmm_.default,
+        torch.ops.aten.addmv_.default,
+        torch.ops.aten.addbmm_.default,
+        torch.ops.aten.baddbmm_.default,
+    }
 )
 _SAMPLERS = frozenset(
     {
