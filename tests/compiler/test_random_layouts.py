@@ -82,3 +82,17 @@ def test_gradients_of_integers_that_were_dropped_are_zeros_without_a_sign() -> N
     found = torch.compile(lambda g, m: backward(g, m, 2.0), backend="neuron")(grad, kept)
     assert torch.equal(found.signbit(), backward(grad, kept, 2.0).signbit())
     assert found.tolist() == [0.0, 10.0, -6.0]
+
+
+@pytest.mark.parametrize("mask", [torch.bool, torch.uint8, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int32, torch.float16, torch.float32, torch.complex64],
+    ids=str,
+)
+def test_gradients_of_every_type_are_dropped(dtype: torch.dtype, mask: torch.dtype) -> None:
+    grad = torch.tensor([1, 0, 1, 3, 2], device="neuron").to(dtype)
+    kept = torch.tensor([1, 0, 0, 1, 1], device="neuron").to(mask)
+    backward = torch.ops.aten.native_dropout_backward
+    found = torch.compile(lambda g, m: backward(g, m, 2.5), backend="neuron")(grad, kept)
+    torch.testing.assert_close(found, backward(grad, kept, 2.5), rtol=0, atol=0)

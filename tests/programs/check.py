@@ -104,6 +104,8 @@ def _compiled(
     if plain is not program:
         noisy = _noisy(plain, expected, seed, runs)
     got = compiled(plain, "neuron", "neuron", mode)
+    if plain is not program and "modified by an inplace operation" in str(got.error):
+        return Verdict(excuse="what the backward pass refuses is refused when it is traced")
     return _judged(plain, mode, expected, got, noisy)
 
 

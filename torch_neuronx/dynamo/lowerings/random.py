@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from neuronxcc.ir import build as b
+from neuronxcc.ir.dtypes import DType
 from neuronxcc.ir.node import Node, TensorType
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.lowerings.memory import from_memory, in_memory, memory_order
@@ -90,5 +91,7 @@ def native_dropout(cx: Context, x: Node, p: float, train: bool | None) -> Sequen
 @lowers(aten.native_dropout_backward.default)
 def native_dropout_backward(cx: Context, grad: Node, mask: Node, scale: float) -> Node:
     # PyTorch's decomposition rounds the scale to the gradient's type.
+    if grad.dtype is DType.PRED:
+        grad = b.convert(grad, cx.dtype)
     kept = b.multiply(grad, b.convert(mask, grad.dtype))
     return formula(cx, lambda v: e.scaled(v, scale), kept)
