@@ -91,6 +91,7 @@ def test_gradients_of_integers_that_were_dropped_are_zeros_without_a_sign() -> N
     ids=str,
 )
 def test_gradients_of_every_type_are_dropped(dtype: torch.dtype, mask: torch.dtype) -> None:
+    torch.compiler.reset()
     grad = torch.tensor([1, 0, 1, 3, 2], device="neuron").to(dtype)
     kept = torch.tensor([1, 0, 0, 1, 1], device="neuron").to(mask)
     backward = torch.ops.aten.native_dropout_backward
