@@ -1,6 +1,9 @@
 #include "dispatch/host_kernels.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <array>
+#include <optional>
 
 #include "conv/by_aten.h"
 
@@ -12,6 +15,40 @@ c10::KernelFunction kernel() {
   return c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(function));
 }
 
+// The 16-bit type that all floats among the arguments have, if there is one.
+std::optional<at::ScalarType> narrow_type(const c10::IValue* arguments, size_t count) {
+  std::optional<at::ScalarType> found;
+  for (size_t i = 0; i < count; ++i) {
+    if (!arguments[i].isTensor()) continue;
+    const at::Tensor& tensor = arguments[i].toTensor();
+    if (!tensor.defined() || !at::isFloatingType(tensor.scalar_type())) continue;
+    if (found && *found != tensor.scalar_type()) return {};  // which the operator refuses
+    found = tensor.scalar_type();
+  }
+  const bool narrow = found == at::kHalf || found == at::kBFloat16;
+  return narrow ? found : std::nullopt;
+}
+
+// What the operator gives for floats of 32 bits, rounded once.
+void widened(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  const auto dtype = narrow_type(stack->data() + stack->size() - count, count);
+  if (dtype) {
+    for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+      c10::IValue& value = (*stack)[i];
+      if (value.isTensor() && value.toTensor().defined() &&
+          value.toTensor().scalar_type() == *dtype)
+        value = value.toTensor().to(at::kFloat);
+    }
+  }
+  op.callBoxed(stack);
+  if (!dtype) return;
+  for (size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {
+    c10::IValue& value = (*stack)[i];
+    if (value.toTensor().defined()) value = value.toTensor().to(*dtype);
+  }
+}
+
 struct Row {
   const char* name;
   c10::KernelFunction kernel;
@@ -20,10 +57,27 @@ struct Row {
 }  // namespace
 
 const c10::KernelFunction* host_kernel_of(const c10::OperatorHandle& op) {
+  const auto wide = [] { return c10::KernelFunction::makeFromBoxedFunction<&widened>(); };
   static const std::array rows{
       // PyTorch's are wrong for some sizes, and end the process for others.
       Row{"aten::convolution", kernel<&conv::convolve_by_aten>()},
       Row{"aten::convolution_backward", kernel<&conv::gradients_by_aten>()},
+      // PyTorch's add up in 16 bits what many results have read from one place. With bfloat16 a sum
+      // of equal numbers stops at 256 of them.
+      Row{"aten::_adaptive_avg_pool2d_backward", wide()},
+      Row{"aten::_adaptive_avg_pool3d_backward", wide()},
+      Row{"aten::adaptive_max_pool2d_backward", wide()},
+      Row{"aten::adaptive_max_pool3d_backward", wide()},
+      Row{"aten::embedding_dense_backward", wide()},
+      Row{"aten::_embedding_bag_dense_backward", wide()},
+      Row{"aten::grid_sampler_2d_backward", wide()},
+      Row{"aten::grid_sampler_3d_backward", wide()},
+      Row{"aten::reflection_pad1d_backward", wide()},
+      Row{"aten::reflection_pad2d_backward", wide()},
+      Row{"aten::reflection_pad3d_backward", wide()},
+      Row{"aten::replication_pad1d_backward", wide()},
+      Row{"aten::replication_pad2d_backward", wide()},
+      Row{"aten::replication_pad3d_backward", wide()},
   };
   if (!op.operator_name().overload_name.empty()) return nullptr;
   for (const Row& row : rows)
