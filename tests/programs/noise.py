@@ -198,13 +198,16 @@ _SAMPLERS = frozenset(
 #: What the CPU sums in 16 bits where operands have these: of some hundred terms, and of a small one
 #: beside a large one, nothing may be left. Noisy runs sum them in float32.
 _SUMS = frozenset(
-    {
-        torch.ops.aten._log_softmax.default,
-        torch.ops.aten.native_layer_norm_backward.default,
-        torch.ops.aten.embedding_dense_backward.default,
-        torch.ops.aten.unfold_backward.default,
-    }
-)
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "_log_softmax", "native_layer_norm_backward", "unfold_backward",
+        "embedding_dense_backward", "_embedding_bag_backward", "_embedding_bag_dense_backward",
+        "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward",
+        "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
+        "grid_sampler_2d_backward", "grid_sampler_3d_backward",
+        *(f"{kind}_pad{d}d_backward" for kind in ("reflection", "replication") for d in (1, 2, 3)),
+    )
+)  # fmt: skip
 
 
 def _wide(func: Any, args: Any, kwargs: Any) -> Any:

@@ -69,6 +69,7 @@ const c10::KernelFunction* host_kernel_of(const c10::OperatorHandle& op) {
       Row{"aten::adaptive_max_pool2d_backward", wide()},
       Row{"aten::adaptive_max_pool3d_backward", wide()},
       Row{"aten::embedding_dense_backward", wide()},
+      Row{"aten::_embedding_bag_backward", wide()},
       Row{"aten::_embedding_bag_dense_backward", wide()},
       Row{"aten::grid_sampler_2d_backward", wide()},
       Row{"aten::grid_sampler_3d_backward", wide()},

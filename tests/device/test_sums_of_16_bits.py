@@ -1,0 +1,79 @@
+"""Gradients that add up what many results have read: sums of float32, each rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def _places(x: Tensor, count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.long, device=x.device)
+
+
+def _adaptive(x: Tensor, kind: str, dims: int) -> Tensor:
+    size = (40, 30) if dims == 2 else (20, 15, 6)
+    result: Tensor = getattr(functional, f"adaptive_{kind}_pool{dims}d")(x, size)
+    return result
+
+
+def _padded(x: Tensor, mode: str, dims: int) -> Tensor:
+    return functional.pad(x, (11,) * 2 * dims, mode=mode)
+
+
+def _sampled(x: Tensor, dims: int) -> Tensor:
+    grid = x.new_full((1, *[9] * dims, dims), 0.25)
+    return functional.grid_sample(x, grid, align_corners=False)
+
+
+# Sizes, and a function in whose gradient up to a thousand terms fall on one place. Of equal ones, a
+# sum in bfloat16 would stop at 256.
+CASES: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    **{
+        f"adaptive {kind} {d}d": ((2, 1, *[1] * (d - 1), 3), partial(_adaptive, kind=kind, dims=d))
+        for kind in ("avg", "max")
+        for d in (2, 3)
+    },
+    **{
+        f"{mode} {d}d": ((2, 1, *[extent] * d), partial(_padded, mode=mode, dims=d))
+        for mode, extent in (("reflect", 12), ("replicate", 3))
+        for d in (1, 2, 3)
+    },
+    **{f"grid {d}d": ((1, 1, *[4] * d), partial(_sampled, dims=d)) for d in (2, 3)},
+    "area": ((2, 1, 3, 3), lambda x: functional.interpolate(x, size=(60, 60), mode="area")),
+    "embedding": ((4, 8), lambda x: functional.embedding(_places(x, 600), x)),
+    "embedding bag": (
+        (4, 8),
+        lambda x: functional.embedding_bag(_places(x, 600).view(2, -1), x, mode="sum"),
+    ),
+}
+
+
+def gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    result = function(x)
+    generator = torch.Generator().manual_seed(1)
+    given = torch.rand(result.shape, generator=generator) + 0.5
+    return torch.autograd.grad(result, x, given.bfloat16().to(x))[0]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_sums(name: str, dtype: torch.dtype, *, compiled: bool) -> None:
+    size, function = CASES[name]
+    x = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(dtype)
+    exact = gradient(function, x.double())
+    torch.compiler.reset()
+    run = torch.compile(function, backend="neuron") if compiled else function
+    found = gradient(run, x.to("neuron")).cpu()
+    assert found.dtype == dtype
+    # A term may be a quotient or product that is rounded itself, before float32 adds it. Of
+    # reflections PyTorch's decomposition makes three parts a dimension, and adds these in the type.
+    roundings = 3 ** (x.dim() - 2) - 1 if compiled and "reflect" in name else 2
+    limit = roundings * torch.finfo(dtype).eps / 2 * exact.abs().max()
+    assert (found.double() - exact).abs().max() <= limit
