@@ -105,7 +105,8 @@ def test_what_is_written_to_one_result_the_others_show(
     torch.compiler.reset()
     try:
         expected = outcome(torch.compile(function, backend="aot_eager"), "cpu", gradients)
-    except RuntimeError:  # it makes views of complex results in training of the wrong type
+    except (RuntimeError, AssertionError):
+        # Of complex results in training it makes views of the wrong type, or of the wrong part.
         reject()
     torch.compiler.reset()
     compiled = torch.compile(function, backend="neuron", fullgraph=True)
