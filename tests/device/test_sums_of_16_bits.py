@@ -7,6 +7,8 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
@@ -57,8 +59,8 @@ def gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     x = x.detach().requires_grad_()
     result = function(x)
     generator = torch.Generator().manual_seed(1)
-    given = torch.rand(result.shape, generator=generator) + 0.5
-    return torch.autograd.grad(result, x, given.bfloat16().to(x))[0]
+    outer = torch.rand(result.shape, generator=generator) + 0.5
+    return torch.autograd.grad(result, x, outer.bfloat16().to(x))[0]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -77,3 +79,41 @@ def test_sums(name: str, dtype: torch.dtype, *, compiled: bool) -> None:
     roundings = 3 ** (x.dim() - 2) - 1 if compiled and "reflect" in name else 2
     limit = roundings * torch.finfo(dtype).eps / 2 * exact.abs().max()
     assert (found.double() - exact).abs().max() <= limit
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    size=st.lists(st.integers(0, 5), max_size=3),
+    padding=st.integers(-1, 41),
+    by_frequency=st.booleans(),
+    kinds=st.tuples(
+        st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
+        st.sampled_from([torch.int64, torch.int32]),
+    ),
+    seed=st.integers(0, 9),
+)
+@example(2, [5], 0, False, (torch.bfloat16, torch.int64), 0)
+@example(3, [0, 2], 1, True, (torch.float16, torch.int32), 0)
+def test_tables(
+    rows: int,
+    size: list[int],
+    padding: int,
+    by_frequency: bool,
+    kinds: tuple[torch.dtype, torch.dtype],
+    seed: int,
+) -> None:
+    dtype, named = kinds
+    generator = torch.Generator().manual_seed(seed)
+    indices = torch.randint(rows, size, generator=generator).to(named)
+    grad = torch.randn((*size, 3), generator=generator).to(dtype)
+
+    def call(device: str, given: torch.dtype) -> Tensor:
+        return torch.ops.aten.embedding_dense_backward(
+            grad.to(device, given), indices.to(device), rows, padding, by_frequency
+        )
+
+    found, exact = call("neuron", dtype).cpu(), call("cpu", torch.float64)
+    assert found.dtype == dtype
+    limit = torch.finfo(dtype).eps / 2 * exact.abs() + 2.0**-18
+    assert bool(((found.double() - exact).abs() <= limit).all())

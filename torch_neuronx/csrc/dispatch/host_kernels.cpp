@@ -1,6 +1,9 @@
 #include "dispatch/host_kernels.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_unique.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/zeros.h>
 
 #include <array>
 #include <optional>
@@ -49,6 +52,22 @@ void widened(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Sta
   }
 }
 
+// The gradient of a table. A large one has few rows that are named, and sums of float32 for these
+// alone: the others are zeros of the type.
+at::Tensor embedding_gradient(const at::Tensor& grad, const at::Tensor& indices, int64_t rows,
+                              int64_t padding, bool by_frequency) {
+  const at::ScalarType dtype = grad.scalar_type();
+  if ((dtype != at::kHalf && dtype != at::kBFloat16) || indices.numel() == 0)
+    return at::embedding_dense_backward(grad, indices, rows, padding, by_frequency);
+  const auto [named, places] = at::_unique(indices, /*sorted=*/false, /*return_inverse=*/true);
+  const at::Tensor sums = at::embedding_dense_backward(grad.to(at::kFloat), places, named.numel(),
+                                                       /*padding_idx=*/-1, by_frequency);
+  at::Tensor table = at::zeros({rows, sums.size(1)}, grad.options());
+  table.index_copy_(0, named, sums.to(dtype));
+  if (padding >= 0 && padding < rows) table.select(0, padding).zero_();
+  return table;
+}
+
 struct Row {
   const char* name;
   c10::KernelFunction kernel;
@@ -68,7 +87,7 @@ const c10::KernelFunction* host_kernel_of(const c10::OperatorHandle& op) {
       Row{"aten::_adaptive_avg_pool3d_backward", wide()},
       Row{"aten::adaptive_max_pool2d_backward", wide()},
       Row{"aten::adaptive_max_pool3d_backward", wide()},
-      Row{"aten::embedding_dense_backward", wide()},
+      Row{"aten::embedding_dense_backward", kernel<&embedding_gradient>()},
       Row{"aten::_embedding_bag_backward", wide()},
       Row{"aten::_embedding_bag_dense_backward", wide()},
       Row{"aten::grid_sampler_2d_backward", wide()},
