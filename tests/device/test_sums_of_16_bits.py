@@ -93,12 +93,17 @@ def test_sums(name: str, dtype: torch.dtype, *, compiled: bool) -> None:
     ),
     seed=st.integers(0, 9),
 )
-@example(2, [5], 0, False, (torch.bfloat16, torch.int64), 0)
-@example(3, [0, 2], 1, True, (torch.float16, torch.int32), 0)
+@example(
+    rows=2, size=[5], padding=0, by_frequency=False, kinds=(torch.bfloat16, torch.int64), seed=0
+)
+@example(
+    rows=3, size=[0, 2], padding=1, by_frequency=True, kinds=(torch.float16, torch.int32), seed=0
+)
 def test_tables(
     rows: int,
     size: list[int],
     padding: int,
+    *,
     by_frequency: bool,
     kinds: tuple[torch.dtype, torch.dtype],
     seed: int,
@@ -109,9 +114,10 @@ def test_tables(
     grad = torch.randn((*size, 3), generator=generator).to(dtype)
 
     def call(device: str, given: torch.dtype) -> Tensor:
-        return torch.ops.aten.embedding_dense_backward(
+        result: Tensor = torch.ops.aten.embedding_dense_backward(
             grad.to(device, given), indices.to(device), rows, padding, by_frequency
         )
+        return result
 
     found, exact = call("neuron", dtype).cpu(), call("cpu", torch.float64)
     assert found.dtype == dtype

@@ -59,7 +59,8 @@ at::Tensor embedding_gradient(const at::Tensor& grad, const at::Tensor& indices,
   const at::ScalarType dtype = grad.scalar_type();
   if ((dtype != at::kHalf && dtype != at::kBFloat16) || indices.numel() == 0)
     return at::embedding_dense_backward(grad, indices, rows, padding, by_frequency);
-  const auto [named, places] = at::_unique(indices, /*sorted=*/false, /*return_inverse=*/true);
+  const auto [named, places] =
+      at::_unique(indices.to(at::kLong), /*sorted=*/false, /*return_inverse=*/true);
   const at::Tensor sums = at::embedding_dense_backward(grad.to(at::kFloat), places, named.numel(),
                                                        /*padding_idx=*/-1, by_frequency);
   at::Tensor table = at::zeros({rows, sums.size(1)}, grad.options());
