@@ -247,6 +247,13 @@ def stop_predicting() -> None: ...
 def unpredicted_operators() -> int:
     """Return how many kinds of calls wait for their prediction."""
 
+def overlapping(*values: Any) -> list[tuple[int, int]]:
+    """Return which of these lie between the first and the last byte of others of one storage.
+
+    The number of each such tensor, with that of the first of its group; other values are passed
+    over.
+    """
+
 def meet_demands(
     name: str, overload: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> bool:

@@ -58,8 +58,8 @@ NEURON_CACHE_EXPLAIN = COMPILATION.variable(
 )  # fmt: skip
 TORCH_NEURONX_MAX_SHAPES = COMPILATION.variable(
     "TORCH_NEURONX_MAX_SHAPES", number(1, (1 << 31) - 1),
-    "For how many different sizes a graph with symbolic sizes is compiled; further ones run "
-    "operator by operator, with a warning",
+    "For how many different sizes a graph with symbolic sizes is compiled, and for how many places "
+    "of arguments one that depends on these; further ones run operator by operator, with a warning",
     default=16, source=_OURS, readers={Reader.DEVICE},
 )  # fmt: skip
 TORCH_NEURONX_EXECUTOR = COMPILATION.variable(

@@ -125,7 +125,7 @@ def compiled(function: Any, report: Report, executor: Executor = run_graph) -> A
         fw_compiler=compiler,
         bw_compiler=compiler,
         inference_compiler=compiler,
-        decompositions=dict(decompositions()),
+        decompositions=dict(decompositions(instructions=executor is not run_graph)),
         partition_fn=partition,
         keep_inference_input_mutations=True,
     )

@@ -26,8 +26,6 @@ LIBRARIES = ("linalg.", "cholesky", "eig", "geqrf", "logdet", "lowrank", "lu", "
 DECOMPOSITION = "PyTorch's decomposition, which other backends compile too, has another formula"
 # Operator -> why it is left out.
 EXCLUDED = {
-    "grid_sampler_2d": DECOMPOSITION,
-    "nn.functional.grid_sample": DECOMPOSITION,
     "nn.functional.hardswish": DECOMPOSITION,
     "nn.functional.interpolate": DECOMPOSITION,
     "nn.functional.multi_margin_loss": DECOMPOSITION,

@@ -10,9 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._dynamo.exc import BackendCompilerFailed
-
-from torch_neuronx.dynamo.errors import CaptureError
 
 aten = torch.ops.aten
 Step = Callable[[torch.Tensor], torch.Tensor]
@@ -246,20 +243,6 @@ def test_resizing(
         return result
 
     compare(function)
-
-
-def test_memory_that_the_graph_was_not_given() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return x.as_strided((2, 3), (3, 1), 0) + 1
-
-    base = torch.arange(12.0, device="neuron")
-    compiled = torch.compile(function, backend="neuron", fullgraph=True)
-    assert torch.equal(compiled(base).cpu(), function(base).cpu())
-    torch.compiler.reset()
-    text = "of which the graph was given a part"
-    with pytest.raises(BackendCompilerFailed, match=text) as caught:
-        compiled(base[3:9])
-    assert isinstance(caught.value.inner_exception, CaptureError)
 
 
 def test_arguments_with_gaps() -> None:

@@ -42,6 +42,16 @@ def without_gradients() -> frozenset[int]:
     return frozenset(i for i, info in enumerate(of) if not info.requires_grad)
 
 
+def written_arguments() -> frozenset[str] | None:
+    """What AOTAutograd's graphs call the arguments that are written to; None if nobody knows."""
+    meta = metadata()
+    if meta is None:
+        return None
+    kinds = enumerate(info.mutation_type for info in meta.input_info)
+    written = (i for i, kind in kinds if kind is not MutationType.NOT_MUTATED)
+    return frozenset(name for i in written for name in argument_names(i))
+
+
 class MisnumberedResultsError(RuntimeError):
     """AOTAutograd has put an argument in the place of another result of its graph."""
 

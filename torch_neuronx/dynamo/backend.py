@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from neuronxcc.environment.compilation import TORCH_NEURONX_GRAPH_FACTS
 from torch_neuronx._compile_only import settings_of
-from torch_neuronx.dynamo import dump, sparse, storages
+from torch_neuronx.dynamo import beyond, dump, sparse, storages
 from torch_neuronx.dynamo.accepted import check_devices, check_types
 from torch_neuronx.dynamo.arguments import takes_any_tensor, written_out
 from torch_neuronx.dynamo.assertions import give_texts
@@ -35,13 +35,15 @@ from torch_neuronx.dynamo.autograd_metadata import (
     metadata,
     returned,
     without_gradients,
+    written_arguments,
 )
 from torch_neuronx.dynamo.collectives import functionalize
 from torch_neuronx.dynamo.decompositions import decompositions
 from torch_neuronx.dynamo.errors import DynamicShapeError
-from torch_neuronx.dynamo.executors import make_executable
+from torch_neuronx.dynamo.executors import make_executable, makes_instructions
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.partition import partition
+from torch_neuronx.dynamo.places import ByPlace, reads_by_place
 from torch_neuronx.dynamo.polyfills import register as register_polyfills
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls, check_limits
 from torch_neuronx.dynamo.python_numbers import with_random_numbers
@@ -49,6 +51,7 @@ from torch_neuronx.dynamo.refusals import check_states, refuse_lossy_capture
 from torch_neuronx.dynamo.session import compile_session
 from torch_neuronx.dynamo.shapes import (
     Specializer,
+    compile_anew,
     has_shapes_of_data,
     has_symbolic,
     warn_of_data,
@@ -177,16 +180,34 @@ def _compile_flat(
 ) -> Compiled:
     """Compile a module whose arguments are tensors and integers."""
     if has_symbolic(example_inputs):
-        specializer = Specializer(gm, partial(compile_static, options=options))
+        specializer = Specializer(gm, partial(compile_placed, options=options))
         return disable(specializer, reason="it compiles for the sizes that it is called with")  # type: ignore[no-any-return]
     try:
-        return compile_static(gm, example_inputs, options=options)
+        return compile_placed(gm, example_inputs, options=options)
     except DynamicShapeError as error:
         # Dynamo was asked to leave such operators in the graph (`capture_scalar_outputs`).
         if get_portability() == "strict" or not has_shapes_of_data(gm):
             raise
         warn_of_data(error.instruction)
         return disable(gm, reason="shapes in it depend on numbers")  # type: ignore[no-any-return]
+
+
+def compile_placed(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any],
+    numbers: bool = False,
+) -> Compiled:
+    """Compile as `compile_static` does; again where it matters that arguments lie elsewhere."""
+    compiled = compile_static(gm, example_inputs, options=options, numbers=numbers)
+    by_offset = reads_by_place(gm)
+    if not by_offset and written_arguments() == frozenset():
+        return compiled
+    one = partial(compile_static, options=options, numbers=True)
+    by_place = ByPlace(partial(compile_anew, gm, compile_static=one), gm, all_offsets=by_offset)
+    by_place.add(example_inputs, compiled)
+    return disable(by_place, reason="it compiles for the places that it is called with")  # type: ignore[no-any-return]
 
 
 def compile_static(
@@ -243,7 +264,7 @@ def compile_static(
             fw_compiler=forward("forward"),
             bw_compiler=cast("AOTDispatchCompiler", backward),
             inference_compiler=forward("inference"),
-            decompositions=dict(decompositions()),
+            decompositions=dict(decompositions(instructions=makes_instructions())),
             partition_fn=partition,
             keep_inference_input_mutations=writes,
             ignore_shape_env=numbers,
@@ -322,6 +343,8 @@ def compile_graph(
         settings = partial(settings_of, options or {})
         told = check_graph(gm, settings)
         traced, lazy = gm, written_out(gm)
+        cut_storages = beyond.cut_storages(gm)
+        gm, pass_stretches = beyond.split(gm)
         gm, give_memory = storages.split(gm)
         gm, complete = sparse.split(gm)
         imported = import_graph(gm, name, static_arguments(gm))
@@ -339,6 +362,6 @@ def compile_graph(
         returned=returned() if forward else None,
         without_gradients=without_gradients() if forward else (),
     )
-    for rest in (complete, give_memory):
+    for rest in (complete, give_memory, pass_stretches, cut_storages):
         run = run if rest is None else rest(run)
     return takes_any_tensor(run, traced, lazy)

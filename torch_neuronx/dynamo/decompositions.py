@@ -32,13 +32,30 @@ KEPT: frozenset[Any] = frozenset(
 )
 
 
+# What ATen's kernels compute in one pass over memory and PyTorch takes apart into gathers, products
+# and scatters of every corner or edge: 40 to 50 times slower. Their parts also make NaN of what is
+# infinite beside a sample. A NeuronCore's instructions are made of the parts.
+WHOLE: tuple[OpOverload, ...] = (
+    aten.grid_sampler_2d.default,
+    aten.reflection_pad1d_backward.default,
+    aten.reflection_pad2d_backward.default,
+    aten.reflection_pad3d_backward.default,
+)
+
+
 @functools.cache
-def decompositions() -> Mapping[OpOverload, Callable[..., Any]]:
-    """Operator -> function that computes it from simpler ones."""
+def decompositions(*, instructions: bool = False) -> Mapping[OpOverload, Callable[..., Any]]:
+    """Operator -> function that computes it from simpler ones.
+
+    Args:
+        instructions: For a NeuronCore's instructions, or to say how long these take; otherwise for
+            programs that run here.
+    """
     assert TABLE, "the importer fills the table: it is below, and lowerings need this module"
     table: dict[Any, Callable[..., Any]] = {**decomposition_table, **core_aten_decompositions()}
+    taken_apart = WHOLE if instructions else ()
     return {
         target: function
         for target, function in table.items()
-        if target not in TABLE and target not in KEPT
+        if target in taken_apart or (target not in TABLE and target not in KEPT)
     }

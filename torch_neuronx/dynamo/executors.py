@@ -18,6 +18,11 @@ def make_executable(imported: Imported, options: Mapping[str, Any]) -> Executabl
     return _MAKERS[TORCH_NEURONX_EXECUTOR.get()](imported, options)
 
 
+def makes_instructions() -> bool:
+    """Return whether graphs become instructions of a NeuronCore."""
+    return TORCH_NEURONX_EXECUTOR.get() == "device"
+
+
 def _reference(imported: Imported, options: Mapping[str, Any]) -> Executable:
     from torch_neuronx.dynamo.reference import run_graph  # noqa: PLC0415
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,7 +97,6 @@ class Specializer:
         ]
         self.sizes_of_tensors = bool(gm.meta.get(SIZES_OF_TENSORS))
         self.jagged = any(is_jagged(node.meta.get("example_value")) for node in arguments)
-        self.with_jagged = has_jagged(gm)
         self.without_memory = fake_call(gm)
         if self.jagged:
             refuse_shapes_of_data(gm)
@@ -141,17 +141,7 @@ class Specializer:
     def _compile(self, args: Sequence[Any]) -> Callable[..., Any]:
         known = {i: float(args[i]) for i in self.floats}
         gm = _with_numbers(self.gm, known) if known else self.gm
-        mode = FakeTensorMode(shape_env=_shape_env(self.with_jagged))
-        # The tracing context of the compilation that made this object is gone; AOTAutograd keeps in
-        # the new one what it finds out about the graph.
-        with torch._guards.tracing(torch._guards.TracingContext(mode)):
-            try:
-                inputs = with_symbolic_lengths(mode, args) if self.with_jagged else list(args)
-                return self.compile_static(gm, inputs, numbers=True)
-            except (DynamicOutputShapeException, DataDependentOutputException) as error:
-                # Of a graph without symbolic sizes Dynamo hears of it, and breaks the graph there.
-                warn_of_data(error.func)
-                return gm
+        return compile_anew(gm, args, partial(self.compile_static, numbers=True))
 
     def _warn(self, args: Sequence[Any]) -> None:
         if self.warned:
@@ -167,6 +157,24 @@ class Specializer:
             ShapeLimitWarning,
             stacklevel=4,
         )
+
+
+def compile_anew(
+    gm: torch.fx.GraphModule, args: Sequence[Any], compile_static: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Compile Dynamo's graph for the arguments of a call, outside of Dynamo."""
+    jagged = has_jagged(gm)
+    mode = FakeTensorMode(shape_env=_shape_env(jagged))
+    # The tracing context of the compilation that made this graph is gone; AOTAutograd keeps in
+    # the new one what it finds out about the graph.
+    with torch._guards.tracing(torch._guards.TracingContext(mode)):
+        try:
+            inputs = with_symbolic_lengths(mode, args) if jagged else list(args)
+            return compile_static(gm, inputs)  # type: ignore[no-any-return]
+        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+            # Of a graph without symbolic sizes Dynamo hears of it, and breaks the graph there.
+            warn_of_data(error.func)
+            return gm
 
 
 def _shape_env(with_jagged: bool) -> ShapeEnv:

@@ -382,7 +382,8 @@ class _Segment:
             given = [_empty(self.tape.forms[number]) for number in self.inputs]
             replay = torch.func.functionalize(self._replay)
             with fx_traceback.preserve_node_meta():
-                gm = make_fx(replay, decomposition_table=dict(decompositions()))(*given)
+                parts = dict(decompositions(instructions=True))
+                gm = make_fx(replay, decomposition_table=parts)(*given)
         gm.graph.eliminate_dead_code()
         return import_graph(gm, "segment", frozenset(constant))
 

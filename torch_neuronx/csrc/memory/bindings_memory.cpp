@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -17,6 +18,7 @@
 #include "memory/fraction.h"
 #include "memory/history.h"
 #include "memory/host_limits.h"
+#include "memory/overlap.h"
 #include "memory/shared.h"
 
 namespace py = pybind11;
@@ -242,6 +244,14 @@ void bind_memory(py::module& m) {
   m.def("stop_memory_history", &history::stop);
   m.def("memory_history_runs", [] { return history::recording(); });
   m.def("set_holders_writer", &set_holders_writer);
+  m.def("overlapping", [](const py::args& values) {
+    std::vector<at::Tensor> tensors(values.size());  // undefined where there is none
+    for (size_t i = 0; i < values.size(); ++i) {
+      PyObject* value = PyTuple_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+      if (THPVariable_Check(value)) tensors[i] = THPVariable_Unpack(value);
+    }
+    return overlapping(tensors);
+  });
   m.def("memory_categories", [](int i) { return categories(static_cast<c10::DeviceIndex>(i)); });
   m.def("memory_fraction", [](int i) {
     check_device_index(i);

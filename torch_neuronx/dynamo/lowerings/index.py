@@ -16,6 +16,7 @@ from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.checks import bounded, checked, token
 from torch_neuronx.dynamo.dtypes import Scalar, compute_dtype
 from torch_neuronx.dynamo.emit import Value
+from torch_neuronx.dynamo.lowerings.library import called
 from torch_neuronx.dynamo.registry import Context, lowers
 from torch_neuronx.program.dtypes import TO_TORCH
 
@@ -626,6 +627,11 @@ def replication_pad_backward(cx: Context, grad: Node, x: Node, padding: Sequence
 # ---- sorted boundaries --------------------------------------------------------------------------
 
 
+#: So many boundaries are compared with every value, in the loop that the values belong to; among
+#: more of them ATen searches.
+_FEW_BOUNDARIES = 64
+
+
 def _count_below(right: bool, sequence: Node, values: Node, dtype: DType) -> Node:
     """How many boundaries (last dimension) lie before each value (last dimension)."""
     lead = values.shape[:-1] if sequence.type.rank > 1 else values.shape
@@ -651,7 +657,9 @@ def searchsorted(
     side: str | None = None,
     sorter: Node | None = None,
 ) -> Node:
-    del out_int32
+    if sequence.shape[-1] > _FEW_BOUNDARIES:
+        options = {"out_int32": out_int32, "right": right, "side": side, "sorter": sorter}
+        return called(cx, sequence, values, **options)  # type: ignore[no-any-return]
     if sorter is not None:
         text = "torch.searchsorted(): sorter index out of range: {}"
         sorter = checked(cx, sorter, 0, sequence.shape[-1], text, lookup=False)
@@ -665,7 +673,8 @@ def searchsorted(
 def bucketize(
     cx: Context, values: Value, bounds: Node, *, out_int32: bool = False, right: bool = False
 ) -> Node:
-    del out_int32
+    if bounds.shape[-1] > _FEW_BOUNDARIES:
+        return called(cx, values, bounds, out_int32=out_int32, right=right)  # type: ignore[no-any-return]
     node = values if isinstance(values, Node) else e.number(values, bounds.dtype)
     x, y = _common(bounds, node)
     return _count_below(right, x, y, cx.dtype)

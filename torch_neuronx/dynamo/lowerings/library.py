@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torch_neuronx.dynamo.decompositions import WHOLE
 from torch_neuronx.dynamo.dtypes import tensor_type
 from torch_neuronx.dynamo.registry import Context, flat, lowers
 
@@ -71,4 +72,4 @@ def called(cx: Context, *args: Any, device: bool = False, **kwargs: Any) -> Any:
     return tuple(None if o is None else results[o] for o in outs)
 
 
-lowers(*CALLED)(called)
+lowers(*CALLED, *WHOLE)(called)

@@ -14,6 +14,7 @@ import torch
 
 from neuronxcc.ir import build as b
 from neuronxcc.ir.dtypes import DType
+from neuronxcc.ir.graph import Loc
 from neuronxcc.ir.node import Node
 from torch_neuronx.dynamo import emit as e
 from torch_neuronx.dynamo.errors import CaptureError
@@ -39,12 +40,12 @@ def as_strided(cx: Context, x: Node, size: Ints, stride: Ints, offset: int | Non
         owner = b.negate(owner)
     order = memory_order(held)
     if order is None:
-        return _found(cx, owner, held, _positions(size, stride, begin))
+        return _found(cx, owner, held, positions(size, stride, begin))
     memory = in_memory(owner, order)
     begin -= int(held.storage_offset())
     last = begin + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if begin < 0 or last >= memory.type.size:
-        raise _outside(cx)
+        raise outside(cx.fx.target, "reads", cx.loc)
     if is_dense(size, stride):
         return b.reshape(b.slice_dim(memory, 0, begin, last + 1), size)
     return take_along(memory, [(0, _places(size, stride, begin))])
@@ -67,7 +68,7 @@ def as_strided_scatter(
     source = b.convert(source, cx.dtype)
     order = memory_order(held)
     if order is None:
-        wanted = _positions(size, stride, begin)
+        wanted = positions(size, stride, begin)
         if len(np.unique(wanted)) < wanted.size:
             raise CaptureError(
                 "a write through a strided view whose elements share memory, of a tensor with gaps",
@@ -117,11 +118,12 @@ def _owner(cx: Context, x: Node) -> tuple[Node, torch.Tensor]:
     return (x if found is node else cx.values[found]), found.meta["val"]
 
 
-def _outside(cx: Context) -> CaptureError:
+def outside(target: object, does: str, loc: Loc | None) -> CaptureError:
+    """Refuse an operator that reads or writes what the graph has not."""
     return CaptureError(
-        f"{cx.fx.target}: it reads elements of a storage of which the graph was given a part",
+        f"{target}: it {does} elements of a storage of which the graph was given a part",
         "pass the tensor that holds all of them, or make the part inside of the compiled function",
-        cx.loc,
+        loc,
     )
 
 
@@ -147,7 +149,7 @@ def _differ(x: Node, y: Node) -> Node:
 # ---- memory with gaps ---------------------------------------------------------------------------
 
 
-def _positions(size: Ints, stride: Ints, begin: int) -> np.ndarray:
+def positions(size: Ints, stride: Ints, begin: int) -> np.ndarray:
     """Where in the storage every element lies."""
     places = np.full(tuple(size), begin, np.int64)
     for d, step in enumerate(stride):
@@ -157,9 +159,9 @@ def _positions(size: Ints, stride: Ints, begin: int) -> np.ndarray:
     return places
 
 
-def _held_positions(x: torch.Tensor) -> np.ndarray:
+def held_positions(x: torch.Tensor) -> np.ndarray:
     sizes, strides = ([int(n) for n in f()] for f in (x.size, x.stride))
-    return _positions(sizes, strides, int(x.storage_offset()))
+    return positions(sizes, strides, int(x.storage_offset()))
 
 
 def _lookup(places: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -170,14 +172,14 @@ def _lookup(places: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _found(cx: Context, owner: Node, held: torch.Tensor, wanted: np.ndarray) -> Node:
-    number = _lookup(_held_positions(held), wanted)
+    number = _lookup(held_positions(held), wanted)
     if (number < 0).any():
-        raise _outside(cx)
+        raise outside(cx.fx.target, "reads", cx.loc)
     return take_along(b.reshape(owner, (owner.type.size,)), [(0, b.constant(number))])
 
 
 def _replaced(x: Node, held: torch.Tensor, source: Node, places: np.ndarray) -> Node:
-    number = _lookup(places, _held_positions(held))
+    number = _lookup(places, held_positions(held))
     memory = b.reshape(source, (source.type.size,))
     taken = take_along(memory, [(0, b.constant(np.maximum(number, 0)))])
     return b.select(b.constant(number >= 0), taken, x)

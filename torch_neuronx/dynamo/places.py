@@ -1,0 +1,143 @@
+"""Graphs to which it matters where in memory their arguments lie.
+
+Dynamo guards sizes and strides, not places. Two kinds of graphs depend on these, and AOTAutograd
+traces both for the places of the first call: one that reads a storage by place (`as_strided` with
+an offset), and one that writes to an argument in whose memory another argument lies, too. What it
+traced is wrong for other places, without a word, so such a graph is compiled for each.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
+from torch_neuronx import _C
+from torch_neuronx.dynamo.session import compile_session
+
+#: Operators that name a place in a storage, and which of their arguments does.
+_OFFSETS = {
+    "as_strided": 3,
+    "as_strided_": 3,
+    "as_strided_copy": 3,
+    "as_strided_scatter": 4,
+}
+
+
+def reads_by_place(gm: torch.nn.Module) -> bool:
+    """Return whether one of Dynamo's graphs, or one in it, has an offset in some storage."""
+    graphs = (m.graph for m in gm.modules() if isinstance(m, torch.fx.GraphModule))
+    return any(_names_place(node) for graph in graphs for node in graph.nodes)
+
+
+def _names_place(node: torch.fx.Node) -> bool:
+    if node.op not in {"call_function", "call_method"}:
+        return False
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        target = target.overloadpacket
+    number = _OFFSETS.get(target if isinstance(target, str) else getattr(target, "__name__", ""))
+    if number is None:
+        return False
+    given = node.args[number] if len(node.args) > number else node.kwargs.get("storage_offset")
+    return given is not None
+
+
+def places(values: Sequence[Any], *, all_offsets: bool) -> tuple[Any, ...]:
+    """Where arguments lie as far as graphs can depend on it: equal for calls of one program.
+
+    Args:
+        values: The arguments, real or fake.
+        all_offsets: The graph reads by place: every offset counts.
+    """
+    together = _C.overlapping(*values)
+    if not together and not all_offsets:
+        return ()
+    offsets = [
+        value.storage_offset()
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and all_offsets
+        else None
+        for value in values
+    ]
+    return (*offsets, *((i, first, *_place(values[i])) for i, first in together))
+
+
+def _place(x: torch.Tensor) -> tuple[Any, ...]:
+    """Where a tensor lies that overlaps another one.
+
+    AOTAutograd gives its graph the tensor of which they are views, if autograd knows one, else all
+    of the storage.
+    """
+    base = x._base
+    if base is None:
+        return (x.storage_offset(),)
+    begin = x.storage_offset() - base.storage_offset()
+    return (begin, base.dtype, tuple(base.shape), base.stride())
+
+
+class ByPlace:
+    """Compiles a graph for each way in which its arguments lie in memory."""
+
+    def __init__(
+        self,
+        compile_anew: Callable[[Sequence[Any]], Callable[..., Any]],
+        run_operators: Callable[..., Any],
+        *,
+        all_offsets: bool,
+    ) -> None:
+        """Compile nothing yet.
+
+        Args:
+            compile_anew: Compiles the graph for arguments, real ones.
+            run_operators: Runs the graph operator by operator, when there are too many programs.
+            all_offsets: As for `places`.
+        """
+        self.compile_anew = compile_anew
+        self.run_operators = run_operators
+        self.limit = TORCH_NEURONX_MAX_SHAPES.get()
+        self.all_offsets = all_offsets
+        self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self.warned = False
+
+    def add(self, values: Sequence[Any], function: Callable[..., Any]) -> None:
+        """Note what was compiled for arguments."""
+        self.compiled[places(values, all_offsets=self.all_offsets)] = function
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the program for these places, compiling it first if they are new."""
+        key = places(args, all_offsets=self.all_offsets)
+        function = self.compiled.get(key)
+        if function is None:
+            with compile_session():
+                function = self._settled(key, args)
+        return function(*args)
+
+    def _settled(self, key: tuple[Any, ...], args: Sequence[Any]) -> Callable[..., Any]:
+        """The function for these places; another thread may have compiled it meanwhile."""
+        function = self.compiled.get(key)
+        if function is None and len(self.compiled) >= self.limit:
+            self._warn()
+            return self.run_operators
+        if function is None:
+            function = self.compiled[key] = self.compile_anew(args)
+        return function
+
+    def _warn(self) -> None:
+        if self.warned:
+            return
+        self.warned = True
+        warnings.warn(
+            f"a compiled graph was called with arguments at more than {self.limit} different "
+            "places of their storages; with further ones it runs operator by operator. Pass "
+            "tensors that share no memory (x.clone()), or set TORCH_NEURONX_MAX_SHAPES to compile "
+            "more programs",
+            PlaceLimitWarning,
+            stacklevel=4,
+        )
+
+
+class PlaceLimitWarning(UserWarning):
+    """A graph was called with its arguments at more places than programs may be compiled for."""
