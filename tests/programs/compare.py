@@ -88,10 +88,7 @@ def outcomes(
         total.compared += verdict.compared
         total.elements += verdict.elements
         total.excuse = total.excuse or verdict.excuse
-    sharing = _sharing(expected, got)
-    if sharing and around is not None:
-        sharing = _sharing(around, got)
-    return sharing or total
+    return _sharing(expected, around or expected, got) or total
 
 
 def _values(
@@ -111,11 +108,12 @@ def _values(
     return _tensors(name, theirs, mine, [o for o in others if o is not None], strides=strides)
 
 
-def _sharing(expected: Outcome, got: Outcome) -> Verdict | None:
-    """What is different about which results show the same memory."""
-    if expected.shared == got.shared:
+def _sharing(expected: Outcome, around: Outcome, got: Outcome) -> Verdict | None:
+    """What is different about which results show the same memory: not as either judge has it."""
+    less = sorted((expected.shared & around.shared) - got.shared)
+    more = sorted(got.shared - (expected.shared | around.shared))
+    if not less and not more:
         return None
-    less, more = sorted(expected.shared - got.shared), sorted(got.shared - expected.shared)
     return Verdict("sharing", f"not shared: {less}; shared, but not on the CPU: {more}")
 
 
@@ -162,7 +160,7 @@ def same_bits(expected: Outcome, got: Outcome, *, gradients: bool = True) -> Ver
             )
         total.compared += theirs.numel()
         total.elements += theirs.numel()
-    return _sharing(expected, got) or total
+    return _sharing(expected, expected, got) or total
 
 
 def facts(theirs: Sequence[Outcome], got: Outcome) -> Verdict:

@@ -99,6 +99,7 @@ class Program:
         modules: name -> text that makes the module
         autocast: dtype of an autocast region around everything, or None
         forward: it has no backward pass, although results may require gradients
+        offset: elements in front of every input in its storage
     """
 
     inputs: dict[str, torch.Tensor]
@@ -107,6 +108,7 @@ class Program:
     results: tuple[str, ...] = ()
     autocast: torch.dtype | None = None
     forward: bool = False
+    offset: int = 0
 
     @property
     def truth(self) -> str:
@@ -121,6 +123,10 @@ class Program:
     def resized(self) -> Program:
         """The same with one more index in the first dimension of all inputs, the last one again."""
         return replace(self, inputs={n: _longer(x) for n, x in self.inputs.items()})
+
+    def moved(self) -> Program:
+        """The same with inputs that are views of larger storages, which hold other numbers, too."""
+        return replace(self, offset=16)
 
     def text(self) -> str:
         """The function's source."""
@@ -159,17 +165,25 @@ class Program:
 
     def placed(self, device: str) -> list[torch.Tensor]:
         """New leaves on the device, with the strides of the inputs."""
-        return [placed(x, device) for x in self.inputs.values()]
+        return [placed(x, device, self.offset) for x in self.inputs.values()]
 
 
-def placed(x: torch.Tensor, device: str) -> torch.Tensor:
-    """A new leaf on the device, with the strides of a tensor, and zeros in the holes between them."""
-    copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+def placed(x: torch.Tensor, device: str, offset: int = 0) -> torch.Tensor:
+    """A new leaf on the device, with the strides of a tensor, and zeros in the holes between them.
+
+    With an offset its storage has that many elements before it, and after it: the tensor's first.
+    """
+    span = max(0, 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)))
+    span = 0 if not x.numel() else span
     with torch.no_grad():
-        memory = torch.empty(0, dtype=x.dtype, device=device).set_(copy.untyped_storage())
-        memory.zero_()
+        memory = torch.zeros(span + 2 * offset, dtype=x.dtype, device=device)
+        if x.numel() and offset:
+            around = x.detach().reshape(-1)[:1].to(device).expand(offset)
+            memory[:offset] = around
+            memory[-offset:] = around
+        copy = memory.as_strided(x.shape, x.stride(), offset)
         copy.copy_(x.detach())
-    return copy.requires_grad_(x.requires_grad)
+    return copy.detach().requires_grad_(x.requires_grad)
 
 
 def _longer(x: torch.Tensor) -> torch.Tensor:
