@@ -18,6 +18,7 @@ import sys
 SUITES = [
     "benchmarks.run",
     "benchmarks.compiled.run",
+    "benchmarks.compiled.operators",
     "benchmarks.compiled.compile_time",
     "benchmarks.compiled.memory",
     "benchmarks.compiled.command",

@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from benchmarks import __main__ as every
-from benchmarks.compiled import child, command, compile_time, hlo_models, memory
+from benchmarks.compiled import child, command, compile_time, hlo_models, memory, operators
 from neuronxcc.frontends.hlo.module import decode
 
 
@@ -52,6 +52,21 @@ def test_row_of_compile_time_divides_what_it_says() -> None:
     assert compile_time.row(check, times) == compile_time.Row("seconds", 3, None, 3, 4, met=True)
     check = compile_time.Check("per layer", "backend", ours, parts=4)
     assert math.isclose(compile_time.row(check, times).value, 0.5)
+
+
+def test_rows_of_operators_are_well_formed() -> None:
+    table = operators.table()
+    assert len({each.name for each in table}) == len(table)
+    for each in table:
+        assert each.shape in operators.SHAPES
+        assert each.most >= operators.MOST
+        assert each.training is None or each.training >= operators.MOST
+
+
+def test_a_row_of_operators_divides_what_it_says() -> None:
+    row = operators.Row("sort", 2.0, 3.0, 2.0)
+    assert (row.ratio, row.met) == (1.5, True)
+    assert not operators.Row("sort", 2.0, 5.0, 2.0).met
 
 
 def test_rows_of_memory_are_well_formed() -> None:

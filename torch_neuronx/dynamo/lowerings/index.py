@@ -658,8 +658,8 @@ def searchsorted(
     sorter: Node | None = None,
 ) -> Node:
     if sequence.shape[-1] > _FEW_BOUNDARIES:
-        options = {"out_int32": out_int32, "right": right, "side": side, "sorter": sorter}
-        return called(cx, sequence, values, **options)  # type: ignore[no-any-return]
+        options: dict[str, Any] = {"out_int32": out_int32, "right": right, "side": side}
+        return called(cx, sequence, values, **options, sorter=sorter)  # type: ignore[no-any-return]
     if sorter is not None:
         text = "torch.searchsorted(): sorter index out of range: {}"
         sorter = checked(cx, sorter, 0, sequence.shape[-1], text, lookup=False)
