@@ -209,3 +209,32 @@ def test_too_many_places(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # once is enough
         assert compiled(base[3:7]).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("how", ["strides", "storage", "gradient"])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop"])
+def test_parameters_of_an_optimizer_that_got_other_memory(name: str, how: str) -> None:
+    def trained(compiled: bool) -> list[torch.Tensor]:
+        torch.compiler.reset()
+        rng = torch.Generator().manual_seed(0)
+        parameters = [
+            torch.nn.Parameter(torch.randn(size, generator=rng).to("neuron"))
+            for size in ((6, 4), (4, 4))
+        ]
+        optimizer = getattr(torch.optim, name)(parameters, 0.05)
+        step: Any = torch.compile(optimizer.step, backend="neuron") if compiled else optimizer.step
+        first = parameters[0]
+        for i in range(4):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=rng).to("neuron")
+            if i == 2 and how == "strides":
+                first.data = first.detach().t().contiguous().t() * 0.9
+            elif i == 2 and how == "storage":
+                first.data = torch.ones(40, device="neuron")[5:29].view(6, 4)
+            elif i == 2:
+                first.grad = torch.randn(4, 6, generator=rng).to("neuron").t()
+            step()
+        return [p.detach().cpu() for p in parameters]
+
+    for mine, other in zip(trained(compiled=True), trained(compiled=False), strict=True):
+        torch.testing.assert_close(mine, other)

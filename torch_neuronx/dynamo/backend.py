@@ -205,7 +205,10 @@ def compile_placed(
     if not by_offset and written_arguments() == frozenset():
         return compiled
     one = partial(compile_static, options=options, numbers=True)
-    by_place = ByPlace(partial(compile_anew, gm, compile_static=one), gm, all_offsets=by_offset)
+    by_place = ByPlace(
+        partial(compile_anew, gm, compile_static=one), gm,
+        all_offsets=by_offset, at_once=not any(map(uses_streams, _graphs(gm))),
+    )  # fmt: skip
     by_place.add(example_inputs, compiled)
     return disable(by_place, reason="it compiles for the places that it is called with")  # type: ignore[no-any-return]
 
@@ -273,18 +276,22 @@ def compile_static(
     # PyTorch's DDPOptimizer learns from this that the first call of the result is to be a fake one.
     counters["aot_autograd"]["total"] += 1
     guess = functorch_config.guess_tangent_strides_as_outputs and not returns_windows(gm)
-    graphs = [m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
     with (
         torch_settings(),
         functorch_config.patch(guess_tangent_strides_as_outputs=guess),
     ):
         try:
             # AOTAutograd refuses its own graph where what is written to an argument passes a wait.
-            compiled = trace(writes=not any(map(uses_streams, graphs)))
+            compiled = trace(writes=not any(map(uses_streams, _graphs(gm))))
         except MisnumberedResultsError:
             compiled = trace(writes=False)
     counters["aot_autograd"]["ok"] += 1
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
+
+
+def _graphs(gm: torch.nn.Module) -> list[torch.fx.GraphModule]:
+    """Dynamo's graph, and those in it."""
+    return [m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
 
 
 def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:

@@ -1,9 +1,13 @@
-"""Graphs to which it matters where in memory their arguments lie.
+"""Graphs to which it matters where and how in memory their arguments lie.
 
 Dynamo guards sizes and strides, not places. Two kinds of graphs depend on these, and AOTAutograd
 traces both for the places of the first call: one that reads a storage by place (`as_strided` with
 an offset), and one that writes to an argument in whose memory another argument lies, too. What it
 traced is wrong for other places, without a word, so such a graph is compiled for each.
+
+What an optimizer's step is given Dynamo does not guard at all. Where a parameter has got other
+memory (`p.data = ...`, `model.to(memory_format=torch.channels_last)`), the program refuses it, and
+the graph, which writes to its arguments and so is one of these, is compiled for that, too.
 """
 
 from __future__ import annotations
@@ -62,20 +66,33 @@ def places(values: Sequence[Any], *, all_offsets: bool) -> tuple[Any, ...]:
         else None
         for value in values
     ]
-    return (*offsets, *((i, first, *_place(values[i])) for i, first in together))
+    bases: dict[int, torch.Tensor] = {}  # by the numbers of groups, where autograd knows one
+    for i, first in together:
+        if values[i]._base is not None:
+            bases.setdefault(first, values[i]._base)
+    return (*offsets, *((i, first, *_place(values[i], bases.get(first))) for i, first in together))
 
 
-def _place(x: torch.Tensor) -> tuple[Any, ...]:
+def _place(x: torch.Tensor, base: torch.Tensor | None) -> tuple[Any, ...]:
     """Where a tensor lies that overlaps another one.
 
     AOTAutograd gives its graph the tensor of which they are views, if autograd knows one, else all
     of the storage.
     """
-    base = x._base
     if base is None:
         return (x.storage_offset(),)
     begin = x.storage_offset() - base.storage_offset()
     return (begin, base.dtype, tuple(base.shape), base.stride())
+
+
+def _layouts(values: Sequence[Any]) -> tuple[Any, ...]:
+    """What a program is compiled for, of each argument."""
+    return tuple(
+        (x.dtype, x.shape, x.stride() if x.layout is torch.strided else None, x.device)
+        if isinstance(x, torch.Tensor)
+        else None
+        for x in values
+    )
 
 
 class ByPlace:
@@ -84,45 +101,76 @@ class ByPlace:
     def __init__(
         self,
         compile_anew: Callable[[Sequence[Any]], Callable[..., Any]],
-        run_operators: Callable[..., Any],
+        gm: torch.fx.GraphModule,
         *,
         all_offsets: bool,
+        at_once: bool,
     ) -> None:
         """Compile nothing yet.
 
         Args:
             compile_anew: Compiles the graph for arguments, real ones.
-            run_operators: Runs the graph operator by operator, when there are too many programs.
+            gm: Dynamo's graph, which runs operator by operator when there are too many programs.
             all_offsets: As for `places`.
+            at_once: The graph is one program, which does nothing if it refuses an argument.
         """
         self.compile_anew = compile_anew
-        self.run_operators = run_operators
+        self.gm = gm
+        # Dynamo's graph of an optimizer's step holds the parameters itself.
+        self.held = (*gm.parameters(), *gm.buffers())
         self.limit = TORCH_NEURONX_MAX_SHAPES.get()
         self.all_offsets = all_offsets
+        self.at_once = at_once
+        self.by_layout = False  # strides and sizes are part of the key: looked at when they change
         self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self.layouts: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self.warned = False
 
     def add(self, values: Sequence[Any], function: Callable[..., Any]) -> None:
         """Note what was compiled for arguments."""
-        self.compiled[places(values, all_offsets=self.all_offsets)] = function
+        key = self._key(values)
+        self.layouts[key] = self._layouts(values)
+        self.compiled[key] = function
 
     def __call__(self, *args: Any) -> Any:
         """Run the program for these places, compiling it first if they are new."""
-        key = places(args, all_offsets=self.all_offsets)
+        key = self._key(args)
         function = self.compiled.get(key)
         if function is None:
             with compile_session():
                 function = self._settled(key, args)
-        return function(*args)
+        try:
+            return function(*args)
+        except ValueError:
+            if not self.at_once or self.by_layout or self.layouts.get(key) == self._layouts(args):
+                raise
+        self._tell_layouts_apart()
+        return self(*args)
+
+    def _key(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        where = places((*self.held, *values), all_offsets=self.all_offsets)
+        return (where, self._layouts(values)) if self.by_layout else where
+
+    def _layouts(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        return _layouts((*self.held, *values))
+
+    def _tell_layouts_apart(self) -> None:
+        with compile_session():
+            if not self.by_layout:
+                known = self.compiled
+                self.compiled = {(key, self.layouts[key]): known[key] for key in known}
+                self.by_layout = True
 
     def _settled(self, key: tuple[Any, ...], args: Sequence[Any]) -> Callable[..., Any]:
         """The function for these places; another thread may have compiled it meanwhile."""
         function = self.compiled.get(key)
         if function is None and len(self.compiled) >= self.limit:
             self._warn()
-            return self.run_operators
+            return self.gm
         if function is None:
-            function = self.compiled[key] = self.compile_anew(args)
+            function = self.compile_anew(args)
+            self.layouts[key] = self._layouts(args)
+            self.compiled[key] = function
         return function
 
     def _warn(self) -> None:
