@@ -77,8 +77,8 @@ class Norms(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(SIZE, SIZE), nn.BatchNorm1d(SIZE, eps=0.3), nn.ReLU(inplace=True), nn.Dropout(0.0),
-            nn.LayerNorm(SIZE, eps=0.1), nn.Linear(SIZE, SIZE),
+            nn.Linear(SIZE, SIZE), nn.BatchNorm1d(SIZE, eps=0.3), nn.ReLU(inplace=True),
+            nn.Dropout(0.0), nn.LayerNorm(SIZE, eps=0.1), nn.Linear(SIZE, SIZE),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
