@@ -173,9 +173,17 @@ AttentionResult attention(const at::Tensor& query, const at::Tensor& key, const 
                           const std::optional<at::Tensor>& bias, double dropout, bool causal, bool,
                           std::optional<double> scale) {
   auto [out, logsumexp] = fused(query, key, value, bias, dropout, causal, scale);
-  return {out,          logsumexp,         at::Tensor(),
-          at::Tensor(), query.sym_size(2), key.sym_size(2),
-          at::Tensor(), at::Tensor(),      at::Tensor()};
+  // Nobody reads the states of a generator, but AOTAutograd's graphs keep them: fake ones are there.
+  const auto state = query.options().dtype(at::kLong);
+  return {out,
+          logsumexp,
+          at::Tensor(),
+          at::Tensor(),
+          query.sym_size(2),
+          key.sym_size(2),
+          at::empty({}, state),
+          at::empty({}, state),
+          at::Tensor()};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(

@@ -213,8 +213,9 @@ bool fused_attention(Stack* stack) {
   const auto wide = q.options().dtype(at::toOpMathType(q.scalar_type()));
   const Tensor sums = at::empty(q.sizes().slice(0, 3), wide);
   const Tensor out = at::empty_like(attention::with_contiguous_rows(q));
-  return give(stack,
-              {out, sums, Tensor(), Tensor(), q.size(2), k.size(2), Tensor(), Tensor(), Tensor()});
+  const auto state = q.options().dtype(at::kLong);
+  return give(stack, {out, sums, Tensor(), Tensor(), q.size(2), k.size(2), at::empty({}, state),
+                      at::empty({}, state), Tensor()});
 }
 
 struct Own {
