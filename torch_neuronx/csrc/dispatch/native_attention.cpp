@@ -173,7 +173,7 @@ AttentionResult attention(const at::Tensor& query, const at::Tensor& key, const 
                           const std::optional<at::Tensor>& bias, double dropout, bool causal, bool,
                           std::optional<double> scale) {
   auto [out, logsumexp] = fused(query, key, value, bias, dropout, causal, scale);
-  // Nobody reads the states of a generator, but AOTAutograd's graphs keep them: fake ones are there.
+  // Nobody reads the states of a generator. AOTAutograd's graphs keep them, as fakes have them.
   const auto state = query.options().dtype(at::kLong);
   return {out,
           logsumexp,

@@ -108,14 +108,20 @@ const void* data_or_null(const std::optional<at::Tensor>& t) {
 
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
+// Float32 for 16-bit inputs, as on CUDA and as graphs have them. The CPU rounds them to the
+// parameters' dtype.
+at::Tensor statistics(const at::Tensor& x) { return x.to(at::toOpMathType(x.scalar_type())); }
+
 Three layer_norm(const at::Tensor& x, at::IntArrayRef normalized,
                  const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
                  double eps) {
   at::ScalarType parameters{};
   const auto shape = norm_shape(x, normalized, {&weight, &bias}, &parameters);
   if (!shape) {
-    return run_on_host(x.device().index(), [&](HostArgs& host) {
-      return at::native_layer_norm(host(x), normalized, host(weight), host(bias), eps);
+    return run_on_host(x.device().index(), [&](HostArgs& host) -> Three {
+      auto [out, mean, rstd] =
+          at::native_layer_norm(host(x), normalized, host(weight), host(bias), eps);
+      return {out, statistics(mean), statistics(rstd)};
     });
   }
   const auto index = x.device().index();
@@ -128,8 +134,7 @@ Three layer_norm(const at::Tensor& x, at::IntArrayRef normalized,
                       data_or_null(bias), eps, out.mutable_data_ptr(),
                       mean.mutable_data_ptr<float>(), rstd.mutable_data_ptr<float>(), shape->rows,
                       shape->cols);
-  // As on the CPU, the statistics have the parameters' dtype.
-  return {out, mean.to(parameters), rstd.to(parameters)};
+  return {out, mean, rstd};
 }
 
 Three layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, at::IntArrayRef normalized,
@@ -140,9 +145,12 @@ Three layer_norm_backward(const at::Tensor& grad, const at::Tensor& x, at::IntAr
   const auto shape = norm_shape(x, normalized, {&weight, &bias}, &parameters);
   if (!shape || !alike(grad, x)) {
     return run_on_host(x.device().index(), [&](HostArgs& host) {
+      const auto kept = weight.has_value() && weight->defined() ? weight->scalar_type()
+                        : bias.has_value() && bias->defined()   ? bias->scalar_type()
+                                                                : x.scalar_type();
       const auto a = checked_arguments("aten::native_layer_norm_backward",
-                                       {host(grad), host(x), normalized, host(mean), host(rstd),
-                                        host(weight), host(bias), mask});
+                                       {host(grad), host(x), normalized, host(mean).to(kept),
+                                        host(rstd).to(kept), host(weight), host(bias), mask});
       return at::native_layer_norm_backward(
           a[0].toTensor(), a[1].toTensor(), normalized, a[3].toTensor(), a[4].toTensor(),
           a[5].toOptional<at::Tensor>(), a[6].toOptional<at::Tensor>(), mask);
