@@ -1,5 +1,6 @@
 // Softmax, normalisations and sums of rows on our own kernels where they apply (contiguous float32,
 // bfloat16, float16), else on ATen's.
+#include <ATen/OpMathType.h>
 #include <ATen/native/cpu/mixed_data_type.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
