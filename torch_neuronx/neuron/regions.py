@@ -137,7 +137,7 @@ class _Maker:
             y = self.call(aten.mul.Tensor, y, self._cast(weight, torch.float32))
         if bias is not None:
             y = self.call(aten.add.Tensor, y, self._cast(bias, torch.float32))
-        return [self._cast(each, dtype) for each in (y, mean, scale)]
+        return [self._cast(y, dtype), mean, scale]
 
     def _cast(self, node: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
         return self.call(
