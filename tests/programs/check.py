@@ -27,7 +27,7 @@ from torch_neuronx import neuron
 
 MODES = ("eager", "compiled", "dynamic", "resized", "moved", "strict", "fused")
 #: Operators whose mean and variance of 16 bits are float32 in graphs, by PyTorch's rule.
-_FLOAT32_STATISTICS = ("native_layer_norm", "native_batch_norm")
+_FLOAT32_STATISTICS = ("native_batch_norm",)
 #: A backend of PyTorch's that runs what operators are taken apart into, where tracing breaks too.
 _DECOMPOSED = "aot_eager_decomp_partition"
 #: Of these the device has to give the bits that its eager mode gives.

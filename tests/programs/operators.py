@@ -61,7 +61,9 @@ del LEFT_OUT["nn.functional.scaled_dot_product_attention"]
 
 
 #: The CPU computes places, of which the nearest is taken, in 16 bits, and the device in 32.
-_WIDE = frozenset({"nn_functional_grid_sample", "grid_sampler_2d", "grid_sampler_3d"})
+_WIDE = frozenset({"nn_functional_grid_sample", "grid_sampler_2d", "grid_sampler_3d"}) | {
+    "native_layer_norm"  # statistics that the device, as CUDA, has in float32, the CPU in 16 bits
+}
 #: Of 16 bits it makes complex32, which graphs refuse.
 _PAIRS = frozenset({"view_as_complex"})
 
