@@ -272,18 +272,29 @@ def _traced_on(program: Program, verdict: Verdict, got: Outcome) -> str:
 
 def _known(program: Program, mode: str, verdict: Verdict, error: str, judge: Outcome) -> str:
     """Why a difference is none of ours that asking `aot_eager` would not show; "" if none is known."""
-    if "derivative for aten::" in error and "is not implemented" in error:
-        return "autograd knows no derivative of what it traces for an out="
-    if "NCC_ESPP004" in error and ("torch.q" in error or "torch.complex32" in error):
-        return "quantised tensors and complex32 are refused in graphs, as documented"
-    if _SAVED in str(judge.error) and _shares_parts(program, verdict):
-        return "parts of unsafe_ operators share no memory in training, as documented"
-    if mode == "moved" and "of which the graph was given a part" in error:
-        return "writes beside an argument are refused, as documented"
     statistics = any(name in program.text() for name in _FLOAT32_STATISTICS)
-    if statistics and (verdict.kind == "dtype" or "must have the same dtype" in error):
-        return "dtypes are those of the rule"  # where sparse tensors, or a module, hide them
-    return ""
+    reasons = {
+        "autograd knows no derivative of what it traces for an out=": (
+            "derivative for aten::" in error and "is not implemented" in error
+        ),
+        "quantised tensors and complex32 are refused in graphs, as documented": (
+            "NCC_ESPP004" in error and ("torch.q" in error or "torch.complex32" in error)
+        ),
+        "parts of unsafe_ operators share no memory in training, as documented": (
+            _SAVED in str(judge.error) and _shares_parts(program, verdict)
+        ),
+        "under autocast operators that mix no types are not asked, as documented": (
+            verdict.kind == "accepted" and program.autocast is not None
+        ),
+        "writes beside an argument are refused, as documented": (
+            mode == "moved" and "of which the graph was given a part" in error
+        ),
+        # Where sparse tensors, or a module, hide them.
+        "dtypes are those of the rule": (
+            statistics and (verdict.kind == "dtype" or "must have the same dtype" in error)
+        ),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _excused(verdict: Verdict, why: str) -> Verdict:

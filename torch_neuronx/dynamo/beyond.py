@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch_neuronx.dynamo.autograd_metadata import written_arguments
 from torch_neuronx.dynamo.locations import location
 from torch_neuronx.dynamo.lowerings.memory import memory_order
-from torch_neuronx.dynamo.lowerings.storage import held_positions, outside, positions
+from torch_neuronx.dynamo.lowerings.storage import held_positions, outside, owner_of, positions
 from torch_neuronx.dynamo.outputs import root
 
 Boxed = Callable[[list[Any]], list[Any]]
@@ -41,20 +41,24 @@ def split(gm: GraphModule) -> tuple[GraphModule, Callable[[Boxed], Boxed] | None
     arguments = gm.graph.find_nodes(op="placeholder")
     written = _written(arguments)
     readers: dict[Node, list[tuple[Node, int, int]]] = {}
+    beyond: set[Node] = set()
     for node in gm.graph.nodes:
         if node.target is aten.as_strided_scatter.default:
             _check_write(node, written)
         elif node.target in {aten.as_strided.default, aten.as_strided_copy.default}:
-            owner = root(node.args[0], same_type=True)
+            owner = owner_of(node.args[0])
             begin, end = _extent(node)
             if (
                 owner.op == "placeholder"
                 and begin < end
-                and not _shows(owner.meta["val"], node)
                 and not _is_lazy(node.args[0].meta["val"])
                 and _storage(owner) not in written
             ):
                 readers.setdefault(owner, []).append((node, begin, end))
+                if not _shows(owner.meta["val"], node):
+                    beyond.add(owner)
+    # Views of what is read beyond an argument may be read by place themselves.
+    readers = {owner: of for owner, of in readers.items() if owner in beyond}
     if not readers:
         return gm, None
     stretches = {
@@ -107,9 +111,12 @@ def _with_stretches(
             stretch = stretch_of[owners[node]]
             size, step, begin = node.args[1], node.args[2], _extent(node)[0]
             begin -= stretches[owners[node]][0]
-            copies[node] = graph.call_function(node.target, (stretch, size, step, begin))
+            dtype = node.meta["val"].dtype
+            line = graph.call_function(aten.view.dtype, (stretch, dtype))
+            line.meta["val"] = stretch.meta["val"].view(dtype)
+            copies[node] = graph.call_function(node.target, (line, size, step, begin))
             copies[node].meta = dict(node.meta)
-            copies[node].meta["val"] = stretch.meta["val"].as_strided(size, step, begin)
+            copies[node].meta["val"] = line.meta["val"].as_strided(size, step, begin)
         if node is arguments[-1]:
             for owner, (begin, end) in stretches.items():
                 stretch = stretch_of[owner] = graph.placeholder(f"around_{owner.name}")

@@ -110,12 +110,29 @@ def _argument(cx: Context) -> torch.Tensor:
     return value
 
 
+def owner_of(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose tensor has the memory that a node's tensor shows, counted in its elements.
+
+    It may be of another type of one size, as long as that can be read as this one.
+    """
+    whole, value = root(node), node.meta["val"]
+    seen = whole.meta["val"]
+    if value.itemsize == seen.itemsize and not {value.dtype, seen.dtype} & _NOT_BITS:
+        return whole
+    return root(node, same_type=True)
+
+
+# A bool is no byte to the IR, and what is lazy about a complex number is no matter of its memory.
+_NOT_BITS = {torch.bool, torch.complex64, torch.complex128}
+
+
 def _owner(cx: Context, x: Node) -> tuple[Node, torch.Tensor]:
     """The tensor whose memory the first argument is or shows a part of, and as PyTorch has it."""
     node = cx.fx.args[0]
     assert isinstance(node, torch.fx.Node)
-    found = root(node, same_type=True)
-    return (x if found is node else cx.values[found]), found.meta["val"]
+    found = owner_of(node)
+    owner = x if found is node else cx.values[found]
+    return b.bitcast_convert(owner, x.dtype), found.meta["val"]
 
 
 def outside(target: object, does: str, loc: Loc | None) -> CaptureError:
