@@ -247,7 +247,7 @@ def stop_predicting() -> None: ...
 def unpredicted_operators() -> int:
     """Return how many kinds of calls wait for their prediction."""
 
-def overlapping(*values: Any) -> list[tuple[int, int]]:
+def overlapping(values: tuple[Any, ...]) -> list[tuple[int, int]]:
     """Return which of these lie between the first and the last byte of others of one storage.
 
     The number of each such tensor, with that of the first of its group; other values are passed

@@ -149,7 +149,8 @@ def neuron(
     example_inputs = with_random_numbers(gm, example_inputs)
     frozen = own_options(options or {})
     if nested:
-        compile_flat = partial(_compile_flat, options=frozen)
+        # It passes objects of its own, too, for which nothing can be traced anew.
+        compile_flat = partial(_compile_flat, options=frozen, compile_one=compile_static)
         leaves = pytree.tree_leaves(list(example_inputs))
         if has_symbolic(leaves) or takes_symbolic(gm):
             return with_flat_arguments(gm, example_inputs, compile_flat)
@@ -176,14 +177,18 @@ def _inductor_options() -> frozenset[str]:
 
 
 def _compile_flat(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any]
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Mapping[str, Any],
+    compile_one: Callable[..., Compiled] | None = None,
 ) -> Compiled:
-    """Compile a module whose arguments are tensors and integers."""
+    """Compile a module whose arguments are tensors and integers, by default with `compile_placed`."""
+    one = partial(compile_one or compile_placed, options=options)
     if has_symbolic(example_inputs):
-        specializer = Specializer(gm, partial(compile_placed, options=options))
+        specializer = Specializer(gm, one)
         return disable(specializer, reason="it compiles for the sizes that it is called with")  # type: ignore[no-any-return]
     try:
-        return compile_placed(gm, example_inputs, options=options)
+        return one(gm, example_inputs)
     except DynamicShapeError as error:
         # Dynamo was asked to leave such operators in the graph (`capture_scalar_outputs`).
         if get_portability() == "strict" or not has_shapes_of_data(gm):

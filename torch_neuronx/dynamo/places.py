@@ -57,7 +57,7 @@ def places(values: Sequence[Any], *, all_offsets: bool) -> tuple[Any, ...]:
         values: The arguments, real or fake.
         all_offsets: The graph reads by place: every offset counts.
     """
-    together = _C.overlapping(*values)
+    together = _C.overlapping(tuple(values))
     if not together and not all_offsets:
         return ()
     offsets = [

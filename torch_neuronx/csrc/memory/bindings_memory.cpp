@@ -244,7 +244,7 @@ void bind_memory(py::module& m) {
   m.def("stop_memory_history", &history::stop);
   m.def("memory_history_runs", [] { return history::recording(); });
   m.def("set_holders_writer", &set_holders_writer);
-  m.def("overlapping", [](const py::args& values) {
+  m.def("overlapping", [](const py::tuple& values) {
     std::vector<at::Tensor> tensors(values.size());  // undefined where there is none
     for (size_t i = 0; i < values.size(); ++i) {
       PyObject* value = PyTuple_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
