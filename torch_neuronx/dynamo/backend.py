@@ -182,7 +182,7 @@ def _compile_flat(
     options: Mapping[str, Any],
     compile_one: Callable[..., Compiled] | None = None,
 ) -> Compiled:
-    """Compile a module whose arguments are tensors and integers, by default with `compile_placed`."""
+    """Compile a module whose arguments are tensors and integers; `compile_placed` if None."""
     one = partial(compile_one or compile_placed, options=options)
     if has_symbolic(example_inputs):
         specializer = Specializer(gm, one)
