@@ -35,6 +35,8 @@ WRITES: dict[str, Step] = {
     "column": writing(lambda x, _: x[:, 1].mul_(3)),
     "other": writing(lambda _, y: y.t()[0].neg_()),
     "both": writing(lambda x, y: (x.add_(1), y.mul_(2))),
+    "returned": lambda x, y: x.neg_() if y is not x else x,
+    "returned other": lambda x, y: y.add_(x.sum())[1:],
 }
 READS: dict[str, Step] = {
     "by place": lambda x, y: x.as_strided((2, 2), (3, 1), 4) + y.sum(),
@@ -139,6 +141,21 @@ def test_a_view_beyond_an_argument_shares_memory() -> None:
     result = torch.compile(function, backend="neuron")(base[4:8])
     result.add_(10)
     assert base.tolist() == [10, 11, 12, 13, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_written_argument_beside_another_one_is_returned() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return y.relu_(), x * 2
+
+    base = (torch.arange(125.0) - 60).view(5, 5, 5)
+    mine, theirs = base.to("neuron"), base.to("neuron")
+    ours = torch.compile(function, backend="neuron")(mine[:, 1:2], mine[:, 2:3].flatten(1, 2))
+    expected = function(theirs[:, 1:2], theirs[:, 2:3].flatten(1, 2))
+    assert torch.equal(ours[0], expected[0])
+    assert torch.equal(ours[1], expected[1])
+    assert torch.equal(mine, theirs)
+    ours[0].zero_()
+    assert not mine[:, 2].any()
 
 
 @pytest.mark.parametrize("write", ["add_", "fill_", "copy_"])

@@ -140,14 +140,19 @@ def _correct_views(meta: Any, results: Sequence[Any], placeholders: Sequence[Any
 
 
 def _right_views(views: Any, base: object, result: object) -> Any:
-    """How a result is a view of its base: as AOTAutograd says if that is right, else by strides."""
+    """How a result is a view of its base: as AOTAutograd says if that is right, else by strides.
+
+    Where it says nothing it would take the offset of what the graph returns, which is a tensor of
+    its own here.
+    """
     given, wanted = (getattr(node, "meta", {}).get("val") for node in (base, result))
-    if views is None or not isinstance(given, torch.Tensor) or not isinstance(wanted, torch.Tensor):
+    if not isinstance(given, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         return views
-    symbolic = any(view.has_symbolic_inputs for view in views.sequence)  # these PyTorch leaves out
+    # PyTorch leaves those with symbols out.
+    symbolic = views is not None and any(view.has_symbolic_inputs for view in views.sequence)
     if symbolic or given.storage_offset() or not given.is_contiguous():
         return views
-    if given.dtype != wanted.dtype or _leads(views, given, wanted):
+    if given.dtype != wanted.dtype or (views is not None and _leads(views, given, wanted)):
         return views
     with FunctionalTensorMode():
         whole = FunctionalTensor.to_functional(given.detach())
