@@ -174,6 +174,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "torch_neuronx/dynamo/beyond.py": ("compiler/test_places.py", "compiler/test_storage.py"),
     "torch_neuronx/dynamo/effects.py": ("compiler/test_effects.py",),
     "torch_neuronx/dynamo/places.py": ("compiler/test_places.py", "fuzz/test_histories.py"),
+    "torch_neuronx/dynamo/variants.py": ("compiler/test_dynamo_shapes.py",
+                                         "compiler/test_places.py", "compiler/test_threads.py"),
     "torch_neuronx/dynamo/portability.py": ("compiler/test_portability.py",),
     "torch_neuronx/dynamo/lowerings": ("compiler/test_lowerings_opinfo.py",
                                        "compiler/test_misuse_compiled.py",

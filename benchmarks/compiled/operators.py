@@ -73,7 +73,7 @@ class Row:
 
 
 def _numbers(x: Tensor, most: int, *shape: int) -> Tensor:
-    """Indices that differ from call to call of nothing."""
+    """Indices below `most`, scattered, the same ones every time."""
     count = torch.Size(shape).numel()
     return (torch.arange(count, device=x.device) * 7919 % most).view(shape)
 

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.shallow import shallow
+from torch_neuronx.dynamo.registry import flat
 
 # The samples themselves warn: of deprecations, of tensors resized, of NumPy.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -43,11 +44,6 @@ class _Compared(TorchDispatchMode):
                 f"{func}: {difference}" for difference in _different(flat(made), flat(told))
             ]
         return made
-
-
-def flat(results: Any) -> list[Any]:
-    """Results in order, those that are no tensors among them."""
-    return list(results) if isinstance(results, list | tuple) else [results]
 
 
 def _told(func: Any, args: Any, kwargs: Any) -> Any:

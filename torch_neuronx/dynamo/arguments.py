@@ -24,8 +24,8 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.nn import Module
 
 from neuronxcc.lowering.geometry.layout import span
+from torch_neuronx.dynamo.boxes import Boxed, takes_list
 
-Boxed = Callable[[list[Any]], list[Any]]
 aten = torch.ops.aten
 
 
@@ -93,8 +93,7 @@ def takes_any_tensor(run: Boxed, gm: GraphModule, lazy: Mapping[int, bool]) -> B
             return list(operators(args, None))
         return plain(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return takes_list(call)
 
 
 def fake_call(gm: GraphModule) -> Callable[[Sequence[Any]], bool]:

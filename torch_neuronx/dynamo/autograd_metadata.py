@@ -148,11 +148,12 @@ def _right_views(views: Any, base: object, result: object) -> Any:
     given, wanted = (getattr(node, "meta", {}).get("val") for node in (base, result))
     if not isinstance(given, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         return views
-    # PyTorch leaves those with symbols out.
-    symbolic = views is not None and any(view.has_symbolic_inputs for view in views.sequence)
-    if symbolic or given.storage_offset() or not given.is_contiguous():
+    if given.dtype != wanted.dtype or given.storage_offset() or not given.is_contiguous():
         return views
-    if given.dtype != wanted.dtype or (views is not None and _leads(views, given, wanted)):
+    # PyTorch leaves those with symbols out.
+    if views is not None and (
+        any(view.has_symbolic_inputs for view in views.sequence) or _leads(views, given, wanted)
+    ):
         return views
     with FunctionalTensorMode():
         whole = FunctionalTensor.to_functional(given.detach())

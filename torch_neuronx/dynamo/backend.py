@@ -43,7 +43,7 @@ from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.executors import make_executable, makes_instructions
 from torch_neuronx.dynamo.importer import Imported, import_graph
 from torch_neuronx.dynamo.partition import partition
-from torch_neuronx.dynamo.places import ByPlace, reads_by_place
+from torch_neuronx.dynamo.places import ByPlace, graphs_of, reads_by_place
 from torch_neuronx.dynamo.polyfills import register as register_polyfills
 from torch_neuronx.dynamo.portability import check_graph, check_host_calls, check_limits
 from torch_neuronx.dynamo.python_numbers import with_random_numbers
@@ -212,7 +212,7 @@ def compile_placed(
     one = partial(compile_static, options=options, numbers=True)
     by_place = ByPlace(
         partial(compile_anew, gm, compile_static=one), gm,
-        all_offsets=by_offset, at_once=not any(map(uses_streams, _graphs(gm))),
+        all_offsets=by_offset, at_once=not any(map(uses_streams, graphs_of(gm))),
     )  # fmt: skip
     by_place.add(example_inputs, compiled)
     return disable(by_place, reason="it compiles for the places that it is called with")  # type: ignore[no-any-return]
@@ -287,16 +287,11 @@ def compile_static(
     ):
         try:
             # AOTAutograd refuses its own graph where what is written to an argument passes a wait.
-            compiled = trace(writes=not any(map(uses_streams, _graphs(gm))))
+            compiled = trace(writes=not any(map(uses_streams, graphs_of(gm))))
         except MisnumberedResultsError:
             compiled = trace(writes=False)
     counters["aot_autograd"]["ok"] += 1
     return disable(compiled, reason="runs compiled graphs")  # type: ignore[no-any-return]
-
-
-def _graphs(gm: torch.nn.Module) -> list[torch.fx.GraphModule]:
-    """Dynamo's graph, and those in it."""
-    return [m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
 
 
 def static_arguments(gm: torch.fx.GraphModule) -> frozenset[int] | None:

@@ -16,13 +16,14 @@ import torch
 from torch._functorch._aot_autograd.descriptors import SyntheticBaseAOTInput
 from torch.fx import Graph, GraphModule, Node
 
+from neuronxcc.lowering.geometry.layout import span
 from torch_neuronx.dynamo.autograd_metadata import written_arguments
+from torch_neuronx.dynamo.boxes import Boxed, takes_list
 from torch_neuronx.dynamo.locations import location
 from torch_neuronx.dynamo.lowerings.memory import memory_order
 from torch_neuronx.dynamo.lowerings.storage import held_positions, outside, owner_of, positions
-from torch_neuronx.dynamo.outputs import root
+from torch_neuronx.dynamo.outputs import is_lazy, root, storage_of
 
-Boxed = Callable[[list[Any]], list[Any]]
 aten = torch.ops.aten
 
 
@@ -40,30 +41,30 @@ def split(gm: GraphModule) -> tuple[GraphModule, Callable[[Boxed], Boxed] | None
     """
     arguments = gm.graph.find_nodes(op="placeholder")
     written = _written(arguments)
-    readers: dict[Node, list[tuple[Node, int, int]]] = {}
+    readers: dict[Node, Node] = {}  # what reads by place: the argument whose storage it reads
     beyond: set[Node] = set()
     for node in gm.graph.nodes:
         if node.target is aten.as_strided_scatter.default:
             _check_write(node, written)
         elif node.target in {aten.as_strided.default, aten.as_strided_copy.default}:
             owner = owner_of(node.args[0])
-            begin, end = _extent(node)
             if (
                 owner.op == "placeholder"
-                and begin < end
-                and not _is_lazy(node.args[0].meta["val"])
-                and _storage(owner) not in written
+                and 0 not in node.args[1]
+                and not any(is_lazy(node.args[0].meta["val"]))
+                and storage_of(owner) not in written
             ):
-                readers.setdefault(owner, []).append((node, begin, end))
+                readers[node] = owner
                 if not _shows(owner.meta["val"], node):
                     beyond.add(owner)
-    # Views of what is read beyond an argument may be read by place themselves.
-    readers = {owner: of for owner, of in readers.items() if owner in beyond}
-    if not readers:
+    if not beyond:
         return gm, None
+    # All that reads its storage: what is read beyond an argument may be read by place itself.
+    readers = {node: owner for node, owner in readers.items() if owner in beyond}
     stretches = {
-        owner: (min(begin for _, begin, _ in of), max(end for _, _, end in of))
-        for owner, of in readers.items()
+        owner: (min(begin for begin, _ in extents), max(end for _, end in extents))
+        for owner in dict.fromkeys(readers.values())
+        if (extents := [_extent(node) for node, of in readers.items() if of is owner])
     }
     return _with_stretches(gm, arguments, stretches, readers), _passing(
         [(arguments.index(owner), *stretch) for owner, stretch in stretches.items()]
@@ -90,8 +91,7 @@ def cut_storages(gm: GraphModule) -> Callable[[Boxed], Boxed] | None:
                 args[number] = args[number][:size]
             return run(args)
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return takes_list(call)
 
     return complete
 
@@ -100,17 +100,16 @@ def _with_stretches(
     gm: GraphModule,
     arguments: list[Node],
     stretches: dict[Node, tuple[int, int]],
-    readers: dict[Node, list[tuple[Node, int, int]]],
+    readers: dict[Node, Node],
 ) -> GraphModule:
-    owners = {node: owner for owner, of in readers.items() for node, _, _ in of}
     graph, copies, stretch_of = Graph(), dict[Node, Node](), dict[Node, Node]()
     for node in gm.graph.nodes:
-        if node not in owners:
+        if node not in readers:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         else:
-            stretch = stretch_of[owners[node]]
-            size, step, begin = node.args[1], node.args[2], _extent(node)[0]
-            begin -= stretches[owners[node]][0]
+            stretch = stretch_of[readers[node]]
+            size, step, begin = _place(node)
+            begin -= stretches[readers[node]][0]
             dtype = node.meta["val"].dtype
             line = graph.call_function(aten.view.dtype, (stretch, dtype))
             line.meta["val"] = stretch.meta["val"].view(dtype)
@@ -131,8 +130,7 @@ def _passing(stretches: list[tuple[int, int, int]]) -> Callable[[Boxed], Boxed]:
                 args.append(args[number].detach().as_strided((end - begin,), (1,), begin))
             return run(args)
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return takes_list(call)
 
     return complete
 
@@ -141,7 +139,7 @@ def _written(arguments: list[Node]) -> set[int]:
     """The storages that the function writes to, in the graph or when it has run."""
     names = written_arguments() or ()
     return {
-        _storage(node)
+        storage_of(node)
         for node in arguments
         if isinstance(node.meta.get("val"), torch.Tensor)
         and node.meta["val"].layout is torch.strided
@@ -152,18 +150,13 @@ def _written(arguments: list[Node]) -> set[int]:
     }
 
 
-def _storage(node: Node) -> int:
-    return int(node.meta["val"].untyped_storage()._cdata)
-
-
 def _check_write(node: Node, written: set[int]) -> None:
     owner: Any = node
     while owner.target is aten.as_strided_scatter.default:  # one write after the other
         owner = root(owner.args[0], same_type=True)
-    if owner.op == "placeholder" and _storage(owner) in written:
-        begin, end = _extent(node)
-        if begin < end and not _shows(owner.meta["val"], node):
-            raise outside(node.target, "writes", location(node))
+    of_argument = owner.op == "placeholder" and storage_of(owner) in written
+    if of_argument and not _shows(owner.meta["val"], node):
+        raise outside(node.target, "writes", location(node))
 
 
 def _place(node: Node) -> tuple[list[int], list[int], int]:
@@ -180,8 +173,7 @@ def _place(node: Node) -> tuple[list[int], list[int], int]:
 def _extent(node: Node) -> tuple[int, int]:
     """From where to where in its storage a node reads or writes."""
     size, step, begin = _place(node)
-    last = begin + sum((n - 1) * s for n, s in zip(size, step, strict=True))
-    return begin, begin if 0 in size else last + 1
+    return begin, begin + span(size, step)
 
 
 def _shows(x: torch.Tensor, node: Node) -> bool:
@@ -189,8 +181,4 @@ def _shows(x: torch.Tensor, node: Node) -> bool:
     if memory_order(x) is None:
         return bool(np.isin(positions(*_place(node)), held_positions(x)).all())
     first, (begin, end) = int(x.storage_offset()), _extent(node)
-    return first <= begin and end <= first + x.numel()
-
-
-def _is_lazy(x: torch.Tensor) -> bool:
-    return x.is_conj() or x.is_neg()
+    return begin == end or (first <= begin and end <= first + x.numel())

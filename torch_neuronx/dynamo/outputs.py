@@ -119,7 +119,7 @@ def plan_outputs(
     """
     owners: dict[int, list[torch.fx.Node]] = {}
     for node in placeholders:
-        owners.setdefault(_storage(node), []).append(node)
+        owners.setdefault(storage_of(node), []).append(node)
     returned = [_written(item) for item in returned]
     returned = [
         None if isinstance(n, torch.fx.Node) and constant(n) is None else n for n in returned
@@ -162,7 +162,8 @@ def _is_tensor(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _storage(node: torch.fx.Node) -> int:
+def storage_of(node: torch.fx.Node) -> int:
+    """Return what identifies the storage of a node's tensor."""
     return int(node.meta["val"].untyped_storage()._cdata)
 
 
@@ -181,7 +182,7 @@ def _bases(
     nodes = dict.fromkeys(n for n in returned if isinstance(n, torch.fx.Node) and _is_tensor(n))
     for node in nodes:
         bases[node] = node
-        if among := owners.get(_storage(node)):
+        if among := owners.get(storage_of(node)):
             # A view of an argument that is overwritten was meant to show the old values.
             if not any(owner in mutated for owner in among):
                 bases[node] = next(
@@ -217,7 +218,7 @@ def _addresses(x: torch.Tensor) -> Addresses:
 def _same(node: torch.fx.Node, base: torch.fx.Node) -> bool:
     """Return whether both are values of one type that are read from memory in one way."""
     one, other = node.meta["val"], base.meta["val"]
-    return bool(one.dtype == other.dtype and _is_lazy(one) == _is_lazy(other))
+    return bool(one.dtype == other.dtype and is_lazy(one) == is_lazy(other))
 
 
 def _viewable(node: torch.fx.Node, base: torch.fx.Node) -> bool:
@@ -225,12 +226,12 @@ def _viewable(node: torch.fx.Node, base: torch.fx.Node) -> bool:
     value, whole = node.meta["val"], base.meta["val"]
     size = value.element_size()
     ends = _bytes_between(whole, value) + _bytes(value)
-    if any(_is_lazy(whole)) or _bytes_between(whole, value) % size:
+    if any(is_lazy(whole)) or _bytes_between(whole, value) % size:
         return False
     return bool(value.dtype == whole.dtype or ends <= _bytes(whole) // size * size)
 
 
-def _is_lazy(value: torch.Tensor) -> tuple[bool, bool]:
+def is_lazy(value: torch.Tensor) -> tuple[bool, bool]:
     """Whether what is read from memory is to be conjugated, and negated."""
     return value.is_conj(), value.is_neg()
 
@@ -248,10 +249,10 @@ def root(node: torch.fx.Node, *, same_type: bool = False) -> torch.fx.Node:
         node: A tensor.
         same_type: Go back as long as the memory is seen as elements of this one's type.
     """
-    storage, dtype = _storage(node), node.meta["val"].dtype
+    storage, dtype = storage_of(node), node.meta["val"].dtype
     while True:
         source = _source(node)
-        if source is None or _storage(source) != storage:
+        if source is None or storage_of(source) != storage:
             return node
         if same_type and source.meta["val"].dtype != dtype:
             return node

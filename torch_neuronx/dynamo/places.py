@@ -13,14 +13,14 @@ the graph, which writes to its arguments and so is one of these, is compiled for
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
-from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
 from torch_neuronx import _C
 from torch_neuronx.dynamo.session import compile_session
+from torch_neuronx.dynamo.variants import Variants
 
 #: Operators that name a place in a storage, and which of their arguments does.
 _OFFSETS = {
@@ -33,8 +33,12 @@ _OFFSETS = {
 
 def reads_by_place(gm: torch.nn.Module) -> bool:
     """Return whether one of Dynamo's graphs, or one in it, has an offset in some storage."""
-    graphs = (m.graph for m in gm.modules() if isinstance(m, torch.fx.GraphModule))
-    return any(_names_place(node) for graph in graphs for node in graph.nodes)
+    return any(_names_place(node) for each in graphs_of(gm) for node in each.graph.nodes)
+
+
+def graphs_of(gm: torch.nn.Module) -> list[torch.fx.GraphModule]:
+    """Dynamo's graph, and those in it."""
+    return [m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)]
 
 
 def _names_place(node: torch.fx.Node) -> bool:
@@ -61,10 +65,8 @@ def places(values: Sequence[Any], *, all_offsets: bool) -> tuple[Any, ...]:
     if not together and not all_offsets:
         return ()
     offsets = [
-        value.storage_offset()
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided and all_offsets
-        else None
-        for value in values
+        x.storage_offset() if isinstance(x, torch.Tensor) and x.layout is torch.strided else None
+        for x in (values if all_offsets else ())
     ]
     bases: dict[int, torch.Tensor] = {}  # by the numbers of groups, where autograd knows one
     for i, first in together:
@@ -118,34 +120,37 @@ class ByPlace:
         self.gm = gm
         # Dynamo's graph of an optimizer's step holds the parameters itself.
         self.held = (*gm.parameters(), *gm.buffers())
-        self.limit = TORCH_NEURONX_MAX_SHAPES.get()
         self.all_offsets = all_offsets
         self.at_once = at_once
         self.by_layout = False  # strides and sizes are part of the key: looked at when they change
-        self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
-        self.layouts: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self.warned = False
+        self.variants = Variants(gm)
+        self.layouts: dict[Hashable, tuple[Any, ...]] = {}
 
     def add(self, values: Sequence[Any], function: Callable[..., Any]) -> None:
         """Note what was compiled for arguments."""
         key = self._key(values)
         self.layouts[key] = self._layouts(values)
-        self.compiled[key] = function
+        self.variants.compiled[key] = function
 
     def __call__(self, *args: Any) -> Any:
         """Run the program for these places, compiling it first if they are new."""
         key = self._key(args)
-        function = self.compiled.get(key)
-        if function is None:
-            with compile_session():
-                function = self._settled(key, args)
+        function = self.variants.get(key, lambda: self._compile(key, args), _warn)
         try:
             return function(*args)
         except ValueError:
-            if not self.at_once or self.by_layout or self.layouts.get(key) == self._layouts(args):
+            if not self._was_for_others(function, key, args):
                 raise
         self._tell_layouts_apart()
         return self(*args)
+
+    def _was_for_others(
+        self, function: Callable[..., Any], key: Hashable, args: Sequence[Any]
+    ) -> bool:
+        """Whether a program has refused arguments that it was not made for, and done nothing."""
+        if function is self.gm or not self.at_once or self.by_layout:
+            return False
+        return self.layouts[key] != self._layouts(args)
 
     def _key(self, values: Sequence[Any]) -> tuple[Any, ...]:
         where = places((*self.held, *values), all_offsets=self.all_offsets)
@@ -154,37 +159,27 @@ class ByPlace:
     def _layouts(self, values: Sequence[Any]) -> tuple[Any, ...]:
         return _layouts((*self.held, *values))
 
+    def _compile(self, key: Hashable, args: Sequence[Any]) -> Callable[..., Any]:
+        function = self.compile_anew(args)
+        self.layouts[key] = self._layouts(args)
+        return function
+
     def _tell_layouts_apart(self) -> None:
         with compile_session():
             if not self.by_layout:
-                known = self.compiled
-                self.compiled = {(key, self.layouts[key]): known[key] for key in known}
+                known = self.variants.compiled
+                self.variants.compiled = {(key, self.layouts[key]): known[key] for key in known}
                 self.by_layout = True
 
-    def _settled(self, key: tuple[Any, ...], args: Sequence[Any]) -> Callable[..., Any]:
-        """The function for these places; another thread may have compiled it meanwhile."""
-        function = self.compiled.get(key)
-        if function is None and len(self.compiled) >= self.limit:
-            self._warn()
-            return self.gm
-        if function is None:
-            function = self.compile_anew(args)
-            self.layouts[key] = self._layouts(args)
-            self.compiled[key] = function
-        return function
 
-    def _warn(self) -> None:
-        if self.warned:
-            return
-        self.warned = True
-        warnings.warn(
-            f"a compiled graph was called with arguments at more than {self.limit} different "
-            "places of their storages; with further ones it runs operator by operator. Pass "
-            "tensors that share no memory (x.clone()), or set TORCH_NEURONX_MAX_SHAPES to compile "
-            "more programs",
-            PlaceLimitWarning,
-            stacklevel=4,
-        )
+def _warn(limit: int) -> None:
+    warnings.warn(
+        f"a compiled graph was called with arguments at more than {limit} different places of "
+        "their storages; with further ones it runs operator by operator. Pass tensors that share "
+        "no memory (x.clone()), or set TORCH_NEURONX_MAX_SHAPES to compile more programs",
+        PlaceLimitWarning,
+        stacklevel=5,
+    )
 
 
 class PlaceLimitWarning(UserWarning):

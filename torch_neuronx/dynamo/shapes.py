@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from neuronxcc.environment.compilation import TORCH_NEURONX_MAX_SHAPES
 from torch_neuronx.dynamo.arguments import fake_call
 from torch_neuronx.dynamo.errors import DynamicShapeError
 from torch_neuronx.dynamo.jagged import (
@@ -29,7 +28,7 @@ from torch_neuronx.dynamo.jagged import (
 )
 from torch_neuronx.dynamo.locations import location
 from torch_neuronx.dynamo.registry import flat
-from torch_neuronx.dynamo.session import compile_session
+from torch_neuronx.dynamo.variants import Variants
 from torch_neuronx.ops import get_portability
 
 
@@ -89,7 +88,6 @@ class Specializer:
         refuse_symbolic(gm)
         self.gm = gm
         self.compile_static = compile_static
-        self.limit = TORCH_NEURONX_MAX_SHAPES.get()
         self.floats = _float_arguments(gm)
         arguments = gm.graph.find_nodes(op="placeholder")
         self.varying = [
@@ -100,8 +98,7 @@ class Specializer:
         self.without_memory = fake_call(gm)
         if self.jagged:
             refuse_shapes_of_data(gm)
-        self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
-        self.warned = False
+        self.variants = Variants(gm)
 
     def __call__(self, *args: Any) -> Any:
         """Run the program for these sizes, compiling it first if they are new."""
@@ -122,40 +119,24 @@ class Specializer:
             )
         if self.jagged:
             key += sizes(args)
-        function = self.compiled.get(key)
-        if function is None:
-            with compile_session():
-                function = self._settled(key, args)
+        function = self.variants.get(key, lambda: self._compile(args), partial(self._warn, args))
         return function(*args)
-
-    def _settled(self, key: tuple[Any, ...], args: Sequence[Any]) -> Callable[..., Any]:
-        """The function for these sizes; another thread may have compiled it meanwhile."""
-        function = self.compiled.get(key)
-        if function is None and len(self.compiled) >= self.limit:
-            self._warn(args)
-            return self.gm
-        if function is None:
-            function = self.compiled[key] = self._compile(args)
-        return function
 
     def _compile(self, args: Sequence[Any]) -> Callable[..., Any]:
         known = {i: float(args[i]) for i in self.floats}
         gm = _with_numbers(self.gm, known) if known else self.gm
         return compile_anew(gm, args, partial(self.compile_static, numbers=True))
 
-    def _warn(self, args: Sequence[Any]) -> None:
-        if self.warned:
-            return
-        self.warned = True
+    def _warn(self, args: Sequence[Any], limit: int) -> None:
         changing = [args[i] for i in self.varying]
         shapes = ", ".join(str(list(a.shape)) for a in changing if isinstance(a, torch.Tensor))
         warnings.warn(
-            f"a compiled graph was called with more than {self.limit} different shapes; further "
+            f"a compiled graph was called with more than {limit} different shapes; further "
             f"ones run operator by operator, first: {shapes[:300]}. A NeuronCore needs static "
             "shapes: pad inputs to a few sizes, or set TORCH_NEURONX_MAX_SHAPES to compile more "
             "programs",
             ShapeLimitWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

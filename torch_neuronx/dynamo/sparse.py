@@ -14,11 +14,10 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
+from torch_neuronx.dynamo.boxes import Boxed, takes_list
 from torch_neuronx.dynamo.errors import CaptureError
 from torch_neuronx.dynamo.locations import location, operator_name
 from torch_neuronx.dynamo.registry import flat
-
-Boxed = Callable[[list[Any]], list[Any]]
 
 
 def split(gm: GraphModule) -> tuple[GraphModule, Callable[[Boxed], Boxed] | None]:
@@ -49,8 +48,7 @@ def split(gm: GraphModule) -> tuple[GraphModule, Callable[[Boxed], Boxed] | None
             made = iter(tail(*results[len(kept) :]))
             return [next(made) if value in late else next(dense) for value in returned]
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return takes_list(call)
 
     return early, complete
 

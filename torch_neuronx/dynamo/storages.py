@@ -14,8 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torch_neuronx.compat.operators import replacing_memory
-
-Boxed = Callable[[list[Any]], list[Any]]
+from torch_neuronx.dynamo.boxes import Boxed, takes_list
 
 
 def split(gm: GraphModule) -> tuple[GraphModule, Callable[[Boxed], Boxed] | None]:
@@ -56,7 +55,6 @@ def split(gm: GraphModule) -> tuple[GraphModule, Callable[[Boxed], Boxed] | None
                 replace(target, source)
             return results[:own]
 
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return takes_list(call)
 
     return GraphModule(gm, graph), complete

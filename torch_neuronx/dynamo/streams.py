@@ -20,6 +20,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, GraphModule, Node, map_arg
 
 from torch_neuronx import neuron
+from torch_neuronx.dynamo.boxes import takes_list
 
 Run = Callable[[list[Any]], Sequence[Any]]
 
@@ -62,8 +63,7 @@ def compile_parts(gm: GraphModule, compile_one: Callable[[GraphModule, int], Run
             step.run(values)
         return map_arg(returned, lambda node: values[node.name])
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd passes a list
-    return call
+    return takes_list(call)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torch_neuronx.dynamo.boxes import takes_list
 from torch_neuronx.dynamo.importer import Imported
 from torch_neuronx.dynamo.outputs import Output, Strided
 from torch_neuronx.program.executable import Run
@@ -57,7 +58,7 @@ def boxed(
         def forward(args: list[Any]) -> list[Any]:
             return run(args)
 
-        return _boxed(forward)
+        return takes_list(forward)
 
     def call(args: list[Any]) -> list[Any]:
         kept = {i: args[i] for i in needed}
@@ -80,7 +81,7 @@ def boxed(
             for i, o in enumerate(outputs)
         ]
 
-    return _boxed(call)
+    return takes_list(call)
 
 
 def _waiting(awaited: Sequence[int], run: Run) -> Run:
@@ -92,12 +93,6 @@ def _waiting(awaited: Sequence[int], run: Run) -> Run:
         return run(args)
 
     return wait_and_run
-
-
-def _boxed(call: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """Tell AOTAutograd that this takes a list."""
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
 
 
 def _alone(outputs: Sequence[Output]) -> dict[int, Strided]:

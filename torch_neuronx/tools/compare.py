@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from torch_neuronx import neuron
 from torch_neuronx.dynamo import backend
+from torch_neuronx.dynamo.boxes import takes_list
 from torch_neuronx.dynamo.locations import location
 from torch_neuronx.tools.backward import run_backward
 
@@ -129,8 +130,7 @@ def _checked(
             _judge(gm, name, host, again, results, found, {**facts, "drawn": drawn})
         return results  # type: ignore[no-any-return]
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return takes_list(call)
 
 
 def _judge(
