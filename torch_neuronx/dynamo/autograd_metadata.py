@@ -157,7 +157,9 @@ def _right_views(views: Any, base: object, result: object) -> Any:
         return views
     with FunctionalTensorMode():
         whole = FunctionalTensor.to_functional(given.detach())
-        view = whole.as_strided(wanted.shape, wanted.stride(), wanted.storage_offset())
+        # From where the base begins, which is elsewhere in its storage for another call.
+        rest = whole.view(-1)[wanted.storage_offset() :]
+        view = rest.as_strided(wanted.shape, wanted.stride())
         return ViewMetaSequence(cast("FunctionalTensor", view))
 
 
