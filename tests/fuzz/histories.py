@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -306,6 +307,10 @@ def _do(action: Action, side: Side, seed: int) -> tuple[Tensor | None, Exception
         return None, error
 
 
+#: What ended histories because eager mode refuses it, too.
+REFUSED: Counter[str] = Counter()
+
+
 def history(seed: int) -> str:
     """Make a history and return what differs, with what led to it; "" if nothing."""
     with torch._dynamo.config.patch(recompile_limit=100):  # what is compiled then is compared, too
@@ -330,7 +335,8 @@ def _history(seed: int) -> str:
         (one, first), (two, second) = (_do(action, side, number) for side in sides)
         if first is not None or second is not None:
             if type(first) is type(second):
-                return ""  # both refuse; what they did before may differ
+                REFUSED[f"{action.__name__}: {type(first).__name__}"] += 1
+                return ""  # what they did before they refused may differ
             error = first or second
             assert error is not None
             told = "".join(traceback.format_exception(error)[-3:])
@@ -362,6 +368,8 @@ def main() -> int:
             sys.stdout.flush()
         seed += 1
     sys.stdout.write(f"{seed - given.seed} histories from {given.seed}, {findings} findings\n")
+    for what, count in REFUSED.most_common():
+        sys.stdout.write(f"{count} ended where both refuse: {what}\n")
     return int(findings > 0)
 
 
