@@ -297,6 +297,8 @@ class Generator:
             keep_refused: it may become the program's end if the CPU refuses it
             surely: then it does
         """
+        if "as_strided" in statement.code and self._names_what_a_break_parts(statement.code):
+            return False
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -309,6 +311,21 @@ class Generator:
                 return True
             return False
         return self._bind(statement, made)
+
+    def _names_what_a_break_parts(self, code: str) -> bool:
+        """Whether a value may lie in memory of its own where eager mode has it in a larger tensor.
+
+        A small part of a result gets that when it leaves a graph (docs/compiler.md), and
+        `as_strided` shows it. What the last statement made is in the same graph.
+        """
+        inputs = {self._values[n].untyped_storage().data_ptr() for n in self.program.inputs}
+        last = self.program.statements[-1].outs if self.program.statements else ()
+        named = [self._values[n] for n in words(code) & self._values.keys() - {*last}]
+        return any(
+            x.untyped_storage().data_ptr() not in inputs
+            and 2 * x.nbytes < x.untyped_storage().nbytes()
+            for x in named
+        )
 
     def _names(self) -> dict[str, Any]:
         """What the text of a statement may name."""
