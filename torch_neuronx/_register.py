@@ -86,6 +86,7 @@ def _register() -> None:
     # Refused when another backend has taken the one name that PyTorch has to give.
     rename_privateuse1_backend("neuron")
     core.register_kernels()
+    importlib.import_module("torch_neuronx.ops.batching").register()
     _register_module(module)
     generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True

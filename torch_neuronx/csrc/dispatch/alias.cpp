@@ -5,6 +5,7 @@
 #include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/native/SparseTensorUtils.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 #include <c10/core/CPUAllocator.h>
@@ -134,6 +135,9 @@ at::Tensor AliasSet::make_dense(const at::Tensor& t, bool written) {
 }
 
 at::Tensor AliasSet::make(const at::Tensor& t, bool written) {
+  // Forward-mode autograd's zeros have no memory. Most operators see them filled; `dot` and `vdot`
+  // are left to do with them as they like.
+  if (C10_UNLIKELY(t._is_zerotensor())) return at::zeros(t.sizes(), t.dtype());
   if (C10_LIKELY(is_plain(t))) {
     TORCH_CHECK_NOT_IMPLEMENTED(t.has_storage(), "neuron tensors of type ", t.toString(),
                                 " have no storage and can't be used here");
