@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, graph
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.utils import _pytree as pytree
 
@@ -195,3 +195,60 @@ def test_programs_run_again_after_a_transformation() -> None:
     before = compiled(x)
     _dual(compiled, x)
     assert torch.equal(compiled(x), before)
+
+
+def _elsewhere(x: Tensor) -> Any:
+    return graph.saved_tensors_hooks(lambda t: t.cpu(), lambda t: t.to(x.device))
+
+
+def _as_numbers(x: Tensor) -> Any:
+    return graph.saved_tensors_hooks(
+        lambda t: t.cpu().numpy(), lambda a: torch.from_numpy(a).to(x.device)
+    )
+
+
+def _transposed(_x: Tensor) -> Any:
+    return graph.saved_tensors_hooks(
+        lambda t: t.clone(), lambda t: t.mT.contiguous().mT if t.dim() > 1 else t
+    )
+
+
+# Where and how a backward pass finds what the forward pass saved.
+KEPT: dict[str, Callable[[Tensor], Any]] = {
+    "host": lambda _x: graph.save_on_cpu(),
+    "pinned": lambda x: graph.save_on_cpu(pin_memory=x.device.type == "neuron"),
+    "hooks": _elsewhere,
+    "numbers": _as_numbers,
+    "transposed": _transposed,
+}
+SAVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "gaps": lambda x: x[:, ::2] * x[:, ::2].sin(),
+    "part": lambda x: (x[1:3] * x[1:3].exp()).cumsum(0),
+    "transposed": lambda x: (x.mT @ x.sin()).tanh() @ x.mT,
+    "repeated": lambda x: x[:1].expand(4, -1).sin() * x.cos(),
+    "written": lambda x: x.clone().mul_(2)[:, 1:].sin().square(),
+    "softmax": lambda x: x.unflatten(1, (2, 3)).movedim(0, -1).softmax(1).square(),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("saves", SAVES)
+def test_what_is_saved_comes_back_in_another_layout(kept: str, saves: str) -> None:
+    def gradient(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor | None:
+        x.requires_grad_()
+        with KEPT[kept](x):
+            made = function(x)
+        made.square().sum().backward()
+        return x.grad
+
+    x = torch.linspace(-1, 2, 24).reshape(4, 6)
+    compiled = torch.compile(SAVES[saves], backend="neuron", fullgraph=True)
+    _agree(gradient(x.to("neuron"), compiled), gradient(x.clone(), SAVES[saves]))
+
+
+def test_what_is_saved_comes_back_as_another_type() -> None:
+    x = torch.linspace(-1, 2, 24, device="neuron").reshape(4, 6).requires_grad_()
+    with graph.saved_tensors_hooks(Tensor.half, lambda t: t):
+        made = torch.compile(lambda x: x.sin() * x, backend="neuron")(x)
+    with pytest.raises(ValueError, match=r"must be float32\[4, 6\], .* got float16\[4, 6\]"):
+        made.sum().backward()

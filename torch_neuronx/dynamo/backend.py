@@ -368,6 +368,8 @@ def compile_graph(
         inference=kind == "inference",
         returned=returned() if forward else None,
         without_gradients=without_gradients() if forward else (),
+        # Hooks may bring what is saved back without the gaps that it had (`save_on_cpu`).
+        any_layout=kind == "backward",
     )
     for rest in (complete, give_memory, pass_stretches, cut_storages):
         run = run if rest is None else rest(run)

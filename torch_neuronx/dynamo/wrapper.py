@@ -21,6 +21,7 @@ def boxed(
     inference: bool = False,
     returned: int | None = None,
     without_gradients: Collection[int] = (),
+    any_layout: bool = False,
 ) -> Callable[[list[Any]], list[Any]]:
     """A function of the FX graph's arguments, given as a list that is emptied before the run.
 
@@ -33,6 +34,7 @@ def boxed(
         returned: how many of its results the caller gets; others are kept for the backward pass.
             All if None.
         without_gradients: the numbers of those that the caller gets as tensors without gradients.
+        any_layout: arguments may have other strides than they were traced with.
     """
     sources, outputs = imported.arguments, imported.outputs
     alone = _alone(outputs[:returned])
@@ -51,6 +53,8 @@ def boxed(
         for i, device in enumerate(imported.result_devices)
         if device != program and i not in imported.graph.aliases
     ]
+    if any_layout:
+        run = _laid_out(imported, run)
     if imported.awaited:
         run = _waiting(imported.awaited, run)
     if direct and same and not moved:
@@ -82,6 +86,37 @@ def boxed(
         ]
 
     return takes_list(call)
+
+
+def _laid_out(imported: Imported, run: Run) -> Run:
+    """Copy arguments that a program refuses for their strides, and call it again.
+
+    It refuses before it does anything, and leaves the list as it is. What it writes to stays as it
+    is, since a copy would be lost.
+    """
+    written = set(imported.graph.aliases.values())
+    strides = {i: s for i, s in enumerate(imported.param_strides) if i not in written}
+
+    def call(args: list[Any]) -> list[torch.Tensor]:
+        try:
+            return run(args)
+        except ValueError:
+            other = [i for i, x in enumerate(args) if _lies_otherwise(x, strides.get(i))]
+            if not other:
+                raise
+        for i in other:
+            args[i] = torch.empty_strided(
+                args[i].shape, strides[i], dtype=args[i].dtype, device=args[i].device
+            ).copy_(args[i])
+        return run(args)
+
+    return call
+
+
+def _lies_otherwise(x: torch.Tensor, strides: tuple[int, ...] | None) -> bool:
+    if strides is None or x.layout is not torch.strided or x.dim() != len(strides):
+        return False
+    return x.stride() != strides
 
 
 def _waiting(awaited: Sequence[int], run: Run) -> Run:
