@@ -196,11 +196,12 @@ _SAMPLERS = frozenset(
 
 
 #: What the CPU sums in 16 bits where operands have these: of some hundred terms, and of a small one
-#: beside a large one, nothing may be left. Noisy runs sum them in float32.
+#: beside a large one, nothing may be left, and a number that it lowers by half (`mvlgamma`) may
+#: meet a pole. Noisy runs compute them in float32.
 _SUMS = frozenset(
     getattr(torch.ops.aten, name).default
     for name in (
-        "_log_softmax", "native_layer_norm_backward", "unfold_backward",
+        "_log_softmax", "mvlgamma", "native_layer_norm_backward", "unfold_backward",
         "embedding_dense_backward", "_embedding_bag_backward", "_embedding_bag_dense_backward",
         "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward",
         "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
