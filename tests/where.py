@@ -186,6 +186,7 @@ TESTS: dict[str, tuple[str, ...]] = {
                                        "compiler/test_constants.py", "compiler/test_creation.py",
                                        "compiler/test_efficient_attention.py",
                                        "compiler/test_embedding_bag.py",
+                                       "compiler/test_indexing.py",
                                        "compiler/test_norms_mixed.py",
                                        "compiler/test_random_layouts.py",
                                        "compiler/test_shared_results.py",

@@ -184,6 +184,8 @@ def _masked_put(x: Node, indices: Sequence[Node | None], values: Node, *, accumu
     values = b.reshape(values, values.shape[max(values.type.rank - len(tail), 0) :])
     values = b.broadcast_to(values, x.shape)
     pred = b.broadcast_in_dim(e.not_zero(mask), x.shape, range(dim, dim + mask.type.rank))
+    if accumulate and x.dtype is DType.PRED:
+        return b.binary(Op.OR, x, b.binary(Op.AND, pred, values))
     if accumulate:
         wide = compute_dtype(x.dtype)
         total = b.convert(b.add(b.convert(x, wide), b.convert(values, wide)), x.dtype)
