@@ -34,7 +34,7 @@ def _in_place(x: Tensor, at: Any) -> tuple[Tensor, Tensor]:
 
 
 def _accumulated(x: Tensor, at: Any, value: Tensor) -> Tensor:
-    tensors = [i for i in at if isinstance(i, Tensor)]
+    tensors = tuple(i for i in at if isinstance(i, Tensor))
     return x.clone().index_put_(tensors, value, accumulate=True) if tensors else x.clone()
 
 
