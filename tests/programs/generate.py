@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -297,7 +298,7 @@ class Generator:
             keep_refused: it may become the program's end if the CPU refuses it
             surely: then it does
         """
-        if "as_strided" in statement.code and self._names_what_a_break_parts(statement.code):
+        if "as_strided" in statement.code and self._lies_otherwise_in_graphs(statement.code):
             return False
         try:
             with warnings.catch_warnings():
@@ -312,20 +313,28 @@ class Generator:
             return False
         return self._bind(statement, made)
 
-    def _names_what_a_break_parts(self, code: str) -> bool:
-        """Whether a value may lie in memory of its own where eager mode has it in a larger tensor.
+    def _lies_otherwise_in_graphs(self, code: str) -> bool:
+        """Whether `as_strided` of what is named may show another memory than in eager mode.
 
-        A small part of a result gets that when it leaves a graph (docs/compiler.md), and
-        `as_strided` shows it. What the last statement made is in the same graph.
+        A small part of a result gets memory of its own when it leaves a graph (docs/compiler.md);
+        what the last statement made is in the same graph. And functionalisation gives an `out=`
+        the strides of the operator's result, for every backend.
         """
-        inputs = {self._values[n].untyped_storage().data_ptr() for n in self.program.inputs}
-        last = self.program.statements[-1].outs if self.program.statements else ()
-        named = [self._values[n] for n in words(code) & self._values.keys() - {*last}]
-        return any(
-            x.untyped_storage().data_ptr() not in inputs
-            and 2 * x.nbytes < x.untyped_storage().nbytes()
-            for x in named
-        )
+
+        def memories(names: Iterable[str]) -> set[int]:
+            return {self._values[n].untyped_storage().data_ptr() for n in names}
+
+        made = [s for s in self.program.statements if s.outs]
+        given = memories(n for s in made if "out=" in s.code for n in s.outs)
+        inputs = memories(self.program.inputs)
+        last = made[-1].outs if made else ()
+        for name in words(code) & self._values.keys():
+            x = self._values[name]
+            memory = x.untyped_storage()
+            part = 2 * x.nbytes < memory.nbytes() and memory.data_ptr() not in inputs
+            if memory.data_ptr() in given or (part and name not in last):
+                return True
+        return False
 
     def _names(self) -> dict[str, Any]:
         """What the text of a statement may name."""
