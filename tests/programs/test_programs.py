@@ -236,3 +236,15 @@ def test_what_aot_eager_gives_is_no_excuse_for_something_third(
     assert (same.kind, same.excuse) == ("", "aot_eager has the same: values")
     third = _judged(_doubled(), "compiled", right, run(_doubled("y * 4"), "cpu"), noisy)
     assert third.kind == "values"
+
+
+def test_the_sign_of_nan_is_nobodys_in_its_bits_either() -> None:
+    nan = torch.tensor([torch.nan, 1.0]).view(torch.int32)
+    other = nan + torch.tensor([torch.iinfo(torch.int32).min, 0], dtype=torch.int32)
+    same = [_of(nan)]  # under noise
+    assert compare.outcomes(_of(nan), _of(other), same).kind == ""
+    assert compare.outcomes(_of(nan), _of(other + 1), same).kind == "values"
+
+
+def _of(x: torch.Tensor) -> Outcome:
+    return Outcome(values={"result 0": x})
