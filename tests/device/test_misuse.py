@@ -420,3 +420,18 @@ def test_what_may_not(case: str) -> None:
     call, text = REFUSED[case]
     with pytest.raises(RuntimeError, match=text):
         call()
+
+
+@pytest.mark.parametrize("name", ["_pdist_backward", "_cdist_backward"])
+def test_gradients_of_distances_have_their_shape(name: str) -> None:
+    """By position: PyTorch 2.15 names the gradient otherwise than 2.13."""
+    x, y = torch.randn(4, 3, device="neuron"), torch.randn(5, 3, device="neuron")
+    both = name == "_cdist_backward"
+    operands = (x, y, 2.0) if both else (x, 2.0)
+    distances = torch.cdist(x, y) if both else torch.pdist(x)
+    operator = getattr(torch.ops.aten, name)
+    operator(torch.ones_like(distances), *operands, distances)
+    with pytest.raises(RuntimeError, match="does not go with"):
+        operator(torch.ones_like(distances)[:-1], *operands, distances)
+    with pytest.raises(RuntimeError, match="does not go with"):
+        operator(torch.ones_like(distances), *operands, distances[:-1])

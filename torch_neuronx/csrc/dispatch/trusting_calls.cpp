@@ -30,6 +30,12 @@ const at::Tensor* Call::tensor(const char* name) const {
   return &value->toTensor();
 }
 
+const at::Tensor& Call::operand(const char* name) const {
+  const at::Tensor* t = tensor(name);
+  TORCH_CHECK(t != nullptr, op_.schema().name(), ": '", name, "' is missing");
+  return *t;
+}
+
 bool Call::writes(const char* name) const {
   // Gradients are written back without their scale, if they have one.
   if (std::string_view(name) == "grads") return tensor("grad_scale") != nullptr;
@@ -108,7 +114,7 @@ int64_t wrapped(int64_t dim, int64_t rank) {
 }  // namespace
 
 void attention(Call& call) {
-  const at::Tensor &query = *call.tensor("query"), &key = *call.tensor("key");
+  const at::Tensor &query = call.operand("query"), &key = call.operand("key");
   call.require(query.numel() > 0 && key.numel() > 0, "query, key and value must not be empty");
   call.require(query.size(1) % key.size(1) == 0,
                "the query's heads must be a multiple of the key's");
@@ -134,7 +140,7 @@ void batch_norm(Call& call) {
 
 void batch_norm_backward(Call& call) {
   const bool train = flag(call, "train", flag(call, "update", true));
-  const int64_t channels = call.tensor("input")->size(1);
+  const int64_t channels = call.operand("input").size(1);
   const auto need = [&](const char* name) {
     const at::Tensor* t = call.tensor(name);
     call.require(t != nullptr && t->dim() == 1 && t->size(0) == channels,
@@ -158,7 +164,7 @@ void group_norm(Call& call) {
   int64_t all = 0;
   const bool overflow =
       __builtin_mul_overflow(n, c, &all) || __builtin_mul_overflow(all, inner, &all);
-  call.require(!overflow && call.tensor("input")->numel() == all,
+  call.require(!overflow && call.operand("input").numel() == all,
                "the input must have N * C * HxW elements");
   for (const char* name : {"weight", "bias"}) {
     const at::Tensor* t = call.tensor(name);
@@ -174,7 +180,7 @@ void group_norm(Call& call) {
 
 void layer_norm_backward(Call& call) {
   const auto normalized = call.find("normalized_shape")->toIntVector();
-  const at::Tensor& x = *call.tensor("input");
+  const at::Tensor& x = call.operand("input");
   const auto n = static_cast<int64_t>(normalized.size());
   call.require(n >= 1 && n <= x.dim() &&
                    x.sizes().slice(static_cast<size_t>(x.dim() - n)) == at::IntArrayRef(normalized),
@@ -198,7 +204,7 @@ namespace {
 // `least`: of the padded sides.
 void pad_backward(Call& call, int64_t least) {
   const auto padding = call.find("padding")->toIntVector();
-  const at::Tensor &grad = *call.tensor("grad_output"), &self = *call.tensor("self");
+  const at::Tensor &grad = call.operand("grad_output"), &self = call.operand("self");
   const auto dims = static_cast<int64_t>(padding.size() / 2);
   const int64_t rank = self.dim();
   bool fits = padding.size() % 2 == 0 && dims > 0 && dims <= 3 && grad.dim() == rank &&
@@ -223,12 +229,12 @@ void reflection_backward(Call& call) { pad_backward(call, 1); }
 void replication_backward(Call& call) { pad_backward(call, 0); }
 
 void pdist_backward(Call& call) {
-  const int64_t n = call.tensor("self")->size(0), k = call.tensor("grad")->numel();
+  const int64_t n = call.operand("self").size(0), k = call.operand("pdist").numel();
   call.require(k == n * (n - 1) / 2, "the gradient of n rows must have n (n - 1) / 2 elements");
 }
 
 void csr_to_coo(Call& call) {
-  const at::Tensor &rows = *call.tensor("crow_indices"), &cols = *call.tensor("col_indices");
+  const at::Tensor &rows = call.operand("crow_indices"), &cols = call.operand("col_indices");
   const auto leading = [](const at::Tensor& t) {
     return t.sizes().slice(0, static_cast<size_t>(std::max<int64_t>(t.dim() - 1, 0)));
   };
@@ -254,7 +260,7 @@ void coo_to_csr(Call& call) {
 }
 
 void ctc_loss(Call& call) {
-  const at::Tensor &log_probs = *call.tensor("log_probs"), &targets = *call.tensor("targets");
+  const at::Tensor &log_probs = call.operand("log_probs"), &targets = call.operand("targets");
   call.require(log_probs.dim() == 3 && (targets.dim() == 1 || targets.dim() == 2) &&
                    (log_probs.is_meta() || targets.scalar_type() == at::kLong ||
                     targets.scalar_type() == at::kInt),
@@ -277,8 +283,8 @@ void ctc_loss(Call& call) {
   call.require(fits && (targets.dim() == 2 || total <= targets.size(0)),
                "the lengths must be those of sequences within log_probs and targets");
   if (call.find("log_alpha") != nullptr) {
-    const at::Tensor &grad = *call.tensor("grad"), &loss = *call.tensor("neg_log_likelihood"),
-                     &alpha = *call.tensor("log_alpha");
+    const at::Tensor &grad = call.operand("grad"), &loss = call.operand("neg_log_likelihood"),
+                     &alpha = call.operand("log_alpha");
     call.require(grad.dim() == 1 && grad.size(0) == batch && loss.sizes() == grad.sizes() &&
                      alpha.dim() == 3 && alpha.size(0) == batch && alpha.size(1) == time &&
                      alpha.size(2) >= 2 * longest + 1 &&
@@ -318,7 +324,7 @@ void widen_integers(Call& call, std::initializer_list<const char*> names) {
 
 void embedding_bag_backward(Call& call) {
   widen_integers(call, {"indices", "offsets", "offset2bag", "bag_size", "maximum_indices"});
-  const at::Tensor &grad = *call.tensor("grad"), &indices = *call.tensor("indices");
+  const at::Tensor &grad = call.operand("grad"), &indices = call.operand("indices");
   const at::Tensor* weight = call.tensor("weight");
   const int64_t bags = grad.size(0), count = indices.numel(), mode = number(call, "mode", 0);
   call.require(mode >= 0 && mode <= 2, "'mode' must be 0, 1 or 2");
@@ -357,7 +363,7 @@ void embedding_bag_backward(Call& call) {
 }
 
 void segment_reduce(Call& call) {
-  const at::Tensor& data = *call.tensor("data");
+  const at::Tensor& data = call.operand("data");
   const int64_t axis = wrapped(number(call, "axis", 0), data.dim());
   const at::Tensor *lengths = call.tensor("lengths"), *offsets = call.tensor("offsets");
   const at::Tensor* cuts = offsets != nullptr ? offsets : lengths;
@@ -397,7 +403,7 @@ void segment_reduce(Call& call) {
 }
 
 void reshape_alias(Call& call) {
-  const at::Tensor& self = *call.tensor("self");
+  const at::Tensor& self = call.operand("self");
   const auto sizes = call.find("size")->toIntVector(), strides = call.find("stride")->toIntVector();
   bool fits = sizes.size() == strides.size();
   int64_t last = self.storage_offset();
@@ -420,14 +426,14 @@ void some_tensors(Call& call) {
 }
 
 void rescale_qkv(Call& call) {
-  const int64_t heads = number(call, "num_heads", 0), width = call.tensor("qkv")->size(2);
+  const int64_t heads = number(call, "num_heads", 0), width = call.operand("qkv").size(2);
   call.require(heads > 0 && width % 3 == 0 && (width / 3) % heads == 0 && width > 0,
                "the last dimension must be three times a multiple of num_heads");
 }
 
 namespace {
 void require_norms(const Call& call, const at::Tensor& v, const char* name, int64_t dim) {
-  const at::Tensor& g = *call.tensor(name);
+  const at::Tensor& g = call.operand(name);
   bool fits = g.dim() == v.dim() || g.dim() == 1;
   for (int64_t d = 0; fits && d < g.dim(); ++d) {
     fits = g.size(d) == (g.dim() == 1 || d == dim ? v.size(dim) : 1);
@@ -437,7 +443,7 @@ void require_norms(const Call& call, const at::Tensor& v, const char* name, int6
 }  // namespace
 
 void weight_norm(Call& call) {
-  const at::Tensor& v = *call.tensor("v");
+  const at::Tensor& v = call.operand("v");
   const int64_t dim = number(call, "dim", 0);
   if (call.find("dim") == nullptr || (dim != 0 && dim != v.dim() - 1)) {
     // Not for the fused kernel; PyTorch's arithmetic on whole tensors is taken, or it raises.
@@ -448,7 +454,7 @@ void weight_norm(Call& call) {
 }
 
 void weight_norm_backward(Call& call) {
-  const at::Tensor& v = *call.tensor("saved_v");
+  const at::Tensor& v = call.operand("saved_v");
   const int64_t dim = number(call, "dim", 0);
   call.require(v.dim() > 0 && (dim == 0 || dim == v.dim() - 1),
                "dim must be the first or the last");
@@ -457,7 +463,7 @@ void weight_norm_backward(Call& call) {
 }
 
 void lu_unpack(Call& call) {
-  const at::Tensor &lu = *call.tensor("LU_data"), &pivots = *call.tensor("LU_pivots");
+  const at::Tensor &lu = call.operand("LU_data"), &pivots = call.operand("LU_pivots");
   call.require(lu.dim() >= 2 && pivots.dim() == lu.dim() - 1,
                "one pivot vector per matrix is needed");
   const int64_t rank = lu.dim();
@@ -485,8 +491,8 @@ void ldl_solve(Call& call) {
 }
 
 void loss_backward(Call& call) {
-  const at::Tensor &grad = *call.tensor("grad_output"), &self = *call.tensor("self"),
-                   &target = *call.tensor("target");
+  const at::Tensor &grad = call.operand("grad_output"), &self = call.operand("self"),
+                   &target = call.operand("target");
   call.require(self.dim() <= 2, "the input must have at most 2 dimensions");
   const int64_t samples = self.dim() == 2 ? self.size(0) : 1;
   const int64_t classes = self.dim() == 0 ? 1 : self.size(-1);
@@ -504,7 +510,7 @@ void loss_backward(Call& call) {
 }
 
 void unfold_backward(Call& call) {
-  const at::Tensor& grad = *call.tensor("grad_in");
+  const at::Tensor& grad = call.operand("grad_in");
   const auto sizes = call.find("input_sizes")->toIntVector();
   const int64_t size = number(call, "size", 0), step = number(call, "step", 1);
   const auto rank = static_cast<int64_t>(sizes.size());
@@ -519,7 +525,7 @@ void unfold_backward(Call& call) {
 }
 
 void pad_packed(Call& call) {
-  const at::Tensor &data = *call.tensor("data"), &sizes = *call.tensor("batch_sizes");
+  const at::Tensor &data = call.operand("data"), &sizes = call.operand("batch_sizes");
   call.require(
       data.dim() >= 1 && sizes.dim() == 1 && sizes.numel() > 0 && sizes.scalar_type() == at::kLong,
       "the data must have a dimension, batch_sizes be a vector of int64");
@@ -553,7 +559,7 @@ void recurrent(Call& call) {
 }
 
 void fft(Call& call) {
-  const at::Tensor& self = *call.tensor("self");
+  const at::Tensor& self = call.operand("self");
   const auto dims = call.find("dim")->toIntVector();
   bool fits = !dims.empty() || call.find("onesided") == nullptr;
   std::vector<bool> seen(static_cast<size_t>(self.dim()));

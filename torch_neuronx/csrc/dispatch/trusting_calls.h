@@ -20,6 +20,8 @@ class Call {
   c10::IValue* find(const char* name) const;
   // Null where it is not given, too.
   const at::Tensor* tensor(const char* name) const;
+  // Refuses the call where it is null: releases of PyTorch name some arguments otherwise.
+  const at::Tensor& operand(const char* name) const;
   // Puts a copy in an argument's place; one that the operator writes to gets its values later.
   void replace(const char* name, at::Tensor copy);
   // The same for the tensors of a list, those that are defined in `copies`.
