@@ -30,9 +30,19 @@ const at::Tensor* Call::tensor(const char* name) const {
   return &value->toTensor();
 }
 
+void Call::require_given(bool is, const char* name) const {
+  TORCH_CHECK(is, op_.schema().name(), ": '", name, "' is missing");
+}
+
+const c10::IValue& Call::argument(const char* name) const {
+  const c10::IValue* value = find(name);
+  require_given(value != nullptr, name);
+  return *value;
+}
+
 const at::Tensor& Call::operand(const char* name) const {
   const at::Tensor* t = tensor(name);
-  TORCH_CHECK(t != nullptr, op_.schema().name(), ": '", name, "' is missing");
+  require_given(t != nullptr, name);
   return *t;
 }
 
@@ -179,7 +189,7 @@ void group_norm(Call& call) {
 }
 
 void layer_norm_backward(Call& call) {
-  const auto normalized = call.find("normalized_shape")->toIntVector();
+  const auto normalized = call.argument("normalized_shape").toIntVector();
   const at::Tensor& x = call.operand("input");
   const auto n = static_cast<int64_t>(normalized.size());
   call.require(n >= 1 && n <= x.dim() &&
@@ -203,7 +213,7 @@ namespace {
 
 // `least`: of the padded sides.
 void pad_backward(Call& call, int64_t least) {
-  const auto padding = call.find("padding")->toIntVector();
+  const auto padding = call.argument("padding").toIntVector();
   const at::Tensor &grad = call.operand("grad_output"), &self = call.operand("self");
   const auto dims = static_cast<int64_t>(padding.size() / 2);
   const int64_t rank = self.dim();
@@ -404,7 +414,8 @@ void segment_reduce(Call& call) {
 
 void reshape_alias(Call& call) {
   const at::Tensor& self = call.operand("self");
-  const auto sizes = call.find("size")->toIntVector(), strides = call.find("stride")->toIntVector();
+  const auto sizes = call.argument("size").toIntVector(),
+             strides = call.argument("stride").toIntVector();
   bool fits = sizes.size() == strides.size();
   int64_t last = self.storage_offset();
   bool empty = false;
@@ -511,7 +522,7 @@ void loss_backward(Call& call) {
 
 void unfold_backward(Call& call) {
   const at::Tensor& grad = call.operand("grad_in");
-  const auto sizes = call.find("input_sizes")->toIntVector();
+  const auto sizes = call.argument("input_sizes").toIntVector();
   const int64_t size = number(call, "size", 0), step = number(call, "step", 1);
   const auto rank = static_cast<int64_t>(sizes.size());
   const int64_t dim = wrapped(number(call, "dim", 0), std::max<int64_t>(rank, 1));
@@ -560,7 +571,7 @@ void recurrent(Call& call) {
 
 void fft(Call& call) {
   const at::Tensor& self = call.operand("self");
-  const auto dims = call.find("dim")->toIntVector();
+  const auto dims = call.argument("dim").toIntVector();
   bool fits = !dims.empty() || call.find("onesided") == nullptr;
   std::vector<bool> seen(static_cast<size_t>(self.dim()));
   for (const int64_t dim : dims) {
@@ -585,7 +596,7 @@ constexpr std::array kStates = {
 
 // Fused optimizers go through memory as if all tensors of a position had one layout without gaps.
 void one_layout(Call& call) {
-  const auto params = call.find("self")->toTensorVector();
+  const auto params = call.argument("self").toTensorVector();
   std::vector<bool> odd;
   for (const at::Tensor& t : params) odd.push_back(!t.is_non_overlapping_and_dense());
   const auto each_list = [&](auto see) {
@@ -613,7 +624,7 @@ void one_layout(Call& call) {
 }  // namespace
 
 void equal_lists(Call& call) {
-  const auto first = call.find("self")->toTensorVector();
+  const auto first = call.argument("self").toTensorVector();
   const auto look = [&](const char* name, auto alike) {
     const c10::IValue* value = call.find(name);
     if (value == nullptr || !value->isTensorList()) return;
@@ -640,7 +651,7 @@ void equal_lists(Call& call) {
 }
 
 void fused_sgd(Call& call) {
-  for (const at::Tensor& t : call.find("self")->toTensorVector()) {
+  for (const at::Tensor& t : call.argument("self").toTensorVector()) {
     call.require(!at::isReducedFloatingType(t.scalar_type()),
                  "PyTorch's CPU kernel is wrong in 16 bits; _fused_sgd_ and compiled programs "
                  "have a step of their own");

@@ -20,7 +20,8 @@ class Call {
   c10::IValue* find(const char* name) const;
   // Null where it is not given, too.
   const at::Tensor* tensor(const char* name) const;
-  // Refuses the call where it is null: releases of PyTorch name some arguments otherwise.
+  // These refuse the call where it is null: releases of PyTorch name some arguments otherwise.
+  const c10::IValue& argument(const char* name) const;
   const at::Tensor& operand(const char* name) const;
   // Puts a copy in an argument's place; one that the operator writes to gets its values later.
   void replace(const char* name, at::Tensor copy);
@@ -35,6 +36,8 @@ class Call {
   at::Tensor elements(const char* name) const;
 
  private:
+  void require_given(bool is, const char* name) const;
+
   bool writes(const char* name) const;
 
   const c10::OperatorHandle& op_;
