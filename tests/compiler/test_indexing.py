@@ -12,9 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-# PyTorch's: of masks that are uint8.
-pytestmark = pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
-
 TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 
 

@@ -16,6 +16,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.operator_cases import operator_cases
 from tests.shallow import shallow
 from torch_neuronx.dynamo.registry import flat
 
@@ -99,16 +100,10 @@ def _trains(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
-CASES = [
-    pytest.param(info, dtype, id=f"{info.formatted_name}-{dtype}")
-    for info in op_db
-    for dtype in (torch.float32, torch.bfloat16, torch.int64)
-    if dtype in info.supported_dtypes("cpu")
-]
-
-
 @pytest.mark.every(4)
-@pytest.mark.parametrize(("info", "dtype"), CASES)
+@pytest.mark.parametrize(
+    ("info", "dtype"), operator_cases(torch.float32, torch.bfloat16, torch.int64)
+)
 def test_results_are_those_of_fakes(info: Any, dtype: torch.dtype) -> None:
     assert differences(info, dtype)[0] == []
 

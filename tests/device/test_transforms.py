@@ -18,6 +18,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.operator_cases import operator_cases
 from tests.shallow import shallow
 
 # Samples warn themselves, and PyTorch of each operator that it calls once for each example.
@@ -143,19 +144,20 @@ def differences(info: Any, dtype: torch.dtype) -> tuple[list[str], int]:
     return found, compared
 
 
-CASES = [
-    pytest.param(info, dtype, id=f"{info.formatted_name}-{dtype}")
-    for info in op_db
-    if not info.name.startswith("jiterator")  # CUDA's
-    for dtype in (torch.float32, torch.float64, torch.complex64)
-    if dtype in info.supported_dtypes("cpu")
-]
-
-
 @pytest.mark.every(4)
-@pytest.mark.parametrize(("info", "dtype"), CASES)
+@pytest.mark.parametrize(
+    ("info", "dtype"), operator_cases(torch.float32, torch.float64, torch.complex64)
+)
 def test_what_the_cpu_transforms_the_device_transforms(info: Any, dtype: torch.dtype) -> None:
     assert differences(info, dtype)[0] == []
+
+
+@pytest.mark.parametrize("name", ["dot", "nn.functional.scaled_dot_product_attention"])
+def test_transforms_are_compared(name: str) -> None:
+    (info,) = (info for info in op_db if info.name == name)
+    found, compared = differences(info, torch.float32)
+    assert found == []
+    assert compared >= len(TRANSFORMS)
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
