@@ -24,6 +24,7 @@ from examples import (
     minilm,
     model_time,
     nki_sine,
+    per_sample_gradients,
     portable_programs,
     run_ahead,
     two_clocks,
@@ -69,9 +70,9 @@ def embedding() -> list[str]:
 
 
 def compiled() -> list[str]:
-    """Show what a compiled model became. Returns what went wrong, in words."""
-    title("3. Inside a compiled model")
-    return inside.look()
+    """Show what compiled functions become. Returns what went wrong, in words."""
+    title("3. Inside a compiled model; gradients of each sample")
+    return inside.look() + per_sample_gradients.run()
 
 
 def kernels() -> list[str]:
