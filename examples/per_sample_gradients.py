@@ -40,15 +40,17 @@ def _norms(layer: nn.Module, batch: Tensor, *, compiled: bool) -> Tensor:
         each = torch.compile(each, backend="neuron")
     gradients = each({name: p.detach() for name, p in layer.named_parameters()}, batch)
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()])
-    return norms.norm(dim=0).cpu()
+    joined: Tensor = norms.norm(dim=0)
+    return joined.cpu()
 
 
 def _norms_one_by_one(layer: nn.Module, batch: Tensor) -> Tensor:
     """The same by a backward pass for each sample."""
-    parameters = dict(layer.named_parameters())
+    parameters: dict[str, Tensor] = dict(layer.named_parameters())
     norms = []
     for sample in batch:
-        gradients = torch.autograd.grad(_loss(layer, parameters, sample), parameters.values())
+        loss = _loss(layer, parameters, sample)
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
         norms.append(torch.stack([g.norm() for g in gradients]).norm())
     return torch.stack(norms)
 
