@@ -25,7 +25,8 @@ def test_between_places(source: str, target: str, non_blocking: bool) -> None:
     host = sample(5, 7)
     x = host.clone().to(source)
     y = x.to(target, non_blocking=non_blocking)
-    torch.accelerator.synchronize()
+    for place in {source, target} - {"cpu"}:  # without an argument it waits for the current core
+        torch.accelerator.synchronize(place)
     assert y.device == torch.device(target)
     assert y.cpu().equal(host)
     assert (y is x) == (source == target)
