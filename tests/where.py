@@ -130,7 +130,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "device/test_ops.py", "device/test_device_type.py", "device/test_misuse.py",
         "device/test_integer_quotients.py", "device/test_outs.py",
         "device/test_fake_results.py", "device/test_layouts.py", "device/test_modules.py",
-        "device/test_copy.py", "device/test_transforms.py",
+        "device/test_copy.py", "device/test_transforms.py", "device/test_variants.py",
         "device/test_windows.py", "device/test_sums_of_16_bits.py",
         "device/test_activation_layouts.py", "device/test_autograd.py", "device/test_clients.py",
         "device/test_foreach_deferred.py", "device/test_fused_optimizers.py", "device/test_nn.py",
