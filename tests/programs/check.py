@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ _DECOMPOSED = "aot_eager_decomp_partition"
 #: Of these the device has to give the bits that its eager mode gives.
 QUEUED = ("strict", "fused")
 _SAVED = "tensors_saved_with_vc_check"
+_NO_DERIVATIVE = re.compile(r"derivative for aten::\w+_backward is not implemented")
 _REFUSED_EARLY = "what the backward pass refuses is refused when it is traced"
 #: A compiled function is called once more: with longer inputs, or with views of larger storages.
 _AGAIN = ("resized", "moved")
@@ -118,6 +120,8 @@ def _compiled(
 def _eager(program: Program, expected: Outcome, noisy: Sequence[Outcome]) -> Verdict:
     got = run(program, "neuron")
     verdict = compare.outcomes(expected, got, noisy, same_class=True)
+    if verdict.kind == "accepted" and _NO_DERIVATIVE.search(str(expected.error)):
+        return Verdict(excuse="the CPU's operator has no second derivative, and the device's has")
     if verdict.kind == "strides" and _follows_the_rule(program, [expected], got, "neuron"):
         return _excused(
             compare.outcomes(expected, got, noisy, strides=False), "strides are those of the rule"
@@ -162,7 +166,9 @@ def _queued(program: Program, mode: str, expected: Outcome) -> Verdict:
 
 
 def _same_bits(program: Program, expected: Outcome, got: Outcome) -> Verdict:
-    verdict = compare.same_bits(expected, got, gradients=not program.has("elsewhere"))
+    # The order of sums in a second backward pass depends on the counters of two threads.
+    settled = not program.has("elsewhere") and program.use != "double"
+    verdict = compare.same_bits(expected, got, gradients=settled)
     if verdict.kind == "bits" and "lstsq" in program.text():
         return Verdict(excuse="LAPACK's least squares depend on where the memory is")
     return verdict

@@ -15,6 +15,7 @@ from torch import nn
 from tests.device.misuse import TRUSTING, other_indices, other_sizes
 from tests.programs import operators, statements, unusual
 from tests.programs.program import CALLABLES, Program, Statement, placed, words
+from tests.programs.uses import USES, inner_arguments
 
 _SHAPES = (
     (4, 6),
@@ -51,7 +52,11 @@ class Generator:
         self._rng = random.Random(seed)
         self._torch = torch.Generator().manual_seed(seed)
         self._count = 0
-        self.program = Program({})
+        # Drawn apart, so that what other seeds make does not depend on the number of uses.
+        drawn = random.Random(f"use {seed}")
+        self.program = Program(
+            {}, use=drawn.choice(list(USES)) if drawn.random() < 0.5 else "plain"
+        )
         self._values: dict[str, torch.Tensor] = {}
         self._modules: dict[str, nn.Module] = {}
         self._draws = self._rng.random() < 0.2  # random numbers
@@ -133,7 +138,8 @@ class Generator:
         name = self._fresh(letter)
         self.program.inputs[name] = x
         # The program works on copies of leaves, so that it may write to them.
-        self._values[name] = placed(x, "cpu")
+        copy = placed(x, "cpu")
+        self._values[name] = inner_arguments([copy])[0] if self.program.use == "inner" else copy
         return name
 
     def _random(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -156,6 +162,8 @@ class Generator:
             if made is None:
                 return
             statement, name, text = made
+            if "RReLU" in text and self.program.use == "packed":
+                return
             try:
                 torch.manual_seed(7)
                 self._modules[name] = eval(text, {"nn": nn, "torch": torch})
@@ -298,6 +306,9 @@ class Generator:
             keep_refused: it may become the program's end if the CPU refuses it
             surely: then it does
         """
+        # What it draws is saved before it is drawn, so a copy of it holds what the memory held.
+        if "rrelu" in statement.code and self.program.use == "packed":
+            return False
         if "as_strided" in statement.code and self._lies_otherwise_in_graphs(statement.code):
             return False
         try:
@@ -317,15 +328,17 @@ class Generator:
         """Whether `as_strided` of what is named may show another memory than in eager mode.
 
         A small part of a result gets memory of its own when it leaves a graph (docs/compiler.md);
-        what the last statement made is in the same graph. And functionalisation gives an `out=`
-        the strides of the operator's result, for every backend.
+        what the last statement made is in the same graph. Functionalisation gives an `out=` the
+        strides of the operator's result, for every backend. And eager mode makes what `_scatter`
+        gives in a copy of the operand's storage, at the operand's offset.
         """
 
         def memories(names: Iterable[str]) -> set[int]:
             return {self._values[n].untyped_storage().data_ptr() for n in names}
 
         made = [s for s in self.program.statements if s.outs]
-        given = memories(n for s in made if "out=" in s.code for n in s.outs)
+        elsewhere = [s for s in made if "out=" in s.code or "_scatter(" in s.code]
+        given = memories(n for s in elsewhere for n in s.outs)
         inputs = memories(self.program.inputs)
         last = made[-1].outs if made else ()
         for name in words(code) & self._values.keys():

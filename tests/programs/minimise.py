@@ -34,6 +34,8 @@ def minimise(program: Program, mode: str, kind: str, *, seed: int, tries: int = 
 
 def _smaller(program: Program) -> Iterator[Program]:
     """Programs with fewer results, then with fewer statements, the largest cuts first."""
+    if program.use != "plain":
+        yield replace(program, use="plain")
     if len(program.results) > 1:
         half = len(program.results) // 2
         for results in (program.results[:half], program.results[half:]):

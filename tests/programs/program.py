@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.programs.uses import USES
 from torch_neuronx import neuron
 
 #: name -> the function that a program calls by it; `operators.py` adds to it.
@@ -100,6 +101,7 @@ class Program:
         autocast: dtype of an autocast region around everything, or None
         forward: it has no backward pass, although results may require gradients
         offset: elements in front of every input in its storage
+        use: how it is called, and what becomes of its results: a name of `uses.USES`
     """
 
     inputs: dict[str, torch.Tensor]
@@ -109,6 +111,7 @@ class Program:
     autocast: torch.dtype | None = None
     forward: bool = False
     offset: int = 0
+    use: str = "plain"
 
     @property
     def truth(self) -> str:
@@ -141,7 +144,7 @@ class Program:
             for n, x in self.inputs.items()
         ]
         lines += [f"{n}: {text}" for n, text in self.modules.items()]
-        return "\n".join([*lines, f"autocast {self.autocast}"])
+        return "\n".join([*lines, f"autocast {self.autocast}", f"use {self.use}"])
 
     def function(self, modules: Mapping[str, nn.Module]) -> Callable[..., list[torch.Tensor]]:
         """The program as a function, whose errors show its lines."""
@@ -243,18 +246,20 @@ def run(
     if wrap is not None:
         function = wrap(function)
     args = program.placed(device)
+    use = USES[program.use](function, args)
     outcome = Outcome()
     try:
         torch.manual_seed(seed)
         with around(), _autocast(program.autocast, device):
-            results = function(*args)
+            results = next(use)
         outcome.values |= _values("result", results)
         outcome.shared = _shared(results, dict(zip(program.inputs, args, strict=True)))
         backward = backward and not program.forward
-        if backward and (total := _total(results)) is not None:
+        if backward and (program.use == "untracked" or any(r.requires_grad for r in results)):
             outcome.stage = "backward"
             with around():
-                total.backward()
+                for n, later in enumerate(use):
+                    outcome.values |= _values(f"later {n}", later)
             outcome.values |= {
                 f"gradient {n}": _kept(a.grad) for n, a in zip(program.inputs, args, strict=True)
             }
@@ -341,16 +346,3 @@ def words(text: str) -> set[str]:
 def steps(x: torch.Tensor) -> tuple[int, ...]:
     """The strides that say something: an extent of 1 may have any."""
     return tuple(s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1)
-
-
-def _total(results: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """A number that every element of every differentiable result changes in its own way."""
-    total = None
-    for result in results:
-        if not result.requires_grad:
-            continue
-        real = torch.view_as_real(result.resolve_conj()) if result.is_complex() else result
-        weights = torch.linspace(0.5, 1.5, real.numel(), dtype=torch.float64).reshape(real.shape)
-        part = (real.double() * weights.to(real.device)).sum() / max(real.numel(), 1)
-        total = part if total is None else total + part
-    return total

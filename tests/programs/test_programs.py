@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.programs import compare, noise
 from tests.programs.check import _judged, check
-from tests.programs.generate import program
+from tests.programs.generate import Generator, program
 from tests.programs.minimise import minimise
 from tests.programs.program import Outcome, Program, Statement, run
+from tests.programs.uses import USES
 from tests.shallow import shallow
 
 #: Programs that are compared in every run of the tests: so many seeds from so many on.
@@ -75,6 +77,23 @@ def test_what_is_different_is_found(wrong: str, kind: str) -> None:
     expected, got = run(_doubled(), "cpu"), run(_doubled(wrong), "cpu")
     assert compare.outcomes(expected, run(_doubled(), "cpu"), noisy).kind == ""
     assert compare.outcomes(expected, got, noisy).kind == kind
+
+
+@pytest.mark.parametrize("use", USES)
+def test_uses_compare_gradients(use: str) -> None:
+    """Each use runs on the device as on the CPU, and a gradient that is wrong in it is found."""
+    right = replace(_doubled(), use=use, results=("z", "y"))
+    wrong = replace(right, statements=_doubled("y * 2 + 0.01 * (x - x.detach())").statements)
+    noisy = noise.reruns(right, backward=True, seed=1)
+    expected = run(right, "cpu")
+    assert expected.error is None
+    assert compare.outcomes(expected, run(right, "neuron"), noisy).kind == ""
+    found = compare.outcomes(expected, run(wrong, "cpu"), noisy).kind
+    assert found == ("" if use == "inference" else "values")
+
+
+def test_every_use_is_drawn() -> None:
+    assert {Generator(seed).program.use for seed in range(200)} == set(USES)
 
 
 def test_another_error_than_the_cpu_s_is_found() -> None:
