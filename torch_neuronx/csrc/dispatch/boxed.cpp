@@ -326,7 +326,9 @@ namespace {
 
 // Composite operators that run whole on the host: what they are made of asks for CPU tensors,
 // chooses the fastest kernel by looking at the device, or is called without the dispatcher.
-constexpr const char* kWholeOnHost[] = {"convolution_backward", "mode.values", "conj_physical_"};
+constexpr const char* kWholeOnHost[] = {"convolution_backward", "mode.values",
+                                        "conj_physical_",       "kaiser_window",
+                                        "kaiser_window.beta",   "kaiser_window.periodic"};
 
 // For each operator that has a kernel under `host`, the boxed kernel under `device`. Backend by
 // backend, because a composite kernel would otherwise win over the fallback.
