@@ -116,10 +116,11 @@ test-clients: $(CLIENTS_STAMP) ## Programs of client libraries: timm, trl, torch
 # Generators of their own; the others are Atheris', which mutates files.
 FUZZ_nki := tests.fuzz.kernels
 FUZZ_nki1 := tests.fuzz.first_generation
+FUZZ_operators := tests.fuzz.operator_values
 FUZZ_histories := tests.fuzz.histories
 FUZZ_programs := tests.programs
 
-fuzz: $(CORE_STAMP) $(EXTRA_STAMP)test ## Search for crashing files, wrong kernels or programs: FUZZ=hlo, command, neff, stablehlo, nki, nki1, histories, programs
+fuzz: $(CORE_STAMP) $(EXTRA_STAMP)test ## Search for crashing files, wrong kernels or programs: FUZZ=hlo, command, neff, stablehlo, nki, nki1, operators, histories, programs
 ifneq ($(FUZZ_$(FUZZ)),)
 	$(BIN)/python -m $(FUZZ_$(FUZZ)) $(FUZZ_ARGS)
 else

@@ -99,6 +99,15 @@ def operator(target: str) -> Callable[..., Any]:
     return found
 
 
+def exists(target: str) -> bool:
+    """Whether the operator is there: of TorchScript's, some are not."""
+    try:
+        operator(target)
+    except AttributeError:
+        return False
+    return True
+
+
 # Recording --------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import rnn
 
-from tests.fuzz.operators import Call, run
+from tests.fuzz import operator_values
+from tests.fuzz.operators import Call, Spec, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +31,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("each", ["1", pytest.param("2", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("way", "guards"), [("eager", "after"), ("file", "before")])
 def test_no_operator_leaves_its_tensors(recorded: Path, way: str, guards: str, each: str) -> None:
-    """Changed calls of each of more than 1,600 operators, in children, between guard pages."""
+    """Changed calls of each operator, in children, between guard pages.
+
+    They are more than 3,000 in eager mode, and 1,600 that a file may name.
+    """
     found = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.operators_run", way, "20261122", each,
          "--recorded", str(recorded)],
@@ -42,6 +47,32 @@ def test_no_operator_leaves_its_tensors(recorded: Path, way: str, guards: str, e
     )  # fmt: skip
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.splitlines()[-1].endswith("0 findings")
+
+
+@pytest.mark.slow
+def test_right_calls_give_what_the_cpu_gives() -> None:
+    """Invented calls of each operator, 20 or so of a hundred of which the CPU takes."""
+    found = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.operator_values", "20261129", "8"],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    compared, *_, last = found.stdout.splitlines()[-1].split(" calls compared, ")
+    assert int(compared) > 5000
+    assert last == "0 findings"
+
+
+def test_what_the_device_gives_otherwise_is_a_finding() -> None:
+    x = Spec((3, 2), (2, 1), torch.float32)
+    right, wrong = (Call(f"aten::{name}.Tensor", (x, x), ()) for name in ("add", "sub"))
+    made = [operator_values._call(call, "cpu") for call in (right, right, wrong)]
+    assert operator_values.difference(right, made[0], made[1]) == ""
+    assert operator_values.difference(right, made[0], made[2]) != ""
 
 
 def test_a_read_outside_would_be_a_finding() -> None:
@@ -111,6 +142,7 @@ def _packed(device: str) -> torch.Tensor:
     return rnn.pad_packed_sequence(packed)[0]
 
 
+ATEN, NO, YES = torch.ops.aten, False, True
 RIGHT = {
     "fused Adam": _fused_step(torch.optim.Adam),
     "fused AdamW, amsgrad": _fused_step(torch.optim.AdamW, amsgrad=True),
@@ -136,7 +168,30 @@ RIGHT = {
     "bags, mean": _bag("mean"),
     "bags, max": _bag("max"),
     "packed sequences": _packed,
-}
+    "fractional pooling": _module(
+        lambda: nn.FractionalMaxPool2d(2, 3, _random_samples=torch.full((2, 3, 2), 0.3)), 2, 3, 7, 8
+    ),
+    "a step of range that is an integer": lambda device: ATEN.range.out(
+        1, 9, 2.0, out=torch.empty(5, dtype=torch.int64, device=device)
+    ),
+    "a window of Kaiser's": lambda device: torch.kaiser_window(
+        9, YES, 3.0, device=device
+    ),
+    "batch norm that updates nothing": lambda device: torch.ops.aten._batch_norm_no_update(
+        torch.arange(12.0).reshape(4, 3).to(device), *(torch.ones(3, device=device),) * 4, 0.1, 1e-5
+    )[0],
+    "conjugation in place": lambda device: torch.full((6,), 1 + 2j, device=device).conj_physical_(),
+    "parts that are put together": lambda device: torch._chunk_cat(
+        [torch.arange(6.0).reshape(3, 2).to(device), torch.ones(5, 1, device=device)], 0, 2
+    ),
+    "a part of a factorisation": lambda device: torch.lu_unpack(
+        torch.arange(9.0).view(3, 3).to(device), torch.zeros(3, device=device), unpack_pivots=False
+    )[2],
+    "convolution by its columns": lambda device: torch.ops.aten._slow_conv2d_forward(
+        torch.arange(50.0).reshape(1, 2, 5, 5).to(device), torch.ones(3, 2, 2, 3, device=device),
+        [2, 3], torch.ones(3, device=device), [1, 2], [0, 1],
+    ),
+}  # fmt: skip
 
 
 class _First(nn.Module):
@@ -147,6 +202,49 @@ class _First(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first: torch.Tensor = self.inner(x)[0]
         return first
+
+
+#: Calls that ended the process, or read and wrote outside of their tensors, by what is said now.
+REFUSED: dict[str, Any] = {
+    "_chunk_cat: a tensor of [] has no dimension 0": lambda x: torch._chunk_cat([x.sum()], 0, 1),
+    "_cummax_helper: 'self' and 'indices' must be alike": (
+        lambda x: ATEN._cummax_helper(x, x.clone(), x[0].long(), 0)
+    ),
+    "_cummin_helper: there is no dimension 2": (
+        lambda x: ATEN._cummin_helper(x, x.clone(), x.long(), 2)
+    ),
+    "_fft_c2r: the last dimension must have last_dim_size / 2 + 1 elements": (
+        lambda x: ATEN._fft_c2r(x.to(torch.complex64), [1], 0, 3)
+    ),
+    "_fft_r2c: dimensions of the input, each once": lambda x: ATEN._fft_r2c(x, [-1], 0, YES),
+    "_foreach_copy: 'src' must be as long as 'self'": lambda x: ATEN._foreach_copy([x], [x, x]),
+    "_slow_conv2d_forward: 'stride' must have 2 elements, got 0": (
+        lambda x: ATEN._slow_conv2d_forward(x[None, None], x[None, None], [4, 6], None, [], [0, 0])
+    ),
+    "fractional_max_pool2d_backward: 'output_size' must have 2 elements, got 0": (
+        lambda x: ATEN.fractional_max_pool2d_backward(x[None], x[None], [2, 2], [], x[None].long())
+    ),
+    "mkldnn_rnn_layer: it takes weights that are packed": (
+        lambda x: ATEN.mkldnn_rnn_layer(*(x,) * 7, NO, [], 3, 3, 1, NO, NO, YES, YES)
+    ),
+    "range: a step of integers must not be 0": (
+        lambda x: ATEN.range.out(1, 2, 0.5, out=x.new_zeros(2, dtype=torch.int64))
+    ),
+    "range: the distance from start to end has no 64-bit integer": (
+        lambda x: ATEN.range.out(0, -(2**63), -1, out=x.new_zeros(2, dtype=torch.int64))
+    ),
+    "rrelu_with_noise: 'out' must have the shape of 'self'": (
+        lambda x: ATEN.rrelu_with_noise.out(x, x.clone(), 0.1, 0.3, YES, out=x[0].clone())
+    ),
+    "setStorage: sizes [9, 9], strides [9, 1]": lambda x: ATEN._reshape_alias(x, [9, 9], [9, 1]),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_does_not_fit_together_is_refused(said: str) -> None:
+    x = torch.arange(24.0).reshape(4, 6).to("neuron")
+    with pytest.raises(RuntimeError, match=re.escape(said)):
+        REFUSED[said](x)
 
 
 @pytest.mark.parametrize("name", RIGHT)

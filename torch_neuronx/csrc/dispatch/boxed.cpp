@@ -325,10 +325,16 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
 namespace {
 
 // Composite operators that run whole on the host: what they are made of asks for CPU tensors,
-// chooses the fastest kernel by looking at the device, or is called without the dispatcher.
-constexpr const char* kWholeOnHost[] = {"convolution_backward", "mode.values",
-                                        "conj_physical_",       "kaiser_window",
-                                        "kaiser_window.beta",   "kaiser_window.periodic"};
+// chooses the fastest kernel by looking at the device, is called without the dispatcher, or trusts
+// its caller, so that there must be a check in front.
+constexpr const char* kWholeOnHost[] = {
+    // clang-format off
+    "convolution_backward", "mode.values", "conj_physical_",
+    "kaiser_window", "kaiser_window.beta", "kaiser_window.periodic", "_batch_norm_no_update",
+    "_chunk_cat", "_chunk_cat.out", "_foreach_copy",
+    "_nnpack_spatial_convolution", "_nnpack_spatial_convolution.out",
+    // clang-format on
+};
 
 // For each operator that has a kernel under `host`, the boxed kernel under `device`. Backend by
 // backend, because a composite kernel would otherwise win over the fallback.

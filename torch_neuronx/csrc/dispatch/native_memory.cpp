@@ -7,7 +7,6 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
-#include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/arange_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -356,8 +355,9 @@ bool compatible(const at::Tensor& self, const at::Tensor& from) {
          (known(self) && known(from) && kind(self) >= 0 && kind(self) == kind(from));
 }
 
+// PyTorch's own does not ask whether the view ends within the storage.
 at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
-  return at::native::_reshape_alias(self, size, stride);
+  return at::native::as_strided_tensorimpl(self, size, stride, self.storage_offset());
 }
 at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
   return at::native::view(self, size);

@@ -67,6 +67,18 @@ Demands pool_backward(const char* pattern, int64_t dims) {
           .contiguous = {"indices"},
           .indices = {{"indices", "self", dims}}};
 }
+Demands fractional_backward(const char* pattern, int64_t dims) {
+  Demands demands = pool_backward(pattern, dims);
+  demands.also = &trusting::fractional_pool_backward;
+  return demands;
+}
+const Demands kSlowConvolution = {.shapes = {{"self", "NI??"},
+                                             {"input", "NI??"},
+                                             {"weight", "OI??"},
+                                             {"bias", "O"},
+                                             {"grad_output", "NO??"}},
+                                  .dtype = {"self", "input", "weight", "bias", "grad_output"},
+                                  .also = &trusting::slow_convolution};
 // Bilinear, nearest, bicubic; zeros, border, reflection. By another number nothing is written. That
 // volumes have no bicubic mode PyTorch says itself.
 const std::vector<Choice> kGridChoices = {{"interpolation_mode", 3}, {"padding_mode", 3}};
@@ -83,6 +95,10 @@ const Demands kReplicationBackward = {.dtype = {"grad_output", "self"},
 const Demands kSoftmaxBackward = {.same = {{"grad_output", "output"}},
                                   .dtype = {"grad_output", "output"}};
 const Demands kFft = {.also = &trusting::fft};
+const Demands kRunningExtreme = {.same = {{"self", "values", "indices"}},
+                                 .dtype = {"self", "values"},
+                                 .also = &trusting::running_extreme};
+const Demands kPackedForOthers = {.also = &trusting::packed_for_others};
 // Without a rounding mode a quotient is a float, and its kernel trusts nobody.
 const Demands kQuotient = {.only_with = "rounding_mode", .also = &trusting::quotient};
 const Demands kAverage = {.also = &trusting::average};
@@ -143,8 +159,11 @@ const std::map<std::string, Demands>& table() {
       {"adaptive_max_pool3d_backward", pool_backward("&+++", 3)},
       {"max_pool2d_with_indices_backward", pool_backward("&++", 2)},
       {"max_pool3d_with_indices_backward", pool_backward("&+++", 3)},
-      {"fractional_max_pool2d_backward", pool_backward("&++", 2)},
-      {"fractional_max_pool3d_backward", pool_backward("&+++", 3)},
+      {"fractional_max_pool2d_backward", fractional_backward("&++", 2)},
+      {"fractional_max_pool3d_backward", fractional_backward("&+++", 3)},
+      {"_slow_conv2d_forward", kSlowConvolution},
+      {"_slow_conv2d_backward", kSlowConvolution},
+      {"_nnpack_spatial_convolution", kSlowConvolution},
       {"reflection_pad1d_backward", kReflectionBackward},
       {"reflection_pad2d_backward", kReflectionBackward},
       {"reflection_pad3d_backward", kReflectionBackward},
@@ -233,6 +252,16 @@ const std::map<std::string, Demands>& table() {
       {"_fused_sgd_", kLists},
       {"_foreach_copy", kLists},
       {"_foreach_copy_", kLists},
+      {"_chunk_cat", {.also = &trusting::chunk_cat}},
+      {"_cummax_helper", kRunningExtreme},
+      {"_cummin_helper", kRunningExtreme},
+      {"_dyn_quant_matmul_4bit", kPackedForOthers},
+      {"_dyn_quant_pack_4bit_weight", kPackedForOthers},
+      {"mkldnn_rnn_layer", kPackedForOthers},
+      {"mkldnn_rnn_layer_backward", kPackedForOthers},
+      {"range", {.only_with = "out", .also = &trusting::range}},
+      {"rrelu_with_noise", {.also = &trusting::rrelu}},
+      {"rrelu_with_noise_", {.also = &trusting::rrelu}},
   };
   return demands;
 }

@@ -19,6 +19,11 @@ Call::Call(const c10::OperatorHandle& op, torch::jit::Stack& stack, StandIns& st
       stand_ins_(stand_ins),
       base_(stack.size() - op.schema().arguments().size()) {}
 
+std::string Call::name() const {
+  const std::string& name = op_.schema().name();
+  return name.substr(name.rfind(':') + 1);
+}
+
 c10::IValue* Call::find(const char* name) const {
   const auto index = op_.schema().argumentIndexWithName(name);
   return index ? &stack_[base_ + static_cast<size_t>(*index)] : nullptr;
@@ -474,6 +479,7 @@ void weight_norm_backward(Call& call) {
 }
 
 void lu_unpack(Call& call) {
+  if (!flag(call, "unpack_pivots", true)) return;
   const at::Tensor &lu = call.operand("LU_data"), &pivots = call.operand("LU_pivots");
   call.require(lu.dim() >= 2 && pivots.dim() == lu.dim() - 1,
                "one pivot vector per matrix is needed");
@@ -567,26 +573,6 @@ void recurrent(Call& call) {
       sizes == nullptr || (sizes->dim() == 1 && sizes->numel() > 0 &&
                            sizes->scalar_type() == at::kLong && !sizes->is_privateuseone()),
       "batch_sizes must be a vector of int64 on the CPU, of one element at least");
-}
-
-void fft(Call& call) {
-  const at::Tensor& self = call.operand("self");
-  const auto dims = call.argument("dim").toIntVector();
-  bool fits = !dims.empty() || call.find("onesided") == nullptr;
-  std::vector<bool> seen(static_cast<size_t>(self.dim()));
-  for (const int64_t dim : dims) {
-    const int64_t d = wrapped(dim, self.dim());
-    fits = fits && d >= 0 && !seen[static_cast<size_t>(d)];
-    if (fits) seen[static_cast<size_t>(d)] = true;
-  }
-  const int64_t scale = number(call, "normalization", 0);
-  call.require(fits && scale >= 0 && scale <= 2,
-               "dimensions of the input, each once, and a normalization of 0 to 2 are needed");
-  if (const c10::IValue* last = call.find("last_dim_size")) {
-    call.require(
-        last->toInt() >= 1 && !dims.empty() && self.size(dims.back()) >= last->toInt() / 2 + 1,
-        "the last dimension is too short for last_dim_size");
-  }
 }
 
 namespace {

@@ -16,6 +16,8 @@ class Call {
  public:
   Call(const c10::OperatorHandle& op, torch::jit::Stack& stack, StandIns& stand_ins);
 
+  // Without its namespace and overload.
+  std::string name() const;
   // Null where this overload has no such argument.
   c10::IValue* find(const char* name) const;
   // Null where it is not given, too.
@@ -75,5 +77,12 @@ void equal_lists(Call& call);
 void fused_sgd(Call& call);
 void quotient(Call& call);
 void average(Call& call);
+void fractional_pool_backward(Call& call);
+void slow_convolution(Call& call);
+void chunk_cat(Call& call);
+void running_extreme(Call& call);
+void packed_for_others(Call& call);
+void range(Call& call);
+void rrelu(Call& call);
 
 }  // namespace torch_neuronx::trusting

@@ -1,0 +1,116 @@
+// Demands on lists of numbers, and on results that are given.
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "dispatch/trusting_calls.h"
+
+namespace torch_neuronx::trusting {
+namespace {
+
+// The numbers of a list that has so many.
+std::vector<int64_t> numbers(Call& call, const char* name, size_t count) {
+  const auto list = call.argument(name).toIntVector();
+  call.require(list.size() == count,
+               c10::str("'", name, "' must have ", count, " elements, got ", list.size()));
+  return list;
+}
+
+void require_positive(Call& call, const char* name, const std::vector<int64_t>& list) {
+  call.require(std::all_of(list.begin(), list.end(), [](int64_t n) { return n > 0; }),
+               c10::str("'", name, "' must be positive"));
+}
+
+}  // namespace
+
+void fft(Call& call) {
+  const at::Tensor& self = call.operand("self");
+  const auto dims = call.argument("dim").toIntVector();
+  bool fits = !dims.empty() || call.find("onesided") == nullptr;
+  std::vector<bool> seen(static_cast<size_t>(self.dim()));
+  for (const int64_t d : dims) {  // none is counted from the end
+    fits = fits && d >= 0 && d < self.dim() && !seen[static_cast<size_t>(d)];
+    if (fits) seen[static_cast<size_t>(d)] = true;
+  }
+  const int64_t scale = call.argument("normalization").toInt();
+  call.require(fits && scale >= 0 && scale <= 2,
+               "dimensions of the input, each once, and a normalization of 0 to 2 are needed");
+  if (const c10::IValue* last = call.find("last_dim_size")) {
+    call.require(
+        last->toInt() >= 1 && !dims.empty() && self.size(dims.back()) == last->toInt() / 2 + 1,
+        "the last dimension must have last_dim_size / 2 + 1 elements");
+  }
+}
+
+void fractional_pool_backward(Call& call) {
+  const at::Tensor& self = call.operand("self");
+  const at::Tensor& gradient = call.operand("grad_output");
+  const size_t dims = std::string_view(call.name()) == "fractional_max_pool2d_backward" ? 2 : 3;
+  const auto sizes = numbers(call, "output_size", dims);
+  call.require(self.dim() == gradient.dim() && self.dim() > static_cast<int64_t>(dims),
+               "'self' and 'grad_output' need channels, and as many dimensions");
+  call.require(gradient.sizes().slice(gradient.sizes().size() - dims) == at::IntArrayRef(sizes),
+               "'output_size' must be that of 'grad_output'");
+}
+
+// Forward and backward, also NNPACK's.
+void slow_convolution(Call& call) {
+  const at::Tensor& weight = call.operand("weight");
+  call.require(at::isFloatingType(weight.scalar_type()), "the operands must be floats");
+  if (call.find("kernel_size") != nullptr) {
+    const auto kernel = numbers(call, "kernel_size", 2);
+    call.require(weight.sizes().slice(2) == at::IntArrayRef(kernel),
+                 "'kernel_size' must be that of 'weight'");
+  }
+  require_positive(call, "stride", numbers(call, "stride", 2));
+  const auto padding = numbers(call, "padding", 2);
+  call.require(padding[0] >= 0 && padding[1] >= 0, "'padding' must not be negative");
+}
+
+void chunk_cat(Call& call) {
+  const int64_t dim = call.argument("dim").toInt();
+  for (const at::Tensor& t : call.argument("tensors").toTensorVector()) {
+    call.require(dim >= -t.dim() && dim < t.dim(),
+                 c10::str("a tensor of ", t.sizes(), " has no dimension ", dim));
+  }
+}
+
+void running_extreme(Call& call) {
+  const int64_t dims = std::max<int64_t>(call.operand("self").dim(), 1);
+  const int64_t dim = call.argument("dim").toInt();
+  call.require(dim >= 0 && dim < dims, c10::str("there is no dimension ", dim));
+  call.require(call.operand("indices").scalar_type() == at::kLong, "'indices' must be int64");
+}
+
+void packed_for_others(Call& call) {
+  call.require(false, "it takes weights that are packed for the processor of the host");
+}
+
+// With integers the number of steps is a quotient of integers, which traps where it has no value.
+void range(Call& call) {
+  const at::Tensor& out = call.operand("out");
+  if (!at::isIntegralType(out.scalar_type(), /*includeBool=*/true)) return;
+  const int64_t start = call.argument("start").toScalar().to<int64_t>(),
+                end = call.argument("end").toScalar().to<int64_t>(),
+                step = call.argument("step").toScalar().to<int64_t>();
+  call.require(step != 0, "a step of integers must not be 0");
+  int64_t distance = 0;
+  call.require(!__builtin_sub_overflow(end, start, &distance) &&
+                   !(step == -1 && distance == std::numeric_limits<int64_t>::min()),
+               "the distance from start to end has no 64-bit integer");
+}
+
+// In training it writes to results as if they had the size of its input.
+void rrelu(Call& call) {
+  const c10::IValue* training = call.find("training");
+  if (training == nullptr || !training->isBool() || !training->toBool()) return;
+  const at::Tensor& self = call.operand("self");
+  for (const char* name : {"noise", "out"}) {
+    const at::Tensor* t = call.tensor(name);
+    call.require(t == nullptr || t->sizes() == self.sizes(),
+                 c10::str("'", name, "' must have the shape of 'self'"));
+  }
+}
+
+}  // namespace torch_neuronx::trusting
