@@ -207,3 +207,44 @@ def test_other_random_operators() -> None:
     assert kept.eq(0).double().mean().item() == pytest.approx(0.25, abs=0.01)
     dice = torch.randint(1, 7, (SIZE,), device="neuron")
     assert set(dice.unique().tolist()) == {1, 2, 3, 4, 5, 6}
+
+
+DRAWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "bernoulli": torch.bernoulli,
+    "bernoulli_": lambda x: x.bernoulli_(),
+    "bernoulli_ with probabilities": lambda x: torch.zeros_like(x, dtype=torch.float32).bernoulli_(
+        x
+    ),
+    "geometric_": lambda x: x.geometric_(0.5),
+    "randperm": lambda x: torch.randperm(3, dtype=x.dtype, device=x.device),
+    "cauchy_": lambda x: x.cauchy_(),
+    "log_normal_": lambda x: x.log_normal_(),
+    "normal_": lambda x: x.normal_(),
+    "uniform_": lambda x: x.uniform_(),
+    "random_": lambda x: x.random_(),
+    "randint": lambda x: torch.randint(0, 2, (3,), dtype=x.dtype, device=x.device),
+    "multinomial": lambda x: torch.multinomial(x, 1),
+    "poisson": torch.poisson,
+}
+_TYPES = (
+    torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int64, torch.int8,
+    torch.uint8, torch.bool, torch.float8_e5m2,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", _TYPES, ids=str)
+@pytest.mark.parametrize("name", DRAWS)
+def test_types_that_cannot_be_drawn_are_refused_as_on_the_cpu(
+    name: str, dtype: torch.dtype
+) -> None:
+    """The same class of error, or a result of the same type."""
+
+    def outcome(device: str) -> object:
+        try:
+            return DRAWS[name](torch.ones(3, device=device).to(dtype)).dtype
+        except RuntimeError as error:
+            return type(error)
+
+    if name == "bernoulli_ with probabilities" and dtype is torch.float8_e5m2:
+        pytest.skip("probabilities of 8 bits are taken, which the CPU's kernel lacks")
+    assert outcome("neuron") == outcome("cpu")

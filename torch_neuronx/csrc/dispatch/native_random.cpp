@@ -95,6 +95,8 @@ TN_ONE_PARAMETER(BernoulliScalar, philox_bernoulli)
 template <class>
 struct BernoulliTensor {
   void operator()(const at::Tensor& self, const at::Tensor& p, const OptionalGenerator& generator) {
+    TORCH_CHECK_NOT_IMPLEMENTED(p.is_floating_point(), "\"bernoulli\" not implemented for '",
+                                c10::toString(p.scalar_type()), "' as probabilities");
     const at::Tensor wide = p.to(self.device(), at::kDouble).expand_as(self).contiguous();
     TORCH_CHECK(
         wide.numel() == 0 || (wide.min().item<double>() >= 0 && wide.max().item<double>() <= 1),

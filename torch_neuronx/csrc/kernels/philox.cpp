@@ -188,6 +188,7 @@ void philox_geometric(PhiloxState state, c10::ScalarType dtype, void* out, int64
     return fill_float(state, dtype, out, n, philox_table().geometric, static_cast<float>(scale),
                       0.0f, "geometric_");
   }
+  detail::refuse_bool(dtype, "geometric_");
   detail::with_type(dtype, "geometric_", [&]<class T>() {
     T* values = static_cast<T*>(out);
     each_word64(state, n, [&](int64_t i, uint64_t w) {

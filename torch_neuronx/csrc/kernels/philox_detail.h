@@ -58,6 +58,12 @@ void each_word64(PhiloxState state, int64_t n, const Body& body) {
   });
 }
 
+/// Where PyTorch's kernels have every real dtype but this one.
+inline void refuse_bool(c10::ScalarType dtype, const char* what) {
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype != c10::ScalarType::Bool, '"', what,
+                              "\" not implemented for 'Bool'");
+}
+
 /// Calls body.template operator()<T>() with the C++ type of a real dtype or Bool.
 template <class Body>
 void with_type(c10::ScalarType dtype, const char* what, const Body& body) {
@@ -89,7 +95,8 @@ void with_type(c10::ScalarType dtype, const char* what, const Body& body) {
     case c10::ScalarType::UInt64:
       return body.template operator()<uint64_t>();
     default:
-      TORCH_CHECK(false, what, " is not implemented for ", c10::toString(dtype));
+      TORCH_CHECK_NOT_IMPLEMENTED(false, '"', what, "\" not implemented for '",
+                                  c10::toString(dtype), "'");
   }
 }
 

@@ -134,6 +134,7 @@ void philox_random_full(PhiloxState state, c10::ScalarType dtype, void* out, int
 
 void philox_randperm(PhiloxState state, c10::ScalarType dtype, void* out, int64_t n) {
   detail::check_offset(state);
+  detail::refuse_bool(dtype, "randperm");
   const int64_t groups = detail::groups_for(n, 32);
   const auto words = philox_table().words;
   detail::with_type(dtype, "randperm", [&]<class T>() {

@@ -26,8 +26,8 @@ int kernel_dtype_index(c10::ScalarType dtype, const char* what) {
     case c10::ScalarType::Half:
       return 2;
     default:
-      TORCH_CHECK(false, what, ": expected float32, bfloat16 or float16, got ",
-                  c10::toString(dtype));
+      TORCH_CHECK_NOT_IMPLEMENTED(false, '"', what, "\" not implemented for '",
+                                  c10::toString(dtype), "'");
   }
 }
 
