@@ -78,6 +78,7 @@ const Demands kSlowConvolution = {.shapes = {{"self", "NI??"},
                                              {"bias", "O"},
                                              {"grad_output", "NO??"}},
                                   .dtype = {"self", "input", "weight", "bias", "grad_output"},
+                                  .contiguous = {"self", "input", "weight", "bias", "grad_output"},
                                   .also = &trusting::slow_convolution};
 // Bilinear, nearest, bicubic; zeros, border, reflection. By another number nothing is written. That
 // volumes have no bicubic mode PyTorch says itself.
@@ -99,6 +100,13 @@ const Demands kRunningExtreme = {.same = {{"self", "values", "indices"}},
                                  .dtype = {"self", "values"},
                                  .also = &trusting::running_extreme};
 const Demands kPackedForOthers = {.also = &trusting::packed_for_others};
+// A layer of a recurrent network in one direction, which oneDNN has whole.
+const Demands kRecurrentLayer = {
+    .shapes =
+        {{"input", "TBI"}, {"weight0", "GI"}, {"weight1", "GH"}, {"hx_", "BH"}, {"cx_", "BH"}},
+    .dtype = {"input", "weight0", "weight1", "weight2", "weight3", "hx_", "cx_"},
+    .contiguous = {"input", "weight0", "weight1", "weight2", "weight3", "hx_", "cx_"},
+    .also = &trusting::recurrent_layer};
 // Without a rounding mode a quotient is a float, and its kernel trusts nobody.
 const Demands kQuotient = {.only_with = "rounding_mode", .also = &trusting::quotient};
 const Demands kAverage = {.also = &trusting::average};
@@ -257,11 +265,11 @@ const std::map<std::string, Demands>& table() {
       {"_cummin_helper", kRunningExtreme},
       {"_dyn_quant_matmul_4bit", kPackedForOthers},
       {"_dyn_quant_pack_4bit_weight", kPackedForOthers},
-      {"mkldnn_rnn_layer", kPackedForOthers},
+      {"mkldnn_rnn_layer", kRecurrentLayer},
       {"mkldnn_rnn_layer_backward", kPackedForOthers},
       {"range", {.only_with = "out", .also = &trusting::range}},
-      {"rrelu_with_noise", {.also = &trusting::rrelu}},
-      {"rrelu_with_noise_", {.also = &trusting::rrelu}},
+      {"rrelu_with_noise", {.contiguous = {"noise"}, .also = &trusting::rrelu}},
+      {"rrelu_with_noise_", {.contiguous = {"noise"}, .also = &trusting::rrelu}},
   };
   return demands;
 }

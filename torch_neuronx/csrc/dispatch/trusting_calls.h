@@ -82,6 +82,7 @@ void slow_convolution(Call& call);
 void chunk_cat(Call& call);
 void running_extreme(Call& call);
 void packed_for_others(Call& call);
+void recurrent_layer(Call& call);
 void range(Call& call);
 void rrelu(Call& call);
 

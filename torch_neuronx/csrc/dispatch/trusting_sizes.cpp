@@ -87,6 +87,24 @@ void packed_for_others(Call& call) {
   call.require(false, "it takes weights that are packed for the processor of the host");
 }
 
+void recurrent_layer(Call& call) {
+  const at::Tensor &input = call.operand("input"), &weight = call.operand("weight0");
+  const int64_t hidden = call.argument("hidden_size").toInt(), mode = call.argument("mode").toInt();
+  constexpr int64_t kLstm = 2, kGru = 3;  // PyTorch's numbers, after those of plain networks
+  call.require(mode >= 0 && mode <= kGru, "'mode' must be 0 to 3");
+  const int64_t gates = mode == kLstm ? 4 : mode == kGru ? 3 : 1;
+  call.require(
+      hidden > 0 && weight.size(0) == gates * hidden && call.operand("weight1").size(1) == hidden,
+      "the weights must have rows for each gate, and 'hidden_size' columns");
+  call.require(input.numel() > 0 && at::isFloatingType(input.scalar_type()),
+               "the input must hold floats");
+  if (!call.argument("has_biases").toBool()) return;
+  for (const char* name : {"weight2", "weight3"}) {
+    call.require(call.operand(name).sizes() == at::IntArrayRef({gates * hidden}),
+                 c10::str("'", name, "' must have an element for each row of 'weight0'"));
+  }
+}
+
 // With integers the number of steps is a quotient of integers, which traps where it has no value.
 void range(Call& call) {
   const at::Tensor& out = call.operand("out");

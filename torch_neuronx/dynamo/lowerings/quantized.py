@@ -34,7 +34,11 @@ def _fake(
     wide = DType.F32
     x = b.convert(x, wide)
     factor, shift = (_for_channels(x, v, axis, wide) for v in (scale, zero))
-    levels = _levels(x, b.divide(e.like(factor, 1), factor), shift)
+    inverse = b.divide(e.like(factor, 1), factor)
+    if isinstance(zero, Node) and zero.dtype.is_float:  # rounded with it, not before
+        levels = b.round_even(b.add(b.multiply(x, inverse), shift))
+    else:
+        levels = _levels(x, inverse, shift)
     least, most = e.like(levels, low), e.like(levels, high)
     limited = b.minimum(b.maximum(levels, least), most)
     # NaN has the lowest level: the kernels convert to an integer before they limit.
@@ -54,6 +58,8 @@ def fake_quantize(
 def fake_quantize_by_tensors(
     cx: Context, x: Node, scale: Node, zero: Node, enabled: Node, low: int, high: int
 ) -> tuple[Node, Node]:
+    # Of a zero point that is a float the kernels take the integer, unlike those of channels.
+    zero = b.convert(zero, DType.S32)
     result, inside = _fake(cx, x, scale, zero, None, low, high)
     on = b.broadcast_to(e.not_zero(b.reshape(enabled, ())), x.shape)
     return b.select(on, result, x), b.or_(inside, b.not_(on))
