@@ -47,6 +47,8 @@ _FROM_TORCH = {dtype: ir for ir, dtype in TO_TORCH.items()}
 _RECORDED = 0.85  # of the calls; the others are invented
 
 
+#: Operators that write to files of any name.
+OF_FILES = frozenset({"aten::from_file.default", "aten::from_file.out"})
 #: Operators that end the process on every device, before a kernel of the device is called.
 CRASH_ANYWHERE = frozenset(
     {
@@ -126,7 +128,7 @@ def targets(way: str) -> list[str]:
         target = name if "." in name else f"{name}.default"
         if not name.startswith(("aten::", "prims::")) or not exists(target):
             continue
-        if target not in CRASH_ANYWHERE if way == "eager" else not refusal(target):
+        if target not in {*CRASH_ANYWHERE, *OF_FILES} if way == "eager" else not refusal(target):
             names.append(target)
     return sorted(names)
 
