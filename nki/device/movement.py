@@ -117,6 +117,12 @@ def _matrix(view: View, where: View, turned: int) -> tuple[tuple, tuple]:  # typ
 def fill(e: Emitter, target: NkiTensor, size: int, dtype: DType, value: Value | float) -> None:
     """Fill a tensor in HBM: a number, or a vector of it on all partitions."""
     columns = min(max(1, -(-size // PARTITIONS)), _MOST_COLUMNS)
+    e.partitions, e.columns = min(PARTITIONS, size // columns), columns
+    if e.partitions * columns < size and words(dtype) == 1:
+        # All parts show one block, the first and largest.
+        block = e.tile(columns, HELD[dtype])
+        e.copy(block, e.full(value, HELD[dtype]))
+        value = Value(block, dtype)
     at = 0
     while at < size:
         columns = min(columns, size - at)
@@ -124,7 +130,8 @@ def fill(e: Emitter, target: NkiTensor, size: int, dtype: DType, value: Value | 
         e.partitions, e.columns = rows, columns
         shown = value
         if isinstance(value, Value):
-            shown = value._replace(tile=value.tile[0:rows])
+            wide = 1 if value.vector else columns
+            shown = value._replace(tile=value.tile[0:rows, 0:wide])
         leaf = Leaf(target, dtype, at, collapsed(((rows, columns),)), collapsed(((columns, 1),)))
         store(e, leaf, shown, 0, 0)
         at += rows * columns

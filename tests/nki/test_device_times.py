@@ -22,7 +22,7 @@ from neuronxcc.perf.stream import ENGINES
 from neuronxcc.targets import TARGETS, Target, get_target
 from nki.device import DeviceProgram, ProgramPrediction, lower
 
-from .device_families import FAMILIES, extents_of, softmax, turned
+from .device_families import FAMILIES, extents_of, padded, softmax, turned
 from .device_tools import given_, graph_of
 
 MACHINES = [(target, lnc) for target in TARGETS for lnc in target.supported_lnc]
@@ -136,6 +136,19 @@ def test_longer_is_hardly_faster(family: Callable[..., Graph], data: st.DataObje
     us = [program(family, dtype, one, target, lnc, 2).predict().device_us
           for one in (extents, longer)]  # fmt: skip
     assert us[1] >= STEP * us[0]
+
+
+@pytest.mark.parametrize(("target", "lnc"), MACHINES)
+@pytest.mark.parametrize("columns", [15, 148])
+def test_what_is_left_of_a_filled_tensor_shows_the_same_block(
+    target: Target, lnc: int, columns: int
+) -> None:
+    """A second block for the rest made a padded tensor of 3 x 148 slower than one of 5 x 148."""
+    us = [
+        program(padded, DType.F32, (rows, columns), target, lnc, 2).predict().device_us
+        for rows in range(2, 10)
+    ]
+    assert min(us) >= STEP * max(us)
 
 
 @pytest.mark.parametrize("rows", [1246, 2492])

@@ -26,6 +26,9 @@ from torch_neuronx.serving.server.text import TextStream, Tokenizer
 __all__ = ["Application", "Limits"]
 
 _CLIENT_GONE = 499
+#: Of a body that is too large, so many times what is accepted is read and dropped: who still writes
+#: when a connection is closed finds a broken pipe and never reads the answer.
+_READ_ON = 4
 _Parse = Callable[[Any, Tokenizer, str, int], Completion]
 
 
@@ -215,17 +218,18 @@ class Application:
             async with asyncio.timeout(self._limits.seconds):
                 async for part in http.stream():
                     size += len(part)
-                    if size > limit:
-                        raise RefusedError(
-                            f"the body has more than {limit} bytes",
-                            status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                        )
-                    parts.append(part)
+                    parts.append(part if size <= limit else b"")
+                    if size > _READ_ON * limit:
+                        break
         except TimeoutError:
             raise RefusedError(
                 f"the body has not arrived in {self._limits.seconds} s",
                 status=HTTPStatus.REQUEST_TIMEOUT,
             ) from None
+        if size > limit:
+            raise RefusedError(
+                f"the body has more than {limit} bytes", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            )
         try:
             return json.loads(b"".join(parts))
         except (ValueError, RecursionError) as error:
