@@ -13,7 +13,7 @@ from neuronxcc.ir.op import Op
 from nki.device.emitter import PARTITIONS, Emitter, Value, chunks, require_form
 from nki.device.groups import Group, Use, is_number
 from nki.device.rows import blocks_of, number_of
-from nki.device.transfers import Leaf, load, pattern, store
+from nki.device.transfers import Leaf, load, pattern, storable, store
 from nki.device.types import HELD, words
 from nki.device.views import View, collapsed, contiguous
 from nki.dtypes import info
@@ -120,9 +120,7 @@ def fill(e: Emitter, target: NkiTensor, size: int, dtype: DType, value: Value | 
     e.partitions, e.columns = min(PARTITIONS, size // columns), columns
     if e.partitions * columns < size and words(dtype) == 1:
         # All parts show one block, the first and largest.
-        block = e.tile(columns, HELD[dtype])
-        e.copy(block, e.full(value, HELD[dtype]))
-        value = Value(block, dtype)
+        value = Value(storable(e, value, HELD[dtype]), dtype)
     at = 0
     while at < size:
         columns = min(columns, size - at)

@@ -15,7 +15,18 @@ from nki.device.types import HELD, words
 from nki.device.views import Dims, View, boxes, split
 from nki.tensor import NkiTensor
 
-__all__ = ["Leaf", "leaf_of", "load", "pattern", "pieces", "place_of", "size_of", "store", "turn"]
+__all__ = [
+    "Leaf",
+    "leaf_of",
+    "load",
+    "pattern",
+    "pieces",
+    "place_of",
+    "size_of",
+    "storable",
+    "store",
+    "turn",
+]
 
 
 class Leaf(NamedTuple):
@@ -166,7 +177,7 @@ def store(e: Emitter, leaf: Leaf, value: Any, row: int, column: int) -> None:
         _stay(e, leaf, value, row, column)
         return
     kind, width = HELD[leaf.dtype], words(leaf.dtype)
-    tile = _pairs(e, value, kind) if width == 2 else _storable(e, value, kind)
+    tile = _pairs(e, value, kind) if width == 2 else storable(e, value, kind)
     for first, left, outer, inner, offset in pieces(leaf, row, e.partitions, column, e.columns):
         height, wide = size_of(outer), size_of(inner)
         part = tile[first : first + height, left * width : (left + wide) * width]
@@ -188,7 +199,8 @@ def _stay(e: Emitter, leaf: Leaf, value: Any, row: int, column: int) -> None:
     e.copy(place, e.full(value, HELD[leaf.dtype]))
 
 
-def _storable(e: Emitter, value: Any, kind: str) -> NkiTensor:
+def storable(e: Emitter, value: Any, kind: str) -> NkiTensor:
+    """Return a tile in SBUF that a transfer can read: of the stored type and all columns."""
     tile = e.full(value, kind)
     vector = isinstance(value, Value) and value.vector and e.columns > 1
     if tile.buffer is nl.psum or tile.dtype != kind or vector or not isinstance(value, Value):

@@ -18,7 +18,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.operator_cases import operator_cases
+from tests.operator_cases import operator_cases, sample_on
 from tests.shallow import shallow
 
 # Samples warn themselves, and PyTorch of each operator that it calls once for each example.
@@ -73,15 +73,7 @@ class _Draws(TorchDispatchMode):
 
 def _run(name: str, info: Any, sample: Any, device: str) -> Any:
     """What a transformed operator gives, or raises."""
-
-    def moved(x: Tensor) -> Tensor:
-        return x.detach().to(device)
-
-    x, args, kwargs = pytree.tree_map_only(
-        Tensor, moved, (sample.input, sample.args, sample.kwargs)
-    )
-    if "device" in kwargs:
-        kwargs["device"] = device
+    x, args, kwargs = sample_on(sample, device)
     try:
         made = TRANSFORMS[name](lambda y: _tensors(info.op(y, *args, **kwargs)), x)
     except Exception as error:  # noqa: BLE001 - compared

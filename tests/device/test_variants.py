@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tests.operator_cases import operator_cases
+from tests.operator_cases import operator_cases, sample_on
 from tests.shallow import shallow
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # samples warn themselves
@@ -49,18 +49,10 @@ def _forms(info: Any) -> dict[str, Callable[..., Any]]:
 
 def _run(form: Callable[..., Any], sample: Any, device: str) -> Any:
     """What a form gives for copies of a sample, or its error."""
-
-    def copy(x: Tensor) -> Tensor:
-        return x.detach().to(device, copy=True)
-
-    args, kwargs = pytree.tree_map_only(
-        Tensor, copy, ((sample.input, *sample.args), {**sample.kwargs})
-    )
-    if "device" in kwargs:
-        kwargs["device"] = device
+    x, args, kwargs = sample_on(sample, device)
     torch.manual_seed(0)
     try:
-        return form(*args, **kwargs)
+        return form(x, *args, **kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         return error
 

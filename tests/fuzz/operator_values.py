@@ -20,7 +20,16 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from tests.fuzz.operators import Call, Finding, Spec, exists, invent, materialise, operator, run
+from tests.fuzz.operators import (
+    Call,
+    Finding,
+    invent,
+    materialise,
+    operator,
+    placed,
+    registered,
+    run,
+)
 
 _MOST = 100_000  # elements of a result
 _DIFFERENT = 3  # how a child ends that found something
@@ -28,19 +37,19 @@ _DIFFERENT = 3  # how a child ends that found something
 #: Parts of names of operators that are not called, and why.
 NOT_CALLED = {
     "empty": "nothing is written", "_efficientzerotensor": "it has no memory",
-    "_make_dep_token": "nothing is written", "new_zeros_with_same": "it is empty memory's",
+    "_make_dep_token": "nothing is written",
     "resize": "what it adds is not written", "_new_": "of tensors that functorch made",
     "set_": "it takes storages", "set.": "it takes storages", "storage": "it takes storages",
     "_nested": "it makes no plain tensor", "sparse": "it makes no plain tensor",
     "_coalesce": "it takes sparse tensors", "mkldnn": "its layout is the CPU's",
     "fbgemm": "its layout is the CPU's", "_dyn_quant": "its layout is the CPU's",
-    "for_cpu": "its name says so", "_cpu": "its name says so", "cuda": "its name says so",
+    "_cpu": "its name says so", "cuda": "its name says so",
     "cudnn": "its name says so", "miopen": "its name says so", "mps": "its name says so",
     "from_file": "it opens a file", "_print": "it prints", "record_stream": "it takes a stream",
     "_test_": "it is PyTorch's own test", "_autocast_to": "it asks for the device",
     "get_device": "it asks for the device", "_shape_as_tensor": "it is on the CPU by its promise",
     "choose_qparams": "it is on the CPU by its promise", "is_pinned": "it asks for the device",
-    "_pin_memory": "it asks for the device", "_philox": "it takes a state of the CPU's",
+    "_philox": "it takes a state of the CPU's",
     "fused_moving_avg": "it writes to observers that tests of theirs make",
     "_fw_primal": "it takes a tangent", "_make_dual": "it takes a tangent",
     "sobol": "its state is a table of integers that only its module makes",
@@ -55,8 +64,6 @@ NOT_CALLED = {
     "_foreach_addcdiv.Tensor": "its scalars are on the host, as for CUDA",
     "_foreach_addcdiv_.Tensor": "its scalars are on the host, as for CUDA",
     "_fused_sgd": "the CPU's kernel does not compare sizes",
-    "_cummax_helper": "the CPU's kernel does not compare sizes",
-    "_cummin_helper": "the CPU's kernel does not compare sizes",
     "adaptive_avg_pool3d_backward": "the CPU's kernel does not compare sizes",
     "_pad_circular": "it leaves unwritten what it pads on one side and cuts on the other",
     "block_diag.out": "of no tensors it is on the CPU",
@@ -70,6 +77,8 @@ NOT_COMPARED = {
     "_ctc_loss": "nothing is written behind the end of an example",
     "native_layer_norm": "its statistics are float32, as CUDA's",
 }  # fmt: skip
+#: Operators whose types are not compared either, and why.
+OTHER_TYPES = {"native_layer_norm": "its statistics are float32, as CUDA's"}
 #: Beside private operators and gradients: operators that the CPU calls with whatever it is given,
 #: and the device after a check (docs/dispatch.md).
 CHECKED = (
@@ -82,9 +91,7 @@ OTHER_STRIDES = {"nonzero": "they are CUDA's", "svd": "they are those of PyTorch
 
 def targets() -> list[str]:
     """The overloads that are called, "aten::name.overload"."""
-    names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")]
-    made = [n if "." in n else f"{n}.default" for n in names]
-    return sorted(n for n in made if not _named(NOT_CALLED, n) and exists(n))
+    return [target for target in registered("aten") if not _named(NOT_CALLED, target)]
 
 
 def _named(table: dict[str, str], target: str) -> bool:
@@ -100,18 +107,13 @@ def calls(seed: int, per: int, only: str = "") -> Iterator[Call]:
                 yield invent(target, rng)
 
 
-def tensor(spec: Spec, device: str) -> Tensor:
-    """A tensor with distinct numbers, or the integers that are named."""
-    if spec.values is not None:
-        flat = torch.tensor(spec.values[: spec.extent()], dtype=torch.int64).to(spec.dtype)
-    else:
-        generator = torch.Generator().manual_seed(1 + spec.extent())
-        flat = torch.randn(spec.extent(), generator=generator, dtype=torch.float64).to(spec.dtype)
-    return flat.to(device).as_strided(spec.shape, spec.strides)
+def _distinct(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1 + count)
+    return torch.randn(count, generator=generator, dtype=torch.float64)
 
 
 def _placed(value: Any, device: str) -> Any:
-    made = materialise(value, lambda spec: tensor(spec, device))
+    made = materialise(value, lambda spec: placed(spec, device, _distinct))
     return torch.device(device) if isinstance(made, torch.device) else made
 
 
@@ -135,25 +137,22 @@ def difference(call: Call, expected: Any, got: Any) -> str:
 
 
 def _different(call: Call, x: Any, y: Any) -> str:
+    drawn = torch.Tag.nondeterministic_seeded in operator(call.target).tags  # type: ignore[attr-defined]
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        same = type(x) is type(y) and (isinstance(x, torch.device) or x == y or x != x)  # noqa: PLR0124
-        drawn = torch.Tag.nondeterministic_seeded in operator(call.target).tags  # type: ignore[attr-defined]
+        same = type(x) is type(y) and (isinstance(x, torch.device) or x == y)
         return "" if same or drawn or isinstance(x, float) else f"{y!r} for {x!r}"
     if x.layout is not torch.strided or x.is_quantized:
         return ""
-    if (x.dtype, x.shape) != (y.dtype, y.shape) and not _named(NOT_COMPARED, call.target):
+    types = x.dtype != y.dtype and not _named(OTHER_TYPES, call.target)
+    if types or x.shape != y.shape:
         return f"{y.dtype}{list(y.shape)} for {x.dtype}{list(x.shape)}"
     steps = [[s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1] for t in (x, y)]
     if x.numel() and steps[0] != steps[1] and not _named(OTHER_STRIDES, call.target):
         return f"strides {steps[1]} for {steps[0]}"
-    return "" if not _compared(call, x) or _close(x, y.cpu()) else f"{y} for {x}"
-
-
-def _compared(call: Call, x: Tensor) -> bool:
-    if x.dtype.is_floating_point and x.itemsize == 1:
-        return False  # nothing compares 8-bit floats
-    drawn = torch.Tag.nondeterministic_seeded in operator(call.target).tags  # type: ignore[attr-defined]
-    return not drawn and not _named(NOT_COMPARED, call.target)
+    bits = x.dtype.is_floating_point and x.itemsize == 1  # nothing compares these
+    if drawn or bits or _named(NOT_COMPARED, call.target) or _close(x, y.cpu()):
+        return ""
+    return f"{y} for {x}"
 
 
 def _close(x: Tensor, y: Tensor) -> bool:
@@ -196,7 +195,7 @@ def _is_checked(call: Call, error: Exception) -> bool:
     name = call.target.removeprefix("aten::").partition(".")[0]
     trusts = name.startswith(("_", *CHECKED)) or name.endswith("_backward")
     words = (
-        "aten::", "must be like its result", "setStorage", "Negative strides", "is out of bounds",
+        name, "must be like its result", "setStorage", "Negative strides", "is out of bounds",
     )  # fmt: skip
     ours = any(word in str(error) for word in words)
     return (trusts and ours) or "negative dimension" in str(error)

@@ -99,13 +99,17 @@ def operator(target: str) -> Callable[..., Any]:
     return found
 
 
-def exists(target: str) -> bool:
-    """Whether the operator is there: of TorchScript's, some are not."""
-    try:
-        operator(target)
-    except AttributeError:
-        return False
-    return True
+def registered(*namespaces: str) -> list[str]:
+    """All operators of namespaces that can be called; of TorchScript's, some are not there."""
+    made = []
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        target = name if "." in name else f"{name}.default"
+        if name.partition("::")[0] not in namespaces:
+            continue
+        with contextlib.suppress(AttributeError):
+            operator(target)
+            made.append(target)
+    return sorted(made)
 
 
 # Recording --------------------------------------------------------------------------------------
@@ -407,6 +411,23 @@ def hostile(call: Call, rng: random.Random) -> Call:
 
 
 # Running ----------------------------------------------------------------------------------------
+
+
+def placed(spec: Spec, device: str, floats: Callable[[int], torch.Tensor]) -> torch.Tensor:
+    """A tensor whose storage ends with its last element: the integers that are named, or floats.
+
+    Args:
+        spec: the tensor
+        device: where it is
+        floats: makes so many numbers, which get the tensor's type
+    """
+    count = spec.extent()
+    flat = (
+        floats(count)
+        if spec.values is None
+        else torch.tensor(spec.values[:count], dtype=torch.int64)
+    )
+    return flat.to(spec.dtype).to(device).as_strided(spec.shape, spec.strides)
 
 
 def materialise(value: Any, tensor: Callable[[Spec], torch.Tensor]) -> Any:

@@ -30,12 +30,13 @@ from tests.fuzz.operators import (
     Call,
     Spec,
     contiguous,
-    exists,
     hostile,
     invent,
     materialise,
     operator,
+    placed,
     record,
+    registered,
     run,
 )
 from torch_neuronx.dynamo.registry import flat
@@ -47,23 +48,22 @@ _FROM_TORCH = {dtype: ir for ir, dtype in TO_TORCH.items()}
 _RECORDED = 0.85  # of the calls; the others are invented
 
 
-#: Operators that write to files of any name.
-OF_FILES = frozenset({"aten::from_file.default", "aten::from_file.out"})
-#: Operators that end the process on every device, before a kernel of the device is called.
-CRASH_ANYWHERE = frozenset(
-    {
-        "aten::_thnn_differentiable_gru_cell_backward.default",  # takes six parts of any gates
-        "aten::_thnn_differentiable_lstm_cell_backward.default",  # reads a gradient that is missing
-        "aten::quantized_gru_cell.default",  # reads packed weights of another library
-        "aten::quantized_lstm_cell.default",
-        "aten::_sobol_engine_draw.default",  # reads a state of sizes that its module knows
-        "aten::_sobol_engine_ff_.default",
-        "aten::_sobol_engine_initialize_state_.default",
-        "aten::_sobol_engine_scramble_.default",
-        "aten::copy.default",  # reads a tensor that is missing
-        "aten::copy.out",
-    }
-)
+#: Operators that are not called in eager mode, and why.
+NOT_CALLED = {
+    "aten::from_file.default": "it opens files of any name",
+    "aten::from_file.out": "it opens files of any name",
+    # The others end the process on every device, before a kernel of the device is called.
+    "aten::_thnn_differentiable_gru_cell_backward.default": "it takes six parts of any gates",
+    "aten::_thnn_differentiable_lstm_cell_backward.default": "it reads a gradient that is missing",
+    "aten::quantized_gru_cell.default": "it reads packed weights of another library",
+    "aten::quantized_lstm_cell.default": "it reads packed weights of another library",
+    "aten::_sobol_engine_draw.default": "it reads tables of its module's",
+    "aten::_sobol_engine_ff_.default": "it reads tables of its module's",
+    "aten::_sobol_engine_initialize_state_.default": "it reads tables of its module's",
+    "aten::_sobol_engine_scramble_.default": "it reads tables of its module's",
+    "aten::copy.default": "it reads a tensor that is missing",
+    "aten::copy.out": "it reads a tensor that is missing",
+}  # fmt: skip
 
 
 def _spec(*shape: int, dtype: torch.dtype = torch.float32) -> Spec:
@@ -123,24 +123,13 @@ RIGHT = (
 
 def targets(way: str) -> list[str]:
     """The operators that are called, "namespace::name.overload": all, or what a file may name."""
-    names = []
-    for name in torch._C._dispatch_get_all_op_names():
-        target = name if "." in name else f"{name}.default"
-        if not name.startswith(("aten::", "prims::")) or not exists(target):
-            continue
-        if target not in {*CRASH_ANYWHERE, *OF_FILES} if way == "eager" else not refusal(target):
-            names.append(target)
-    return sorted(names)
+    left_out = NOT_CALLED.get if way == "eager" else refusal
+    return [target for target in registered("aten", "prims") if not left_out(target)]
 
 
 def tensor(spec: Spec) -> torch.Tensor:
-    """A neuron tensor whose storage ends with its last element."""
-    flat_values = (
-        torch.full((spec.extent(),), 0.5, dtype=spec.dtype)
-        if spec.values is None
-        else torch.tensor(spec.values[: spec.extent()], dtype=torch.int64).to(spec.dtype)
-    )
-    return flat_values.to("neuron").as_strided(spec.shape, spec.strides)
+    """A neuron tensor, of halves or of the integers that are named."""
+    return placed(spec, "neuron", lambda count: torch.full((count,), 0.5))
 
 
 def eager(call: Call) -> None:

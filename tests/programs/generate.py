@@ -162,8 +162,6 @@ class Generator:
             if made is None:
                 return
             statement, name, text = made
-            if "RReLU" in text and self.program.use == "packed":
-                return
             try:
                 torch.manual_seed(7)
                 self._modules[name] = eval(text, {"nn": nn, "torch": torch})
@@ -306,8 +304,7 @@ class Generator:
             keep_refused: it may become the program's end if the CPU refuses it
             surely: then it does
         """
-        # What it draws is saved before it is drawn, so a copy of it holds what the memory held.
-        if "rrelu" in statement.code and self.program.use == "packed":
+        if self.program.use == "packed" and self._saves_before_it_draws(statement.code):
             return False
         if "as_strided" in statement.code and self._lies_otherwise_in_graphs(statement.code):
             return False
@@ -323,6 +320,11 @@ class Generator:
                 return True
             return False
         return self._bind(statement, made)
+
+    def _saves_before_it_draws(self, code: str) -> bool:
+        """Whether a copy of what is saved would hold what the memory held."""
+        named = (self._modules.get(name) for name in words(code))
+        return "rrelu" in code or any(isinstance(module, nn.RReLU) for module in named)
 
     def _lies_otherwise_in_graphs(self, code: str) -> bool:
         """Whether `as_strided` of what is named may show another memory than in eager mode.

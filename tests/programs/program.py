@@ -255,7 +255,7 @@ def run(
         outcome.values |= _values("result", results)
         outcome.shared = _shared(results, dict(zip(program.inputs, args, strict=True)))
         backward = backward and not program.forward
-        if backward and (program.use == "untracked" or any(r.requires_grad for r in results)):
+        if backward and any(r.requires_grad for r in results):
             outcome.stage = "backward"
             with around():
                 for n, later in enumerate(use):

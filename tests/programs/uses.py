@@ -151,14 +151,13 @@ def recomputed(function: Function, leaves: Sequence[Tensor]) -> Later:
 
 
 def untracked(function: Function, leaves: Sequence[Tensor]) -> Later:
-    """Without gradients first, then with them."""
+    """A call without gradients, and one with them."""
     with torch.no_grad():
-        results = function(*leaves)
-    yield results
+        first = function(*leaves)
     results = function(*leaves)
     yield results
-    if any(r.requires_grad for r in results):
-        total(results).backward()
+    yield first
+    total(results).backward()
 
 
 def inference(function: Function, leaves: Sequence[Tensor]) -> Later:

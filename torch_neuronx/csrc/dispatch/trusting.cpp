@@ -61,16 +61,12 @@ const Demands kBatchNormBackward = {
     .contiguous = {"weight", "running_mean", "running_var", "save_mean", "save_invstd", "save_var",
                    "save_var_transform"},
     .also = &trusting::batch_norm_backward};
-Demands pool_backward(const char* pattern, int64_t dims) {
+Demands pool_backward(const char* pattern, int64_t dims, void (*also)(Call&) = nullptr) {
   return {.shapes = {{"grad_output", pattern}, {"self", pattern}},
           .same = {{"grad_output", "indices"}},
           .contiguous = {"indices"},
-          .indices = {{"indices", "self", dims}}};
-}
-Demands fractional_backward(const char* pattern, int64_t dims) {
-  Demands demands = pool_backward(pattern, dims);
-  demands.also = &trusting::fractional_pool_backward;
-  return demands;
+          .indices = {{"indices", "self", dims}},
+          .also = also};
 }
 const Demands kSlowConvolution = {.shapes = {{"self", "NI??"},
                                              {"input", "NI??"},
@@ -167,8 +163,10 @@ const std::map<std::string, Demands>& table() {
       {"adaptive_max_pool3d_backward", pool_backward("&+++", 3)},
       {"max_pool2d_with_indices_backward", pool_backward("&++", 2)},
       {"max_pool3d_with_indices_backward", pool_backward("&+++", 3)},
-      {"fractional_max_pool2d_backward", fractional_backward("&++", 2)},
-      {"fractional_max_pool3d_backward", fractional_backward("&+++", 3)},
+      {"fractional_max_pool2d_backward",
+       pool_backward("&++", 2, &trusting::fractional_pool2d_backward)},
+      {"fractional_max_pool3d_backward",
+       pool_backward("&+++", 3, &trusting::fractional_pool3d_backward)},
       {"_slow_conv2d_forward", kSlowConvolution},
       {"_slow_conv2d_backward", kSlowConvolution},
       {"_nnpack_spatial_convolution", kSlowConvolution},

@@ -19,11 +19,6 @@ Call::Call(const c10::OperatorHandle& op, torch::jit::Stack& stack, StandIns& st
       stand_ins_(stand_ins),
       base_(stack.size() - op.schema().arguments().size()) {}
 
-std::string Call::name() const {
-  const std::string& name = op_.schema().name();
-  return name.substr(name.rfind(':') + 1);
-}
-
 c10::IValue* Call::find(const char* name) const {
   const auto index = op_.schema().argumentIndexWithName(name);
   return index ? &stack_[base_ + static_cast<size_t>(*index)] : nullptr;

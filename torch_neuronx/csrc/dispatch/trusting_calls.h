@@ -16,8 +16,6 @@ class Call {
  public:
   Call(const c10::OperatorHandle& op, torch::jit::Stack& stack, StandIns& stand_ins);
 
-  // Without its namespace and overload.
-  std::string name() const;
   // Null where this overload has no such argument.
   c10::IValue* find(const char* name) const;
   // Null where it is not given, too.
@@ -77,7 +75,8 @@ void equal_lists(Call& call);
 void fused_sgd(Call& call);
 void quotient(Call& call);
 void average(Call& call);
-void fractional_pool_backward(Call& call);
+void fractional_pool2d_backward(Call& call);
+void fractional_pool3d_backward(Call& call);
 void slow_convolution(Call& call);
 void chunk_cat(Call& call);
 void running_extreme(Call& call);

@@ -1,7 +1,6 @@
 // Demands on lists of numbers, and on results that are given.
 #include <algorithm>
 #include <limits>
-#include <string_view>
 #include <vector>
 
 #include "dispatch/trusting_calls.h"
@@ -17,9 +16,21 @@ std::vector<int64_t> numbers(Call& call, const char* name, size_t count) {
   return list;
 }
 
-void require_positive(Call& call, const char* name, const std::vector<int64_t>& list) {
-  call.require(std::all_of(list.begin(), list.end(), [](int64_t n) { return n > 0; }),
-               c10::str("'", name, "' must be positive"));
+void require_at_least(Call& call, const char* name, size_t count, int64_t least) {
+  const auto list = numbers(call, name, count);
+  call.require(std::all_of(list.begin(), list.end(), [=](int64_t n) { return n >= least; }),
+               c10::str("'", name, "' must be ", least, " at least"));
+}
+
+// In so many dimensions.
+void fractional_pool_backward(Call& call, size_t dims) {
+  const at::Tensor& self = call.operand("self");
+  const at::Tensor& gradient = call.operand("grad_output");
+  const auto sizes = numbers(call, "output_size", dims);
+  call.require(self.dim() == gradient.dim() && self.dim() > static_cast<int64_t>(dims),
+               "'self' and 'grad_output' need channels, and as many dimensions");
+  call.require(gradient.sizes().slice(gradient.sizes().size() - dims) == at::IntArrayRef(sizes),
+               "'output_size' must be that of 'grad_output'");
 }
 
 }  // namespace
@@ -43,16 +54,8 @@ void fft(Call& call) {
   }
 }
 
-void fractional_pool_backward(Call& call) {
-  const at::Tensor& self = call.operand("self");
-  const at::Tensor& gradient = call.operand("grad_output");
-  const size_t dims = std::string_view(call.name()) == "fractional_max_pool2d_backward" ? 2 : 3;
-  const auto sizes = numbers(call, "output_size", dims);
-  call.require(self.dim() == gradient.dim() && self.dim() > static_cast<int64_t>(dims),
-               "'self' and 'grad_output' need channels, and as many dimensions");
-  call.require(gradient.sizes().slice(gradient.sizes().size() - dims) == at::IntArrayRef(sizes),
-               "'output_size' must be that of 'grad_output'");
-}
+void fractional_pool2d_backward(Call& call) { fractional_pool_backward(call, 2); }
+void fractional_pool3d_backward(Call& call) { fractional_pool_backward(call, 3); }
 
 // Forward and backward, also NNPACK's.
 void slow_convolution(Call& call) {
@@ -63,9 +66,8 @@ void slow_convolution(Call& call) {
     call.require(weight.sizes().slice(2) == at::IntArrayRef(kernel),
                  "'kernel_size' must be that of 'weight'");
   }
-  require_positive(call, "stride", numbers(call, "stride", 2));
-  const auto padding = numbers(call, "padding", 2);
-  call.require(padding[0] >= 0 && padding[1] >= 0, "'padding' must not be negative");
+  require_at_least(call, "stride", 2, 1);
+  require_at_least(call, "padding", 2, 0);
 }
 
 void chunk_cat(Call& call) {

@@ -218,14 +218,16 @@ class Application:
             async with asyncio.timeout(self._limits.seconds):
                 async for part in http.stream():
                     size += len(part)
-                    parts.append(part if size <= limit else b"")
-                    if size > _READ_ON * limit:
+                    if size <= limit:
+                        parts.append(part)
+                    elif size > _READ_ON * limit:
                         break
         except TimeoutError:
-            raise RefusedError(
-                f"the body has not arrived in {self._limits.seconds} s",
-                status=HTTPStatus.REQUEST_TIMEOUT,
-            ) from None
+            if size <= limit:
+                raise RefusedError(
+                    f"the body has not arrived in {self._limits.seconds} s",
+                    status=HTTPStatus.REQUEST_TIMEOUT,
+                ) from None
         if size > limit:
             raise RefusedError(
                 f"the body has more than {limit} bytes", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE
