@@ -64,7 +64,6 @@ NOT_CALLED = {
     "_foreach_addcdiv.Tensor": "its scalars are on the host, as for CUDA",
     "_foreach_addcdiv_.Tensor": "its scalars are on the host, as for CUDA",
     "_fused_sgd": "the CPU's kernel does not compare sizes",
-    "adaptive_avg_pool3d_backward": "the CPU's kernel does not compare sizes",
     "_pad_circular": "it leaves unwritten what it pads on one side and cuts on the other",
     "block_diag.out": "of no tensors it is on the CPU",
 }  # fmt: skip
@@ -195,7 +194,8 @@ def _is_checked(call: Call, error: Exception) -> bool:
     name = call.target.removeprefix("aten::").partition(".")[0]
     trusts = name.startswith(("_", *CHECKED)) or name.endswith("_backward")
     words = (
-        name, "must be like its result", "setStorage", "Negative strides", "is out of bounds",
+        "aten::", name, "must be like its result", "setStorage", "Negative strides",
+        "is out of bounds",
     )  # fmt: skip
     ours = any(word in str(error) for word in words)
     return (trusts and ours) or "negative dimension" in str(error)

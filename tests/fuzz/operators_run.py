@@ -115,6 +115,10 @@ RIGHT = (
         "aten::mkldnn_rnn_layer.default",
         (*_LAYER, _NO, (), 2, 3, 1, _YES, _NO, _NO, _YES), (),
     ),
+    Call(
+        "aten::embedding_dense_backward.default",
+        (_spec(12, 3), _spec(12, dtype=_INT), 5, -1, _YES), (),
+    ),
     Call("aten::range.out", (0, 9, 2), (("out", _spec(5, dtype=_INT)),)),
     Call("aten::rrelu_with_noise.out", (_X, _X, 0.1, 0.3, _YES, None), (("out", _X),)),
     Call("aten::rrelu_with_noise_.default", (_X, _X, 0.1, 0.3, _YES, None), ()),

@@ -106,6 +106,9 @@ const Demands kRecurrentLayer = {
 // Without a rounding mode a quotient is a float, and its kernel trusts nobody.
 const Demands kQuotient = {.only_with = "rounding_mode", .also = &trusting::quotient};
 const Demands kAverage = {.also = &trusting::average};
+Demands average_backward(const char* pattern) {
+  return {.shapes = {{"grad_output", pattern}, {"self", pattern}}, .also = &trusting::average};
+}
 const Demands kRecurrent = {.contiguous = {"batch_sizes"}, .also = &trusting::recurrent};
 const Demands kLists = {.also = &trusting::equal_lists};
 const Demands kEmbeddingBag = {.shapes = {{"weight", "??"}, {"indices", "I"}},
@@ -159,6 +162,7 @@ const std::map<std::string, Demands>& table() {
       {"_log_softmax_backward_data", kSoftmaxBackward},
       {"_adaptive_avg_pool2d_backward", pool_backward("&++", 2)},
       {"_adaptive_avg_pool3d_backward", pool_backward("&+++", 3)},
+      {"adaptive_avg_pool3d_backward", pool_backward("&+++", 3)},
       {"adaptive_max_pool2d_backward", pool_backward("&++", 2)},
       {"adaptive_max_pool3d_backward", pool_backward("&+++", 3)},
       {"max_pool2d_with_indices_backward", pool_backward("&++", 2)},
@@ -204,6 +208,7 @@ const std::map<std::string, Demands>& table() {
        {.shapes = {{"self", "?"}}, .also = &trusting::coo_to_csr}},
       {"_ctc_loss", {.also = &trusting::ctc_loss}},
       {"_ctc_loss_backward", {.also = &trusting::ctc_loss}},
+      {"embedding_dense_backward", {.also = &trusting::embedding_backward}},
       {"_embedding_bag", kEmbeddingBag},
       {"_embedding_bag_forward_only", kEmbeddingBag},
       {"_embedding_bag_backward", kEmbeddingBagBackward},
@@ -240,9 +245,9 @@ const std::map<std::string, Demands>& table() {
       {"rnn_relu", kRecurrent},
       {"rnn_tanh", kRecurrent},
       {"avg_pool2d", kAverage},
-      {"avg_pool2d_backward", kAverage},
+      {"avg_pool2d_backward", average_backward("&??")},
       {"avg_pool3d", kAverage},
-      {"avg_pool3d_backward", kAverage},
+      {"avg_pool3d_backward", average_backward("&???")},
       {"div", kQuotient},
       {"div_", kQuotient},
       {"_fft_c2c", kFft},
@@ -258,6 +263,7 @@ const std::map<std::string, Demands>& table() {
       {"_fused_sgd_", kLists},
       {"_foreach_copy", kLists},
       {"_foreach_copy_", kLists},
+      {"smooth_l1_loss_backward", {.also = &trusting::float_operand}},
       {"_chunk_cat", {.also = &trusting::chunk_cat}},
       {"_cummax_helper", kRunningExtreme},
       {"_cummin_helper", kRunningExtreme},

@@ -332,6 +332,13 @@ void widen_integers(Call& call, std::initializer_list<const char*> names) {
   }
 }
 
+// It passes over indices that are out of range, but counts what each of them is named by.
+void embedding_backward(Call& call) {
+  const int64_t rows = call.argument("num_weights").toInt();
+  call.require(rows >= 0, "'num_weights' must not be negative");
+  if (flag(call, "scale_grad_by_freq", false)) call.require_within("indices", 0, rows);
+}
+
 void embedding_bag_backward(Call& call) {
   widen_integers(call, {"indices", "offsets", "offset2bag", "bag_size", "maximum_indices"});
   const at::Tensor &grad = call.operand("grad"), &indices = call.operand("indices");

@@ -57,6 +57,7 @@ void pdist_backward(Call& call);
 void csr_to_coo(Call& call);
 void coo_to_csr(Call& call);
 void ctc_loss(Call& call);
+void embedding_backward(Call& call);
 void embedding_bag_backward(Call& call);
 void segment_reduce(Call& call);
 void reshape_alias(Call& call);
@@ -82,6 +83,7 @@ void chunk_cat(Call& call);
 void running_extreme(Call& call);
 void packed_for_others(Call& call);
 void recurrent_layer(Call& call);
+void float_operand(Call& call);
 void range(Call& call);
 void rrelu(Call& call);
 

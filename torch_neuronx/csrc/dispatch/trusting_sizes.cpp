@@ -107,6 +107,12 @@ void recurrent_layer(Call& call) {
   }
 }
 
+// Integers would be divided by a number that has become 0 as one.
+void float_operand(Call& call) {
+  const at::ScalarType type = call.operand("self").scalar_type();
+  call.require(at::isFloatingType(type) || at::isComplexType(type), "the operands must be floats");
+}
+
 // With integers the number of steps is a quotient of integers, which traps where it has no value.
 void range(Call& call) {
   const at::Tensor& out = call.operand("out");
