@@ -64,6 +64,7 @@ NOT_CALLED = {
     "_foreach_addcdiv.Tensor": "its scalars are on the host, as for CUDA",
     "_foreach_addcdiv_.Tensor": "its scalars are on the host, as for CUDA",
     "_fused_sgd": "the CPU's kernel does not compare sizes",
+    "embedding_bag": "what it keeps for the gradient has the shapes of PyTorch's fake kernels",
     "_pad_circular": "it leaves unwritten what it pads on one side and cuts on the other",
     "block_diag.out": "of no tensors it is on the CPU",
 }  # fmt: skip
@@ -81,8 +82,7 @@ OTHER_TYPES = {"native_layer_norm": "its statistics are float32, as CUDA's"}
 #: Beside private operators and gradients: operators that the CPU calls with whatever it is given,
 #: and the device after a check (docs/dispatch.md).
 CHECKED = (
-    "batch_norm_update_stats", "native_batch_norm", "embedding_bag", "grid_sampler",
-    "rrelu_with_noise",
+    "batch_norm_update_stats", "native_batch_norm", "grid_sampler", "rrelu_with_noise",
 )  # fmt: skip
 #: Operators whose strides are not compared, and why.
 OTHER_STRIDES = {"nonzero": "they are CUDA's", "svd": "they are those of PyTorch's rule"}
